@@ -1,0 +1,55 @@
+//! Every bound on what comes from outside, in one place. `docs/limits.md` lists them with their reasons; a test
+//! there keeps the two equal.
+
+/// Bytes in one group, the smallest piece proven on its own (64 KiB, 64 BLAKE3 chunks).
+pub const GROUP_BYTES: u64 = 64 * 1024;
+/// Groups in one unit, the smallest piece that is planned, requested and remembered (1 MiB).
+pub const UNIT_GROUPS: u64 = 16;
+/// Bytes in one unit.
+pub const UNIT_BYTES: u64 = GROUP_BYTES * UNIT_GROUPS;
+/// Largest object, 2^60 bytes: every offset then fits an `i64` with room for arithmetic.
+pub const OBJECT_BYTES_MAX: u64 = 1 << 60;
+
+/// Largest request: a subtree of this many groups (64 MiB).
+pub const REQUEST_GROUPS_MAX: u64 = 1024;
+/// Requests one connection may have outstanding.
+pub const REQUESTS_PER_CONNECTION_MAX: usize = 64;
+/// Objects one connection may have open.
+pub const OBJECTS_PER_CONNECTION_MAX: usize = 16;
+
+/// Bytes of one control message (a CBOR item).
+pub const CONTROL_FRAME_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of one data frame.
+pub const DATA_FRAME_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of one frame of parent pairs: the interior of the largest request and the longest path to it.
+pub const PARENT_FRAME_BYTES_MAX: usize = (REQUEST_GROUPS_MAX as usize + 64) * 64;
+/// Nesting of arrays and maps in one CBOR item.
+pub const CBOR_DEPTH_MAX: usize = 8;
+/// Elements in one CBOR array or map.
+pub const CBOR_ELEMENTS_MAX: u64 = 4096;
+
+/// Characters of a printed ticket.
+pub const TICKET_CHARS_MAX: usize = 1024;
+/// Hints in a ticket.
+pub const HINTS_MAX: usize = 8;
+/// Bytes of one hint's URI.
+pub const HINT_URI_BYTES_MAX: usize = 255;
+/// Feature names in one hello or ticket, and bytes of one name.
+pub const FEATURES_MAX: usize = 32;
+/// Bytes of one feature name.
+pub const FEATURE_BYTES_MAX: usize = 64;
+/// Bytes of a file name suggested by a peer (Linux `NAME_MAX`).
+pub const NAME_BYTES_MAX: usize = 255;
+/// Bytes of a path in a message (Linux `PATH_MAX`).
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Bytes of a human-readable text in a message.
+pub const TEXT_BYTES_MAX: usize = 1024;
+/// Objects up to this size travel inside the offer itself (D34).
+pub const INLINE_BYTES_MAX: usize = 32 * 1024;
+
+/// Milliseconds an unauthenticated connection may take to say a complete hello.
+pub const HELLO_TIMEOUT_MS: u64 = 10_000;
+/// Milliseconds without a byte after which a source is given up, when it owes some.
+pub const PROGRESS_TIMEOUT_MS: u64 = 10_000;
+/// Connections one listener serves at once.
+pub const CONNECTIONS_MAX: usize = 256;
