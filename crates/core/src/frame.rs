@@ -50,7 +50,6 @@ impl FrameHead {
 
     /// The 8 bytes.
     pub fn encode(&self) -> [u8; FRAME_HEAD_BYTES] {
-        #[allow(clippy::cast_possible_truncation)] // limits are below 2^24
         let length = (self.body_bytes as u32).to_be_bytes();
         let request = self.request.to_be_bytes();
         [self.kind as u8, length[1], length[2], length[3], request[0], request[1], request[2], request[3]]

@@ -102,7 +102,6 @@ impl Ticket {
             });
             hints.push(WireHint {
                 uri: hint.uri.to_string(),
-                #[allow(clippy::cast_possible_truncation)] // at most HINTS_MAX
                 node: node.map(|index| index as u8),
                 priority: hint.priority,
                 weight: hint.weight,

@@ -137,7 +137,6 @@ fn fold(node: Subtree, leaves: &[Cv], is_root: bool, pairs: &mut Vec<u8>) -> Cv 
         return *leaf;
     }
     let (left, right) = node.children();
-    #[allow(clippy::cast_possible_truncation)] // smaller than leaves.len()
     let (left_leaves, right_leaves) = leaves.split_at(left.groups as usize);
     let left_cv = fold(left, left_leaves, false, pairs);
     let right_cv = fold(right, right_leaves, false, pairs);
@@ -178,7 +177,6 @@ fn pre_order(node: Subtree, first_index: u64, post_order: &[u8], out: &mut Vec<u
     if node.groups < 2 {
         return;
     }
-    #[allow(clippy::cast_possible_truncation)] // inside `post_order`
     let at = (node.pair_index() - first_index) as usize * PAIR_BYTES;
     out.extend_from_slice(&post_order[at..at + PAIR_BYTES]);
     let (left, right) = node.children();

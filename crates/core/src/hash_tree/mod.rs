@@ -56,7 +56,6 @@ impl Geometry {
     pub fn group_bytes(&self, group: u64) -> usize {
         let start = group * GROUP_BYTES;
         // At most GROUP_BYTES, so the cast cannot truncate.
-        #[allow(clippy::cast_possible_truncation)]
         let len = self.size_bytes.saturating_sub(start).min(GROUP_BYTES) as usize;
         len
     }

@@ -144,7 +144,6 @@ impl<P: PairStore> Verifier<P> {
         if merge(&left_cv, &right_cv, node == self.geometry.root()) != expected {
             return Err(bad("has a parent that does not hash to the object id"));
         }
-        #[allow(clippy::cast_possible_truncation)] // inside `post_order`
         let at = (node.pair_index() - top.first_pair_index()) as usize * PAIR_BYTES;
         post_order[at..at + PAIR_BYTES].copy_from_slice(pair);
         let (left, right) = node.children();
@@ -194,7 +193,6 @@ impl<P: PairStore> Verifier<P> {
     }
 }
 
-#[allow(clippy::cast_possible_truncation)] // the constructor checked that the index fits
 fn bit(index: u64) -> (usize, u64) {
     ((index / 64) as usize, 1 << (index % 64))
 }

@@ -1,0 +1,1 @@
+//! Storage plugins: where objects rest.

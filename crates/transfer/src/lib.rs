@@ -1,0 +1,1 @@
+//! Transfer plugins and the transport under them.

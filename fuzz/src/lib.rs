@@ -1,0 +1,1 @@
+//! Fuzz targets that run on stable.

@@ -1,0 +1,1 @@
+//! Conformance suites, reference models and fault wrappers. A dev-dependency only.
