@@ -14,6 +14,7 @@
     clippy::missing_panics_doc
 )]
 
+pub mod actions;
 pub mod capture;
 pub mod counters;
 pub mod data;

@@ -189,13 +189,24 @@ impl Running {
 
     /// The first line on standard output, waited for; panics if the program ends without one.
     pub fn first_line(&self) -> String {
-        while self.stdout.first_line().is_none() {
-            assert!(!self.has_ended() || self.stdout.is_complete(), "{self}");
-            assert!(!self.stdout.is_complete(), "ended without a line on standard output: {self}");
+        assert!(self.wait_until_line(), "ended without a line on standard output: {self}");
+        self.stdout.first_line().expect("there is a line")
+    }
+
+    /// Waits for a line on standard output; false if the program ends without one.
+    pub fn wait_until_line(&self) -> bool {
+        loop {
+            // In this order: what was printed before the end counts.
+            let is_complete = self.stdout.is_complete();
+            if self.stdout.first_line().is_some() {
+                return true;
+            }
+            if is_complete {
+                return false;
+            }
             assert!(Instant::now() < self.deadline, "no line on standard output in time: {self}");
             self.stdout.await_more();
         }
-        self.stdout.first_line().expect("there was a line")
     }
 
     /// Waits until `condition` holds; panics if the program ends first or its time is up. Returns false only if
