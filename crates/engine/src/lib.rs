@@ -1,1 +1,4 @@
-//! Verbs of Drayman, sans-IO: the planner and the session state machines. No socket, file, clock or randomness.
+//! Verbs of Drayman, sans-IO: the planner and the session state machines. No socket, file, clock or randomness:
+//! time and results come in as arguments, commands go out.
+
+pub mod session;
