@@ -45,6 +45,8 @@ struct Inner {
     ended: Vec<RequestId>,
     lanes: Vec<LaneState>,
     seal: Option<Oid>,
+    /// Messages of the copy protocol to send.
+    say: Vec<Message>,
     closed: bool,
     gone: bool,
 }
@@ -113,6 +115,15 @@ impl LaneSet {
     /// Number of lanes running now.
     pub fn lanes(&self) -> usize {
         self.inner().lanes.len()
+    }
+
+    /// Sends a message of the copy protocol over whichever lane looks first; before the source's end at the latest.
+    pub fn say(&self, message: Message) {
+        let mut inner = self.inner();
+        inner.say.push(message);
+        for lane in &inner.lanes {
+            lane.wake.signal();
+        }
     }
 
     /// Reports that the source will not come up again, once.
@@ -498,6 +509,9 @@ impl Lane<'_> {
                     self.receiver.fetch(&fetch);
                     push_control(&mut self.out, &Message::Fetch(fetch));
                     self.running.push_back(queued);
+                }
+                for message in std::mem::take(&mut inner.say) {
+                    push_control(&mut self.out, &message);
                 }
                 if let Some(root) = inner.seal.take() {
                     push_control(&mut self.out, &Message::Seal(Seal { handle: HANDLE, root }));

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
 use dray_core::hash_tree::Geometry;
 use dray_core::limits::HELLO_TIMEOUT_MS;
-use dray_core::message::{ClearAsk, Hello, Message, ObjectName, feature};
-use dray_core::rights::Secret;
+use dray_core::message::{ClearAsk, Hello, Message, ObjectName, Open, feature};
+use dray_core::rights::{Proof, ProofContext, Secret};
 use dray_core::source::Source;
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::{Body, Receiver, ReceiverInput};
@@ -36,6 +36,8 @@ pub struct Target {
     pub node: NodeId,
     /// Lower first; the next priority only when all of this one failed (D18).
     pub priority: u16,
+    /// Loopback and link-local addresses may be dialled: the user named this target, or configuration allows it.
+    pub allow_local: bool,
 }
 
 /// What [`dial`] needs.
@@ -55,6 +57,8 @@ pub struct DialConfig {
     pub size_bytes: Option<u64>,
     /// Use clear-text data if the holder allows it too.
     pub clear_data: bool,
+    /// The source is given up if nobody answers at first; otherwise somebody else may still bring lanes to it.
+    pub only_way: bool,
 }
 
 /// Dials in threads of its own until the source is closed. If nobody answers at first, the source is given up; once
@@ -69,7 +73,8 @@ pub fn dial(set: Arc<LaneSet>, config: DialConfig) {
             }
             hold_lane(&set, &config, &target, Some((channel, round_trip)));
         }
-        Err(error) => set.give_up(Some(error)),
+        Err(error) if config.only_way => set.give_up(Some(error)),
+        Err(_) => {}
     });
 }
 
@@ -149,12 +154,29 @@ fn connect(tls: &TlsConfig, target: &Target) -> Result<(TlsChannel, Duration)> {
         .map_err(|error| context(Error::new(ErrorKind::Unreachable, "no such host").caused_by(error)))?;
     let mut last = Error::new(ErrorKind::Unreachable, "host has no address");
     for address in addresses {
+        if !target.allow_local && is_local(address.ip()) {
+            last = Error::new(ErrorKind::Refused, format!("the hint leads to {}, an address of this machine or link", address.ip()))
+                .advise("if you trust the ticket, say --local, or set allow_local_targets = true in the configuration");
+            continue;
+        }
         match connect_one(tls, target, address) {
             Ok(connected) => return Ok(connected),
             Err(error) => last = error,
         }
     }
     Err(context(last))
+}
+
+/// Addresses that mean something else to every machine: a stranger's hint must not reach what listens there
+/// (design decision 17).
+pub fn is_local(address: std::net::IpAddr) -> bool {
+    use std::net::IpAddr;
+    match address.to_canonical() {
+        IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.is_unspecified() || v4.is_multicast(),
+        IpAddr::V6(v6) => {
+            v6.is_loopback() || v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast()
+        }
+    }
 }
 
 fn connect_one(tls: &TlsConfig, target: &Target, address: SocketAddr) -> Result<(TlsChannel, Duration)> {

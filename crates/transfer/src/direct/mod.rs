@@ -6,5 +6,5 @@
 mod dial;
 mod listen;
 
-pub use dial::{DialConfig, Target, connect_any, dial};
+pub use dial::{DialConfig, Target, connect_any, dial, is_local, probe};
 pub use listen::{ClearTokens, Listener};
