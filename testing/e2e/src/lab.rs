@@ -337,7 +337,9 @@ fn add_namespace(name: &str) {
 /// Runs a system program to its end and returns what it printed; panics if it fails.
 pub(crate) fn run_tool(argv: &[&str]) -> Vec<u8> {
     let program = gate::find_tool(argv[0]).unwrap_or_else(|| panic!("{} is not installed", argv[0]));
-    let output = Command::new(program).args(&argv[1..]).output().expect("run a system program");
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let output =
+        Command::new(program).args(&argv[1..]).env("PATH", path).output().expect("run a system program");
     assert!(output.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
