@@ -190,9 +190,10 @@ impl Node {
             let options = FinishOptions {
                 fsync: request.fsync,
                 keep_existing: matches!(request.output, Output::Suggested),
+                rename_to: Some(final_name.clone()),
                 ..FinishOptions::default()
             };
-            delivery.finish_as(&final_name, &options)?;
+            delivery.finish(options)?;
             Ok(dir.join(final_name))
         });
         transfer.close();

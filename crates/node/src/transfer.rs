@@ -301,6 +301,11 @@ impl Transfer {
         Some(bytes)
     }
 
+    /// True if `group` waits to be taken (stream sink only).
+    pub(crate) fn has_group(&self, group: u64) -> bool {
+        matches!(&self.sink, Sink::Stream(stream) if lock(&stream.waiting).contains_key(&group))
+    }
+
     fn now_us(&self) -> u64 {
         u64::try_from(self.clock.elapsed().as_micros()).unwrap_or(u64::MAX)
     }

@@ -12,6 +12,7 @@ mod object;
 mod outboard;
 mod place;
 mod record;
+mod source_file;
 mod writer;
 
 use std::fs::File;
@@ -32,7 +33,9 @@ use object::{FilePairs, LocalObject, backing_differs};
 use place::{Lock, ObjectPaths, Place, TempFile, make_directory};
 use record::{Backing, FileHint, Record};
 
+pub use delivery::{Delivery, DeliveryOptions, FinishOptions};
 pub use hashing::hash_file;
+pub use source_file::SourceFile;
 
 /// A store in a data directory. Clones are the same store.
 #[derive(Clone, Debug)]

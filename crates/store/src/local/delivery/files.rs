@@ -52,14 +52,14 @@ impl Destination {
         let directory = rustix::fs::open(parent, flags, Mode::empty())
             .map_err(|error| io_at("open directory", parent, error))?;
         let destination = Destination { directory, name: name.to_owned(), path: path.to_owned() };
-        destination.existing_mode()?;
+        destination.existing_mode(&destination.name)?;
         Ok(destination)
     }
 
     /// Permission bits of the file that is to be replaced, if there is one. `Refused` if it is no file: a symbolic
     /// link is replaced itself, not what it points to.
-    pub(super) fn existing_mode(&self) -> Result<Option<u32>> {
-        let Some(entry) = self.look(&self.name)? else { return Ok(None) };
+    pub(super) fn existing_mode(&self, name: &OsStr) -> Result<Option<u32>> {
+        let Some(entry) = self.look(name)? else { return Ok(None) };
         match entry.kind {
             FileType::RegularFile => Ok(Some(entry.mode)),
             FileType::Symlink => Ok(None),

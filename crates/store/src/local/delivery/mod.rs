@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -26,7 +27,8 @@ use dray_core::message::ObjectName;
 use dray_core::range::RangeSet;
 use dray_core::store::PartialObject;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{Mode, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{Mode, RenameFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
 
 use super::boot;
 use super::extents::{ZEROS, read_full_at};
@@ -61,6 +63,11 @@ pub struct FinishOptions {
     pub mtime: Option<(i64, u32)>,
     /// Whether the file and its name are durable before `finish` returns.
     pub fsync: bool,
+    /// Another name in the same directory than the one the delivery was opened with: a sender suggests its name only
+    /// while bytes already arrive. One plain component.
+    pub rename_to: Option<OsString>,
+    /// `Refused` if there is a file of that name already.
+    pub keep_existing: bool,
 }
 
 /// An object on its way into a file. Dropped unfinished it keeps what was marked for the next time, and keeps
@@ -126,12 +133,16 @@ impl Delivery {
 
     /// Gives the file its mode, times and name, and removes the state. The caller has proven every byte. If it
     /// fails, data and state stay for another attempt.
-    pub fn finish(self, options: FinishOptions) -> Result<()> {
+    pub fn finish(&self, options: FinishOptions) -> Result<()> {
         let Shared { destination, data, marks, .. } = &*self.shared;
+        let name = options.rename_to.as_ref().unwrap_or(&destination.name);
+        if name.as_bytes().contains(&b'/') || name == "." || name == ".." {
+            return Err(Error::new(ErrorKind::Usage, format!("{name:?} is no file name")));
+        }
         // From here on no checkpoint writes to the state; one that waits for the disk is not waited for.
         self.shared.stop();
         let failed = |error: io::Error| destination.failed("finish", error);
-        let mode = match (options.mode, destination.existing_mode()?) {
+        let mode = match (options.mode, destination.existing_mode(name)?) {
             (Some(mode), _) | (None, Some(mode)) => mode,
             (None, None) => new_file_mode(),
         };
@@ -151,8 +162,25 @@ impl Delivery {
             return Err(Error::new(ErrorKind::Refused, what).advise("find out who writes in that directory"));
         }
         let directory = &destination.directory;
-        rustix::fs::renameat(directory, &self.data_name, directory, &destination.name)
-            .map_err(|error| failed(error.into()))?;
+        if options.keep_existing {
+            match rustix::fs::renameat_with(directory, &self.data_name, directory, name, RenameFlags::NOREPLACE) {
+                Ok(()) => {}
+                Err(Errno::EXIST) => {
+                    let what = format!("{name:?} exists and is not replaced");
+                    return Err(Error::new(ErrorKind::Refused, what)
+                        .advise("name the output with -o, or move the file away; what arrived is kept for the next run"));
+                }
+                // A file system that cannot do both in one step.
+                Err(Errno::INVAL | Errno::NOSYS) if destination.look(name)?.is_none() => {
+                    rustix::fs::renameat(directory, &self.data_name, directory, name)
+                        .map_err(|error| failed(error.into()))?;
+                }
+                Err(error) => return Err(failed(error.into())),
+            }
+        } else {
+            rustix::fs::renameat(directory, &self.data_name, directory, name)
+                .map_err(|error| failed(error.into()))?;
+        }
         lock(marks).is_over = true;
         destination.unlink(&self.state_name)?;
         if options.fsync {
