@@ -113,3 +113,107 @@ proptest! {
         }
     }
 }
+
+/// An honest source at time 0.
+fn honest(rate_bytes_per_s: u64, round_trip_us: u64) -> SourceScript {
+    SourceScript {
+        behaviour: Behaviour::Honest,
+        priority: 0,
+        rate_bytes_per_s,
+        round_trip_us,
+        up_at_us: 0,
+        can_cancel: true,
+        tells_round_trip: true,
+        is_noisy: false,
+    }
+}
+
+fn transfer(units: u64, sources: Vec<SourceScript>) -> Scenario {
+    Scenario {
+        size_bytes: units * UNIT_BYTES,
+        had_units: vec![],
+        sequential_bytes: None,
+        consumer_us: 1,
+        budget_bytes: 256 << 20,
+        window: WindowLimits::default(),
+        sources,
+    }
+}
+
+/// Seconds of virtual time, with the outcome checked.
+fn seconds(scenario: &Scenario) -> (f64, dray_testkit::planner_model::Report) {
+    let report = run(scenario, LIMIT_US).expect("no rule broken");
+    assert!(report.outcome.is_ok(), "{:?}", report.outcome);
+    (report.ended_us as f64 / 1e6, report)
+}
+
+/// Design 8: a slow link owes little more than one unit and its own latency, and is never idle (P7).
+#[test]
+fn a_t1_owes_about_a_second_beyond_one_unit() {
+    let mut scenario = transfer(12, vec![honest(193_000, 40_000)]);
+    scenario.window.initial_bytes = UNIT_BYTES;
+    let (took_s, report) = seconds(&scenario);
+    assert!(report.outstanding_bytes_max[0] <= UNIT_BYTES + 193_000, "{report:?}");
+    let ideal_s = scenario.size_bytes as f64 / 193_000.0;
+    assert!(took_s <= ideal_s * 1.01 + 0.4, "{took_s} of {ideal_s}");
+    let (_, report) = seconds(&transfer(12, vec![honest(193_000, 40_000)]));
+    assert!(report.outstanding_bytes_max[0] <= 2 * UNIT_BYTES, "the initial window is the most: {report:?}");
+}
+
+/// P13: on a local network a crash wastes little, so the window stays at 8 MiB, and is no slower for it.
+#[test]
+fn a_local_network_owes_at_most_8_mib() {
+    for tells_round_trip in [true, false] {
+        let scenario = transfer(512, vec![SourceScript { tells_round_trip, ..honest(2_000_000_000, 100) }]);
+        let (took_s, report) = seconds(&scenario);
+        assert!(report.outstanding_bytes_max[0] <= 8 << 20, "{report:?}");
+        let ideal_s = scenario.size_bytes as f64 / 2e9;
+        assert!(took_s <= ideal_s * 1.1 + 0.01, "{took_s} of {ideal_s}");
+    }
+}
+
+/// P4: 1 Gbit/s over 132 ms is full after a few round trips.
+#[test]
+fn a_long_fat_path_fills_in_a_few_round_trips() {
+    let scenario = transfer(512, vec![honest(125_000_000, 132_000)]);
+    let (took_s, _) = seconds(&scenario);
+    let ideal_s = scenario.size_bytes as f64 / 125e6;
+    assert!(took_s <= ideal_s + 8.0 * 0.132, "{took_s} of {ideal_s}");
+}
+
+/// P8: two sources of one rank share by rate and together take little more than the sum of both needs.
+#[test]
+fn equal_sources_share_by_rate() {
+    let scenario = transfer(400, vec![honest(10_000_000, 10_000), honest(30_000_000, 10_000)]);
+    let (took_s, report) = seconds(&scenario);
+    let ideal_s = scenario.size_bytes as f64 / 40e6;
+    assert!(took_s <= ideal_s * 1.05 + 0.1, "{took_s} of {ideal_s}");
+    let share = report.delivered_groups[1] as f64 / report.delivered_groups[0] as f64;
+    assert!((2.5..3.5).contains(&share), "{share}");
+    assert_eq!(report.discarded_groups, [0, 0]);
+}
+
+/// Design 5: the spare carries nothing while a better path is up, and everything once that one freezes.
+#[test]
+fn a_spare_takes_over_from_a_frozen_path() {
+    let spare = SourceScript { priority: 10, ..honest(5_000_000, 20_000) };
+    let (_, report) = seconds(&transfer(40, vec![honest(10_000_000, 10_000), spare]));
+    assert_eq!(report.delivered_groups[1], 0);
+    let frozen = Behaviour::Stalls { after_groups: 100, for_us: u64::MAX };
+    let frozen = SourceScript { behaviour: frozen, ..honest(10_000_000, 10_000) };
+    let (took_s, report) = seconds(&transfer(40, vec![frozen, spare]));
+    assert_eq!(report.delivered_groups, [100, 40 * 16 - 100]);
+    assert!(took_s < 20.0, "{took_s}");
+}
+
+/// P12: a frozen source alone is a typed error that names it, within 30 s.
+#[test]
+fn a_frozen_source_alone_is_an_error_within_30_s() {
+    let frozen = Behaviour::Stalls { after_groups: 100, for_us: u64::MAX };
+    let scenario = transfer(40, vec![SourceScript { behaviour: frozen, ..honest(10_000_000, 10_000) }]);
+    let report = run(&scenario, LIMIT_US).expect("no rule broken");
+    let error = report.outcome.expect_err("nobody could finish it");
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(error.what().contains("source 0"), "{error}");
+    assert!(report.ended_us - report.last_delivery_us <= 30_000_000);
+}
