@@ -156,6 +156,8 @@ struct Ledger {
     delivered: BTreeSet<u64>,
     wanted_groups: u64,
     issued: BTreeMap<RequestId, Issued>,
+    /// Those of `issued` that have not ended.
+    open: BTreeSet<RequestId>,
     consumed_units: u64,
     last_delivery_us: u64,
     delivered_groups: Vec<u64>,
@@ -258,6 +260,7 @@ impl<'a> Simulation<'a> {
             delivered: BTreeSet::new(),
             wanted_groups,
             issued: BTreeMap::new(),
+            open: BTreeSet::new(),
             consumed_units: 0,
             last_delivery_us: 0,
             delivered_groups: vec![0; count],
@@ -381,8 +384,8 @@ impl<'a> Simulation<'a> {
         if groups.groups > REQUEST_GROUPS_MAX {
             return broken("is too large");
         }
-        if groups.start % UNIT_GROUPS != 0
-            || (groups.end() % UNIT_GROUPS != 0 && groups.end() != ledger.geometry.groups())
+        if !groups.start.is_multiple_of(UNIT_GROUPS)
+            || (!groups.end().is_multiple_of(UNIT_GROUPS) && groups.end() != ledger.geometry.groups())
         {
             return broken("is not whole units");
         }
@@ -402,7 +405,8 @@ impl<'a> Simulation<'a> {
                 return broken("was delivered");
             }
         }
-        for (other, entry) in &ledger.issued {
+        for other in &ledger.open {
+            let entry = &ledger.issued[other];
             // What a source that cannot cancel was asked for may be given up without a word.
             if entry.is_live
                 && self.sources[entry.source].script.can_cancel
@@ -453,6 +457,7 @@ impl<'a> Simulation<'a> {
             is_live: true,
         };
         ledger.issued.insert(request, issued);
+        ledger.open.insert(request);
         Ok(())
     }
 
@@ -508,7 +513,7 @@ impl<'a> Simulation<'a> {
         }
         let group = job.next_group;
         match behaviour {
-            Behaviour::FailsRetryably { every } if (sent + 1) % every.max(1) == 0 => {
+            Behaviour::FailsRetryably { every } if (sent + 1).is_multiple_of(every.max(1)) => {
                 source.sent_groups += 1;
                 let error = Error::new(ErrorKind::TimedOut, "busy");
                 return self.fail(index, request, &error);
@@ -521,7 +526,7 @@ impl<'a> Simulation<'a> {
                 source.spent = true;
                 return self.lie(index, request);
             }
-            Behaviour::Flaps { every, away_us } if (sent + 1) % every.max(1) == 0 => {
+            Behaviour::Flaps { every, away_us } if (sent + 1).is_multiple_of(every.max(1)) => {
                 source.sent_groups += 1;
                 source.link = Link::Away;
                 source.up_at_us = Some(self.now_us + away_us);
@@ -629,6 +634,7 @@ impl Ledger {
     }
 
     fn end(&mut self, request: RequestId) {
+        self.open.remove(&request);
         if let Some(entry) = self.issued.get_mut(&request) {
             entry.is_live = false;
             entry.next_group = entry.groups.end();
@@ -638,7 +644,7 @@ impl Ledger {
 
     fn end_all(&mut self, source: usize) {
         let of_source: Vec<RequestId> =
-            self.issued.iter().filter(|(_, entry)| entry.source == source).map(|(&id, _)| id).collect();
+            self.open.iter().copied().filter(|request| self.issued[request].source == source).collect();
         for request in of_source {
             self.end(request);
         }

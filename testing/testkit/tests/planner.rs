@@ -58,7 +58,7 @@ prop_compose! {
         size_bytes in prop_oneof![1 => Just(0u64), 1 => 1..UNIT_BYTES, 8 => UNIT_BYTES..24 * UNIT_BYTES],
         had_units in prop::collection::vec((0u64..24, 0u64..6).prop_map(|(start, len)| start..start + len), 0..4),
         sequential_bytes in prop::option::weighted(0.3, 0u64..8 * UNIT_BYTES),
-        consumer_us in prop::sample::select(vec![1_000u64, 200_000, 40_000_000]),
+        consumer_us in prop::sample::select(vec![100_000u64, 1_000_000, 40_000_000]),
         budget_bytes in prop::sample::select(vec![1u64, 3 << 20, 16 << 20, 1 << 30]),
         max_bytes in prop::sample::select(vec![0u64, 3 << 20, 64 << 20]),
         sources in prop::collection::vec(source(), 0..5),
