@@ -4,8 +4,9 @@
 //! [`run`] plays one [`Scenario`] to its end and says how it ended, or which rule was broken. It is deterministic:
 //! the same scenario always gives the same run.
 
+mod scenario;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
 
 use dray_core::error::{Error, ErrorKind};
 use dray_core::hash_tree::{Geometry, Subtree};
@@ -13,123 +14,13 @@ use dray_core::limits::{GROUP_BYTES, REQUEST_GROUPS_MAX, UNIT_BYTES, UNIT_GROUPS
 use dray_core::permit::{Budget, Permit};
 use dray_core::range::RangeSet;
 use dray_core::source::{Grade, RequestId, SourceCapabilities, SourceDescription, SourceId};
-use dray_engine::planner::{
-    DeliveryMode, Disposition, Planner, PlannerCommand, PlannerConfig, SourceState, WindowLimits,
-};
+use dray_engine::planner::{DeliveryMode, Disposition, Planner, PlannerCommand, PlannerConfig, SourceState};
+pub use scenario::{Behaviour, Report, Scenario, SourceScript};
 
 /// Silence after which the planner sets a source aside, microseconds.
 pub const PROGRESS_TIMEOUT_US: u64 = 10_000_000;
 /// Time without progress after which it gives up, microseconds.
 pub const GIVE_UP_US: u64 = 25_000_000;
-
-/// What a simulated source does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Behaviour {
-    /// Sends what it is asked for.
-    Honest,
-    /// Falls silent after so many groups, for so long.
-    Stalls {
-        /// Groups before.
-        after_groups: u64,
-        /// Microseconds; `u64::MAX` is for ever.
-        for_us: u64,
-    },
-    /// Fails a request with a retryable error at every n-th group.
-    FailsRetryably {
-        /// At which group of its own count.
-        every: u64,
-    },
-    /// Says that it does not have the object any more, after so many groups.
-    Quits {
-        /// Groups before.
-        after_groups: u64,
-        /// With this kind of error.
-        kind: ErrorKind,
-    },
-    /// Sends wrong bytes once; sends the right ones when asked to recheck.
-    LiesOnce {
-        /// Groups before.
-        after_groups: u64,
-    },
-    /// Never sends a right byte.
-    LiesAlways,
-    /// Loses the connection after every so many groups and is back after a while.
-    Flaps {
-        /// Groups between.
-        every: u64,
-        /// Microseconds it is away.
-        away_us: u64,
-    },
-    /// Is gone for good after so many groups.
-    Dies {
-        /// Groups before.
-        after_groups: u64,
-    },
-    /// Ends a request without its last group.
-    EndsEarly {
-        /// Groups before.
-        after_groups: u64,
-    },
-    /// Never comes up.
-    Absent,
-}
-
-/// One simulated source.
-#[derive(Clone, Copy, Debug)]
-pub struct SourceScript {
-    /// What it does.
-    pub behaviour: Behaviour,
-    /// Its rank.
-    pub priority: u16,
-    /// Bytes per second.
-    pub rate_bytes_per_s: u64,
-    /// Round trip, microseconds.
-    pub round_trip_us: u64,
-    /// When it comes up, microseconds.
-    pub up_at_us: u64,
-    /// Ends requests early when told to.
-    pub can_cancel: bool,
-    /// Tells its round trip.
-    pub tells_round_trip: bool,
-    /// Reports groups twice, late, and of requests nobody made.
-    pub is_noisy: bool,
-}
-
-/// One transfer.
-#[derive(Clone, Debug)]
-pub struct Scenario {
-    /// Size of the object.
-    pub size_bytes: u64,
-    /// Units that are there already.
-    pub had_units: Vec<Range<u64>>,
-    /// Sequential delivery with this window; `None` is out of order.
-    pub sequential_bytes: Option<u64>,
-    /// Microseconds between two looks of the sequential consumer, who then takes all that is in order.
-    pub consumer_us: u64,
-    /// The budget all sources share.
-    pub budget_bytes: u64,
-    /// Bounds of the windows.
-    pub window: WindowLimits,
-    /// The sources, numbered from 0.
-    pub sources: Vec<SourceScript>,
-}
-
-/// How a run ended.
-#[derive(Debug)]
-pub struct Report {
-    /// The planner's outcome.
-    pub outcome: Result<(), Error>,
-    /// Virtual time at the end, microseconds.
-    pub ended_us: u64,
-    /// When the last new group was delivered, microseconds.
-    pub last_delivery_us: u64,
-    /// Groups delivered by each source.
-    pub delivered_groups: Vec<u64>,
-    /// Groups each source sent in vain.
-    pub discarded_groups: Vec<u64>,
-    /// Most bytes each source owed at once.
-    pub outstanding_bytes_max: Vec<u64>,
-}
 
 /// Plays a scenario until the planner has an outcome, at most until `limit_us`.
 ///

@@ -4,7 +4,7 @@
 use dray_core::error::ErrorKind;
 use dray_core::limits::UNIT_BYTES;
 use dray_engine::planner::WindowLimits;
-use dray_testkit::planner_model::{Behaviour, GIVE_UP_US, Scenario, SourceScript, run};
+use dray_testkit::planner_model::{Behaviour, GIVE_UP_US, Report, Scenario, SourceScript, run};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
@@ -141,10 +141,12 @@ fn transfer(units: u64, sources: Vec<SourceScript>) -> Scenario {
 }
 
 /// Seconds of virtual time, with the outcome checked.
-fn seconds(scenario: &Scenario) -> (f64, dray_testkit::planner_model::Report) {
-    let report = run(scenario, LIMIT_US).expect("no rule broken");
-    assert!(report.outcome.is_ok(), "{:?}", report.outcome);
-    (report.ended_us as f64 / 1e6, report)
+fn seconds(scenario: &Scenario) -> Result<(f64, Report), String> {
+    let report = run(scenario, LIMIT_US)?;
+    match &report.outcome {
+        Ok(()) => Ok((report.ended_us as f64 / 1e6, report)),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Design 8: a slow link owes little more than one unit and its own latency, and is never idle (P7).
@@ -152,11 +154,11 @@ fn seconds(scenario: &Scenario) -> (f64, dray_testkit::planner_model::Report) {
 fn a_t1_owes_about_a_second_beyond_one_unit() {
     let mut scenario = transfer(12, vec![honest(193_000, 40_000)]);
     scenario.window.initial_bytes = UNIT_BYTES;
-    let (took_s, report) = seconds(&scenario);
+    let (took_s, report) = seconds(&scenario).unwrap();
     assert!(report.outstanding_bytes_max[0] <= UNIT_BYTES + 193_000, "{report:?}");
     let ideal_s = scenario.size_bytes as f64 / 193_000.0;
     assert!(took_s <= ideal_s * 1.01 + 0.4, "{took_s} of {ideal_s}");
-    let (_, report) = seconds(&transfer(12, vec![honest(193_000, 40_000)]));
+    let (_, report) = seconds(&transfer(12, vec![honest(193_000, 40_000)])).unwrap();
     assert!(report.outstanding_bytes_max[0] <= 2 * UNIT_BYTES, "the initial window is the most: {report:?}");
 }
 
@@ -165,7 +167,7 @@ fn a_t1_owes_about_a_second_beyond_one_unit() {
 fn a_local_network_owes_at_most_8_mib() {
     for tells_round_trip in [true, false] {
         let scenario = transfer(512, vec![SourceScript { tells_round_trip, ..honest(2_000_000_000, 100) }]);
-        let (took_s, report) = seconds(&scenario);
+        let (took_s, report) = seconds(&scenario).unwrap();
         assert!(report.outstanding_bytes_max[0] <= 8 << 20, "{report:?}");
         let ideal_s = scenario.size_bytes as f64 / 2e9;
         assert!(took_s <= ideal_s * 1.1 + 0.01, "{took_s} of {ideal_s}");
@@ -176,7 +178,7 @@ fn a_local_network_owes_at_most_8_mib() {
 #[test]
 fn a_long_fat_path_fills_in_a_few_round_trips() {
     let scenario = transfer(512, vec![honest(125_000_000, 132_000)]);
-    let (took_s, _) = seconds(&scenario);
+    let (took_s, _) = seconds(&scenario).unwrap();
     let ideal_s = scenario.size_bytes as f64 / 125e6;
     assert!(took_s <= ideal_s + 8.0 * 0.132, "{took_s} of {ideal_s}");
 }
@@ -185,7 +187,7 @@ fn a_long_fat_path_fills_in_a_few_round_trips() {
 #[test]
 fn equal_sources_share_by_rate() {
     let scenario = transfer(400, vec![honest(10_000_000, 10_000), honest(30_000_000, 10_000)]);
-    let (took_s, report) = seconds(&scenario);
+    let (took_s, report) = seconds(&scenario).unwrap();
     let ideal_s = scenario.size_bytes as f64 / 40e6;
     assert!(took_s <= ideal_s * 1.05 + 0.1, "{took_s} of {ideal_s}");
     let share = report.delivered_groups[1] as f64 / report.delivered_groups[0] as f64;
@@ -197,11 +199,11 @@ fn equal_sources_share_by_rate() {
 #[test]
 fn a_spare_takes_over_from_a_frozen_path() {
     let spare = SourceScript { priority: 10, ..honest(5_000_000, 20_000) };
-    let (_, report) = seconds(&transfer(40, vec![honest(10_000_000, 10_000), spare]));
+    let (_, report) = seconds(&transfer(40, vec![honest(10_000_000, 10_000), spare])).unwrap();
     assert_eq!(report.delivered_groups[1], 0);
     let frozen = Behaviour::Stalls { after_groups: 100, for_us: u64::MAX };
     let frozen = SourceScript { behaviour: frozen, ..honest(10_000_000, 10_000) };
-    let (took_s, report) = seconds(&transfer(40, vec![frozen, spare]));
+    let (took_s, report) = seconds(&transfer(40, vec![frozen, spare])).unwrap();
     assert_eq!(report.delivered_groups, [100, 40 * 16 - 100]);
     assert!(took_s < 20.0, "{took_s}");
 }
@@ -216,4 +218,16 @@ fn a_frozen_source_alone_is_an_error_within_30_s() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(error.what().contains("source 0"), "{error}");
     assert!(report.ended_us - report.last_delivery_us <= 30_000_000);
+}
+
+/// Design 7 and 9: a silent source that cannot be cancelled does not keep the whole memory budget for ever.
+#[test]
+fn a_silent_source_does_not_keep_the_budget() {
+    let silent = Behaviour::Stalls { after_groups: 1, for_us: u64::MAX };
+    let silent = SourceScript { behaviour: silent, can_cancel: false, ..honest(10_000_000, 10_000) };
+    let mut scenario = transfer(8, vec![silent, honest(10_000_000, 10_000)]);
+    scenario.budget_bytes = 1;
+    let (took_s, report) = seconds(&scenario).unwrap();
+    assert!(took_s < 25.0, "{took_s}");
+    assert_eq!(report.delivered_groups, [1, 8 * 16 - 1]);
 }
