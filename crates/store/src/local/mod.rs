@@ -33,7 +33,7 @@ use object::{FilePairs, LocalObject, backing_differs};
 use place::{Lock, ObjectPaths, Place, TempFile, make_directory};
 use record::{Backing, FileHint, Record};
 
-pub use delivery::{Delivery, DeliveryOptions, FinishOptions};
+pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 pub use hashing::hash_file;
 pub use source_file::SourceFile;
 

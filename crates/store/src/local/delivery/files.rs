@@ -179,7 +179,7 @@ fn shortened(name: &[u8], room: usize) -> &[u8] {
 
 /// Mode of a new file under this process's umask, which is read once, without setting it: setting it, even for a
 /// moment, would change files that other threads make.
-pub(super) fn new_file_mode() -> u32 {
+pub fn new_file_mode() -> u32 {
     static MODE: OnceLock<u32> = OnceLock::new();
     *MODE.get_or_init(|| {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();

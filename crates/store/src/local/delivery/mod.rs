@@ -32,7 +32,8 @@ use rustix::io::Errno;
 
 use super::boot;
 use super::extents::{ZEROS, read_full_at};
-use files::{Destination, new_file_mode, temporary_names};
+pub use files::new_file_mode;
+use files::{Destination, temporary_names};
 use state::{HEADER_BYTES, Header, Layout, UnitMap};
 
 /// Times the state file is opened again after another process removed it in between.
@@ -163,7 +164,13 @@ impl Delivery {
         }
         let directory = &destination.directory;
         if options.keep_existing {
-            match rustix::fs::renameat_with(directory, &self.data_name, directory, name, RenameFlags::NOREPLACE) {
+            match rustix::fs::renameat_with(
+                directory,
+                &self.data_name,
+                directory,
+                name,
+                RenameFlags::NOREPLACE,
+            ) {
                 Ok(()) => {}
                 Err(Errno::EXIST) => {
                     let what = format!("{name:?} exists and is not replaced");
