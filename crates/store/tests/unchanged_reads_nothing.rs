@@ -1,6 +1,8 @@
 //! D14, design 11: putting an unchanged file again reads none of it. Alone in its process, because the witness, the
 //! kernel's count of bytes this process read, speaks of the whole process.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests are not seen as tests.
+
 use std::time::{Duration, SystemTime};
 
 use dray_core::store::{Standing, Store};
