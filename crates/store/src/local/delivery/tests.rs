@@ -334,7 +334,7 @@ fn discarded_and_empty_deliveries_leave_nothing() {
 fn reserved_room_is_given_back_where_holes_arrive() {
     let fixture = Fixture::new();
     let units = 150;
-    let is_data = |unit: u64| unit % 7 == 0 || unit == units - 1;
+    let is_data = |unit: u64| unit.is_multiple_of(7) || unit == units - 1;
     let order = dray_testkit::sample::shuffled(units, 3);
     for run in order.chunks(40) {
         let delivery = fixture.open_sized(units * UNIT_BYTES - 9).unwrap();
