@@ -49,8 +49,10 @@ impl Destination {
             _ => Path::new("."),
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(parent, flags, Mode::empty())
-            .map_err(|error| io_at("open directory", parent, error))?;
+        let directory = rustix::fs::open(parent, flags, Mode::empty()).map_err(|error| {
+            io_at("open directory", parent, error)
+                .advise("choose a directory that is there and that you may enter")
+        })?;
         let destination = Destination { directory, name: name.to_owned(), path: path.to_owned() };
         destination.existing_mode(&destination.name)?;
         Ok(destination)
