@@ -6,6 +6,7 @@
 //! marks to a second map, the only one believed after a reboot. `docs/format/delivery.md` has the byte tables.
 
 mod files;
+mod space;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -14,23 +15,26 @@ use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Geometry, PAIR_BYTES, PairStore};
-use dray_core::limits::{DELIVERY_BYTES_MAX, UNIT_BYTES};
+use dray_core::limits::DELIVERY_BYTES_MAX;
 use dray_core::message::ObjectName;
 use dray_core::range::RangeSet;
 use dray_core::store::PartialObject;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{Mode, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{Mode, RenameFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
 
 use super::boot;
-use super::extents::{ZEROS, read_full_at};
-use files::{Destination, new_file_mode, temporary_names};
+use super::extents::read_full_at;
+pub use files::new_file_mode;
+use files::{Destination, temporary_names};
+use space::Space;
 use state::{HEADER_BYTES, Header, Layout, UnitMap};
 
 /// Times the state file is opened again after another process removed it in between.
@@ -61,6 +65,11 @@ pub struct FinishOptions {
     pub mtime: Option<(i64, u32)>,
     /// Whether the file and its name are durable before `finish` returns.
     pub fsync: bool,
+    /// Another name in the same directory than the one the delivery was opened with: a sender suggests its name only
+    /// while bytes already arrive. One plain component.
+    pub rename_to: Option<OsString>,
+    /// `Refused` if there is a file of that name already.
+    pub keep_existing: bool,
 }
 
 /// An object on its way into a file. Dropped unfinished it keeps what was marked for the next time, and keeps
@@ -100,7 +109,7 @@ impl Delivery {
             }
         };
         let Prepared { data, geometry, layout, marked, durable, was_used } = prepared;
-        let used = (0..layout.map_bytes).map(|_| AtomicU8::new(if was_used { 0xff } else { 0 })).collect();
+        let space = Space::new(geometry, layout, was_used, marked.clone());
         let marks = Marks { marked, durable, ..Marks::default() };
         let shared = Shared {
             destination,
@@ -108,7 +117,7 @@ impl Delivery {
             state,
             geometry,
             layout,
-            used,
+            space,
             marks: Mutex::new(marks),
             wake: Condvar::new(),
             checkpointing: Mutex::new(()),
@@ -126,12 +135,16 @@ impl Delivery {
 
     /// Gives the file its mode, times and name, and removes the state. The caller has proven every byte. If it
     /// fails, data and state stay for another attempt.
-    pub fn finish(self, options: FinishOptions) -> Result<()> {
+    pub fn finish(&self, options: FinishOptions) -> Result<()> {
         let Shared { destination, data, marks, .. } = &*self.shared;
+        let name = options.rename_to.as_ref().unwrap_or(&destination.name);
+        if name.as_bytes().contains(&b'/') || name == "." || name == ".." {
+            return Err(Error::new(ErrorKind::Usage, format!("{name:?} is no file name")));
+        }
         // From here on no checkpoint writes to the state; one that waits for the disk is not waited for.
         self.shared.stop();
         let failed = |error: io::Error| destination.failed("finish", error);
-        let mode = match (options.mode, destination.existing_mode()?) {
+        let mode = match (options.mode, destination.existing_mode(name)?) {
             (Some(mode), _) | (None, Some(mode)) => mode,
             (None, None) => new_file_mode(),
         };
@@ -151,8 +164,31 @@ impl Delivery {
             return Err(Error::new(ErrorKind::Refused, what).advise("find out who writes in that directory"));
         }
         let directory = &destination.directory;
-        rustix::fs::renameat(directory, &self.data_name, directory, &destination.name)
-            .map_err(|error| failed(error.into()))?;
+        if options.keep_existing {
+            match rustix::fs::renameat_with(
+                directory,
+                &self.data_name,
+                directory,
+                name,
+                RenameFlags::NOREPLACE,
+            ) {
+                Ok(()) => {}
+                Err(Errno::EXIST) => {
+                    let what = format!("{name:?} exists and is not replaced");
+                    return Err(Error::new(ErrorKind::Refused, what)
+                        .advise("name the output with -o, or move the file away; what arrived is kept for the next run"));
+                }
+                // A file system that cannot do both in one step.
+                Err(Errno::INVAL | Errno::NOSYS) if destination.look(name)?.is_none() => {
+                    rustix::fs::renameat(directory, &self.data_name, directory, name)
+                        .map_err(|error| failed(error.into()))?;
+                }
+                Err(error) => return Err(failed(error.into())),
+            }
+        } else {
+            rustix::fs::renameat(directory, &self.data_name, directory, name)
+                .map_err(|error| failed(error.into()))?;
+        }
         lock(marks).is_over = true;
         destination.unlink(&self.state_name)?;
         if options.fsync {
@@ -280,6 +316,9 @@ fn prepare(
             state.set_len(0).map_err(failed)?;
             state.set_len(layout.file_bytes).map_err(failed)?;
             (marked, durable) = (UnitMap::new(layout), UnitMap::new(layout));
+            // Written out, zeros as they are: a mark must not fail for want of room when its data is written.
+            state.write_all_at(&marked.0, layout.marked_at).map_err(failed)?;
+            state.write_all_at(&durable.0, layout.durable_at).map_err(failed)?;
             state.write_all_at(&header.to_bytes(), 0).map_err(failed)?;
         }
     }
@@ -294,8 +333,7 @@ struct Shared {
     state: File,
     geometry: Geometry,
     layout: Layout,
-    /// Units that may hold something other than a hole, one bit a unit.
-    used: Vec<AtomicU8>,
+    space: Space,
     marks: Mutex<Marks>,
     wake: Condvar,
     /// Held by the one checkpoint that runs.
@@ -398,18 +436,6 @@ impl Shared {
         }
     }
 
-    /// Whether any unit that `range` touches may hold something.
-    fn is_used(&self, range: &Range<u64>) -> bool {
-        units_of(range)
-            .any(|unit| self.used[(unit / 8) as usize].load(Ordering::Acquire) >> (unit % 8) & 1 == 1)
-    }
-
-    fn set_used(&self, range: &Range<u64>) {
-        for unit in units_of(range) {
-            self.used[(unit / 8) as usize].fetch_or(1 << (unit % 8), Ordering::AcqRel);
-        }
-    }
-
     fn check(&self, offset: u64, len_bytes: u64) -> Result<Range<u64>> {
         let end = offset.checked_add(len_bytes).filter(|end| *end <= self.geometry.size_bytes());
         end.map(|end| offset..end).ok_or_else(|| {
@@ -448,31 +474,6 @@ impl Shared {
             format!("a temporary file beside {:?} was cut while it was received", self.destination.path);
         Error::new(ErrorKind::Damaged, what).advise("run the same command again")
     }
-
-    /// Frees `range` where the file system can, else writes zeros over it.
-    fn punch(&self, range: Range<u64>) -> io::Result<()> {
-        #[cfg(target_os = "linux")]
-        {
-            use rustix::fs::FallocateFlags;
-            use rustix::io::Errno;
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            match rustix::fs::fallocate(&self.data, flags, range.start, range.end - range.start) {
-                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => {}
-                done => return done.map_err(io::Error::from),
-            }
-        }
-        let mut at = range.start;
-        while at < range.end {
-            let len = (range.end - at).min(ZEROS.len() as u64);
-            self.data.write_all_at(&ZEROS[..len as usize], at)?;
-            at += len;
-        }
-        Ok(())
-    }
-}
-
-fn units_of(range: &Range<u64>) -> Range<u64> {
-    range.start / UNIT_BYTES..range.end.div_ceil(UNIT_BYTES)
 }
 
 impl PairStore for Delivery {
@@ -503,17 +504,21 @@ impl PartialObject for Delivery {
 
     fn write_data(&self, offset: u64, data: &[u8]) -> Result<()> {
         let range = self.shared.check(offset, data.len() as u64)?;
-        self.shared.set_used(&range);
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.shared.space.use_for_data(&self.shared.data, &range);
         let written = self.shared.data.write_all_at(data, offset);
         written.map_err(|error| self.shared.destination.failed("write", error))
     }
 
     fn write_hole(&self, range: Range<u64>) -> Result<()> {
         let range = self.shared.check(range.start, range.end.saturating_sub(range.start))?;
-        if range.is_empty() || !self.shared.is_used(&range) {
+        if range.is_empty() {
             return Ok(());
         }
-        self.shared.punch(range).map_err(|error| self.shared.destination.failed("write", error))
+        let made = self.shared.space.use_for_hole(&self.shared.data, &range);
+        made.map_err(|error| self.shared.destination.failed("write", error))
     }
 
     fn read_data(&self, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -533,8 +538,10 @@ impl PartialObject for Delivery {
             return Err(error);
         }
         let (at, byte) = marks.marked.put(unit, true);
-        let written = shared.state.write_all_at(&[byte], shared.layout.marked_at + at);
-        written.map_err(|error| shared.destination.failed("write the state of", error))?;
+        if let Err(error) = shared.state.write_all_at(&[byte], shared.layout.marked_at + at) {
+            marks.marked.put(unit, false);
+            return Err(shared.destination.failed("write the state of", error));
+        }
         marks.is_dirty = true;
         if !marks.has_thread && shared.is_worth_checkpoints() {
             let body = Arc::clone(shared);
