@@ -59,6 +59,11 @@ const NUMBERS: &[u64] = &[
 const LENGTHS: &[usize] =
     &[0, 1, 15, 16, 17, 31, 32, 33, 64, 65, 255, 256, 1024, 1025, 4096, 4097, 32_768, 32_769];
 
+/// One of [`NUMBERS`], or any number of any magnitude.
+fn number(rng: &mut Rng) -> u64 {
+    if rng.one_in(4) { rng.bits() >> rng.below(64) } else { *rng.pick(NUMBERS) }
+}
+
 /// A new input from one of `pool`, which is not empty.
 pub fn mutate(rng: &mut Rng, shape: Shape, pool: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = rng.pick(pool).clone();
@@ -90,7 +95,7 @@ fn edit_bytes(rng: &mut Rng, mut bytes: Vec<u8>, pool: &[Vec<u8>]) -> Vec<u8> {
         1 if !bytes.is_empty() => bytes[at] = rng.bits() as u8,
         2 => {
             let width = 1 << rng.below(4);
-            let number = rng.pick(NUMBERS).to_be_bytes();
+            let number = number(rng).to_be_bytes();
             for (offset, digit) in number[8 - width..].iter().enumerate() {
                 if let Some(byte) = bytes.get_mut(at + offset) {
                     *byte = *digit;
@@ -136,7 +141,7 @@ fn edit_text(rng: &mut Rng, mut bytes: Vec<u8>, words: &[&str]) -> Vec<u8> {
             bytes.splice(at..end, word);
         }
         3 => {
-            let number = rng.pick(NUMBERS).to_string();
+            let number = number(rng).to_string();
             bytes.splice(at..at, number.bytes());
         }
         _ => {
@@ -152,7 +157,12 @@ fn edit_text(rng: &mut Rng, mut bytes: Vec<u8>, words: &[&str]) -> Vec<u8> {
 fn edit_item(rng: &mut Rng, bytes: &[u8], skip: usize, pool: &[Vec<u8>]) -> Vec<u8> {
     let (front, body) = bytes.split_at(skip.min(bytes.len()));
     let Some((mut item, rest)) = Item::read(body) else { return edit_bytes(rng, bytes.to_vec(), pool) };
-    let index = rng.below(item.count());
+    let mut index = rng.below(item.count());
+    if rng.one_in(2) {
+        // Few items hold others, and it is there that counts and order go wrong.
+        let holds = |index| matches!(item.clone().nth_mut(index), Some(Item::Array(_) | Item::Map(_)));
+        index = (0..4).map(|_| rng.below(item.count())).find(|index| holds(*index)).unwrap_or(index);
+    }
     let other = donor(rng, skip, pool);
     if let Some(node) = item.nth_mut(index) {
         edit_node(rng, node, other);
@@ -174,7 +184,7 @@ fn donor(rng: &mut Rng, skip: usize, pool: &[Vec<u8>]) -> Item {
 fn edit_node(rng: &mut Rng, node: &mut Item, other: Item) {
     match rng.below(8) {
         0 => *node = other,
-        1 => *node = Item::Number(rng.below(2) as u8, *rng.pick(NUMBERS)),
+        1 => *node = Item::Number(rng.below(2) as u8, number(rng)),
         2 => *node = Item::Array(vec![node.clone(); 1 + rng.below(3)]),
         3 => *node = Item::Raw(odd_head(rng, node)),
         4 => {
@@ -192,7 +202,7 @@ fn edit_inside(rng: &mut Rng, node: &mut Item, other: Item) {
             *argument = match rng.below(3) {
                 0 => argument.wrapping_add(1),
                 1 => argument.wrapping_sub(1),
-                _ => *rng.pick(NUMBERS),
+                _ => number(rng),
             }
         }
         Item::String(major, bytes) => match rng.below(4) {
@@ -207,12 +217,16 @@ fn edit_inside(rng: &mut Rng, node: &mut Item, other: Item) {
         Item::Array(items) => match rng.below(4) {
             0 if !items.is_empty() => drop(items.remove(rng.below(items.len()))),
             1 => items.insert(rng.below(items.len() + 1), other),
-            2 => items.resize(*rng.pick(&[9, 33, 64, 4096, 4097]), other),
+            2 => {
+                let repeated =
+                    if rng.one_in(2) || items.is_empty() { other } else { rng.pick(items).clone() };
+                items.resize(*rng.pick(&[8, 9, 32, 33, 64, 4096, 4097]), repeated);
+            }
             _ => items.reverse(),
         },
         Item::Map(entries) => match rng.below(5) {
             0 if !entries.is_empty() => drop(entries.remove(rng.below(entries.len()))),
-            1 => entries.push((Item::Number(0, *rng.pick(NUMBERS)), other)),
+            1 => entries.push((Item::Number(0, number(rng)), other)),
             2 if !entries.is_empty() => {
                 let at = rng.below(entries.len());
                 entries.insert(at, entries[at].clone());
@@ -239,8 +253,9 @@ fn odd_head(rng: &mut Rng, node: &Item) -> Vec<u8> {
     };
     let mut out = Vec::new();
     match rng.below(3) {
+        0 if major < 2 => write_wide_head(major, number(rng), rng.below(4) as u8, &mut out),
         0 => write_wide_head(major, argument, rng.below(4) as u8, &mut out),
-        1 => write_head(major, *rng.pick(NUMBERS), &mut out),
+        1 => write_head(major, number(rng), &mut out),
         _ => out.push(major << 5 | 31),
     }
     out.extend_from_slice(&body);
