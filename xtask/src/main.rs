@@ -1,2 +1,74 @@
-//! Automation: cargo xtask tidy.
-fn main() {}
+//! Automation of the repository, started as `cargo xtask …`, the same on a laptop and in CI.
+//!
+//! `tidy` checks the rules of the house that no compiler checks; `xtask/src/tidy/mod.rs` lists them.
+
+mod tidy;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask tidy [--root DIR] [--package DIR]
+
+  tidy            check the rules of the house; exit code 0 if all hold, 1 if not
+  --root DIR      the repository to check instead of this one
+  --package DIR   check only the imports of the package in DIR, as if it were the member of that name
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(message) => {
+            // Nowhere is left to report that standard error is closed.
+            let _ = writeln!(std::io::stderr(), "xtask: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    let mut words = arguments.iter().map(String::as_str);
+    match words.next() {
+        Some("tidy") => {}
+        Some("help" | "--help" | "-h") => return say(USAGE).map(|()| ExitCode::SUCCESS),
+        Some(other) => return Err(format!("no task is called {other:?}\n{USAGE}")),
+        None => return Err(format!("no task given\n{USAGE}")),
+    }
+    let mut root = repository();
+    let mut package = None;
+    while let Some(flag) = words.next() {
+        let slot = words.next().map(PathBuf::from);
+        match (flag, slot) {
+            ("--root", Some(folder)) => root = folder,
+            ("--package", Some(folder)) => package = Some(folder),
+            _ => return Err(format!("tidy does not understand {flag:?}\n{USAGE}")),
+        }
+    }
+    let report = tidy::run(&root, package.as_deref())?;
+    let mut text = String::new();
+    for finding in &report.findings {
+        text.push_str(&format!("{finding}\n"));
+    }
+    for note in &report.notes {
+        text.push_str(&format!("tidy: note: {note}\n"));
+    }
+    text.push_str(&format!(
+        "tidy: {} files, {} packages, {} findings\n",
+        report.files,
+        report.packages,
+        report.findings.len()
+    ));
+    say(&text)?;
+    Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn say(text: &str) -> Result<(), String> {
+    std::io::stdout().write_all(text.as_bytes()).map_err(|error| format!("write to standard output: {error}"))
+}
+
+/// The repository this program was built from: the folder above its package.
+fn repository() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).to_owned()
+}

@@ -9,6 +9,10 @@ pub const UNIT_GROUPS: u64 = 16;
 pub const UNIT_BYTES: u64 = GROUP_BYTES * UNIT_GROUPS;
 /// Largest object, 2^60 bytes: every offset then fits an `i64` with room for arithmetic.
 pub const OBJECT_BYTES_MAX: u64 = 1 << 60;
+/// Largest object that is received into a file, 64 TiB: its unit maps then take at most 8 MiB each.
+pub const DELIVERY_BYTES_MAX: u64 = 1 << 46;
+/// Bytes of one object record or file hint on disk.
+pub const RECORD_BYTES_MAX: usize = 64 * 1024;
 
 /// Largest request: a subtree of this many groups (64 MiB).
 pub const REQUEST_GROUPS_MAX: u64 = 1024;

@@ -1,1 +1,107 @@
-//! The service as a library: configuration, plugins, engine, and what the command calls.
+//! The service as a library: configuration builds plugins, plugins feed the engine, and the command calls what is
+//! here: [`Node::put`], [`Node::get`], [`Node::copy`], [`Node::remote`].
+
+mod config;
+mod copy;
+mod doctor;
+mod get;
+mod identity;
+mod observer;
+mod put;
+mod transfer;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use dray_core::message::{Hello, PROTOCOL_VERSION, feature};
+use dray_core::{NodeId, Result};
+use dray_store::local::LocalStore;
+use dray_transfer::transport::TlsConfig;
+
+pub use config::{Config, ConfigFile, Paths};
+pub use copy::{CopyOptions, CopyRequest, Location, SshOptions};
+pub use doctor::Finding;
+pub use dray_store::local::hash_file;
+pub use get::{GetRequest, Output, Wanted};
+pub use observer::{Event, Observer, SourceShare, Stop};
+pub use put::{PutRequest, PutSource, Shared};
+
+/// Name and version that this program says in its hello.
+pub const AGENT: &str = concat!("dray/", env!("CARGO_PKG_VERSION"));
+
+/// What was delivered.
+#[derive(Clone, Debug)]
+pub struct Delivered {
+    /// Its proven name.
+    pub oid: dray_core::Oid,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Where it is; `None` if it went to standard output.
+    pub path: Option<std::path::PathBuf>,
+    /// Bytes that an earlier, interrupted run had left.
+    pub resumed_bytes: u64,
+}
+
+/// One user's node on this machine: identity, store and configuration.
+#[derive(Debug)]
+pub struct Node {
+    config: Config,
+    tls: TlsConfig,
+    store: Arc<LocalStore>,
+}
+
+impl Node {
+    /// Opens the data directory, making it and the identity if this is the first time.
+    pub fn open(config: Config) -> Result<Node> {
+        let key = identity::load_or_create(&config.paths.data_dir)?;
+        let store = Arc::new(LocalStore::open(&config.paths.data_dir.join("store"))?);
+        Ok(Node { tls: TlsConfig::new(key)?, config, store })
+    }
+
+    /// This node's public key.
+    pub fn id(&self) -> NodeId {
+        self.tls.node()
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The hello of this node.
+    fn hello(&self) -> Hello {
+        let mut features = Vec::new();
+        if self.config.clear_text_data {
+            features.push(feature::CLEAR_DATA.to_owned());
+        }
+        Hello { version: PROTOCOL_VERSION, features, required: Vec::new(), agent: AGENT.to_owned() }
+    }
+
+    /// Hashes `path` and compares with `oid` (`dray verify`).
+    pub fn verify(path: &Path, oid: &dray_core::Oid, progress: &(dyn Fn(u64) + Sync)) -> Result<u64> {
+        let (found, size_bytes) = hash_file(path, progress)?;
+        if found == *oid {
+            return Ok(size_bytes);
+        }
+        Err(dray_core::Error::new(
+            dray_core::ErrorKind::VerificationFailed,
+            format!("{} is {found}, not {oid}", path.display()),
+        ))
+    }
+}
+
+/// Random bytes from the kernel.
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        dray_core::Error::new(dray_core::ErrorKind::Internal, "the kernel gave no random bytes").caused_by(error.to_string())
+    })?;
+    Ok(bytes)
+}
+
+/// A random number in `0..=bound`; 0 if the kernel gives none, which only makes the order of hints less random.
+fn draw(bound: u32) -> u32 {
+    let random = random::<8>().map(u64::from_be_bytes).unwrap_or(0);
+    // Multiply-shift: the bias is below 2^-32.
+    (((random >> 32) * (u64::from(bound) + 1)) >> 32) as u32
+}

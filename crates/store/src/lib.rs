@@ -1,1 +1,8 @@
 //! Storage plugins: where objects rest.
+//!
+//! One folder a plugin. `memory` keeps objects for the life of a process; `local` keeps them in a data directory
+//! that any number of processes of one user share, and receives objects beside their destination. The layouts on
+//! disk are in `docs/format/`.
+
+pub mod local;
+pub mod memory;

@@ -56,8 +56,7 @@ impl Geometry {
     pub fn group_bytes(&self, group: u64) -> usize {
         let start = group * GROUP_BYTES;
         // At most GROUP_BYTES, so the cast cannot truncate.
-        let len = self.size_bytes.saturating_sub(start).min(GROUP_BYTES) as usize;
-        len
+        self.size_bytes.saturating_sub(start).min(GROUP_BYTES) as usize
     }
 
     /// Byte range of the groups `[start, start + groups)`, cut at the end of the object.

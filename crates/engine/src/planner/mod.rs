@@ -1,0 +1,514 @@
+//! The planner: decides which units of an object come from which source, and when. There is one per transfer.
+//!
+//! It is sans-IO. Time is an argument (`now_us`, microseconds of any clock that does not run backwards), events of
+//! sources come in through `handle_*`, commands go out through [`Planner::poll`]. The contract with its driver:
+//! after every event, and at [`Planner::next_deadline_us`], call `poll` until it returns `None`; then look at
+//! [`Planner::outcome`].
+//!
+//! What it never does: deliver a group twice, ask for a unit that is delivered or already asked for elsewhere, let a
+//! source owe more than its window, ask without a permit of the budget, or wait for ever. Every transfer ends with
+//! all wanted units delivered or with an error that names the cause and the culprit (design 7 to 9).
+
+mod assign;
+mod outcome;
+mod source;
+#[cfg(test)]
+mod tests;
+mod window;
+mod work;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use dray_core::error::{Error, ErrorKind, Result};
+use dray_core::hash_tree::{Geometry, Subtree};
+use dray_core::limits::UNIT_GROUPS;
+use dray_core::permit::{Budget, Permit};
+use dray_core::range::RangeSet;
+use dray_core::source::{RequestId, SourceDescription, SourceId};
+
+use source::{Cause, SourceRecord};
+use work::Work;
+
+/// How often re-sent groups, parent pairs and reconnections may put off giving up before a new group must come: the
+/// groups of one unit may all have to be sent again, and their request may have to be opened again.
+const SIGNS_OF_LIFE_MAX: u32 = 2 * UNIT_GROUPS as u32;
+
+/// What a planner is told at the start.
+#[derive(Clone, Debug)]
+pub struct PlannerConfig {
+    /// Shape of the object.
+    pub geometry: Geometry,
+    /// In which order the consumer takes the bytes.
+    pub delivery: DeliveryMode,
+    /// What all outstanding requests are reserved against.
+    pub budget: Budget,
+    /// Bounds of each source's window.
+    pub window: WindowLimits,
+    /// Microseconds of silence after which a source that owes something is stalled (10 s is usual).
+    pub progress_timeout_us: u64,
+    /// Microseconds without progress of anybody after which the transfer fails (25 s is usual).
+    pub give_up_us: u64,
+}
+
+/// In which order units may be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeliveryMode {
+    /// Any order; the planner still prefers the lowest, so that both ends read and write nearly sequentially.
+    OutOfOrder,
+    /// Only units that begin within `window_bytes` of where the consumer is (rounded down to units, at least one).
+    Sequential {
+        /// How far ahead of the consumer.
+        window_bytes: u64,
+    },
+}
+
+/// Bounds of the bytes one source may owe. Whatever they say, a window holds at least one unit, at most about a
+/// second of the source's measured rate (beyond one unit), and at most 8 MiB on a local network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowLimits {
+    /// Before anything is measured.
+    pub initial_bytes: u64,
+    /// Never less; raised to one unit.
+    pub min_bytes: u64,
+    /// Never more; raised to `min_bytes`.
+    pub max_bytes: u64,
+}
+
+impl Default for WindowLimits {
+    /// 2 MiB at first, 1 MiB to 64 MiB after: enough for 1 Gbit/s over 132 ms, twice.
+    fn default() -> WindowLimits {
+        WindowLimits { initial_bytes: 2 << 20, min_bytes: 1 << 20, max_bytes: 64 << 20 }
+    }
+}
+
+/// What to do with a group that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Disposition {
+    /// Hand it to the consumer. Said exactly once for each wanted group.
+    Deliver,
+    /// Drop it: it was delivered before, or its request is not wanted any more.
+    Discard,
+}
+
+/// What the driver must tell a source.
+#[derive(Debug)]
+pub enum PlannerCommand {
+    /// Ask for a subtree; see [`dray_core::source::SourceCall::Fetch`].
+    Fetch {
+        /// Whom.
+        source: SourceId,
+        /// Number of the request, never 0 and never used again.
+        request: RequestId,
+        /// Whole units, as one subtree of the object's tree.
+        groups: Subtree,
+        /// The holder should check its own copy first.
+        recheck: bool,
+        /// To be dropped when the request has ended.
+        permit: Permit,
+    },
+    /// The rest of a request is not wanted. Only for sources that can cancel.
+    Cancel {
+        /// Whom.
+        source: SourceId,
+        /// Which one.
+        request: RequestId,
+    },
+    /// The source is of no more use to this transfer.
+    CloseSource {
+        /// Whom.
+        source: SourceId,
+    },
+}
+
+/// Where a source stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SourceState {
+    /// Has never been up.
+    Connecting,
+    /// Takes requests.
+    Up,
+    /// Owes something and is silent, or fails again and again; asked only if nobody else is up.
+    Stalled,
+    /// Lost, but may come up again by itself.
+    Down,
+    /// Will not come up again.
+    Gone,
+    /// Closed by the planner: it lied, broke the protocol, or does not have the object any more.
+    Barred,
+}
+
+/// Figures of one source.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SourceStats {
+    /// Which one.
+    pub source: SourceId,
+    /// Its name for people.
+    pub label: String,
+    /// Where it stands.
+    pub state: SourceState,
+    /// Bytes delivered from it.
+    pub delivered_bytes: u64,
+    /// Bytes that came from it and were not needed.
+    pub discarded_bytes: u64,
+    /// Bytes per second lately; 0 until measured.
+    pub rate_bytes_per_s: u64,
+    /// Bytes it may owe.
+    pub window_bytes: u64,
+    /// Bytes it owes.
+    pub outstanding_bytes: u64,
+}
+
+/// A request that its source has not ended.
+#[derive(Debug)]
+struct Request {
+    source: SourceId,
+    groups: Subtree,
+    recheck: bool,
+    /// False once cancelled: what still arrives is discarded.
+    wanted: bool,
+    /// True after its first sign of life.
+    started: bool,
+    /// Lowest group that has not been reported, and how many have been.
+    next_group: u64,
+    reported_groups: u64,
+    outstanding_bytes: u64,
+    issued_us: u64,
+    /// The source owed nothing else when it was issued, so the time to its first event tells the round trip.
+    issued_idle: bool,
+}
+
+/// The planner of one transfer.
+#[derive(Debug)]
+pub struct Planner {
+    config: PlannerConfig,
+    work: Work,
+    sources: BTreeMap<SourceId, SourceRecord>,
+    requests: BTreeMap<RequestId, Request>,
+    last_request: u32,
+    commands: VecDeque<PlannerCommand>,
+    /// When the last progress was; `None` before the first call that tells the time.
+    progress_us: Option<u64>,
+    /// When it was last polled.
+    polled_us: u64,
+    /// Signs of life without a new group that may still count as progress.
+    signs_left: u32,
+    /// Nothing can be done until the consumer takes something.
+    waits_for_consumer: bool,
+    /// When to try again after the budget had no room.
+    budget_retry_us: Option<u64>,
+    /// A source came up: spares may have to stand back.
+    order_changed: bool,
+    failure: Option<Cause>,
+}
+
+impl Planner {
+    /// A planner for the units `wanted_units` of the object (unit `n` is [`Geometry::unit`]); units beyond its end
+    /// are ignored.
+    pub fn new(config: PlannerConfig, wanted_units: RangeSet) -> Planner {
+        let work = Work::new(config.geometry, config.delivery, wanted_units);
+        Planner {
+            config,
+            work,
+            sources: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            last_request: 0,
+            commands: VecDeque::new(),
+            progress_us: None,
+            polled_us: 0,
+            signs_left: SIGNS_OF_LIFE_MAX,
+            waits_for_consumer: false,
+            budget_retry_us: None,
+            order_changed: false,
+            failure: None,
+        }
+    }
+
+    /// A source that may be used once it is up. A known `source` is left as it is.
+    pub fn add_source(&mut self, source: SourceId, description: SourceDescription) {
+        let limits = self.config.window;
+        self.sources.entry(source).or_insert_with(|| SourceRecord::new(description, limits));
+    }
+
+    /// The source takes requests.
+    pub fn handle_up(&mut self, now_us: u64, source: SourceId, round_trip_us: Option<u64>) {
+        self.begin(now_us);
+        let Some(record) = self.sources.get_mut(&source).filter(|record| !record.is_over()) else { return };
+        if let Some(round_trip_us) = round_trip_us {
+            record.window.set_round_trip(round_trip_us);
+        }
+        if record.state == SourceState::Up {
+            return;
+        }
+        if record.state == SourceState::Down {
+            record.window.restart();
+        }
+        record.state = SourceState::Up;
+        record.silent_since_us = now_us;
+        let first = !std::mem::replace(&mut record.was_up, true);
+        self.order_changed = true;
+        if first {
+            self.progress_us = Some(now_us);
+        } else {
+            self.sign_of_life(now_us);
+        }
+    }
+
+    /// The pairs that prove a request arrived.
+    pub fn handle_parents(&mut self, now_us: u64, source: SourceId, request: RequestId) {
+        self.begin(now_us);
+        if self.heard(now_us, source, request) {
+            self.sign_of_life(now_us);
+        }
+    }
+
+    /// A group arrived and was proven or is vouched for. Groups of requests that were cancelled, ended or never made,
+    /// and groups reported twice, are discarded.
+    pub fn handle_group(
+        &mut self,
+        now_us: u64,
+        source: SourceId,
+        request: RequestId,
+        group: u64,
+    ) -> Disposition {
+        self.begin(now_us);
+        if group >= self.config.geometry.groups() {
+            return Disposition::Discard;
+        }
+        let bytes = self.config.geometry.group_bytes(group) as u64;
+        let known = self.requests.get(&request).is_some_and(|entry| {
+            entry.source == source && (entry.next_group..entry.groups.end()).contains(&group)
+        });
+        if known {
+            self.heard(now_us, source, request);
+        }
+        let Some(record) = self.sources.get_mut(&source) else { return Disposition::Discard };
+        let Some(entry) = self.requests.get_mut(&request).filter(|_| known) else {
+            record.discarded_bytes += bytes;
+            return Disposition::Discard;
+        };
+        entry.next_group = group + 1;
+        entry.reported_groups += 1;
+        entry.outstanding_bytes -= bytes;
+        record.outstanding_bytes -= bytes;
+        record.window.arrived(now_us, bytes);
+        if record.outstanding_bytes == 0 {
+            record.window.pause();
+        }
+        if !entry.wanted {
+            record.discarded_bytes += bytes;
+            return Disposition::Discard;
+        }
+        if !self.work.deliver(group) {
+            record.discarded_bytes += bytes;
+            self.sign_of_life(now_us);
+            return Disposition::Discard;
+        }
+        record.delivered_bytes += bytes;
+        record.forgive();
+        self.progress_us = Some(now_us);
+        self.signs_left = SIGNS_OF_LIFE_MAX;
+        if self.work.is_complete() {
+            self.cancel_all();
+        }
+        Disposition::Deliver
+    }
+
+    /// A group of the request did not match. Its undelivered units are asked for again with `recheck`, of this source
+    /// or another, and so is everything else of this source until a rechecked request of it comes out clean. A
+    /// mismatch in a rechecked request bars the source as a liar.
+    pub fn handle_mismatch(&mut self, now_us: u64, source: SourceId, request: RequestId) {
+        self.begin(now_us);
+        let Some(entry) = self.requests.get(&request).filter(|entry| entry.source == source && entry.wanted)
+        else {
+            return;
+        };
+        let (groups, recheck) = (entry.groups, entry.recheck);
+        self.heard(now_us, source, request);
+        self.cancel(request);
+        self.work.suspect(groups);
+        if recheck {
+            let range = self.config.geometry.byte_range(groups);
+            let cause = Cause::new(
+                ErrorKind::VerificationFailed,
+                format!(
+                    "bytes between offsets {} and {} are not those of the object, also after the sender was asked \
+                     to check its copy",
+                    range.start, range.end
+                ),
+            );
+            self.bar(
+                source,
+                cause.advise("get it from somebody else, or check the path for what alters data"),
+            );
+        } else if let Some(record) = self.sources.get_mut(&source) {
+            record.doubted = true;
+        }
+    }
+
+    /// The request has ended: every group was reported, or it was cancelled. A source that ends a wanted request
+    /// early is barred.
+    pub fn handle_done(&mut self, now_us: u64, source: SourceId, request: RequestId) {
+        self.begin(now_us);
+        let Some(entry) = self.remove(source, request) else { return };
+        if !entry.wanted {
+            return;
+        }
+        let missing = entry.groups.groups - entry.reported_groups;
+        if missing > 0 {
+            self.work.give_back(entry.groups);
+            let text = format!("ended a request with {missing} of {} groups missing", entry.groups.groups);
+            self.bar(source, Cause::new(ErrorKind::Protocol, text));
+        } else if let Some(record) = self.sources.get_mut(&source) {
+            record.silent_since_us = now_us;
+            record.doubted &= !entry.recheck;
+        }
+    }
+
+    /// The request failed and the source goes on. What a holder says for good (changed, damaged, not found, refused,
+    /// or any error that is not retryable) bars it; after anything else its work is asked for again, after a pause
+    /// if failures follow each other.
+    pub fn handle_failed(&mut self, now_us: u64, source: SourceId, request: RequestId, error: &Error) {
+        self.begin(now_us);
+        let Some(entry) = self.remove(source, request) else { return };
+        if entry.wanted {
+            self.work.give_back(entry.groups);
+        }
+        if is_final(error) {
+            self.bar(source, Cause::of(error));
+        } else if entry.wanted
+            && let Some(record) = self.sources.get_mut(&source)
+        {
+            record.silent_since_us = now_us;
+            record.failed(now_us, Some(Cause::of(error)));
+        }
+    }
+
+    /// The source takes no more requests, and all it had are lost. `gone` (or an error that is not retryable) means
+    /// for good; otherwise it may come up again.
+    pub fn handle_down(&mut self, now_us: u64, source: SourceId, error: Option<&Error>, gone: bool) {
+        self.begin(now_us);
+        if self.sources.get(&source).is_none_or(SourceRecord::is_over) {
+            return;
+        }
+        self.remove_all(source);
+        let Some(record) = self.sources.get_mut(&source) else { return };
+        if gone || error.is_some_and(is_final) {
+            record.state = SourceState::Gone;
+            let closed = || Cause::new(ErrorKind::Unreachable, "the connection was closed");
+            record.cause = Some(error.map(Cause::of).or(record.cause.take()).unwrap_or_else(closed));
+            self.fail_if_nobody_is_left();
+        } else {
+            record.state = SourceState::Down;
+            record.failed(now_us, error.map(Cause::of));
+        }
+    }
+
+    /// Sequential mode: the consumer is past the units `0..units`. Fewer than before changes nothing.
+    pub fn handle_consumed(&mut self, units: u64) {
+        self.work.consume(units);
+    }
+
+    /// The next thing to tell a source; `None` until the next event or deadline.
+    pub fn poll(&mut self, now_us: u64) -> Option<PlannerCommand> {
+        self.begin(now_us);
+        self.polled_us = now_us;
+        if !self.is_decided() {
+            self.check_deadlines(now_us);
+        }
+        if self.order_changed {
+            self.order_changed = false;
+            self.stand_back_spares();
+        }
+        if let Some(command) = self.commands.pop_front() {
+            return Some(command);
+        }
+        if self.is_decided() { None } else { self.assign(now_us) }
+    }
+
+    /// When to poll again if no event comes before; may lie in the past. `None` if time alone changes nothing.
+    pub fn next_deadline_us(&self) -> Option<u64> {
+        if self.is_decided() {
+            return None;
+        }
+        let give_up = self.progress_us.filter(|_| !self.waits_for_consumer);
+        let give_up = give_up.map(|progress_us| progress_us.saturating_add(self.config.give_up_us));
+        let is_pending = self.work.next_run().is_some();
+        let sources = self.sources.values().filter(|record| record.is_up_or_stalled()).filter_map(|record| {
+            if record.running > 0 {
+                Some(record.silent_since_us.saturating_add(self.config.progress_timeout_us))
+            } else {
+                (is_pending && record.paused_until_us > self.polled_us).then_some(record.paused_until_us)
+            }
+        });
+        sources.chain(give_up).chain(self.budget_retry_us).min()
+    }
+
+    /// Figures of every source, by number.
+    pub fn stats(&self) -> Vec<SourceStats> {
+        let figures = |(&source, record): (&SourceId, &SourceRecord)| SourceStats {
+            source,
+            label: record.description.label.clone(),
+            state: record.state,
+            delivered_bytes: record.delivered_bytes,
+            discarded_bytes: record.discarded_bytes,
+            rate_bytes_per_s: record.window.rate().unwrap_or(0.0) as u64,
+            window_bytes: record.window.bytes(),
+            outstanding_bytes: record.outstanding_bytes,
+        };
+        self.sources.iter().map(figures).collect()
+    }
+
+    /// `Some(Ok)` once every wanted group has been delivered; `Some(Err)` when that can never be, or nobody made
+    /// progress for too long. The error names the source at fault and why.
+    pub fn outcome(&self) -> Option<Result<()>> {
+        match &self.failure {
+            Some(cause) => Some(Err(cause.to_error())),
+            None => self.work.is_complete().then_some(Ok(())),
+        }
+    }
+
+    /// The first call that tells the time starts the clock.
+    fn begin(&mut self, now_us: u64) {
+        self.progress_us.get_or_insert(now_us);
+    }
+
+    fn is_decided(&self) -> bool {
+        self.failure.is_some() || self.work.is_complete()
+    }
+
+    /// Something came that is no new group. It counts as progress, but not for ever.
+    fn sign_of_life(&mut self, now_us: u64) {
+        if self.signs_left > 0 {
+            self.signs_left -= 1;
+            self.progress_us = Some(now_us);
+        }
+    }
+
+    /// Notes that a source said something about a request of its own, cancelled or not. False if there is none.
+    fn heard(&mut self, now_us: u64, source: SourceId, request: RequestId) -> bool {
+        let Some(entry) = self.requests.get_mut(&request).filter(|entry| entry.source == source) else {
+            return false;
+        };
+        let Some(record) = self.sources.get_mut(&source) else { return false };
+        if !std::mem::replace(&mut entry.started, true) && entry.issued_idle {
+            record.window.saw_round_trip(now_us.saturating_sub(entry.issued_us));
+        }
+        self.order_changed |= record.alive(now_us);
+        entry.wanted
+    }
+}
+
+/// True if asking the same source again is pointless.
+fn is_final(error: &Error) -> bool {
+    let said_for_good = matches!(
+        error.kind(),
+        ErrorKind::Changed
+            | ErrorKind::Damaged
+            | ErrorKind::NotFound
+            | ErrorKind::Refused
+            | ErrorKind::Protocol
+            | ErrorKind::Unsupported
+            | ErrorKind::VerificationFailed
+    );
+    said_for_good || !error.is_retryable()
+}

@@ -1,0 +1,94 @@
+//! How a transfer fails: barring sources, choosing the cause that tells most, and giving up.
+
+use dray_core::error::ErrorKind;
+use dray_core::source::SourceId;
+
+use super::source::{Cause, SourceRecord};
+use super::{Planner, PlannerCommand, SourceState};
+
+/// Sources named in one error; there may be a thousand.
+const NAMED_SOURCES_MAX: usize = 4;
+
+impl Planner {
+    /// Closes a source for the rest of the transfer.
+    pub(super) fn bar(&mut self, source: SourceId, cause: Cause) {
+        self.remove_all(source);
+        let Some(record) = self.sources.get_mut(&source).filter(|record| !record.is_over()) else { return };
+        record.state = SourceState::Barred;
+        record.cause = Some(cause);
+        self.commands.push_back(PlannerCommand::CloseSource { source });
+        self.fail_if_nobody_is_left();
+    }
+
+    /// Fails with the most telling cause if no source can ever be asked again.
+    pub(super) fn fail_if_nobody_is_left(&mut self) {
+        if self.is_decided() || !self.sources.values().all(SourceRecord::is_over) {
+            return;
+        }
+        let causes = self.sources.values().filter_map(|record| Some((record, record.cause.as_ref()?)));
+        let Some((record, cause)) = causes.min_by_key(|(_, cause)| cause.rank()) else { return };
+        let mut telling = cause.clone();
+        telling.text = format!("{}: {}", record.description.label, cause.text);
+        if self.sources.len() > 1 {
+            telling.text += "; none of the other sources is left";
+        }
+        self.fail(telling);
+    }
+
+    /// Fails because nobody has made progress for too long.
+    pub(super) fn give_up(&mut self) {
+        let seconds = self.config.give_up_us as f64 / 1e6;
+        if self.sources.is_empty() {
+            let cause = Cause::new(ErrorKind::TimedOut, format!("no source was found for {seconds} s"));
+            return self.fail(cause.advise("ask the sender for a new ticket"));
+        }
+        let mut culprits: Vec<&SourceRecord> = self.sources.values().collect();
+        // Those who could have gone on come first.
+        culprits.sort_by_key(|record| record.is_over());
+        let mut names: Vec<String> =
+            culprits.iter().take(NAMED_SOURCES_MAX).map(|record| describe(record)).collect();
+        if culprits.len() > NAMED_SOURCES_MAX {
+            names.push(format!("and {} more", culprits.len() - NAMED_SOURCES_MAX));
+        }
+        let mut text = format!("no progress for {seconds} s: {}", names.join(", "));
+        if self.budget_retry_us.is_some() {
+            text += "; the memory budget had no room for another request";
+        }
+        let advice =
+            "check the network and that the sender still runs, then run the same command again: it resumes";
+        self.fail(Cause::new(ErrorKind::TimedOut, text).advise(advice));
+    }
+
+    /// Fails because requests are numbered with 32 bits and all numbers have been used.
+    pub(super) fn fail_for_want_of_numbers(&mut self) {
+        let cause = Cause::new(ErrorKind::Interrupted, "one transfer cannot make more than 2^32 requests");
+        self.fail(cause.advise("run the same command again: it resumes"));
+    }
+
+    fn fail(&mut self, cause: Cause) {
+        if self.is_decided() {
+            return;
+        }
+        self.failure = Some(cause);
+        let open: Vec<SourceId> =
+            self.sources.iter().filter(|(_, record)| !record.is_over()).map(|(&source, _)| source).collect();
+        for source in open {
+            self.remove_all(source);
+            self.commands.push_back(PlannerCommand::CloseSource { source });
+        }
+    }
+}
+
+fn describe(record: &SourceRecord) -> String {
+    let state = match record.state {
+        SourceState::Connecting => "never answered",
+        SourceState::Up | SourceState::Stalled => "went silent",
+        SourceState::Down => "connection lost",
+        SourceState::Gone => "gone",
+        SourceState::Barred => "not used any more",
+    };
+    match &record.cause {
+        Some(cause) => format!("{} ({state}: {})", record.description.label, cause.text),
+        None => format!("{} ({state})", record.description.label),
+    }
+}

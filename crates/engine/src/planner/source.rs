@@ -1,0 +1,165 @@
+//! What the planner knows of one source: whether it can be asked, what it owes, and why it was set aside.
+
+use std::collections::BTreeSet;
+
+use dray_core::error::{Error, ErrorKind};
+use dray_core::limits::REQUESTS_PER_CONNECTION_MAX;
+use dray_core::source::{RequestId, SourceDescription};
+
+use super::window::Window;
+use super::{SourceState, WindowLimits};
+
+/// Failures in a row without a new group after which a source counts as stalled.
+const FAILURES_BEFORE_STALLED: u32 = 3;
+/// First pause after a repeated failure, and the longest, in microseconds.
+const PAUSE_US_MIN: u64 = 100_000;
+const PAUSE_US_MAX: u64 = 5_000_000;
+
+/// One source.
+#[derive(Debug)]
+pub(super) struct SourceRecord {
+    pub(super) description: SourceDescription,
+    pub(super) state: SourceState,
+    pub(super) was_up: bool,
+    pub(super) window: Window,
+    /// Requests it has not ended, cancelled ones too; oldest first.
+    pub(super) requests: BTreeSet<RequestId>,
+    /// How many of these are not cancelled.
+    pub(super) running: usize,
+    /// Bytes of all of these that have not arrived.
+    pub(super) outstanding_bytes: u64,
+    /// Since when it has owed something without a sign of life.
+    pub(super) silent_since_us: u64,
+    /// Until when it is left alone after a failure.
+    pub(super) paused_until_us: u64,
+    failures: u32,
+    /// It sent bytes that did not match, and no rechecked request of it has come out clean since.
+    pub(super) doubted: bool,
+    /// Why it is down, gone or barred; the last failure otherwise.
+    pub(super) cause: Option<Cause>,
+    pub(super) delivered_bytes: u64,
+    pub(super) discarded_bytes: u64,
+}
+
+impl SourceRecord {
+    pub(super) fn new(description: SourceDescription, limits: WindowLimits) -> SourceRecord {
+        SourceRecord {
+            description,
+            state: SourceState::Connecting,
+            was_up: false,
+            window: Window::new(limits),
+            requests: BTreeSet::new(),
+            running: 0,
+            outstanding_bytes: 0,
+            silent_since_us: 0,
+            paused_until_us: 0,
+            failures: 0,
+            doubted: false,
+            cause: None,
+            delivered_bytes: 0,
+            discarded_bytes: 0,
+        }
+    }
+
+    /// True if it will never be asked again.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state, SourceState::Gone | SourceState::Barred)
+    }
+
+    /// True if it can be asked, readily or as a last resort.
+    pub(super) fn is_up_or_stalled(&self) -> bool {
+        matches!(self.state, SourceState::Up | SourceState::Stalled)
+    }
+
+    /// Bytes that may be asked for now. A source that owes nothing may always be asked for a unit.
+    pub(super) fn room_bytes(&self, unit_bytes: u64) -> u64 {
+        if self.requests.len() >= REQUESTS_PER_CONNECTION_MAX {
+            return 0;
+        }
+        let room = self.window.bytes().saturating_sub(self.outstanding_bytes);
+        if self.requests.is_empty() { room.max(unit_bytes) } else { room }
+    }
+
+    /// How full its window is: sources of equal rank share the work by who is emptiest, which is by rate.
+    pub(super) fn fullness(&self) -> f64 {
+        self.outstanding_bytes as f64 / self.window.bytes() as f64
+    }
+
+    /// A sign of life: it is no longer stalled. Returns true if it was.
+    pub(super) fn alive(&mut self, now_us: u64) -> bool {
+        self.silent_since_us = now_us;
+        let was_stalled = self.state == SourceState::Stalled;
+        if was_stalled {
+            self.state = SourceState::Up;
+        }
+        was_stalled
+    }
+
+    /// A new group: whatever failed before is over.
+    pub(super) fn forgive(&mut self) {
+        self.failures = 0;
+        self.paused_until_us = 0;
+    }
+
+    /// A failure that may pass: it is left alone for a while, longer each time; at first not at all.
+    pub(super) fn failed(&mut self, now_us: u64, cause: Option<Cause>) {
+        if self.failures > 0 {
+            let pause = PAUSE_US_MIN.saturating_mul(1 << (self.failures - 1).min(16)).min(PAUSE_US_MAX);
+            self.paused_until_us = now_us.saturating_add(pause);
+        }
+        self.failures = self.failures.saturating_add(1);
+        if self.failures >= FAILURES_BEFORE_STALLED && self.state == SourceState::Up {
+            self.state = SourceState::Stalled;
+        }
+        if cause.is_some() {
+            self.cause = cause;
+        }
+    }
+}
+
+/// An error remembered, so that the outcome can be told more than once.
+#[derive(Clone, Debug)]
+pub(super) struct Cause {
+    pub(super) kind: ErrorKind,
+    pub(super) text: String,
+    pub(super) advice: Option<String>,
+}
+
+impl Cause {
+    pub(super) fn new(kind: ErrorKind, text: impl Into<String>) -> Cause {
+        Cause { kind, text: text.into(), advice: None }
+    }
+
+    pub(super) fn advise(mut self, advice: impl Into<String>) -> Cause {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    pub(super) fn of(error: &Error) -> Cause {
+        Cause { kind: error.kind(), text: error.to_string(), advice: error.advice().map(str::to_owned) }
+    }
+
+    pub(super) fn to_error(&self) -> Error {
+        let error = Error::new(self.kind, self.text.clone());
+        match &self.advice {
+            Some(advice) => error.advise(advice.clone()),
+            None => error,
+        }
+    }
+
+    /// Place in the order of what tells the user most: lower tells more.
+    pub(super) fn rank(&self) -> u8 {
+        match self.kind {
+            ErrorKind::VerificationFailed => 0,
+            ErrorKind::Changed => 1,
+            ErrorKind::Damaged => 2,
+            ErrorKind::NotFound => 3,
+            ErrorKind::Refused => 4,
+            ErrorKind::Unsupported => 5,
+            ErrorKind::Protocol => 6,
+            ErrorKind::TimedOut => 8,
+            ErrorKind::Unreachable => 9,
+            _ => 7,
+        }
+    }
+}

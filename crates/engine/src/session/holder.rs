@@ -1,0 +1,375 @@
+//! The side that has the bytes: hears `Open` and `Fetch`, answers in the order of the requests.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use dray_core::frame::{FrameHead, FrameKind};
+use dray_core::hash_tree::{Geometry, Subtree};
+use dray_core::limits::{
+    OBJECTS_PER_CONNECTION_MAX, REQUEST_GROUPS_MAX, REQUESTS_PER_CONNECTION_MAX, UNIT_GROUPS,
+};
+use dray_core::message::{Fetch, Hello, Message, ObjectName, Open, Seal};
+use dray_core::{Error, ErrorKind, Result};
+
+use super::{Negotiated, negotiate};
+
+/// A request that may be answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Job {
+    /// Number for the frames of the answer.
+    pub request: u32,
+    /// Object.
+    pub handle: u32,
+    /// Subtree, checked against the object's geometry.
+    pub groups: Subtree,
+    /// Pairs on the path that the receiver has; checked against the path's length.
+    pub known_depth: usize,
+    /// Check against the outboard before sending.
+    pub recheck: bool,
+}
+
+/// What a control message from the receiver asks of the caller.
+#[derive(Clone, PartialEq, Debug)]
+pub enum HolderInput {
+    /// Nothing; look at [`Holder::next_job`].
+    None,
+    /// The hellos agree.
+    Agreed(Negotiated),
+    /// Decide, then call [`Holder::opened`] or [`Holder::refused`].
+    Open(Open),
+    /// Answer with the root of this object.
+    Seal(Seal),
+    /// Grant or refuse a clear-text data connection.
+    ClearAsk,
+    /// A message of the copy protocol (ssh control only).
+    Copy(Message),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    /// Asked for, not decided yet.
+    Asked(ObjectName),
+    Open {
+        object: ObjectName,
+        geometry: Geometry,
+    },
+    /// Refused: requests for it that were already on their way are answered with a fault.
+    Refused,
+}
+
+/// State of the holder's side of one connection.
+#[derive(Debug)]
+pub struct Holder {
+    ours: Hello,
+    agreed: Option<Negotiated>,
+    objects: BTreeMap<u32, Slot>,
+    jobs: VecDeque<Fetch>,
+    /// Cancelled requests that are still in `jobs` or running; bounded by the same limit as `jobs`.
+    cancelled: Vec<u32>,
+    running: Option<u32>,
+}
+
+impl Holder {
+    /// A holder that introduces itself with `ours`.
+    pub fn new(ours: Hello) -> Holder {
+        Holder {
+            ours,
+            agreed: None,
+            objects: BTreeMap::new(),
+            jobs: VecDeque::new(),
+            cancelled: Vec::new(),
+            running: None,
+        }
+    }
+
+    /// The first message to send.
+    pub fn hello(&self) -> Message {
+        Message::Hello(self.ours.clone())
+    }
+
+    /// What both sides agreed on, once the peer's hello has come.
+    pub fn agreed(&self) -> Option<&Negotiated> {
+        self.agreed.as_ref()
+    }
+
+    /// Checks a frame head: a receiver sends control frames only.
+    pub fn handle_head(&self, head: FrameHead) -> Result<()> {
+        if head.kind == FrameKind::Control && head.request == 0 {
+            Ok(())
+        } else {
+            Err(protocol(format!("receiver sent a {:?} frame", head.kind)))
+        }
+    }
+
+    /// Takes the body of a control frame.
+    pub fn handle_control(&mut self, body: &[u8]) -> Result<HolderInput> {
+        let message = Message::from_bytes(body)?;
+        if self.agreed.is_none() {
+            let Message::Hello(theirs) = message else {
+                return Err(protocol("peer did not say hello first".into()));
+            };
+            let agreed = negotiate(&self.ours, &theirs)?;
+            self.agreed = Some(agreed.clone());
+            return Ok(HolderInput::Agreed(agreed));
+        }
+        match message {
+            Message::Open(open) => {
+                if self.objects.contains_key(&open.handle) {
+                    return Err(protocol(format!("receiver opened handle {} twice", open.handle)));
+                }
+                if self.objects.len() >= OBJECTS_PER_CONNECTION_MAX {
+                    return Err(protocol(format!(
+                        "receiver opened more than {OBJECTS_PER_CONNECTION_MAX} objects"
+                    )));
+                }
+                self.objects.insert(open.handle, Slot::Asked(open.object));
+                Ok(HolderInput::Open(open))
+            }
+            Message::Fetch(fetch) => {
+                self.queue(fetch)?;
+                Ok(HolderInput::None)
+            }
+            Message::Cancel(cancel) => {
+                let known = self.running == Some(cancel.request)
+                    || self.jobs.iter().any(|job| job.request == cancel.request);
+                if known && !self.cancelled.contains(&cancel.request) {
+                    self.cancelled.push(cancel.request);
+                }
+                Ok(HolderInput::None)
+            }
+            Message::Seal(seal) => match self.objects.get(&seal.handle) {
+                Some(Slot::Open { object: ObjectName::Provisional(_), .. }) => Ok(HolderInput::Seal(seal)),
+                _ => Err(protocol("receiver sealed an object that is not provisional".into())),
+            },
+            Message::ClearAsk(_) => Ok(HolderInput::ClearAsk),
+            Message::Copy(_)
+            | Message::Offer(_)
+            | Message::Direct(_)
+            | Message::Progress(_)
+            | Message::Delivered(_) => Ok(HolderInput::Copy(message)),
+            Message::Fault(fault) => Err(fault.to_error("receiver")),
+            other => Err(protocol(format!("receiver sent {}", variant(&other)))),
+        }
+    }
+
+    fn queue(&mut self, fetch: Fetch) -> Result<()> {
+        if self.jobs.len() >= REQUESTS_PER_CONNECTION_MAX {
+            return Err(protocol(format!(
+                "receiver has more than {REQUESTS_PER_CONNECTION_MAX} requests outstanding"
+            )));
+        }
+        if self.running == Some(fetch.request) || self.jobs.iter().any(|job| job.request == fetch.request) {
+            return Err(protocol(format!("receiver used request number {} twice", fetch.request)));
+        }
+        match self.objects.get(&fetch.handle) {
+            None => {
+                return Err(protocol(format!(
+                    "receiver fetched from handle {}, which is not open",
+                    fetch.handle
+                )));
+            }
+            Some(Slot::Open { geometry, .. }) => {
+                check(*geometry, &fetch)?;
+            }
+            Some(Slot::Asked(_) | Slot::Refused) => {}
+        }
+        self.jobs.push_back(fetch);
+        Ok(())
+    }
+
+    /// The object asked for as `handle` is at hand.
+    pub fn opened(&mut self, handle: u32, geometry: Geometry) {
+        if let Some(slot) = self.objects.get_mut(&handle)
+            && let Slot::Asked(object) = *slot
+        {
+            *slot = Slot::Open { object, geometry };
+        }
+    }
+
+    /// The object asked for as `handle` is not to be had.
+    pub fn refused(&mut self, handle: u32) {
+        self.objects.insert(handle, Slot::Refused);
+    }
+
+    /// The next request to answer, oldest first. Cancelled ones and ones for refused objects come out as
+    /// `Err(request)`: answer those with an `End` frame.
+    pub fn next_job(&mut self) -> Result<Option<Result<Job, u32>>> {
+        let Some(fetch) = self.jobs.front().copied() else { return Ok(None) };
+        match self.objects.get(&fetch.handle) {
+            Some(Slot::Asked(_)) => Ok(None),
+            Some(Slot::Open { geometry, .. }) => {
+                let groups = check(*geometry, &fetch)?;
+                self.jobs.pop_front();
+                if self.take_cancelled(fetch.request) {
+                    return Ok(Some(Err(fetch.request)));
+                }
+                self.running = Some(fetch.request);
+                Ok(Some(Ok(Job {
+                    request: fetch.request,
+                    handle: fetch.handle,
+                    groups,
+                    known_depth: fetch.known_depth as usize,
+                    recheck: fetch.recheck,
+                })))
+            }
+            Some(Slot::Refused) | None => {
+                self.jobs.pop_front();
+                self.take_cancelled(fetch.request);
+                Ok(Some(Err(fetch.request)))
+            }
+        }
+    }
+
+    /// True if the running request has been cancelled meanwhile.
+    pub fn is_cancelled(&self, request: u32) -> bool {
+        self.cancelled.contains(&request)
+    }
+
+    /// The running request has been answered to its `End` or `Fault`.
+    pub fn finished(&mut self, request: u32) {
+        self.take_cancelled(request);
+        self.running = None;
+    }
+
+    fn take_cancelled(&mut self, request: u32) -> bool {
+        let before = self.cancelled.len();
+        self.cancelled.retain(|cancelled| *cancelled != request);
+        before != self.cancelled.len()
+    }
+}
+
+/// The subtree a fetch means, or why it means none.
+fn check(geometry: Geometry, fetch: &Fetch) -> Result<Subtree> {
+    if fetch.groups > REQUEST_GROUPS_MAX {
+        return Err(protocol(format!("request of {} groups, limit {REQUEST_GROUPS_MAX}", fetch.groups)));
+    }
+    let groups = geometry.subtree(fetch.start_group, fetch.groups).ok_or_else(|| {
+        protocol(format!(
+            "request of groups {}+{}, which is no subtree of the object",
+            fetch.start_group, fetch.groups
+        ))
+    })?;
+    let whole_units = groups.start.is_multiple_of(UNIT_GROUPS)
+        && (groups.groups.is_multiple_of(UNIT_GROUPS) || groups.end() == geometry.groups());
+    if !whole_units {
+        return Err(protocol("request that cuts a unit".into()));
+    }
+    if fetch.known_depth as usize >= geometry.path(groups).len() {
+        return Err(protocol("request that claims to know more than the way to it".into()));
+    }
+    Ok(groups)
+}
+
+fn protocol(what: String) -> Error {
+    Error::new(ErrorKind::Protocol, what)
+}
+
+/// Name of a message for an error, without its contents.
+pub(super) fn variant(message: &Message) -> &'static str {
+    match message {
+        Message::Hello(_) => "a second hello",
+        Message::Open(_) => "open",
+        Message::Opened(_) => "opened",
+        Message::Fetch(_) => "fetch",
+        Message::Cancel(_) => "cancel",
+        Message::Seal(_) => "seal",
+        Message::Sealed(_) => "sealed",
+        Message::Fault(_) => "fault",
+        Message::ClearAsk(_) => "clear-ask",
+        Message::ClearGrant(_) => "clear-grant",
+        Message::Copy(_) => "copy",
+        Message::Offer(_) => "offer",
+        Message::Direct(_) => "direct",
+        Message::Progress(_) => "progress",
+        Message::Delivered(_) => "delivered",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dray_core::Oid;
+    use dray_core::limits::GROUP_BYTES;
+    use dray_core::message::{Cancel, PROTOCOL_VERSION};
+
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello { version: PROTOCOL_VERSION, features: vec![], required: vec![], agent: "t".into() }
+    }
+
+    fn open_holder() -> Holder {
+        let mut holder = Holder::new(hello());
+        holder.handle_control(&Message::Hello(hello()).to_bytes()).unwrap();
+        let open = Open { handle: 1, object: ObjectName::Oid(Oid::of(b"")), proof: None };
+        assert_eq!(
+            holder.handle_control(&Message::Open(open.clone()).to_bytes()).unwrap(),
+            HolderInput::Open(open)
+        );
+        holder
+    }
+
+    fn fetch(request: u32, start_group: u64, groups: u64) -> Vec<u8> {
+        Message::Fetch(Fetch { request, handle: 1, start_group, groups, known_depth: 0, recheck: false })
+            .to_bytes()
+    }
+
+    /// Requests may travel right behind `Open` (first payload within one round trip of it) and wait for the decision.
+    #[test]
+    fn requests_wait_for_the_decision_and_are_answered_in_order() {
+        let mut holder = open_holder();
+        holder.handle_control(&fetch(1, 0, 16)).unwrap();
+        holder.handle_control(&fetch(2, 16, 16)).unwrap();
+        holder.handle_control(&fetch(3, 32, 8)).unwrap();
+        holder.handle_control(&Message::Cancel(Cancel { request: 2 }).to_bytes()).unwrap();
+        holder.handle_control(&Message::Cancel(Cancel { request: 99 }).to_bytes()).unwrap();
+        assert_eq!(holder.next_job().unwrap(), None);
+        holder.opened(1, Geometry::new(40 * GROUP_BYTES));
+        assert_eq!(holder.next_job().unwrap().unwrap().unwrap().request, 1);
+        holder.handle_control(&Message::Cancel(Cancel { request: 1 }).to_bytes()).unwrap();
+        assert!(holder.is_cancelled(1));
+        holder.finished(1);
+        assert_eq!(holder.next_job().unwrap(), Some(Err(2)));
+        assert_eq!(holder.next_job().unwrap().unwrap().unwrap().groups, Subtree { start: 32, groups: 8 });
+        holder.finished(3);
+        assert_eq!(holder.next_job().unwrap(), None);
+        assert!(holder.cancelled.is_empty());
+    }
+
+    #[test]
+    fn a_refused_object_answers_its_requests_with_an_end() {
+        let mut holder = open_holder();
+        holder.handle_control(&fetch(1, 0, 16)).unwrap();
+        holder.refused(1);
+        assert_eq!(holder.next_job().unwrap(), Some(Err(1)));
+    }
+
+    #[test]
+    fn rule_breakers_are_named() {
+        let no_hello = Holder::new(hello()).handle_control(&fetch(1, 0, 16)).unwrap_err();
+        assert!(no_hello.to_string().contains("hello first"));
+        for (start, groups) in [(0, 15), (1, 1), (16, 32), (8, 8), (0, 2048), (u64::MAX, 16), (0, 0)] {
+            let mut holder = open_holder();
+            holder.opened(1, Geometry::new(4000 * GROUP_BYTES));
+            assert_eq!(
+                holder.handle_control(&fetch(1, start, groups)).unwrap_err().kind(),
+                ErrorKind::Protocol
+            );
+        }
+        let mut holder = open_holder();
+        holder.opened(1, Geometry::new(4000 * GROUP_BYTES));
+        for request in 1..=64 {
+            holder.handle_control(&fetch(request, 0, 16)).unwrap();
+        }
+        assert!(holder.handle_control(&fetch(65, 0, 16)).unwrap_err().to_string().contains("64 requests"));
+        let mut holder = open_holder();
+        holder.handle_control(&fetch(1, 0, 16)).unwrap();
+        assert!(holder.handle_control(&fetch(1, 0, 16)).unwrap_err().to_string().contains("twice"));
+        let mut holder = open_holder();
+        let deep =
+            Fetch { request: 1, handle: 1, start_group: 0, groups: 16, known_depth: 40, recheck: false };
+        holder.handle_control(&Message::Fetch(deep).to_bytes()).unwrap();
+        holder.opened(1, Geometry::new(4000 * GROUP_BYTES));
+        assert!(holder.next_job().is_err());
+        let mut holder = open_holder();
+        assert!(holder.handle_control(&Message::Hello(hello()).to_bytes()).is_err());
+    }
+}

@@ -1,0 +1,384 @@
+//! The side that wants the bytes: says `Open` and `Fetch`, and checks that each answer is exactly what was asked.
+
+use std::collections::VecDeque;
+
+use dray_core::frame::{FrameHead, FrameKind};
+use dray_core::hash_tree::{Geometry, Subtree};
+use dray_core::limits::{GROUP_BYTES, REQUESTS_PER_CONNECTION_MAX};
+use dray_core::message::{Fault, Fetch, Hello, Message, Opened};
+use dray_core::{Error, ErrorKind, Oid, Result};
+
+use super::holder::variant;
+use super::{Negotiated, negotiate};
+
+/// What the body of a frame is, decided from its head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// Read all of it and pass it to [`Receiver::handle_control`].
+    Control,
+    /// Read all of it: the parents of the oldest request.
+    Parents,
+    /// Take it piece by piece with [`Receiver::piece`].
+    Data,
+    /// Read the 8 bytes of the run's length, then take it piece by piece with [`Receiver::piece`].
+    Hole,
+    /// Nothing to read: the oldest request is complete, or ended early because it was cancelled.
+    End {
+        /// True if every byte of it came.
+        complete: bool,
+    },
+    /// Read all of it: the oldest request failed.
+    Fault,
+}
+
+/// The next bytes of the oldest request: at most up to the end of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Group they belong to.
+    pub group: u64,
+    /// First byte within the group.
+    pub offset: usize,
+    /// Number of bytes.
+    pub len: usize,
+    /// True if they complete the group.
+    pub completes_group: bool,
+}
+
+/// What a control message from the holder means.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ReceiverInput {
+    /// The hellos agree.
+    Agreed(Negotiated),
+    /// The object is there.
+    Opened(Opened),
+    /// The holder's root of a provisional object.
+    Sealed(Oid),
+    /// The object, or the whole connection, failed.
+    Fault(Fault),
+    /// Token for a clear-text data connection.
+    ClearGrant([u8; 16]),
+    /// A message of the copy protocol (ssh control only).
+    Copy(Message),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    request: u32,
+    groups: Subtree,
+    /// Next byte of the object that this answer owes.
+    next_byte: u64,
+    has_parents: bool,
+    cancelled: bool,
+}
+
+/// State of the receiver's side of one connection, about one object.
+#[derive(Debug)]
+pub struct Receiver {
+    ours: Hello,
+    agreed: Option<Negotiated>,
+    geometry: Option<Geometry>,
+    /// Proven objects come with parents, vouched ones without.
+    wants_parents: bool,
+    outstanding: VecDeque<Expected>,
+}
+
+impl Receiver {
+    /// A receiver that introduces itself with `ours`. `geometry` is known from the ticket or offer, or set later by
+    /// `Opened`.
+    pub fn new(ours: Hello, geometry: Option<Geometry>, wants_parents: bool) -> Receiver {
+        Receiver { ours, agreed: None, geometry, wants_parents, outstanding: VecDeque::new() }
+    }
+
+    /// The first message to send.
+    pub fn hello(&self) -> Message {
+        Message::Hello(self.ours.clone())
+    }
+
+    /// What both sides agreed on, once the peer's hello has come.
+    pub fn agreed(&self) -> Option<&Negotiated> {
+        self.agreed.as_ref()
+    }
+
+    /// The object's shape, from an offer that came over this connection.
+    pub fn set_geometry(&mut self, geometry: Geometry) {
+        self.geometry = Some(geometry);
+    }
+
+    /// Requests that may still be sent before the oldest is answered.
+    pub fn room(&self) -> usize {
+        REQUESTS_PER_CONNECTION_MAX - self.outstanding.len()
+    }
+
+    /// Number of requests not answered to their end.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// The oldest request: the one the next data frame must belong to.
+    pub fn oldest(&self) -> Option<u32> {
+        self.outstanding.front().map(|expected| expected.request)
+    }
+
+    /// Notes that `fetch` has been sent.
+    pub fn fetch(&mut self, fetch: &Fetch) {
+        let groups = Subtree { start: fetch.start_group, groups: fetch.groups };
+        self.outstanding.push_back(Expected {
+            request: fetch.request,
+            groups,
+            next_byte: fetch.start_group * GROUP_BYTES,
+            has_parents: false,
+            cancelled: false,
+        });
+    }
+
+    /// Notes that `Cancel` has been sent; returns false if the request is not outstanding.
+    pub fn cancel(&mut self, request: u32) -> bool {
+        let found = self.outstanding.iter_mut().find(|expected| expected.request == request);
+        match found {
+            Some(expected) => {
+                expected.cancelled = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Checks a frame head against what is owed and says how to read the body.
+    pub fn handle_head(&mut self, head: FrameHead) -> Result<Body> {
+        if head.kind == FrameKind::Control {
+            return if head.request == 0 {
+                Ok(Body::Control)
+            } else {
+                Err(protocol("control frame with a request".into()))
+            };
+        }
+        if self.agreed.is_none() {
+            return Err(protocol("peer did not say hello first".into()));
+        }
+        let geometry =
+            self.geometry.ok_or_else(|| protocol("holder sent data before the object's size".into()))?;
+        let Some(expected) = self.outstanding.front_mut() else {
+            return Err(protocol(format!("holder sent a {:?} frame that nobody asked for", head.kind)));
+        };
+        if expected.request != head.request {
+            return Err(protocol(format!(
+                "holder answered request {} before request {}",
+                head.request, expected.request
+            )));
+        }
+        let end = geometry.byte_range(expected.groups).end;
+        let owed = end - expected.next_byte.min(end);
+        match head.kind {
+            FrameKind::Parents => {
+                let fresh = expected.next_byte == expected.groups.start * GROUP_BYTES;
+                if !self.wants_parents || expected.has_parents || !fresh {
+                    return Err(protocol("holder sent parents out of place".into()));
+                }
+                expected.has_parents = true;
+                Ok(Body::Parents)
+            }
+            FrameKind::Data | FrameKind::Hole => {
+                if head.kind == FrameKind::Data && head.body_bytes as u64 > owed {
+                    return Err(protocol(format!(
+                        "holder sent {} bytes where {owed} were owed",
+                        head.body_bytes
+                    )));
+                }
+                Ok(if head.kind == FrameKind::Data { Body::Data } else { Body::Hole })
+            }
+            FrameKind::End => {
+                let complete = owed == 0;
+                if !complete && !expected.cancelled {
+                    return Err(protocol(format!("holder ended a request {owed} bytes early")));
+                }
+                self.outstanding.pop_front();
+                Ok(Body::End { complete })
+            }
+            FrameKind::Fault => {
+                self.outstanding.pop_front();
+                Ok(Body::Fault)
+            }
+            FrameKind::Control => Ok(Body::Control),
+        }
+    }
+
+    /// Checks the length of a hole's run against what is owed.
+    pub fn handle_hole(&self, run_bytes: u64) -> Result<()> {
+        let owed = self.owed();
+        if run_bytes == 0 || run_bytes > owed {
+            return Err(protocol(format!("holder sent a hole of {run_bytes} bytes where {owed} were owed")));
+        }
+        Ok(())
+    }
+
+    fn owed(&self) -> u64 {
+        match (self.outstanding.front(), self.geometry) {
+            (Some(expected), Some(geometry)) => {
+                geometry.byte_range(expected.groups).end.saturating_sub(expected.next_byte)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Advances over the next `max` bytes or fewer: up to the end of the group they lie in. `None` if nothing is owed.
+    pub fn piece(&mut self, max: u64) -> Option<Piece> {
+        let geometry = self.geometry?;
+        let len = max.min(self.owed());
+        let expected = self.outstanding.front_mut()?;
+        if len == 0 {
+            return None;
+        }
+        let group = expected.next_byte / GROUP_BYTES;
+        let offset = (expected.next_byte % GROUP_BYTES) as usize;
+        let left = geometry.group_bytes(group) - offset;
+        let len = left.min(usize::try_from(len).unwrap_or(usize::MAX));
+        expected.next_byte += len as u64;
+        Some(Piece { group, offset, len, completes_group: len == left })
+    }
+
+    /// Takes the body of a control frame.
+    pub fn handle_control(&mut self, body: &[u8]) -> Result<ReceiverInput> {
+        let message = Message::from_bytes(body)?;
+        if self.agreed.is_none() {
+            return match message {
+                Message::Hello(theirs) => {
+                    let agreed = negotiate(&self.ours, &theirs)?;
+                    self.agreed = Some(agreed.clone());
+                    Ok(ReceiverInput::Agreed(agreed))
+                }
+                Message::Fault(fault) => Err(fault.to_error("peer")),
+                _ => Err(protocol("peer did not say hello first".into())),
+            };
+        }
+        match message {
+            Message::Opened(opened) => {
+                let said = Geometry::new(opened.size_bytes);
+                if let Some(known) = self.geometry
+                    && known != said
+                {
+                    return Err(Error::new(
+                        ErrorKind::VerificationFailed,
+                        format!(
+                            "holder says the object has {} bytes, not {}",
+                            opened.size_bytes,
+                            known.size_bytes()
+                        ),
+                    ));
+                }
+                self.geometry = Some(said);
+                Ok(ReceiverInput::Opened(opened))
+            }
+            Message::Sealed(sealed) => Ok(ReceiverInput::Sealed(sealed.root)),
+            Message::Fault(fault) => Ok(ReceiverInput::Fault(fault)),
+            Message::ClearGrant(grant) => {
+                let token: [u8; 16] = grant
+                    .token
+                    .as_slice()
+                    .try_into()
+                    .map_err(|_| protocol("token of the wrong length".into()))?;
+                Ok(ReceiverInput::ClearGrant(token))
+            }
+            Message::Copy(_)
+            | Message::Offer(_)
+            | Message::Direct(_)
+            | Message::Progress(_)
+            | Message::Delivered(_) => Ok(ReceiverInput::Copy(message)),
+            other => Err(protocol(format!("holder sent {}", variant(&other)))),
+        }
+    }
+}
+
+fn protocol(what: String) -> Error {
+    Error::new(ErrorKind::Protocol, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use dray_core::message::PROTOCOL_VERSION;
+
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello { version: PROTOCOL_VERSION, features: vec![], required: vec![], agent: "t".into() }
+    }
+
+    fn receiver(size_bytes: u64) -> Receiver {
+        let mut receiver = Receiver::new(hello(), Some(Geometry::new(size_bytes)), true);
+        receiver.handle_control(&Message::Hello(hello()).to_bytes()).unwrap();
+        receiver
+    }
+
+    fn fetch(request: u32, start_group: u64, groups: u64) -> Fetch {
+        Fetch { request, handle: 1, start_group, groups, known_depth: 0, recheck: false }
+    }
+
+    fn head(kind: FrameKind, body_bytes: usize, request: u32) -> FrameHead {
+        FrameHead { kind, body_bytes, request }
+    }
+
+    #[test]
+    fn pieces_follow_the_groups() {
+        let size = 17 * GROUP_BYTES + 100;
+        let mut receiver = receiver(size);
+        receiver.fetch(&fetch(1, 16, 2));
+        assert_eq!(receiver.handle_head(head(FrameKind::Parents, 64, 1)).unwrap(), Body::Parents);
+        assert_eq!(receiver.handle_head(head(FrameKind::Data, 65_536 + 50, 1)).unwrap(), Body::Data);
+        let first = receiver.piece(65_536 + 50).unwrap();
+        assert_eq!(first, Piece { group: 16, offset: 0, len: 65_536, completes_group: true });
+        let second = receiver.piece(50).unwrap();
+        assert_eq!(second, Piece { group: 17, offset: 0, len: 50, completes_group: false });
+        assert_eq!(receiver.handle_head(head(FrameKind::Hole, 8, 1)).unwrap(), Body::Hole);
+        assert!(receiver.handle_hole(51).is_err());
+        receiver.handle_hole(50).unwrap();
+        assert_eq!(
+            receiver.piece(50).unwrap(),
+            Piece { group: 17, offset: 50, len: 50, completes_group: true }
+        );
+        assert_eq!(receiver.handle_head(head(FrameKind::End, 0, 1)).unwrap(), Body::End { complete: true });
+        assert_eq!(receiver.outstanding(), 0);
+    }
+
+    #[test]
+    fn answers_that_were_not_asked_for_are_refused() {
+        let size = 40 * GROUP_BYTES;
+        let bad = |frames: &[FrameHead]| {
+            let mut receiver = receiver(size);
+            receiver.fetch(&fetch(5, 0, 16));
+            receiver.fetch(&fetch(6, 16, 16));
+            let mut last = Ok(Body::Control);
+            for frame in frames {
+                last = receiver.handle_head(*frame);
+                if let Ok(Body::Data) = last {
+                    while receiver.piece(frame.body_bytes as u64).is_some() {}
+                }
+            }
+            last.expect_err("must be refused").to_string()
+        };
+        assert!(bad(&[head(FrameKind::Data, 10, 6)]).contains("before request 5"));
+        assert!(bad(&[head(FrameKind::End, 0, 5)]).contains("early"));
+        assert!(
+            bad(&[head(FrameKind::Parents, 64, 5), head(FrameKind::Parents, 64, 5)]).contains("out of place")
+        );
+        assert!(
+            bad(&[head(FrameKind::Data, 1 << 20, 5), head(FrameKind::Data, 1, 5)]).contains("0 were owed")
+        );
+        let mut quiet = receiver(size);
+        assert!(
+            quiet.handle_head(head(FrameKind::Data, 1, 1)).unwrap_err().to_string().contains("nobody asked")
+        );
+        let mut rude = Receiver::new(hello(), None, true);
+        assert!(rude.handle_head(head(FrameKind::Data, 1, 1)).unwrap_err().to_string().contains("hello"));
+        let wrong = Message::Opened(Opened { handle: 1, size_bytes: 3, name: None });
+        let error = receiver(size).handle_control(&wrong.to_bytes()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::VerificationFailed);
+    }
+
+    #[test]
+    fn a_cancelled_request_may_end_early() {
+        let mut receiver = receiver(40 * GROUP_BYTES);
+        receiver.fetch(&fetch(5, 0, 16));
+        assert!(receiver.cancel(5));
+        assert!(!receiver.cancel(6));
+        assert_eq!(receiver.handle_head(head(FrameKind::End, 0, 5)).unwrap(), Body::End { complete: false });
+    }
+}

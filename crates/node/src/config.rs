@@ -1,0 +1,154 @@
+//! Configuration: a TOML file, the environment, defaults; and where things are kept (XDG base directories).
+
+use std::path::{Path, PathBuf};
+
+use dray_core::{Error, ErrorKind, Result};
+use serde::Deserialize;
+
+/// What `$DRAY_CONFIG`, or `config.toml` in the user's configuration directory, may say. Every key is optional; an
+/// unknown one is an error, so that a misspelt one is not silently without effect.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigFile {
+    /// Send and receive data in clear text where the other end allows it too; control stays encrypted and every byte
+    /// proven. Default: false.
+    pub clear_text_data: Option<bool>,
+    /// Follow hints of a ticket to loopback and link-local addresses. Default: false.
+    pub allow_local_targets: Option<bool>,
+    /// TCP connections to one sender. Default: one for each CPU core, at most 4.
+    pub connections: Option<usize>,
+    /// Bytes that may be outstanding at once, over all sources. Default: 64 MiB.
+    pub window_mib: Option<u64>,
+    /// TCP port `dray put` listens on. Default: one the system chooses, remembered for the object.
+    pub port: Option<u16>,
+}
+
+/// Directories of the user.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// Identity and store.
+    pub data_dir: PathBuf,
+    /// Configuration file, whether or not it exists.
+    pub config_file: PathBuf,
+}
+
+impl Paths {
+    /// From `DRAY_DATA_DIR`, `DRAY_CONFIG`, the XDG variables and `HOME`.
+    pub fn from_environment() -> Result<Paths> {
+        let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let absolute = |name: &str| var(name).filter(|path| path.is_absolute());
+        let under_home = |rest: &str| {
+            absolute("HOME").map(|home| home.join(rest)).ok_or_else(|| {
+                Error::new(ErrorKind::Usage, "no home directory: HOME is not set to an absolute path")
+                    .advise("set HOME, or DRAY_DATA_DIR and DRAY_CONFIG")
+            })
+        };
+        let data_dir = match var("DRAY_DATA_DIR") {
+            Some(dir) => std::path::absolute(&dir).map_err(|error| Error::io("DRAY_DATA_DIR", error))?,
+            None => match absolute("XDG_DATA_HOME") {
+                Some(dir) => dir.join("dray"),
+                None => under_home(".local/share/dray")?,
+            },
+        };
+        let config_file = match var("DRAY_CONFIG") {
+            Some(file) => file,
+            None => match absolute("XDG_CONFIG_HOME") {
+                Some(dir) => dir.join("dray/config.toml"),
+                None => under_home(".config/dray/config.toml").unwrap_or_else(|_| data_dir.join("config.toml")),
+            },
+        };
+        Ok(Paths { data_dir, config_file })
+    }
+}
+
+/// The configuration in force.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where things are kept.
+    pub paths: Paths,
+    /// See [`ConfigFile::clear_text_data`].
+    pub clear_text_data: bool,
+    /// See [`ConfigFile::allow_local_targets`].
+    pub allow_local_targets: bool,
+    /// See [`ConfigFile::connections`].
+    pub connections: usize,
+    /// See [`ConfigFile::window_mib`], in bytes.
+    pub window_bytes: u64,
+    /// See [`ConfigFile::port`].
+    pub port: Option<u16>,
+}
+
+impl Config {
+    /// Reads environment and file. A missing file means defaults, unless `DRAY_CONFIG` names it.
+    pub fn load() -> Result<Config> {
+        let paths = Paths::from_environment()?;
+        let named = std::env::var_os("DRAY_CONFIG").is_some_and(|value| !value.is_empty());
+        let file = read(&paths.config_file, named)?;
+        Config::new(paths, &file)
+    }
+
+    /// From a file's contents, checked.
+    pub fn new(paths: Paths, file: &ConfigFile) -> Result<Config> {
+        let bad = |what: String| {
+            Err(Error::new(ErrorKind::Usage, format!("{}: {what}", paths.config_file.display())))
+        };
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let connections = file.connections.unwrap_or(cores.min(4));
+        if !(1..=16).contains(&connections) {
+            return bad(format!("connections = {connections} is not between 1 and 16"));
+        }
+        let window_mib = file.window_mib.unwrap_or(64);
+        if !(2..=1024).contains(&window_mib) {
+            return bad(format!("window_mib = {window_mib} is not between 2 and 1024"));
+        }
+        if file.port == Some(0) {
+            return bad("port = 0 is no port; leave the line out to let the system choose".into());
+        }
+        Ok(Config {
+            clear_text_data: file.clear_text_data.unwrap_or(false),
+            allow_local_targets: file.allow_local_targets.unwrap_or(false),
+            connections,
+            window_bytes: window_mib << 20,
+            port: file.port,
+            paths,
+        })
+    }
+}
+
+fn read(path: &Path, must_exist: bool) -> Result<ConfigFile> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => return Ok(ConfigFile::default()),
+        Err(error) => {
+            let message = Error::io(format!("read configuration {}", path.display()), error);
+            return Err(Error::new(ErrorKind::Usage, message.to_string()).advise("mend or unset DRAY_CONFIG"));
+        }
+    };
+    toml::from_str(&text).map_err(|error| {
+        Error::new(ErrorKind::Usage, format!("configuration {} is wrong: {}", path.display(), error.to_string().trim()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths() -> Paths {
+        Paths { data_dir: "/d".into(), config_file: "/c.toml".into() }
+    }
+
+    #[test]
+    fn defaults_and_bounds() {
+        let config = Config::new(paths(), &ConfigFile::default()).unwrap();
+        assert!(!config.clear_text_data && !config.allow_local_targets);
+        assert!((1..=4).contains(&config.connections));
+        for text in ["connections = 0", "connections = 17", "window_mib = 1", "port = 0"] {
+            let file: ConfigFile = toml::from_str(text).unwrap();
+            let error = Config::new(paths(), &file).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Usage);
+            assert!(error.to_string().contains("/c.toml"), "{error}");
+        }
+        let error = toml::from_str::<ConfigFile>("clear_text_dta = true").unwrap_err().to_string();
+        assert!(error.contains("clear_text_dta"), "{error}");
+    }
+}

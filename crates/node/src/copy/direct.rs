@@ -1,0 +1,237 @@
+//! Direct connections beside ssh: both ends listen, both are told where the other listens, both dial.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use dray_core::limits::HINTS_MAX;
+use dray_core::message::{Direct, ObjectName, Open};
+use dray_core::rights::{Proof, ProofContext, Secret};
+use dray_core::{Error, ErrorKind, NodeId, Result};
+use dray_engine::session::{Holder, Receiver};
+use dray_transfer::direct::{DialConfig, Listener, Target, connect_any, dial, is_local};
+use dray_transfer::holder::{Held, Provider, serve};
+use dray_transfer::lanes::{LaneSet, LaneStart};
+use dray_transfer::transport::{Channel, Security, TlsChannel};
+
+use crate::Node;
+
+/// The holder lets the receiver's dialling win where both ways work: one handshake less.
+const HOLDER_DELAY: Duration = Duration::from_millis(400);
+
+/// This side's door.
+pub(super) struct Door {
+    listener: Arc<Listener>,
+    /// What we tell the other side.
+    pub(super) invitation: Direct,
+}
+
+impl Door {
+    /// Listens and describes where. `seen_as` are addresses under which the other side is known to see us.
+    pub(super) fn open(node: &Node, seen_as: &[IpAddr]) -> Result<Door> {
+        let listener = Listener::bind(node.tls.clone(), None)?;
+        let port = listener.port()?;
+        let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
+        let mut addresses: Vec<IpAddr> = seen_as.to_vec();
+        addresses.extend(interfaces.iter().map(if_addrs::Interface::ip).filter(|ip| !is_local(*ip)));
+        let mut told: Vec<String> = Vec::new();
+        for address in addresses {
+            let text = std::net::SocketAddr::new(address, port).to_string();
+            if !told.contains(&text) && told.len() < HINTS_MAX {
+                told.push(text);
+            }
+        }
+        let invitation = Direct { node: node.id(), addresses: told, secret: Secret::from_bytes(crate::random()?) };
+        Ok(Door { listener: Arc::new(listener), invitation })
+    }
+
+    /// Stops listening.
+    pub(super) fn close(&self) {
+        self.listener.stop();
+    }
+
+    fn accept(&self, serve: Arc<dyn Fn(TlsChannel) + Send + Sync>) {
+        let listener = self.listener.clone();
+        thread::spawn(move || listener.accept_all(serve));
+    }
+}
+
+/// Targets an invitation means. The other end was authenticated by ssh, so its addresses may be local ones; `seen_as`
+/// adds where ssh itself found it.
+fn targets(theirs: &Direct, seen_as: Option<IpAddr>) -> Vec<Target> {
+    let port = theirs.addresses.first().and_then(|address| address.rsplit_once(':')).and_then(|(_, port)| port.parse().ok());
+    let found = seen_as.zip(port).map(|(address, port)| std::net::SocketAddr::new(address, port).to_string());
+    let mut addresses: Vec<String> = found.into_iter().collect();
+    addresses.extend(theirs.addresses.iter().filter(|address| !addresses.contains(address)).cloned().collect::<Vec<_>>());
+    let target = |address| Target { address, node: theirs.node, priority: 0, allow_local: true };
+    addresses.into_iter().map(target).collect()
+}
+
+/// The receiver's side: brings lanes to `set` from both directions.
+pub(super) struct ReceivingDoor {
+    pub(super) door: Door,
+    set: Arc<LaneSet>,
+    node: Arc<Facts>,
+    /// The holder, once it has said who it is.
+    holder: Arc<Mutex<Option<Direct>>>,
+}
+
+/// What threads need of the node.
+struct Facts {
+    tls: dray_transfer::transport::TlsConfig,
+    hello: dray_core::message::Hello,
+    lanes: usize,
+    size_bytes: u64,
+}
+
+impl ReceivingDoor {
+    /// Begins to accept.
+    pub(super) fn new(node: &Node, door: Door, set: Arc<LaneSet>, size_bytes: u64) -> ReceivingDoor {
+        let facts = Arc::new(Facts {
+            tls: node.tls.clone(),
+            hello: node.hello(),
+            lanes: node.config.connections,
+            size_bytes,
+        });
+        let holder: Arc<Mutex<Option<Direct>>> = Arc::default();
+        let (adopting, expected, shared) = (set.clone(), holder.clone(), facts.clone());
+        door.accept(Arc::new(move |channel| {
+            let Some(theirs) = lock(&expected).clone() else { return };
+            let peer = channel.security().map(|security| security.peer);
+            if peer != Some(theirs.node) || adopting.lanes() >= shared.lanes || adopting.is_closed() {
+                return;
+            }
+            let geometry = dray_core::hash_tree::Geometry::new(shared.size_bytes);
+            let start = LaneStart {
+                receiver: Receiver::new(shared.hello.clone(), Some(geometry), false),
+                preface: Vec::new(),
+                secret: Some(theirs.secret),
+                node: shared.tls.node(),
+                round_trip_us: None,
+            };
+            // A lane that breaks is reported through the source's events.
+            let _ = adopting.run(Box::new(channel), start, None);
+        }));
+        ReceivingDoor { door, set, node: facts, holder }
+    }
+
+    /// The holder said where it listens.
+    pub(super) fn handle_direct(&self, theirs: Direct, seen_as: Option<IpAddr>) {
+        let config = DialConfig {
+            tls: self.node.tls.clone(),
+            hello: self.node.hello.clone(),
+            targets: targets(&theirs, seen_as),
+            lanes: self.node.lanes,
+            secret: Some(theirs.secret),
+            size_bytes: Some(self.node.size_bytes),
+            clear_data: false,
+            only_way: false,
+        };
+        *lock(&self.holder) = Some(theirs);
+        dial(self.set.clone(), config);
+    }
+}
+
+/// The holder's side: serves connections that the receiver opened, or that we opened to it.
+pub(super) struct HoldingDoor {
+    pub(super) door: Door,
+    provider: Arc<DirectProvider>,
+    node: Arc<Facts>,
+    serving: Arc<AtomicUsize>,
+}
+
+struct DirectProvider {
+    held: Arc<dyn Held>,
+    object: ObjectName,
+    holder: NodeId,
+    secret: Secret,
+    /// The receiver, once it has said who it is.
+    receiver: Mutex<Option<NodeId>>,
+}
+
+impl Provider for DirectProvider {
+    fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>> {
+        let refused = || Error::new(ErrorKind::Refused, "not the other end of this copy");
+        let security = security.ok_or_else(refused)?;
+        let context = ProofContext { exporter: security.exporter, holder: self.holder, receiver: security.peer };
+        let proof = Proof::new(&self.secret, &context, &self.object, 0..u64::MAX);
+        let is_receiver = *lock(&self.receiver) == Some(security.peer);
+        let is_proven = open.proof.as_ref().is_some_and(|shown| proof.matches(shown));
+        if open.object == self.object && is_receiver && is_proven { Ok(self.held.clone()) } else { Err(refused()) }
+    }
+}
+
+impl HoldingDoor {
+    /// Begins to accept.
+    pub(super) fn new(node: &Node, door: Door, held: Arc<dyn Held>, object: ObjectName) -> HoldingDoor {
+        let facts = Arc::new(Facts {
+            tls: node.tls.clone(),
+            hello: node.hello(),
+            lanes: node.config.connections,
+            size_bytes: held.geometry().size_bytes(),
+        });
+        let provider = Arc::new(DirectProvider {
+            held,
+            object,
+            holder: node.id(),
+            secret: door.invitation.secret,
+            receiver: Mutex::new(None),
+        });
+        let serving = Arc::new(AtomicUsize::new(0));
+        let (providing, hello, count) = (provider.clone(), facts.hello.clone(), serving.clone());
+        door.accept(Arc::new(move |channel| serve_one(channel, &hello, &*providing, &count)));
+        HoldingDoor { door, provider, node: facts, serving }
+    }
+
+    /// The receiver said who it is and where it listens. If it does not reach us, we try to reach it.
+    pub(super) fn handle_direct(&self, theirs: Direct, seen_as: Option<IpAddr>, is_over: Arc<dyn Fn() -> bool + Send + Sync>) {
+        *lock(&self.provider.receiver) = Some(theirs.node);
+        let (provider, node, serving) = (self.provider.clone(), self.node.clone(), self.serving.clone());
+        thread::spawn(move || {
+            thread::sleep(HOLDER_DELAY);
+            let found = targets(&theirs, seen_as);
+            if serving.load(Ordering::Acquire) > 0 || found.is_empty() {
+                return;
+            }
+            let stopped = || is_over() || serving.load(Ordering::Acquire) > 0;
+            let Ok((first, target, _)) = connect_any(&node.tls, &found, &stopped) else { return };
+            for _ in 1..node.lanes {
+                let (provider, node, serving, target) = (provider.clone(), node.clone(), serving.clone(), target.clone());
+                thread::spawn(move || {
+                    if let Ok((channel, _, _)) = connect_any(&node.tls, std::slice::from_ref(&target), &|| false) {
+                        serve_one(channel, &node.hello, &*provider, &serving);
+                    }
+                });
+            }
+            serve_one(first, &node.hello, &*provider, &serving);
+        });
+    }
+}
+
+fn serve_one(
+    channel: TlsChannel,
+    hello: &dray_core::message::Hello,
+    provider: &DirectProvider,
+    serving: &AtomicUsize,
+) {
+    serving.fetch_add(1, Ordering::AcqRel);
+    // What breaks here the receiver notices, and asks over another way.
+    let _ = serve(Box::new(channel), Holder::new(hello.clone()), Vec::new(), provider, None);
+    serving.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// What ssh says about the addresses of both ends (`SSH_CONNECTION`: client address and port, server address and
+/// port), at the far end.
+pub(super) fn ssh_connection() -> Option<(IpAddr, IpAddr)> {
+    let text = std::env::var("SSH_CONNECTION").ok()?;
+    let mut words = text.split(' ');
+    let client = words.next()?.parse().ok()?;
+    let server = words.nth(1)?.parse().ok()?;
+    Some((client, server))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,113 @@
+//! `dray cp`: one file to or from another host, with ssh for control (design decision 5).
+//!
+//! The two commands speak the peer protocol over the ssh channel. Data starts there at once; meanwhile both ends dial
+//! each other, and when a direct connection comes up the ssh channel becomes the spare. The object's name is not
+//! known until the end: bytes are vouched for by their origin, and both ends compare roots before the file gets its
+//! name (design decision 3).
+
+mod direct;
+mod local;
+mod origin;
+mod receive;
+mod remote;
+mod ssh;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use dray_core::{Error, ErrorKind, Result};
+
+pub use ssh::SshOptions;
+
+/// Files up to this size do not pay for a second connection.
+const DIRECT_FROM_BYTES: u64 = 4 << 20;
+
+/// One end of a copy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Location {
+    /// A path here.
+    Local(PathBuf),
+    /// A path on another host.
+    Remote {
+        /// `user@host` or `host`, passed to ssh as it is.
+        host: OsString,
+        /// Path there, relative to the home directory; empty means that directory.
+        path: PathBuf,
+    },
+}
+
+impl Location {
+    /// Parses what `scp` takes: `[user@]host:path` is remote unless a `/` stands before the first colon; `[addr]:path`
+    /// keeps the colons of an IPv6 address together.
+    pub fn parse(text: OsString) -> Result<Location> {
+        let bytes = text.as_bytes();
+        let host_end = match bytes.iter().rposition(|byte| *byte == b'@').map_or(0, |at| at + 1) {
+            start if bytes.get(start) == Some(&b'[') => match bytes.iter().position(|byte| *byte == b']') {
+                Some(close) if bytes.get(close + 1) == Some(&b':') => Some((close + 1, start)),
+                _ => None,
+            },
+            _ => bytes.iter().position(|byte| *byte == b':').map(|colon| (colon, usize::MAX)),
+        };
+        let Some((colon, bracket)) = host_end else { return Ok(Location::Local(text.into())) };
+        if colon == 0 || bytes[..colon].contains(&b'/') {
+            return Ok(Location::Local(text.into()));
+        }
+        let mut host = bytes[..colon].to_vec();
+        if bracket != usize::MAX {
+            host.pop();
+            host.remove(bracket);
+        }
+        if host.starts_with(b"-") || host.iter().any(|byte| *byte < b' ') {
+            return Err(Error::new(ErrorKind::Usage, format!("{text:?} is no host name"))
+                .advise("for a local file with a colon in its name, write ./name"));
+        }
+        Ok(Location::Remote { host: OsString::from_vec(host), path: OsString::from_vec(bytes[colon + 1..].to_vec()).into() })
+    }
+}
+
+/// How to copy.
+#[derive(Clone, Debug, Default)]
+pub struct CopyOptions {
+    /// Keep modification time and permission bits (`-p`).
+    pub preserve: bool,
+    /// Make data and name durable before reporting done.
+    pub fsync: bool,
+    /// What ssh is told.
+    pub ssh: SshOptions,
+}
+
+/// A wish to copy one file.
+#[derive(Clone, Debug)]
+pub struct CopyRequest {
+    /// From.
+    pub source: Location,
+    /// To; a directory means the source's name in it.
+    pub destination: Location,
+    /// How.
+    pub options: CopyOptions,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locations_as_scp_reads_them() {
+        let remote = |host: &str, path: &str| Location::Remote { host: host.into(), path: path.into() };
+        for (text, expected) in [
+            ("a", Location::Local("a".into())),
+            ("./a:b", Location::Local("./a:b".into())),
+            ("/x/a:b", Location::Local("/x/a:b".into())),
+            (":a", Location::Local(":a".into())),
+            ("h:", remote("h", "")),
+            ("u@h:a b", remote("u@h", "a b")),
+            ("h:/x:y", remote("h", "/x:y")),
+            ("u@[2001:db8::1]:f", remote("u@2001:db8::1", "f")),
+            ("[::1]:f", remote("::1", "f")),
+        ] {
+            assert_eq!(Location::parse(text.into()).unwrap(), expected, "{text}");
+        }
+        assert!(Location::parse("-oProxyCommand=x:f".into()).is_err());
+    }
+}

@@ -1,0 +1,155 @@
+//! Starting the far end: `ssh HOST dray remote`, or the same program here when both ends are local.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use dray_core::{Error, ErrorKind, Result};
+use dray_transfer::transport::PipeChannel;
+
+/// What ssh is told besides the host; the same letters as scp's.
+#[derive(Clone, Debug, Default)]
+pub struct SshOptions {
+    /// `-P PORT`.
+    pub port: Option<u16>,
+    /// `-i FILE`, any number.
+    pub identities: Vec<OsString>,
+    /// `-J HOST`.
+    pub jump: Option<OsString>,
+    /// `-o OPTION`, any number.
+    pub options: Vec<OsString>,
+    /// `-F FILE`.
+    pub config: Option<OsString>,
+    /// Program to run there instead of `dray`.
+    pub remote_dray: Option<OsString>,
+}
+
+/// The far end, running.
+pub(super) struct FarEnd {
+    child: Child,
+    /// For messages.
+    pub(super) host: String,
+}
+
+impl FarEnd {
+    /// Starts ssh to `host`, or this very program if there is none.
+    pub(super) fn start(host: Option<&OsStr>, options: &SshOptions) -> Result<(FarEnd, PipeChannel)> {
+        let mut command = match host {
+            Some(host) => ssh(host, options),
+            None => {
+                let own = std::env::current_exe().map_err(|error| Error::io("find this program", error))?;
+                let mut command = Command::new(own);
+                command.arg("remote");
+                command
+            }
+        };
+        let host = host.map_or_else(|| "this host".to_owned(), |host| host.to_string_lossy().into_owned());
+        let failed = |error| Error::io("start ssh", error).advise("install an ssh client");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(failed)?;
+        let (Some(input), Some(output)) = (child.stdout.take(), child.stdin.take()) else {
+            return Err(Error::new(ErrorKind::Internal, "ssh has no pipes"));
+        };
+        let channel = PipeChannel::new(OwnedFd::from(input), OwnedFd::from(output)).map_err(failed)?;
+        Ok((FarEnd { child, host }, channel))
+    }
+
+    /// After the conversation broke: the error that explains it, from how the far end ended.
+    pub(super) fn explain(&mut self, error: Error) -> Error {
+        if error.kind() != ErrorKind::Unreachable {
+            return error;
+        }
+        match self.wait(Duration::from_secs(3)) {
+            Some(127) => Error::new(ErrorKind::NotFound, format!("{} has no program `dray`", self.host)).advise(format!(
+                "copy this one there, for example: scp {} {}:.local/bin/dray — or name it with --remote-dray",
+                std::env::current_exe().map_or_else(|_| "dray".into(), |own| own.display().to_string()),
+                self.host
+            )),
+            Some(255) => Error::new(ErrorKind::Unreachable, format!("ssh to {} failed", self.host))
+                .advise("does `ssh` alone reach it? its message stands above"),
+            Some(code) if code != 0 => {
+                Error::new(ErrorKind::Unreachable, format!("dray on {} ended with exit code {code}", self.host))
+            }
+            _ => error.context(format_args!("{} went away", self.host)),
+        }
+        .with_retryable(true)
+    }
+
+    /// Waits for the end, at most `patience`; the exit code if it came.
+    pub(super) fn wait(&mut self, patience: Duration) -> Option<i32> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status.code().unwrap_or(1)),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl Drop for FarEnd {
+    fn drop(&mut self) {
+        if self.wait(Duration::from_millis(200)).is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn ssh(host: &OsStr, options: &SshOptions) -> Command {
+    let mut command = Command::new("ssh");
+    // No forwarding, no terminal, no escape characters: the channel carries bytes.
+    command.args(["-x", "-a", "-T", "-oClearAllForwardings=yes", "-oEscapeChar=none", "-oCompression=no"]);
+    if let Some(port) = options.port {
+        command.arg("-p").arg(port.to_string());
+    }
+    for identity in &options.identities {
+        command.arg("-i").arg(identity);
+    }
+    if let Some(jump) = &options.jump {
+        command.arg("-J").arg(jump);
+    }
+    if let Some(config) = &options.config {
+        command.arg("-F").arg(config);
+    }
+    for option in &options.options {
+        command.arg("-o").arg(option);
+    }
+    let program = options.remote_dray.clone().unwrap_or_else(|| "dray".into());
+    let mut remote = quote(&program);
+    remote.push(" remote");
+    command.arg("--").arg(host).arg(remote);
+    command
+}
+
+/// Quotes a word for the remote shell.
+fn quote(word: &OsStr) -> OsString {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+~".contains(byte);
+    if !word.is_empty() && word.as_bytes().iter().all(plain) {
+        return word.to_owned();
+    }
+    let mut quoted = b"'".to_vec();
+    for byte in word.as_bytes() {
+        match byte {
+            b'\'' => quoted.extend_from_slice(b"'\\''"),
+            byte => quoted.push(*byte),
+        }
+    }
+    quoted.push(b'\'');
+    std::os::unix::ffi::OsStringExt::from_vec(quoted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remote_shell_sees_one_word() {
+        assert_eq!(quote(OsStr::new("/opt/dray-1.0/dray")), "/opt/dray-1.0/dray");
+        assert_eq!(quote(OsStr::new("a b")), "'a b'");
+        assert_eq!(quote(OsStr::new("it's; rm -rf /")), "'it'\\''s; rm -rf /'");
+        assert_eq!(quote(OsStr::new("")), "''");
+    }
+}

@@ -1,0 +1,357 @@
+//! `dray get`: fetch an object by its ticket, prove it, put it under its name.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dray_core::hash_tree::{Geometry, MemoryPairs, PairStore, Verifier};
+use dray_core::hint::{Hint, HintUri, selection_order};
+use dray_core::limits::UNIT_BYTES;
+use dray_core::message::ObjectName;
+use dray_core::range::RangeSet;
+use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceId};
+use dray_core::store::PartialObject;
+use dray_core::ticket::Ticket;
+use dray_core::{Error, ErrorKind, Oid, Result};
+use dray_engine::planner::DeliveryMode;
+use dray_store::local::{Delivery, DeliveryOptions, FinishOptions};
+use dray_transfer::direct::{DialConfig, Target, dial, probe};
+use dray_transfer::lanes::LaneSet;
+
+use crate::transfer::{Sink, Stream, Transfer, Truth, short_name};
+use crate::{Delivered, Event, Node, Observer, SourceShare, Stop};
+
+/// How far ahead of standard output the sources may be.
+const STREAM_WINDOW_BYTES: u64 = 32 << 20;
+
+/// What to fetch.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// By ticket.
+    Ticket(Ticket),
+    /// By name alone; where comes from [`GetRequest::hints`].
+    Oid(Oid),
+}
+
+/// Where to put it.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Under the name the sender suggests, in the current directory; an existing file is not replaced.
+    Suggested,
+    /// To this file, or into this directory; devices and fifos are written through.
+    Path(PathBuf),
+    /// To standard output, in order.
+    Stdout,
+}
+
+/// A wish to fetch.
+#[derive(Clone, Debug)]
+pub struct GetRequest {
+    /// What.
+    pub wanted: Wanted,
+    /// Further places, named by the user.
+    pub hints: Vec<Hint>,
+    /// Where to.
+    pub output: Output,
+    /// Follow the ticket's hints to loopback and link-local addresses.
+    pub allow_local: bool,
+    /// Make data and name durable before reporting done.
+    pub fsync: bool,
+}
+
+impl Node {
+    /// Fetches, proves and delivers.
+    pub fn get(&self, request: &GetRequest, observer: &dyn Observer, stop: &Stop) -> Result<Delivered> {
+        let (oid, size_bytes, secret) = match &request.wanted {
+            Wanted::Ticket(ticket) => (ticket.oid, Some(ticket.size_bytes), ticket.secret),
+            Wanted::Oid(oid) => (*oid, None, None),
+        };
+        let mut config = DialConfig {
+            tls: self.tls.clone(),
+            hello: self.hello(),
+            targets: self.targets(request)?,
+            lanes: self.config.connections,
+            secret,
+            size_bytes,
+            clear_data: self.config.clear_text_data,
+            only_way: true,
+        };
+        let object = ObjectName::Oid(oid);
+        if size_bytes.is_none() {
+            config.size_bytes = Some(probe(&config, object)?.size_bytes);
+        }
+        let geometry = Geometry::new(config.size_bytes.unwrap_or(0));
+        match &request.output {
+            Output::Stdout => self.stream(oid, geometry, config, &mut std::io::stdout(), observer, stop),
+            Output::Path(path) if is_stream(path) => {
+                let mut out = OpenOptions::new()
+                    .write(true)
+                    .open(path)
+                    .map_err(|error| Error::io(format!("write {}", path.display()), error))?;
+                self.stream(oid, geometry, config, &mut out, observer, stop)
+            }
+            Output::Path(path) if path.is_dir() => self.deliver(oid, geometry, config, path, None, request, observer, stop),
+            Output::Path(path) => {
+                let (dir, name) = split(path)?;
+                self.deliver(oid, geometry, config, dir, Some(name), request, observer, stop)
+            }
+            Output::Suggested => self.deliver(oid, geometry, config, Path::new("."), None, request, observer, stop),
+        }
+    }
+
+    /// The ticket's hints and the user's, in the order to try them.
+    fn targets(&self, request: &GetRequest) -> Result<Vec<Target>> {
+        let from_ticket = match &request.wanted {
+            Wanted::Ticket(ticket) => ticket.hints.clone(),
+            Wanted::Oid(_) => Vec::new(),
+        };
+        let trusted = self.config.allow_local_targets || request.allow_local;
+        let mut targets = Vec::new();
+        let mut skipped = Vec::new();
+        for (hints, allow_local) in [(&request.hints, true), (&from_ticket, trusted)] {
+            for index in selection_order(hints, crate::draw) {
+                let hint = &hints[index];
+                match (&hint.uri, hint.node) {
+                    (HintUri::Dray { host, port }, Some(node)) => {
+                        let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+                        targets.push(Target { address, node, priority: hint.priority, allow_local });
+                    }
+                    (HintUri::Dray { .. }, None) => skipped.push(format!("{} names no node", hint.uri)),
+                    (HintUri::Unknown(_), _) => skipped.push(format!("{} has an unknown method", hint.uri)),
+                }
+            }
+        }
+        if targets.is_empty() {
+            let why = if skipped.is_empty() { "there is no hint".to_owned() } else { skipped.join("; ") };
+            return Err(Error::new(ErrorKind::NotFound, format!("nobody to ask: {why}"))
+                .advise("use a ticket, or --hint dray://NODE@host:port"));
+        }
+        Ok(targets)
+    }
+
+    /// Into a file beside its final place.
+    #[allow(clippy::too_many_arguments)]
+    fn deliver(
+        &self,
+        oid: Oid,
+        geometry: Geometry,
+        config: DialConfig,
+        dir: &Path,
+        name: Option<&OsStr>,
+        request: &GetRequest,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<Delivered> {
+        let object = ObjectName::Oid(oid);
+        // Until the sender has suggested a name, the temporary file carries the object's.
+        let working = name.map_or_else(|| OsString::from(&oid.hex()[..16]), OsStr::to_owned);
+        let delivery =
+            Arc::new(Delivery::open(&dir.join(&working), object, geometry.size_bytes(), DeliveryOptions::default())?);
+        let pairs: Arc<dyn PairStore> = delivery.clone();
+        let verifier = Verifier::new(geometry, oid, pairs)?;
+        let marked = delivery.marked_units();
+        let intact = verifier.recover(&|unit| marked.contains(unit))?;
+        let mut wanted = RangeSet::new();
+        wanted.insert(0..geometry.units());
+        for unit in &intact {
+            wanted.remove(*unit..*unit + 1);
+        }
+        for unit in marked.iter().flatten().filter(|unit| wanted.contains(*unit)) {
+            delivery.unmark_unit(unit)?;
+        }
+        let resumed_bytes = resumed(geometry, intact.iter().copied());
+        let transfer = Transfer::new(
+            Truth::Proven(verifier),
+            Sink::Rest(delivery.clone()),
+            wanted,
+            resumed_bytes,
+            self.config.window_bytes,
+            DeliveryMode::OutOfOrder,
+        );
+        observer.event(Event::Started {
+            name: name.map(|name| dir.join(name)),
+            total_bytes: geometry.size_bytes(),
+            resumed_bytes,
+        });
+        start_direct(&transfer, object, config);
+        let result = transfer.wait(stop, &mut || report(&transfer, observer));
+        report(&transfer, observer);
+        let suggested = transfer.suggested_name();
+        let result = result.and_then(|()| {
+            let final_name = match name {
+                Some(name) => name.to_owned(),
+                None => usable_name(suggested.as_deref(), &oid),
+            };
+            let options = FinishOptions {
+                fsync: request.fsync,
+                keep_existing: matches!(request.output, Output::Suggested),
+                rename_to: Some(final_name.clone()),
+                ..FinishOptions::default()
+            };
+            delivery.finish(options)?;
+            Ok(dir.join(final_name))
+        });
+        transfer.close();
+        let path = result.map_err(|error| error.context(format_args!("get {}", short_name(&object))))?;
+        Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(path), resumed_bytes })
+    }
+
+    /// In order, to something that takes bytes only once.
+    fn stream(
+        &self,
+        oid: Oid,
+        geometry: Geometry,
+        config: DialConfig,
+        out: &mut dyn Write,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<Delivered> {
+        let pairs: Arc<dyn PairStore> = Arc::new(MemoryPairs::new(geometry)?);
+        let mut wanted = RangeSet::new();
+        wanted.insert(0..geometry.units());
+        let transfer = Transfer::new(
+            Truth::Proven(Verifier::new(geometry, oid, pairs)?),
+            Sink::Stream(Stream::default()),
+            wanted,
+            0,
+            self.config.window_bytes,
+            DeliveryMode::Sequential { window_bytes: STREAM_WINDOW_BYTES },
+        );
+        observer.event(Event::Started { name: None, total_bytes: geometry.size_bytes(), resumed_bytes: 0 });
+        start_direct(&transfer, ObjectName::Oid(oid), config);
+        let failed = |error| Error::io("write output", error);
+        // The consumer may be slow or stopped for as long as it likes; it has its own thread, and waiting goes on here.
+        let local_stop = Stop::new();
+        let result = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let stopped = || stop.is_set() || local_stop.is_set();
+                let both = Stop::new();
+                transfer.wait(&both, &mut || {
+                    report(&transfer, observer);
+                    if stopped() {
+                        both.set();
+                    }
+                })
+            });
+            let mut next_group = 0;
+            let mut written = Ok(());
+            while next_group < geometry.groups() {
+                match transfer.take_next(&mut next_group, Duration::from_millis(100)) {
+                    Some(bytes) => {
+                        written = out.write_all(&bytes).map_err(failed);
+                        if written.is_err() {
+                            local_stop.set();
+                            break;
+                        }
+                    }
+                    // The transfer ended without this group: its error says why.
+                    None if waiting.is_finished() && !transfer.has_group(next_group) => break,
+                    None => {}
+                }
+            }
+            let waited = waiting.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")));
+            written.and(waited)
+        });
+        let result = result.and_then(|()| out.flush().map_err(failed));
+        transfer.close();
+        result.map_err(|error| error.context(format_args!("get {}", short_name(&ObjectName::Oid(oid)))))?;
+        Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: None, resumed_bytes: 0 })
+    }
+}
+
+/// The direct source of a proven object.
+fn start_direct(transfer: &Arc<Transfer>, object: ObjectName, config: DialConfig) {
+    let id = SourceId(0);
+    let label = config.targets.first().map_or_else(String::new, |target| target.address.clone());
+    let description = SourceDescription {
+        label: format!("direct {label}"),
+        priority: 0,
+        weight: 1,
+        capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
+    };
+    let set = LaneSet::new(id, object, description, config.size_bytes, transfer.events());
+    transfer.add_source(id, set.clone());
+    dial(set, config);
+}
+
+/// Tells the observer how far it is and which sources came and went.
+pub(crate) fn report(transfer: &Transfer, observer: &dyn Observer) {
+    for (label, why) in transfer.news() {
+        observer.event(match why {
+            None => Event::SourceUp { label },
+            Some(reason) => Event::SourceDown { label, reason },
+        });
+    }
+    let sources = transfer
+        .stats()
+        .into_iter()
+        .filter(|stats| stats.delivered_bytes > 0)
+        .map(|stats| SourceShare { label: stats.label, bytes: stats.delivered_bytes })
+        .collect();
+    observer.event(Event::Progress { done_bytes: transfer.done_bytes(), total_bytes: transfer.size_bytes(), sources });
+}
+
+/// Bytes of the units that are there already.
+pub(crate) fn resumed(geometry: Geometry, units: impl Iterator<Item = u64>) -> u64 {
+    units.map(|unit| geometry.byte_range(geometry.unit(unit))).map(|range| range.end - range.start).sum::<u64>().min(
+        geometry.size_bytes().max(UNIT_BYTES),
+    )
+}
+
+fn is_stream(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| {
+        let kind = metadata.file_type();
+        kind.is_fifo() || kind.is_char_device() || kind.is_block_device()
+    })
+}
+
+/// Directory and name of a destination.
+pub(crate) fn split(path: &Path) -> Result<(&Path, &OsStr)> {
+    let bad = || Error::new(ErrorKind::Usage, format!("{} names no file", path.display()));
+    // `a/` means a directory, which `file_name` would forget.
+    if path.as_os_str().as_bytes().ends_with(b"/") {
+        return Err(Error::new(ErrorKind::NotFound, format!("{} is no directory", path.display()))
+            .advise("make it first, or leave the / away to name a file"));
+    }
+    let name = path.file_name().ok_or_else(bad)?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    Ok((dir, name))
+}
+
+/// What the sender suggests, if it is one plain component that hides nothing; else the object's own name.
+pub(crate) fn usable_name(suggested: Option<&[u8]>, oid: &Oid) -> OsString {
+    let plain = |name: &&[u8]| {
+        !name.is_empty() && name.len() <= 255 && !name.starts_with(b".") && !name.contains(&b'/') && !name.contains(&0)
+    };
+    match suggested.filter(plain) {
+        Some(name) => OsStr::from_bytes(name).to_owned(),
+        None => OsString::from(&oid.hex()[..16]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suggested_name_stays_in_its_directory() {
+        let oid = Oid::of(b"x");
+        assert_eq!(usable_name(Some(b"a b\n\xff"), &oid), OsStr::from_bytes(b"a b\n\xff"));
+        for bad in [&b""[..], b".", b"..", b"../x", b"/etc/passwd", b"a/b", b"a\0b", b".bashrc", &[b'x'; 256]] {
+            assert_eq!(usable_name(Some(bad), &oid), OsStr::new(&oid.hex()[..16]));
+        }
+    }
+
+    #[test]
+    fn destinations_split() {
+        assert_eq!(split(Path::new("a")).unwrap(), (Path::new("."), OsStr::new("a")));
+        assert_eq!(split(Path::new("/x/a")).unwrap(), (Path::new("/x"), OsStr::new("a")));
+        assert!(split(Path::new("a/")).is_err());
+        assert!(split(Path::new("..")).is_err());
+    }
+}

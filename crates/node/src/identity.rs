@@ -1,0 +1,102 @@
+//! Identity: one persistent ed25519 key for each user and machine (design decision 13).
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use dray_core::{Error, ErrorKind, Result};
+use dray_transfer::transport::NodeKey;
+
+/// First bytes of the file; the 32-byte seed follows.
+const MAGIC: &[u8; 16] = b"dray identity 1\n";
+
+/// The key of this user on this machine, made on first use. Any number of processes may come here at once: they end
+/// up with the same key.
+pub(crate) fn load_or_create(data_dir: &Path) -> Result<NodeKey> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(|error| {
+        Error::io(format!("make data directory {}", data_dir.display()), error)
+            .advise("set DRAY_DATA_DIR to a directory you may write")
+    })?;
+    // A home directory shared between machines holds one key for each.
+    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
+    let machine = blake3::derive_key("drayman 2026-11-21 machine id 1", &machine);
+    let name: String = machine[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = data_dir.join(format!("identity-{name}"));
+    if let Some(seed) = read(&path)? {
+        return NodeKey::from_seed(&seed);
+    }
+    let seed = crate::random::<32>()?;
+    let fresh = data_dir.join(format!(".identity-{}-{:016x}", std::process::id(), u64::from_be_bytes(crate::random()?)));
+    let result = write(&fresh, &seed, &path);
+    let _ = std::fs::remove_file(&fresh);
+    result?;
+    // Whoever was first decides.
+    match read(&path)? {
+        Some(seed) => NodeKey::from_seed(&seed),
+        None => Err(Error::new(ErrorKind::Internal, format!("{} vanished", path.display()))),
+    }
+}
+
+fn write(fresh: &Path, seed: &[u8; 32], path: &Path) -> Result<()> {
+    let failed = |error| Error::io(format!("write {}", path.display()), error);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(fresh).map_err(failed)?;
+    file.write_all(MAGIC).and_then(|()| file.write_all(seed)).and_then(|()| file.sync_all()).map_err(failed)?;
+    match std::fs::hard_link(fresh, path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        // File systems without hard links: the last rename wins, once.
+        Err(_) => std::fs::rename(fresh, path).map_err(failed),
+    }
+}
+
+fn read(path: &Path) -> Result<Option<[u8; 32]>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io(format!("read {}", path.display()), error)),
+    };
+    let readable_by_others = file.metadata().is_ok_and(|metadata| metadata.mode() & 0o077 != 0);
+    if readable_by_others {
+        return Err(Error::new(ErrorKind::Refused, format!("{} can be read by other users", path.display()))
+            .advise(format!("chmod 600 {}", path.display())));
+    }
+    let mut bytes = Vec::with_capacity(64);
+    file.by_ref().take(64).read_to_end(&mut bytes).map_err(|error| Error::io(format!("read {}", path.display()), error))?;
+    let seed = bytes.strip_prefix(MAGIC).and_then(|seed| <[u8; 32]>::try_from(seed).ok());
+    seed.map(Some).ok_or_else(|| {
+        Error::new(ErrorKind::Damaged, format!("{} is not an identity", path.display()))
+            .advise("remove it to get a new identity; tickets printed before stop working")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_at_once_get_the_same_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let ids: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| load_or_create(&dir.path().join("a/b")).unwrap().id())).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(ids.windows(2).all(|pair| pair[0] == pair[1]));
+        let names: Vec<_> = std::fs::read_dir(dir.path().join("a/b")).unwrap().collect();
+        assert_eq!(names.len(), 1, "nothing temporary is left");
+    }
+
+    #[test]
+    fn a_damaged_or_open_identity_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        load_or_create(dir.path()).unwrap();
+        let path = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
+        let good = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &good[..20]).unwrap();
+        assert_eq!(load_or_create(dir.path()).unwrap_err().kind(), ErrorKind::Damaged);
+        std::fs::write(&path, &good).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        assert_eq!(load_or_create(dir.path()).unwrap_err().kind(), ErrorKind::Refused);
+    }
+}

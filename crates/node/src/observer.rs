@@ -1,0 +1,121 @@
+//! What the command is told while something runs, and how it stops it.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use dray_core::Oid;
+
+/// Bytes that came from one source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SourceShare {
+    /// The source, for people.
+    pub label: String,
+    /// Bytes delivered from it.
+    pub bytes: u64,
+}
+
+/// Something worth showing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A file is being hashed.
+    Hashing {
+        /// Bytes so far.
+        done_bytes: u64,
+        /// All bytes, if known.
+        total_bytes: Option<u64>,
+    },
+    /// An object is shared and can be had.
+    Shared {
+        /// Its name.
+        oid: Oid,
+        /// Its size.
+        size_bytes: u64,
+        /// The ticket's text.
+        ticket: String,
+        /// `host:port` of every hint.
+        addresses: Vec<String>,
+    },
+    /// A receiver was let in.
+    Serving {
+        /// Its node, hex.
+        node: String,
+        /// The object.
+        oid: Oid,
+    },
+    /// A receiver was turned away.
+    TurnedAway {
+        /// Why.
+        reason: String,
+    },
+    /// A transfer has begun.
+    Started {
+        /// File name, if known.
+        name: Option<PathBuf>,
+        /// All bytes.
+        total_bytes: u64,
+        /// Bytes an earlier run had left.
+        resumed_bytes: u64,
+    },
+    /// How far a transfer is.
+    Progress {
+        /// Bytes safely here, resumed ones included.
+        done_bytes: u64,
+        /// All bytes.
+        total_bytes: u64,
+        /// Where they came from.
+        sources: Vec<SourceShare>,
+    },
+    /// A source came up.
+    SourceUp {
+        /// The source, for people.
+        label: String,
+    },
+    /// A source was lost.
+    SourceDown {
+        /// The source, for people.
+        label: String,
+        /// Why.
+        reason: String,
+    },
+    /// Something the user should know that does not stop the work.
+    Warning(String),
+}
+
+/// Hears events, from any thread.
+pub trait Observer: Send + Sync {
+    /// Takes one event; returns quickly.
+    fn event(&self, event: Event);
+}
+
+impl<F: Fn(Event) + Send + Sync> Observer for F {
+    fn event(&self, event: Event) {
+        self(event);
+    }
+}
+
+/// A wish to stop, set by a signal handler or another thread.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Not stopped.
+    pub fn new() -> Stop {
+        Stop::default()
+    }
+
+    /// The flag itself, for a signal handler.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.0.clone()
+    }
+
+    /// True once stopping was asked for.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Asks to stop.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,265 @@
+//! `dray put`: refer to a file (or take in a stream), print a ticket, serve it in the foreground.
+
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dray_core::hint::{Hint, HintUri};
+use dray_core::limits::HINTS_MAX;
+use dray_core::message::{ObjectName, Open, PROTOCOL_VERSION};
+use dray_core::rights::{Proof, ProofContext, Secret};
+use dray_core::store::{Share, Store, StoredObject};
+use dray_core::ticket::Ticket;
+use dray_core::{Error, ErrorKind, NodeId, Result};
+use dray_engine::session::Holder;
+use dray_transfer::direct::{ClearTokens, Listener, is_local};
+use dray_transfer::holder::{ClearGrantor, Held, Provider, StoredHeld, serve};
+use dray_transfer::transport::Security;
+
+use crate::{Event, Node, Observer, Stop};
+
+/// What to share.
+#[derive(Clone, Debug)]
+pub enum PutSource {
+    /// A regular file, referred to in place.
+    Path(PathBuf),
+    /// Standard input, taken into the store.
+    Stdin,
+}
+
+/// How to share it.
+#[derive(Clone, Debug)]
+pub struct PutRequest {
+    /// What.
+    pub source: PutSource,
+    /// Without a secret: whoever knows the OID and an address gets it.
+    pub public: bool,
+    /// How long the ticket is good for.
+    pub expires_in: Option<Duration>,
+}
+
+/// An object that can be had as long as [`Shared::serve`] runs.
+pub struct Shared {
+    /// The ticket.
+    pub ticket: Ticket,
+    /// The ticket's text.
+    pub text: String,
+    object: Arc<dyn StoredObject>,
+    share: Share,
+    listener: Arc<Listener>,
+    node: Arc<NodeFacts>,
+}
+
+/// What the serving threads need to know of the node.
+struct NodeFacts {
+    id: NodeId,
+    hello: dray_core::message::Hello,
+    clear_data: bool,
+}
+
+impl Node {
+    /// Hashes what is not hashed yet, begins to listen and makes the ticket.
+    pub fn put(&self, request: &PutRequest, observer: &dyn Observer, stop: &Stop) -> Result<Shared> {
+        let (object, name) = match &request.source {
+            PutSource::Path(path) => {
+                let total = std::fs::metadata(path).map(|metadata| metadata.len()).ok();
+                let hashing = |done_bytes| observer.event(Event::Hashing { done_bytes, total_bytes: total });
+                let object = self.store.put_file(path, &hashing)?;
+                (object, path.file_name().map(|name| name.as_bytes().to_vec()))
+            }
+            PutSource::Stdin => (self.take_in(observer, stop)?, None),
+        };
+        let oid = object.oid();
+        let expires_unix_s = request.expires_in.map(|duration| unix_s().saturating_add(duration.as_secs().max(1)));
+        let fresh = Secret::from_bytes(crate::random()?);
+        let share = self.store.update_share(&oid, &mut |old| {
+            // The same file shared the same way again keeps its ticket; a right that ended never comes back.
+            let kept = old.filter(|old| {
+                old.expires_unix_s.is_none() && expires_unix_s.is_none() && old.secret.is_none() == request.public
+            });
+            let port = kept.as_ref().and_then(|old| old.port);
+            let secret = kept.and_then(|old| old.secret).or((!request.public).then_some(fresh));
+            Ok(Some(Share { secret, expires_unix_s, port, name: name.clone().map(Into::into) }))
+        })?;
+        let mut share = share.ok_or_else(|| Error::new(ErrorKind::Internal, "the share was not recorded"))?;
+        let listener = self.listen(&share)?;
+        let port = listener.port()?;
+        if share.port != Some(port) {
+            share.port = Some(port);
+            let mine = share.clone();
+            self.store.update_share(&oid, &mut |now| Ok(now.map(|now| Share { port: mine.port, ..now })))?;
+        }
+        let hints = self.hints(port, observer);
+        let ticket = Ticket {
+            protocol: PROTOCOL_VERSION,
+            oid,
+            size_bytes: object.size_bytes(),
+            secret: share.secret,
+            expires_unix_s: share.expires_unix_s,
+            hints,
+        };
+        let text = ticket.to_text()?;
+        let node = NodeFacts { id: self.id(), hello: self.hello(), clear_data: self.config.clear_text_data };
+        Ok(Shared { ticket, text, object, share, listener: Arc::new(listener), node: Arc::new(node) })
+    }
+
+    fn take_in(&self, observer: &dyn Observer, stop: &Stop) -> Result<Arc<dyn StoredObject>> {
+        let mut writer = self.store.put()?;
+        let mut input = std::io::stdin().lock();
+        let mut buffer = vec![0; 1 << 20];
+        let mut done_bytes = 0;
+        loop {
+            if stop.is_set() {
+                return Err(Error::new(ErrorKind::Interrupted, "interrupted before standard input ended"));
+            }
+            match input.read(&mut buffer) {
+                Ok(0) => return writer.commit(),
+                Ok(n) => {
+                    writer.write(&buffer[..n])?;
+                    done_bytes += n as u64;
+                    observer.event(Event::Hashing { done_bytes, total_bytes: None });
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::io("read standard input", error)),
+            }
+        }
+    }
+
+    /// The configured port, or the one this object had last time, or any.
+    fn listen(&self, share: &Share) -> Result<Listener> {
+        if let Some(port) = self.config.port {
+            return Listener::bind(self.tls.clone(), Some(port));
+        }
+        match share.port {
+            Some(port) => {
+                Listener::bind(self.tls.clone(), Some(port)).or_else(|_| Listener::bind(self.tls.clone(), None))
+            }
+            None => Listener::bind(self.tls.clone(), None),
+        }
+    }
+
+    /// One hint for each address of this machine that others may reach; loopback only if there is no other.
+    fn hints(&self, port: u16, observer: &dyn Observer) -> Vec<Hint> {
+        let all: Vec<IpAddr> = match if_addrs::get_if_addrs() {
+            Ok(interfaces) => interfaces.into_iter().map(|interface| interface.ip()).collect(),
+            Err(error) => {
+                observer.event(Event::Warning(format!("cannot list this machine's addresses: {error}")));
+                Vec::new()
+            }
+        };
+        let mut addresses: Vec<IpAddr> = all.into_iter().filter(|address| !is_local(*address)).collect();
+        addresses.sort_by_key(IpAddr::is_ipv6);
+        addresses.dedup();
+        addresses.truncate(HINTS_MAX);
+        if addresses.is_empty() {
+            observer.event(Event::Warning(
+                "this machine has no address that others can reach; the ticket works here only, with --local".into(),
+            ));
+            addresses.push(std::net::Ipv4Addr::LOCALHOST.into());
+        }
+        let hint = |address: IpAddr| Hint {
+            uri: HintUri::Dray { host: address.to_string(), port },
+            node: Some(self.id()),
+            priority: 0,
+            weight: 1,
+        };
+        addresses.into_iter().map(hint).collect()
+    }
+}
+
+impl Shared {
+    /// `host:port` of every hint.
+    pub fn addresses(&self) -> Vec<String> {
+        self.ticket.hints.iter().map(|hint| hint.uri.to_string()).collect()
+    }
+
+    /// Serves until `stop`.
+    pub fn serve(&self, stop: &Stop, observer: &Arc<dyn Observer>) -> Result<()> {
+        observer.event(Event::Shared {
+            oid: self.ticket.oid,
+            size_bytes: self.ticket.size_bytes,
+            ticket: self.text.clone(),
+            addresses: self.addresses(),
+        });
+        let provider = Arc::new(PutProvider {
+            object: self.object.clone(),
+            share: self.share.clone(),
+            node: self.node.clone(),
+            tokens: self.listener.clear_tokens(),
+            observer: observer.clone(),
+        });
+        let hello = self.node.hello.clone();
+        let accept: Arc<dyn Fn(dray_transfer::transport::TlsChannel) + Send + Sync> = Arc::new(move |channel| {
+            let result = serve(Box::new(channel), Holder::new(hello.clone()), Vec::new(), &*provider, None);
+            if let Err(error) = result
+                && error.kind() == ErrorKind::Protocol
+            {
+                provider.observer.event(Event::TurnedAway { reason: error.to_string() });
+            }
+        });
+        let listener = self.listener.clone();
+        let accepting = thread::spawn(move || listener.accept_all(accept));
+        while !stop.is_set() {
+            thread::sleep(Duration::from_millis(50));
+        }
+        self.listener.stop();
+        let _ = accepting.join();
+        Ok(())
+    }
+}
+
+struct PutProvider {
+    object: Arc<dyn StoredObject>,
+    share: Share,
+    node: Arc<NodeFacts>,
+    tokens: Arc<ClearTokens>,
+    observer: Arc<dyn Observer>,
+}
+
+impl PutProvider {
+    fn admit(&self, open: &Open, security: &Security) -> Result<()> {
+        if open.object != ObjectName::Oid(self.object.oid()) {
+            return Err(Error::new(ErrorKind::NotFound, format!("{} is not shared here", open.object)));
+        }
+        if self.share.expires_unix_s.is_some_and(|end| unix_s() >= end) {
+            return Err(Error::new(ErrorKind::Refused, "the ticket has expired").advise("ask for a new ticket"));
+        }
+        let Some(secret) = &self.share.secret else { return Ok(()) };
+        let context =
+            ProofContext { exporter: security.exporter, holder: self.node.id, receiver: security.peer };
+        let proof = Proof::new(secret, &context, &open.object, 0..u64::MAX);
+        match &open.proof {
+            Some(shown) if proof.matches(shown) => Ok(()),
+            Some(_) => Err(Error::new(ErrorKind::Refused, "the ticket's secret is wrong")),
+            None => Err(Error::new(ErrorKind::Refused, "this object is private: a name is not a right")
+                .advise("use the whole ticket")),
+        }
+    }
+}
+
+impl Provider for PutProvider {
+    fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>> {
+        let security = security.ok_or_else(|| Error::new(ErrorKind::Refused, "this channel proves nobody"))?;
+        let admitted = self.admit(open, security);
+        if let Err(error) = &admitted {
+            self.observer.event(Event::TurnedAway { reason: error.to_string() });
+        }
+        admitted?;
+        self.observer.event(Event::Serving { node: security.peer.to_string(), oid: self.object.oid() });
+        let name = self.share.name.clone().map(|name| name.to_vec());
+        Ok(Arc::new(StoredHeld::new(self.object.clone(), name, Box::new(|_| {}))))
+    }
+
+    fn clear_data(&self) -> Option<ClearGrantor> {
+        if self.node.clear_data { self.tokens.grant().ok() } else { None }
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

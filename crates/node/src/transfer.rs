@@ -1,0 +1,538 @@
+//! One transfer: stands between the sources, the planner, the hash tree and the place where bytes rest.
+//!
+//! Sources call in from their own threads with each group; the group is proven (or its value kept), written and
+//! accounted for right there. The planner is locked for a few instructions at a time and never across I/O.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use dray_core::hash_tree::{Collector, Cv, Geometry, PairStore, Subtree, Verifier, group_cv};
+use dray_core::limits::{GROUP_BYTES, PROGRESS_TIMEOUT_MS, UNIT_GROUPS};
+use dray_core::message::ObjectName;
+use dray_core::permit::Budget;
+use dray_core::range::RangeSet;
+use dray_core::source::{DataPiece, Flow, RequestId, Source, SourceCall, SourceEvent, SourceEvents, SourceId};
+use dray_core::store::PartialObject;
+use dray_core::{Error, ErrorKind, Oid, Result};
+use dray_engine::planner::{DeliveryMode, Disposition, Planner, PlannerCommand, PlannerConfig, SourceStats, WindowLimits};
+
+use crate::observer::Stop;
+
+/// Without any progress of anybody for this long, a transfer fails.
+const GIVE_UP_US: u64 = 25_000_000;
+/// How long the origin of a provisional object may take to name it: it may have to read what a lost run had sent.
+const SEAL_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Where groups go.
+pub(crate) enum Sink {
+    /// Into an object at rest, in any order.
+    Rest(Arc<dyn PartialObject>),
+    /// To a consumer that takes them in order (standard output).
+    Stream(Stream),
+}
+
+/// What the bytes are held against.
+pub(crate) enum Truth {
+    /// The OID.
+    Proven(Verifier<Arc<dyn PairStore>>),
+    /// The origin's word; the root is compared at the end.
+    Vouched(Collector<Arc<dyn PairStore>>),
+}
+
+/// Groups that came before their turn.
+#[derive(Default)]
+pub(crate) struct Stream {
+    waiting: Mutex<BTreeMap<u64, Vec<u8>>>,
+    arrived: Condvar,
+}
+
+/// A transfer in progress. Shared by the sources' threads and the thread that waits for it.
+pub(crate) struct Transfer {
+    geometry: Geometry,
+    truth: Truth,
+    sink: Sink,
+    planner: Mutex<Planner>,
+    sources: Mutex<BTreeMap<SourceId, Arc<dyn Source>>>,
+    requests: Mutex<HashMap<RequestId, Request>>,
+    units: Mutex<HashMap<u64, Unit>>,
+    state: Mutex<State>,
+    changed: Condvar,
+    clock: Instant,
+    wanted_units: u64,
+    stored_units: AtomicU64,
+    done_bytes: AtomicU64,
+}
+
+struct Request {
+    groups: Subtree,
+    known_depth: usize,
+    /// What each group must hash to; unknown until the parents have come.
+    leaves: Option<Arc<Vec<Cv>>>,
+}
+
+/// Progress of a unit whose groups have not all come.
+struct Unit {
+    stored: u32,
+    leaves: [Cv; UNIT_GROUPS as usize],
+}
+
+#[derive(Default)]
+struct State {
+    /// A failure that no source can mend: the disk is full, a bug.
+    fatal: Option<Error>,
+    sealed: Option<Oid>,
+    suggested_name: Option<Vec<u8>>,
+    holder_size: Option<u64>,
+    news: Vec<(SourceId, Option<String>)>,
+}
+
+impl Transfer {
+    /// A transfer of the units `wanted`; `resumed_bytes` of the object are there already.
+    pub(crate) fn new(
+        truth: Truth,
+        sink: Sink,
+        wanted: RangeSet,
+        resumed_bytes: u64,
+        window_bytes: u64,
+        delivery: DeliveryMode,
+    ) -> Arc<Transfer> {
+        let geometry = match &truth {
+            Truth::Proven(verifier) => verifier.geometry(),
+            Truth::Vouched(collector) => collector.geometry(),
+        };
+        let config = PlannerConfig {
+            geometry,
+            delivery,
+            budget: Budget::new(window_bytes),
+            window: WindowLimits { max_bytes: window_bytes, ..WindowLimits::default() },
+            progress_timeout_us: PROGRESS_TIMEOUT_MS * 1000,
+            give_up_us: GIVE_UP_US,
+        };
+        Arc::new(Transfer {
+            geometry,
+            truth,
+            sink,
+            wanted_units: wanted.count(),
+            planner: Mutex::new(Planner::new(config, wanted)),
+            sources: Mutex::default(),
+            requests: Mutex::default(),
+            units: Mutex::default(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            clock: Instant::now(),
+            stored_units: AtomicU64::new(0),
+            done_bytes: AtomicU64::new(resumed_bytes),
+        })
+    }
+
+    /// Adds a source. It must report to [`Transfer::events`].
+    pub(crate) fn add_source(&self, id: SourceId, source: Arc<dyn Source>) {
+        lock(&self.planner).add_source(id, source.describe());
+        lock(&self.sources).insert(id, source);
+    }
+
+    /// The sink for the events of this transfer's sources. Holds the transfer only weakly: sources that outlive it
+    /// are told to stop.
+    pub(crate) fn events(self: &Arc<Transfer>) -> Arc<dyn SourceEvents> {
+        Arc::new(Events(Arc::downgrade(self)))
+    }
+
+    /// Bytes safely here.
+    pub(crate) fn done_bytes(&self) -> u64 {
+        self.done_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Size of the object.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.geometry.size_bytes()
+    }
+
+    /// Figures of every source.
+    pub(crate) fn stats(&self) -> Vec<SourceStats> {
+        lock(&self.planner).stats()
+    }
+
+    /// File name the holder suggested, if it did.
+    pub(crate) fn suggested_name(&self) -> Option<Vec<u8>> {
+        lock(&self.state).suggested_name.clone()
+    }
+
+    /// Sources that came up (`None`) or went down (why), since the last call.
+    pub(crate) fn news(&self) -> Vec<(String, Option<String>)> {
+        let news = std::mem::take(&mut lock(&self.state).news);
+        let sources = lock(&self.sources);
+        let label = |id: &SourceId| sources.get(id).map_or_else(String::new, |source| source.describe().label);
+        news.into_iter().map(|(id, why)| (label(&id), why)).collect()
+    }
+
+    /// Waits until every wanted byte is stored, or it can never be. `tick` runs about ten times a second.
+    pub(crate) fn wait(&self, stop: &Stop, tick: &mut dyn FnMut()) -> Result<()> {
+        let result = self.wait_inner(stop, tick);
+        if result.is_err() {
+            self.close();
+        }
+        result
+    }
+
+    fn wait_inner(&self, stop: &Stop, tick: &mut dyn FnMut()) -> Result<()> {
+        loop {
+            self.pump();
+            tick();
+            if stop.is_set() {
+                return Err(interrupted());
+            }
+            if let Some(fatal) = lock(&self.state).fatal.take() {
+                return Err(fatal);
+            }
+            let outcome = lock(&self.planner).outcome();
+            match outcome {
+                Some(Err(error)) => return Err(error),
+                // Delivered to this transfer is not yet stored: another thread may be writing its last group.
+                Some(Ok(())) if self.is_stored() => return Ok(()),
+                Some(Ok(())) | None => {}
+            }
+            let state = lock(&self.state);
+            if state.fatal.is_none() && !self.is_stored() {
+                let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+            }
+        }
+    }
+
+    fn is_stored(&self) -> bool {
+        self.stored_units.load(Ordering::Acquire) == self.wanted_units
+    }
+
+    /// Compares our root of a vouched object with the origin's. Call after [`Transfer::wait`].
+    pub(crate) fn seal(&self, stop: &Stop, tick: &mut dyn FnMut()) -> Result<Oid> {
+        let Truth::Vouched(collector) = &self.truth else {
+            return Err(Error::new(ErrorKind::Internal, "only a provisional object is sealed"));
+        };
+        let root = collector.finish()?;
+        let deadline = Instant::now() + SEAL_TIMEOUT;
+        let mut asked = None;
+        loop {
+            // Ask whoever is up, the best first; ask again if that one is lost before it answers.
+            let best = self.best_source();
+            if let Some((id, source)) = best
+                && asked != Some(id)
+            {
+                source.call(SourceCall::Seal { root });
+                asked = Some(id);
+            }
+            tick();
+            let mut state = lock(&self.state);
+            if let Some(theirs) = state.sealed.take() {
+                drop(state);
+                self.close();
+                if theirs == root {
+                    return Ok(root);
+                }
+                return Err(Error::new(
+                    ErrorKind::Changed,
+                    format!("source changed: what was sent is {root}, but at the end the sender has {theirs}"),
+                )
+                .advise("copy it again when nobody writes to it"));
+            }
+            if let Some(fatal) = state.fatal.take() {
+                drop(state);
+                self.close();
+                return Err(fatal);
+            }
+            let lost = self.best_source_unlocked().is_none();
+            if stop.is_set() || lost || Instant::now() > deadline {
+                drop(state);
+                self.close();
+                return Err(if stop.is_set() {
+                    interrupted()
+                } else {
+                    Error::new(ErrorKind::Unreachable, "the sender was lost before it confirmed what it sent")
+                        .advise("run the same command again: nothing is sent twice")
+                });
+            }
+            let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// The source to ask things of: up, lowest priority first.
+    fn best_source(&self) -> Option<(SourceId, Arc<dyn Source>)> {
+        self.best_source_unlocked()
+    }
+
+    fn best_source_unlocked(&self) -> Option<(SourceId, Arc<dyn Source>)> {
+        use dray_engine::planner::SourceState;
+        let up: Vec<SourceId> = lock(&self.planner)
+            .stats()
+            .into_iter()
+            .filter(|stats| matches!(stats.state, SourceState::Up | SourceState::Stalled))
+            .map(|stats| stats.source)
+            .collect();
+        let sources = lock(&self.sources);
+        let candidates = up.into_iter().filter_map(|id| sources.get(&id).map(|source| (id, source.clone())));
+        candidates.min_by_key(|(_, source)| source.describe().priority)
+    }
+
+    /// Ends every source.
+    pub(crate) fn close(&self) {
+        let sources: Vec<_> = lock(&self.sources).values().cloned().collect();
+        for source in sources {
+            source.call(SourceCall::Close);
+        }
+    }
+
+    /// Takes the next groups in order, if they have come (stream sink only), and tells the planner.
+    pub(crate) fn take_next(&self, next_group: &mut u64, timeout: Duration) -> Option<Vec<u8>> {
+        let Sink::Stream(stream) = &self.sink else { return None };
+        let mut waiting = lock(&stream.waiting);
+        if !waiting.contains_key(next_group) {
+            let waited = stream.arrived.wait_timeout(waiting, timeout);
+            waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let bytes = waiting.remove(next_group)?;
+        drop(waiting);
+        *next_group += 1;
+        if next_group.is_multiple_of(UNIT_GROUPS) {
+            lock(&self.planner).handle_consumed(*next_group / UNIT_GROUPS);
+            self.pump();
+        }
+        Some(bytes)
+    }
+
+    /// True if `group` waits to be taken (stream sink only).
+    pub(crate) fn has_group(&self, group: u64) -> bool {
+        matches!(&self.sink, Sink::Stream(stream) if lock(&stream.waiting).contains_key(&group))
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Carries out what the planner wants, until it wants nothing.
+    fn pump(&self) {
+        loop {
+            let command = lock(&self.planner).poll(self.now_us());
+            let (id, call) = match command {
+                None => return,
+                Some(PlannerCommand::Fetch { source, request, groups, recheck, permit }) => {
+                    let known_depth = match &self.truth {
+                        Truth::Proven(verifier) => verifier.known_depth(groups),
+                        Truth::Vouched(_) => 0,
+                    };
+                    lock(&self.requests).insert(request, Request { groups, known_depth, leaves: None });
+                    let known_depth = known_depth as u32;
+                    (source, SourceCall::Fetch { request, groups, known_depth, recheck, permit })
+                }
+                Some(PlannerCommand::Cancel { source, request }) => (source, SourceCall::Cancel { request }),
+                Some(PlannerCommand::CloseSource { source }) => (source, SourceCall::Close),
+            };
+            let source = lock(&self.sources).get(&id).cloned();
+            if let Some(source) = source {
+                source.call(call);
+            }
+        }
+    }
+
+    fn fail(&self, error: Error) {
+        lock(&self.state).fatal.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    fn handle(&self, source: SourceId, event: SourceEvent<'_>) -> Flow {
+        let now_us = self.now_us();
+        let mut flow = Flow::Continue;
+        match event {
+            SourceEvent::Up { size_bytes, name, round_trip_us } => {
+                {
+                    let mut state = lock(&self.state);
+                    state.holder_size = Some(size_bytes);
+                    if let Some(name) = name {
+                        state.suggested_name = Some(name.to_vec());
+                    }
+                    state.news.push((source, None));
+                }
+                lock(&self.planner).handle_up(now_us, source, round_trip_us);
+                self.changed.notify_all();
+            }
+            SourceEvent::Parents { request, pairs } => {
+                let parents = self.parents(request, pairs);
+                let mut planner = lock(&self.planner);
+                match parents {
+                    Ok(true) => planner.handle_parents(now_us, source, request),
+                    Ok(false) => flow = Flow::Cancel,
+                    Err(_) => {
+                        planner.handle_mismatch(now_us, source, request);
+                        flow = Flow::Cancel;
+                    }
+                }
+            }
+            SourceEvent::Group { request, group, bytes, data } => {
+                flow = self.group(now_us, source, request, group, bytes, data);
+            }
+            SourceEvent::Done { request } => {
+                lock(&self.requests).remove(&request);
+                lock(&self.planner).handle_done(now_us, source, request);
+            }
+            SourceEvent::Failed { request, error } => {
+                lock(&self.requests).remove(&request);
+                lock(&self.planner).handle_failed(now_us, source, request, &error);
+            }
+            SourceEvent::Sealed { root } => {
+                lock(&self.state).sealed = Some(root);
+                self.changed.notify_all();
+            }
+            SourceEvent::Down { error, gone } => {
+                let why = error.as_ref().map_or_else(|| "closed".to_owned(), ToString::to_string);
+                lock(&self.state).news.push((source, Some(why)));
+                lock(&self.planner).handle_down(now_us, source, error.as_ref(), gone);
+                self.changed.notify_all();
+            }
+        }
+        self.pump();
+        flow
+    }
+
+    /// Proves the parents of a request. `Ok(false)`: the request is not wanted any more.
+    fn parents(&self, request: RequestId, pairs: &[u8]) -> Result<bool> {
+        let Truth::Proven(verifier) = &self.truth else {
+            return Err(Error::new(ErrorKind::Protocol, "parents of an object without a name"));
+        };
+        let (groups, known_depth) = match lock(&self.requests).get(&request) {
+            Some(request) => (request.groups, request.known_depth),
+            None => return Ok(false),
+        };
+        let leaves = verifier.accept_parents(groups, known_depth, pairs)?;
+        if let Some(request) = lock(&self.requests).get_mut(&request) {
+            request.leaves = Some(Arc::new(leaves));
+        }
+        Ok(true)
+    }
+
+    fn group(
+        &self,
+        now_us: u64,
+        source: SourceId,
+        request: RequestId,
+        group: u64,
+        bytes: &[u8],
+        data: &[DataPiece],
+    ) -> Flow {
+        let cv = group_cv(self.geometry, group, bytes);
+        if let Truth::Proven(_) = &self.truth {
+            match self.expected(request, group) {
+                Ok(Some(expected)) if expected == cv => {}
+                Ok(None) => return Flow::Cancel,
+                Ok(Some(_)) | Err(_) => {
+                    lock(&self.planner).handle_mismatch(now_us, source, request);
+                    return Flow::Cancel;
+                }
+            }
+        }
+        let disposition = lock(&self.planner).handle_group(now_us, source, request, group);
+        if disposition == Disposition::Deliver
+            && let Err(error) = self.store(group, bytes, data, cv)
+        {
+            self.fail(error);
+            return Flow::Cancel;
+        }
+        Flow::Continue
+    }
+
+    /// What `group` must hash to; `None` if its request is unknown.
+    fn expected(&self, request: RequestId, group: u64) -> Result<Option<Cv>> {
+        let (groups, leaves) = match lock(&self.requests).get(&request) {
+            Some(request) => (request.groups, request.leaves.clone()),
+            None => return Ok(None),
+        };
+        let leaves = match leaves {
+            Some(leaves) => leaves,
+            // Nothing was missing on the way to a lone group, so no parents came.
+            None if self.parents(request, &[])? => match lock(&self.requests).get(&request) {
+                Some(Request { leaves: Some(leaves), .. }) => leaves.clone(),
+                _ => return Ok(None),
+            },
+            None => return Ok(None),
+        };
+        let at = group.checked_sub(groups.start).and_then(|at| usize::try_from(at).ok());
+        Ok(at.and_then(|at| leaves.get(at)).copied())
+    }
+
+    fn store(&self, group: u64, bytes: &[u8], data: &[DataPiece], cv: Cv) -> Result<()> {
+        let offset = group * GROUP_BYTES;
+        match &self.sink {
+            Sink::Rest(partial) => {
+                let mut position = 0;
+                for piece in data {
+                    if position < piece.start {
+                        partial.write_hole(offset + u64::from(position)..offset + u64::from(piece.start))?;
+                    }
+                    partial.write_data(offset + u64::from(piece.start), &bytes[piece.start as usize..piece.end as usize])?;
+                    position = piece.end;
+                }
+                if (position as usize) < bytes.len() {
+                    partial.write_hole(offset + u64::from(position)..offset + bytes.len() as u64)?;
+                }
+            }
+            Sink::Stream(stream) => {
+                lock(&stream.waiting).insert(group, bytes.to_vec());
+            }
+        }
+        self.done_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let number = group / UNIT_GROUPS;
+        let node = self.geometry.unit(number);
+        let complete = {
+            let mut units = lock(&self.units);
+            let unit = units.entry(number).or_insert_with(|| Unit { stored: 0, leaves: [[0; 32]; UNIT_GROUPS as usize] });
+            let at = (group - node.start) as usize;
+            unit.stored |= 1 << at;
+            unit.leaves[at] = cv;
+            if unit.stored.count_ones() as u64 == node.groups { units.remove(&number) } else { None }
+        };
+        if let Some(unit) = complete {
+            if let Truth::Vouched(collector) = &self.truth {
+                collector.record_unit(number, &unit.leaves[..node.groups as usize])?;
+            }
+            if let Sink::Rest(partial) = &self.sink {
+                partial.mark_unit(number)?;
+            }
+            self.stored_units.fetch_add(1, Ordering::AcqRel);
+            if self.is_stored() {
+                drop(lock(&self.state));
+                self.changed.notify_all();
+            }
+        }
+        if let Sink::Stream(stream) = &self.sink {
+            stream.arrived.notify_all();
+        }
+        Ok(())
+    }
+}
+
+struct Events(Weak<Transfer>);
+
+impl SourceEvents for Events {
+    fn event(&self, source: SourceId, event: SourceEvent<'_>) -> Flow {
+        match self.0.upgrade() {
+            Some(transfer) => transfer.handle(source, event),
+            None => Flow::Cancel,
+        }
+    }
+}
+
+fn interrupted() -> Error {
+    Error::new(ErrorKind::Interrupted, "interrupted").advise("run the same command again to go on where it stopped")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The name of what a transfer is about, for messages.
+pub(crate) fn short_name(object: &ObjectName) -> String {
+    match object {
+        ObjectName::Oid(oid) => format!("blake3:{}…", &oid.hex()[..12]),
+        ObjectName::Provisional(_) => "the file".to_owned(),
+    }
+}

@@ -1,0 +1,448 @@
+//! Objects in a data directory, shared by any number of processes of one user, and objects received beside their
+//! destination (design decisions 10 to 12).
+//!
+//! Truth is a record a object, replaced in one rename. Writers of an object hold its lock for the moment of the
+//! change, never while they hash. `docs/format/object.md` has the layout and what must be durable before what.
+
+mod boot;
+pub mod delivery;
+mod extents;
+mod hashing;
+mod object;
+mod outboard;
+mod place;
+mod record;
+mod source_file;
+mod writer;
+
+use std::fs::File;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dray_core::hash_tree::Geometry;
+use dray_core::limits::{OBJECT_BYTES_MAX, PATH_BYTES_MAX};
+use dray_core::store::{
+    FileIdentity, ObjectSummary, ObjectWriter, Share, Store, StoreCapabilities, StoredObject,
+};
+use dray_core::{Error, ErrorKind, Oid, Result};
+
+use extents::{ExtentCache, identity, io_at, open_regular};
+use object::{FilePairs, LocalObject, backing_differs};
+use place::{Lock, ObjectPaths, Place, TempFile, make_directory};
+use record::{Backing, FileHint, Record};
+
+pub use delivery::{Delivery, DeliveryOptions, FinishOptions};
+pub use hashing::hash_file;
+pub use source_file::SourceFile;
+
+/// A store in a data directory. Clones are the same store.
+#[derive(Clone, Debug)]
+pub struct LocalStore {
+    place: Place,
+    clock: fn() -> SystemTime,
+}
+
+impl LocalStore {
+    /// Opens the data directory `root`, making it (mode 0700) if it is not there. `Refused` if that is not allowed.
+    pub fn open(root: &Path) -> Result<LocalStore> {
+        Ok(LocalStore { place: Place::open(root)?, clock: SystemTime::now })
+    }
+
+    /// The same store by another clock. A file is trusted without reading only if its last change is two seconds
+    /// before the hash *by this clock*; for file servers whose clock is off, and for tests that will not wait.
+    #[must_use]
+    pub fn with_clock(mut self, clock: fn() -> SystemTime) -> LocalStore {
+        self.clock = clock;
+        self
+    }
+
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn now_ns(&self) -> i64 {
+        let since = (self.clock)().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+    }
+
+    /// Reads the record under a lock the caller holds. `None` if there is no such object.
+    fn read_record(&self, oid: &Oid, _lock: &Lock) -> Result<Option<Record>> {
+        let paths = self.place.object(oid);
+        let Some(bytes) = record::read_small(&paths.record)? else { return Ok(None) };
+        let record = Record::from_bytes(&bytes, oid);
+        record.map(Some).map_err(|error| match error.advice() {
+            Some(_) => error.context(format!("{:?}", paths.record)),
+            None => error
+                .context(format!("{:?}", paths.record))
+                .advise("put the object again; that replaces the damaged record"),
+        })
+    }
+
+    fn require_record(&self, oid: &Oid, lock: &Lock) -> Result<Record> {
+        self.read_record(oid, lock)?.ok_or_else(|| not_found(oid))
+    }
+
+    fn write_record(&self, record: &Record, _lock: &Lock, durable: bool) -> Result<()> {
+        let path = self.place.object(&record.oid).record;
+        record::write_small(self.place.temp()?, &path, &record.to_bytes(), durable)
+    }
+
+    /// Makes `data` the owned backing of `oid`, unless there is a whole one already.
+    fn keep_owned(
+        &self,
+        oid: Oid,
+        size_bytes: u64,
+        data: TempFile,
+        outboard: TempFile,
+    ) -> Result<Arc<dyn StoredObject>> {
+        let lock = self.place.lock(&oid)?;
+        // A damaged record is replaced like a missing one; its share is lost.
+        let existing = self.read_record(&oid, &lock).unwrap_or(None);
+        if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
+            drop(lock);
+            return self.open(&oid);
+        }
+        for temp in [&data, &outboard] {
+            temp.file().sync_data().map_err(|error| io_at("write", temp.path(), error))?;
+        }
+        let paths = self.place.object(&oid);
+        make_directory(&paths.folder, false)?;
+        let data = data.persist(&paths.data)?;
+        let now = data.metadata().map(|now| identity(&now));
+        let now = now.map_err(|error| io_at("read", &paths.data, error))?;
+        if now.size_bytes != size_bytes {
+            return Err(backing_differs(&paths.data, false, "was cut while it was written"));
+        }
+        let mut record = Record::new(oid, Backing::Owned, now, self.now_ns());
+        record.share = existing.and_then(|record| record.share);
+        self.finish_record(&mut record, outboard, &lock, true)?;
+        drop(lock);
+        self.open(&oid)
+    }
+
+    /// Refers to the user's file at `path`, which has been hashed as `oid` in state `file`.
+    fn keep_borrowed(
+        &self,
+        oid: Oid,
+        path: &Path,
+        data: File,
+        hint: FileHint,
+        outboard: Option<TempFile>,
+    ) -> Result<Option<Arc<dyn StoredObject>>> {
+        let lock = self.place.lock(&oid)?;
+        let existing = self.read_record(&oid, &lock).unwrap_or(None);
+        if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
+            self.write_hint(&hint);
+            drop(lock);
+            return self.open(&oid).map(Some);
+        }
+        let absolute = std::fs::canonicalize(path).map_err(|error| io_at("find", path, error))?;
+        let bytes = absolute.into_os_string().into_vec();
+        if bytes.len() > PATH_BYTES_MAX {
+            return Err(Error::new(ErrorKind::Usage, format!("path {path:?} is longer than a record holds")));
+        }
+        let backing = Backing::Borrowed(bytes.into());
+        let mut record = Record::new(oid, backing, hint.file, hint.hashed_at_ns);
+        match (outboard, &existing) {
+            (Some(outboard), _) => {
+                make_directory(&self.place.object(&oid).folder, false)?;
+                record.share = existing.and_then(|record| record.share);
+                self.finish_record(&mut record, outboard, &lock, false)?;
+            }
+            (None, Some(existing)) => {
+                // Same object, same outboard: only where the bytes are may be new.
+                record.share = existing.share.clone();
+                record.outboard = existing.outboard;
+                record.boot = existing.boot.clone();
+                if record != *existing {
+                    self.write_record(&record, &lock, false)?;
+                }
+            }
+            (None, None) => return Ok(None),
+        }
+        self.write_hint(&hint);
+        drop(lock);
+        self.object(record, data).map(Some)
+    }
+
+    /// Puts the outboard in its place and then the record that vouches for it.
+    fn finish_record(
+        &self,
+        record: &mut Record,
+        outboard: TempFile,
+        lock: &Lock,
+        durable: bool,
+    ) -> Result<()> {
+        let paths = self.place.object(&record.oid);
+        let outboard = outboard.persist(&paths.outboard)?;
+        let now = outboard.metadata().map(|now| identity(&now));
+        record.outboard = now.map_err(|error| io_at("read", &paths.outboard, error))?;
+        record.boot = boot::current().to_vec().into();
+        if durable {
+            sync_directories(&paths.folder)?;
+        }
+        self.write_record(record, lock, durable)?;
+        if record.borrowed_path().is_some() {
+            // Left by an owned copy that was damaged.
+            let _ = std::fs::remove_file(&paths.data);
+        }
+        if durable { sync_directories(&paths.folder) } else { Ok(()) }
+    }
+
+    /// A hint that cannot be written costs a second hash some day, nothing else.
+    fn write_hint(&self, hint: &FileHint) {
+        if let Ok(temp) = self.place.temp() {
+            let _ = record::write_small(temp, &self.place.file_hint(&hint.file), &hint.to_bytes(), false);
+        }
+    }
+
+    fn is_owned_whole(&self, record: &Record) -> bool {
+        record.borrowed_path().is_none()
+            && std::fs::symlink_metadata(self.place.object(&record.oid).data)
+                .is_ok_and(|data| data.is_file() && data.len() == record.size_bytes)
+    }
+
+    /// The object of `record`, whose backing is open as `data`. A missing or wrong outboard is built again.
+    fn object(&self, record: Record, data: File) -> Result<Arc<dyn StoredObject>> {
+        let paths = self.place.object(&record.oid);
+        let borrowed = record.borrowed_path();
+        let path = borrowed.clone().unwrap_or_else(|| paths.data.clone());
+        let geometry = Geometry::new(record.size_bytes);
+        let pairs = match self.open_outboard(&record, &paths, geometry)? {
+            Some(pairs) => pairs,
+            None => self.rebuild_outboard(&record, &data, &path, &paths)?,
+        };
+        let settled = record.holds_for(&record.backing);
+        Ok(Arc::new(LocalObject {
+            oid: record.oid,
+            geometry,
+            data,
+            path,
+            pairs,
+            trusted: settled.then_some(record.backing),
+            is_borrowed: borrowed.is_some(),
+            extents: ExtentCache::default(),
+        }))
+    }
+
+    /// The outboard, if it is there and right. It is read through only if it changed since it was last known to be
+    /// right, or if the machine was started anew since (it may then have lost what was never made durable).
+    fn open_outboard(
+        &self,
+        record: &Record,
+        paths: &ObjectPaths,
+        geometry: Geometry,
+    ) -> Result<Option<FilePairs>> {
+        let Ok(file) = File::open(&paths.outboard) else { return Ok(None) };
+        let now = file.metadata().map_err(|error| io_at("read", &paths.outboard, error))?;
+        if now.len() != geometry.outboard_bytes() {
+            return Ok(None);
+        }
+        let now = identity(&now);
+        let pairs = FilePairs::new(file, &paths.outboard, geometry);
+        if now == record.outboard && boot::is_current(&record.boot) {
+            return Ok(Some(pairs));
+        }
+        if !outboard::is_right(geometry, &record.oid, &pairs)? {
+            return Ok(None);
+        }
+        self.remember_outboard(&record.oid, now);
+        Ok(Some(pairs))
+    }
+
+    /// Notes in the record that the outboard is right in state `now`. Best effort: it spares the next check.
+    fn remember_outboard(&self, oid: &Oid, now: FileIdentity) {
+        let Ok(lock) = self.place.lock(oid) else { return };
+        if let Ok(Some(mut record)) = self.read_record(oid, &lock) {
+            record.outboard = now;
+            record.boot = boot::current().to_vec().into();
+            let _ = self.write_record(&record, &lock, false);
+        }
+    }
+
+    fn rebuild_outboard(
+        &self,
+        record: &Record,
+        data: &File,
+        path: &Path,
+        paths: &ObjectPaths,
+    ) -> Result<FilePairs> {
+        let geometry = Geometry::new(record.size_bytes);
+        let (oid, temp) = outboard::build(&self.place, data, path, geometry, &|_| {})?;
+        if oid != record.oid {
+            let is_borrowed = record.borrowed_path().is_some();
+            return Err(backing_differs(path, is_borrowed, "has other bytes than the object"));
+        }
+        let lock = self.place.lock(&oid)?;
+        if self.read_record(&oid, &lock)?.is_none() {
+            return Err(not_found(&oid));
+        }
+        let file = temp.persist(&paths.outboard)?;
+        drop(lock);
+        let now = file.metadata().map_err(|error| io_at("read", &paths.outboard, error))?;
+        self.remember_outboard(&oid, identity(&now));
+        Ok(FilePairs::new(file, &paths.outboard, geometry))
+    }
+
+    /// The object an unchanged file was when it was last hashed, without reading the file.
+    fn find_unchanged(
+        &self,
+        path: &Path,
+        file: &File,
+        now: &FileIdentity,
+    ) -> Result<Option<Arc<dyn StoredObject>>> {
+        let bytes = record::read_small(&self.place.file_hint(now)).unwrap_or(None);
+        let Some(hint) = bytes.and_then(|bytes| FileHint::from_bytes(&bytes).ok()) else { return Ok(None) };
+        if !hint.holds_for(now) {
+            return Ok(None);
+        }
+        let handle = file.try_clone().map_err(|error| io_at("read", path, error))?;
+        self.keep_borrowed(hint.oid, path, handle, hint, None)
+    }
+}
+
+impl Store for LocalStore {
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities { persistent: true, borrowed: true, raw_file: true }
+    }
+
+    fn open(&self, oid: &Oid) -> Result<Arc<dyn StoredObject>> {
+        let lock = self.place.lock_shared(oid)?.ok_or_else(|| not_found(oid))?;
+        let record = self.require_record(oid, &lock)?;
+        let data = match record.borrowed_path() {
+            Some(path) => open_borrowed(&path, record.size_bytes)?,
+            None => open_owned(&self.place.object(oid).data, record.size_bytes)?,
+        };
+        drop(lock);
+        self.object(record, data)
+    }
+
+    fn put(&self) -> Result<Box<dyn ObjectWriter>> {
+        Ok(Box::new(writer::LocalWriter::new(self.clone())?))
+    }
+
+    fn put_file(&self, path: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<Arc<dyn StoredObject>> {
+        let (file, before) = open_regular(path)?;
+        if let Some(object) = self.find_unchanged(path, &file, &before)? {
+            return Ok(object);
+        }
+        let hashed_at_ns = self.now_ns();
+        let geometry = Geometry::new(before.size_bytes);
+        let (oid, outboard) = outboard::build(&self.place, &file, path, geometry, progress)?;
+        let after = file.metadata().map_err(|error| io_at("read", path, error))?;
+        if identity(&after) != before {
+            return Err(hashing::changed_while_hashed(path));
+        }
+        let hint = FileHint::new(oid, before, hashed_at_ns);
+        self.keep_borrowed(oid, path, file, hint, Some(outboard))?.ok_or_else(|| not_found(&oid))
+    }
+
+    fn list(&self) -> Result<Vec<ObjectSummary>> {
+        let mut summaries = Vec::new();
+        for oid in self.place.object_names()? {
+            let bytes = record::read_small(&self.place.object(&oid).record).unwrap_or(None);
+            let record = bytes.and_then(|bytes| Record::from_bytes(&bytes, &oid).ok());
+            summaries.extend(record.map(|record| ObjectSummary {
+                oid,
+                size_bytes: record.size_bytes,
+                borrowed_path: record.borrowed_path(),
+            }));
+        }
+        Ok(summaries)
+    }
+
+    fn remove(&self, oid: &Oid) -> Result<bool> {
+        let Some(shared) = self.place.lock_shared(oid)? else { return Ok(false) };
+        drop(shared);
+        let lock = self.place.lock(oid)?;
+        let paths = self.place.object(oid);
+        if let Ok(Some(record)) = self.read_record(oid, &lock)
+            && record.borrowed_path().is_some()
+        {
+            let _ = std::fs::remove_file(self.place.file_hint(&record.backing));
+        }
+        // The record first: without it the rest is no object.
+        let was_here = remove_if_there(&paths.record)?;
+        remove_if_there(&paths.outboard)?;
+        remove_if_there(&paths.data)?;
+        let _ = std::fs::remove_dir(&paths.folder);
+        Ok(was_here)
+    }
+
+    fn share(&self, oid: &Oid) -> Result<Option<Share>> {
+        let lock = self.place.lock_shared(oid)?.ok_or_else(|| not_found(oid))?;
+        Ok(self.require_record(oid, &lock)?.share)
+    }
+
+    /// `update` runs while the object is locked, so it must not call the store.
+    fn update_share(
+        &self,
+        oid: &Oid,
+        update: &mut dyn FnMut(Option<Share>) -> Result<Option<Share>>,
+    ) -> Result<Option<Share>> {
+        if self.place.lock_shared(oid)?.is_none() {
+            return Err(not_found(oid));
+        }
+        let lock = self.place.lock(oid)?;
+        let mut record = self.require_record(oid, &lock)?;
+        let share = update(record.share.clone())?;
+        if share != record.share {
+            record.share = share.clone();
+            self.write_record(&record, &lock, false)?;
+        }
+        Ok(share)
+    }
+}
+
+fn not_found(oid: &Oid) -> Error {
+    Error::new(ErrorKind::NotFound, format!("object {oid} is not in this store"))
+        .advise("`dray ls` shows what is")
+}
+
+/// Opens the user's file again. What is no longer a file of the right size is `Changed`; whether one that is has
+/// been touched is for the caller to see.
+fn open_borrowed(path: &Path, size_bytes: u64) -> Result<File> {
+    let (file, now) = open_regular(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => backing_differs(path, true, "is gone").caused_by(error),
+        ErrorKind::Usage => backing_differs(path, true, "is no regular file").caused_by(error),
+        _ => error,
+    })?;
+    if now.size_bytes == size_bytes {
+        Ok(file)
+    } else {
+        Err(backing_differs(path, true, &format!("has {} bytes, not {size_bytes}", now.size_bytes)))
+    }
+}
+
+fn open_owned(path: &Path, size_bytes: u64) -> Result<File> {
+    debug_assert!(size_bytes <= OBJECT_BYTES_MAX);
+    let file = File::open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => backing_differs(path, false, "is gone").caused_by(error),
+        _ => io_at("open", path, error),
+    })?;
+    let now = file.metadata().map_err(|error| io_at("read", path, error))?;
+    if now.is_file() && now.len() == size_bytes {
+        Ok(file)
+    } else {
+        Err(backing_differs(path, false, &format!("has {} bytes, not {size_bytes}", now.len())))
+    }
+}
+
+fn remove_if_there(path: &Path) -> Result<bool> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(io_at("remove", path, error)),
+    }
+}
+
+/// Makes the names in an object's folder, and the folder's own, durable.
+fn sync_directories(folder: &Path) -> Result<()> {
+    for path in folder.ancestors().take(3) {
+        let synced = File::open(path).and_then(|directory| directory.sync_all());
+        synced.map_err(|error| io_at("write", path, error))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,248 @@
+//! The data directory: where everything is, its temporary files and its locks. `docs/format/object.md` has the map.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use dray_core::store::FileIdentity;
+use dray_core::{Error, ErrorKind, Oid, Result};
+
+use super::extents::io_at;
+
+/// Times a lock or a temporary file is tried again after somebody else got in between.
+const TRIES_MAX: usize = 64;
+
+/// Paths in one data directory.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    root: PathBuf,
+}
+
+/// Paths of one object.
+#[derive(Clone, Debug)]
+pub(super) struct ObjectPaths {
+    pub(super) folder: PathBuf,
+    pub(super) record: PathBuf,
+    pub(super) outboard: PathBuf,
+    pub(super) data: PathBuf,
+}
+
+/// A held lock; dropping it lets go.
+#[derive(Debug)]
+pub(super) struct Lock(#[expect(dead_code, reason = "the lock lives as long as its descriptor")] File);
+
+impl Place {
+    /// Opens the directory, makes what is missing with mode 0700, and removes temporary files of dead processes.
+    pub(super) fn open(root: &Path) -> Result<Place> {
+        let root = std::path::absolute(root).map_err(|error| io_at("find", root, error))?;
+        let place = Place { root };
+        make_directory(&place.root, true)?;
+        for part in ["objects", "files", "tmp"] {
+            make_directory(&place.root.join(part), false)?;
+        }
+        place.remove_abandoned();
+        Ok(place)
+    }
+
+    pub(super) fn object(&self, oid: &Oid) -> ObjectPaths {
+        let folder = self.fan_out(oid).join(oid.hex());
+        ObjectPaths {
+            record: folder.join("record"),
+            outboard: folder.join("outboard"),
+            data: folder.join("data"),
+            folder,
+        }
+    }
+
+    /// Where the hint for the user's file `identity` is.
+    pub(super) fn file_hint(&self, identity: &FileIdentity) -> PathBuf {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&identity.dev.to_be_bytes());
+        hasher.update(&identity.ino.to_be_bytes());
+        self.root.join("files").join(&hasher.finalize().to_hex()[..32])
+    }
+
+    /// The OIDs that have a folder. Anything else that lies about is passed over.
+    pub(super) fn object_names(&self) -> Result<Vec<Oid>> {
+        let objects = self.root.join("objects");
+        let mut names = Vec::new();
+        for fan_out in entries(&objects)? {
+            let Ok(folders) = entries(&fan_out) else { continue };
+            for folder in folders {
+                let name = folder.file_name().and_then(|name| name.to_str());
+                let oid = name.and_then(|name| format!("blake3:{name}").parse::<Oid>().ok());
+                names.extend(oid.filter(|oid| self.object(oid).folder == folder));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Waits until no other process or thread holds the lock of `oid`, and takes it. Objects whose OIDs share their
+    /// first byte share a lock, so it is held briefly and never two at once.
+    pub(super) fn lock(&self, oid: &Oid) -> Result<Lock> {
+        let fan_out = self.fan_out(oid);
+        make_directory(&fan_out, false)?;
+        let path = fan_out.join("lock");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| io_at("open", &path, error))?;
+        retry(|| file.lock()).map_err(|error| io_at("lock", &path, error))?;
+        Ok(Lock(file))
+    }
+
+    /// Takes the lock of `oid` for reading. `None` if nothing was ever stored under it.
+    pub(super) fn lock_shared(&self, oid: &Oid) -> Result<Option<Lock>> {
+        let path = self.fan_out(oid).join("lock");
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io_at("open", &path, error)),
+        };
+        retry(|| file.lock_shared()).map_err(|error| io_at("lock", &path, error))?;
+        Ok(Some(Lock(file)))
+    }
+
+    /// A new empty temporary file, open for reading and writing, removed on drop.
+    pub(super) fn temp(&self) -> Result<TempFile> {
+        for _ in 0..TRIES_MAX {
+            let mut name = [0; 8];
+            getrandom::fill(&mut name).map_err(|error| {
+                Error::new(ErrorKind::Internal, "the system gives no random bytes")
+                    .caused_by(error.to_string())
+            })?;
+            let path = self.root.join("tmp").join(format!("{:016x}", u64::from_be_bytes(name)));
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create_new(true).mode(0o600);
+            let file = match options.open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(io_at("create", &path, error)),
+            };
+            let temp = TempFile { file: Some(file), path };
+            retry(|| temp.file().lock()).map_err(|error| io_at("lock", &temp.path, error))?;
+            // Between creation and lock another process may have taken it for garbage.
+            if temp.file().metadata().is_ok_and(|metadata| metadata.nlink() == 1) {
+                return Ok(temp);
+            }
+        }
+        Err(Error::new(ErrorKind::Internal, format!("no temporary file can be kept in {:?}", self.root)))
+    }
+
+    /// Unlinks temporary files whose lock nobody holds. Best effort: what stays is tried again next time.
+    fn remove_abandoned(&self) {
+        for path in entries(&self.root.join("tmp")).unwrap_or_default() {
+            let Ok(file) = File::open(&path) else { continue };
+            match file.try_lock() {
+                Ok(()) => {
+                    let _ = std::fs::remove_file(&path);
+                }
+                Err(TryLockError::WouldBlock | TryLockError::Error(_)) => {}
+            }
+        }
+    }
+
+    fn fan_out(&self, oid: &Oid) -> PathBuf {
+        self.root.join("objects").join(&oid.hex()[..2])
+    }
+}
+
+/// A temporary file under a lock that says its process is alive.
+#[derive(Debug)]
+pub(super) struct TempFile {
+    file: Option<File>,
+    path: PathBuf,
+}
+
+impl TempFile {
+    #[expect(clippy::expect_used, reason = "only `persist`, which consumes it, takes the file out")]
+    pub(super) fn file(&self) -> &File {
+        self.file.as_ref().expect("present until persisted")
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Renames it over `to` and returns its descriptor.
+    pub(super) fn persist(mut self, to: &Path) -> Result<File> {
+        std::fs::rename(&self.path, to).map_err(|error| io_at("write", to, error))?;
+        match self.file.take() {
+            Some(file) => Ok(file),
+            None => Err(Error::new(ErrorKind::Internal, "a temporary file was kept twice")),
+        }
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes a directory that only its owner may enter, unless it is there.
+pub(super) fn make_directory(path: &Path, with_parents: bool) -> Result<()> {
+    let made = DirBuilder::new().mode(0o700).recursive(with_parents).create(path);
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(io_at("create directory", path, error)
+            .advise("set DRAY_DATA_DIR to a directory that can be written")),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Paths of what is in `directory`, sorted so that listings do not depend on the file system.
+fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
+    let reader = std::fs::read_dir(directory).map_err(|error| io_at("list", directory, error))?;
+    let mut paths: Vec<PathBuf> = reader.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+fn retry(mut call: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Design 12: a temporary file lives as long as its process, no longer.
+    #[test]
+    fn only_abandoned_temporary_files_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::open(dir.path()).unwrap();
+        let alive = place.temp().unwrap();
+        let abandoned = dir.path().join("tmp/00000000deadbeef");
+        std::fs::write(&abandoned, b"left by a kill").unwrap();
+        let _second = Place::open(dir.path()).unwrap();
+        assert!(alive.path().exists());
+        assert!(!abandoned.exists());
+        let path = alive.path().to_owned();
+        drop(alive);
+        assert!(!path.exists());
+    }
+
+    /// Design 12: the directory is its owner's alone.
+    #[test]
+    fn directories_are_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("a/b");
+        let _place = Place::open(&root).unwrap();
+        for path in [root.clone(), root.join("objects"), root.join("tmp"), root.join("files")] {
+            assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o700, "{path:?}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A file of the user, open to be sent while its name is not known yet (the origin of a copy).
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use dray_core::store::{Extent, FileIdentity};
+use dray_core::{Error, ErrorKind, Result};
+
+use super::extents::{ExtentCache, identity, io_at, open_regular, read_full_at};
+
+/// A regular file and what it was when it was opened.
+#[derive(Debug)]
+pub struct SourceFile {
+    file: File,
+    path: PathBuf,
+    identity: FileIdentity,
+    extents: ExtentCache,
+}
+
+impl SourceFile {
+    /// Opens `path`, following symbolic links. `Usage` if it is not a regular file.
+    pub fn open(path: &Path) -> Result<SourceFile> {
+        let (file, identity) = open_regular(path)?;
+        Ok(SourceFile { file, path: path.to_owned(), identity, extents: ExtentCache::default() })
+    }
+
+    /// What it was when it was opened.
+    pub fn identity(&self) -> FileIdentity {
+        self.identity
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// `Changed` unless size and times are still what they were when it was opened.
+    pub fn check_unchanged(&self) -> Result<()> {
+        let now = self.file.metadata().map(|metadata| identity(&metadata)).map_err(|e| io_at("read", &self.path, e))?;
+        if now.size_bytes == self.identity.size_bytes && now.mtime_ns == self.identity.mtime_ns {
+            return Ok(());
+        }
+        Err(self.changed())
+    }
+
+    /// Fills `out` from `offset`. `Changed` if the file became shorter.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        match read_full_at(&self.file, offset, out) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.changed()),
+            Err(error) => Err(io_at("read", &self.path, error)),
+        }
+    }
+
+    /// The extent at `offset`, cut at `end`.
+    pub fn extent_at(&self, offset: u64, end: u64) -> Result<Extent> {
+        let found = self.extents.extent_at(&self.file, self.identity, offset);
+        let mut extent = found.map_err(|error| io_at("read", &self.path, error))?;
+        extent.range.end = extent.range.end.min(end);
+        Ok(extent)
+    }
+
+    fn changed(&self) -> Error {
+        Error::new(ErrorKind::Changed, format!("{:?} changed while it was sent", self.path))
+            .advise("copy it again when nobody writes to it")
+    }
+}

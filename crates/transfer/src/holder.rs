@@ -1,0 +1,576 @@
+//! The sending end of a channel: answers the requests of one receiver, in order, one thread a connection.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::hash_tree::{Cv, Geometry, PairStore, Subtree, encode_parents, group_cv};
+use dray_core::limits::{DATA_FRAME_BYTES_MAX, GROUP_BYTES, UNIT_GROUPS};
+use dray_core::message::{Fault, Message, Open, Opened, Sealed};
+use dray_core::store::{Extent, Standing, StoredObject};
+use dray_core::{Error, ErrorKind, Oid, Result, cbor};
+use dray_engine::session::{Holder, HolderInput, Job};
+
+use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
+
+/// Bytes read from the object and sent at a time; small enough to stay in the cache between the two.
+const CHUNK_BYTES: u64 = 256 * 1024;
+const IDLE: Duration = Duration::from_secs(1);
+static ZERO_GROUP: [u8; GROUP_BYTES as usize] = [0; GROUP_BYTES as usize];
+
+/// Something a holder can send.
+pub trait Held: Send + Sync {
+    /// Its shape.
+    fn geometry(&self) -> Geometry;
+    /// Its name, if that is known: what a group of a one-group object must hash to.
+    fn oid(&self) -> Option<Oid>;
+    /// File name to suggest.
+    fn name(&self) -> Option<Vec<u8>>;
+    /// Fills `out` from `offset`.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()>;
+    /// The extent at `offset`, cut at `end`.
+    fn extent_at(&self, offset: u64, end: u64) -> Result<Extent>;
+    /// How far it can be trusted now.
+    fn standing(&self) -> Standing;
+    /// The error for bytes that are no longer those of the outboard.
+    fn mismatch(&self) -> Error;
+    /// The outboard; `None` if the bytes are only vouched for.
+    fn pairs(&self) -> Option<&dyn PairStore>;
+    /// A descriptor for `sendfile`.
+    fn raw_file(&self) -> Option<BorrowedFd<'_>>;
+    /// Hears the group values of a unit as it is sent (vouched objects).
+    fn record_unit(&self, unit: u64, leaves: &[Cv]) -> Result<()> {
+        let _ = (unit, leaves);
+        Ok(())
+    }
+    /// The root of a vouched object, when the receiver has everything and its root is `theirs`.
+    fn seal(&self, theirs: Oid) -> Result<Oid> {
+        let _ = theirs;
+        Err(Error::new(ErrorKind::Protocol, "only a provisional object is sealed"))
+    }
+    /// Hears how many bytes have been handed to the channel.
+    fn sent(&self, bytes: u64) {
+        let _ = bytes;
+    }
+}
+
+/// A stored object as something to send.
+pub struct StoredHeld {
+    object: Arc<dyn StoredObject>,
+    name: Option<Vec<u8>>,
+    sent: Box<dyn Fn(u64) + Send + Sync>,
+}
+
+impl StoredHeld {
+    /// Sends `object`, suggesting `name`; `sent` hears the bytes.
+    pub fn new(
+        object: Arc<dyn StoredObject>,
+        name: Option<Vec<u8>>,
+        sent: Box<dyn Fn(u64) + Send + Sync>,
+    ) -> StoredHeld {
+        StoredHeld { object, name, sent }
+    }
+}
+
+impl Held for StoredHeld {
+    fn geometry(&self) -> Geometry {
+        Geometry::new(self.object.size_bytes())
+    }
+    fn oid(&self) -> Option<Oid> {
+        Some(self.object.oid())
+    }
+    fn name(&self) -> Option<Vec<u8>> {
+        self.name.clone()
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.object.read_at(offset, out)
+    }
+    fn extent_at(&self, offset: u64, end: u64) -> Result<Extent> {
+        self.object.extent_at(offset, end)
+    }
+    fn standing(&self) -> Standing {
+        self.object.standing()
+    }
+    fn mismatch(&self) -> Error {
+        if self.object.is_borrowed() {
+            Error::new(ErrorKind::Changed, "the file was changed after it was put")
+                .advise("put it again and pass on the new ticket")
+        } else {
+            Error::new(ErrorKind::Damaged, "the stored copy is damaged").advise("put it again")
+        }
+    }
+    fn pairs(&self) -> Option<&dyn PairStore> {
+        Some(self.object.pairs())
+    }
+    fn raw_file(&self) -> Option<BorrowedFd<'_>> {
+        self.object.raw_file()
+    }
+    fn sent(&self, bytes: u64) {
+        (self.sent)(bytes);
+    }
+}
+
+/// Decides who gets what.
+pub trait Provider: Send + Sync {
+    /// Finds what `open` names and checks the right to it. `security` is `None` on a channel that ssh authenticated.
+    fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>>;
+    /// Hears a message of the copy protocol; refused unless this is the ssh channel of a copy.
+    fn copy(&self, message: Message) -> Result<()> {
+        let _ = message;
+        Err(Error::new(ErrorKind::Protocol, "copy message outside a copy"))
+    }
+    /// Waits for the clear-text data connection of a receiver that asked for one: returns its token for the grant
+    /// and the means to wait for it. `None` if this side does not allow clear-text data.
+    fn clear_data(&self) -> Option<ClearGrantor> {
+        None
+    }
+}
+
+/// A token to grant, and what waits for the connection that shows it.
+pub type ClearGrantor = ([u8; 16], Box<dyn FnOnce() -> Result<std::net::TcpStream> + Send>);
+
+/// Messages another thread wants this side of a channel to send.
+#[derive(Debug)]
+pub struct Outbox {
+    messages: Mutex<Vec<Message>>,
+    wake: Wake,
+}
+
+impl Outbox {
+    /// An empty outbox.
+    pub fn new() -> io::Result<Outbox> {
+        Ok(Outbox { messages: Mutex::new(Vec::new()), wake: Wake::new()? })
+    }
+
+    /// Queues `message`; it leaves between two chunks of data at the latest.
+    pub fn send(&self, message: Message) {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+        self.wake.signal();
+    }
+
+    fn take(&self) -> Vec<Message> {
+        std::mem::take(&mut self.messages.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Serves one receiver over `channel` until it closes. `holder` is fresh, or has exchanged the hellos already;
+/// `preface` goes out in front of everything.
+pub fn serve(
+    channel: Box<dyn Channel>,
+    holder: Holder,
+    preface: Vec<u8>,
+    provider: &dyn Provider,
+    outbox: Option<&Outbox>,
+) -> Result<()> {
+    let mut server = Server {
+        channel,
+        holder,
+        provider,
+        outbox,
+        objects: Vec::new(),
+        reader: ControlReader::default(),
+        out: preface,
+        chunk: vec![0; FRAME_HEAD_BYTES + CHUNK_BYTES as usize],
+        ended: false,
+    };
+    let result = server.run();
+    if let Err(error) = &result
+        && error.kind() != ErrorKind::Unreachable
+    {
+        // Tell the peer why; if it cannot hear any more, nothing is lost.
+        server.out.clear();
+        push_control(&mut server.out, &Message::Fault(Fault::from_error(None, error)));
+        let _ = server.flush();
+    }
+    result
+}
+
+struct Server<'a> {
+    channel: Box<dyn Channel>,
+    holder: Holder,
+    provider: &'a dyn Provider,
+    outbox: Option<&'a Outbox>,
+    objects: Vec<(u32, Arc<dyn Held>)>,
+    reader: ControlReader,
+    /// Frames to send before anything else.
+    out: Vec<u8>,
+    /// One data frame: head and body in one piece, so that a TLS record is never wasted on a head.
+    chunk: Vec<u8>,
+    ended: bool,
+}
+
+impl Server<'_> {
+    fn run(&mut self) -> Result<()> {
+        if self.holder.agreed().is_none() {
+            let hello = self.holder.hello();
+            push_control(&mut self.out, &hello);
+        }
+        loop {
+            self.listen()?;
+            match self.holder.next_job()? {
+                Some(Ok(job)) => {
+                    self.flush()?;
+                    self.answer(&job)?;
+                    self.holder.finished(job.request);
+                }
+                Some(Err(request)) => self.push_end(request),
+                None => {
+                    self.flush()?;
+                    if self.ended {
+                        return Ok(());
+                    }
+                    self.channel.wait(self.outbox.map(|outbox| &outbox.wake), IDLE).map_err(lost)?;
+                }
+            }
+        }
+    }
+
+    /// Takes in what the receiver has said meanwhile and what another thread wants said.
+    fn listen(&mut self) -> Result<()> {
+        if let Some(outbox) = self.outbox {
+            for message in outbox.take() {
+                push_control(&mut self.out, &message);
+            }
+        }
+        if !self.reader.fill(&mut *self.channel).map_err(lost)? {
+            self.ended = true;
+        }
+        loop {
+            let holder = &self.holder;
+            let Some(body) = self.reader.next(&|head| holder.handle_head(head))? else { return Ok(()) };
+            match self.holder.handle_control(&body)? {
+                HolderInput::None | HolderInput::Agreed(_) => {}
+                HolderInput::Open(open) => self.open(&open),
+                HolderInput::Seal(seal) => {
+                    let held = self.object(seal.handle)?;
+                    let message = match held.seal(seal.root) {
+                        Ok(root) => Message::Sealed(Sealed { handle: seal.handle, root }),
+                        Err(error) => Message::Fault(Fault::from_error(Some(seal.handle), &error)),
+                    };
+                    push_control(&mut self.out, &message);
+                }
+                HolderInput::ClearAsk => self.go_clear()?,
+                HolderInput::Copy(message) => self.provider.copy(message)?,
+            }
+        }
+    }
+
+    fn open(&mut self, open: &Open) {
+        let security = self.channel.security();
+        match self.provider.open(open, security.as_ref()) {
+            Ok(held) => {
+                self.holder.opened(open.handle, held.geometry());
+                let opened = Opened {
+                    handle: open.handle,
+                    size_bytes: held.geometry().size_bytes(),
+                    name: held.name().map(Into::into),
+                };
+                push_control(&mut self.out, &Message::Opened(opened));
+                self.objects.push((open.handle, held));
+            }
+            Err(error) => {
+                self.holder.refused(open.handle);
+                push_control(&mut self.out, &Message::Fault(Fault::from_error(Some(open.handle), &error)));
+            }
+        }
+    }
+
+    /// Answers of this connection go over a plain one from here on.
+    fn go_clear(&mut self) -> Result<()> {
+        let Some((token, wait)) = self.provider.clear_data() else {
+            let error = Error::new(ErrorKind::Refused, "clear-text data is not allowed here");
+            push_control(&mut self.out, &Message::Fault(Fault::from_error(None, &error)));
+            return self.flush();
+        };
+        let grant = dray_core::message::ClearGrant { token: token.to_vec().into() };
+        push_control(&mut self.out, &Message::ClearGrant(grant));
+        self.flush()?;
+        let data = wait()?;
+        let control = std::mem::replace(&mut self.channel, Box::new(NoChannel));
+        self.channel = control.into_clear_holder(data).map_err(lost)?;
+        Ok(())
+    }
+
+    fn object(&self, handle: u32) -> Result<Arc<dyn Held>> {
+        let found = self.objects.iter().find(|(known, _)| *known == handle);
+        found
+            .map(|(_, held)| held.clone())
+            .ok_or_else(|| Error::new(ErrorKind::Protocol, "object is not open"))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if !self.out.is_empty() {
+            let out = std::mem::take(&mut self.out);
+            self.channel.write_all(&out).map_err(lost)?;
+            self.out = out;
+            self.out.clear();
+        }
+        Ok(())
+    }
+
+    fn push_end(&mut self, request: u32) {
+        self.out.extend_from_slice(&FrameHead::new(FrameKind::End, 0, request).encode());
+    }
+
+    fn push_fault(&mut self, request: u32, error: &Error) {
+        let body = cbor::encode(&Fault::from_error(None, error));
+        self.out.extend_from_slice(&FrameHead::new(FrameKind::Fault, body.len(), request).encode());
+        self.out.extend_from_slice(&body);
+    }
+
+    /// Sends a request's parents, bytes and end. What goes wrong with the object becomes a fault of the request;
+    /// only a broken connection ends the session.
+    fn answer(&mut self, job: &Job) -> Result<()> {
+        let held = self.object(job.handle)?;
+        match self.send(job, &*held) {
+            Ok(()) => self.push_end(job.request),
+            Err(Failure::Object(error)) => self.push_fault(job.request, &error),
+            Err(Failure::Connection(error)) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, job: &Job, held: &dyn Held) -> Result<(), Failure> {
+        let geometry = held.geometry();
+        let mut expected = Vec::new();
+        if let Some(pairs) = held.pairs() {
+            let parents =
+                encode_parents(geometry, job.groups, job.known_depth, pairs).map_err(Failure::Object)?;
+            if !parents.is_empty() {
+                let head = FrameHead::new(FrameKind::Parents, parents.len(), job.request);
+                self.out.extend_from_slice(&head.encode());
+                self.out.extend_from_slice(&parents);
+            }
+            if job.recheck || held.standing() != Standing::Trusted {
+                expected = leaf_values(held, job.groups, pairs).map_err(Failure::Object)?;
+            }
+        }
+        let range = geometry.byte_range(job.groups);
+        let mut position = range.start;
+        let mut leaves = Vec::new();
+        // The empty object has one group and no bytes.
+        if range.is_empty() && held.pairs().is_none() {
+            held.record_unit(0, &[group_cv(geometry, 0, &[])]).map_err(Failure::Object)?;
+        }
+        while position < range.end {
+            self.listen().map_err(Failure::Connection)?;
+            if self.holder.is_cancelled(job.request) {
+                return Ok(());
+            }
+            if expected.is_empty() && held.pairs().is_some() && held.standing() != Standing::Trusted {
+                // It changed while we were sending: from here on nothing leaves unchecked.
+                let pairs = held.pairs().ok_or_else(|| Failure::Object(held.mismatch()))?;
+                expected = leaf_values(held, job.groups, pairs).map_err(Failure::Object)?;
+            }
+            let before = position;
+            position = self.send_chunk(job, held, position, range.end, &expected, &mut leaves)?;
+            held.sent(position - before);
+        }
+        Ok(())
+    }
+
+    /// Sends the next bytes from `position`, which is the start of a group; returns where the next chunk begins.
+    fn send_chunk(
+        &mut self,
+        job: &Job,
+        held: &dyn Held,
+        position: u64,
+        end: u64,
+        expected: &[Cv],
+        leaves: &mut Vec<Cv>,
+    ) -> Result<u64, Failure> {
+        let geometry = held.geometry();
+        let extent = held.extent_at(position, end).map_err(Failure::Object)?;
+        let whole_groups_end =
+            if extent.range.end >= end { end } else { extent.range.end - extent.range.end % GROUP_BYTES };
+        let hashing = held.pairs().is_none() || !expected.is_empty();
+        if whole_groups_end <= position {
+            return self.send_mixed_group(job, held, position, end, expected, leaves);
+        }
+        if extent.is_hole {
+            // A run of hole, at most a unit at a time where its hash is needed.
+            let stop = if hashing {
+                whole_groups_end.min(position + UNIT_GROUPS * GROUP_BYTES)
+            } else {
+                whole_groups_end
+            };
+            let mut at = position;
+            while hashing && at < stop {
+                let group = at / GROUP_BYTES;
+                let len = geometry.group_bytes(group);
+                self.note(job, held, group, &ZERO_GROUP[..len], expected, leaves)?;
+                at += len as u64;
+            }
+            let mut frame = FrameHead::new(FrameKind::Hole, 8, job.request).encode().to_vec();
+            frame.extend_from_slice(&(stop - position).to_be_bytes());
+            self.out.extend_from_slice(&frame);
+            self.flush().map_err(Failure::Connection)?;
+            return Ok(stop);
+        }
+        if !hashing && let Some(file) = held.raw_file() {
+            let stop = whole_groups_end.min(position + DATA_FRAME_BYTES_MAX as u64);
+            let len = (stop - position) as usize;
+            if self.channel.can_send_file() {
+                self.out.extend_from_slice(&FrameHead::new(FrameKind::Data, len, job.request).encode());
+                self.flush().map_err(Failure::Connection)?;
+                self.channel
+                    .send_file(file, position, len)
+                    .map_err(|error| Failure::Connection(lost(error)))?;
+                return Ok(stop);
+            }
+        }
+        let stop = whole_groups_end.min(position + CHUNK_BYTES);
+        let len = (stop - position) as usize;
+        let mut chunk = std::mem::take(&mut self.chunk);
+        let result =
+            self.send_data(job, held, position, &mut chunk[..FRAME_HEAD_BYTES + len], expected, leaves);
+        self.chunk = chunk;
+        result.map(|()| stop)
+    }
+
+    fn send_data(
+        &mut self,
+        job: &Job,
+        held: &dyn Held,
+        position: u64,
+        frame: &mut [u8],
+        expected: &[Cv],
+        leaves: &mut Vec<Cv>,
+    ) -> Result<(), Failure> {
+        let len = frame.len() - FRAME_HEAD_BYTES;
+        frame[..FRAME_HEAD_BYTES]
+            .copy_from_slice(&FrameHead::new(FrameKind::Data, len, job.request).encode());
+        held.read_at(position, &mut frame[FRAME_HEAD_BYTES..]).map_err(Failure::Object)?;
+        if held.pairs().is_none() || !expected.is_empty() {
+            for (index, bytes) in frame[FRAME_HEAD_BYTES..].chunks(GROUP_BYTES as usize).enumerate() {
+                self.note(job, held, position / GROUP_BYTES + index as u64, bytes, expected, leaves)?;
+            }
+        } else if held.standing() != Standing::Trusted {
+            // It changed between the check and the read: these bytes may be new ones. Check before they leave.
+            let pairs = held.pairs().ok_or_else(|| Failure::Object(held.mismatch()))?;
+            let values = leaf_values(held, job.groups, pairs).map_err(Failure::Object)?;
+            for (index, bytes) in frame[FRAME_HEAD_BYTES..].chunks(GROUP_BYTES as usize).enumerate() {
+                self.note(job, held, position / GROUP_BYTES + index as u64, bytes, &values, leaves)?;
+            }
+        }
+        self.flush().map_err(Failure::Connection)?;
+        self.channel.write_all(frame).map_err(|error| Failure::Connection(lost(error)))
+    }
+
+    /// A group that is partly hole: read whole, sent piece by piece.
+    fn send_mixed_group(
+        &mut self,
+        job: &Job,
+        held: &dyn Held,
+        position: u64,
+        end: u64,
+        expected: &[Cv],
+        leaves: &mut Vec<Cv>,
+    ) -> Result<u64, Failure> {
+        let group = position / GROUP_BYTES;
+        let stop = end.min(position + GROUP_BYTES);
+        let mut bytes = vec![0; (stop - position) as usize];
+        held.read_at(position, &mut bytes).map_err(Failure::Object)?;
+        if held.pairs().is_none() || !expected.is_empty() {
+            self.note(job, held, group, &bytes, expected, leaves)?;
+        }
+        let mut at = position;
+        while at < stop {
+            let extent = held.extent_at(at, stop).map_err(Failure::Object)?;
+            let piece_end = extent.range.end.clamp(at + 1, stop);
+            let piece = &bytes[(at - position) as usize..(piece_end - position) as usize];
+            // A hole that has been filled meanwhile is data: what was read and checked is what is sent.
+            if extent.is_hole && piece.iter().all(|byte| *byte == 0) {
+                self.out.extend_from_slice(&FrameHead::new(FrameKind::Hole, 8, job.request).encode());
+                self.out.extend_from_slice(&(piece.len() as u64).to_be_bytes());
+            } else {
+                self.out
+                    .extend_from_slice(&FrameHead::new(FrameKind::Data, piece.len(), job.request).encode());
+                self.out.extend_from_slice(piece);
+            }
+            at = piece_end;
+        }
+        self.flush().map_err(Failure::Connection)?;
+        Ok(stop)
+    }
+
+    /// Hashes one group: checks it against the outboard, or keeps its value for the root of a vouched object.
+    fn note(
+        &self,
+        job: &Job,
+        held: &dyn Held,
+        group: u64,
+        bytes: &[u8],
+        expected: &[Cv],
+        leaves: &mut Vec<Cv>,
+    ) -> Result<(), Failure> {
+        let geometry = held.geometry();
+        let cv = group_cv(geometry, group, bytes);
+        if held.pairs().is_some() {
+            let at = (group - job.groups.start) as usize;
+            return match expected.get(at) {
+                Some(expected) if *expected == cv => Ok(()),
+                _ => Err(Failure::Object(held.mismatch())),
+            };
+        }
+        leaves.push(cv);
+        let unit = group / UNIT_GROUPS;
+        if leaves.len() as u64 == geometry.unit(unit).groups {
+            held.record_unit(unit, leaves).map_err(Failure::Object)?;
+            leaves.clear();
+        }
+        Ok(())
+    }
+}
+
+enum Failure {
+    /// The object cannot be read or is no longer itself.
+    Object(Error),
+    /// The channel broke.
+    Connection(Error),
+}
+
+/// The values that the groups of `node` must have, from the outboard.
+fn leaf_values(held: &dyn Held, node: Subtree, pairs: &dyn PairStore) -> Result<Vec<Cv>> {
+    let geometry = held.geometry();
+    let mut leaves = Vec::with_capacity(node.groups as usize);
+    for group in node.start..node.end() {
+        let path = geometry.path(Subtree { start: group, groups: 1 });
+        match path.len().checked_sub(2).map(|index| path[index]) {
+            None => leaves.extend(held.oid().map(|oid| *oid.as_bytes())),
+            Some(parent) => {
+                let mut pair = [0; 64];
+                pairs.read_pairs(parent.pair_index(), &mut pair)?;
+                let half = if parent.start == group { &pair[..32] } else { &pair[32..] };
+                let mut cv = [0; 32];
+                cv.copy_from_slice(half);
+                leaves.push(cv);
+            }
+        }
+    }
+    Ok(leaves)
+}
+
+/// Stands in while a channel changes its nature.
+struct NoChannel;
+
+impl Channel for NoChannel {
+    fn try_read(&mut self, _: &mut [u8]) -> io::Result<Option<usize>> {
+        Err(io::ErrorKind::NotConnected.into())
+    }
+    fn write_all(&mut self, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::NotConnected.into())
+    }
+    fn wait(&mut self, _: Option<&Wake>, _: Duration) -> io::Result<()> {
+        Err(io::ErrorKind::NotConnected.into())
+    }
+    fn security(&self) -> Option<Security> {
+        None
+    }
+}
+
+fn lost(error: io::Error) -> Error {
+    Error::io("connection lost", error)
+}

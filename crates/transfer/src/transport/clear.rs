@@ -1,0 +1,100 @@
+//! Clear-text data: requests over TLS, answers over a plain TCP connection beside it (design decision 5).
+//!
+//! Only for proven objects: whoever alters the plain bytes is noticed by the hash tree, and nothing that grants a
+//! right travels in clear.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use super::tls::{configure, tcp_read, tcp_write_all};
+use super::{Channel, Security, TlsChannel, Wake, wait_readable, wait_writable};
+
+/// First bytes of a clear-text data connection; no TLS record begins like this. 16 bytes of token follow.
+pub const CLEAR_PREAMBLE: &[u8; 8] = b"DRAYCLR1";
+
+/// A TLS connection for requests and control, and a plain one for the frames of answers.
+#[derive(Debug)]
+pub struct ClearChannel {
+    control: TlsChannel,
+    data: TcpStream,
+    role: Role,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    /// Writes frames of answers in clear, reads control from TLS.
+    Holder,
+    /// The other way round.
+    Receiver,
+}
+
+impl ClearChannel {
+    /// The receiver's end; `data` has said its preamble.
+    pub fn receiver(control: TlsChannel, data: TcpStream) -> io::Result<ClearChannel> {
+        configure(&data)?;
+        Ok(ClearChannel { control, data, role: Role::Receiver })
+    }
+
+    /// The holder's end.
+    pub fn holder(control: TlsChannel, data: TcpStream) -> io::Result<ClearChannel> {
+        configure(&data)?;
+        Ok(ClearChannel { control, data, role: Role::Holder })
+    }
+}
+
+impl Channel for ClearChannel {
+    fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        match self.role {
+            Role::Holder => self.control.try_read(out),
+            Role::Receiver => tcp_read(&self.data, out),
+        }
+    }
+
+    fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
+        match self.role {
+            Role::Holder => tcp_write_all(&self.data, data),
+            Role::Receiver => self.control.write_all(data),
+        }
+    }
+
+    fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        match self.role {
+            Role::Holder => self.control.wait(wake, timeout),
+            Role::Receiver => wait_readable(self.data.as_fd(), wake, timeout),
+        }
+    }
+
+    fn security(&self) -> Option<Security> {
+        self.control.security()
+    }
+
+    fn send_file(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<bool> {
+        if self.role == Role::Receiver {
+            return Ok(false);
+        }
+        let mut position = offset;
+        let end = offset + len as u64;
+        while position < end {
+            let left = usize::try_from(end - position).unwrap_or(usize::MAX);
+            match rustix::fs::sendfile(&self.data, file, Some(&mut position), left) {
+                Ok(0) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "file became shorter while it was sent",
+                    ));
+                }
+                Ok(_) => {}
+                Err(rustix::io::Errno::AGAIN) => wait_writable(self.data.as_fd())?,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn can_send_file(&self) -> bool {
+        self.role == Role::Holder
+    }
+}

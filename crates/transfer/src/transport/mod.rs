@@ -1,0 +1,137 @@
+//! Channels: byte streams between two nodes, over TCP + TLS, plain TCP or pipes.
+//!
+//! Descriptors are non-blocking; a thread that has nothing to do waits in `poll` for its channel and for its wake
+//! event, so that new requests leave at once even while an answer is awaited.
+
+mod clear;
+mod pipe;
+mod tls;
+mod wake;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use dray_core::NodeId;
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::message::Message;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+pub use clear::{CLEAR_PREAMBLE, ClearChannel};
+pub use pipe::PipeChannel;
+pub use tls::{NodeKey, TlsChannel, TlsConfig, connect_tcp, read_exact_by};
+pub use wake::Wake;
+
+/// A reliable, ordered byte stream in both directions.
+pub trait Channel: Send {
+    /// Reads what is there: `None` if nothing is, `Some(0)` at the end of the stream.
+    fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>>;
+    /// Writes everything, waiting for room as long as the peer lives.
+    fn write_all(&mut self, data: &[u8]) -> io::Result<()>;
+    /// Waits until something can be read, `wake` is signalled or `timeout` has passed.
+    fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()>;
+    /// The authenticated peer, and keying material only this connection has; `None` if something else (ssh)
+    /// authenticated it.
+    fn security(&self) -> Option<Security>;
+    /// Sends bytes `offset..offset + len` of `file` without copying them through this process, if the channel can.
+    fn send_file(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<bool> {
+        let _ = (file, offset, len);
+        Ok(false)
+    }
+    /// True if [`Channel::send_file`] works.
+    fn can_send_file(&self) -> bool {
+        false
+    }
+    /// The same connection with answers over `data` in clear; only TLS channels can.
+    fn into_clear_holder(self: Box<Self>, data: std::net::TcpStream) -> io::Result<Box<dyn Channel>> {
+        drop(data);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// What TLS proved about a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Security {
+    /// The peer's key.
+    pub peer: NodeId,
+    /// See [`dray_core::rights::ProofContext::exporter`].
+    pub exporter: [u8; 32],
+}
+
+/// Waits for `fds`; a signal counts as a timeout.
+pub(crate) fn poll_fds(fds: &mut [PollFd<'_>], timeout: Duration) -> io::Result<()> {
+    let timeout = Timespec::try_from(timeout).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    match poll(fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits until `fd` is readable or `wake` is signalled.
+pub(crate) fn wait_readable(fd: BorrowedFd<'_>, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+    match wake {
+        None => poll_fds(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], timeout),
+        Some(wake) => {
+            let mut fds = [
+                PollFd::from_borrowed_fd(fd, PollFlags::IN),
+                PollFd::from_borrowed_fd(wake.fd(), PollFlags::IN),
+            ];
+            poll_fds(&mut fds, timeout)?;
+            wake.clear();
+            Ok(())
+        }
+    }
+}
+
+/// Waits until `fd` takes more bytes.
+pub(crate) fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
+    poll_fds(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Duration::from_secs(1))
+}
+
+/// Appends a control frame to `out`.
+pub fn push_control(out: &mut Vec<u8>, message: &Message) {
+    let body = message.to_bytes();
+    out.extend_from_slice(&FrameHead::new(FrameKind::Control, body.len(), 0).encode());
+    out.extend_from_slice(&body);
+}
+
+/// Collects control frames from a channel without blocking, for the side that mostly sends.
+#[derive(Debug, Default)]
+pub(crate) struct ControlReader {
+    bytes: Vec<u8>,
+    ended: bool,
+}
+
+impl ControlReader {
+    /// Bytes kept of frames that are not complete; one largest control frame and a read.
+    const CAPACITY: usize = dray_core::limits::CONTROL_FRAME_BYTES_MAX + 16 * 1024;
+
+    /// Reads what the channel has. `Ok(false)` at the end of the stream.
+    pub(crate) fn fill(&mut self, channel: &mut dyn Channel) -> io::Result<bool> {
+        let mut chunk = [0; 4096];
+        while !self.ended && self.bytes.len() < Self::CAPACITY {
+            match channel.try_read(&mut chunk)? {
+                None => break,
+                Some(0) => self.ended = true,
+                Some(n) => self.bytes.extend_from_slice(&chunk[..n]),
+            }
+        }
+        Ok(!self.ended)
+    }
+
+    /// The next complete frame, if there is one. The head has been checked by `check`.
+    pub(crate) fn next(
+        &mut self,
+        check: &dyn Fn(FrameHead) -> dray_core::Result<()>,
+    ) -> dray_core::Result<Option<Vec<u8>>> {
+        let Some((head, rest)) = self.bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else { return Ok(None) };
+        let head = FrameHead::decode(*head)?;
+        check(head)?;
+        if rest.len() < head.body_bytes {
+            return Ok(None);
+        }
+        let body = rest[..head.body_bytes].to_vec();
+        self.bytes.drain(..FRAME_HEAD_BYTES + head.body_bytes);
+        Ok(Some(body))
+    }
+}

@@ -1,0 +1,489 @@
+//! TLS 1.3 over TCP with raw ed25519 public keys (RFC 7250): no certificates, no authorities; the key is the node.
+
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dray_core::rights::EXPORTER_LABEL;
+use dray_core::{Error, ErrorKind, NodeId, Result};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{CipherSuite, DigitallySignedStruct, DistinguishedName, SignatureScheme};
+
+use super::{Channel, Security, Wake, poll_fds, wait_readable, wait_writable};
+
+/// PKCS#8 v1 header of an ed25519 private key (RFC 8410 §7); the 32 bytes of the seed follow.
+const PKCS8_PREFIX: [u8; 16] =
+    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+
+/// Bytes read from a socket at a time: several TLS records, fewer system calls.
+const READ_AHEAD_BYTES: usize = 256 * 1024;
+/// Plaintext taken into the TLS state before it is written out.
+const WRITE_BUFFER_BYTES: usize = 1024 * 1024;
+
+/// A node's private key.
+#[derive(Clone)]
+pub struct NodeKey {
+    certified: Arc<CertifiedKey>,
+    provider: Arc<CryptoProvider>,
+    id: NodeId,
+}
+
+impl std::fmt::Debug for NodeKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NodeKey({:?})", self.id)
+    }
+}
+
+impl NodeKey {
+    /// The key whose 32-byte seed (RFC 8032 §5.1.5) is `seed`.
+    pub fn from_seed(seed: &[u8; 32]) -> Result<NodeKey> {
+        let unusable = |cause: rustls::Error| {
+            Error::new(ErrorKind::Internal, "cannot use the node key").caused_by(cause)
+        };
+        let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+        // AES-128-GCM is the fastest where the CPU has AES; ChaCha20 remains for those that have not.
+        provider.cipher_suites.retain(|suite| {
+            matches!(
+                suite.suite(),
+                CipherSuite::TLS13_AES_128_GCM_SHA256 | CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+            )
+        });
+        provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
+        let mut pkcs8 = PKCS8_PREFIX.to_vec();
+        pkcs8.extend_from_slice(seed);
+        let key =
+            provider.key_provider.load_private_key(PrivateKeyDer::Pkcs8(pkcs8.into())).map_err(unusable)?;
+        let spki =
+            key.public_key().ok_or_else(|| Error::new(ErrorKind::Internal, "node key has no public half"))?;
+        let id = NodeId::from_spki(spki.as_ref())
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "node key is not an ed25519 key"))?;
+        let certified = CertifiedKey::new(vec![CertificateDer::from(spki.as_ref().to_vec())], key);
+        Ok(NodeKey { certified: Arc::new(certified), provider: Arc::new(provider), id })
+    }
+
+    /// The public half.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+}
+
+/// Both TLS roles of one node.
+#[derive(Clone, Debug)]
+pub struct TlsConfig {
+    key: NodeKey,
+    server: Arc<rustls::ServerConfig>,
+}
+
+impl TlsConfig {
+    /// Configuration for `key`.
+    pub fn new(key: NodeKey) -> Result<TlsConfig> {
+        let unusable =
+            |cause: rustls::Error| Error::new(ErrorKind::Internal, "cannot configure TLS").caused_by(cause);
+        let resolver =
+            Arc::new(rustls::server::AlwaysResolvesServerRawPublicKeys::new(key.certified.clone()));
+        let mut server = rustls::ServerConfig::builder_with_provider(key.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .with_client_cert_verifier(Arc::new(AnyNode(key.provider.clone())))
+            .with_cert_resolver(resolver);
+        server.send_tls13_tickets = 0;
+        Ok(TlsConfig { key, server: Arc::new(server) })
+    }
+
+    /// This node.
+    pub fn node(&self) -> NodeId {
+        self.key.id
+    }
+
+    /// Opens TLS as the side that dialled; the peer must prove that it is `expected`.
+    pub fn connect(&self, socket: TcpStream, expected: NodeId, deadline: Instant) -> Result<TlsChannel> {
+        let unusable =
+            |cause: rustls::Error| Error::new(ErrorKind::Internal, "cannot configure TLS").caused_by(cause);
+        let resolver =
+            Arc::new(rustls::client::AlwaysResolvesClientRawPublicKeys::new(self.key.certified.clone()));
+        let mut config = rustls::ClientConfig::builder_with_provider(self.key.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(PinnedNode(expected, self.key.provider.clone())))
+            .with_client_cert_resolver(resolver);
+        config.resumption = rustls::client::Resumption::disabled();
+        config.enable_sni = false;
+        // The name is not sent and not used: the pinned key is the peer's whole identity.
+        let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
+        let connection = rustls::ClientConnection::new(Arc::new(config), name).map_err(unusable)?;
+        TlsChannel::handshake(connection.into(), socket, deadline)
+    }
+
+    /// Opens TLS as the side that was dialled, by any node.
+    pub fn accept(&self, socket: TcpStream, deadline: Instant) -> Result<TlsChannel> {
+        let connection = rustls::ServerConnection::new(self.server.clone())
+            .map_err(|cause| Error::new(ErrorKind::Internal, "cannot configure TLS").caused_by(cause))?;
+        TlsChannel::handshake(connection.into(), socket, deadline)
+    }
+}
+
+/// A TLS connection whose handshake is complete.
+#[derive(Debug)]
+pub struct TlsChannel {
+    connection: rustls::Connection,
+    socket: TcpStream,
+    ahead: ReadAhead,
+    security: Security,
+}
+
+/// Ciphertext read from the socket and not yet given to TLS.
+#[derive(Debug)]
+struct ReadAhead {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Read for ReadAhead {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let take = out.len().min(self.end - self.start);
+        out[..take].copy_from_slice(&self.bytes[self.start..self.start + take]);
+        self.start += take;
+        Ok(take)
+    }
+}
+
+impl TlsChannel {
+    fn handshake(
+        mut connection: rustls::Connection,
+        socket: TcpStream,
+        deadline: Instant,
+    ) -> Result<TlsChannel> {
+        let failed = |cause: io::Error| {
+            let kind = if cause.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) {
+                ErrorKind::Refused
+            } else {
+                Error::io("", io::Error::from(cause.kind())).kind()
+            };
+            Error::new(kind, "TLS handshake failed").caused_by(cause)
+        };
+        configure(&socket).map_err(failed)?;
+        connection.set_buffer_limit(Some(WRITE_BUFFER_BYTES));
+        while connection.is_handshaking() || connection.wants_write() {
+            if Instant::now() >= deadline {
+                return Err(Error::new(ErrorKind::TimedOut, "TLS handshake took too long"));
+            }
+            let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(1));
+            if connection.wants_write() {
+                match connection.write_tls(&mut &socket) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        wait_writable(socket.as_fd()).map_err(failed)?;
+                    }
+                    Err(error) => return Err(failed(error)),
+                }
+            } else {
+                match connection.read_tls(&mut &socket) {
+                    Ok(0) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
+                    Ok(_) => {
+                        if let Err(error) = connection.process_new_packets() {
+                            // Tell the peer why before giving up.
+                            let _ = connection.write_tls(&mut &socket);
+                            return Err(failed(io::Error::new(io::ErrorKind::InvalidData, error)));
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        wait_readable(socket.as_fd(), None, left).map_err(failed)?;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+        }
+        let refused = || Error::new(ErrorKind::Refused, "peer showed no node key");
+        let peer = connection.peer_certificates().and_then(|keys| keys.first()).ok_or_else(refused)?;
+        let peer = NodeId::from_spki(peer.as_ref()).ok_or_else(refused)?;
+        let exporter = match &connection {
+            rustls::Connection::Client(client) => {
+                client.export_keying_material([0; 32], EXPORTER_LABEL, None)
+            }
+            rustls::Connection::Server(server) => {
+                server.export_keying_material([0; 32], EXPORTER_LABEL, None)
+            }
+        };
+        let exporter = exporter.map_err(|cause| {
+            Error::new(ErrorKind::Internal, "TLS exports no keying material").caused_by(cause)
+        })?;
+        let ahead = ReadAhead { bytes: vec![0; READ_AHEAD_BYTES], start: 0, end: 0 };
+        Ok(TlsChannel { connection, socket, ahead, security: Security { peer, exporter } })
+    }
+
+    /// The address this side has in the connection.
+    pub fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// The address of the peer.
+    pub fn peer_addr(&self) -> io::Result<std::net::SocketAddr> {
+        self.socket.peer_addr()
+    }
+
+    /// Gives buffered ciphertext to TLS; true if plaintext may be there now.
+    fn digest(&mut self) -> io::Result<bool> {
+        if self.ahead.start == self.ahead.end {
+            return Ok(false);
+        }
+        let taken = self.connection.read_tls(&mut self.ahead)?;
+        self.connection
+            .process_new_packets()
+            .map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error))?;
+        Ok(taken > 0)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(&mut &self.socket) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    wait_writable(self.socket.as_fd())?
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Channel for TlsChannel {
+    fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match self.connection.reader().read(out) {
+                Ok(n) => return Ok(Some(n)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // The peer closed without saying so; the frames tell whether anything is missing.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(Some(0)),
+                Err(error) => return Err(error),
+            }
+            if self.digest()? {
+                continue;
+            }
+            match tcp_read(&self.socket, &mut self.ahead.bytes)? {
+                None => return Ok(None),
+                Some(0) => {
+                    return Ok(Some(0));
+                }
+                Some(n) => {
+                    self.ahead.start = 0;
+                    self.ahead.end = n;
+                }
+            }
+        }
+    }
+
+    fn write_all(&mut self, mut data: &[u8]) -> io::Result<()> {
+        use io::Write;
+        while !data.is_empty() {
+            let taken = self.connection.writer().write(data)?;
+            data = &data[taken..];
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        wait_readable(self.socket.as_fd(), wake, timeout)
+    }
+
+    fn security(&self) -> Option<Security> {
+        Some(self.security)
+    }
+
+    fn into_clear_holder(self: Box<Self>, data: TcpStream) -> io::Result<Box<dyn Channel>> {
+        Ok(Box::new(super::ClearChannel::holder(*self, data)?))
+    }
+}
+
+impl Drop for TlsChannel {
+    fn drop(&mut self) {
+        self.connection.send_close_notify();
+        let _ = self.connection.write_tls(&mut &self.socket);
+    }
+}
+
+/// Non-blocking, no delay, and dead peers are noticed within about 30 s even when nothing is sent.
+pub(super) fn configure(socket: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    socket.set_nodelay(true)?;
+    socket.set_nonblocking(true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(10))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
+    sockopt::set_tcp_keepcnt(socket, 3)?;
+    Ok(())
+}
+
+/// Reads what is there; `None` if nothing is.
+pub(super) fn tcp_read(mut socket: &TcpStream, out: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match socket.read(out) {
+            Ok(n) => return Ok(Some(n)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Writes everything, waiting for room.
+pub(super) fn tcp_write_all(mut socket: &TcpStream, mut data: &[u8]) -> io::Result<()> {
+    use io::Write;
+    while !data.is_empty() {
+        match socket.write(data) {
+            Ok(n) => data = &data[n..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_writable(socket.as_fd())?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Connects to one address within `timeout`.
+pub fn connect_tcp(address: std::net::SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    TcpStream::connect_timeout(&address, timeout)
+}
+
+/// Accepts exactly one key.
+#[derive(Debug)]
+struct PinnedNode(NodeId, Arc<CryptoProvider>);
+
+impl ServerCertVerifier for PinnedNode {
+    fn verify_server_cert(
+        &self,
+        key: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if NodeId::from_spki(key.as_ref()) == Some(self.0) {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(rustls::Error::General("another node answers at this address".into()))
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_raw_key(&self.1, message, key, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+/// Accepts any ed25519 key: who may have what is decided by the proof of a secret, not by the handshake.
+#[derive(Debug)]
+struct AnyNode(Arc<CryptoProvider>);
+
+impl ClientCertVerifier for AnyNode {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        key: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        match NodeId::from_spki(key.as_ref()) {
+            Some(_) => Ok(ClientCertVerified::assertion()),
+            None => Err(rustls::Error::General("peer's key is not an ed25519 key".into())),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_raw_key(&self.0, message, key, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+fn verify_raw_key(
+    provider: &CryptoProvider,
+    message: &[u8],
+    key: &CertificateDer<'_>,
+    signature: &DigitallySignedStruct,
+) -> Result<HandshakeSignatureValid, rustls::Error> {
+    let spki = SubjectPublicKeyInfoDer::from(key.as_ref());
+    verify_tls13_signature_with_raw_key(
+        message,
+        &spki,
+        signature,
+        &provider.signature_verification_algorithms,
+    )
+}
+
+/// Reads exactly `out` from a socket that is not TLS (yet), within `deadline`.
+pub fn read_exact_by(socket: &TcpStream, out: &mut [u8], deadline: Instant) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < out.len() {
+        match tcp_read(socket, &mut out[filled..])? {
+            Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(n) => filled += n,
+            None => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                poll_fds(
+                    &mut [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)],
+                    left.min(Duration::from_secs(1)),
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
