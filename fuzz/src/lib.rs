@@ -15,7 +15,10 @@ pub mod rng;
 pub mod runner;
 pub mod targets;
 
-use targets::{cbor, frames, geometry, hint, message, oid, proof, range_set, recover, ticket};
+use targets::{
+    cbor, frames, geometry, hint, message, oid, proof, range_set, recover, session_holder, session_pair,
+    session_receiver, ticket,
+};
 
 /// A named input, written to `fuzz/corpus/<target>/<name>`.
 pub type Seed = (String, Vec<u8>);
@@ -65,6 +68,9 @@ pub const TARGETS: &[Target] = &[
     target("proof", proof::target, proof::seeds, Shape::Choices),
     target("range-set", range_set::target, range_set::seeds, Shape::Choices),
     target("recover", recover::target, recover::seeds, Shape::Choices),
+    target("session-holder", session_holder::target, session_holder::seeds, Shape::Choices),
+    target("session-pair", session_pair::target, session_pair::seeds, Shape::Choices),
+    target("session-receiver", session_receiver::target, session_receiver::seeds, Shape::Choices),
     target("ticket-body", ticket::body_target, ticket::body_seeds, Shape::Cbor { skip: 0 }),
     target("ticket-text", ticket::text_target, ticket::text_seeds, Shape::Text(ticket::WORDS)),
 ];

@@ -41,7 +41,7 @@ fn number(input: &mut Input<'_>) -> u64 {
 
 /// BLAKE3 §2.1 put another way: the complete subtrees are the aligned powers of two, and the others lie on the right
 /// edge, where each is what the one above leaves after its largest smaller power of two.
-fn is_subtree(total: u64, start: u64, groups: u64) -> bool {
+pub(super) fn is_subtree(total: u64, start: u64, groups: u64) -> bool {
     let Some(end) = start.checked_add(groups).filter(|end| groups > 0 && *end <= total) else { return false };
     if groups.is_power_of_two() && start.is_multiple_of(groups) {
         return true;

@@ -9,6 +9,9 @@ pub mod oid;
 pub mod proof;
 pub mod range_set;
 pub mod recover;
+pub mod session_holder;
+pub mod session_pair;
+pub mod session_receiver;
 pub mod ticket;
 
 mod object;
