@@ -157,6 +157,7 @@ impl Node {
             offer,
             preserve: options.preserve,
             fsync: options.fsync,
+            is_other_host: true,
             seen_as: Vec::new(),
             // The far end said where it listens; ssh may know it under a name that only ssh resolves.
             sees: None,

@@ -45,6 +45,8 @@ pub(super) struct Incoming {
     pub(super) preserve: bool,
     /// Make data and name durable.
     pub(super) fsync: bool,
+    /// There is a network between the two ends, so a direct connection is worth trying.
+    pub(super) is_other_host: bool,
     /// Addresses under which the other side sees us.
     pub(super) seen_as: Vec<IpAddr>,
     /// Address under which we see the other side.
@@ -163,7 +165,7 @@ impl Node {
         transfer.add_source(SSH, ssh.clone());
         let mut door = None;
         if geometry.size_bytes() >= DIRECT_FROM_BYTES
-            && !(incoming.seen_as.is_empty() && incoming.sees.is_none())
+            && incoming.is_other_host
             // Without a listening socket, ssh carries everything.
             && let Ok(opened) = Door::open(self, &incoming.seen_as)
         {

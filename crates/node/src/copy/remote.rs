@@ -92,6 +92,7 @@ impl Node {
             offer,
             preserve: copy.preserve,
             fsync: copy.fsync,
+            is_other_host: sees.is_some(),
             seen_as: seen_as.into_iter().collect(),
             sees,
         };
