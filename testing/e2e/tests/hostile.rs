@@ -25,6 +25,8 @@ use dray_e2e::{Host, Lab, Outcome};
 
 /// What refusing a hostile input may take.
 const PEAK_BYTES_MAX: u64 = 64 * MIB;
+/// Every command ends within 30 s of the last progress.
+const HOSTILE_LIMIT: Duration = Duration::from_secs(35);
 
 /// Panics unless the outcome has one of the documented `codes`, one clear error and bounded memory.
 #[track_caller]
@@ -352,9 +354,15 @@ fn a_hostile_far_end() {
         fs::write(&script, text).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         let far_end = || [OsStr::new("--remote-dray").to_owned(), script.clone().into_os_string()];
-        let down = actions::copy_from(remote, local, Path::new("/x"), &into).args(far_end()).run();
+        let down = actions::copy_from(remote, local, Path::new("/x"), &into)
+            .args(far_end())
+            .time_limit(HOSTILE_LIMIT)
+            .run();
         assert_handled(&down, &codes, &format!("down: {case}"));
-        let up = actions::copy_to(local, remote, &source, Path::new("/x")).args(far_end()).run();
+        let up = actions::copy_to(local, remote, &source, Path::new("/x"))
+            .args(far_end())
+            .time_limit(HOSTILE_LIMIT)
+            .run();
         assert_handled(&up, &codes, &format!("up: {case}"));
         let left = data::names(&into).len() - data::unfinished(&into).len();
         assert_eq!(left, 0, "{case}: {:?}", data::names(&into));
@@ -371,7 +379,7 @@ fn a_mute_far_end() {
     fs::write(&script, "#!/bin/sh\nexec cat >/dev/null\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let copy = actions::copy_from(remote, local, Path::new("/x"), &local.file("copy"));
-    let outcome = copy.arg("--remote-dray").arg(&script).run();
+    let outcome = copy.arg("--remote-dray").arg(&script).time_limit(HOSTILE_LIMIT).run();
     assert_handled(&outcome, &[5], "mute");
     assert!(outcome.elapsed < Duration::from_secs(30), "{outcome}");
 }
