@@ -54,7 +54,9 @@ impl Paths {
             Some(file) => file,
             None => match absolute("XDG_CONFIG_HOME") {
                 Some(dir) => dir.join("dray/config.toml"),
-                None => under_home(".config/dray/config.toml").unwrap_or_else(|_| data_dir.join("config.toml")),
+                None => {
+                    under_home(".config/dray/config.toml").unwrap_or_else(|_| data_dir.join("config.toml"))
+                }
             },
         };
         Ok(Paths { data_dir, config_file })
@@ -118,14 +120,19 @@ impl Config {
 fn read(path: &Path, must_exist: bool) -> Result<ConfigFile> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => return Ok(ConfigFile::default()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {
+            return Ok(ConfigFile::default());
+        }
         Err(error) => {
             let message = Error::io(format!("read configuration {}", path.display()), error);
             return Err(Error::new(ErrorKind::Usage, message.to_string()).advise("mend or unset DRAY_CONFIG"));
         }
     };
     toml::from_str(&text).map_err(|error| {
-        Error::new(ErrorKind::Usage, format!("configuration {} is wrong: {}", path.display(), error.to_string().trim()))
+        Error::new(
+            ErrorKind::Usage,
+            format!("configuration {} is wrong: {}", path.display(), error.to_string().trim()),
+        )
     })
 }
 

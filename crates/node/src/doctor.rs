@@ -30,7 +30,11 @@ impl Node {
         let mut findings = Vec::new();
         let config = match Config::load() {
             Ok(config) => {
-                findings.push(Finding::new("configuration", true, config.paths.config_file.display().to_string()));
+                findings.push(Finding::new(
+                    "configuration",
+                    true,
+                    config.paths.config_file.display().to_string(),
+                ));
                 config
             }
             Err(error) => {
@@ -43,7 +47,9 @@ impl Node {
             Ok(node) => {
                 findings.push(Finding::new("identity", true, format!("node {}", node.id())));
                 findings.push(match Listener::bind(node.tls.clone(), node.config.port) {
-                    Ok(listener) => Finding::new("listening", true, format!("TCP port {}", listener.port().unwrap_or(0))),
+                    Ok(listener) => {
+                        Finding::new("listening", true, format!("TCP port {}", listener.port().unwrap_or(0)))
+                    }
                     Err(error) => Finding::new("listening", false, error.to_string()),
                 });
             }
@@ -51,8 +57,12 @@ impl Node {
         }
         findings.push(addresses());
         findings.push(match Command::new("ssh").arg("-V").output() {
-            Ok(output) => Finding::new("ssh", true, String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-            Err(error) => Finding::new("ssh", false, format!("cannot be run ({error}); `dray cp host:…` needs it")),
+            Ok(output) => {
+                Finding::new("ssh", true, String::from_utf8_lossy(&output.stderr).trim().to_owned())
+            }
+            Err(error) => {
+                Finding::new("ssh", false, format!("cannot be run ({error}); `dray cp host:…` needs it"))
+            }
         });
         findings.push(aes());
         findings
@@ -72,8 +82,12 @@ fn free_space(dir: &Path) -> Finding {
 
 fn addresses() -> Finding {
     let all = if_addrs::get_if_addrs().unwrap_or_default();
-    let usable: Vec<String> =
-        all.iter().map(if_addrs::Interface::ip).filter(|ip| !is_local(*ip)).map(|ip| ip.to_string()).collect();
+    let usable: Vec<String> = all
+        .iter()
+        .map(if_addrs::Interface::ip)
+        .filter(|ip| !is_local(*ip))
+        .map(|ip| ip.to_string())
+        .collect();
     if usable.is_empty() {
         Finding::new("addresses", false, "only loopback: tickets made here work here only, with --local")
     } else {
@@ -88,6 +102,7 @@ fn aes() -> Finding {
     let has = std::arch::is_aarch64_feature_detected!("aes");
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let has = false;
-    let detail = if has { "AES in hardware" } else { "no AES in hardware: encryption costs several times more" };
+    let detail =
+        if has { "AES in hardware" } else { "no AES in hardware: encryption costs several times more" };
     Finding::new("CPU", has, detail)
 }

@@ -95,12 +95,16 @@ impl Node {
                     .map_err(|error| Error::io(format!("write {}", path.display()), error))?;
                 self.stream(oid, geometry, config, &mut out, observer, stop)
             }
-            Output::Path(path) if path.is_dir() => self.deliver(oid, geometry, config, path, None, request, observer, stop),
+            Output::Path(path) if path.is_dir() => {
+                self.deliver(oid, geometry, config, path, None, request, observer, stop)
+            }
             Output::Path(path) => {
                 let (dir, name) = split(path)?;
                 self.deliver(oid, geometry, config, dir, Some(name), request, observer, stop)
             }
-            Output::Suggested => self.deliver(oid, geometry, config, Path::new("."), None, request, observer, stop),
+            Output::Suggested => {
+                self.deliver(oid, geometry, config, Path::new("."), None, request, observer, stop)
+            }
         }
     }
 
@@ -118,7 +122,11 @@ impl Node {
                 let hint = &hints[index];
                 match (&hint.uri, hint.node) {
                     (HintUri::Dray { host, port }, Some(node)) => {
-                        let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+                        let address = if host.contains(':') {
+                            format!("[{host}]:{port}")
+                        } else {
+                            format!("{host}:{port}")
+                        };
                         targets.push(Target { address, node, priority: hint.priority, allow_local });
                     }
                     (HintUri::Dray { .. }, None) => skipped.push(format!("{} names no node", hint.uri)),
@@ -150,8 +158,12 @@ impl Node {
         let object = ObjectName::Oid(oid);
         // Until the sender has suggested a name, the temporary file carries the object's.
         let working = name.map_or_else(|| OsString::from(&oid.hex()[..16]), OsStr::to_owned);
-        let delivery =
-            Arc::new(Delivery::open(&dir.join(&working), object, geometry.size_bytes(), DeliveryOptions::default())?);
+        let delivery = Arc::new(Delivery::open(
+            &dir.join(&working),
+            object,
+            geometry.size_bytes(),
+            DeliveryOptions::default(),
+        )?);
         let pairs: Arc<dyn PairStore> = delivery.clone();
         let verifier = Verifier::new(geometry, oid, pairs)?;
         let marked = delivery.marked_units();
@@ -254,7 +266,8 @@ impl Node {
                     None => {}
                 }
             }
-            let waited = waiting.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")));
+            let waited =
+                waiting.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")));
             written.and(waited)
         });
         let result = result.and_then(|()| out.flush().map_err(failed));
@@ -293,14 +306,20 @@ pub(crate) fn report(transfer: &Transfer, observer: &dyn Observer) {
         .filter(|stats| stats.delivered_bytes > 0)
         .map(|stats| SourceShare { label: stats.label, bytes: stats.delivered_bytes })
         .collect();
-    observer.event(Event::Progress { done_bytes: transfer.done_bytes(), total_bytes: transfer.size_bytes(), sources });
+    observer.event(Event::Progress {
+        done_bytes: transfer.done_bytes(),
+        total_bytes: transfer.size_bytes(),
+        sources,
+    });
 }
 
 /// Bytes of the units that are there already.
 pub(crate) fn resumed(geometry: Geometry, units: impl Iterator<Item = u64>) -> u64 {
-    units.map(|unit| geometry.byte_range(geometry.unit(unit))).map(|range| range.end - range.start).sum::<u64>().min(
-        geometry.size_bytes().max(UNIT_BYTES),
-    )
+    units
+        .map(|unit| geometry.byte_range(geometry.unit(unit)))
+        .map(|range| range.end - range.start)
+        .sum::<u64>()
+        .min(geometry.size_bytes().max(UNIT_BYTES))
 }
 
 fn is_stream(path: &Path) -> bool {
@@ -326,7 +345,11 @@ pub(crate) fn split(path: &Path) -> Result<(&Path, &OsStr)> {
 /// What the sender suggests, if it is one plain component that hides nothing; else the object's own name.
 pub(crate) fn usable_name(suggested: Option<&[u8]>, oid: &Oid) -> OsString {
     let plain = |name: &&[u8]| {
-        !name.is_empty() && name.len() <= 255 && !name.starts_with(b".") && !name.contains(&b'/') && !name.contains(&0)
+        !name.is_empty()
+            && name.len() <= 255
+            && !name.starts_with(b".")
+            && !name.contains(&b'/')
+            && !name.contains(&0)
     };
     match suggested.filter(plain) {
         Some(name) => OsStr::from_bytes(name).to_owned(),
@@ -342,7 +365,8 @@ mod tests {
     fn a_suggested_name_stays_in_its_directory() {
         let oid = Oid::of(b"x");
         assert_eq!(usable_name(Some(b"a b\n\xff"), &oid), OsStr::from_bytes(b"a b\n\xff"));
-        for bad in [&b""[..], b".", b"..", b"../x", b"/etc/passwd", b"a/b", b"a\0b", b".bashrc", &[b'x'; 256]] {
+        for bad in [&b""[..], b".", b"..", b"../x", b"/etc/passwd", b"a/b", b"a\0b", b".bashrc", &[b'x'; 256]]
+        {
             assert_eq!(usable_name(Some(bad), &oid), OsStr::new(&oid.hex()[..16]));
         }
     }

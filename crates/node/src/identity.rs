@@ -27,7 +27,11 @@ pub(crate) fn load_or_create(data_dir: &Path) -> Result<NodeKey> {
         return NodeKey::from_seed(&seed);
     }
     let seed = crate::random::<32>()?;
-    let fresh = data_dir.join(format!(".identity-{}-{:016x}", std::process::id(), u64::from_be_bytes(crate::random()?)));
+    let fresh = data_dir.join(format!(
+        ".identity-{}-{:016x}",
+        std::process::id(),
+        u64::from_be_bytes(crate::random()?)
+    ));
     let result = write(&fresh, &seed, &path);
     let _ = std::fs::remove_file(&fresh);
     result?;
@@ -41,7 +45,10 @@ pub(crate) fn load_or_create(data_dir: &Path) -> Result<NodeKey> {
 fn write(fresh: &Path, seed: &[u8; 32], path: &Path) -> Result<()> {
     let failed = |error| Error::io(format!("write {}", path.display()), error);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(fresh).map_err(failed)?;
-    file.write_all(MAGIC).and_then(|()| file.write_all(seed)).and_then(|()| file.sync_all()).map_err(failed)?;
+    file.write_all(MAGIC)
+        .and_then(|()| file.write_all(seed))
+        .and_then(|()| file.sync_all())
+        .map_err(failed)?;
     match std::fs::hard_link(fresh, path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
@@ -62,7 +69,10 @@ fn read(path: &Path) -> Result<Option<[u8; 32]>> {
             .advise(format!("chmod 600 {}", path.display())));
     }
     let mut bytes = Vec::with_capacity(64);
-    file.by_ref().take(64).read_to_end(&mut bytes).map_err(|error| Error::io(format!("read {}", path.display()), error))?;
+    (&mut file)
+        .take(64)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Error::io(format!("read {}", path.display()), error))?;
     let seed = bytes.strip_prefix(MAGIC).and_then(|seed| <[u8; 32]>::try_from(seed).ok());
     seed.map(Some).ok_or_else(|| {
         Error::new(ErrorKind::Damaged, format!("{} is not an identity", path.display()))
@@ -78,8 +88,9 @@ mod tests {
     fn many_at_once_get_the_same_key() {
         let dir = tempfile::tempdir().unwrap();
         let ids: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..8).map(|_| scope.spawn(|| load_or_create(&dir.path().join("a/b")).unwrap().id())).collect();
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| load_or_create(&dir.path().join("a/b")).unwrap().id()))
+                .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(ids.windows(2).all(|pair| pair[0] == pair[1]));

@@ -1,5 +1,5 @@
 //! The service as a library: configuration builds plugins, plugins feed the engine, and the command calls what is
-//! here: [`Node::put`], [`Node::get`], [`Node::copy`], [`Node::remote`].
+//! here: [`Node::put`], [`Node::get`], [`Node::copy`], [`Node::remote_on`].
 
 mod config;
 mod copy;
@@ -94,7 +94,8 @@ impl Node {
 fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| {
-        dray_core::Error::new(dray_core::ErrorKind::Internal, "the kernel gave no random bytes").caused_by(error.to_string())
+        dray_core::Error::new(dray_core::ErrorKind::Internal, "the kernel gave no random bytes")
+            .caused_by(error.to_string())
     })?;
     Ok(bytes)
 }

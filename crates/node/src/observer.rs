@@ -1,8 +1,8 @@
 //! What the command is told while something runs, and how it stops it.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dray_core::Oid;
 

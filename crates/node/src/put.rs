@@ -74,12 +74,15 @@ impl Node {
             PutSource::Stdin => (self.take_in(observer, stop)?, None),
         };
         let oid = object.oid();
-        let expires_unix_s = request.expires_in.map(|duration| unix_s().saturating_add(duration.as_secs().max(1)));
+        let expires_unix_s =
+            request.expires_in.map(|duration| unix_s().saturating_add(duration.as_secs().max(1)));
         let fresh = Secret::from_bytes(crate::random()?);
         let share = self.store.update_share(&oid, &mut |old| {
             // The same file shared the same way again keeps its ticket; a right that ended never comes back.
             let kept = old.filter(|old| {
-                old.expires_unix_s.is_none() && expires_unix_s.is_none() && old.secret.is_none() == request.public
+                old.expires_unix_s.is_none()
+                    && expires_unix_s.is_none()
+                    && old.secret.is_none() == request.public
             });
             let port = kept.as_ref().and_then(|old| old.port);
             let secret = kept.and_then(|old| old.secret).or((!request.public).then_some(fresh));
@@ -135,9 +138,8 @@ impl Node {
             return Listener::bind(self.tls.clone(), Some(port));
         }
         match share.port {
-            Some(port) => {
-                Listener::bind(self.tls.clone(), Some(port)).or_else(|_| Listener::bind(self.tls.clone(), None))
-            }
+            Some(port) => Listener::bind(self.tls.clone(), Some(port))
+                .or_else(|_| Listener::bind(self.tls.clone(), None)),
             None => Listener::bind(self.tls.clone(), None),
         }
     }
@@ -157,7 +159,8 @@ impl Node {
         addresses.truncate(HINTS_MAX);
         if addresses.is_empty() {
             observer.event(Event::Warning(
-                "this machine has no address that others can reach; the ticket works here only, with --local".into(),
+                "this machine has no address that others can reach; the ticket works here only, with --local"
+                    .into(),
             ));
             addresses.push(std::net::Ipv4Addr::LOCALHOST.into());
         }
@@ -193,14 +196,16 @@ impl Shared {
             observer: observer.clone(),
         });
         let hello = self.node.hello.clone();
-        let accept: Arc<dyn Fn(dray_transfer::transport::TlsChannel) + Send + Sync> = Arc::new(move |channel| {
-            let result = serve(Box::new(channel), Holder::new(hello.clone()), Vec::new(), &*provider, None);
-            if let Err(error) = result
-                && error.kind() == ErrorKind::Protocol
-            {
-                provider.observer.event(Event::TurnedAway { reason: error.to_string() });
-            }
-        });
+        let accept: Arc<dyn Fn(dray_transfer::transport::TlsChannel) + Send + Sync> =
+            Arc::new(move |channel| {
+                let result =
+                    serve(Box::new(channel), Holder::new(hello.clone()), Vec::new(), &*provider, None);
+                if let Err(error) = result
+                    && error.kind() == ErrorKind::Protocol
+                {
+                    provider.observer.event(Event::TurnedAway { reason: error.to_string() });
+                }
+            });
         let listener = self.listener.clone();
         let accepting = thread::spawn(move || listener.accept_all(accept));
         while !stop.is_set() {
@@ -226,7 +231,9 @@ impl PutProvider {
             return Err(Error::new(ErrorKind::NotFound, format!("{} is not shared here", open.object)));
         }
         if self.share.expires_unix_s.is_some_and(|end| unix_s() >= end) {
-            return Err(Error::new(ErrorKind::Refused, "the ticket has expired").advise("ask for a new ticket"));
+            return Err(
+                Error::new(ErrorKind::Refused, "the ticket has expired").advise("ask for a new ticket")
+            );
         }
         let Some(secret) = &self.share.secret else { return Ok(()) };
         let context =
@@ -243,7 +250,8 @@ impl PutProvider {
 
 impl Provider for PutProvider {
     fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>> {
-        let security = security.ok_or_else(|| Error::new(ErrorKind::Refused, "this channel proves nobody"))?;
+        let security =
+            security.ok_or_else(|| Error::new(ErrorKind::Refused, "this channel proves nobody"))?;
         let admitted = self.admit(open, security);
         if let Err(error) = &admitted {
             self.observer.event(Event::TurnedAway { reason: error.to_string() });
@@ -251,7 +259,7 @@ impl Provider for PutProvider {
         admitted?;
         self.observer.event(Event::Serving { node: security.peer.to_string(), oid: self.object.oid() });
         let name = self.share.name.clone().map(|name| name.to_vec());
-        Ok(Arc::new(StoredHeld::new(self.object.clone(), name, Box::new(|_| {}))))
+        Ok(Arc::new(StoredHeld::new(self.object.clone(), name)))
     }
 
     fn clear_data(&self) -> Option<ClearGrantor> {

@@ -13,10 +13,14 @@ use dray_core::limits::{GROUP_BYTES, PROGRESS_TIMEOUT_MS, UNIT_GROUPS};
 use dray_core::message::ObjectName;
 use dray_core::permit::Budget;
 use dray_core::range::RangeSet;
-use dray_core::source::{DataPiece, Flow, RequestId, Source, SourceCall, SourceEvent, SourceEvents, SourceId};
+use dray_core::source::{
+    DataPiece, Flow, RequestId, Source, SourceCall, SourceEvent, SourceEvents, SourceId,
+};
 use dray_core::store::PartialObject;
 use dray_core::{Error, ErrorKind, Oid, Result};
-use dray_engine::planner::{DeliveryMode, Disposition, Planner, PlannerCommand, PlannerConfig, SourceStats, WindowLimits};
+use dray_engine::planner::{
+    DeliveryMode, Disposition, Planner, PlannerCommand, PlannerConfig, SourceState, SourceStats, WindowLimits,
+};
 
 use crate::observer::Stop;
 
@@ -163,7 +167,8 @@ impl Transfer {
     pub(crate) fn news(&self) -> Vec<(String, Option<String>)> {
         let news = std::mem::take(&mut lock(&self.state).news);
         let sources = lock(&self.sources);
-        let label = |id: &SourceId| sources.get(id).map_or_else(String::new, |source| source.describe().label);
+        let label =
+            |id: &SourceId| sources.get(id).map_or_else(String::new, |source| source.describe().label);
         news.into_iter().map(|(id, why)| (label(&id), why)).collect()
     }
 
@@ -226,25 +231,22 @@ impl Transfer {
             let mut state = lock(&self.state);
             if let Some(theirs) = state.sealed.take() {
                 drop(state);
-                self.close();
                 if theirs == root {
                     return Ok(root);
                 }
                 return Err(Error::new(
                     ErrorKind::Changed,
-                    format!("source changed: what was sent is {root}, but at the end the sender has {theirs}"),
+                    format!(
+                        "source changed: what was sent is {root}, but at the end the sender has {theirs}"
+                    ),
                 )
                 .advise("copy it again when nobody writes to it"));
             }
             if let Some(fatal) = state.fatal.take() {
-                drop(state);
-                self.close();
                 return Err(fatal);
             }
-            let lost = self.best_source_unlocked().is_none();
+            let lost = !self.is_anybody_left();
             if stop.is_set() || lost || Instant::now() > deadline {
-                drop(state);
-                self.close();
                 return Err(if stop.is_set() {
                     interrupted()
                 } else {
@@ -257,13 +259,14 @@ impl Transfer {
         }
     }
 
-    /// The source to ask things of: up, lowest priority first.
-    fn best_source(&self) -> Option<(SourceId, Arc<dyn Source>)> {
-        self.best_source_unlocked()
+    /// Whether some source is up or may still come up.
+    fn is_anybody_left(&self) -> bool {
+        let over = |state| matches!(state, SourceState::Gone | SourceState::Barred);
+        lock(&self.planner).stats().iter().any(|stats| !over(stats.state))
     }
 
-    fn best_source_unlocked(&self) -> Option<(SourceId, Arc<dyn Source>)> {
-        use dray_engine::planner::SourceState;
+    /// The source to ask things of: up, lowest priority first.
+    fn best_source(&self) -> Option<(SourceId, Arc<dyn Source>)> {
         let up: Vec<SourceId> = lock(&self.planner)
             .stats()
             .into_iter()
@@ -468,7 +471,10 @@ impl Transfer {
                     if position < piece.start {
                         partial.write_hole(offset + u64::from(position)..offset + u64::from(piece.start))?;
                     }
-                    partial.write_data(offset + u64::from(piece.start), &bytes[piece.start as usize..piece.end as usize])?;
+                    partial.write_data(
+                        offset + u64::from(piece.start),
+                        &bytes[piece.start as usize..piece.end as usize],
+                    )?;
                     position = piece.end;
                 }
                 if (position as usize) < bytes.len() {
@@ -484,7 +490,9 @@ impl Transfer {
         let node = self.geometry.unit(number);
         let complete = {
             let mut units = lock(&self.units);
-            let unit = units.entry(number).or_insert_with(|| Unit { stored: 0, leaves: [[0; 32]; UNIT_GROUPS as usize] });
+            let unit = units
+                .entry(number)
+                .or_insert_with(|| Unit { stored: 0, leaves: [[0; 32]; UNIT_GROUPS as usize] });
             let at = (group - node.start) as usize;
             unit.stored |= 1 << at;
             unit.leaves[at] = cv;
@@ -522,7 +530,8 @@ impl SourceEvents for Events {
 }
 
 fn interrupted() -> Error {
-    Error::new(ErrorKind::Interrupted, "interrupted").advise("run the same command again to go on where it stopped")
+    Error::new(ErrorKind::Interrupted, "interrupted")
+        .advise("run the same command again to go on where it stopped")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

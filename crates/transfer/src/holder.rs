@@ -50,27 +50,18 @@ pub trait Held: Send + Sync {
         let _ = theirs;
         Err(Error::new(ErrorKind::Protocol, "only a provisional object is sealed"))
     }
-    /// Hears how many bytes have been handed to the channel.
-    fn sent(&self, bytes: u64) {
-        let _ = bytes;
-    }
 }
 
 /// A stored object as something to send.
 pub struct StoredHeld {
     object: Arc<dyn StoredObject>,
     name: Option<Vec<u8>>,
-    sent: Box<dyn Fn(u64) + Send + Sync>,
 }
 
 impl StoredHeld {
-    /// Sends `object`, suggesting `name`; `sent` hears the bytes.
-    pub fn new(
-        object: Arc<dyn StoredObject>,
-        name: Option<Vec<u8>>,
-        sent: Box<dyn Fn(u64) + Send + Sync>,
-    ) -> StoredHeld {
-        StoredHeld { object, name, sent }
+    /// Sends `object`, suggesting `name`.
+    pub fn new(object: Arc<dyn StoredObject>, name: Option<Vec<u8>>) -> StoredHeld {
+        StoredHeld { object, name }
     }
 }
 
@@ -106,9 +97,6 @@ impl Held for StoredHeld {
     }
     fn raw_file(&self) -> Option<BorrowedFd<'_>> {
         self.object.raw_file()
-    }
-    fn sent(&self, bytes: u64) {
-        (self.sent)(bytes);
     }
 }
 
@@ -203,8 +191,7 @@ struct Server<'a> {
 
 impl Server<'_> {
     fn run(&mut self) -> Result<()> {
-        if self.holder.agreed().is_none() {
-            let hello = self.holder.hello();
+        if let Some(hello) = self.holder.hello() {
             push_control(&mut self.out, &hello);
         }
         loop {
@@ -364,9 +351,7 @@ impl Server<'_> {
                 let pairs = held.pairs().ok_or_else(|| Failure::Object(held.mismatch()))?;
                 expected = leaf_values(held, job.groups, pairs).map_err(Failure::Object)?;
             }
-            let before = position;
             position = self.send_chunk(job, held, position, range.end, &expected, &mut leaves)?;
-            held.sent(position - before);
         }
         Ok(())
     }

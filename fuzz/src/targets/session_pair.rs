@@ -71,7 +71,9 @@ impl Pair {
             cancelled: BTreeSet::new(),
             broken: BTreeSet::new(),
         };
-        pair.say(&pair.holder.hello());
+        if let Some(hello) = pair.holder.hello() {
+            pair.say(&hello);
+        }
         pair
     }
 

@@ -1,1 +1,8 @@
 //! Conformance suites, reference models and fault wrappers. A dev-dependency only.
+//!
+//! One suite a plugin trait; a plugin's own test hands over a way to make one and calls it.
+
+pub mod partial_conformance;
+pub mod planner_model;
+pub mod sample;
+pub mod store_conformance;

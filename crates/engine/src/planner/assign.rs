@@ -1,10 +1,12 @@
 //! Who is asked for what, and who is no longer: choosing the next request, standing spares back, and the deadlines
 //! of sources that owe something.
 
+use dray_core::error::ErrorKind;
+use dray_core::hash_tree::Subtree;
 use dray_core::limits::UNIT_BYTES;
 use dray_core::source::{RequestId, SourceId};
 
-use super::source::SourceRecord;
+use super::source::{Cause, SourceRecord};
 use super::{Planner, PlannerCommand, Request, SourceState};
 
 /// Microseconds after which to try again if the budget had no room: others hold it, and they tell nobody.
@@ -26,8 +28,9 @@ impl Planner {
                 break (groups, recheck, permit);
             }
             if units_max == 1 {
+                self.close_stalled_holders(source);
                 self.budget_retry_us = Some(now_us.saturating_add(BUDGET_RETRY_US));
-                return None;
+                return self.commands.pop_front();
             }
             units_max /= 2;
         };
@@ -120,6 +123,17 @@ impl Planner {
         };
         let ready = self.sources.iter().filter(|(_, record)| ready(record));
         ready.min_by_key(|(_, record)| record.description.priority).map(|(&id, _)| (id, 1))
+    }
+
+    /// The budget has no room for `asker`: stalled sources that hold some of it are closed, so that it comes back.
+    fn close_stalled_holders(&mut self, asker: SourceId) {
+        let holds =
+            |record: &SourceRecord| record.state == SourceState::Stalled && !record.requests.is_empty();
+        let holders = self.sources.iter().filter(|(id, record)| **id != asker && holds(record));
+        for source in holders.map(|(&id, _)| id).collect::<Vec<_>>() {
+            let text = "went silent while it held memory that others needed";
+            self.bar(source, Cause::new(ErrorKind::TimedOut, text));
+        }
     }
 
     /// Spares give their work back when a better source is up; only what their oldest running request has begun to
@@ -225,7 +239,7 @@ impl Planner {
         }
     }
 
-    fn bytes_of(&self, groups: dray_core::hash_tree::Subtree) -> u64 {
+    fn bytes_of(&self, groups: Subtree) -> u64 {
         let range = self.config.geometry.byte_range(groups);
         range.end - range.start
     }

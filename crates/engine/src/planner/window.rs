@@ -133,10 +133,16 @@ impl Window {
         }
         let measured = sample.bytes as f64 * 1e6 / elapsed_us as f64;
         self.sample = Some(Sample { start_us: now_us, bytes: 0 });
-        self.rate = Some(self.rate.map_or(measured, |rate| rate + (measured - rate) * SAMPLE_WEIGHT));
+        self.rate = Some(match self.rate {
+            // While the window grows the mean would lag behind what the path has shown it can do.
+            Some(rate) if self.slow_start => rate.max(measured),
+            Some(rate) => rate + (measured - rate) * SAMPLE_WEIGHT,
+            None => measured,
+        });
         let ceiling = self.ceiling_bytes();
-        // While the window limits, a rate over one round trip asks for twice the window; less means a full pipe.
-        if self.slow_start && self.window_bytes > self.path_bytes() {
+        // While the window limits, the rate over one round trip asks for twice the window, and the sample may be one
+        // doubling old; a window twice as large as even that means that the path is full.
+        if self.slow_start && self.window_bytes > self.path_bytes().saturating_mul(2) {
             self.slow_start = false;
         }
         self.window_bytes = if self.slow_start {

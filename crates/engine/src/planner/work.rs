@@ -83,7 +83,7 @@ impl Work {
         let mut slot_units = REQUEST_GROUPS_MAX / UNIT_GROUPS;
         while slot_units > 1 {
             let end = (run.start + slot_units).min(self.geometry.units());
-            if run.start % slot_units == 0
+            if run.start.is_multiple_of(slot_units)
                 && end <= run.end
                 && end - run.start <= units_max
                 && let Some(subtree) = self.subtree(run.start..end)

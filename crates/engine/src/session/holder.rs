@@ -60,6 +60,7 @@ enum Slot {
 #[derive(Debug)]
 pub struct Holder {
     ours: Hello,
+    introduced: bool,
     agreed: Option<Negotiated>,
     objects: BTreeMap<u32, Slot>,
     jobs: VecDeque<Fetch>,
@@ -73,6 +74,7 @@ impl Holder {
     pub fn new(ours: Hello) -> Holder {
         Holder {
             ours,
+            introduced: false,
             agreed: None,
             objects: BTreeMap::new(),
             jobs: VecDeque::new(),
@@ -81,9 +83,14 @@ impl Holder {
         }
     }
 
-    /// The first message to send.
-    pub fn hello(&self) -> Message {
-        Message::Hello(self.ours.clone())
+    /// A holder whose hello is sent by the caller, in front of other things.
+    pub fn introduced(ours: Hello) -> Holder {
+        Holder { introduced: true, ..Holder::new(ours) }
+    }
+
+    /// The first message to send, unless the caller has sent it.
+    pub fn hello(&self) -> Option<Message> {
+        (!self.introduced && self.agreed.is_none()).then(|| Message::Hello(self.ours.clone()))
     }
 
     /// What both sides agreed on, once the peer's hello has come.

@@ -43,7 +43,8 @@ impl Door {
                 told.push(text);
             }
         }
-        let invitation = Direct { node: node.id(), addresses: told, secret: Secret::from_bytes(crate::random()?) };
+        let invitation =
+            Direct { node: node.id(), addresses: told, secret: Secret::from_bytes(crate::random()?) };
         Ok(Door { listener: Arc::new(listener), invitation })
     }
 
@@ -61,10 +62,16 @@ impl Door {
 /// Targets an invitation means. The other end was authenticated by ssh, so its addresses may be local ones; `seen_as`
 /// adds where ssh itself found it.
 fn targets(theirs: &Direct, seen_as: Option<IpAddr>) -> Vec<Target> {
-    let port = theirs.addresses.first().and_then(|address| address.rsplit_once(':')).and_then(|(_, port)| port.parse().ok());
+    let port = theirs
+        .addresses
+        .first()
+        .and_then(|address| address.rsplit_once(':'))
+        .and_then(|(_, port)| port.parse().ok());
     let found = seen_as.zip(port).map(|(address, port)| std::net::SocketAddr::new(address, port).to_string());
     let mut addresses: Vec<String> = found.into_iter().collect();
-    addresses.extend(theirs.addresses.iter().filter(|address| !addresses.contains(address)).cloned().collect::<Vec<_>>());
+    addresses.extend(
+        theirs.addresses.iter().filter(|address| !addresses.contains(address)).cloned().collect::<Vec<_>>(),
+    );
     let target = |address| Target { address, node: theirs.node, priority: 0, allow_local: true };
     addresses.into_iter().map(target).collect()
 }
@@ -155,11 +162,16 @@ impl Provider for DirectProvider {
     fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>> {
         let refused = || Error::new(ErrorKind::Refused, "not the other end of this copy");
         let security = security.ok_or_else(refused)?;
-        let context = ProofContext { exporter: security.exporter, holder: self.holder, receiver: security.peer };
+        let context =
+            ProofContext { exporter: security.exporter, holder: self.holder, receiver: security.peer };
         let proof = Proof::new(&self.secret, &context, &self.object, 0..u64::MAX);
         let is_receiver = *lock(&self.receiver) == Some(security.peer);
         let is_proven = open.proof.as_ref().is_some_and(|shown| proof.matches(shown));
-        if open.object == self.object && is_receiver && is_proven { Ok(self.held.clone()) } else { Err(refused()) }
+        if open.object == self.object && is_receiver && is_proven {
+            Ok(self.held.clone())
+        } else {
+            Err(refused())
+        }
     }
 }
 
@@ -186,7 +198,12 @@ impl HoldingDoor {
     }
 
     /// The receiver said who it is and where it listens. If it does not reach us, we try to reach it.
-    pub(super) fn handle_direct(&self, theirs: Direct, seen_as: Option<IpAddr>, is_over: Arc<dyn Fn() -> bool + Send + Sync>) {
+    pub(super) fn handle_direct(
+        &self,
+        theirs: Direct,
+        seen_as: Option<IpAddr>,
+        is_over: Arc<dyn Fn() -> bool + Send + Sync>,
+    ) {
         *lock(&self.provider.receiver) = Some(theirs.node);
         let (provider, node, serving) = (self.provider.clone(), self.node.clone(), self.serving.clone());
         thread::spawn(move || {
@@ -198,9 +215,12 @@ impl HoldingDoor {
             let stopped = || is_over() || serving.load(Ordering::Acquire) > 0;
             let Ok((first, target, _)) = connect_any(&node.tls, &found, &stopped) else { return };
             for _ in 1..node.lanes {
-                let (provider, node, serving, target) = (provider.clone(), node.clone(), serving.clone(), target.clone());
+                let (provider, node, serving, target) =
+                    (provider.clone(), node.clone(), serving.clone(), target.clone());
                 thread::spawn(move || {
-                    if let Ok((channel, _, _)) = connect_any(&node.tls, std::slice::from_ref(&target), &|| false) {
+                    if let Ok((channel, _, _)) =
+                        connect_any(&node.tls, std::slice::from_ref(&target), &|| false)
+                    {
                         serve_one(channel, &node.hello, &*provider, &serving);
                     }
                 });

@@ -62,7 +62,10 @@ impl Location {
             return Err(Error::new(ErrorKind::Usage, format!("{text:?} is no host name"))
                 .advise("for a local file with a colon in its name, write ./name"));
         }
-        Ok(Location::Remote { host: OsString::from_vec(host), path: OsString::from_vec(bytes[colon + 1..].to_vec()).into() })
+        Ok(Location::Remote {
+            host: OsString::from_vec(host),
+            path: OsString::from_vec(bytes[colon + 1..].to_vec()).into(),
+        })
     }
 }
 

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use dray_core::hash_tree::{Collector, Cv, Geometry, MemoryPairs, PAIR_BYTES, PairStore, group_cv};
@@ -32,7 +31,6 @@ pub(super) struct Origin {
     collector: Collector<Pairs>,
     /// Units whose values are known.
     recorded: Mutex<RangeSet>,
-    sent_bytes: AtomicU64,
 }
 
 enum Pairs {
@@ -67,13 +65,7 @@ impl Origin {
             Some(pairs) => pairs,
             None => Pairs::Memory(MemoryPairs::new(geometry)?),
         };
-        Ok(Origin {
-            file,
-            id,
-            collector: Collector::new(geometry, pairs),
-            recorded: Mutex::new(recorded),
-            sent_bytes: AtomicU64::new(0),
-        })
+        Ok(Origin { file, id, collector: Collector::new(geometry, pairs), recorded: Mutex::new(recorded) })
     }
 
     /// Its name for the time of the transfer.
@@ -85,7 +77,8 @@ impl Origin {
     pub(super) fn offer(&self) -> Result<Offer> {
         use std::os::unix::ffi::OsStrExt;
         use std::os::unix::fs::MetadataExt;
-        let metadata = self.file.file().metadata().map_err(|error| Error::io("read the file's mode", error))?;
+        let metadata =
+            self.file.file().metadata().map_err(|error| Error::io("read the file's mode", error))?;
         let identity = self.file.identity();
         let name = self.file.path().file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
         let mut offer = Offer {
@@ -106,11 +99,6 @@ impl Origin {
             offer.inline = Some(bytes.into());
         }
         Ok(offer)
-    }
-
-    /// Bytes handed to connections.
-    pub(super) fn sent_bytes(&self) -> u64 {
-        self.sent_bytes.load(Ordering::Relaxed)
     }
 
     /// The receiver has the file under its name: the values are not needed any more.
@@ -140,10 +128,14 @@ impl Origin {
         // Something about the file changed that need not be its bytes (a link, a mode): look at the bytes.
         let now = SourceFile::open(self.file.path());
         if !now.is_ok_and(|now| now.identity() == self.file.identity()) {
-            let again = hash_file(&PathBuf::from(format!("/proc/self/fd/{}", raw_fd(self.file.file()))), &|_| {})?;
+            let again =
+                hash_file(&PathBuf::from(format!("/proc/self/fd/{}", raw_fd(self.file.file()))), &|_| {})?;
             if again.0 != root {
-                return Err(Error::new(ErrorKind::Changed, format!("{:?} changed while it was sent", self.file.path()))
-                    .advise("copy it again when nobody writes to it"));
+                return Err(Error::new(
+                    ErrorKind::Changed,
+                    format!("{:?} changed while it was sent", self.file.path()),
+                )
+                .advise("copy it again when nobody writes to it"));
             }
         }
         self.file.check_unchanged()?;
@@ -181,7 +173,14 @@ impl Kept {
         let name: String = id[..16].iter().map(|byte| format!("{byte:02x}")).collect();
         let path = dir.join(name);
         let mut options = std::fs::OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(failed)?;
+        let file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
         // Two copies of the same file at once: one remembers, the other does without.
         file.try_lock().map_err(|_| Error::new(ErrorKind::Refused, "another copy of this file runs"))?;
         let map_bytes = geometry.units().div_ceil(8);
@@ -284,9 +283,6 @@ impl Held for Origin {
     }
     fn seal(&self, _: Oid) -> Result<Oid> {
         self.root()
-    }
-    fn sent(&self, bytes: u64) {
-        self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 

@@ -76,6 +76,11 @@ impl FarEnd {
         .with_retryable(true)
     }
 
+    /// Ends it at once.
+    pub(super) fn kill(&mut self) {
+        let _ = self.child.kill();
+    }
+
     /// Waits for the end, at most `patience`; the exit code if it came.
     pub(super) fn wait(&mut self, patience: Duration) -> Option<i32> {
         let deadline = Instant::now() + patience;

@@ -20,7 +20,8 @@ const CACHED_EXTENTS: usize = 8;
 
 /// An I/O error with what was being done to which file.
 pub(super) fn io_at(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
-    Error::io(format!("cannot {what} {path:?}"), error.into())
+    let error = Error::io(format!("cannot {what} {path:?}"), error.into());
+    if error.kind() == ErrorKind::NoSpace { error.advise("free some space and try again") } else { error }
 }
 
 /// The state of a file as `fstat` tells it.

@@ -13,6 +13,8 @@ mod outboard;
 mod place;
 mod record;
 mod source_file;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::fs::File;
@@ -33,7 +35,7 @@ use object::{FilePairs, LocalObject, backing_differs};
 use place::{Lock, ObjectPaths, Place, TempFile, make_directory};
 use record::{Backing, FileHint, Record};
 
-pub use delivery::{Delivery, DeliveryOptions, FinishOptions};
+pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 pub use hashing::hash_file;
 pub use source_file::SourceFile;
 
@@ -198,10 +200,11 @@ impl LocalStore {
         }
     }
 
+    /// Whether the store has the bytes itself, untouched since they were written. Where they were touched, bytes that
+    /// have just been hashed are the better ones.
     fn is_owned_whole(&self, record: &Record) -> bool {
-        record.borrowed_path().is_none()
-            && std::fs::symlink_metadata(self.place.object(&record.oid).data)
-                .is_ok_and(|data| data.is_file() && data.len() == record.size_bytes)
+        let data = std::fs::symlink_metadata(self.place.object(&record.oid).data);
+        record.borrowed_path().is_none() && data.is_ok_and(|data| record.holds_for(&identity(&data)))
     }
 
     /// The object of `record`, whose backing is open as `data`. A missing or wrong outboard is built again.

@@ -122,7 +122,11 @@ impl Place {
             let file = match options.open(&path) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                Err(error) => return Err(io_at("create", &path, error)),
+                Err(error) => {
+                    let advice =
+                        "free some space there, or set DRAY_DATA_DIR to a directory that can be written";
+                    return Err(io_at("create", &path, error).advise(advice));
+                }
             };
             let temp = TempFile { file: Some(file), path };
             retry(|| temp.file().lock()).map_err(|error| io_at("lock", &temp.path, error))?;
@@ -193,7 +197,7 @@ pub(super) fn make_directory(path: &Path, with_parents: bool) -> Result<()> {
     match made {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(io_at("create directory", path, error)
-            .advise("set DRAY_DATA_DIR to a directory that can be written")),
+            .advise("free some space there, or set DRAY_DATA_DIR to a directory that can be written")),
         Ok(()) => Ok(()),
     }
 }

@@ -41,7 +41,11 @@ impl SourceFile {
 
     /// `Changed` unless size and times are still what they were when it was opened.
     pub fn check_unchanged(&self) -> Result<()> {
-        let now = self.file.metadata().map(|metadata| identity(&metadata)).map_err(|e| io_at("read", &self.path, e))?;
+        let now = self
+            .file
+            .metadata()
+            .map(|metadata| identity(&metadata))
+            .map_err(|e| io_at("read", &self.path, e))?;
         if now.size_bytes == self.identity.size_bytes && now.mtime_ns == self.identity.mtime_ns {
             return Ok(());
         }

@@ -104,9 +104,35 @@ pub fn connect_any(
         ErrorKind::TimedOut => 2,
         _ => 1,
     });
-    Err(best
-        .unwrap_or_else(|| Error::new(ErrorKind::NotFound, "no hint says where to connect"))
-        .advise("is the sender still running, and does a firewall let TCP to its port through?"))
+    let best = best.unwrap_or_else(|| Error::new(ErrorKind::NotFound, "no hint says where to connect"));
+    if best.advice().is_some() {
+        return Err(best);
+    }
+    Err(best.advise("is the sender still running, and does a firewall let TCP to its port through?"))
+}
+
+/// Asks a holder for the size and name of an object without fetching any of it.
+pub fn probe(config: &DialConfig, object: ObjectName) -> Result<dray_core::message::Opened> {
+    let (mut channel, _, _) = connect_any(&config.tls, &config.targets, &|| false)?;
+    let mut receiver = Receiver::new(config.hello.clone(), None, true);
+    let deadline = Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS);
+    let proof = config.secret.zip(channel.security()).map(|(secret, security)| {
+        let context =
+            ProofContext { exporter: security.exporter, holder: security.peer, receiver: config.tls.node() };
+        Proof::new(&secret, &context, &object, 0..u64::MAX).as_bytes().to_vec().into()
+    });
+    let mut out = Vec::new();
+    push_control(&mut out, &receiver.hello());
+    push_control(&mut out, &Message::Open(Open { handle: 1, object, proof }));
+    channel.write_all(&out).map_err(lost)?;
+    loop {
+        match next_control(&mut channel, &mut receiver, deadline)? {
+            ReceiverInput::Agreed(_) => {}
+            ReceiverInput::Opened(opened) => return Ok(opened),
+            ReceiverInput::Fault(fault) => return Err(fault.to_error("holder")),
+            _ => return Err(Error::new(ErrorKind::Protocol, "peer answered something else than was asked")),
+        }
+    }
 }
 
 fn race(

@@ -49,8 +49,10 @@ impl Destination {
             _ => Path::new("."),
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(parent, flags, Mode::empty())
-            .map_err(|error| io_at("open directory", parent, error))?;
+        let directory = rustix::fs::open(parent, flags, Mode::empty()).map_err(|error| {
+            io_at("open directory", parent, error)
+                .advise("choose a directory that is there and that you may enter")
+        })?;
         let destination = Destination { directory, name: name.to_owned(), path: path.to_owned() };
         destination.existing_mode(&destination.name)?;
         Ok(destination)
@@ -179,7 +181,7 @@ fn shortened(name: &[u8], room: usize) -> &[u8] {
 
 /// Mode of a new file under this process's umask, which is read once, without setting it: setting it, even for a
 /// moment, would change files that other threads make.
-pub(super) fn new_file_mode() -> u32 {
+pub fn new_file_mode() -> u32 {
     static MODE: OnceLock<u32> = OnceLock::new();
     *MODE.get_or_init(|| {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();

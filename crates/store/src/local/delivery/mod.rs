@@ -6,6 +6,7 @@
 //! marks to a second map, the only one believed after a reboot. `docs/format/delivery.md` has the byte tables.
 
 mod files;
+mod space;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -17,12 +18,11 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Geometry, PAIR_BYTES, PairStore};
-use dray_core::limits::{DELIVERY_BYTES_MAX, UNIT_BYTES};
+use dray_core::limits::DELIVERY_BYTES_MAX;
 use dray_core::message::ObjectName;
 use dray_core::range::RangeSet;
 use dray_core::store::PartialObject;
@@ -31,8 +31,10 @@ use rustix::fs::{Mode, RenameFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use super::boot;
-use super::extents::{ZEROS, read_full_at};
-use files::{Destination, new_file_mode, temporary_names};
+use super::extents::read_full_at;
+pub use files::new_file_mode;
+use files::{Destination, temporary_names};
+use space::Space;
 use state::{HEADER_BYTES, Header, Layout, UnitMap};
 
 /// Times the state file is opened again after another process removed it in between.
@@ -107,7 +109,7 @@ impl Delivery {
             }
         };
         let Prepared { data, geometry, layout, marked, durable, was_used } = prepared;
-        let used = (0..layout.map_bytes).map(|_| AtomicU8::new(if was_used { 0xff } else { 0 })).collect();
+        let space = Space::new(geometry, layout, was_used, marked.clone());
         let marks = Marks { marked, durable, ..Marks::default() };
         let shared = Shared {
             destination,
@@ -115,7 +117,7 @@ impl Delivery {
             state,
             geometry,
             layout,
-            used,
+            space,
             marks: Mutex::new(marks),
             wake: Condvar::new(),
             checkpointing: Mutex::new(()),
@@ -163,7 +165,13 @@ impl Delivery {
         }
         let directory = &destination.directory;
         if options.keep_existing {
-            match rustix::fs::renameat_with(directory, &self.data_name, directory, name, RenameFlags::NOREPLACE) {
+            match rustix::fs::renameat_with(
+                directory,
+                &self.data_name,
+                directory,
+                name,
+                RenameFlags::NOREPLACE,
+            ) {
                 Ok(()) => {}
                 Err(Errno::EXIST) => {
                     let what = format!("{name:?} exists and is not replaced");
@@ -308,6 +316,9 @@ fn prepare(
             state.set_len(0).map_err(failed)?;
             state.set_len(layout.file_bytes).map_err(failed)?;
             (marked, durable) = (UnitMap::new(layout), UnitMap::new(layout));
+            // Written out, zeros as they are: a mark must not fail for want of room when its data is written.
+            state.write_all_at(&marked.0, layout.marked_at).map_err(failed)?;
+            state.write_all_at(&durable.0, layout.durable_at).map_err(failed)?;
             state.write_all_at(&header.to_bytes(), 0).map_err(failed)?;
         }
     }
@@ -322,8 +333,7 @@ struct Shared {
     state: File,
     geometry: Geometry,
     layout: Layout,
-    /// Units that may hold something other than a hole, one bit a unit.
-    used: Vec<AtomicU8>,
+    space: Space,
     marks: Mutex<Marks>,
     wake: Condvar,
     /// Held by the one checkpoint that runs.
@@ -426,18 +436,6 @@ impl Shared {
         }
     }
 
-    /// Whether any unit that `range` touches may hold something.
-    fn is_used(&self, range: &Range<u64>) -> bool {
-        units_of(range)
-            .any(|unit| self.used[(unit / 8) as usize].load(Ordering::Acquire) >> (unit % 8) & 1 == 1)
-    }
-
-    fn set_used(&self, range: &Range<u64>) {
-        for unit in units_of(range) {
-            self.used[(unit / 8) as usize].fetch_or(1 << (unit % 8), Ordering::AcqRel);
-        }
-    }
-
     fn check(&self, offset: u64, len_bytes: u64) -> Result<Range<u64>> {
         let end = offset.checked_add(len_bytes).filter(|end| *end <= self.geometry.size_bytes());
         end.map(|end| offset..end).ok_or_else(|| {
@@ -476,31 +474,6 @@ impl Shared {
             format!("a temporary file beside {:?} was cut while it was received", self.destination.path);
         Error::new(ErrorKind::Damaged, what).advise("run the same command again")
     }
-
-    /// Frees `range` where the file system can, else writes zeros over it.
-    fn punch(&self, range: Range<u64>) -> io::Result<()> {
-        #[cfg(target_os = "linux")]
-        {
-            use rustix::fs::FallocateFlags;
-            use rustix::io::Errno;
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            match rustix::fs::fallocate(&self.data, flags, range.start, range.end - range.start) {
-                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => {}
-                done => return done.map_err(io::Error::from),
-            }
-        }
-        let mut at = range.start;
-        while at < range.end {
-            let len = (range.end - at).min(ZEROS.len() as u64);
-            self.data.write_all_at(&ZEROS[..len as usize], at)?;
-            at += len;
-        }
-        Ok(())
-    }
-}
-
-fn units_of(range: &Range<u64>) -> Range<u64> {
-    range.start / UNIT_BYTES..range.end.div_ceil(UNIT_BYTES)
 }
 
 impl PairStore for Delivery {
@@ -531,17 +504,21 @@ impl PartialObject for Delivery {
 
     fn write_data(&self, offset: u64, data: &[u8]) -> Result<()> {
         let range = self.shared.check(offset, data.len() as u64)?;
-        self.shared.set_used(&range);
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.shared.space.use_for_data(&self.shared.data, &range);
         let written = self.shared.data.write_all_at(data, offset);
         written.map_err(|error| self.shared.destination.failed("write", error))
     }
 
     fn write_hole(&self, range: Range<u64>) -> Result<()> {
         let range = self.shared.check(range.start, range.end.saturating_sub(range.start))?;
-        if range.is_empty() || !self.shared.is_used(&range) {
+        if range.is_empty() {
             return Ok(());
         }
-        self.shared.punch(range).map_err(|error| self.shared.destination.failed("write", error))
+        let made = self.shared.space.use_for_hole(&self.shared.data, &range);
+        made.map_err(|error| self.shared.destination.failed("write", error))
     }
 
     fn read_data(&self, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -561,8 +538,10 @@ impl PartialObject for Delivery {
             return Err(error);
         }
         let (at, byte) = marks.marked.put(unit, true);
-        let written = shared.state.write_all_at(&[byte], shared.layout.marked_at + at);
-        written.map_err(|error| shared.destination.failed("write the state of", error))?;
+        if let Err(error) = shared.state.write_all_at(&[byte], shared.layout.marked_at + at) {
+            marks.marked.put(unit, false);
+            return Err(shared.destination.failed("write the state of", error));
+        }
         marks.is_dirty = true;
         if !marks.has_thread && shared.is_worth_checkpoints() {
             let body = Arc::clone(shared);

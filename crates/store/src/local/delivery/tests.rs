@@ -1,1 +1,362 @@
-//! Tests.
+//! Deliveries: what a reboot, a planted file, a second process, an unlucky name or a cut file make of them.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dray_core::Oid;
+use dray_core::limits::UNIT_BYTES;
+
+use super::*;
+
+const UNITS: u64 = 10;
+const SIZE: u64 = UNITS * UNIT_BYTES - 7;
+
+struct Fixture {
+    dir: tempfile::TempDir,
+    object: ObjectName,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        Fixture { dir: tempfile::tempdir().unwrap(), object: ObjectName::Oid(Oid::of(b"some object")) }
+    }
+
+    fn destination(&self) -> PathBuf {
+        self.dir.path().join("out")
+    }
+
+    fn open(&self) -> Result<Delivery> {
+        self.open_sized(SIZE)
+    }
+
+    fn open_sized(&self, size_bytes: u64) -> Result<Delivery> {
+        // Checkpoints only when a test asks for one.
+        let options = DeliveryOptions { checkpoint_interval: Duration::from_secs(3600) };
+        Delivery::open(&self.destination(), self.object, size_bytes, options)
+    }
+
+    fn temporary(&self) -> (PathBuf, PathBuf) {
+        let (data, state) = temporary_names("out".as_ref(), &self.object);
+        (self.dir.path().join(data), self.dir.path().join(state))
+    }
+
+    /// Makes the state file look as if it had been written before the machine was last started.
+    fn reboot(&self) {
+        let (_, state) = self.temporary();
+        let file = File::options().read(true).write(true).open(state).unwrap();
+        let mut bytes = [0; HEADER_BYTES];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes[64..80].fill(0x42);
+        let checksum = blake3::hash(&bytes[..96]);
+        bytes[96..].copy_from_slice(checksum.as_bytes());
+        file.write_all_at(&bytes, 0).unwrap();
+    }
+
+    fn names(&self) -> Vec<OsString> {
+        let mut names: Vec<OsString> =
+            std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn write_and_mark(delivery: &Delivery, units: &[u64]) {
+    for &unit in units {
+        let range = delivery.shared.geometry.byte_range(delivery.shared.geometry.unit(unit));
+        delivery.write_data(range.start, &vec![unit as u8 + 1; (range.end - range.start) as usize]).unwrap();
+        delivery.mark_unit(unit).unwrap();
+    }
+}
+
+fn marked(delivery: &Delivery) -> Vec<u64> {
+    delivery.marked_units().iter().flatten().collect()
+}
+
+/// Design 10: all marks survive the process; only those of a checkpoint survive the machine.
+#[test]
+fn marks_survive_the_process_and_checkpoints_the_machine() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[0, 2, 9]);
+    delivery.checkpoint().unwrap();
+    write_and_mark(&delivery, &[1, 3]);
+    drop(delivery);
+    assert_eq!(marked(&fixture.open().unwrap()), [0, 1, 2, 3, 9]);
+    fixture.reboot();
+    assert_eq!(marked(&fixture.open().unwrap()), [0, 2, 9]);
+    // What the reboot took does not come back.
+    assert_eq!(marked(&fixture.open().unwrap()), [0, 2, 9]);
+    fixture.reboot();
+    assert_eq!(marked(&fixture.open().unwrap()), [0, 2, 9]);
+}
+
+/// Design 10: a unit that is forgotten is forgotten for good, also if a checkpoint had remembered it.
+#[test]
+fn unmarking_reaches_the_durable_map() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[4, 5]);
+    delivery.checkpoint().unwrap();
+    delivery.unmark_unit(4).unwrap();
+    write_and_mark(&delivery, &[4]);
+    drop(delivery);
+    fixture.reboot();
+    assert_eq!(marked(&fixture.open().unwrap()), [5]);
+}
+
+/// Design 10: the checkpoint thread does by itself what `checkpoint` does.
+#[test]
+fn checkpoints_happen_by_themselves() {
+    let fixture = Fixture::new();
+    let options = DeliveryOptions { checkpoint_interval: Duration::from_millis(1) };
+    let delivery = Delivery::open(&fixture.destination(), fixture.object, SIZE, options).unwrap();
+    // The first mark after one interval begins it.
+    while !lock(&delivery.shared.marks).has_thread {
+        write_and_mark(&delivery, &[6]);
+    }
+    write_and_mark(&delivery, &[8]);
+    while !lock(&delivery.shared.marks).durable.contains(8) {
+        std::thread::yield_now();
+    }
+    drop(delivery);
+    fixture.reboot();
+    assert_eq!(marked(&fixture.open().unwrap()), [6, 8]);
+}
+
+/// Issue: a data file that was cut, or replaced, is believed only as far as it reaches.
+#[test]
+fn a_cut_or_replaced_data_file_loses_its_marks() {
+    let fixture = Fixture::new();
+    let (data, state) = fixture.temporary();
+    write_and_mark(&fixture.open().unwrap(), &[0, 4, 5, 9]);
+    File::options().write(true).open(&data).unwrap().set_len(5 * UNIT_BYTES + 10).unwrap();
+    let delivery = fixture.open().unwrap();
+    assert_eq!(marked(&delivery), [0, 4]);
+    let mut tail = [1; 64];
+    delivery.read_data(SIZE - 64, &mut tail).unwrap();
+    assert_eq!(tail, [0; 64]);
+    drop(delivery);
+    std::fs::copy(&data, fixture.dir.path().join("copy")).unwrap();
+    std::fs::rename(fixture.dir.path().join("copy"), &data).unwrap();
+    let delivery = fixture.open().unwrap();
+    assert_eq!(marked(&delivery), [0; 0]);
+    let mut start = [1; 64];
+    delivery.read_data(0, &mut start).unwrap();
+    assert_eq!(start, [0; 64], "a fresh start is all hole");
+    write_and_mark(&delivery, &[3]);
+    drop(delivery);
+    // Damage to the header costs the marks, not the transfer.
+    File::options().write(true).open(&state).unwrap().write_all_at(&[0xff; 3], 70).unwrap();
+    assert_eq!(marked(&fixture.open().unwrap()), [0; 0]);
+}
+
+/// Design 12: two processes never receive the same object into one place; when one ends, the other may.
+#[test]
+fn a_second_receiver_is_refused() {
+    let fixture = Fixture::new();
+    let first = fixture.open().unwrap();
+    write_and_mark(&first, &[1]);
+    let second = fixture.open().unwrap_err();
+    assert_eq!(second.kind(), ErrorKind::Refused);
+    assert!(second.to_string().contains("another dray is receiving"), "{second}");
+    drop(first);
+    assert_eq!(marked(&fixture.open().unwrap()), [1]);
+}
+
+/// Design 12: of many processes that come and go on one destination, one at a time holds it, and none of them
+/// works on a file that another has renamed away.
+#[test]
+fn many_receivers_take_turns() {
+    let fixture = Fixture::new();
+    let finished = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..40 {
+                    match fixture.open_sized(5) {
+                        Ok(delivery) => {
+                            assert_eq!(marked(&delivery), [0; 0], "the one before finished");
+                            delivery.write_data(0, b"hello").unwrap();
+                            delivery.mark_unit(0).unwrap();
+                            delivery.finish(FinishOptions::default()).unwrap();
+                            finished.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::Refused, "{error}"),
+                    }
+                }
+            });
+        }
+    });
+    assert!(finished.into_inner() > 0);
+    assert_eq!(fixture.names(), ["out"]);
+    assert_eq!(std::fs::read(fixture.destination()).unwrap(), b"hello");
+}
+
+/// Design 17: what somebody planted under the temporary names is neither followed nor written.
+#[test]
+fn planted_files_are_refused() {
+    for plant_state in [false, true] {
+        let fixture = Fixture::new();
+        let (data, state) = fixture.temporary();
+        let target = if plant_state { &state } else { &data };
+        let victim = fixture.dir.path().join("victim");
+        std::fs::write(&victim, b"precious").unwrap();
+        let plants: [&dyn Fn(); 4] = [
+            &|| symlink(&victim, target).unwrap(),
+            &|| symlink(fixture.dir.path().join("nowhere"), target).unwrap(),
+            &|| std::fs::hard_link(&victim, target).unwrap(),
+            &|| std::fs::create_dir(target).unwrap(),
+        ];
+        for (index, plant) in plants.iter().enumerate() {
+            plant();
+            let error = fixture.open().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "plant {index}: {error}");
+            assert!(error.advice().is_some());
+            assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+            assert!(!fixture.dir.path().join("nowhere").exists());
+            if target.is_dir() { std::fs::remove_dir(target) } else { std::fs::remove_file(target) }.unwrap();
+            assert_eq!(fixture.names(), ["victim"], "a refused delivery leaves nothing");
+        }
+    }
+}
+
+/// Design 17: a temporary file that was exchanged while it was received is not renamed into place.
+#[test]
+fn an_exchanged_temporary_file_is_not_delivered() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open_sized(5).unwrap();
+    delivery.write_data(0, b"right").unwrap();
+    let (data, _) = fixture.temporary();
+    std::fs::write(fixture.dir.path().join("evil"), b"wrong").unwrap();
+    std::fs::rename(fixture.dir.path().join("evil"), &data).unwrap();
+    let error = delivery.finish(FinishOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(!fixture.destination().exists());
+}
+
+/// D16, design 11: the finished file has its bytes, name, mode and time, and nothing else is left; odd names and the
+/// empty object too.
+#[test]
+fn finishing_renames_and_cleans_up() {
+    let long = "n".repeat(255);
+    let names = [&b"plain"[..], b"with space", b"new\nline", b"\xff\xfe", b".dray-", long.as_bytes()];
+    for name in names {
+        for size in [0, 3] {
+            let fixture = Fixture::new();
+            let path = fixture.dir.path().join(std::ffi::OsStr::from_bytes(name));
+            let delivery = Delivery::open(&path, fixture.object, size, DeliveryOptions::default()).unwrap();
+            delivery.write_data(0, &b"abc"[..size as usize]).unwrap();
+            let options = FinishOptions {
+                mode: Some(0o640),
+                mtime: Some((-5, 7)),
+                fsync: true,
+                ..FinishOptions::default()
+            };
+            delivery.finish(options).unwrap();
+            assert_eq!(fixture.names(), [std::ffi::OsStr::from_bytes(name)]);
+            let metadata = std::fs::metadata(&path).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), &b"abc"[..size as usize]);
+            assert_eq!(metadata.permissions().mode() & 0o7777, 0o640);
+            assert_eq!((metadata.mtime(), metadata.mtime_nsec()), (-5, 7));
+        }
+    }
+}
+
+/// As `cp` does: a new file follows the umask, a replaced one keeps its permissions; a link is replaced, not what
+/// it points to.
+#[test]
+fn modes_follow_cp() {
+    let fixture = Fixture::new();
+    let finish = || fixture.open_sized(1).unwrap().finish(FinishOptions::default()).unwrap();
+    let mode = || std::fs::metadata(fixture.destination()).unwrap().permissions().mode() & 0o7777;
+    finish();
+    std::fs::write(fixture.dir.path().join("made by the system"), b"").unwrap();
+    let usual = std::fs::metadata(fixture.dir.path().join("made by the system")).unwrap();
+    assert_eq!(mode(), usual.permissions().mode() & 0o7777);
+    std::fs::set_permissions(fixture.destination(), std::fs::Permissions::from_mode(0o604)).unwrap();
+    finish();
+    assert_eq!(mode(), 0o604);
+    let target = fixture.dir.path().join("target");
+    std::fs::rename(fixture.destination(), &target).unwrap();
+    std::fs::write(&target, b"old").unwrap();
+    symlink(&target, fixture.destination()).unwrap();
+    finish();
+    assert_eq!(std::fs::read(&target).unwrap(), b"old");
+    assert!(std::fs::symlink_metadata(fixture.destination()).unwrap().is_file());
+}
+
+/// Issue: what cannot be a destination is refused before anything is made.
+#[test]
+fn impossible_destinations_are_refused() {
+    let fixture = Fixture::new();
+    let open = |path: &Path, size| Delivery::open(path, fixture.object, size, DeliveryOptions::default());
+    std::fs::create_dir(fixture.destination()).unwrap();
+    for (path, size, kind) in [
+        (fixture.destination(), 1, ErrorKind::Refused),
+        (PathBuf::from("/dev/null"), 1, ErrorKind::Refused),
+        (PathBuf::from("/"), 1, ErrorKind::Usage),
+        (fixture.dir.path().join(".."), 1, ErrorKind::Usage),
+        (fixture.dir.path().join("missing/file"), 1, ErrorKind::NotFound),
+        (fixture.dir.path().join("huge"), DELIVERY_BYTES_MAX + 1, ErrorKind::Unsupported),
+        (fixture.dir.path().join("huge"), u64::MAX, ErrorKind::Unsupported),
+    ] {
+        let error = open(&path, size).unwrap_err();
+        assert_eq!(error.kind(), kind, "{path:?}: {error}");
+        assert_eq!(fixture.names(), ["out"]);
+    }
+    // More than the file system can hold: an error of its kind, or room for it, but never a panic or a leftover.
+    match open(&fixture.dir.path().join("huge"), DELIVERY_BYTES_MAX) {
+        Err(error) => assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}"),
+        Ok(delivery) => drop(delivery),
+    }
+    assert_eq!(fixture.names(), ["out"]);
+}
+
+/// Design 11: giving up leaves nothing, nor does stopping before anything was marked.
+#[test]
+fn discarded_and_empty_deliveries_leave_nothing() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[0]);
+    delivery.discard().unwrap();
+    assert_eq!(fixture.names(), [""; 0]);
+    let delivery = fixture.open().unwrap();
+    delivery.write_data(0, b"half a unit").unwrap();
+    drop(delivery);
+    assert_eq!(fixture.names(), [""; 0]);
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[0]);
+    drop(delivery);
+    assert_eq!(fixture.names().len(), 2);
+}
+
+/// Issue: data and holes in any order, over several runs, take the room of the data and no more, though room is
+/// reserved ahead of the writes.
+#[test]
+fn reserved_room_is_given_back_where_holes_arrive() {
+    let fixture = Fixture::new();
+    let units = 150;
+    let is_data = |unit: u64| unit.is_multiple_of(7) || unit == units - 1;
+    let order = dray_testkit::sample::shuffled(units, 3);
+    for run in order.chunks(40) {
+        let delivery = fixture.open_sized(units * UNIT_BYTES - 9).unwrap();
+        for &unit in run {
+            let range = delivery.shared.geometry.byte_range(delivery.shared.geometry.unit(unit));
+            if is_data(unit) {
+                write_and_mark(&delivery, &[unit]);
+            } else {
+                delivery.write_hole(range).unwrap();
+                delivery.mark_unit(unit).unwrap();
+            }
+        }
+    }
+    let delivery = fixture.open_sized(units * UNIT_BYTES - 9).unwrap();
+    assert_eq!(delivery.marked_units().count(), units);
+    delivery.finish(FinishOptions::default()).unwrap();
+    let allocated = std::fs::metadata(fixture.destination()).unwrap().blocks() * 512;
+    let data = (0..units).filter(|unit| is_data(*unit)).count() as u64 * UNIT_BYTES;
+    assert!(allocated.abs_diff(data) < UNIT_BYTES / 4, "{allocated} bytes for {data}");
+}

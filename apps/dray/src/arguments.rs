@@ -1,0 +1,128 @@
+//! The command line, as data: help, man page and completions come from it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 internal error, 2 usage, 3 not found, 4 verification failed or the source changed,
+5 unreachable or timed out, 6 refused, 7 no space, 8 some entries failed, 130 interrupted and resumable.";
+
+/// Moves files between machines and proves every byte.
+#[derive(Debug, Parser)]
+#[command(name = "dray", version, about, after_help = EXIT_CODES, max_term_width = 100, disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) show: Show,
+}
+
+/// How results are shown.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Show {
+    /// One JSON event a line on standard output instead of text
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// No progress, no notes; errors only
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Share a file: print a ticket, then serve it until interrupted
+    #[command(
+        after_help = "The ticket is the only thing on standard output. Whoever has it can fetch the file while this\ncommand runs. The same file shared again, the same way, keeps its ticket."
+    )]
+    Put {
+        /// File to share, or - for standard input
+        path: PathBuf,
+        /// Share without a secret: whoever knows the object id and an address may fetch it
+        #[arg(long)]
+        public: bool,
+        /// End the right after this time, for example 30s, 10m, 2h, 7d
+        #[arg(long, value_name = "TIME", value_parser = crate::units::duration)]
+        expire: Option<Duration>,
+    },
+    /// Fetch a file by its ticket, prove it, and go on where an earlier run stopped
+    Get {
+        /// Ticket (dray:…) or object id (blake3:…, together with --hint)
+        wanted: String,
+        /// File or directory to write, or - for standard output [default: the name the sender suggests]
+        #[arg(short, long, value_name = "PATH")]
+        output: Option<PathBuf>,
+        /// Ask here too: dray://NODE@host:port
+        #[arg(long, value_name = "URI")]
+        hint: Vec<String>,
+        /// Follow the ticket's hints to loopback and link-local addresses
+        #[arg(long)]
+        local: bool,
+        /// Wait until the file and its name are on disk
+        #[arg(long)]
+        fsync: bool,
+    },
+    /// Copy a file to or from another host over ssh, as scp does
+    #[command(
+        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and\nmoves to direct encrypted connections when they come up. The far host needs dray too (--remote-dray).\nRun the same command again after an interruption: nothing is sent twice."
+    )]
+    Cp {
+        /// File to copy
+        #[arg(value_name = "SRC")]
+        source: OsString,
+        /// Where to, a file or a directory
+        #[arg(value_name = "DST")]
+        destination: OsString,
+        /// Keep modification time and permission bits
+        #[arg(short = 'p', long)]
+        preserve: bool,
+        /// Port of the ssh server
+        #[arg(short = 'P', value_name = "PORT")]
+        port: Option<u16>,
+        /// Key file for ssh
+        #[arg(short = 'i', value_name = "FILE")]
+        identity: Vec<OsString>,
+        /// Jump host for ssh
+        #[arg(short = 'J', value_name = "HOST")]
+        jump: Option<OsString>,
+        /// Option for ssh, as in ssh_config
+        #[arg(short = 'o', value_name = "OPTION")]
+        option: Vec<OsString>,
+        /// Configuration file for ssh
+        #[arg(short = 'F', value_name = "FILE")]
+        ssh_config: Option<OsString>,
+        /// Program to run on the far host
+        #[arg(long, value_name = "PROGRAM", default_value = "dray")]
+        remote_dray: OsString,
+        /// Wait until the file and its name are on disk
+        #[arg(long)]
+        fsync: bool,
+    },
+    /// Check that a file is the object with this id
+    Verify {
+        /// File to check
+        path: PathBuf,
+        /// Object id (blake3:…)
+        oid: String,
+    },
+    /// Send a file from one process to another on this machine and check it, to see everything work
+    Demo {
+        /// File to send
+        file: PathBuf,
+    },
+    /// Look at what a transfer depends on: configuration, directories, network, ssh
+    Doctor,
+    /// Print shell completions
+    Completions {
+        /// bash, zsh, fish, elvish or powershell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page (roff)
+    Man,
+    /// The far end of `dray cp`, started by ssh
+    #[command(hide = true)]
+    Remote,
+}

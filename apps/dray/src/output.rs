@@ -1,0 +1,237 @@
+//! What a person or a script sees: a progress bar and notes on standard error, or JSON events on standard output.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dray_core::{Error, Oid};
+use dray_node::{Delivered, Event, Observer, SourceShare};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::arguments::Show;
+
+/// Progress events of `--json` come no more often than this.
+const JSON_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Shows events in the way that was asked for.
+pub(crate) struct Output {
+    show: Show,
+    state: Mutex<State>,
+}
+
+struct State {
+    bar: Option<ProgressBar>,
+    last_json: Option<Instant>,
+    is_terminal: bool,
+}
+
+impl Output {
+    pub(crate) fn new(show: Show) -> Output {
+        let is_terminal = std::io::stderr().is_terminal();
+        Output { show, state: Mutex::new(State { bar: None, last_json: None, is_terminal }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A line on standard error, unless quiet or JSON.
+    fn note(&self, text: &str) {
+        if self.show.quiet || self.show.json {
+            return;
+        }
+        let state = self.state();
+        match &state.bar {
+            Some(bar) => bar.suspend(|| line(&mut std::io::stderr(), text)),
+            None => line(&mut std::io::stderr(), text),
+        }
+    }
+
+    fn json(&self, value: &Value) {
+        line(&mut std::io::stdout(), &value.to_string());
+    }
+
+    /// Prints a result on standard output: `text`, or `value` with `--json`.
+    pub(crate) fn result(&self, text: &str, value: &Value) {
+        self.clear();
+        if self.show.json {
+            self.json(value);
+        } else {
+            line(&mut std::io::stdout(), text);
+        }
+    }
+
+    /// Says on standard error what was delivered where, or prints the event.
+    pub(crate) fn delivered(&self, delivered: &Delivered, elapsed: Duration) {
+        self.clear();
+        if self.show.json {
+            self.json(&json!({
+                "event": "delivered",
+                "oid": delivered.oid.to_string(),
+                "size_bytes": delivered.size_bytes,
+                "resumed_bytes": delivered.resumed_bytes,
+                "path": delivered.path.as_deref().map(Path::to_string_lossy),
+                "seconds": elapsed.as_secs_f64(),
+            }));
+            return;
+        }
+        let place = delivered
+            .path
+            .as_deref()
+            .map_or_else(|| "standard output".to_owned(), |path| format!("{path:?}"));
+        let fresh = delivered.size_bytes.saturating_sub(delivered.resumed_bytes);
+        self.note(&format!(
+            "{place}: {} in {:.1} s{}, proven {}",
+            bytes(delivered.size_bytes),
+            elapsed.as_secs_f64(),
+            if delivered.resumed_bytes > 0 { format!(" ({} sent now)", bytes(fresh)) } else { String::new() },
+            delivered.oid
+        ));
+    }
+
+    /// Shows an error: what failed, why, what to do.
+    pub(crate) fn error(&self, error: &Error) {
+        self.clear();
+        if self.show.json {
+            self.json(&json!({
+                "event": "error",
+                "kind": error.kind().word(),
+                "what": error.to_string(),
+                "advice": error.advice(),
+                "exit_code": error.kind().exit_code(),
+            }));
+        }
+        let mut text = format!("dray: {}", one_line(&error.to_string()));
+        if let Some(advice) = error.advice() {
+            text.push_str("\n  -> ");
+            text.push_str(&one_line(advice));
+        }
+        line(&mut std::io::stderr(), &text);
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = self.state().bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn bar(&self, done_bytes: u64, total_bytes: Option<u64>, message: String) {
+        let mut state = self.state();
+        if !state.is_terminal || self.show.quiet {
+            return;
+        }
+        let bar = state.bar.get_or_insert_with(|| {
+            let bar = ProgressBar::with_draw_target(total_bytes, ProgressDrawTarget::stderr_with_hz(8));
+            let template = if total_bytes.is_some() {
+                "{bar:24} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta} left {msg}"
+            } else {
+                "{spinner} {bytes} {binary_bytes_per_sec} {msg}"
+            };
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style);
+            }
+            bar
+        });
+        bar.set_position(done_bytes);
+        bar.set_message(message);
+    }
+
+    fn json_progress(&self, value: impl FnOnce() -> Value) {
+        let mut state = self.state();
+        if state.last_json.is_none_or(|last| last.elapsed() >= JSON_INTERVAL) {
+            state.last_json = Some(Instant::now());
+            drop(state);
+            self.json(&value());
+        }
+    }
+}
+
+impl Observer for Output {
+    fn event(&self, event: Event) {
+        if self.show.json {
+            match event {
+                Event::Progress { done_bytes, total_bytes, sources } => self.json_progress(|| {
+                    json!({
+                        "event": "progress", "done_bytes": done_bytes, "total_bytes": total_bytes,
+                        "sources": sources.iter().map(|s| json!({"label": s.label, "bytes": s.bytes})).collect::<Vec<_>>(),
+                    })
+                }),
+                Event::Hashing { done_bytes, total_bytes } => self.json_progress(
+                    || json!({"event": "hashing", "done_bytes": done_bytes, "total_bytes": total_bytes}),
+                ),
+                Event::Shared { oid, size_bytes, ticket, addresses } => self.json(&json!({
+                    "event": "shared", "oid": oid.to_string(), "size_bytes": size_bytes, "ticket": ticket,
+                    "addresses": addresses,
+                })),
+                Event::Serving { node, oid } => {
+                    self.json(&json!({"event": "serving", "node": node, "oid": oid.to_string()}));
+                }
+                Event::TurnedAway { reason } => self.json(&json!({"event": "turned-away", "reason": reason})),
+                Event::Started { name, total_bytes, resumed_bytes } => self.json(&json!({
+                    "event": "started", "path": name.as_deref().map(Path::to_string_lossy),
+                    "total_bytes": total_bytes, "resumed_bytes": resumed_bytes,
+                })),
+                Event::SourceUp { label } => self.json(&json!({"event": "source-up", "source": label})),
+                Event::SourceDown { label, reason } => {
+                    self.json(&json!({"event": "source-down", "source": label, "reason": reason}));
+                }
+                Event::Warning(text) => self.json(&json!({"event": "warning", "text": text})),
+            }
+            return;
+        }
+        match event {
+            Event::Progress { done_bytes, total_bytes, sources } => {
+                self.bar(done_bytes, Some(total_bytes), shares(&sources));
+            }
+            Event::Hashing { done_bytes, total_bytes } => self.bar(done_bytes, total_bytes, "hashing".into()),
+            Event::Shared { ticket, size_bytes, .. } => {
+                self.clear();
+                line(&mut std::io::stdout(), &ticket);
+                self.note(&format!("serving {} until interrupted", bytes(size_bytes)));
+            }
+            Event::Serving { node, .. } => {
+                self.note(&format!("serving node {}…", &node[..16.min(node.len())]))
+            }
+            Event::TurnedAway { reason } => {
+                self.note(&format!("turned a receiver away: {}", one_line(&reason)))
+            }
+            Event::Started { resumed_bytes, .. } if resumed_bytes > 0 => {
+                self.note(&format!("going on after {}", bytes(resumed_bytes)));
+            }
+            Event::Warning(text) => self.note(&format!("dray: warning: {}", one_line(&text))),
+            Event::Started { .. } | Event::SourceUp { .. } | Event::SourceDown { .. } => {}
+        }
+    }
+}
+
+/// Share of each source, when there is more than one.
+fn shares(sources: &[SourceShare]) -> String {
+    let total: u64 = sources.iter().map(|source| source.bytes).sum();
+    if sources.len() < 2 || total == 0 {
+        return String::new();
+    }
+    let parts = sources.iter().map(|source| format!("{} {}%", source.label, source.bytes * 100 / total));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// A size for people.
+pub(crate) fn bytes(count: u64) -> String {
+    indicatif::BinaryBytes(count).to_string()
+}
+
+/// Text from elsewhere, safe for a terminal and a log.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn line(out: &mut dyn Write, text: &str) {
+    // A closed pipe is the reader's choice; there is nobody left to tell.
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// The verdict of `verify`, as JSON.
+pub(crate) fn verified_json(path: &Path, oid: &Oid, size_bytes: u64) -> Value {
+    json!({"event": "verified", "path": path.to_string_lossy(), "oid": oid.to_string(), "size_bytes": size_bytes})
+}

@@ -1,0 +1,208 @@
+//! Carries out a command and turns its result into an exit code.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::{CommandFactory, Parser};
+use dray_core::hint::Hint;
+use dray_core::ticket::{TICKET_PREFIX, Ticket};
+use dray_core::{Error, ErrorKind, Oid, Result};
+use dray_node::{
+    Config, CopyOptions, CopyRequest, GetRequest, Location, Node, Observer, Output as Destination,
+    PutRequest, PutSource, SshOptions, Stop, Wanted,
+};
+use serde_json::json;
+
+use crate::arguments::{Arguments, Command};
+use crate::demo;
+use crate::output::{Output, bytes, verified_json};
+
+pub(crate) fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let code = if error.use_stderr() { ErrorKind::Usage.exit_code() } else { 0 };
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    let is_remote = matches!(arguments.command, Command::Remote);
+    let output = Arc::new(Output::new(arguments.show.clone()));
+    let stop = Stop::new();
+    let result = catch_signals(&stop).and_then(|()| run(arguments.command, &output, &stop));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // What went wrong at the far end of a copy has been told to the near end, which shows it.
+            if !is_remote || error.kind() == ErrorKind::Internal {
+                output.error(&error);
+            }
+            ExitCode::from(error.kind().exit_code())
+        }
+    }
+}
+
+/// The first signal asks to stop; the second ends the process at once.
+fn catch_signals(stop: &Stop) -> Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, stop.flag())
+            .and_then(|_| signal_hook::flag::register(signal, stop.flag()))
+            .map_err(|error| Error::io("catch signals", error))?;
+    }
+    Ok(())
+}
+
+fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
+    match command {
+        Command::Put { path, public, expire } => {
+            let source = if path.as_os_str() == "-" { PutSource::Stdin } else { PutSource::Path(path) };
+            let node = Node::open(Config::load()?)?;
+            let request = PutRequest { source, public, expires_in: expire };
+            let shared = node.put(&request, &**output, stop)?;
+            let observer: Arc<dyn Observer> = output.clone();
+            shared.serve(stop, &observer)
+        }
+        Command::Get { wanted, output: path, hint, local, fsync } => {
+            let request = GetRequest {
+                wanted: parse_wanted(&wanted)?,
+                hints: hint.iter().map(|text| text.parse::<Hint>()).collect::<Result<_>>()?,
+                output: destination(path),
+                allow_local: local,
+                fsync,
+            };
+            let node = Node::open(Config::load()?)?;
+            let begun = Instant::now();
+            let delivered = node.get(&request, &**output, stop)?;
+            if !matches!(request.output, Destination::Stdout) {
+                output.delivered(&delivered, begun.elapsed());
+            }
+            Ok(())
+        }
+        Command::Cp {
+            source,
+            destination,
+            preserve,
+            port,
+            identity,
+            jump,
+            option,
+            ssh_config,
+            remote_dray,
+            fsync,
+        } => {
+            let request = CopyRequest {
+                source: Location::parse(source)?,
+                destination: Location::parse(destination)?,
+                options: CopyOptions {
+                    preserve,
+                    fsync,
+                    ssh: SshOptions {
+                        port,
+                        identities: identity,
+                        jump,
+                        options: option,
+                        config: ssh_config,
+                        remote_dray: Some(remote_dray),
+                    },
+                },
+            };
+            let node = Node::open(Config::load()?)?;
+            let begun = Instant::now();
+            let delivered = node.copy(&request, &**output, stop)?;
+            output.delivered(&delivered, begun.elapsed());
+            Ok(())
+        }
+        Command::Verify { path, oid } => verify(&path, &oid, output),
+        Command::Demo { file } => demo::run(&file, output, stop),
+        Command::Doctor => doctor(output),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "dray", &mut script);
+            print(&script)
+        }
+        Command::Man => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Arguments::command())
+                .render(&mut page)
+                .map_err(|error| Error::io("render the manual page", error))?;
+            print(&page)
+        }
+        Command::Remote => remote(stop),
+    }
+}
+
+fn print(bytes: &[u8]) -> Result<()> {
+    use std::io::Write;
+    std::io::stdout().write_all(bytes).map_err(|error| Error::io("write standard output", error))
+}
+
+fn parse_wanted(text: &str) -> Result<Wanted> {
+    if text.trim().starts_with(TICKET_PREFIX) {
+        return Ok(Wanted::Ticket(text.parse::<Ticket>()?));
+    }
+    if text.starts_with("blake3:") || text.starts_with("md5:") || text.starts_with("sha1:") {
+        return Ok(Wanted::Oid(text.parse::<Oid>()?));
+    }
+    Err(Error::new(ErrorKind::Usage, "that is neither a ticket (dray:…) nor an object id (blake3:…)")
+        .advise("copy the whole line that `dray put` printed"))
+}
+
+fn destination(path: Option<PathBuf>) -> Destination {
+    match path {
+        None => Destination::Suggested,
+        Some(path) if path.as_os_str() == "-" => Destination::Stdout,
+        Some(path) => Destination::Path(path),
+    }
+}
+
+fn verify(path: &Path, oid: &str, output: &Output) -> Result<()> {
+    let oid: Oid = oid.parse()?;
+    let total_bytes = std::fs::metadata(path).map(|metadata| metadata.len()).ok();
+    let size_bytes = Node::verify(path, &oid, &|done_bytes| {
+        output.event(dray_node::Event::Hashing { done_bytes, total_bytes });
+    })?;
+    output.result(
+        &format!("{path:?} is {oid} ({})", bytes(size_bytes)),
+        &verified_json(path, &oid, size_bytes),
+    );
+    Ok(())
+}
+
+fn doctor(output: &Output) -> Result<()> {
+    let findings = Node::doctor();
+    for finding in &findings {
+        let mark = if finding.is_good { "ok  " } else { "BAD " };
+        output.result(
+            &format!("{mark} {:<15} {}", finding.what, finding.detail),
+            &json!({"event": "finding", "what": finding.what, "good": finding.is_good, "detail": finding.detail}),
+        );
+    }
+    let bad = findings.iter().filter(|finding| !finding.is_good).count();
+    if bad == 0 {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Partial,
+        format!("{bad} of {} findings are not as they should be", findings.len()),
+    ))
+}
+
+fn remote(stop: &Stop) -> Result<()> {
+    let owned = |fd: std::os::fd::BorrowedFd<'_>| {
+        fd.try_clone_to_owned().map_err(|error| Error::io("take over standard input and output", error))
+    };
+    let input = owned(std::io::stdin().as_fd())?;
+    let output = owned(std::io::stdout().as_fd())?;
+    let node = Node::open(Config::load()?)?;
+    node.remote_on(input, output, stop)
+}
+
+/// The arguments of a child process of our own kind.
+pub(crate) fn own_program() -> Result<OsString> {
+    std::env::current_exe().map(Into::into).map_err(|error| Error::io("find this program", error))
+}

@@ -1,0 +1,241 @@
+//! The near end of a copy: what `dray cp` itself does.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dray_core::message::{self, Copy, CopyRole, Message, ObjectName, Open};
+use dray_core::{Error, ErrorKind, Result};
+use dray_engine::session::{Holder, Receiver, ReceiverInput};
+use dray_transfer::holder::{Held, Provider, serve};
+use dray_transfer::transport::{Channel, Security, push_control};
+
+use super::direct::HoldingDoor;
+use super::origin::Origin;
+use super::receive::Incoming;
+use super::remote::read_control;
+use super::ssh::FarEnd;
+use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
+use crate::{Delivered, Event, Node, Observer, SourceShare, Stop};
+
+/// ssh may ask for a password before anything comes.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+impl Node {
+    /// Copies one file, here to there or there to here.
+    pub fn copy(&self, request: &CopyRequest, observer: &dyn Observer, stop: &Stop) -> Result<Delivered> {
+        match (&request.source, &request.destination) {
+            (Location::Local(source), Location::Remote { host, path }) => {
+                self.upload(source, Some(host), path, &request.options, observer, stop)
+            }
+            (Location::Remote { host, path }, Location::Local(destination)) => {
+                self.download(host, path, destination, &request.options, observer, stop)
+            }
+            (Location::Local(source), Location::Local(destination)) => {
+                // The far end runs here; a relative path means the same to both.
+                self.upload(source, None, destination, &request.options, observer, stop)
+            }
+            (Location::Remote { .. }, Location::Remote { .. }) => {
+                Err(Error::new(ErrorKind::Usage, "both sides are remote")
+                    .advise("run dray cp on one of the two hosts, or copy here first"))
+            }
+        }
+    }
+
+    fn upload(
+        &self,
+        source: &Path,
+        host: Option<&std::ffi::OsString>,
+        path: &Path,
+        options: &CopyOptions,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<Delivered> {
+        let origin = Arc::new(Origin::open(source, self.id(), &self.config.paths.data_dir)?);
+        let offer = origin.offer()?;
+        let size_bytes = offer.size_bytes;
+        let (mut far, channel) = FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh)?;
+        let mut preface = Vec::new();
+        push_control(&mut preface, &Message::Hello(self.hello()));
+        push_control(&mut preface, &copy_message(CopyRole::Receive, path.as_os_str(), options));
+        push_control(&mut preface, &Message::Offer(offer));
+        let is_large = size_bytes >= DIRECT_FROM_BYTES && host.is_some();
+        let door = if is_large { self.holding_door(&origin, &[], &mut preface) } else { None };
+        let provider = NearSender {
+            object: origin.object(),
+            origin: origin.clone(),
+            door: OnceLock::new(),
+            is_over: Arc::new(AtomicBool::new(false)),
+            observer,
+            size_bytes,
+            last: Mutex::default(),
+        };
+        if let Some(door) = door {
+            let _ = provider.door.set(door);
+        }
+        observer.event(Event::Started {
+            name: Some(source.to_owned()),
+            total_bytes: size_bytes,
+            resumed_bytes: 0,
+        });
+        // The hello goes with the preface; the session must not say it again.
+        let holder = Holder::introduced(self.hello());
+        let result = thread::scope(|scope| {
+            let provider = &provider;
+            let serving = scope.spawn(move || serve(Box::new(channel), holder, preface, provider, None));
+            while !serving.is_finished() {
+                if stop.is_set() {
+                    far.kill();
+                }
+                thread::sleep(Duration::from_millis(2));
+            }
+            serving.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")))
+        });
+        provider.is_over.store(true, Ordering::Release);
+        if let Some(door) = provider.door.get() {
+            door.door.close();
+        }
+        let last = provider.last.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(delivered) = last.delivered {
+            origin.delivered();
+            let target = std::path::PathBuf::from(OsStr::from_bytes(&delivered.path));
+            return Ok(Delivered {
+                oid: delivered.oid,
+                size_bytes,
+                path: Some(target),
+                resumed_bytes: last.progress.map_or(0, |progress| progress.resumed_bytes),
+            });
+        }
+        if stop.is_set() {
+            return Err(Error::new(ErrorKind::Interrupted, "interrupted")
+                .advise("run the same command again to go on where it stopped"));
+        }
+        let lost =
+            || Error::new(ErrorKind::Unreachable, "the connection ended before the file was confirmed");
+        Err(far.explain(result.err().unwrap_or_else(lost)))
+    }
+
+    fn download(
+        &self,
+        host: &OsStr,
+        path: &Path,
+        destination: &Path,
+        options: &CopyOptions,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<Delivered> {
+        let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh)?;
+        let mut receiver = Receiver::new(self.hello(), None, false);
+        let mut out = Vec::new();
+        push_control(&mut out, &receiver.hello());
+        push_control(&mut out, &copy_message(CopyRole::Send, path.as_os_str(), options));
+        let mut offered = || {
+            channel.write_all(&out).map_err(|error| Error::io("connection lost", error))?;
+            let deadline = Instant::now() + PATIENCE;
+            loop {
+                let body = read_control(&mut channel, deadline)?;
+                match receiver.handle_control(&body)? {
+                    ReceiverInput::Agreed(_) => {}
+                    ReceiverInput::Copy(Message::Offer(offer)) => return Ok(offer),
+                    ReceiverInput::Fault(fault) => return Err(fault.to_error(&far_name(host))),
+                    _ => return Err(Error::new(ErrorKind::Protocol, "the far end made no offer")),
+                }
+            }
+        };
+        let offer = match offered() {
+            Ok(offer) => offer,
+            Err(error) => return Err(far.explain(error)),
+        };
+        let incoming = Incoming {
+            channel,
+            receiver,
+            preface: Vec::new(),
+            offer,
+            preserve: options.preserve,
+            fsync: options.fsync,
+            is_other_host: true,
+            seen_as: Vec::new(),
+            // The far end said where it listens; ssh may know it under a name that only ssh resolves.
+            sees: None,
+        };
+        match self.receive(incoming, destination, observer, stop) {
+            Ok(delivered) => Ok(delivered),
+            Err(error) => Err(far.explain(error)),
+        }
+    }
+}
+
+fn far_name(host: &OsStr) -> String {
+    host.to_string_lossy().into_owned()
+}
+
+fn copy_message(role: CopyRole, path: &OsStr, options: &CopyOptions) -> Message {
+    Message::Copy(Copy {
+        role,
+        path: path.as_bytes().to_vec().into(),
+        preserve: options.preserve,
+        fsync: options.fsync,
+    })
+}
+
+/// What `dray cp` serves over ssh while it uploads.
+struct NearSender<'a> {
+    object: ObjectName,
+    origin: Arc<Origin>,
+    door: OnceLock<HoldingDoor>,
+    is_over: Arc<AtomicBool>,
+    observer: &'a dyn Observer,
+    size_bytes: u64,
+    last: Mutex<Last>,
+}
+
+/// The receiver's latest words.
+#[derive(Default)]
+struct Last {
+    progress: Option<message::Progress>,
+    delivered: Option<message::Delivered>,
+}
+
+impl Provider for NearSender<'_> {
+    fn open(&self, open: &Open, _: Option<&Security>) -> Result<Arc<dyn Held>> {
+        if open.object == self.object {
+            Ok(self.origin.clone())
+        } else {
+            Err(Error::new(ErrorKind::NotFound, "not the file of this copy"))
+        }
+    }
+
+    fn copy(&self, message: Message) -> Result<()> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match message {
+            Message::Direct(theirs) => {
+                if let Some(door) = self.door.get() {
+                    let is_over = self.is_over.clone();
+                    door.handle_direct(theirs, None, Arc::new(move || is_over.load(Ordering::Acquire)));
+                }
+            }
+            Message::Progress(progress) => {
+                last.progress = Some(progress);
+                let fresh = progress.done_bytes.saturating_sub(progress.resumed_bytes);
+                let direct = progress.direct_bytes.min(fresh);
+                let sources = [("direct", direct), ("ssh", fresh - direct)]
+                    .into_iter()
+                    .filter(|(_, bytes)| *bytes > 0)
+                    .map(|(label, bytes)| SourceShare { label: label.into(), bytes })
+                    .collect();
+                self.observer.event(Event::Progress {
+                    done_bytes: progress.done_bytes,
+                    total_bytes: self.size_bytes,
+                    sources,
+                });
+            }
+            Message::Delivered(delivered) => last.delivered = Some(delivered),
+            _ => return Err(Error::new(ErrorKind::Protocol, "copy message out of place")),
+        }
+        Ok(())
+    }
+}

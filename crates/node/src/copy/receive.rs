@@ -1,0 +1,297 @@
+//! The receiving end of a copy, the same on either side of ssh.
+
+use std::ffi::OsStr;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dray_core::hash_tree::{Collector, Geometry, PairStore};
+use dray_core::message::{self, Fault, Message, ObjectName, Offer};
+use dray_core::range::RangeSet;
+use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceId};
+use dray_core::store::PartialObject;
+use dray_core::{Error, ErrorKind, Oid, Result};
+use dray_engine::planner::DeliveryMode;
+use dray_engine::session::Receiver;
+use dray_store::local::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
+use dray_transfer::lanes::{LaneSet, LaneStart};
+use dray_transfer::transport::{Channel, PipeChannel, push_control};
+
+use super::DIRECT_FROM_BYTES;
+use super::direct::{Door, ReceivingDoor};
+use crate::get::{report, resumed, split};
+use crate::transfer::{Sink, Transfer, Truth};
+use crate::{Delivered, Event, Node, Observer, Stop};
+
+const SSH: SourceId = SourceId(0);
+const DIRECT: SourceId = SourceId(1);
+/// How often the sending side is told how far we are.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Everything the receiving end was told before the first byte.
+pub(super) struct Incoming {
+    /// The ssh channel, hellos exchanged.
+    pub(super) channel: PipeChannel,
+    /// Session state of the channel.
+    pub(super) receiver: Receiver,
+    /// Frames to send first.
+    pub(super) preface: Vec<u8>,
+    /// What comes.
+    pub(super) offer: Offer,
+    /// Keep mode and modification time.
+    pub(super) preserve: bool,
+    /// Make data and name durable.
+    pub(super) fsync: bool,
+    /// There is a network between the two ends, so a direct connection is worth trying.
+    pub(super) is_other_host: bool,
+    /// Addresses under which the other side sees us.
+    pub(super) seen_as: Vec<IpAddr>,
+    /// Address under which we see the other side.
+    pub(super) sees: Option<IpAddr>,
+}
+
+/// Where the file goes: `wish` itself, or the offered name in it if it is a directory.
+fn destination(wish: &Path, offer: &Offer) -> Result<PathBuf> {
+    let name = OsStr::from_bytes(&offer.name);
+    let is_plain =
+        !name.is_empty() && name != "." && name != ".." && !offer.name.iter().any(|b| matches!(b, b'/' | 0));
+    if wish.as_os_str().is_empty() || wish.is_dir() {
+        if !is_plain {
+            return Err(Error::new(
+                ErrorKind::Refused,
+                format!("the sender's file name {name:?} is no plain name"),
+            )
+            .advise("name the destination file"));
+        }
+        return Ok(if wish.as_os_str().is_empty() { name.into() } else { wish.join(name) });
+    }
+    let (dir, name) = split(wish)?;
+    Ok(dir.join(name))
+}
+
+impl Node {
+    /// Receives one file. The other side hears of success or failure before this returns.
+    pub(super) fn receive(
+        &self,
+        incoming: Incoming,
+        wish: &Path,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<Delivered> {
+        let target = match destination(wish, &incoming.offer) {
+            Ok(target) => target,
+            Err(error) => return Err(refuse(incoming, error)),
+        };
+        let finish = finish_options(&incoming, &target);
+        if let Some(bytes) = incoming.offer.inline.clone() {
+            return receive_inline(incoming, &bytes, &target, finish, observer);
+        }
+        let geometry = Geometry::new(incoming.offer.size_bytes);
+        let object = incoming.offer.object;
+        let delivery =
+            match Delivery::open(&target, object, geometry.size_bytes(), DeliveryOptions::default()) {
+                Ok(delivery) => Arc::new(delivery),
+                Err(error) => return Err(refuse(incoming, error)),
+            };
+        let mut marked = delivery.marked_units();
+        if geometry.groups() == 1 {
+            // Its only value has no place in the outboard; one group is sooner fetched than remembered.
+            marked = RangeSet::new();
+        }
+        let mut wanted = RangeSet::new();
+        wanted.insert(0..geometry.units());
+        for range in marked.iter() {
+            wanted.remove(range);
+        }
+        let resumed_bytes = resumed(geometry, marked.iter().flatten());
+        let pairs: Arc<dyn PairStore> = delivery.clone();
+        let transfer = Transfer::new(
+            Truth::Vouched(Collector::new(geometry, pairs)),
+            Sink::Rest(delivery.clone()),
+            wanted,
+            resumed_bytes,
+            self.config.window_bytes,
+            DeliveryMode::OutOfOrder,
+        );
+        observer.event(Event::Started {
+            name: Some(target.clone()),
+            total_bytes: geometry.size_bytes(),
+            resumed_bytes,
+        });
+        let lanes = self.start_lanes(&transfer, incoming, object, geometry);
+        let mut told = Instant::now();
+        let mut tick = || {
+            report(&transfer, observer);
+            if told.elapsed() >= PROGRESS_INTERVAL {
+                told = Instant::now();
+                lanes.ssh.say(progress(&transfer, resumed_bytes));
+            }
+        };
+        let result = transfer
+            .wait(stop, &mut tick)
+            .and_then(|()| transfer.seal(stop, &mut tick))
+            .and_then(|oid| delivery.finish(finish).map(|()| oid));
+        report(&transfer, observer);
+        lanes.ssh.say(progress(&transfer, resumed_bytes));
+        lanes.ssh.say(match &result {
+            Ok(oid) => delivered_message(*oid, &target),
+            Err(error) => Message::Fault(Fault::from_error(None, error)),
+        });
+        transfer.close();
+        lanes.end();
+        let oid = result?;
+        Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(target), resumed_bytes })
+    }
+
+    /// The ssh channel as a source, and a second one for what comes beside it.
+    fn start_lanes(
+        &self,
+        transfer: &Arc<Transfer>,
+        mut incoming: Incoming,
+        object: ObjectName,
+        geometry: Geometry,
+    ) -> Lanes {
+        let describe = |label: &str, priority| SourceDescription {
+            label: label.into(),
+            priority,
+            weight: 1,
+            capabilities: SourceCapabilities { grade: Grade::Vouched, cancel: true, holes: true },
+        };
+        let size_bytes = Some(geometry.size_bytes());
+        let ssh = LaneSet::new(SSH, object, describe("ssh", 1), size_bytes, transfer.events());
+        transfer.add_source(SSH, ssh.clone());
+        let mut door = None;
+        if geometry.size_bytes() >= DIRECT_FROM_BYTES
+            && incoming.is_other_host
+            // Without a listening socket, ssh carries everything.
+            && let Ok(opened) = Door::open(self, &incoming.seen_as)
+        {
+            push_control(&mut incoming.preface, &Message::Direct(opened.invitation.clone()));
+            let direct = LaneSet::new(DIRECT, object, describe("direct", 0), size_bytes, transfer.events());
+            transfer.add_source(DIRECT, direct.clone());
+            door = Some(Arc::new(ReceivingDoor::new(self, opened, direct, geometry.size_bytes())));
+        }
+        let (lane, knocking, sees) = (ssh.clone(), door.clone(), incoming.sees);
+        let start = LaneStart {
+            receiver: incoming.receiver,
+            preface: incoming.preface,
+            secret: None,
+            node: self.id(),
+            round_trip_us: None,
+        };
+        let channel = incoming.channel;
+        let thread = thread::spawn(move || {
+            let hook = |message: Message| {
+                match (message, &knocking) {
+                    (Message::Direct(theirs), Some(door)) => door.handle_direct(theirs, sees),
+                    // A direct connection that we do not want, or a message that means nothing here.
+                    (_, _) => {}
+                }
+                Ok(())
+            };
+            let ended = lane.run(Box::new(channel), start, Some(&hook));
+            lane.give_up(ended.err());
+        });
+        Lanes { ssh, door, thread }
+    }
+}
+
+struct Lanes {
+    ssh: Arc<LaneSet>,
+    door: Option<Arc<ReceivingDoor>>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Lanes {
+    /// After the sources were closed: waits until the last message has left.
+    fn end(self) {
+        if let Some(door) = &self.door {
+            door.door.close();
+        }
+        let _ = self.thread.join();
+    }
+}
+
+fn progress(transfer: &Transfer, resumed_bytes: u64) -> Message {
+    let direct = transfer.stats().into_iter().find(|stats| stats.source == DIRECT);
+    Message::Progress(message::Progress {
+        done_bytes: transfer.done_bytes(),
+        resumed_bytes,
+        direct_bytes: direct.map_or(0, |stats| stats.delivered_bytes),
+    })
+}
+
+fn delivered_message(oid: Oid, target: &Path) -> Message {
+    let path = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
+    let mut bytes = path.as_os_str().as_bytes().to_vec();
+    bytes.truncate(dray_core::limits::PATH_BYTES_MAX);
+    Message::Delivered(message::Delivered { oid, path: bytes.into() })
+}
+
+/// Tells the other side before anything began.
+fn refuse(mut incoming: Incoming, error: Error) -> Error {
+    push_control(&mut incoming.preface, &Message::Fault(Fault::from_error(None, &error)));
+    let _ = incoming.channel.write_all(&incoming.preface);
+    error
+}
+
+fn finish_options(incoming: &Incoming, target: &Path) -> FinishOptions {
+    let offer = &incoming.offer;
+    let is_new = std::fs::symlink_metadata(target).is_err();
+    let mode = if incoming.preserve {
+        Some(offer.mode)
+    } else if is_new {
+        // As cp and scp do: the source's bits, less the umask.
+        Some(offer.mode & (new_file_mode() | (new_file_mode() & 0o444) >> 2))
+    } else {
+        None
+    };
+    FinishOptions {
+        mode,
+        mtime: incoming.preserve.then_some((offer.mtime_s, offer.mtime_ns)),
+        fsync: incoming.fsync,
+        ..FinishOptions::default()
+    }
+}
+
+/// A file that came whole with its offer.
+fn receive_inline(
+    mut incoming: Incoming,
+    bytes: &[u8],
+    target: &Path,
+    finish: FinishOptions,
+    observer: &dyn Observer,
+) -> Result<Delivered> {
+    let size_bytes = bytes.len() as u64;
+    let oid = Oid::of(bytes);
+    let deliver = || {
+        if incoming.offer.object != ObjectName::Oid(oid) {
+            return Err(Error::new(
+                ErrorKind::VerificationFailed,
+                "the sender's bytes are not those it named",
+            ));
+        }
+        let delivery = Delivery::open(target, incoming.offer.object, size_bytes, DeliveryOptions::default())?;
+        delivery.write_data(0, bytes)?;
+        delivery.finish(finish)
+    };
+    let result = deliver();
+    let answer = match &result {
+        Ok(()) => delivered_message(oid, target),
+        Err(error) => Message::Fault(Fault::from_error(None, error)),
+    };
+    push_control(&mut incoming.preface, &answer);
+    let told = incoming.channel.write_all(&incoming.preface);
+    result?;
+    told.map_err(|error| Error::io("tell the sender", error))?;
+    observer.event(Event::Started {
+        name: Some(target.to_owned()),
+        total_bytes: size_bytes,
+        resumed_bytes: 0,
+    });
+    observer.event(Event::Progress { done_bytes: size_bytes, total_bytes: size_bytes, sources: Vec::new() });
+    Ok(Delivered { oid, size_bytes, path: Some(target.to_owned()), resumed_bytes: 0 })
+}

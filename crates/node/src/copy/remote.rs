@@ -1,0 +1,243 @@
+//! `dray remote`: the far end of a copy, started by ssh, speaking the peer protocol on standard input and output.
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::message::{Copy, CopyRole, Fault, Message, ObjectName, Offer, Open};
+use dray_core::{Error, ErrorKind, Result};
+use dray_engine::session::{Holder, Receiver, negotiate};
+use dray_transfer::holder::{Held, Provider, serve};
+use dray_transfer::transport::{Channel, PipeChannel, Security, push_control};
+
+use super::DIRECT_FROM_BYTES;
+use super::direct::{Door, HoldingDoor, ssh_connection};
+use super::origin::Origin;
+use super::receive::Incoming;
+use crate::{Event, Node, Stop};
+
+/// How long the other side may take for its first messages.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Node {
+    /// Plays the far end of a copy over `input` and `output` (`dray remote`) until it is done. An error has been told
+    /// to the other side, if it listens.
+    pub fn remote_on(&self, input: OwnedFd, output: OwnedFd, stop: &Stop) -> Result<()> {
+        let channel = PipeChannel::new(input, output)
+            .map_err(|error| Error::io("take over standard input and output", error))?;
+        self.remote(channel, stop)
+    }
+
+    fn remote(&self, mut channel: PipeChannel, stop: &Stop) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let hello = self.hello();
+        let mut preface = Vec::new();
+        push_control(&mut preface, &Message::Hello(hello.clone()));
+        let hello_body = read_control(&mut channel, deadline)?;
+        let first = Message::from_bytes(&hello_body)?;
+        let copy = match (first, Message::from_bytes(&read_control(&mut channel, deadline)?)?) {
+            (Message::Hello(theirs), Message::Copy(copy)) => {
+                if let Err(error) = negotiate(&hello, &theirs) {
+                    return Err(tell(&mut channel, preface, error));
+                }
+                copy
+            }
+            _ => {
+                let error = Error::new(
+                    ErrorKind::Protocol,
+                    "this is the far end of `dray cp`; it is not started by hand",
+                );
+                return Err(tell(&mut channel, preface, error));
+            }
+        };
+        match copy.role {
+            CopyRole::Receive => {
+                let offer = match Message::from_bytes(&read_control(&mut channel, deadline)?)? {
+                    Message::Offer(offer) => offer,
+                    _ => {
+                        return Err(tell(
+                            &mut channel,
+                            preface,
+                            Error::new(ErrorKind::Protocol, "no offer came"),
+                        ));
+                    }
+                };
+                self.receive_here(channel, &copy, &hello_body, preface, offer, stop)
+            }
+            CopyRole::Send => self.send_from_here(channel, &copy, &hello_body, preface),
+        }
+    }
+
+    fn receive_here(
+        &self,
+        channel: PipeChannel,
+        copy: &Copy,
+        hello_body: &[u8],
+        preface: Vec<u8>,
+        offer: Offer,
+        stop: &Stop,
+    ) -> Result<()> {
+        let mut receiver = Receiver::new(self.hello(), None, false);
+        receiver.handle_control(hello_body)?;
+        let (sees, seen_as) = ssh_connection().unzip();
+        let incoming = Incoming {
+            channel,
+            receiver,
+            preface,
+            offer,
+            preserve: copy.preserve,
+            fsync: copy.fsync,
+            is_other_host: sees.is_some(),
+            seen_as: seen_as.into_iter().collect(),
+            sees,
+        };
+        let wish = home_path(std::ffi::OsStr::from_bytes(&copy.path));
+        self.receive(incoming, &wish, &|_: Event| {}, stop).map(|_| ())
+    }
+
+    fn send_from_here(
+        &self,
+        mut channel: PipeChannel,
+        copy: &Copy,
+        hello_body: &[u8],
+        mut preface: Vec<u8>,
+    ) -> Result<()> {
+        let path = home_path(std::ffi::OsStr::from_bytes(&copy.path));
+        let opened = Origin::open(&path, self.id(), &self.config.paths.data_dir);
+        let (origin, offer) = match opened.and_then(|origin| origin.offer().map(|offer| (origin, offer))) {
+            Ok((origin, offer)) => (Arc::new(origin), offer),
+            Err(error) => return Err(tell(&mut channel, preface, error)),
+        };
+        let mut holder = Holder::new(self.hello());
+        holder.handle_control(hello_body)?;
+        let is_large = offer.size_bytes >= DIRECT_FROM_BYTES;
+        push_control(&mut preface, &Message::Offer(offer));
+        let connection = ssh_connection();
+        let door = match connection {
+            Some((_, server)) if is_large => self.holding_door(&origin, &[server], &mut preface),
+            _ => None,
+        };
+        let provider = FarSender {
+            object: origin.object(),
+            origin: origin.clone(),
+            door: OnceLock::new(),
+            sees: connection.map(|(client, _)| client),
+            is_over: Arc::new(AtomicBool::new(false)),
+        };
+        if let Some(door) = door {
+            let _ = provider.door.set(door);
+        }
+        let result = serve(Box::new(channel), holder, preface, &provider, None);
+        provider.is_over.store(true, Ordering::Release);
+        if let Some(door) = provider.door.get() {
+            door.door.close();
+        }
+        result
+    }
+
+    /// Listens for the receiver and says so in `preface`; `None` if listening fails, and ssh carries everything.
+    pub(super) fn holding_door(
+        &self,
+        origin: &Arc<Origin>,
+        seen_as: &[IpAddr],
+        preface: &mut Vec<u8>,
+    ) -> Option<HoldingDoor> {
+        let door = Door::open(self, seen_as).ok()?;
+        push_control(preface, &Message::Direct(door.invitation.clone()));
+        Some(HoldingDoor::new(self, door, origin.clone(), origin.object()))
+    }
+}
+
+/// What the far end serves over ssh: one file, to whoever ssh let in.
+struct FarSender {
+    object: ObjectName,
+    origin: Arc<Origin>,
+    door: OnceLock<HoldingDoor>,
+    sees: Option<IpAddr>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Provider for FarSender {
+    fn open(&self, open: &Open, _: Option<&Security>) -> Result<Arc<dyn Held>> {
+        if open.object == self.object {
+            Ok(self.origin.clone())
+        } else {
+            Err(Error::new(ErrorKind::NotFound, "not the file of this copy"))
+        }
+    }
+
+    fn copy(&self, message: Message) -> Result<()> {
+        match message {
+            Message::Direct(theirs) => {
+                if let Some(door) = self.door.get() {
+                    let is_over = self.is_over.clone();
+                    door.handle_direct(theirs, self.sees, Arc::new(move || is_over.load(Ordering::Acquire)));
+                }
+                Ok(())
+            }
+            Message::Delivered(_) => {
+                self.origin.delivered();
+                Ok(())
+            }
+            Message::Progress(_) => Ok(()),
+            _ => Err(Error::new(ErrorKind::Protocol, "copy message out of place")),
+        }
+    }
+}
+
+/// A path as the far shell would have read it: relative to the home directory, where ssh starts us, and `~/` too.
+fn home_path(path: &std::ffi::OsStr) -> PathBuf {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    match (path.as_bytes(), home) {
+        (b"~", Some(home)) => home,
+        ([b'~', b'/', rest @ ..], Some(home)) => home.join(std::ffi::OsStr::from_bytes(rest)),
+        (b"", _) => PathBuf::from("."),
+        _ => Path::new(path).to_owned(),
+    }
+}
+
+/// Tells the other side of an error before the session proper has begun.
+fn tell(channel: &mut dyn Channel, mut preface: Vec<u8>, error: Error) -> Error {
+    push_control(&mut preface, &Message::Fault(Fault::from_error(None, &error)));
+    let _ = channel.write_all(&preface);
+    error
+}
+
+/// Reads one control frame.
+pub(super) fn read_control(channel: &mut dyn Channel, deadline: Instant) -> Result<Vec<u8>> {
+    let mut head = [0; FRAME_HEAD_BYTES];
+    fill(channel, &mut head, deadline)?;
+    let head = FrameHead::decode(head)?;
+    if head.kind != FrameKind::Control {
+        return Err(Error::new(ErrorKind::Protocol, "the other side sent data before it was asked"));
+    }
+    let mut body = vec![0; head.body_bytes];
+    fill(channel, &mut body, deadline)?;
+    Ok(body)
+}
+
+fn fill(channel: &mut dyn Channel, out: &mut [u8], deadline: Instant) -> Result<()> {
+    let failed = |error| Error::io("connection lost", error);
+    let mut filled = 0;
+    while filled < out.len() {
+        match channel.try_read(&mut out[filled..]).map_err(failed)? {
+            Some(0) => {
+                return Err(Error::new(ErrorKind::Unreachable, "the other side closed the connection"));
+            }
+            Some(n) => filled += n,
+            None => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(Error::new(ErrorKind::TimedOut, "the other side said nothing"));
+                }
+                channel.wait(None, left).map_err(failed)?;
+            }
+        }
+    }
+    Ok(())
+}

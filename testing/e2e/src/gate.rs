@@ -1,0 +1,91 @@
+//! What decides whether and how large a test runs: privileges, tools, `CI`, `DRAY_CI`, `DRAY_E2E_FULL`, and the lock
+//! that keeps measurements apart from other load.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+/// System programs the harness calls.
+const TOOLS: [&str; 12] = [
+    "ip",
+    "nft",
+    "tc",
+    "ssh",
+    "ssh-keygen",
+    "sshd",
+    "b3sum",
+    "cmp",
+    "setpriv",
+    "mkfs.ext4",
+    "mount",
+    "umount",
+];
+
+/// Says why the lab cannot run here, if it cannot. With `CI=true` or `DRAY_CI=1` that is a failure.
+pub fn can_run() -> bool {
+    let reason = if !rustix::process::geteuid().is_root() {
+        Some("network namespaces need root".to_owned())
+    } else {
+        TOOLS.iter().find(|tool| find_tool(tool).is_none()).map(|tool| format!("{tool} is not installed"))
+    };
+    let Some(reason) = reason else { return true };
+    let test = std::thread::current().name().unwrap_or("?").to_owned();
+    let in_ci = std::env::var("CI").is_ok_and(|value| value == "true")
+        || std::env::var("DRAY_CI").is_ok_and(|value| value == "1");
+    assert!(!in_ci, "{test} cannot run, and a skip counts as a failure in CI: {reason}");
+    eprintln!("SKIP {test}: {reason}");
+    false
+}
+
+/// Where `tool` is, looked for in `PATH` and the system directories that a user's `PATH` may lack.
+pub fn find_tool(tool: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).map(|dir| dir.join(tool)).find(|candidate| candidate.is_file())
+}
+
+/// True if `DRAY_E2E_FULL=1` asks for the sizes and repetitions of the acceptance list instead of those for CI.
+pub fn is_full() -> bool {
+    std::env::var("DRAY_E2E_FULL").is_ok_and(|value| value == "1")
+}
+
+/// `small` in CI, `full` with `DRAY_E2E_FULL=1`.
+pub fn sized(small: u64, full: u64) -> u64 {
+    if is_full() { full } else { small }
+}
+
+/// The `dray` under test: `$DRAY_BIN`, or the release binary beside the test's own build.
+pub fn dray_binary() -> PathBuf {
+    let path = match std::env::var_os("DRAY_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => {
+            // <target>/<profile>/deps/<test>
+            let test = std::env::current_exe().expect("path of the test");
+            test.ancestors().nth(3).unwrap_or(Path::new("/")).join("release/dray")
+        }
+    };
+    assert!(
+        path.is_file(),
+        "no dray at {}: run `cargo build --release -p dray` or set DRAY_BIN",
+        path.display()
+    );
+    path.canonicalize().expect("path of dray")
+}
+
+/// Held while a lab stands. Labs that measure hold it alone; all others share it.
+#[derive(Debug)]
+pub struct Turn {
+    _lock: File,
+}
+
+impl Turn {
+    /// Waits for the turn: `alone` if nothing else may load the machine.
+    pub fn take(alone: bool) -> Turn {
+        let path = std::env::temp_dir().join("dray-e2e.lock");
+        let lock = File::options().create(true).append(true).open(&path).expect("lock file of the lab");
+        let operation = if alone { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
+        rustix::fs::flock(&lock, operation).expect("lock of the lab");
+        Turn { _lock: lock }
+    }
+}

@@ -1,0 +1,136 @@
+//! The witnesses themselves: before a test believes a counter, a capture, a delay or a kill, each is shown to see
+//! what is there.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use dray_e2e::data::{self, MIB};
+use dray_e2e::{Host, Lab, capture};
+use rustix::process::Signal;
+
+/// Sends `bytes` over a plain TCP connection from one host to the other.
+fn send_plain(from: &Host, to: &Host, bytes: &[u8]) -> Duration {
+    let address = SocketAddr::from((to.address(), 7000));
+    let listener = to.enter(|| TcpListener::bind(address).unwrap());
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut got = Vec::new();
+            listener.accept().unwrap().0.read_to_end(&mut got).unwrap();
+            got
+        });
+        let started = Instant::now();
+        let mut stream = from.enter(|| TcpStream::connect(address).unwrap());
+        let elapsed = started.elapsed();
+        stream.write_all(bytes).unwrap();
+        drop(stream);
+        assert!(reader.join().unwrap() == bytes);
+        elapsed
+    })
+}
+
+/// Counters count what crosses and a capture finds a text known to cross: the positive control of every test that
+/// says "no payload on the wire" or "the secret is not on the wire".
+#[test]
+fn counters_and_captures_see_what_crosses_the_wire() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let mut bytes = data::random_bytes(3 * MIB as usize, 1);
+    let known = b"a secret that is not one";
+    bytes[2_000_000..2_000_000 + known.len()].copy_from_slice(known);
+    let before = (a.counters(), b.counters());
+    let recording = b.capture();
+    send_plain(a, b, &bytes);
+    let packets = recording.stop();
+    let (sent, received) = (a.counters() - before.0, b.counters() - before.1);
+    for bytes in [sent.sent_bytes, received.received_bytes] {
+        assert!((3 * MIB..3 * MIB + MIB / 4).contains(&bytes), "{sent:?} {received:?}");
+    }
+    assert!(sent.received_bytes < MIB / 4, "{sent:?}");
+    assert_eq!(capture::payload_bytes(packets.iter().filter(|packet| packet.from.0 == a.address())), 3 * MIB);
+    assert!(capture::contains(&packets, known));
+    assert!(!capture::contains(&packets, b"a secret that was not sent"));
+}
+
+/// A delayed wire carries everything, and a connection takes one round trip to open.
+#[test]
+fn a_delayed_wire_delays_and_loses_nothing() {
+    let Some(lab) = Lab::of(2).round_trip(Duration::from_millis(100)).build() else { return };
+    let (a, b) = lab.pair();
+    let opening = send_plain(a, b, &data::random_bytes(2 * MIB as usize, 2));
+    assert!((100..160).contains(&opening.as_millis()), "{opening:?}");
+}
+
+/// A limited wire is as slow as it says.
+#[test]
+fn a_limited_wire_limits() {
+    let Some(lab) = Lab::of(2).rate_mbit(80).build() else { return };
+    let (a, b) = lab.pair();
+    let started = Instant::now();
+    send_plain(a, b, &data::random_bytes(5 * MIB as usize, 3));
+    let elapsed = started.elapsed().as_millis();
+    assert!((430..1500).contains(&elapsed), "{elapsed} ms");
+}
+
+/// The sshd of a host is real: scp and rsync work through it, and a session sees that host's home and addresses.
+#[test]
+fn sshd_serves_scp_and_a_session_of_its_host() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let (source, copy) = (a.file("source"), b.file("copy"));
+    data::write_random(&source, 2 * MIB, 4);
+    let scp = a.program("scp").arg("-O").args(b.ssh_options()).arg(&source).arg(b.remote(&copy)).run();
+    assert_eq!(scp.code(), Some(0), "{scp}");
+    data::assert_same(&source, &copy);
+    let command = "pwd; ip -brief -4 addr show e0; command -v dray";
+    let session =
+        a.program("ssh").args(b.ssh_options()).arg(format!("root@{}", b.address())).arg(command).run();
+    let text = session.stdout_text();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), b.home().to_str(), "{session}");
+    assert!(lines.next().is_some_and(|line| line.contains(&b.address().to_string())), "{session}");
+    assert!(lines.next().is_some_and(|line| line.starts_with(b.dir().to_str().unwrap())), "{session}");
+}
+
+/// A program past its limit is killed and fails its test; memory, reads, output and signals are as they were.
+#[test]
+fn programs_are_measured_and_limited() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let file = host.file("read");
+    data::write_random(&file, 40 * MIB, 5);
+    let script =
+        "echo ready; cat >/dev/null; dd if=read of=/dev/null bs=32M 2>/dev/null; echo trouble >&2; exit 9";
+    let outcome = host.program("sh").args(["-c", script]).input(b"some input").run();
+    assert_eq!(outcome.code(), Some(9));
+    assert_eq!((outcome.stdout_text().as_str(), outcome.stderr_text().as_str()), ("ready", "trouble\n"));
+    let dd = host.program("dd").args(["if=read", "of=/dev/null", "bs=32M", "status=none"]).run();
+    assert!((40 * MIB..41 * MIB).contains(&dd.read_chars), "{}", dd.read_chars);
+
+    let cat = host.program("cat").arg("/dev/zero").output_file(&host.file("null")).start();
+    cat.wait_until(false, || host.pids_of("cat") == [cat.pid()]);
+    assert_eq!(cat.kill().signal(), Some(Signal::KILL.as_raw()));
+    assert!(host.pids_of("cat").is_empty());
+
+    let sleep = host.program("sleep").arg("30").time_limit(Duration::from_millis(50)).start();
+    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sleep.wait()));
+    assert!(failed.is_err());
+}
+
+/// Two labs at once do not see each other, and a lab leaves nothing when it goes.
+#[test]
+fn labs_are_apart_and_leave_nothing() {
+    let Some(first) = Lab::of(2).build() else { return };
+    let Some(second) = Lab::of(2).build() else { return };
+    assert_eq!(first.host(0).address(), second.host(0).address());
+    let listener = first.host(1).enter(|| TcpListener::bind((first.host(1).address(), 7001)).unwrap());
+    let attempt = second.host(0).enter(|| TcpStream::connect((second.host(1).address(), 7001)));
+    assert_eq!(attempt.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+    drop(listener);
+    let (dir, namespace) = (first.dir().to_owned(), Path::new("/run/netns").join(first.host(0).namespace()));
+    assert!(dir.exists() && namespace.exists());
+    drop(first);
+    assert!(!dir.exists() && !namespace.exists());
+}

@@ -1,0 +1,106 @@
+//! How soon the first payload leaves: round trips, counted on a wire whose round trip is known.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::time::Duration;
+
+use dray_e2e::actions::{self, share};
+use dray_e2e::capture::Packet;
+use dray_e2e::data::{self, GIB, MIB};
+use dray_e2e::{Host, Lab, gate};
+
+const ROUND_TRIP: Duration = Duration::from_millis(200);
+/// What handshake and hello of the sender stay below, and its first payload goes beyond.
+const HANDSHAKE_BYTES_MAX: u64 = 4096;
+const SSH_PORT: u16 = 22;
+
+/// On the connections without ssh, seen at the sender: the time from the first packet of the first connection that
+/// came to carry payload until that payload left, in round trips. Half a round trip is added for the way the first
+/// packet had come, if it came from the other side.
+fn round_trips_to_payload(packets: &[Packet], sender: &Host) -> Option<f64> {
+    let own = sender.address();
+    let mut sent = std::collections::HashMap::<_, u64>::new();
+    let is_data = |packet: &&Packet| packet.from.1 != SSH_PORT && packet.to.1 != SSH_PORT;
+    for packet in packets.iter().filter(is_data).filter(|packet| packet.from.0 == own) {
+        let total = sent.entry((packet.from, packet.to)).or_default();
+        *total += packet.payload.len() as u64;
+        if *total > HANDSHAKE_BYTES_MAX {
+            let ends = [(packet.from, packet.to), (packet.to, packet.from)];
+            let opening =
+                packets.iter().find(|other| other.is_syn && ends.contains(&(other.from, other.to)))?;
+            let way = if opening.from.0 == own { Duration::ZERO } else { ROUND_TRIP / 2 };
+            return Some((packet.at - opening.at + way).as_secs_f64() / ROUND_TRIP.as_secs_f64());
+        }
+    }
+    None
+}
+
+/// Issue "the first payload record leaves the sender within 3 round trips of opening the data connection, for 1 MiB and
+/// for a cold 8 GiB file alike", P13: by ticket.
+#[test]
+fn first_payload_of_a_get_within_three_round_trips() {
+    let Some(lab) = Lab::of(2).round_trip(ROUND_TRIP).alone().build() else { return };
+    let (holder, taker) = lab.pair();
+    for size in [MIB, gate::sized(256 * MIB, 8 * GIB)] {
+        let source = holder.file(size.to_string());
+        data::write_random(&source, size, size);
+        let share = share(holder, &source);
+        let recording = holder.capture();
+        let dir = taker.directory(&size.to_string());
+        let running = actions::get(taker, &share.ticket, &dir.join("copy")).start();
+        running.wait_until(true, || data::unfinished_bytes(&dir) > 0 || dir.join("copy").exists());
+        running.kill();
+        let took = round_trips_to_payload(&recording.stop(), holder).expect("payload left");
+        eprintln!("{} MiB by ticket: first payload after {took:.2} round trips", size / MIB);
+        assert!(took <= 3.0, "{took}");
+        share.end();
+    }
+}
+
+/// The same for the direct connection of a copy, both ways, of files never hashed before.
+#[test]
+fn first_payload_of_a_copy_within_three_round_trips() {
+    let Some(lab) = Lab::of(2).round_trip(ROUND_TRIP).alone().build() else { return };
+    let (local, remote) = lab.pair();
+    for is_upload in [true, false] {
+        let (from, to) = if is_upload { (local, remote) } else { (remote, local) };
+        let mut starts = Vec::new();
+        for size in [MIB, gate::sized(GIB, 8 * GIB)] {
+            let source = from.file(size.to_string());
+            data::write_random(&source, size, size);
+            let recording = from.capture();
+            let dir = to.directory(&format!("{size}-{is_upload}"));
+            let copy = dir.join("copy");
+            let running = if is_upload {
+                actions::copy_to(local, remote, &source, &copy).start()
+            } else {
+                actions::copy_from(remote, local, &source, &copy).start()
+            };
+            running.wait_until(true, || data::unfinished_bytes(&dir) > 0 || copy.exists());
+            // Bytes may have come over ssh first; the direct connection follows.
+            let started = std::time::Instant::now();
+            running.wait_until(true, || started.elapsed() > 8 * ROUND_TRIP);
+            running.kill();
+            actions::await_no_dray(remote, Duration::from_secs(30));
+            let packets = recording.stop();
+            starts.push(first_bulk(&packets, from));
+            let direct = round_trips_to_payload(&packets, from);
+            eprintln!("{} MiB by cp (up: {is_upload}): direct after {direct:?} round trips", size / MIB);
+            assert!(direct.is_none_or(|took| took <= 3.0), "{direct:?}");
+            assert!(size == MIB || direct.is_some(), "a long copy comes to use a direct connection");
+        }
+        let [small, large] = starts[..] else { panic!("two sizes") };
+        eprintln!("first bulk after {small:.2} and {large:.2} round trips (up: {is_upload})");
+        assert!((large - small).abs() < 1.0, "hashing a cold file does not delay its first byte: {starts:?}");
+    }
+}
+
+/// Round trips from the first packet of the copy until 64 KiB have left the sender, over whatever connection.
+fn first_bulk(packets: &[Packet], sender: &Host) -> f64 {
+    let mut sent = 0;
+    let bulk = packets.iter().filter(|packet| packet.from.0 == sender.address()).find(|packet| {
+        sent += packet.payload.len() as u64;
+        sent > 64 * 1024
+    });
+    let bulk = bulk.expect("bulk left the sender");
+    (bulk.at - packets[0].at).as_secs_f64() / ROUND_TRIP.as_secs_f64()
+}

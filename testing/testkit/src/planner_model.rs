@@ -1,0 +1,564 @@
+//! A reference model of a planned transfer: simulated sources with every kind of misbehaviour, a virtual clock, and
+//! a ledger that checks each command and each answer of the planner against what it may do.
+//!
+//! [`run`] plays one [`Scenario`] to its end and says how it ended, or which rule was broken. It is deterministic:
+//! the same scenario always gives the same run.
+
+mod scenario;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use dray_core::error::{Error, ErrorKind};
+use dray_core::hash_tree::{Geometry, Subtree};
+use dray_core::limits::{GROUP_BYTES, REQUEST_GROUPS_MAX, UNIT_BYTES, UNIT_GROUPS};
+use dray_core::permit::{Budget, Permit};
+use dray_core::range::RangeSet;
+use dray_core::source::{Grade, RequestId, SourceCapabilities, SourceDescription, SourceId};
+use dray_engine::planner::{DeliveryMode, Disposition, Planner, PlannerCommand, PlannerConfig, SourceState};
+pub use scenario::{Behaviour, Report, Scenario, SourceScript};
+
+/// Silence after which the planner sets a source aside, microseconds.
+pub const PROGRESS_TIMEOUT_US: u64 = 10_000_000;
+/// Time without progress after which it gives up, microseconds.
+pub const GIVE_UP_US: u64 = 25_000_000;
+
+/// Plays a scenario until the planner has an outcome, at most until `limit_us`.
+///
+/// # Errors
+/// Says which rule the planner broke.
+pub fn run(scenario: &Scenario, limit_us: u64) -> Result<Report, String> {
+    Simulation::new(scenario).run(limit_us)
+}
+
+struct Simulation<'a> {
+    scenario: &'a Scenario,
+    planner: Planner,
+    ledger: Ledger,
+    sources: Vec<SimulatedSource>,
+    now_us: u64,
+    consumer_at_us: Option<u64>,
+}
+
+/// What the planner is held to.
+struct Ledger {
+    geometry: Geometry,
+    budget: Budget,
+    wanted_units: RangeSet,
+    delivered: BTreeSet<u64>,
+    wanted_groups: u64,
+    issued: BTreeMap<RequestId, Issued>,
+    /// Those of `issued` that have not ended.
+    open: BTreeSet<RequestId>,
+    consumed_units: u64,
+    last_delivery_us: u64,
+    delivered_groups: Vec<u64>,
+    discarded_groups: Vec<u64>,
+    outstanding_bytes: Vec<u64>,
+    outstanding_bytes_max: Vec<u64>,
+}
+
+struct Issued {
+    source: usize,
+    groups: Subtree,
+    next_group: u64,
+    outstanding_bytes: u64,
+    /// Neither cancelled nor ended, as far as can be seen from outside.
+    is_live: bool,
+}
+
+#[derive(PartialEq, Clone, Copy)]
+enum Link {
+    Away,
+    Up,
+    Closed,
+}
+
+struct SimulatedSource {
+    script: SourceScript,
+    link: Link,
+    /// When the link next changes by itself.
+    up_at_us: Option<u64>,
+    queue: VecDeque<Job>,
+    /// When the wire is free again.
+    free_at_us: u64,
+    sent_groups: u64,
+    spent: bool,
+}
+
+struct Job {
+    request: RequestId,
+    groups: Subtree,
+    next_group: u64,
+    recheck: bool,
+    asked_us: u64,
+    begun: bool,
+    cancelled: bool,
+    _permit: Permit,
+}
+
+impl<'a> Simulation<'a> {
+    fn new(scenario: &'a Scenario) -> Simulation<'a> {
+        let geometry = Geometry::new(scenario.size_bytes);
+        let mut wanted_units = RangeSet::new();
+        wanted_units.insert(0..geometry.units());
+        for had in &scenario.had_units {
+            wanted_units.remove(had.clone());
+        }
+        let delivery = match scenario.sequential_bytes {
+            Some(window_bytes) => DeliveryMode::Sequential { window_bytes },
+            None => DeliveryMode::OutOfOrder,
+        };
+        let budget = Budget::new(scenario.budget_bytes);
+        let config = PlannerConfig {
+            geometry,
+            delivery,
+            budget: budget.clone(),
+            window: scenario.window,
+            progress_timeout_us: PROGRESS_TIMEOUT_US,
+            give_up_us: GIVE_UP_US,
+        };
+        let mut planner = Planner::new(config, wanted_units.clone());
+        let mut sources = Vec::new();
+        for (index, &script) in scenario.sources.iter().enumerate() {
+            let description = SourceDescription {
+                label: format!("source {index}"),
+                priority: script.priority,
+                weight: 1,
+                capabilities: SourceCapabilities {
+                    grade: Grade::Proven,
+                    cancel: script.can_cancel,
+                    holes: false,
+                },
+            };
+            planner.add_source(SourceId(index as u32), description);
+            let up_at_us = (script.behaviour != Behaviour::Absent).then_some(script.up_at_us);
+            sources.push(SimulatedSource {
+                script,
+                link: Link::Away,
+                up_at_us,
+                queue: VecDeque::new(),
+                free_at_us: 0,
+                sent_groups: 0,
+                spent: false,
+            });
+        }
+        let wanted_groups = wanted_units.iter().flatten().map(|unit| geometry.unit(unit).groups).sum();
+        let count = sources.len();
+        let ledger = Ledger {
+            geometry,
+            budget,
+            wanted_units,
+            delivered: BTreeSet::new(),
+            wanted_groups,
+            issued: BTreeMap::new(),
+            open: BTreeSet::new(),
+            consumed_units: 0,
+            last_delivery_us: 0,
+            delivered_groups: vec![0; count],
+            discarded_groups: vec![0; count],
+            outstanding_bytes: vec![0; count],
+            outstanding_bytes_max: vec![0; count],
+        };
+        let consumer_at_us = scenario.sequential_bytes.map(|_| 0);
+        Simulation { scenario, planner, ledger, sources, now_us: 0, consumer_at_us }
+    }
+
+    fn run(mut self, limit_us: u64) -> Result<Report, String> {
+        let mut polls_at_one_time = 0;
+        let outcome = loop {
+            self.poll()?;
+            if let Some(outcome) = self.planner.outcome() {
+                break outcome;
+            }
+            let events = self.sources.iter().filter_map(SimulatedSource::next_us);
+            let next = events.chain(self.planner.next_deadline_us()).chain(self.consumer_at_us).min();
+            let next_us = next.ok_or("the planner waits for nothing and has no deadline")?;
+            polls_at_one_time = if next_us > self.now_us { 0 } else { polls_at_one_time + 1 };
+            if polls_at_one_time > 100_000 {
+                return Err(format!("the planner spins at {} us", self.now_us));
+            }
+            self.now_us = self.now_us.max(next_us);
+            if self.now_us > limit_us {
+                return Err(format!("no outcome after {limit_us} us of virtual time"));
+            }
+            self.consume();
+            for index in 0..self.sources.len() {
+                if self.sources[index].next_us().is_some_and(|at_us| at_us <= self.now_us) {
+                    self.step(index)?;
+                }
+            }
+        };
+        self.finish(outcome)
+    }
+
+    fn finish(mut self, outcome: Result<(), Error>) -> Result<Report, String> {
+        self.poll()?;
+        let complete = self.ledger.delivered.len() as u64 == self.ledger.wanted_groups;
+        if outcome.is_ok() != complete {
+            return Err(format!("outcome {outcome:?}, but everything delivered is {complete}"));
+        }
+        if self.planner.next_deadline_us().is_some() {
+            return Err("a deadline after the outcome".into());
+        }
+        self.sources.clear();
+        if self.ledger.budget.used_bytes() != 0 {
+            return Err(format!("{} bytes of permits leaked", self.ledger.budget.used_bytes()));
+        }
+        Ok(Report {
+            outcome,
+            ended_us: self.now_us,
+            last_delivery_us: self.ledger.last_delivery_us,
+            delivered_groups: self.ledger.delivered_groups,
+            discarded_groups: self.ledger.discarded_groups,
+            outstanding_bytes_max: self.ledger.outstanding_bytes_max,
+        })
+    }
+
+    fn poll(&mut self) -> Result<(), String> {
+        let mut rounds = 0;
+        while let Some(command) = self.planner.poll(self.now_us) {
+            rounds += 1;
+            if rounds > 100_000 {
+                return Err("poll never ends".into());
+            }
+            match command {
+                PlannerCommand::Fetch { source, request, groups, recheck, permit } => {
+                    self.check_fetch(source, request, groups, &permit)?;
+                    self.sources[source.0 as usize].queue.push_back(Job {
+                        request,
+                        groups,
+                        next_group: groups.start,
+                        recheck,
+                        asked_us: self.now_us,
+                        begun: false,
+                        cancelled: false,
+                        _permit: permit,
+                    });
+                }
+                PlannerCommand::Cancel { source, request } => {
+                    let simulated = &mut self.sources[source.0 as usize];
+                    if !simulated.script.can_cancel {
+                        return Err(format!("cancel told to {source:?}, which cannot"));
+                    }
+                    if let Some(job) = simulated.queue.iter_mut().find(|job| job.request == request) {
+                        job.cancelled = true;
+                    }
+                    self.ledger.end_live(request);
+                }
+                PlannerCommand::CloseSource { source } => {
+                    let index = source.0 as usize;
+                    self.sources[index].link = Link::Closed;
+                    self.sources[index].up_at_us = None;
+                    self.sources[index].queue.clear();
+                    self.ledger.end_all(index);
+                    self.planner.handle_down(self.now_us, source, None, true);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every rule for a request, checked when it is made.
+    fn check_fetch(
+        &mut self,
+        source: SourceId,
+        request: RequestId,
+        groups: Subtree,
+        permit: &Permit,
+    ) -> Result<(), String> {
+        let ledger = &mut self.ledger;
+        let index = source.0 as usize;
+        let broken = |rule: &str| Err(format!("{request:?} {groups:?} of {source:?}: {rule}"));
+        if ledger.geometry.subtree(groups.start, groups.groups) != Some(groups) {
+            return broken("is no subtree");
+        }
+        if groups.groups > REQUEST_GROUPS_MAX {
+            return broken("is too large");
+        }
+        if !groups.start.is_multiple_of(UNIT_GROUPS)
+            || (!groups.end().is_multiple_of(UNIT_GROUPS) && groups.end() != ledger.geometry.groups())
+        {
+            return broken("is not whole units");
+        }
+        if request.0 == 0 || ledger.issued.contains_key(&request) {
+            return broken("has a number used before");
+        }
+        if self.sources[index].link != Link::Up {
+            return broken("goes to a source that is not up");
+        }
+        let units = groups.start / UNIT_GROUPS..groups.end().div_ceil(UNIT_GROUPS);
+        for unit in units.clone() {
+            let span = ledger.geometry.unit(unit);
+            if !ledger.wanted_units.contains(unit) {
+                return broken("was not wanted");
+            }
+            if ledger.delivered.range(span.start..span.end()).count() as u64 == span.groups {
+                return broken("was delivered");
+            }
+        }
+        for other in &ledger.open {
+            let entry = &ledger.issued[other];
+            // What a source that cannot cancel was asked for may be given up without a word.
+            if entry.is_live
+                && self.sources[entry.source].script.can_cancel
+                && entry.groups.start < groups.end()
+                && groups.start < entry.groups.end()
+            {
+                return broken(&format!("overlaps {other:?}"));
+            }
+        }
+        let range = ledger.geometry.byte_range(groups);
+        let bytes = range.end - range.start;
+        if permit.bytes() != bytes {
+            return broken("has a permit of another size");
+        }
+        if ledger.budget.used_bytes() > ledger.budget.limit_bytes() && ledger.budget.used_bytes() != bytes {
+            return broken("exceeds the budget");
+        }
+        ledger.outstanding_bytes[index] += bytes;
+        let outstanding = ledger.outstanding_bytes[index];
+        ledger.outstanding_bytes_max[index] = ledger.outstanding_bytes_max[index].max(outstanding);
+        let stats = self.planner.stats();
+        if stats[index].outstanding_bytes != outstanding {
+            return broken("makes the planner's count of outstanding bytes wrong");
+        }
+        if outstanding > stats[index].window_bytes.max(UNIT_BYTES) {
+            return broken("exceeds the window");
+        }
+        let window = stats[index].window_bytes;
+        if window > self.scenario.window.max_bytes.max(UNIT_BYTES) || window < UNIT_BYTES {
+            return broken("was made in a window outside its limits");
+        }
+        let priority = self.sources[index].script.priority;
+        for (other, figures) in stats.iter().enumerate() {
+            if figures.state == SourceState::Up && self.sources[other].script.priority < priority {
+                return broken("goes to a spare while a better source is up");
+            }
+        }
+        if let Some(window_bytes) = self.scenario.sequential_bytes
+            && units.end > ledger.consumed_units + (window_bytes / UNIT_BYTES).max(1)
+        {
+            return broken("is beyond the sequential window");
+        }
+        let issued = Issued {
+            source: index,
+            groups,
+            next_group: groups.start,
+            outstanding_bytes: bytes,
+            is_live: true,
+        };
+        ledger.issued.insert(request, issued);
+        ledger.open.insert(request);
+        Ok(())
+    }
+
+    /// The sequential consumer takes what is in order; what was there before counts.
+    fn consume(&mut self) {
+        if self.consumer_at_us.is_none_or(|at_us| at_us > self.now_us) {
+            return;
+        }
+        let ledger = &mut self.ledger;
+        while ledger.consumed_units < ledger.geometry.units() {
+            let span = ledger.geometry.unit(ledger.consumed_units);
+            let has = ledger.delivered.range(span.start..span.end()).count() as u64 == span.groups;
+            if ledger.wanted_units.contains(ledger.consumed_units) && !has {
+                break;
+            }
+            ledger.consumed_units += 1;
+        }
+        self.planner.handle_consumed(ledger.consumed_units);
+        self.consumer_at_us = Some(self.now_us + self.scenario.consumer_us.max(1));
+    }
+
+    /// The source's next event.
+    fn step(&mut self, index: usize) -> Result<(), String> {
+        let id = SourceId(index as u32);
+        let source = &mut self.sources[index];
+        if source.link == Link::Away {
+            source.link = Link::Up;
+            source.up_at_us = None;
+            source.free_at_us = self.now_us;
+            let round_trip_us = source.script.tells_round_trip.then_some(source.script.round_trip_us);
+            self.planner.handle_up(self.now_us, id, round_trip_us);
+            return Ok(());
+        }
+        let noisy = source.script.is_noisy;
+        let behaviour = source.script.behaviour;
+        let sent = source.sent_groups;
+        let Some(job) = source.queue.front_mut() else { return Ok(()) };
+        let (request, groups) = (job.request, job.groups);
+        if job.cancelled || job.next_group == groups.end() {
+            if job.cancelled && noisy && job.next_group < groups.end() {
+                let group = job.next_group;
+                self.report(index, request, group)?;
+            }
+            self.sources[index].queue.pop_front();
+            self.ledger.end(request);
+            self.planner.handle_done(self.now_us, id, request);
+            return Ok(());
+        }
+        if !job.begun {
+            job.begun = true;
+            self.planner.handle_parents(self.now_us, id, request);
+            return Ok(());
+        }
+        let group = job.next_group;
+        match behaviour {
+            Behaviour::FailsRetryably { every } if (sent + 1).is_multiple_of(every.max(1)) => {
+                source.sent_groups += 1;
+                let error = Error::new(ErrorKind::TimedOut, "busy");
+                return self.fail(index, request, &error);
+            }
+            Behaviour::Quits { after_groups, kind } if sent >= after_groups => {
+                return self.fail(index, request, &Error::new(kind, "quits"));
+            }
+            Behaviour::LiesAlways => return self.lie(index, request),
+            Behaviour::LiesOnce { after_groups } if sent >= after_groups && !source.spent && !job.recheck => {
+                source.spent = true;
+                return self.lie(index, request);
+            }
+            Behaviour::Flaps { every, away_us } if (sent + 1).is_multiple_of(every.max(1)) => {
+                source.sent_groups += 1;
+                source.link = Link::Away;
+                source.up_at_us = Some(self.now_us + away_us);
+                return self.lose(index, false);
+            }
+            Behaviour::Dies { after_groups } if sent >= after_groups => {
+                source.link = Link::Closed;
+                return self.lose(index, true);
+            }
+            Behaviour::EndsEarly { after_groups } if sent >= after_groups && group + 1 == groups.end() => {
+                source.queue.pop_front();
+                self.ledger.end(request);
+                self.planner.handle_done(self.now_us, id, request);
+                return Ok(());
+            }
+            _ => {}
+        }
+        job.next_group += 1;
+        source.sent_groups += 1;
+        if let Behaviour::Stalls { after_groups, for_us } = behaviour
+            && source.sent_groups >= after_groups
+            && !source.spent
+        {
+            source.spent = true;
+            source.free_at_us = self.now_us.saturating_add(for_us);
+        } else {
+            source.free_at_us = self.now_us;
+        }
+        self.report(index, request, group)?;
+        if noisy {
+            self.report(index, request, group)?;
+            self.report(index, RequestId(request.0.wrapping_add(1_000_000)), group)?;
+            self.report(index, request, groups.end())?;
+            self.planner.handle_done(self.now_us, id, RequestId(u32::MAX));
+        }
+        Ok(())
+    }
+
+    /// Reports a group and holds the planner's answer against the ledger.
+    fn report(&mut self, index: usize, request: RequestId, group: u64) -> Result<(), String> {
+        let ledger = &mut self.ledger;
+        let mut expected = Disposition::Discard;
+        let mut forgotten = false;
+        if let Some(entry) = ledger.issued.get_mut(&request)
+            && entry.source == index
+            && (entry.next_group..entry.groups.end()).contains(&group)
+        {
+            let bytes = ledger.geometry.group_bytes(group) as u64;
+            entry.next_group = group + 1;
+            entry.outstanding_bytes -= bytes;
+            ledger.outstanding_bytes[index] -= bytes;
+            if entry.is_live && !ledger.delivered.contains(&group) {
+                expected = Disposition::Deliver;
+                forgotten = !self.sources[index].script.can_cancel;
+            }
+        }
+        let answer = self.planner.handle_group(self.now_us, SourceId(index as u32), request, group);
+        if answer != expected && !(forgotten && answer == Disposition::Discard) {
+            return Err(format!("group {group} of {request:?}: {answer:?}, expected {expected:?}"));
+        }
+        if answer == Disposition::Deliver {
+            ledger.delivered.insert(group);
+            ledger.delivered_groups[index] += 1;
+            ledger.last_delivery_us = self.now_us;
+        } else {
+            ledger.discarded_groups[index] += 1;
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, index: usize, request: RequestId, error: &Error) -> Result<(), String> {
+        self.sources[index].queue.pop_front();
+        self.sources[index].free_at_us = self.now_us;
+        self.ledger.end(request);
+        self.planner.handle_failed(self.now_us, SourceId(index as u32), request, error);
+        Ok(())
+    }
+
+    /// Wrong bytes: whoever proves them tells the planner and ends the request.
+    fn lie(&mut self, index: usize, request: RequestId) -> Result<(), String> {
+        self.sources[index].sent_groups += 1;
+        self.sources[index].free_at_us = self.now_us;
+        if let Some(job) = self.sources[index].queue.front_mut() {
+            job.cancelled = true;
+        }
+        self.ledger.end_live(request);
+        self.planner.handle_mismatch(self.now_us, SourceId(index as u32), request);
+        Ok(())
+    }
+
+    fn lose(&mut self, index: usize, gone: bool) -> Result<(), String> {
+        self.sources[index].queue.clear();
+        self.ledger.end_all(index);
+        let error = Error::new(ErrorKind::Unreachable, "connection reset");
+        self.planner.handle_down(self.now_us, SourceId(index as u32), Some(&error), gone);
+        Ok(())
+    }
+}
+
+impl Ledger {
+    fn end_live(&mut self, request: RequestId) {
+        if let Some(entry) = self.issued.get_mut(&request) {
+            entry.is_live = false;
+        }
+    }
+
+    fn end(&mut self, request: RequestId) {
+        self.open.remove(&request);
+        if let Some(entry) = self.issued.get_mut(&request) {
+            entry.is_live = false;
+            entry.next_group = entry.groups.end();
+            self.outstanding_bytes[entry.source] -= std::mem::take(&mut entry.outstanding_bytes);
+        }
+    }
+
+    fn end_all(&mut self, source: usize) {
+        let of_source: Vec<RequestId> =
+            self.open.iter().copied().filter(|request| self.issued[request].source == source).collect();
+        for request in of_source {
+            self.end(request);
+        }
+    }
+}
+
+impl SimulatedSource {
+    /// When it next does something.
+    fn next_us(&self) -> Option<u64> {
+        match self.link {
+            Link::Closed => None,
+            Link::Away => self.up_at_us,
+            Link::Up => {
+                let job = self.queue.front()?;
+                let asked_us = job.asked_us.saturating_add(self.script.round_trip_us);
+                let ready_us = self.free_at_us.max(asked_us);
+                if job.cancelled || !job.begun || job.next_group == job.groups.end() {
+                    return (ready_us != u64::MAX).then_some(ready_us);
+                }
+                let wire_us = GROUP_BYTES * 1_000_000 / self.script.rate_bytes_per_s.max(1);
+                let at_us = ready_us.saturating_add(wire_us);
+                (at_us != u64::MAX).then_some(at_us)
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What a simulated transfer is made of, and what is told of it afterwards: plain data, so that a property test or a
+//! fuzz target can make it up.
+
+use std::ops::Range;
+
+use dray_core::error::{Error, ErrorKind};
+use dray_engine::planner::WindowLimits;
+
+/// What a simulated source does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Behaviour {
+    /// Sends what it is asked for.
+    Honest,
+    /// Falls silent after so many groups, for so long.
+    Stalls {
+        /// Groups before.
+        after_groups: u64,
+        /// Microseconds; `u64::MAX` is for ever.
+        for_us: u64,
+    },
+    /// Fails a request with a retryable error at every n-th group.
+    FailsRetryably {
+        /// At which group of its own count.
+        every: u64,
+    },
+    /// Says that it does not have the object any more, after so many groups.
+    Quits {
+        /// Groups before.
+        after_groups: u64,
+        /// With this kind of error.
+        kind: ErrorKind,
+    },
+    /// Sends wrong bytes once; sends the right ones when asked to recheck.
+    LiesOnce {
+        /// Groups before.
+        after_groups: u64,
+    },
+    /// Never sends a right byte.
+    LiesAlways,
+    /// Loses the connection after every so many groups and is back after a while.
+    Flaps {
+        /// Groups between.
+        every: u64,
+        /// Microseconds it is away.
+        away_us: u64,
+    },
+    /// Is gone for good after so many groups.
+    Dies {
+        /// Groups before.
+        after_groups: u64,
+    },
+    /// Ends a request without its last group.
+    EndsEarly {
+        /// Groups before.
+        after_groups: u64,
+    },
+    /// Never comes up.
+    Absent,
+}
+
+/// One simulated source.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceScript {
+    /// What it does.
+    pub behaviour: Behaviour,
+    /// Its rank.
+    pub priority: u16,
+    /// Bytes per second.
+    pub rate_bytes_per_s: u64,
+    /// Round trip, microseconds.
+    pub round_trip_us: u64,
+    /// When it comes up, microseconds.
+    pub up_at_us: u64,
+    /// Ends requests early when told to.
+    pub can_cancel: bool,
+    /// Tells its round trip.
+    pub tells_round_trip: bool,
+    /// Reports groups twice, late, and of requests nobody made.
+    pub is_noisy: bool,
+}
+
+/// One transfer.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Size of the object.
+    pub size_bytes: u64,
+    /// Units that are there already.
+    pub had_units: Vec<Range<u64>>,
+    /// Sequential delivery with this window; `None` is out of order.
+    pub sequential_bytes: Option<u64>,
+    /// Microseconds between two looks of the sequential consumer, who then takes all that is in order.
+    pub consumer_us: u64,
+    /// The budget all sources share.
+    pub budget_bytes: u64,
+    /// Bounds of the windows.
+    pub window: WindowLimits,
+    /// The sources, numbered from 0.
+    pub sources: Vec<SourceScript>,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Report {
+    /// The planner's outcome.
+    pub outcome: Result<(), Error>,
+    /// Virtual time at the end, microseconds.
+    pub ended_us: u64,
+    /// When the last new group was delivered, microseconds.
+    pub last_delivery_us: u64,
+    /// Groups delivered by each source.
+    pub delivered_groups: Vec<u64>,
+    /// Groups each source sent in vain.
+    pub discarded_groups: Vec<u64>,
+    /// Most bytes each source owed at once.
+    pub outstanding_bytes_max: Vec<u64>,
+}
