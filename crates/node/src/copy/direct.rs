@@ -193,7 +193,7 @@ impl HoldingDoor {
         });
         let serving = Arc::new(AtomicUsize::new(0));
         let (providing, hello, count) = (provider.clone(), facts.hello.clone(), serving.clone());
-        door.accept(Arc::new(move |channel| serve_one(channel, &hello, &*providing, &count)));
+        door.accept(Arc::new(move |channel| serve_one(channel, &hello, &providing, &count)));
         HoldingDoor { door, provider, node: facts, serving }
     }
 
@@ -221,11 +221,11 @@ impl HoldingDoor {
                     if let Ok((channel, _, _)) =
                         connect_any(&node.tls, std::slice::from_ref(&target), &|| false)
                     {
-                        serve_one(channel, &node.hello, &*provider, &serving);
+                        serve_one(channel, &node.hello, &provider, &serving);
                     }
                 });
             }
-            serve_one(first, &node.hello, &*provider, &serving);
+            serve_one(first, &node.hello, &provider, &serving);
         });
     }
 }

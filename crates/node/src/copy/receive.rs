@@ -185,10 +185,9 @@ impl Node {
         let channel = incoming.channel;
         let thread = thread::spawn(move || {
             let hook = |message: Message| {
-                match (message, &knocking) {
-                    (Message::Direct(theirs), Some(door)) => door.handle_direct(theirs, sees),
-                    // A direct connection that we do not want, or a message that means nothing here.
-                    (_, _) => {}
+                // Other messages mean nothing here, and neither does an invitation that we cannot follow.
+                if let (Message::Direct(theirs), Some(door)) = (message, &knocking) {
+                    door.handle_direct(theirs, sees);
                 }
                 Ok(())
             };
