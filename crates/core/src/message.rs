@@ -298,10 +298,22 @@ impl Fault {
         }
     }
 
-    /// The error a fault means; `peer` says who sent it.
+    /// Decodes and bounds the body of a fault frame.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Fault> {
+        let fault: Fault = cbor::decode(bytes, "fault")?;
+        Message::Fault(fault.clone()).bound()?;
+        Ok(fault)
+    }
+
+    /// The error a fault means; `peer` says who sent it. Kinds that speak of the peer's own command line or process
+    /// are internal to it: a peer does not choose what our exit code says of us.
     pub fn to_error(&self, peer: &str) -> Error {
+        let kind = match ErrorKind::from_wire_code(self.kind) {
+            ErrorKind::Usage | ErrorKind::Partial | ErrorKind::Interrupted => ErrorKind::Internal,
+            kind => kind,
+        };
         let text: String = self.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        Error::new(ErrorKind::from_wire_code(self.kind), format!("{peer} says: {text}"))
+        Error::new(kind, format!("{peer} says: {text}"))
     }
 }
 

@@ -7,21 +7,21 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::hash_tree::{Geometry, Subtree};
-use dray_core::limits::{CONTROL_FRAME_BYTES_MAX, GROUP_BYTES};
+use dray_core::limits::{CONTROL_FRAME_BYTES_MAX, GROUP_BYTES, PROGRESS_TIMEOUT_MS};
 use dray_core::message::{Cancel, Compare, ComparedSubtree, Fault, Fetch, Message, ObjectName, Open, Seal};
 use dray_core::permit::Permit;
-use dray_core::rights::{Proof, ProofContext, Secret};
+use dray_core::rights::Secret;
 use dray_core::source::{
     DataPiece, Flow, RequestId, Source, SourceCall, SourceDescription, SourceEvent, SourceEvents, SourceId,
 };
-use dray_core::{Error, ErrorKind, NodeId, Oid, Result, cbor};
+use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_engine::session::{Body, Receiver, ReceiverInput};
 
-use crate::transport::{Channel, Wake, push_control};
+use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
 
 /// Handle of the only object of a lane.
 const HANDLE: u32 = 1;
@@ -80,6 +80,8 @@ pub struct LaneStart {
     pub node: NodeId,
     /// Round-trip time of the connection, microseconds, if it was measured.
     pub round_trip_us: Option<u64>,
+    /// The object has been asked for on this connection already.
+    pub is_open: bool,
 }
 
 /// Hears the messages of the copy protocol that arrive on a lane (ssh control).
@@ -180,14 +182,37 @@ impl LaneSet {
             running: VecDeque::new(),
             group: vec![0; GROUP_BYTES as usize],
             data: Vec::new(),
+            control: ControlReader::default(),
+            heard: Instant::now(),
+            asked_seal: None,
+            asked_compare: None,
         };
-        let result = lane.start(start.secret, start.node, start.round_trip_us).and_then(|()| lane.frames());
-        let running = std::mem::take(&mut lane.running);
+        let result = lane
+            .start(start.secret, start.node, start.round_trip_us, start.is_open)
+            .and_then(|()| lane.frames());
+        let mut running = std::mem::take(&mut lane.running);
+        let unanswered = (lane.asked_seal.take(), lane.asked_compare.take());
         drop(lane);
         let last = {
             let mut inner = self.inner();
             inner.lanes.retain(|lane| lane.number != number);
-            inner.lanes.is_empty() && !inner.gone
+            let last = inner.lanes.is_empty() && !inner.gone;
+            if last {
+                // What ran and what waited is lost with the source: `Down` says so, and every permit goes back now.
+                running.clear();
+                inner.queue.clear();
+                inner.ended.clear();
+                inner.seal = None;
+                inner.compare = None;
+            } else {
+                // Another lane asks again.
+                inner.seal = inner.seal.or(unanswered.0);
+                inner.compare = inner.compare.take().or(unanswered.1);
+                for lane in &inner.lanes {
+                    lane.wake.signal();
+                }
+            }
+            last
         };
         for queued in running {
             let request = queued.request;
@@ -197,10 +222,7 @@ impl LaneSet {
             self.events.event(self.id, SourceEvent::Failed { request, error });
         }
         if last {
-            let shown = result.as_ref().err().map(|error| {
-                Error::new(error.kind(), format!("{}: {error}", self.description.label))
-                    .with_retryable(error.is_retryable())
-            });
+            let shown = result.as_ref().err().map(Error::duplicate);
             self.events.event(self.id, SourceEvent::Down { error: shown, gone: false });
         }
         result
@@ -260,6 +282,12 @@ struct Lane<'a> {
     running: VecDeque<Queued>,
     group: Vec<u8>,
     data: Vec<DataPiece>,
+    /// Frames of a separate control stream, if the channel has one.
+    control: ControlReader,
+    /// When something came last.
+    heard: Instant,
+    asked_seal: Option<Oid>,
+    asked_compare: Option<Vec<Subtree>>,
 }
 
 /// What reading came to.
@@ -273,19 +301,25 @@ enum Got {
 
 impl Lane<'_> {
     /// Hello, open and the first requests leave in one flight.
-    fn start(&mut self, secret: Option<Secret>, node: NodeId, round_trip_us: Option<u64>) -> Result<()> {
+    fn start(
+        &mut self,
+        secret: Option<Secret>,
+        node: NodeId,
+        round_trip_us: Option<u64>,
+        is_open: bool,
+    ) -> Result<()> {
         if self.receiver.agreed().is_none() {
             push_control(&mut self.out, &self.receiver.hello());
         }
-        let proof = match (secret, self.channel.security()) {
-            (Some(secret), Some(security)) => {
-                let context =
-                    ProofContext { exporter: security.exporter, holder: security.peer, receiver: node };
-                Some(Proof::new(&secret, &context, &self.set.object, 0..u64::MAX).as_bytes().to_vec().into())
-            }
-            _ => None,
-        };
-        push_control(&mut self.out, &Message::Open(Open { handle: HANDLE, object: self.set.object, proof }));
+        if !is_open {
+            let proof = secret.zip(self.channel.security()).map(|(secret, security)| {
+                security.prove(&secret, node, &self.set.object).as_bytes().to_vec().into()
+            });
+            push_control(
+                &mut self.out,
+                &Message::Open(Open { handle: HANDLE, object: self.set.object, proof }),
+            );
+        }
         let size_bytes = self.set.inner().size_bytes;
         if let Some(size_bytes) = size_bytes {
             self.receiver.set_geometry(Geometry::new(size_bytes));
@@ -309,6 +343,12 @@ impl Lane<'_> {
             }
             let head = FrameHead::decode(head)?;
             match self.receiver.handle_head(head)? {
+                Body::Control if self.channel.has_control() => {
+                    return Err(Error::new(
+                        ErrorKind::Protocol,
+                        "control frame on the clear-text connection",
+                    ));
+                }
                 Body::Control => {
                     let body = self.body(head.body_bytes)?;
                     self.control(&body)?;
@@ -323,18 +363,24 @@ impl Lane<'_> {
                 Body::Data => self.take_pieces(head.body_bytes as u64, false)?,
                 Body::Hole => {
                     let mut run = [0; 8];
-                    self.read(&mut run, false)?;
+                    if let Got::Closed = self.read(&mut run, false)? {
+                        return Ok(());
+                    }
                     let run = u64::from_be_bytes(run);
                     self.receiver.handle_hole(run)?;
                     self.take_pieces(run, true)?;
                 }
-                Body::End { .. } => {
+                Body::End { complete } => {
                     let request = self.end()?;
+                    if complete && self.set.inner().size_bytes == Some(0) {
+                        // The one group of the empty object has no bytes that could have brought it.
+                        self.emit(SourceEvent::Group { request, group: 0, bytes: &[], data: &[] });
+                    }
                     self.emit(SourceEvent::Done { request });
                 }
                 Body::Fault => {
                     let body = self.body(head.body_bytes)?;
-                    let fault: Fault = cbor::decode(&body, "fault")?;
+                    let fault = Fault::from_bytes(&body)?;
                     let error = fault.to_error(&self.set.description.label);
                     let request = self.end()?;
                     self.emit(SourceEvent::Failed { request, error });
@@ -399,10 +445,12 @@ impl Lane<'_> {
                 Ok(())
             }
             ReceiverInput::Sealed(root) => {
+                self.asked_seal = None;
                 self.emit(SourceEvent::Sealed { root });
                 Ok(())
             }
             ReceiverInput::Compared(pairs) => {
+                self.asked_compare = None;
                 self.emit(SourceEvent::Compared { pairs: &pairs });
                 Ok(())
             }
@@ -458,6 +506,7 @@ impl Lane<'_> {
         let mut filled = 0;
         while filled < out.len() {
             if at_boundary && filled == 0 {
+                self.hear_control()?;
                 self.send_work()?;
                 if self.set.is_closed() {
                     return Ok(Got::Closed);
@@ -471,17 +520,53 @@ impl Lane<'_> {
                         "connection closed in the middle of a frame",
                     ));
                 }
-                Some(n) => filled += n,
+                Some(n) => {
+                    filled += n;
+                    self.heard = Instant::now();
+                }
                 None => {
+                    self.hear_control()?;
                     self.send_work()?;
                     if self.set.is_closed() {
                         return Ok(Got::Closed);
+                    }
+                    // One dead connection of several must not be taken for a dead source: it ends by itself, and
+                    // what it owed goes to the others.
+                    if self.running.is_empty() {
+                        self.heard = Instant::now();
+                    } else if self.heard.elapsed() >= Duration::from_millis(PROGRESS_TIMEOUT_MS) {
+                        return Err(Error::new(ErrorKind::TimedOut, "connection owes data and is silent"));
                     }
                     self.channel.wait(Some(&self.wake), IDLE).map_err(lost)?;
                 }
             }
         }
         Ok(Got::Bytes)
+    }
+
+    /// Takes in the frames of a separate control stream, if the channel has one.
+    fn hear_control(&mut self) -> Result<()> {
+        if !self.channel.has_control() {
+            return Ok(());
+        }
+        let mut control = ControlSide(&mut *self.channel);
+        if !self.control.fill(&mut control).map_err(lost)? {
+            return Err(Error::new(ErrorKind::Unreachable, "peer closed the connection"));
+        }
+        let mut control = std::mem::take(&mut self.control);
+        let result = loop {
+            match control.next(&|head| only_control(head)) {
+                Ok(Some(body)) => {
+                    if let Err(error) = self.control(&body) {
+                        break Err(error);
+                    }
+                }
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        self.control = control;
+        result
     }
 
     /// Takes requests, cancellations and the seal from the set and sends them in one write.
@@ -522,11 +607,16 @@ impl Lane<'_> {
                 if let Some(subtrees) = inner.compare.take() {
                     let subtree =
                         |node: &Subtree| ComparedSubtree { start_group: node.start, groups: node.groups };
-                    let subtrees = subtrees.iter().map(subtree).collect();
-                    push_control(&mut self.out, &Message::Compare(Compare { handle: HANDLE, subtrees }));
+                    let wire = subtrees.iter().map(subtree).collect();
+                    push_control(
+                        &mut self.out,
+                        &Message::Compare(Compare { handle: HANDLE, subtrees: wire }),
+                    );
+                    self.asked_compare = Some(subtrees);
                 }
                 if let Some(root) = inner.seal.take() {
                     push_control(&mut self.out, &Message::Seal(Seal { handle: HANDLE, root }));
+                    self.asked_seal = Some(root);
                 }
             }
         }
@@ -543,6 +633,32 @@ impl Lane<'_> {
             self.out.clear();
         }
         Ok(())
+    }
+}
+
+/// The separate control stream of a channel, as a channel to read from.
+struct ControlSide<'a>(&'a mut dyn Channel);
+
+impl Channel for ControlSide<'_> {
+    fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        self.0.try_read_control(out)
+    }
+    fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
+        self.0.write_all(data)
+    }
+    fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        self.0.wait(wake, timeout)
+    }
+    fn security(&self) -> Option<Security> {
+        self.0.security()
+    }
+}
+
+fn only_control(head: FrameHead) -> Result<()> {
+    if head.kind == FrameKind::Control && head.request == 0 {
+        Ok(())
+    } else {
+        Err(Error::new(ErrorKind::Protocol, format!("{:?} frame on the control connection", head.kind)))
     }
 }
 

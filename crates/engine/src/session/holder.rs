@@ -54,7 +54,7 @@ enum Slot {
         object: ObjectName,
         geometry: Geometry,
     },
-    /// Refused: requests for it that were already on their way are answered with a fault.
+    /// Refused: requests for it that were already on their way end without a byte; the fault of the handle has said why.
     Refused,
 }
 
