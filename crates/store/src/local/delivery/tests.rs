@@ -249,7 +249,12 @@ fn finishing_renames_and_cleans_up() {
             let path = fixture.dir.path().join(std::ffi::OsStr::from_bytes(name));
             let delivery = Delivery::open(&path, fixture.object, size, DeliveryOptions::default()).unwrap();
             delivery.write_data(0, &b"abc"[..size as usize]).unwrap();
-            let options = FinishOptions { mode: Some(0o640), mtime: Some((-5, 7)), fsync: true, ..FinishOptions::default() };
+            let options = FinishOptions {
+                mode: Some(0o640),
+                mtime: Some((-5, 7)),
+                fsync: true,
+                ..FinishOptions::default()
+            };
             delivery.finish(options).unwrap();
             assert_eq!(fixture.names(), [std::ffi::OsStr::from_bytes(name)]);
             let metadata = std::fs::metadata(&path).unwrap();
