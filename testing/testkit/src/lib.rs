@@ -6,4 +6,5 @@ pub mod cddl;
 pub mod partial_conformance;
 pub mod planner_model;
 pub mod sample;
+pub mod source_conformance;
 pub mod store_conformance;
