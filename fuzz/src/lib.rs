@@ -16,8 +16,8 @@ pub mod runner;
 pub mod targets;
 
 use targets::{
-    cbor, frames, geometry, hint, message, oid, proof, range_set, recover, session_holder, session_pair,
-    session_receiver, ticket,
+    cbor, delivery, frames, geometry, hint, message, oid, proof, range_set, recover, session_holder,
+    session_pair, session_receiver, store_record, ticket,
 };
 
 /// A named input, written to `fuzz/corpus/<target>/<name>`.
@@ -50,16 +50,25 @@ pub struct Target {
     pub seeds: fn() -> Vec<Seed>,
     /// How to mutate them.
     pub shape: Shape,
+    /// How many times longer an input takes than one that only decodes; so many times fewer are run.
+    pub cost: u64,
 }
 
 const fn target(name: &'static str, run: fn(&[u8]), seeds: fn() -> Vec<Seed>, shape: Shape) -> Target {
-    Target { name, run, seeds, shape }
+    Target { name, run, seeds, shape, cost: 1 }
+}
+
+impl Target {
+    const fn cost(self, cost: u64) -> Target {
+        Target { cost, ..self }
+    }
 }
 
 /// Every target. A new one is its file in `targets/`, its line here, its corpus (`--write-corpus`) and its file in
 /// `libfuzzer/fuzz_targets/`; `tests/corpus.rs` notices what was forgotten.
 pub const TARGETS: &[Target] = &[
     target("cbor", cbor::target, cbor::seeds, Shape::Cbor { skip: 0 }),
+    target("delivery", delivery::target, delivery::seeds, Shape::Choices).cost(25),
     target("frames", frames::target, frames::seeds, Shape::Frames),
     target("geometry", geometry::target, geometry::seeds, Shape::Choices),
     target("hint", hint::target, hint::seeds, Shape::Text(hint::WORDS)),
@@ -71,6 +80,7 @@ pub const TARGETS: &[Target] = &[
     target("session-holder", session_holder::target, session_holder::seeds, Shape::Choices),
     target("session-pair", session_pair::target, session_pair::seeds, Shape::Choices),
     target("session-receiver", session_receiver::target, session_receiver::seeds, Shape::Choices),
+    target("store-record", store_record::target, store_record::seeds, Shape::Cbor { skip: 1 }).cost(5),
     target("ticket-body", ticket::body_target, ticket::body_seeds, Shape::Cbor { skip: 0 }),
     target("ticket-text", ticket::text_target, ticket::text_seeds, Shape::Text(ticket::WORDS)),
 ];

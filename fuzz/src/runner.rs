@@ -9,7 +9,8 @@ use crate::mutate::mutate;
 use crate::rng::Rng;
 use crate::{Target, novelty};
 
-/// Mutated inputs per target unless something else is asked for: what CI runs, and what must suffice for the canary.
+/// Mutated inputs per target (fewer by [`Target::cost`]) unless something else is asked for: what CI runs, and what
+/// must suffice for the canary.
 pub const ITERATIONS: u64 = 50_000;
 /// Inputs kept besides the corpus because they showed something new.
 const KEPT_MAX: usize = 2048;
@@ -65,7 +66,7 @@ pub fn run(target: &Target, corpus: &[Vec<u8>], plan: Plan, before: &mut dyn FnM
         pool.push(Vec::new());
     }
     let in_time = || plan.duration.is_none_or(|limit| begin.elapsed() < limit);
-    let mut left = plan.iterations;
+    let mut left = plan.iterations / target.cost;
     while left > 0 && in_time() {
         left -= 1;
         let input = mutate(&mut rng, target.shape, &pool);

@@ -80,6 +80,12 @@ pub enum SourceCall {
         /// The receiver's root.
         root: Oid,
     },
+    /// The origin's root differs from the receiver's: ask for its pairs of these subtrees (at most
+    /// [`crate::limits::COMPARED_SUBTREES_MAX`], each of two groups or more). Proven sources ignore it.
+    Compare {
+        /// Which.
+        subtrees: Vec<Subtree>,
+    },
     /// End everything; `Down` follows.
     Close,
 }
@@ -133,6 +139,11 @@ pub enum SourceEvent<'a> {
     Sealed {
         /// The root.
         root: Oid,
+    },
+    /// The origin's pairs, 64 bytes for each subtree of the `Compare`, in its order.
+    Compared {
+        /// The pairs.
+        pairs: &'a [u8],
     },
     /// The source can take no more requests; every running one has failed with it. If `error` is retryable the
     /// source goes on trying by itself and may come `Up` again.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::hash_tree::{Cv, Geometry, PairStore, Subtree, encode_parents, group_cv};
 use dray_core::limits::{DATA_FRAME_BYTES_MAX, GROUP_BYTES, UNIT_GROUPS};
-use dray_core::message::{Fault, Message, Open, Opened, Sealed};
+use dray_core::message::{Compared, Fault, Message, Open, Opened, Sealed};
 use dray_core::store::{Extent, Standing, StoredObject};
 use dray_core::{Error, ErrorKind, Oid, Result, cbor};
 use dray_engine::session::{Holder, HolderInput, Job};
@@ -44,6 +44,11 @@ pub trait Held: Send + Sync {
     fn record_unit(&self, unit: u64, leaves: &[Cv]) -> Result<()> {
         let _ = (unit, leaves);
         Ok(())
+    }
+    /// Pairs of a vouched object's subtrees, 64 bytes each; asked for after its root was given.
+    fn compare(&self, subtrees: &[Subtree]) -> Result<Vec<u8>> {
+        let _ = subtrees;
+        Err(Error::new(ErrorKind::Protocol, "only a provisional object is compared"))
     }
     /// The root of a vouched object, when the receiver has everything and its root is `theirs`.
     fn seal(&self, theirs: Oid) -> Result<Oid> {
@@ -235,6 +240,13 @@ impl Server<'_> {
                     let message = match held.seal(seal.root) {
                         Ok(root) => Message::Sealed(Sealed { handle: seal.handle, root }),
                         Err(error) => Message::Fault(Fault::from_error(Some(seal.handle), &error)),
+                    };
+                    push_control(&mut self.out, &message);
+                }
+                HolderInput::Compare(handle, subtrees) => {
+                    let message = match self.object(handle)?.compare(&subtrees) {
+                        Ok(pairs) => Message::Compared(Compared { handle, pairs: pairs.into() }),
+                        Err(error) => Message::Fault(Fault::from_error(Some(handle), &error)),
                     };
                     push_control(&mut self.out, &message);
                 }

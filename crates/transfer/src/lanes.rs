@@ -12,7 +12,7 @@ use std::time::Duration;
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
 use dray_core::hash_tree::{Geometry, Subtree};
 use dray_core::limits::{CONTROL_FRAME_BYTES_MAX, GROUP_BYTES};
-use dray_core::message::{Cancel, Fault, Fetch, Message, ObjectName, Open, Seal};
+use dray_core::message::{Cancel, Compare, ComparedSubtree, Fault, Fetch, Message, ObjectName, Open, Seal};
 use dray_core::permit::Permit;
 use dray_core::rights::{Proof, ProofContext, Secret};
 use dray_core::source::{
@@ -45,6 +45,7 @@ struct Inner {
     ended: Vec<RequestId>,
     lanes: Vec<LaneState>,
     seal: Option<Oid>,
+    compare: Option<Vec<Subtree>>,
     /// Messages of the copy protocol to send.
     say: Vec<Message>,
     closed: bool,
@@ -237,6 +238,7 @@ impl Source for LaneSet {
                 }
             }
             SourceCall::Seal { root } => inner.seal = Some(root),
+            SourceCall::Compare { subtrees } => inner.compare = Some(subtrees),
             SourceCall::Close => inner.closed = true,
         }
         for lane in &inner.lanes {
@@ -400,6 +402,10 @@ impl Lane<'_> {
                 self.emit(SourceEvent::Sealed { root });
                 Ok(())
             }
+            ReceiverInput::Compared(pairs) => {
+                self.emit(SourceEvent::Compared { pairs: &pairs });
+                Ok(())
+            }
             ReceiverInput::Fault(fault) => Err(fault.to_error(&self.set.description.label)),
             ReceiverInput::ClearGrant(_) => {
                 Err(Error::new(ErrorKind::Protocol, "peer granted what was not asked"))
@@ -512,6 +518,12 @@ impl Lane<'_> {
                 }
                 for message in std::mem::take(&mut inner.say) {
                     push_control(&mut self.out, &message);
+                }
+                if let Some(subtrees) = inner.compare.take() {
+                    let subtree =
+                        |node: &Subtree| ComparedSubtree { start_group: node.start, groups: node.groups };
+                    let subtrees = subtrees.iter().map(subtree).collect();
+                    push_control(&mut self.out, &Message::Compare(Compare { handle: HANDLE, subtrees }));
                 }
                 if let Some(root) = inner.seal.take() {
                     push_control(&mut self.out, &Message::Seal(Seal { handle: HANDLE, root }));

@@ -26,7 +26,7 @@ const STEPS_MAX: usize = 400;
 pub fn target(data: &[u8]) {
     let mut input = Input::new(data);
     let mut run = Run { holder: Holder::new(hello(&mut Input::new(&[]))), model: Model::default() };
-    if input.byte() % 4 != 0 {
+    if !input.byte().is_multiple_of(4) {
         // Most inputs begin politely.
         let greeting = run.holder.handle_control(&Message::Hello(hello(&mut Input::new(&[]))).to_bytes());
         assert!(matches!(greeting, Ok(HolderInput::Agreed(_))));
@@ -211,7 +211,7 @@ impl Run {
         });
         let Some((handle, object)) = asked else { return Ok(()) };
         let choice = input.byte();
-        if choice % 8 == 0 {
+        if choice.is_multiple_of(8) {
             self.holder.refused(handle);
             self.model.slots.insert(handle, Slot::Refused);
         } else {

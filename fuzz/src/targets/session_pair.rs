@@ -28,13 +28,13 @@ pub fn target(data: &[u8]) {
         match input.byte() % 8 {
             0 | 1 => pair.ask(input.byte()),
             2 => pair.cancel(u32::from(input.byte())),
-            3 => drop(pair.to_holder()),
-            4 => drop(pair.to_receiver()),
+            3 => drop(pair.reach_holder()),
+            4 => drop(pair.reach_receiver()),
             _ => drop(pair.answer(&mut input)),
         }
     }
     let mut rest = Input::new(&[]);
-    while pair.to_holder() || pair.answer(&mut rest) || pair.to_receiver() {}
+    while pair.reach_holder() || pair.answer(&mut rest) || pair.reach_receiver() {}
     assert_eq!(pair.receiver.outstanding(), 0, "every request comes to an end");
     assert!(pair.broken.is_subset(&pair.cancelled), "only what was cancelled may end early");
     novelty::note((pair.next_request.min(20), pair.broken.len().min(5), pair.cancelled.len().min(5)));
@@ -71,7 +71,9 @@ impl Pair {
             cancelled: BTreeSet::new(),
             broken: BTreeSet::new(),
         };
-        pair.say(&pair.holder.hello());
+        if let Some(hello) = pair.holder.hello() {
+            pair.say(&hello);
+        }
         pair
     }
 
@@ -110,7 +112,7 @@ impl Pair {
     }
 
     /// One message arrives at the holder; false if there was none.
-    fn to_holder(&mut self) -> bool {
+    fn reach_holder(&mut self) -> bool {
         let Some(body) = self.to_holder.pop_front() else { return false };
         let head = FrameHead::new(FrameKind::Control, body.len(), 0);
         assert!(self.holder.handle_head(head).is_ok());
@@ -172,7 +174,7 @@ impl Pair {
     }
 
     /// One frame arrives at the receiver; false if there was none.
-    fn to_receiver(&mut self) -> bool {
+    fn reach_receiver(&mut self) -> bool {
         let Some((head, body)) = self.to_receiver.pop_front() else { return false };
         match self.receiver.handle_head(head).expect("an honest holder") {
             Body::Control => drop(self.receiver.handle_control(&body).expect("an honest holder")),

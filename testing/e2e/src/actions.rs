@@ -92,8 +92,8 @@ pub fn assert_delivered(source: &Path, delivered: &Path, hash: Option<&str>) {
         assert_eq!(data::b3sum(delivered), hash, "b3sum of {}", delivered.display());
     }
     assert_eq!(
-        data::allocated_bytes(delivered),
-        data::allocated_bytes(source),
+        data::settled_bytes(delivered),
+        data::settled_bytes(source),
         "blocks of {}",
         delivered.display()
     );

@@ -113,7 +113,15 @@ pub fn b3sum(path: &Path) -> String {
     String::from_utf8(output.stdout).expect("b3sum prints text").trim().to_owned()
 }
 
-/// Bytes the file takes on disk.
+/// Bytes the file takes on disk, once it is there: only then does the file system know them for good.
+pub fn settled_bytes(path: &Path) -> u64 {
+    File::open(path)
+        .and_then(|file| file.sync_all())
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    allocated_bytes(path)
+}
+
+/// Bytes the file takes on disk as of now.
 pub fn allocated_bytes(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |metadata| metadata.blocks() * 512)
 }

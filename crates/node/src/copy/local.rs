@@ -114,6 +114,9 @@ impl Node {
             return Err(Error::new(ErrorKind::Interrupted, "interrupted")
                 .advise("run the same command again to go on where it stopped"));
         }
+        if let Some(failure) = origin.failure() {
+            return Err(failure);
+        }
         let lost =
             || Error::new(ErrorKind::Unreachable, "the connection ended before the file was confirmed");
         Err(far.explain(result.err().unwrap_or_else(lost)))
