@@ -11,7 +11,12 @@ pub trait SourceBed {
     /// What the suite may expect of its sources.
     fn properties(&self) -> Properties;
     /// Connects a new source about `object` that reports to `events`; what `trouble` says goes wrong.
-    fn connect(&self, object: &TestObject, trouble: Trouble, events: Arc<dyn SourceEvents>) -> SourceUnderTest;
+    fn connect(
+        &self,
+        object: &TestObject,
+        trouble: Trouble,
+        events: Arc<dyn SourceEvents>,
+    ) -> SourceUnderTest;
 }
 
 /// See [`SourceBed::properties`].
@@ -64,7 +69,12 @@ pub struct TestObject {
 impl TestObject {
     /// An object without holes.
     pub fn new(data: Vec<u8>) -> TestObject {
-        TestObject { data: Arc::new(data), holes: vec![], name: b"na me\n\xff".to_vec(), gate: Arc::default() }
+        TestObject {
+            data: Arc::new(data),
+            holes: vec![],
+            name: b"na me\n\xff".to_vec(),
+            gate: Arc::default(),
+        }
     }
 
     /// The piece at byte `offset`, cut at `end`, and whether it is a hole.

@@ -95,7 +95,10 @@ fn every_group_comes_once(bed: &dyn SourceBed) {
         let run = Run::up(bed, &object);
         run.fetch_all(1);
         let units = run.recorder.geometry().units() as u32;
-        assert!((1..=units).all(|request| run.recorder.ending(request) == Some(Ending::Done)), "{size} bytes");
+        assert!(
+            (1..=units).all(|request| run.recorder.ending(request) == Some(Ending::Done)),
+            "{size} bytes"
+        );
         run.recorder.wait("the name", |heard| heard.names.contains(&object.name));
         run.close();
     }
@@ -112,9 +115,9 @@ fn large_subtrees_come_whole(bed: &dyn SourceBed) {
         let mut start = 0;
         while start < geometry.groups() {
             let sizes = (0..=10).rev().map(|power| 1 << power).chain([geometry.groups() - start]);
-            let node = sizes.filter_map(|groups| geometry.subtree(start, groups)).find(|node| {
-                node.groups.is_multiple_of(UNIT_GROUPS) || node.end() == geometry.groups()
-            });
+            let node = sizes
+                .filter_map(|groups| geometry.subtree(start, groups))
+                .find(|node| node.groups.is_multiple_of(UNIT_GROUPS) || node.end() == geometry.groups());
             nodes.push(node.expect("a unit is a subtree"));
             start = nodes.last().unwrap().end();
         }

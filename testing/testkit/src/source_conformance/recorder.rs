@@ -246,7 +246,8 @@ impl Recorder {
                 let leaves = self.verifier.accept_parents(state.node, state.known_depth, &[]);
                 state.leaves = Some(leaves.map_err(|error| format!("no parents: {error}"))?);
             }
-            let leaf = state.leaves.as_ref().and_then(|leaves| leaves.get((group - state.node.start) as usize));
+            let leaf =
+                state.leaves.as_ref().and_then(|leaves| leaves.get((group - state.node.start) as usize));
             if !leaf.is_some_and(|leaf| self.verifier.group_matches(group, bytes, leaf)) {
                 return Err(format!("group {group} is not what its parents say"));
             }
