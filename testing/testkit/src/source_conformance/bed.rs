@@ -24,6 +24,8 @@ pub trait SourceBed {
 pub struct Properties {
     /// Grade of what it brings.
     pub grade: Grade,
+    /// Connections to the holder.
+    pub connections: usize,
     /// Requests it may have on their way at once; what is beyond waits in the source.
     pub outstanding_max: usize,
     /// Comes up again by itself after its holder was lost.

@@ -8,7 +8,7 @@ mod recorder;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dray_core::hash_tree::Subtree;
+use dray_core::hash_tree::{PairStore, Subtree};
 use dray_core::limits::{GROUP_BYTES, UNIT_BYTES, UNIT_GROUPS};
 use dray_core::source::{Grade, Source, SourceCall};
 use dray_core::{ErrorKind, Oid};
@@ -153,7 +153,8 @@ fn holes_come_as_holes(bed: &dyn SourceBed) {
     let run = Run::up(bed, &object);
     run.fetch_all(1);
     run.close();
-    let run = Run::up(bed, &TestObject { holes: vec![0..3 * unit], ..self::object(3, 4).zeroed() });
+    let run =
+        Run::up(bed, &TestObject { holes: vec![0..unit, unit..3 * unit], ..self::object(3, 4).zeroed() });
     run.fetch_all(1);
     run.close();
 }
@@ -278,7 +279,9 @@ fn lost_connections_fail_what_was_running(bed: &dyn SourceBed) {
     assert!(object.gate.is_reached(Duration::from_secs(20)));
     (run.under_test.break_connections)();
     object.gate.open();
-    run.recorder.wait("down", |heard| !heard.falls.is_empty());
+    if bed.properties().connections == 1 {
+        run.recorder.wait("down", |heard| !heard.falls.is_empty());
+    }
     run.recorder.wait_ended(1..=last);
     let mut failed = 0;
     for request in 1..=last {
@@ -292,9 +295,14 @@ fn lost_connections_fail_what_was_running(bed: &dyn SourceBed) {
     }
     assert!(failed > 0, "what was running has failed");
     if bed.properties().recovers {
-        run.recorder.wait_up();
+        // Connections may go one after the other, so a request may meet another loss; not for ever.
+        let works = |first: u32| {
+            run.recorder.wait_up();
+            run.fetch_all(first);
+            (first..first + 4).all(|request| run.recorder.ending(request) == Some(Ending::Done))
+        };
+        assert!((1..=10).any(|round| works(last + 10 * round)), "it recovers");
         assert!(!run.recorder.read(|heard| heard.falls.iter().any(|fall| fall.gone)));
-        run.fetch_all(last + 1);
         run.close();
     } else {
         run.recorder.wait("the end", |heard| heard.falls.last().is_some_and(|fall| fall.gone));
@@ -312,12 +320,14 @@ fn nothing_is_kept_after_the_end(bed: &dyn SourceBed) {
     run.recorder.check();
 }
 
-/// Design 3: the origin answers with its own root, whatever the receiver's is; a proven source ignores the question.
+/// Design 3: the origin answers with its own root, whatever the receiver's is, and with its own pairs; a proven source
+/// ignores both questions.
 fn seals(bed: &dyn SourceBed) {
     let object = object(3, 13);
     let run = Run::up(bed, &object);
     run.fetch_all(1);
-    let root = Oid::of(&object.data);
+    let (root, tree) = sample::tree(&object.data).unwrap();
+    let subtrees = vec![run.recorder.geometry().root(), run.unit(1), Subtree { start: 32, groups: 2 }];
     match bed.properties().grade {
         Grade::Vouched => {
             for (count, asked) in [(1, root), (2, Oid::of(b"something else"))] {
@@ -325,9 +335,19 @@ fn seals(bed: &dyn SourceBed) {
                 run.recorder.wait("the seal", |heard| heard.sealed.len() == count);
             }
             assert_eq!(run.recorder.read(|heard| heard.sealed.clone()), [root, root]);
+            let mut pairs = Vec::new();
+            for node in &subtrees {
+                let mut pair = [0; 64];
+                tree.pairs().read_pairs(node.pair_index(), &mut pair).unwrap();
+                pairs.extend_from_slice(&pair);
+            }
+            run.source().call(SourceCall::Compare { subtrees });
+            run.recorder.wait("the comparison", |heard| heard.compared.len() == 1);
+            assert!(run.recorder.read(|heard| heard.compared[0] == pairs));
         }
         Grade::Proven => {
             run.source().call(SourceCall::Seal { root });
+            run.source().call(SourceCall::Compare { subtrees });
             run.fetch_all(100);
             assert_eq!(run.recorder.ending(102), Some(Ending::Done));
             assert!(run.recorder.read(|heard| heard.sealed.is_empty() && heard.falls.is_empty()));

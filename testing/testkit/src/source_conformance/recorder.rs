@@ -1,6 +1,6 @@
 //! Hears the events of one source, holds each against the contract as it comes, and keeps what the checks ask for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -48,10 +48,23 @@ pub(super) struct Heard {
     pub(super) names: BTreeSet<Vec<u8>>,
     pub(super) falls: Vec<Fall>,
     pub(super) sealed: Vec<Oid>,
+    pub(super) compared: Vec<Vec<u8>>,
     pub(super) requests: BTreeMap<u32, Request>,
     is_up: bool,
-    log: Vec<String>,
+    /// The last of what was heard, for messages.
+    log: VecDeque<String>,
     violations: Vec<String>,
+}
+
+impl Heard {
+    fn note(&mut self, what: String) {
+        if self.log.back() != Some(&what) {
+            self.log.push_back(what);
+        }
+        if self.log.len() > 50 {
+            self.log.pop_front();
+        }
+    }
 }
 
 /// The sink of one source under test.
@@ -193,7 +206,7 @@ impl Recorder {
     /// Marks the event's request as being handled for as long as it is; two at once are a violation.
     fn enter(&self, request: RequestId, what: &str) {
         let mut heard = self.heard();
-        heard.log.push(format!("{what} of {}", request.0));
+        heard.note(format!("{what} of {}", request.0));
         match heard.requests.get_mut(&request.0) {
             None => heard.violations.push(format!("{what} of request {}, never asked", request.0)),
             Some(state) => {
@@ -283,7 +296,7 @@ impl Recorder {
 
     fn source_event(&self, event: SourceEvent<'_>) {
         let mut heard = self.heard();
-        heard.log.push(format!("{event:?}"));
+        heard.note(format!("{event:?}"));
         if heard.falls.last().is_some_and(|fall| fall.gone) {
             heard.violations.push("an event after the source was gone".into());
         }
@@ -297,15 +310,21 @@ impl Recorder {
                 heard.is_up = true;
             }
             SourceEvent::Sealed { root } => heard.sealed.push(root),
+            SourceEvent::Compared { pairs } => heard.compared.push(pairs.to_vec()),
             SourceEvent::Down { error, gone } => {
                 heard.is_up = false;
                 heard.falls.push(Fall { kind: error.map(|error| error.kind()), gone });
-                let left: Vec<u32> = heard
-                    .requests
-                    .iter()
-                    .filter(|(_, request)| request.ending.is_none())
-                    .map(|(id, _)| *id)
-                    .collect();
+                let mut left = Vec::new();
+                for (id, request) in heard.requests.iter_mut().filter(|(_, request)| request.ending.is_none())
+                {
+                    // What reached the source when it was down already is dropped without an event of its own.
+                    let is_dropped = request.leaves.is_none() && request.groups == 0;
+                    if is_dropped && request.budget.used_bytes() == 0 {
+                        request.ending = Some(Ending::Failed(ErrorKind::Unreachable, true));
+                    } else {
+                        left.push(*id);
+                    }
+                }
                 if !left.is_empty() {
                     heard.violations.push(format!("down while requests {left:?} have not failed"));
                 }
