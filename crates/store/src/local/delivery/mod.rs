@@ -553,19 +553,35 @@ impl PartialObject for Delivery {
     }
 
     fn unmark_unit(&self, unit: u64) -> Result<()> {
+        self.shared.check_unit(unit)?;
+        let mut units = RangeSet::new();
+        units.insert(unit..unit + 1);
+        self.unmark_units(&units)
+    }
+
+    fn unmark_units(&self, units: &RangeSet) -> Result<()> {
         let shared = &self.shared;
-        shared.check_unit(unit)?;
-        let failed = |error: io::Error| shared.destination.failed("write the state of", error);
-        let mut marks = lock(&shared.marks);
-        let (at, byte) = marks.marked.put(unit, false);
-        if let Some(pending) = &mut marks.pending {
-            pending.put(unit, false);
+        if let Some(last) = units.iter().next_back() {
+            shared.check_unit(last.end - 1)?;
         }
-        shared.state.write_all_at(&[byte], shared.layout.marked_at + at).map_err(failed)?;
-        if marks.durable.contains(unit) {
-            // Before other bytes are written to the unit, no crash may bring this mark back.
-            let (at, byte) = marks.durable.put(unit, false);
-            shared.state.write_all_at(&[byte], shared.layout.durable_at + at).map_err(failed)?;
+        let failed = |error: io::Error| shared.destination.failed("write the state of", error);
+        let Layout { marked_at, durable_at, .. } = shared.layout;
+        let mut marks = lock(&shared.marks);
+        let mut was_durable = false;
+        for range in units.iter() {
+            if let Some(pending) = &mut marks.pending {
+                pending.remove(range.clone());
+            }
+            let (at, bytes) = marks.marked.remove(range.clone());
+            shared.state.write_all_at(bytes, marked_at + at).map_err(failed)?;
+            if range.clone().any(|unit| marks.durable.contains(unit)) {
+                was_durable = true;
+                let (at, bytes) = marks.durable.remove(range);
+                shared.state.write_all_at(bytes, durable_at + at).map_err(failed)?;
+            }
+        }
+        if was_durable {
+            // Before other bytes are written to the units, no crash may bring these marks back.
             shared.state.sync_data().map_err(failed)?;
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! Layout of the state file of a delivery (`docs/format/delivery.md`): header, two maps of units, outboard.
 
+use std::ops::Range;
+
 use dray_core::Oid;
 use dray_core::hash_tree::Geometry;
 use dray_core::limits::UNIT_BYTES;
@@ -101,6 +103,14 @@ impl UnitMap {
         let slot = &mut self.0[byte(unit)];
         *slot = if present { *slot | bit(unit) } else { *slot & !bit(unit) };
         (unit / 8, *slot)
+    }
+
+    /// Clears `range`, which is not empty; returns the bytes that hold it and the position of the first.
+    pub(super) fn remove(&mut self, range: Range<u64>) -> (u64, &[u8]) {
+        for unit in range.clone() {
+            self.put(unit, false);
+        }
+        (range.start / 8, &self.0[byte(range.start)..=byte(range.end - 1)])
     }
 
     /// Keeps only what `other` has too.

@@ -107,6 +107,24 @@ fn unmarking_reaches_the_durable_map() {
     assert_eq!(marked(&fixture.open().unwrap()), [5]);
 }
 
+/// Design 10: the same for many units at once, of which some were durable and some were not.
+#[test]
+fn unmarking_many_reaches_the_durable_map() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[0, 1, 2, 7, 8]);
+    delivery.checkpoint().unwrap();
+    write_and_mark(&delivery, &[4, 9]);
+    let mut units = RangeSet::new();
+    units.insert(1..5);
+    units.insert(8..10);
+    delivery.unmark_units(&units).unwrap();
+    drop(delivery);
+    assert_eq!(marked(&fixture.open().unwrap()), [0, 7]);
+    fixture.reboot();
+    assert_eq!(marked(&fixture.open().unwrap()), [0, 7]);
+}
+
 /// Design 10: the checkpoint thread does by itself what `checkpoint` does.
 #[test]
 fn checkpoints_happen_by_themselves() {
