@@ -5,6 +5,7 @@
 //! It does not survive the machine: for that, a checkpoint makes data and pairs durable first and then copies the
 //! marks to a second map, the only one believed after a reboot. `docs/format/delivery.md` has the byte tables.
 
+mod checkpoint;
 mod files;
 mod space;
 mod state;
@@ -18,7 +19,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Geometry, PAIR_BYTES, PairStore};
@@ -32,6 +33,7 @@ use rustix::io::Errno;
 
 use super::boot;
 use super::extents::read_full_at;
+use checkpoint::{Marks, lock};
 pub use files::new_file_mode;
 use files::{Destination, temporary_names};
 use space::Space;
@@ -39,9 +41,6 @@ use state::{HEADER_BYTES, Header, Layout, UnitMap};
 
 /// Times the state file is opened again after another process removed it in between.
 const TRIES_MAX: usize = 16;
-
-/// Units (64 MiB) that may be lost to a crash of the machine without a checkpoint (design decision 10).
-const UNCHECKED_UNITS_MAX: u64 = 64;
 
 /// How a delivery goes about it.
 #[derive(Clone, Debug)]
@@ -110,7 +109,7 @@ impl Delivery {
         };
         let Prepared { data, geometry, layout, marked, durable, was_used } = prepared;
         let space = Space::new(geometry, layout, was_used, marked.clone());
-        let marks = Marks { marked, durable, ..Marks::default() };
+        let marks = Marks::new(marked, durable);
         let shared = Shared {
             destination,
             data,
@@ -128,7 +127,8 @@ impl Delivery {
     }
 
     /// Makes everything marked so far survive a crash of the machine. Happens by itself every
-    /// [`DeliveryOptions::checkpoint_interval`]; worth calling before a wait of unknown length.
+    /// [`DeliveryOptions::checkpoint_interval`]; worth calling before a wait of unknown length. If it fails, the units
+    /// marked since the last one are forgotten, and every later mark and the finish fail with the same error.
     pub fn checkpoint(&self) -> Result<()> {
         self.shared.checkpoint()
     }
@@ -141,8 +141,12 @@ impl Delivery {
         if name.as_bytes().contains(&b'/') || name == "." || name == ".." {
             return Err(Error::new(ErrorKind::Usage, format!("{name:?} is no file name")));
         }
-        // From here on no checkpoint writes to the state; one that waits for the disk is not waited for.
         self.shared.stop();
+        if options.fsync {
+            // Its error would be reported to it, and not again to the sync below.
+            self.shared.wait_for_checkpoint();
+        }
+        lock(marks).check_failure()?;
         let failed = |error: io::Error| destination.failed("finish", error);
         let mode = match (options.mode, destination.existing_mode(name)?) {
             (Some(mode), _) | (None, Some(mode)) => mode,
@@ -156,8 +160,12 @@ impl Delivery {
             };
             rustix::fs::futimens(data, &times).map_err(|error| failed(error.into()))?;
         }
-        if options.fsync {
-            data.sync_all().map_err(failed)?;
+        if options.fsync
+            && let Err(error) = data.sync_all()
+        {
+            let error = failed(error);
+            self.shared.fall_back(&error);
+            return Err(error);
         }
         if !destination.is_still(&self.data_name, data)? {
             let what = format!("the temporary file beside {:?} was replaced by another", destination.path);
@@ -222,6 +230,8 @@ impl Drop for Delivery {
             let _ = self.remove();
         }
         // A checkpoint that still waits for the disk holds the file open, but must not hold the lock.
+        let mut marks = lock(&self.shared.marks);
+        marks.is_released = true;
         let _ = self.shared.state.unlock();
     }
 }
@@ -342,100 +352,7 @@ struct Shared {
     opened: Instant,
 }
 
-#[derive(Debug)]
-struct Marks {
-    marked: UnitMap,
-    durable: UnitMap,
-    /// Marks that the running checkpoint will call durable.
-    pending: Option<UnitMap>,
-    /// Marked since the last checkpoint began.
-    is_dirty: bool,
-    has_thread: bool,
-    is_stopped: bool,
-    /// Renamed into place or removed: there is no state to keep.
-    is_over: bool,
-    /// Why a checkpoint failed; the next mark reports it.
-    failure: Option<Error>,
-}
-
-impl Default for Marks {
-    fn default() -> Marks {
-        Marks {
-            marked: UnitMap(Vec::new()),
-            durable: UnitMap(Vec::new()),
-            pending: None,
-            is_dirty: false,
-            has_thread: false,
-            is_stopped: false,
-            is_over: false,
-            failure: None,
-        }
-    }
-}
-
-fn lock(marks: &Mutex<Marks>) -> MutexGuard<'_, Marks> {
-    marks.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
-    fn stop(&self) {
-        lock(&self.marks).is_stopped = true;
-        self.wake.notify_all();
-    }
-
-    /// Data and pairs first, then the map that says so.
-    fn checkpoint(&self) -> Result<()> {
-        let _one_at_a_time = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = |error: io::Error| self.destination.failed("write", error);
-        {
-            let mut marks = lock(&self.marks);
-            if !marks.is_dirty || marks.is_stopped {
-                return Ok(());
-            }
-            marks.is_dirty = false;
-            marks.pending = Some(marks.marked.clone());
-        }
-        self.data.sync_data().map_err(failed)?;
-        self.state.sync_data().map_err(failed)?;
-        // The names too: a file that cannot be found again is no use.
-        rustix::fs::fsync(&self.destination.directory).map_err(|error| failed(error.into()))?;
-        {
-            let mut marks = lock(&self.marks);
-            if marks.is_stopped {
-                return Ok(());
-            }
-            if let Some(pending) = marks.pending.take() {
-                self.state.write_all_at(&pending.0, self.layout.durable_at).map_err(failed)?;
-                marks.durable = pending;
-            }
-        }
-        self.state.sync_data().map_err(failed)
-    }
-
-    /// A small object that arrives at once needs no thread of its own.
-    fn is_worth_checkpoints(&self) -> bool {
-        self.geometry.units() > UNCHECKED_UNITS_MAX || self.opened.elapsed() >= self.interval
-    }
-
-    /// Body of the checkpoint thread.
-    fn keep_checkpointing(&self) {
-        loop {
-            let marks = lock(&self.marks);
-            let (marks, _) = self
-                .wake
-                .wait_timeout_while(marks, self.interval, |marks| !marks.is_stopped)
-                .unwrap_or_else(PoisonError::into_inner);
-            if marks.is_stopped {
-                return;
-            }
-            drop(marks);
-            if let Err(error) = self.checkpoint() {
-                lock(&self.marks).failure = Some(error);
-                return;
-            }
-        }
-    }
-
     fn check(&self, offset: u64, len_bytes: u64) -> Result<Range<u64>> {
         let end = offset.checked_add(len_bytes).filter(|end| *end <= self.geometry.size_bytes());
         end.map(|end| offset..end).ok_or_else(|| {
@@ -534,9 +451,7 @@ impl PartialObject for Delivery {
         let shared = &self.shared;
         shared.check_unit(unit)?;
         let mut marks = lock(&shared.marks);
-        if let Some(error) = marks.failure.take() {
-            return Err(error);
-        }
+        marks.check_failure()?;
         let (at, byte) = marks.marked.put(unit, true);
         if let Err(error) = shared.state.write_all_at(&[byte], shared.layout.marked_at + at) {
             marks.marked.put(unit, false);

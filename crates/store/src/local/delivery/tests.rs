@@ -144,6 +144,60 @@ fn checkpoints_happen_by_themselves() {
     assert_eq!(marked(&fixture.open().unwrap()), [6, 8]);
 }
 
+/// Design 10: the system reports a failed write-back once. After it no mark is taken, no finish succeeds, and a later
+/// run believes only what was durable before. A pipe in place of the data file is what cannot be synced here.
+#[test]
+fn a_failed_checkpoint_is_not_forgotten() {
+    for fsync in [false, true] {
+        let fixture = Fixture::new();
+        let mut delivery = fixture.open().unwrap();
+        write_and_mark(&delivery, &[0, 2]);
+        delivery.checkpoint().unwrap();
+        write_and_mark(&delivery, &[1, 9]);
+        let (reader, _writer) = io::pipe().unwrap();
+        let data = std::mem::replace(
+            &mut Arc::get_mut(&mut delivery.shared).unwrap().data,
+            File::from(std::os::fd::OwnedFd::from(reader)),
+        );
+        delivery.checkpoint().unwrap_err();
+        Arc::get_mut(&mut delivery.shared).unwrap().data = data;
+        delivery.checkpoint().unwrap_err();
+        delivery.mark_unit(3).unwrap_err();
+        for _ in 0..2 {
+            let error = delivery.finish(FinishOptions { fsync, ..FinishOptions::default() }).unwrap_err();
+            assert!(error.to_string().contains("cannot write"), "{error}");
+        }
+        assert!(!fixture.destination().exists());
+        assert_eq!(marked(&delivery), [0, 2]);
+        drop(delivery);
+        assert_eq!(marked(&fixture.open().unwrap()), [0, 2]);
+    }
+}
+
+/// Design 10: the same where it is the finish that finds it, and where the checkpoint ends after the delivery does.
+#[test]
+fn a_failed_finish_is_not_forgotten() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[0, 2]);
+    delivery.checkpoint().unwrap();
+    write_and_mark(&delivery, &[1]);
+    let failure = Error::new(ErrorKind::Internal, "the disk is gone");
+    delivery.shared.fall_back(&failure);
+    let error = delivery.finish(FinishOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("the disk is gone"), "{error}");
+    let shared = Arc::clone(&delivery.shared);
+    drop(delivery);
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[5]);
+    shared.fall_back(&failure);
+    drop(delivery);
+    // Another process had gone on: its state is left alone. With nobody there it is void.
+    assert_eq!(marked(&fixture.open().unwrap()), [0, 2, 5]);
+    shared.fall_back(&failure);
+    assert_eq!(marked(&fixture.open().unwrap()), [0; 0]);
+}
+
 /// Issue: a data file that was cut, or replaced, is believed only as far as it reaches.
 #[test]
 fn a_cut_or_replaced_data_file_loses_its_marks() {
