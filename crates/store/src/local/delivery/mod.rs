@@ -7,6 +7,8 @@
 
 mod checkpoint;
 mod files;
+mod finish;
+mod leftovers;
 mod space;
 mod state;
 #[cfg(test)]
@@ -16,7 +18,6 @@ use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
@@ -28,19 +29,22 @@ use dray_core::message::ObjectName;
 use dray_core::range::RangeSet;
 use dray_core::store::PartialObject;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{Mode, RenameFlags, Timespec, Timestamps, UTIME_OMIT};
-use rustix::io::Errno;
 
 use super::boot;
 use super::extents::read_full_at;
 use checkpoint::{Marks, lock};
 pub use files::new_file_mode;
 use files::{Destination, temporary_names};
+pub use finish::FinishOptions;
 use space::Space;
 use state::{HEADER_BYTES, Header, Layout, UnitMap};
 
 /// Times the state file is opened again after another process removed it in between.
 const TRIES_MAX: usize = 16;
+
+/// Times, and for how long each, a state file that another process holds is waited for.
+const HELD_TRIES: usize = 4;
+const HELD_WAIT: Duration = Duration::from_millis(5);
 
 /// How a delivery goes about it.
 #[derive(Clone, Debug)]
@@ -53,22 +57,6 @@ impl Default for DeliveryOptions {
     fn default() -> DeliveryOptions {
         DeliveryOptions { checkpoint_interval: Duration::from_secs(2) }
     }
-}
-
-/// How a delivery ends.
-#[derive(Clone, Debug, Default)]
-pub struct FinishOptions {
-    /// Permission bits. `None` keeps those of the file that is replaced, or follows the umask for a new one.
-    pub mode: Option<u32>,
-    /// Modification time, seconds since 1970 and nanoseconds.
-    pub mtime: Option<(i64, u32)>,
-    /// Whether the file and its name are durable before `finish` returns.
-    pub fsync: bool,
-    /// Another name in the same directory than the one the delivery was opened with: a sender suggests its name only
-    /// while bytes already arrive. One plain component.
-    pub rename_to: Option<OsString>,
-    /// `Refused` if there is a file of that name already.
-    pub keep_existing: bool,
 }
 
 /// An object on its way into a file. Dropped unfinished it keeps what was marked for the next time, and keeps
@@ -133,78 +121,6 @@ impl Delivery {
         self.shared.checkpoint()
     }
 
-    /// Gives the file its mode, times and name, and removes the state. The caller has proven every byte. If it
-    /// fails, data and state stay for another attempt.
-    pub fn finish(&self, options: FinishOptions) -> Result<()> {
-        let Shared { destination, data, marks, .. } = &*self.shared;
-        let name = options.rename_to.as_ref().unwrap_or(&destination.name);
-        if name.as_bytes().contains(&b'/') || name == "." || name == ".." {
-            return Err(Error::new(ErrorKind::Usage, format!("{name:?} is no file name")));
-        }
-        self.shared.stop();
-        if options.fsync {
-            // Its error would be reported to it, and not again to the sync below.
-            self.shared.wait_for_checkpoint();
-        }
-        lock(marks).check_failure()?;
-        let failed = |error: io::Error| destination.failed("finish", error);
-        let mode = match (options.mode, destination.existing_mode(name)?) {
-            (Some(mode), _) | (None, Some(mode)) => mode,
-            (None, None) => new_file_mode(),
-        };
-        rustix::fs::fchmod(data, Mode::from_raw_mode(mode & 0o7777)).map_err(|error| failed(error.into()))?;
-        if let Some((seconds, nanoseconds)) = options.mtime {
-            let times = Timestamps {
-                last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-                last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds.min(999_999_999).into() },
-            };
-            rustix::fs::futimens(data, &times).map_err(|error| failed(error.into()))?;
-        }
-        if options.fsync
-            && let Err(error) = data.sync_all()
-        {
-            let error = failed(error);
-            self.shared.fall_back(&error);
-            return Err(error);
-        }
-        if !destination.is_still(&self.data_name, data)? {
-            let what = format!("the temporary file beside {:?} was replaced by another", destination.path);
-            return Err(Error::new(ErrorKind::Refused, what).advise("find out who writes in that directory"));
-        }
-        let directory = &destination.directory;
-        if options.keep_existing {
-            match rustix::fs::renameat_with(
-                directory,
-                &self.data_name,
-                directory,
-                name,
-                RenameFlags::NOREPLACE,
-            ) {
-                Ok(()) => {}
-                Err(Errno::EXIST) => {
-                    let what = format!("{name:?} exists and is not replaced");
-                    return Err(Error::new(ErrorKind::Refused, what)
-                        .advise("name the output with -o, or move the file away; what arrived is kept for the next run"));
-                }
-                // A file system that cannot do both in one step.
-                Err(Errno::INVAL | Errno::NOSYS) if destination.look(name)?.is_none() => {
-                    rustix::fs::renameat(directory, &self.data_name, directory, name)
-                        .map_err(|error| failed(error.into()))?;
-                }
-                Err(error) => return Err(failed(error.into())),
-            }
-        } else {
-            rustix::fs::renameat(directory, &self.data_name, directory, name)
-                .map_err(|error| failed(error.into()))?;
-        }
-        lock(marks).is_over = true;
-        destination.unlink(&self.state_name)?;
-        if options.fsync {
-            rustix::fs::fsync(directory).map_err(|error| failed(error.into()))?;
-        }
-        Ok(())
-    }
-
     /// Gives up and removes both files.
     pub fn discard(self) -> Result<()> {
         self.shared.stop();
@@ -238,10 +154,17 @@ impl Drop for Delivery {
 
 /// Opens the state file and takes its lock, for the whole life of the delivery.
 fn lock_state(destination: &Destination, name: &OsString) -> Result<File> {
+    let mut held = 0;
     for _ in 0..TRIES_MAX {
         let Some(state) = destination.open_own(name)? else { continue };
         match state.try_lock() {
             Ok(()) => {}
+            // Somebody who tidies up looks at it for a moment.
+            Err(TryLockError::WouldBlock) if held < HELD_TRIES => {
+                held += 1;
+                std::thread::sleep(HELD_WAIT);
+                continue;
+            }
             Err(TryLockError::WouldBlock) => {
                 let what = format!("another dray is receiving this object into {:?}", destination.path);
                 return Err(Error::new(ErrorKind::Refused, what).advise("let it finish, or stop it first"));
