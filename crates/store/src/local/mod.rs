@@ -99,16 +99,25 @@ impl LocalStore {
         data: TempFile,
         outboard: TempFile,
     ) -> Result<Arc<dyn StoredObject>> {
-        let lock = self.place.lock(&oid)?;
-        // A damaged record is replaced like a missing one; its share is lost.
-        let existing = self.read_record(&oid, &lock).unwrap_or(None);
-        if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
+        let mut is_synced = false;
+        let (lock, existing) = loop {
+            let lock = self.place.lock(&oid)?;
+            // A damaged record is replaced like a missing one; its share is lost.
+            let existing = self.read_record(&oid, &lock).unwrap_or(None);
+            if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
+                drop(lock);
+                return self.open(&oid);
+            }
+            if is_synced {
+                break (lock, existing);
+            }
+            // Writing gigabytes back takes long, and other objects share the lock.
             drop(lock);
-            return self.open(&oid);
-        }
-        for temp in [&data, &outboard] {
-            temp.file().sync_data().map_err(|error| io_at("write", temp.path(), error))?;
-        }
+            for temp in [&data, &outboard] {
+                temp.file().sync_data().map_err(|error| io_at("write", temp.path(), error))?;
+            }
+            is_synced = true;
+        };
         let paths = self.place.object(&oid);
         make_directory(&paths.folder, false)?;
         let data = data.persist(&paths.data)?;
