@@ -244,18 +244,28 @@ fn prepare(
             }
         }
         None => {
-            data.set_len(0).map_err(failed)?;
-            data.set_len(size_bytes).map_err(failed)?;
-            state.set_len(0).map_err(failed)?;
-            state.set_len(layout.file_bytes).map_err(failed)?;
             (marked, durable) = (UnitMap::new(layout), UnitMap::new(layout));
-            // Written out, zeros as they are: a mark must not fail for want of room when its data is written.
-            state.write_all_at(&marked.0, layout.marked_at).map_err(failed)?;
-            state.write_all_at(&durable.0, layout.durable_at).map_err(failed)?;
-            state.write_all_at(&header.to_bytes(), 0).map_err(failed)?;
+            begin_afresh(&data, state, layout, &header).map_err(|error| {
+                // Empty, they are removed.
+                let _ = (data.set_len(0), state.set_len(0));
+                failed(error)
+            })?;
         }
     }
     Ok(Prepared { data, geometry, layout, marked, durable, was_used })
+}
+
+/// Empties both files and gives them their full length, and the state file its header.
+fn begin_afresh(data: &File, state: &File, layout: Layout, header: &Header) -> io::Result<()> {
+    data.set_len(0)?;
+    data.set_len(header.size_bytes)?;
+    state.set_len(0)?;
+    state.set_len(layout.file_bytes)?;
+    // Written out, zeros as they are: a mark must not fail for want of room when its data is written.
+    let empty = UnitMap::new(layout);
+    state.write_all_at(&empty.0, layout.marked_at)?;
+    state.write_all_at(&empty.0, layout.durable_at)?;
+    state.write_all_at(&header.to_bytes(), 0)
 }
 
 /// What the delivery and its checkpoint thread share.
