@@ -35,11 +35,17 @@ use object::{FilePairs, LocalObject, backing_differs};
 use place::{Lock, ObjectPaths, Place, TempFile, make_directory};
 use record::{Backing, FileHint, Record};
 
+pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 pub use hashing::hash_file;
 pub use source_file::SourceFile;
 
 /// A store in a data directory. Clones are the same store.
+///
+/// A file put within two seconds of its last change stays `Doubtful` for as long as that object is open, and every group
+/// of it is checked before it is sent: only bytes read again later could prove that no write came within the same tick
+/// of the file system's clock. Putting it again once it has rested for two seconds hashes it once more, and from then on it is
+/// trusted.
 #[derive(Clone, Debug)]
 pub struct LocalStore {
     place: Place,
