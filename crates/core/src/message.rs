@@ -298,11 +298,19 @@ impl Fault {
         }
     }
 
-    /// Decodes and bounds the body of a fault frame.
+    /// Decodes the body of a fault frame.
     pub fn from_bytes(bytes: &[u8]) -> Result<Fault> {
         let fault: Fault = cbor::decode(bytes, "fault")?;
-        Message::Fault(fault.clone()).bound()?;
+        fault.bound()?;
         Ok(fault)
+    }
+
+    fn bound(&self) -> Result<()> {
+        if self.text.len() <= TEXT_BYTES_MAX {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::Protocol, "fault has too long a text"))
+        }
     }
 
     /// The error a fault means; `peer` says who sent it. Kinds that speak of the peer's own command line or process
@@ -479,7 +487,7 @@ impl Message {
                 check(opened.name.as_ref().is_none_or(|name| name.len() <= NAME_BYTES_MAX), "too long a name")
             }
             Message::Fetch(fetch) => check(fetch.request != 0, "request number 0"),
-            Message::Fault(fault) => check(fault.text.len() <= TEXT_BYTES_MAX, "too long a text"),
+            Message::Fault(fault) => fault.bound(),
             Message::ClearGrant(grant) => check(grant.token.len() == 16, "a token that is not 16 bytes"),
             Message::Copy(copy) => check(copy.path.len() <= PATH_BYTES_MAX, "too long a path"),
             Message::Offer(offer) => {

@@ -55,7 +55,8 @@ pub struct SourceDescription {
 /// What a source is told. Every call returns at once.
 #[derive(Debug)]
 pub enum SourceCall {
-    /// Fetch the groups of a subtree. The permit is released when the source drops it: when the request has ended.
+    /// Fetch the groups of a subtree. The permit is released when the source drops it: when the request has ended. A
+    /// source that is not up drops the request at once, without an event of its own: `Down` says it all.
     Fetch {
         /// Names the request in every event about it.
         request: RequestId,
@@ -96,7 +97,8 @@ pub type DataPiece = std::ops::Range<u32>;
 /// What a source reports.
 #[derive(Debug)]
 pub enum SourceEvent<'a> {
-    /// It can take requests. Comes before everything else, and again after `Down` if it recovers by itself.
+    /// It can take requests. Comes before everything else, again when the holder has said more (its name for the
+    /// object), and again after `Down` if it recovers by itself.
     Up {
         /// Size of the object, as the holder says.
         size_bytes: u64,

@@ -309,9 +309,7 @@ impl Transfer {
     /// Another round: plans `units` once more, from the sources that are there.
     fn fetch_again(&self, units: RangeSet) -> Result<()> {
         if let Sink::Rest(partial) = &self.sink {
-            for unit in units.iter().flatten() {
-                partial.unmark_unit(unit)?;
-            }
+            partial.unmark_units(&units)?;
         }
         let bytes: u64 = units
             .iter()

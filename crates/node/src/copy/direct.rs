@@ -14,7 +14,7 @@ use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::{Holder, Receiver};
 use dray_transfer::direct::{DialConfig, Listener, Target, connect_any, dial, is_local};
 use dray_transfer::holder::{Held, Provider, serve};
-use dray_transfer::lanes::{LaneSet, LaneStart};
+use dray_transfer::lanes::{LaneSet, LaneStart, Opening};
 use dray_transfer::transport::{Channel, Security, TlsChannel};
 
 use crate::Node;
@@ -121,7 +121,7 @@ impl ReceivingDoor {
                 secret: Some(theirs.secret),
                 node: shared.tls.node(),
                 round_trip_us: None,
-                is_open: false,
+                opening: Opening::ToAsk,
             };
             // A lane that breaks is reported through the source's events.
             let _ = adopting.run(Box::new(channel), start, None);

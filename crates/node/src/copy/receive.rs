@@ -17,7 +17,7 @@ use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_engine::planner::DeliveryMode;
 use dray_engine::session::Receiver;
 use dray_store::local::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
-use dray_transfer::lanes::{LaneSet, LaneStart};
+use dray_transfer::lanes::{LaneSet, LaneStart, Opening};
 use dray_transfer::transport::{Channel, PipeChannel, push_control};
 
 use super::DIRECT_FROM_BYTES;
@@ -201,7 +201,7 @@ impl Node {
             secret: None,
             node: self.id(),
             round_trip_us: None,
-            is_open: false,
+            opening: Opening::ToAsk,
         };
         let channel = incoming.channel;
         let thread = thread::spawn(move || {

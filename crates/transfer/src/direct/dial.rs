@@ -15,7 +15,7 @@ use dray_core::source::Source;
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::{Body, Receiver, ReceiverInput};
 
-use crate::lanes::{LaneSet, LaneStart};
+use crate::lanes::{LaneSet, LaneStart, Opening};
 use crate::transport::{
     CLEAR_PREAMBLE, Channel, ClearChannel, TlsChannel, TlsConfig, connect_tcp, push_control,
 };
@@ -325,10 +325,9 @@ fn run_lane(set: &LaneSet, config: &DialConfig, channel: TlsChannel, round_trip:
     let is_proven = matches!(set.object(), ObjectName::Oid(_));
     let geometry = config.size_bytes.map(Geometry::new);
     let mut receiver = Receiver::new(config.hello.clone(), geometry, is_proven);
-    let mut is_open = false;
+    let mut opening = Opening::ToAsk;
     let channel: Box<dyn Channel> = if config.clear_data && is_proven {
-        is_open = true;
-        go_clear(channel, &mut receiver, config, set.object())?
+        go_clear(channel, &mut receiver, config, set.object(), &mut opening)?
     } else {
         Box::new(channel)
     };
@@ -338,7 +337,7 @@ fn run_lane(set: &LaneSet, config: &DialConfig, channel: TlsChannel, round_trip:
         secret: config.secret,
         node: config.tls.node(),
         round_trip_us: u64::try_from(round_trip.as_micros()).ok(),
-        is_open,
+        opening,
     };
     set.run(channel, start, None)
 }
@@ -349,6 +348,7 @@ fn go_clear(
     receiver: &mut Receiver,
     config: &DialConfig,
     object: ObjectName,
+    opening: &mut Opening,
 ) -> Result<Box<dyn Channel>> {
     let deadline = Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS);
     let unexpected = || Error::new(ErrorKind::Protocol, "peer answered something else than was asked");
@@ -359,11 +359,12 @@ fn go_clear(
     let ReceiverInput::Agreed(agreed) = next_control(&mut channel, receiver, deadline)? else {
         return Err(unexpected());
     };
+    *opening = Opening::Asked;
     if !agreed.has(feature::CLEAR_DATA) {
         return Ok(Box::new(channel));
     }
     match next_control(&mut channel, receiver, deadline)? {
-        ReceiverInput::Opened(_) => {}
+        ReceiverInput::Opened(opened) => *opening = Opening::Answered(opened),
         ReceiverInput::Fault(fault) => return Err(fault.to_error("holder")),
         _ => return Err(unexpected()),
     }
