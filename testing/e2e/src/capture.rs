@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, sockopt};
 
-use crate::lab::{Host, enter_namespace};
+use crate::lab::{Host, enter_namespace, run_first};
 
 /// All packets, in and out (`linux/if_ether.h`).
 const ETH_P_ALL: u16 = 0x0003;
@@ -48,7 +48,10 @@ impl Capture {
         let socket = host.enter(|| packet_socket(ETH_P_ALL));
         let stop = Arc::new(AtomicBool::new(false));
         let theirs = Arc::clone(&stop);
+        let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
+            run_first();
+            let _ = ready.send(());
             let mut packets = Vec::new();
             let mut buffer = vec![0; PACKET_BYTES_MAX];
             // What arrived before the stop is still read.
@@ -64,6 +67,7 @@ impl Capture {
             }
             packets
         });
+        is_ready.recv().expect("the capture starts");
         Capture { stop, thread: Some(thread) }
     }
 

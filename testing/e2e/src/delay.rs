@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::capture::{self, PACKET_BYTES_MAX};
-use crate::lab::run_tool;
+use crate::lab::{run_first, run_tool};
 
 /// A running router.
 #[derive(Debug)]
@@ -40,6 +40,7 @@ impl DelayRouter {
                     .expect("raw socket");
             sockopt::set_socket_send_buffer_size_force(&departures, 16 << 20)
                 .expect("buffer of the raw socket");
+            run_first();
             let _ = ready.send(());
             route(&arrivals, &departures, delay, &theirs);
         });

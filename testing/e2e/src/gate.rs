@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 
 /// System programs the harness calls.
-const TOOLS: [&str; 12] = [
+const TOOLS: [&str; 13] = [
     "ip",
     "nft",
     "tc",
@@ -17,6 +17,7 @@ const TOOLS: [&str; 12] = [
     "b3sum",
     "cmp",
     "setpriv",
+    "chrt",
     "mkfs.ext4",
     "mount",
     "umount",
