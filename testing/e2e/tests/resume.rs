@@ -87,8 +87,9 @@ impl Copy<'_> {
     fn kill(&self, running: Running, end: End) {
         let local_is_sender = self.is_upload;
         if (end == End::Sender) == local_is_sender {
-            let outcome = running.kill();
-            assert_eq!(outcome.signal(), Some(Signal::KILL.as_raw()), "{outcome}");
+            running.signal(Signal::KILL);
+            running.wait_until(true, || false);
+            // Not waited for: its ssh may hold its pipes a little longer, and the user would not wait either.
         } else {
             let far = self.far_end(&running);
             sweep::signal(far, Signal::KILL);
