@@ -142,6 +142,7 @@ impl Error {
         use std::io::ErrorKind as Io;
         let kind = match error.kind() {
             Io::NotFound => ErrorKind::NotFound,
+            Io::InvalidInput | Io::InvalidFilename => ErrorKind::Usage,
             Io::PermissionDenied | Io::ReadOnlyFilesystem => ErrorKind::Refused,
             Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => ErrorKind::NoSpace,
             Io::ConnectionRefused

@@ -34,6 +34,8 @@ pub(super) struct Origin {
     recorded: Mutex<Recorded>,
     /// Why the file could not be sent, once that happened.
     failure: Mutex<Option<Error>>,
+    /// What the receiver was told the file is, with the offer or at the end.
+    named: Mutex<Option<Oid>>,
 }
 
 struct Recorded {
@@ -79,6 +81,7 @@ impl Origin {
             collector: Collector::new(geometry, pairs),
             recorded: Mutex::new(Recorded { units: recorded, state: identity }),
             failure: Mutex::default(),
+            named: Mutex::default(),
         })
     }
 
@@ -111,10 +114,17 @@ impl Origin {
             if self.file.identity_now()? != self.file.identity() {
                 return Err(self.file.changed());
             }
-            offer.object = ObjectName::Oid(Oid::of(&bytes));
+            let oid = Oid::of(&bytes);
+            offer.object = ObjectName::Oid(oid);
+            *lock(&self.named) = Some(oid);
             offer.inline = Some(bytes.into());
         }
         Ok(offer)
+    }
+
+    /// True if `oid` is what the receiver was told the file is.
+    pub(super) fn is_named(&self, oid: &Oid) -> bool {
+        lock(&self.named).as_ref() == Some(oid)
     }
 
     /// Why the file could not be sent, if that is what ended the copy.
@@ -353,7 +363,9 @@ impl Held for Origin {
         self.record(unit, leaves)
     }
     fn seal(&self, _: Oid) -> Result<Oid> {
-        self.note(self.root())
+        let root = self.note(self.root())?;
+        *lock(&self.named) = Some(root);
+        Ok(root)
     }
     fn compare(&self, subtrees: &[Subtree]) -> Result<Vec<u8>> {
         let mut pairs = vec![0; subtrees.len() * PAIR_BYTES];
