@@ -7,6 +7,7 @@ mod doctor;
 mod get;
 mod identity;
 mod observer;
+mod outboard;
 mod put;
 mod transfer;
 
