@@ -6,7 +6,9 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use dray_core::hash_tree::{Geometry, PairStore, Verifier};
@@ -87,13 +89,13 @@ impl Node {
         }
         let geometry = Geometry::new(config.size_bytes.unwrap_or(0));
         match &request.output {
-            Output::Stdout => self.stream(oid, geometry, config, &mut std::io::stdout(), observer, stop),
+            Output::Stdout => self.stream(oid, geometry, config, Box::new(std::io::stdout()), observer, stop),
             Output::Path(path) if is_stream(path) => {
-                let mut out = OpenOptions::new()
+                let out = OpenOptions::new()
                     .write(true)
                     .open(path)
-                    .map_err(|error| Error::io(format!("write {}", path.display()), error))?;
-                self.stream(oid, geometry, config, &mut out, observer, stop)
+                    .map_err(|error| Error::file(format!("write {}", path.display()), error))?;
+                self.stream(oid, geometry, config, Box::new(out), observer, stop)
             }
             Output::Path(path) if path.is_dir() => {
                 self.deliver(oid, geometry, config, path, None, request, observer, stop)
@@ -223,7 +225,7 @@ impl Node {
         oid: Oid,
         geometry: Geometry,
         config: DialConfig,
-        out: &mut dyn Write,
+        out: Box<dyn Write + Send>,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
@@ -240,45 +242,86 @@ impl Node {
         );
         observer.event(Event::Started { name: None, total_bytes: geometry.size_bytes(), resumed_bytes: 0 });
         start_direct(&transfer, ObjectName::Oid(oid), config);
-        let failed = |error| Error::io("write output", error);
-        // The consumer may be slow or stopped for as long as it likes; it has its own thread, and waiting goes on here.
-        let local_stop = Stop::new();
-        let result = std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| {
-                let stopped = || stop.is_set() || local_stop.is_set();
-                let both = Stop::new();
-                transfer.wait(&both, &mut || {
-                    report(&transfer, observer);
-                    if stopped() {
-                        both.set();
-                    }
-                })
-            });
-            let mut next_group = 0;
-            let mut written = Ok(());
-            while next_group < geometry.groups() {
-                match transfer.take_next(&mut next_group, Duration::from_millis(100)) {
-                    Some(bytes) => {
-                        written = out.write_all(&bytes).map_err(failed);
-                        if written.is_err() {
-                            local_stop.set();
-                            break;
-                        }
-                    }
-                    // The transfer ended without this group: its error says why.
-                    None if waiting.is_finished() && !transfer.has_group(next_group) => break,
-                    None => {}
-                }
-            }
-            let waited =
-                waiting.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")));
-            written.and(waited)
-        });
-        let result = result.and_then(|()| out.flush().map_err(failed));
+        let result = pass_on(&transfer, geometry, out, observer, stop);
         transfer.close();
         result.map_err(|error| error.context(format_args!("get {}", short_name(&ObjectName::Oid(oid)))))?;
         Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: None, resumed_bytes: 0 })
     }
+}
+
+/// Moves the groups to `out` in order, until the last, an error, or `stop`. The consumer may be slow or stopped for as
+/// long as it likes: a thread of its own writes, and is left behind if it hangs in a write when everything else ends.
+fn pass_on(
+    transfer: &Arc<Transfer>,
+    geometry: Geometry,
+    mut out: Box<dyn Write + Send>,
+    observer: &dyn Observer,
+    stop: &Stop,
+) -> Result<()> {
+    let (is_fed, cannot_write) = (Arc::new(AtomicBool::new(false)), Stop::new());
+    let (sender, written) = mpsc::channel();
+    let (feed, fed, failed) = (transfer.clone(), is_fed.clone(), cannot_write.clone());
+    let writing = move || {
+        let result = write_in_order(&feed, geometry, &mut *out, &fed);
+        let is_bad = result.is_err();
+        let _ = sender.send(result);
+        if is_bad {
+            failed.set();
+        }
+    };
+    thread::Builder::new()
+        .name("output".into())
+        .spawn(writing)
+        .map_err(|error| Error::file("start a thread", error))?;
+    let either = Stop::new();
+    let waited = transfer.wait(&either, &mut || {
+        report(transfer, observer);
+        if stop.is_set() || cannot_write.is_set() {
+            either.set();
+        }
+    });
+    is_fed.store(true, Ordering::Release);
+    if waited.is_err() {
+        // If writing ended first, that is why.
+        return written.try_recv().unwrap_or(Ok(())).and(waited);
+    }
+    loop {
+        match written.recv_timeout(Duration::from_millis(100)) {
+            Ok(result) => return result,
+            Err(mpsc::RecvTimeoutError::Timeout) if stop.is_set() => {
+                return Err(Error::new(ErrorKind::Interrupted, "interrupted before all was written"));
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => report(transfer, observer),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(Error::new(ErrorKind::Internal, "a thread failed"));
+            }
+        }
+    }
+}
+
+/// Writes group after group; ends early if the transfer has ended (`is_fed`) without the next one.
+fn write_in_order(
+    transfer: &Transfer,
+    geometry: Geometry,
+    out: &mut dyn Write,
+    is_fed: &AtomicBool,
+) -> Result<()> {
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::BrokenPipe => {
+            Error::new(ErrorKind::Internal, "the output was closed by its reader before all was written")
+        }
+        _ => Error::file("write output", error),
+    };
+    let mut next_group = 0;
+    while next_group < geometry.groups() {
+        match transfer.take_next(&mut next_group, Duration::from_millis(100)) {
+            Some(bytes) => out.write_all(&bytes).map_err(failed)?,
+            // The transfer ended without this group: its error says why.
+            None if is_fed.load(Ordering::Acquire) && !transfer.has_group(next_group) => break,
+            None => {}
+        }
+    }
+    out.flush().map_err(failed)
 }
 
 /// The direct source of a proven object.
