@@ -1,6 +1,7 @@
 //! The service as a library: configuration builds plugins, plugins feed the engine, and the command calls what is
 //! here: [`Node::put`], [`Node::get`], [`Node::copy`], [`Node::remote_on`].
 
+mod admission;
 mod config;
 mod copy;
 mod doctor;
