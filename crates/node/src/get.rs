@@ -45,7 +45,8 @@ pub enum Wanted {
 pub enum Output {
     /// Under the name the sender suggests, in the current directory; an existing file is not replaced.
     Suggested,
-    /// To this file, or into this directory; devices and fifos are written through.
+    /// To this file, which is replaced; or into this directory under the name the sender suggests, where an existing
+    /// file is not replaced. Devices and fifos are written through.
     Path(PathBuf),
     /// To standard output, in order.
     Stdout,
@@ -183,6 +184,9 @@ impl Node {
             delivery.unmark_unit(unit)?;
         }
         let resumed_bytes = resumed(geometry, intact.iter().copied());
+        // Where nothing is left to fetch, nobody would be asked for anything, and so not for a name either.
+        let told_before =
+            if name.is_none() && wanted.is_empty() { ask_for_name(&config, object, observer) } else { None };
         let transfer = Transfer::new(
             Truth::Proven(verifier),
             Sink::Rest(delivery.clone()),
@@ -197,17 +201,31 @@ impl Node {
             resumed_bytes,
         });
         start_direct(&transfer, object, config);
-        let result = transfer.wait(stop, &mut || report(&transfer, observer));
+        let final_name = || match name {
+            Some(name) => name.to_owned(),
+            None => usable_name(transfer.suggested_name().or_else(|| told_before.clone()).as_deref(), &oid),
+        };
+        let (either, mut is_taken) = (Stop::new(), false);
+        let result = transfer.wait(&either, &mut || {
+            report(&transfer, observer);
+            // Better to refuse as soon as the name is known than when all has come.
+            let is_asked = transfer.suggested_name().is_some();
+            is_taken = name.is_none() && is_asked && is_there(&dir.join(final_name()));
+            if is_taken || stop.is_set() {
+                either.set();
+            }
+        });
         report(&transfer, observer);
-        let suggested = transfer.suggested_name();
+        let result = if is_taken { Err(taken(&dir.join(final_name()))) } else { result };
         let result = result.and_then(|()| {
-            let final_name = match name {
-                Some(name) => name.to_owned(),
-                None => usable_name(suggested.as_deref(), &oid),
-            };
+            let final_name = final_name();
+            if name.is_none() && is_there(&dir.join(&final_name)) {
+                return Err(taken(&dir.join(final_name)));
+            }
             let options = FinishOptions {
                 fsync: request.fsync,
-                keep_existing: matches!(request.output, Output::Suggested),
+                // A name that came from the peer replaces nothing.
+                keep_existing: name.is_none(),
                 rename_to: Some(final_name.clone()),
                 ..FinishOptions::default()
             };
@@ -367,6 +385,30 @@ pub(crate) fn resumed(geometry: Geometry, units: impl Iterator<Item = u64>) -> u
         .map(|range| range.end - range.start)
         .sum::<u64>()
         .min(geometry.size_bytes().max(UNIT_BYTES))
+}
+
+/// The name the sender suggests, asked for on a connection of its own. Without an answer the file is there all the
+/// same, under the object's name.
+fn ask_for_name(config: &DialConfig, object: ObjectName, observer: &dyn Observer) -> Option<Vec<u8>> {
+    match probe(config, object) {
+        Ok(opened) => opened.name.map(|name| name.to_vec()),
+        Err(error) => {
+            let text = format!("nobody says what the file is called, so it gets the object's name: {error}");
+            observer.event(Event::Warning(text));
+            None
+        }
+    }
+}
+
+/// Whether something has this name, be it a link that leads nowhere.
+fn is_there(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok()
+}
+
+fn taken(path: &Path) -> Error {
+    Error::new(ErrorKind::Refused, format!("{path:?} exists and is not replaced")).advise(
+        "move it away and run the same command again, which goes on from here; or name another file with -o",
+    )
 }
 
 fn is_stream(path: &Path) -> bool {
