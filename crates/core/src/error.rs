@@ -173,6 +173,20 @@ impl Error {
         }
     }
 
+    /// An I/O error of a local file or pipe, which never means that a peer cannot be reached.
+    pub fn file(what: impl Into<String>, error: std::io::Error) -> Error {
+        use std::io::ErrorKind as Io;
+        let kind = match error.kind() {
+            Io::UnexpectedEof => Some(ErrorKind::Damaged),
+            Io::BrokenPipe | Io::TimedOut | Io::WouldBlock => Some(ErrorKind::Internal),
+            _ => None,
+        };
+        match kind {
+            Some(kind) => Error::new(kind, what).caused_by(error),
+            None => Error::io(what, error),
+        }
+    }
+
     /// Adds what the user can do about it.
     #[must_use]
     pub fn advise(mut self, advice: impl Into<String>) -> Error {
@@ -253,6 +267,22 @@ mod tests {
             );
         }
         assert_eq!(ErrorKind::from_wire_code(250), ErrorKind::Internal);
+    }
+
+    /// A closed pipe and a file that ends early are no trouble of the network.
+    #[test]
+    fn local_files_are_never_unreachable() {
+        use std::io::ErrorKind as Io;
+        for (io, kind) in [
+            (Io::BrokenPipe, ErrorKind::Internal),
+            (Io::TimedOut, ErrorKind::Internal),
+            (Io::UnexpectedEof, ErrorKind::Damaged),
+            (Io::StorageFull, ErrorKind::NoSpace),
+            (Io::NotFound, ErrorKind::NotFound),
+        ] {
+            let error = Error::file("write out.bin", io.into());
+            assert_eq!((error.kind(), error.is_retryable()), (kind, false));
+        }
     }
 
     #[test]
