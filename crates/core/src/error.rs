@@ -83,6 +83,22 @@ impl ErrorKind {
         }
     }
 
+    /// The kind that best fits an exit code of another `dray`; `None` for 0 and codes that it does not use.
+    pub fn from_exit_code(code: i32) -> Option<ErrorKind> {
+        match code {
+            1 => Some(ErrorKind::Internal),
+            2 => Some(ErrorKind::Usage),
+            3 => Some(ErrorKind::NotFound),
+            4 => Some(ErrorKind::VerificationFailed),
+            5 => Some(ErrorKind::Unreachable),
+            6 => Some(ErrorKind::Refused),
+            7 => Some(ErrorKind::NoSpace),
+            8 => Some(ErrorKind::Partial),
+            130 => Some(ErrorKind::Interrupted),
+            _ => None,
+        }
+    }
+
     /// A stable word for scripts (`--json`).
     pub fn word(self) -> &'static str {
         match self {
@@ -143,6 +159,17 @@ impl Error {
             _ => ErrorKind::Internal,
         };
         Error::new(kind, what).caused_by(error)
+    }
+
+    /// The same failure for a second listener; its causes become part of the text.
+    pub fn duplicate(&self) -> Error {
+        Error {
+            kind: self.kind,
+            retryable: self.retryable,
+            what: self.to_string(),
+            advice: self.advice.clone(),
+            cause: None,
+        }
     }
 
     /// Adds what the user can do about it.
@@ -218,6 +245,11 @@ mod tests {
         for (kind, code) in ErrorKind::ALL {
             assert_eq!(kind.wire_code(), code);
             assert_eq!(ErrorKind::from_wire_code(code), kind);
+            let exit_code = kind.exit_code();
+            assert_eq!(
+                ErrorKind::from_exit_code(exit_code.into()).map(ErrorKind::exit_code),
+                Some(exit_code)
+            );
         }
         assert_eq!(ErrorKind::from_wire_code(250), ErrorKind::Internal);
     }

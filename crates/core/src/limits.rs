@@ -18,6 +18,8 @@ pub const RECORD_BYTES_MAX: usize = 64 * 1024;
 pub const REQUEST_GROUPS_MAX: u64 = 1024;
 /// Requests one connection may have outstanding.
 pub const REQUESTS_PER_CONNECTION_MAX: usize = 64;
+/// Subtrees one comparison may name.
+pub const COMPARED_SUBTREES_MAX: usize = 256;
 /// Objects one connection may have open.
 pub const OBJECTS_PER_CONNECTION_MAX: usize = 16;
 

@@ -4,8 +4,8 @@ use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Decoder, Encode, Encoder};
 
 use crate::limits::{
-    FEATURE_BYTES_MAX, FEATURES_MAX, HINT_URI_BYTES_MAX, HINTS_MAX, INLINE_BYTES_MAX, NAME_BYTES_MAX,
-    OBJECT_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX,
+    COMPARED_SUBTREES_MAX, FEATURE_BYTES_MAX, FEATURES_MAX, HINT_URI_BYTES_MAX, HINTS_MAX, INLINE_BYTES_MAX,
+    NAME_BYTES_MAX, OBJECT_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX,
 };
 use crate::rights::Secret;
 use crate::{Error, ErrorKind, NodeId, Oid, Result, cbor};
@@ -118,6 +118,12 @@ pub enum Message {
     /// The receiving side has the file under its final name.
     #[n(14)]
     Delivered(#[n(0)] Delivered),
+    /// Receiver, whose root differs from the holder's, asks for the holder's values below these subtrees.
+    #[n(15)]
+    Compare(#[n(0)] Compare),
+    /// Holder's values.
+    #[n(16)]
+    Compared(#[n(0)] Compared),
 }
 
 /// Feature names of this version.
@@ -231,6 +237,42 @@ pub struct Sealed {
     pub root: Oid,
 }
 
+/// See [`Message::Compare`].
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Compare {
+    /// Object it is about.
+    #[n(0)]
+    pub handle: u32,
+    /// Subtrees of at least two groups, at most 256.
+    #[n(1)]
+    pub subtrees: Vec<ComparedSubtree>,
+}
+
+/// One subtree of a [`Compare`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct ComparedSubtree {
+    /// First group.
+    #[n(0)]
+    pub start_group: u64,
+    /// Number of groups.
+    #[n(1)]
+    pub groups: u64,
+}
+
+/// See [`Message::Compared`].
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Compared {
+    /// Object it is about.
+    #[n(0)]
+    pub handle: u32,
+    /// The pair of each subtree asked for, 64 bytes each, in the order asked.
+    #[n(1)]
+    pub pairs: ByteVec,
+}
+
 /// A typed failure.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 #[cbor(map)]
@@ -256,10 +298,30 @@ impl Fault {
         }
     }
 
-    /// The error a fault means; `peer` says who sent it.
+    /// Decodes the body of a fault frame.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Fault> {
+        let fault: Fault = cbor::decode(bytes, "fault")?;
+        fault.bound()?;
+        Ok(fault)
+    }
+
+    fn bound(&self) -> Result<()> {
+        if self.text.len() <= TEXT_BYTES_MAX {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::Protocol, "fault has too long a text"))
+        }
+    }
+
+    /// The error a fault means; `peer` says who sent it. Kinds that speak of the peer's own command line or process
+    /// are internal to it: a peer does not choose what our exit code says of us.
     pub fn to_error(&self, peer: &str) -> Error {
+        let kind = match ErrorKind::from_wire_code(self.kind) {
+            ErrorKind::Usage | ErrorKind::Partial | ErrorKind::Interrupted => ErrorKind::Internal,
+            kind => kind,
+        };
         let text: String = self.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        Error::new(ErrorKind::from_wire_code(self.kind), format!("{peer} says: {text}"))
+        Error::new(kind, format!("{peer} says: {text}"))
     }
 }
 
@@ -425,7 +487,7 @@ impl Message {
                 check(opened.name.as_ref().is_none_or(|name| name.len() <= NAME_BYTES_MAX), "too long a name")
             }
             Message::Fetch(fetch) => check(fetch.request != 0, "request number 0"),
-            Message::Fault(fault) => check(fault.text.len() <= TEXT_BYTES_MAX, "too long a text"),
+            Message::Fault(fault) => fault.bound(),
             Message::ClearGrant(grant) => check(grant.token.len() == 16, "a token that is not 16 bytes"),
             Message::Copy(copy) => check(copy.path.len() <= PATH_BYTES_MAX, "too long a path"),
             Message::Offer(offer) => {
@@ -443,6 +505,13 @@ impl Message {
                     direct.addresses.iter().all(|text| text.len() <= HINT_URI_BYTES_MAX),
                     "too long an address",
                 )
+            }
+            Message::Compare(compare) => {
+                check(compare.subtrees.len() <= COMPARED_SUBTREES_MAX, "too many subtrees")
+            }
+            Message::Compared(compared) => {
+                let len = compared.pairs.len();
+                check(len.is_multiple_of(64) && len <= COMPARED_SUBTREES_MAX * 64, "a wrong number of pairs")
             }
             Message::Delivered(delivered) => check(delivered.path.len() <= PATH_BYTES_MAX, "too long a path"),
             Message::Cancel(_)
@@ -543,6 +612,17 @@ pub fn samples() -> Vec<(&'static str, Message)> {
             "progress",
             Message::Progress(Progress { done_bytes: 1 << 20, resumed_bytes: 0, direct_bytes: 1 << 19 }),
         ),
+        (
+            "compare",
+            Message::Compare(Compare {
+                handle: 1,
+                subtrees: vec![
+                    ComparedSubtree { start_group: 0, groups: 40 },
+                    ComparedSubtree { start_group: 32, groups: 8 },
+                ],
+            }),
+        ),
+        ("compared", Message::Compared(Compared { handle: 1, pairs: vec![0x66; 128].into() })),
         ("delivered", Message::Delivered(Delivered { oid, path: b"/tmp/big.img".to_vec().into() })),
     ]
 }

@@ -55,7 +55,8 @@ pub struct SourceDescription {
 /// What a source is told. Every call returns at once.
 #[derive(Debug)]
 pub enum SourceCall {
-    /// Fetch the groups of a subtree. The permit is released when the source drops it: when the request has ended.
+    /// Fetch the groups of a subtree. The permit is released when the source drops it: when the request has ended. A
+    /// source that is not up drops the request at once, without an event of its own: `Down` says it all.
     Fetch {
         /// Names the request in every event about it.
         request: RequestId,
@@ -80,6 +81,12 @@ pub enum SourceCall {
         /// The receiver's root.
         root: Oid,
     },
+    /// The origin's root differs from the receiver's: ask for its pairs of these subtrees (at most
+    /// [`crate::limits::COMPARED_SUBTREES_MAX`], each of two groups or more). Proven sources ignore it.
+    Compare {
+        /// Which.
+        subtrees: Vec<Subtree>,
+    },
     /// End everything; `Down` follows.
     Close,
 }
@@ -90,7 +97,8 @@ pub type DataPiece = std::ops::Range<u32>;
 /// What a source reports.
 #[derive(Debug)]
 pub enum SourceEvent<'a> {
-    /// It can take requests. Comes before everything else, and again after `Down` if it recovers by itself.
+    /// It can take requests. Comes before everything else, again when the holder has said more (its name for the
+    /// object), and again after `Down` if it recovers by itself.
     Up {
         /// Size of the object, as the holder says.
         size_bytes: u64,
@@ -133,6 +141,11 @@ pub enum SourceEvent<'a> {
     Sealed {
         /// The root.
         root: Oid,
+    },
+    /// The origin's pairs, 64 bytes for each subtree of the `Compare`, in its order.
+    Compared {
+        /// The pairs.
+        pairs: &'a [u8],
     },
     /// The source can take no more requests; every running one has failed with it. If `error` is retryable the
     /// source goes on trying by itself and may come `Up` again.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use dray_core::hash_tree::{Collector, Cv, Geometry, PairStore, Subtree, Verifier, group_cv};
-use dray_core::limits::{GROUP_BYTES, PROGRESS_TIMEOUT_MS, UNIT_GROUPS};
+use dray_core::hash_tree::{Collector, Cv, Geometry, PAIR_BYTES, PairStore, Subtree, Verifier, group_cv};
+use dray_core::limits::{COMPARED_SUBTREES_MAX, GROUP_BYTES, PROGRESS_TIMEOUT_MS, UNIT_GROUPS};
 use dray_core::message::ObjectName;
 use dray_core::permit::Budget;
 use dray_core::range::RangeSet;
@@ -26,8 +26,10 @@ use crate::observer::Stop;
 
 /// Without any progress of anybody for this long, a transfer fails.
 const GIVE_UP_US: u64 = 25_000_000;
-/// How long the origin of a provisional object may take to name it: it may have to read what a lost run had sent.
-const SEAL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Times that parts which changed at the origin are fetched again (design decision 3).
+const ROUNDS_MAX: u32 = 3;
+/// How long the origin of a provisional object may take to name it: it may have to read the whole file again.
+const SEAL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Where groups go.
 pub(crate) enum Sink {
@@ -64,12 +66,15 @@ pub(crate) struct Transfer {
     state: Mutex<State>,
     changed: Condvar,
     clock: Instant,
-    wanted_units: u64,
+    /// For another round of the same transfer.
+    config: PlannerConfig,
+    wanted_units: AtomicU64,
     stored_units: AtomicU64,
     done_bytes: AtomicU64,
 }
 
 struct Request {
+    source: SourceId,
     groups: Subtree,
     known_depth: usize,
     /// What each group must hash to; unknown until the parents have come.
@@ -86,7 +91,12 @@ struct Unit {
 struct State {
     /// A failure that no source can mend: the disk is full, a bug.
     fatal: Option<Error>,
+    /// Whom the question went to; only its answer counts.
+    asked: Option<SourceId>,
     sealed: Option<Oid>,
+    compared: Option<Vec<u8>>,
+    /// Why a source went down last: what to say if nobody is left to confirm the end.
+    last_down: Option<Error>,
     suggested_name: Option<Vec<u8>>,
     holder_size: Option<u64>,
     news: Vec<(SourceId, Option<String>)>,
@@ -113,13 +123,15 @@ impl Transfer {
             window: WindowLimits { max_bytes: window_bytes, ..WindowLimits::default() },
             progress_timeout_us: PROGRESS_TIMEOUT_MS * 1000,
             give_up_us: GIVE_UP_US,
+            last_request: 0,
         };
         Arc::new(Transfer {
             geometry,
             truth,
             sink,
-            wanted_units: wanted.count(),
-            planner: Mutex::new(Planner::new(config, wanted)),
+            wanted_units: AtomicU64::new(wanted.count()),
+            planner: Mutex::new(Planner::new(config.clone(), wanted)),
+            config,
             sources: Mutex::default(),
             requests: Mutex::default(),
             units: Mutex::default(),
@@ -207,52 +219,175 @@ impl Transfer {
     }
 
     fn is_stored(&self) -> bool {
-        self.stored_units.load(Ordering::Acquire) == self.wanted_units
+        self.stored_units.load(Ordering::Acquire) == self.wanted_units.load(Ordering::Acquire)
     }
 
-    /// Compares our root of a vouched object with the origin's. Call after [`Transfer::wait`].
+    /// Compares our root of a vouched object with the origin's, and fetches again what differs, at most three times.
+    /// Call after [`Transfer::wait`].
     pub(crate) fn seal(&self, stop: &Stop, tick: &mut dyn FnMut()) -> Result<Oid> {
         let Truth::Vouched(collector) = &self.truth else {
             return Err(Error::new(ErrorKind::Internal, "only a provisional object is sealed"));
         };
-        let root = collector.finish()?;
+        let result = self.rounds(collector, stop, tick);
+        if result.is_err() {
+            self.close();
+        }
+        result
+    }
+
+    fn rounds(
+        &self,
+        collector: &Collector<Arc<dyn PairStore>>,
+        stop: &Stop,
+        tick: &mut dyn FnMut(),
+    ) -> Result<Oid> {
+        for round in 0..=ROUNDS_MAX {
+            let root = collector.finish()?;
+            let theirs = self.ask(stop, tick, SourceCall::Seal { root }, |state| state.sealed.take())?;
+            if theirs == root {
+                return Ok(root);
+            }
+            if round < ROUNDS_MAX {
+                let differing = self.bisect(collector, stop, tick)?;
+                if differing.is_empty() {
+                    break;
+                }
+                self.fetch_again(differing)?;
+                self.wait_inner(stop, tick)?;
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Changed,
+            format!(
+                "source changed: it was written to while it was sent, also {ROUNDS_MAX} times after the end"
+            ),
+        )
+        .advise("copy it again when nobody writes to it"))
+    }
+
+    /// The units whose values are not the origin's, found from the root down.
+    fn bisect(
+        &self,
+        collector: &Collector<Arc<dyn PairStore>>,
+        stop: &Stop,
+        tick: &mut dyn FnMut(),
+    ) -> Result<RangeSet> {
+        let mut differing = RangeSet::new();
+        let mut frontier = vec![self.geometry.root()];
+        while !frontier.is_empty() {
+            let (units, inner): (Vec<Subtree>, Vec<Subtree>) =
+                frontier.into_iter().partition(|node| node.groups <= UNIT_GROUPS);
+            for node in units {
+                let unit = node.start / UNIT_GROUPS;
+                differing.insert(unit..unit + 1);
+            }
+            frontier = Vec::new();
+            for asked in inner.chunks(COMPARED_SUBTREES_MAX) {
+                let call = SourceCall::Compare { subtrees: asked.to_vec() };
+                let theirs = self.ask(stop, tick, call, |state| state.compared.take())?;
+                if theirs.len() != asked.len() * PAIR_BYTES {
+                    return Err(Error::new(
+                        ErrorKind::Protocol,
+                        "the sender compared something else than was asked",
+                    ));
+                }
+                for (node, theirs) in asked.iter().zip(theirs.chunks_exact(PAIR_BYTES)) {
+                    let mut ours = [0; PAIR_BYTES];
+                    collector.pairs().read_pairs(node.pair_index(), &mut ours)?;
+                    let (left, right) = node.children();
+                    for (child, range) in [(left, 0..32), (right, 32..64)] {
+                        if ours[range.clone()] != theirs[range] {
+                            frontier.push(child);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(differing)
+    }
+
+    /// Another round: plans `units` once more, from the sources that are there.
+    fn fetch_again(&self, units: RangeSet) -> Result<()> {
+        if let Sink::Rest(partial) = &self.sink {
+            for unit in units.iter().flatten() {
+                partial.unmark_unit(unit)?;
+            }
+        }
+        let bytes: u64 = units
+            .iter()
+            .flatten()
+            .map(|unit| self.geometry.byte_range(self.geometry.unit(unit)))
+            .map(|range| range.end - range.start)
+            .sum();
+        self.done_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        lock(&self.units).clear();
+        self.stored_units.store(0, Ordering::Release);
+        self.wanted_units.store(units.count(), Ordering::Release);
+        let now_us = self.now_us();
+        let mut planner = lock(&self.planner);
+        let config = PlannerConfig { last_request: planner.last_request(), ..self.config.clone() };
+        let before = planner.stats();
+        *planner = Planner::new(config, units);
+        for (id, source) in lock(&self.sources).iter() {
+            planner.add_source(*id, source.describe());
+            let state = before.iter().find(|stats| stats.source == *id).map(|stats| stats.state);
+            match state {
+                Some(SourceState::Up | SourceState::Stalled) => planner.handle_up(now_us, *id, None),
+                Some(SourceState::Gone | SourceState::Barred) => planner.handle_down(now_us, *id, None, true),
+                Some(SourceState::Connecting | SourceState::Down) | None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the best source something and waits for the answer; asks the next one if that is lost meanwhile.
+    fn ask<T>(
+        &self,
+        stop: &Stop,
+        tick: &mut dyn FnMut(),
+        call: SourceCall,
+        mut answer: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T> {
         let deadline = Instant::now() + SEAL_TIMEOUT;
         let mut asked = None;
+        {
+            let mut state = lock(&self.state);
+            state.sealed = None;
+            state.compared = None;
+        }
         loop {
-            // Ask whoever is up, the best first; ask again if that one is lost before it answers.
-            let best = self.best_source();
-            if let Some((id, source)) = best
-                && asked != Some(id)
+            if !asked.is_some_and(|id| self.is_up(id))
+                && let Some((id, source)) = self.best_source()
             {
-                source.call(SourceCall::Seal { root });
                 asked = Some(id);
+                lock(&self.state).asked = asked;
+                source.call(match &call {
+                    SourceCall::Seal { root } => SourceCall::Seal { root: *root },
+                    SourceCall::Compare { subtrees } => SourceCall::Compare { subtrees: subtrees.clone() },
+                    _ => return Err(Error::new(ErrorKind::Internal, "nothing to ask")),
+                });
             }
             tick();
+            let is_anybody_left = self.is_anybody_left();
             let mut state = lock(&self.state);
-            if let Some(theirs) = state.sealed.take() {
-                drop(state);
-                if theirs == root {
-                    return Ok(root);
-                }
-                return Err(Error::new(
-                    ErrorKind::Changed,
-                    format!(
-                        "source changed: what was sent is {root}, but at the end the sender has {theirs}"
-                    ),
-                )
-                .advise("copy it again when nobody writes to it"));
+            if let Some(answer) = answer(&mut state) {
+                return Ok(answer);
             }
             if let Some(fatal) = state.fatal.take() {
                 return Err(fatal);
             }
-            let lost = !self.is_anybody_left();
-            if stop.is_set() || lost || Instant::now() > deadline {
-                return Err(if stop.is_set() {
-                    interrupted()
-                } else {
-                    Error::new(ErrorKind::Unreachable, "the sender was lost before it confirmed what it sent")
-                        .advise("run the same command again: nothing is sent twice")
-                });
+            if stop.is_set() {
+                return Err(interrupted());
+            }
+            if !is_anybody_left || Instant::now() > deadline {
+                let lost = Error::new(
+                    ErrorKind::Unreachable,
+                    "the sender was lost before it confirmed what it sent",
+                );
+                let reason = state.last_down.take();
+                return Err(reason
+                    .unwrap_or(lost)
+                    .advise("run the same command again: nothing is sent twice"));
             }
             let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
             drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -263,6 +398,11 @@ impl Transfer {
     fn is_anybody_left(&self) -> bool {
         let over = |state| matches!(state, SourceState::Gone | SourceState::Barred);
         lock(&self.planner).stats().iter().any(|stats| !over(stats.state))
+    }
+
+    fn is_up(&self, id: SourceId) -> bool {
+        let up = |state| matches!(state, SourceState::Up | SourceState::Stalled);
+        lock(&self.planner).stats().iter().any(|stats| stats.source == id && up(stats.state))
     }
 
     /// The source to ask things of: up, lowest priority first.
@@ -324,7 +464,8 @@ impl Transfer {
                         Truth::Proven(verifier) => verifier.known_depth(groups),
                         Truth::Vouched(_) => 0,
                     };
-                    lock(&self.requests).insert(request, Request { groups, known_depth, leaves: None });
+                    lock(&self.requests)
+                        .insert(request, Request { source, groups, known_depth, leaves: None });
                     let known_depth = known_depth as u32;
                     (source, SourceCall::Fetch { request, groups, known_depth, recheck, permit })
                 }
@@ -365,6 +506,11 @@ impl Transfer {
                 match parents {
                     Ok(true) => planner.handle_parents(now_us, source, request),
                     Ok(false) => flow = Flow::Cancel,
+                    Err(error) if !is_mismatch(&error) => {
+                        drop(planner);
+                        self.fail(error);
+                        flow = Flow::Cancel;
+                    }
                     Err(_) => {
                         planner.handle_mismatch(now_us, source, request);
                         flow = Flow::Cancel;
@@ -383,13 +529,29 @@ impl Transfer {
                 lock(&self.planner).handle_failed(now_us, source, request, &error);
             }
             SourceEvent::Sealed { root } => {
-                lock(&self.state).sealed = Some(root);
+                let mut state = lock(&self.state);
+                if state.asked == Some(source) {
+                    state.sealed = Some(root);
+                }
+                drop(state);
+                self.changed.notify_all();
+            }
+            SourceEvent::Compared { pairs } => {
+                let mut state = lock(&self.state);
+                if state.asked == Some(source) {
+                    state.compared = Some(pairs.to_vec());
+                }
+                drop(state);
                 self.changed.notify_all();
             }
             SourceEvent::Down { error, gone } => {
                 let why = error.as_ref().map_or_else(|| "closed".to_owned(), ToString::to_string);
                 lock(&self.state).news.push((source, Some(why)));
+                lock(&self.requests).retain(|_, request| request.source != source);
                 lock(&self.planner).handle_down(now_us, source, error.as_ref(), gone);
+                if error.is_some() {
+                    lock(&self.state).last_down = error;
+                }
                 self.changed.notify_all();
             }
         }
@@ -427,6 +589,10 @@ impl Transfer {
             match self.expected(request, group) {
                 Ok(Some(expected)) if expected == cv => {}
                 Ok(None) => return Flow::Cancel,
+                Err(error) if !is_mismatch(&error) => {
+                    self.fail(error);
+                    return Flow::Cancel;
+                }
                 Ok(Some(_)) | Err(_) => {
                     lock(&self.planner).handle_mismatch(now_us, source, request);
                     return Flow::Cancel;
@@ -516,6 +682,11 @@ impl Transfer {
         }
         Ok(())
     }
+}
+
+/// The bytes are wrong; any other failure of a check is this machine's own.
+fn is_mismatch(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::VerificationFailed | ErrorKind::Protocol)
 }
 
 struct Events(Weak<Transfer>);

@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::hash_tree::{Cv, Geometry, PairStore, Subtree, encode_parents, group_cv};
-use dray_core::limits::{DATA_FRAME_BYTES_MAX, GROUP_BYTES, UNIT_GROUPS};
-use dray_core::message::{Fault, Message, Open, Opened, Sealed};
+use dray_core::limits::{DATA_FRAME_BYTES_MAX, GROUP_BYTES, HELLO_TIMEOUT_MS, UNIT_GROUPS};
+use dray_core::message::{Compared, Fault, Message, Open, Opened, Sealed};
 use dray_core::store::{Extent, Standing, StoredObject};
 use dray_core::{Error, ErrorKind, Oid, Result, cbor};
 use dray_engine::session::{Holder, HolderInput, Job};
@@ -44,6 +44,11 @@ pub trait Held: Send + Sync {
     fn record_unit(&self, unit: u64, leaves: &[Cv]) -> Result<()> {
         let _ = (unit, leaves);
         Ok(())
+    }
+    /// Pairs of a vouched object's subtrees, 64 bytes each; asked for after its root was given.
+    fn compare(&self, subtrees: &[Subtree]) -> Result<Vec<u8>> {
+        let _ = subtrees;
+        Err(Error::new(ErrorKind::Protocol, "only a provisional object is compared"))
     }
     /// The root of a vouched object, when the receiver has everything and its root is `theirs`.
     fn seal(&self, theirs: Oid) -> Result<Oid> {
@@ -159,17 +164,23 @@ pub fn serve(
         outbox,
         objects: Vec::new(),
         reader: ControlReader::default(),
-        out: preface,
+        control: preface,
+        out: Vec::new(),
+        began: Instant::now(),
         chunk: vec![0; FRAME_HEAD_BYTES + CHUNK_BYTES as usize],
         ended: false,
     };
     let result = server.run();
     if let Err(error) = &result
-        && error.kind() != ErrorKind::Unreachable
+        && error.kind() == ErrorKind::Unreachable
     {
+        // The receiver may have said why before it hung up.
+        return server.listen().and(result);
+    }
+    if let Err(error) = &result {
         // Tell the peer why; if it cannot hear any more, nothing is lost.
         server.out.clear();
-        push_control(&mut server.out, &Message::Fault(Fault::from_error(None, error)));
+        push_control(&mut server.control, &Message::Fault(Fault::from_error(None, error)));
         let _ = server.flush();
     }
     result
@@ -182,8 +193,11 @@ struct Server<'a> {
     outbox: Option<&'a Outbox>,
     objects: Vec<(u32, Arc<dyn Held>)>,
     reader: ControlReader,
-    /// Frames to send before anything else.
+    /// Control frames to send before anything else.
+    control: Vec<u8>,
+    /// Frames of answers to send next.
     out: Vec<u8>,
+    began: Instant,
     /// One data frame: head and body in one piece, so that a TLS record is never wasted on a head.
     chunk: Vec<u8>,
     ended: bool,
@@ -192,7 +206,7 @@ struct Server<'a> {
 impl Server<'_> {
     fn run(&mut self) -> Result<()> {
         if let Some(hello) = self.holder.hello() {
-            push_control(&mut self.out, &hello);
+            push_control(&mut self.control, &hello);
         }
         loop {
             self.listen()?;
@@ -208,17 +222,28 @@ impl Server<'_> {
                     if self.ended {
                         return Ok(());
                     }
+                    self.check_admitted()?;
                     self.channel.wait(self.outbox.map(|outbox| &outbox.wake), IDLE).map_err(lost)?;
                 }
             }
         }
     }
 
+    /// A stranger may not hold a connection: within the hello timeout some object must have been opened. A channel
+    /// that ssh authenticated belongs to nobody else.
+    fn check_admitted(&self) -> Result<()> {
+        let is_late = self.began.elapsed() >= Duration::from_millis(HELLO_TIMEOUT_MS);
+        if self.objects.is_empty() && is_late && self.channel.security().is_some() {
+            return Err(Error::new(ErrorKind::TimedOut, "nothing was asked for that may be had"));
+        }
+        Ok(())
+    }
+
     /// Takes in what the receiver has said meanwhile and what another thread wants said.
     fn listen(&mut self) -> Result<()> {
         if let Some(outbox) = self.outbox {
             for message in outbox.take() {
-                push_control(&mut self.out, &message);
+                push_control(&mut self.control, &message);
             }
         }
         if !self.reader.fill(&mut *self.channel).map_err(lost)? {
@@ -236,7 +261,14 @@ impl Server<'_> {
                         Ok(root) => Message::Sealed(Sealed { handle: seal.handle, root }),
                         Err(error) => Message::Fault(Fault::from_error(Some(seal.handle), &error)),
                     };
-                    push_control(&mut self.out, &message);
+                    push_control(&mut self.control, &message);
+                }
+                HolderInput::Compare(handle, subtrees) => {
+                    let message = match self.object(handle)?.compare(&subtrees) {
+                        Ok(pairs) => Message::Compared(Compared { handle, pairs: pairs.into() }),
+                        Err(error) => Message::Fault(Fault::from_error(Some(handle), &error)),
+                    };
+                    push_control(&mut self.control, &message);
                 }
                 HolderInput::ClearAsk => self.go_clear()?,
                 HolderInput::Copy(message) => self.provider.copy(message)?,
@@ -254,25 +286,34 @@ impl Server<'_> {
                     size_bytes: held.geometry().size_bytes(),
                     name: held.name().map(Into::into),
                 };
-                push_control(&mut self.out, &Message::Opened(opened));
+                push_control(&mut self.control, &Message::Opened(opened));
                 self.objects.push((open.handle, held));
             }
             Err(error) => {
                 self.holder.refused(open.handle);
-                push_control(&mut self.out, &Message::Fault(Fault::from_error(Some(open.handle), &error)));
+                push_control(
+                    &mut self.control,
+                    &Message::Fault(Fault::from_error(Some(open.handle), &error)),
+                );
             }
         }
     }
 
     /// Answers of this connection go over a plain one from here on.
     fn go_clear(&mut self) -> Result<()> {
+        if self.objects.is_empty() {
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                "clear-text data was asked for before an object was opened",
+            ));
+        }
         let Some((token, wait)) = self.provider.clear_data() else {
             let error = Error::new(ErrorKind::Refused, "clear-text data is not allowed here");
-            push_control(&mut self.out, &Message::Fault(Fault::from_error(None, &error)));
+            push_control(&mut self.control, &Message::Fault(Fault::from_error(None, &error)));
             return self.flush();
         };
         let grant = dray_core::message::ClearGrant { token: token.to_vec().into() };
-        push_control(&mut self.out, &Message::ClearGrant(grant));
+        push_control(&mut self.control, &Message::ClearGrant(grant));
         self.flush()?;
         let data = wait()?;
         let control = std::mem::replace(&mut self.channel, Box::new(NoChannel));
@@ -288,6 +329,12 @@ impl Server<'_> {
     }
 
     fn flush(&mut self) -> Result<()> {
+        if !self.control.is_empty() {
+            let control = std::mem::take(&mut self.control);
+            self.channel.write_control(&control).map_err(lost)?;
+            self.control = control;
+            self.control.clear();
+        }
         if !self.out.is_empty() {
             let out = std::mem::take(&mut self.out);
             self.channel.write_all(&out).map_err(lost)?;

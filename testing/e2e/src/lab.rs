@@ -272,10 +272,17 @@ impl Host {
 
     /// Lets nothing but ssh in or out, as many firewalls do. Counters still count what is dropped on its way in.
     pub fn allow_only_ssh(&self) {
-        let rules = "table inet firewall {
-            chain in { type filter hook input priority 0; iifname \"e0\" tcp sport != 22 tcp dport != 22 drop; }
-            chain out { type filter hook output priority 0; oifname \"e0\" tcp sport != 22 tcp dport != 22 drop; }
-        }";
+        // Accepting first: some versions of nft join two `!=` of neighbouring fields into one comparison.
+        let rules = r#"table inet firewall {
+            chain in {
+                type filter hook input priority 0;
+                iifname "e0" tcp dport 22 accept; iifname "e0" tcp sport 22 accept; iifname "e0" meta l4proto tcp drop;
+            }
+            chain out {
+                type filter hook output priority 0;
+                oifname "e0" tcp dport 22 accept; oifname "e0" tcp sport 22 accept; oifname "e0" meta l4proto tcp drop;
+            }
+        }"#;
         run_tool(&["ip", "netns", "exec", &self.namespace, "nft", rules]);
     }
 

@@ -189,22 +189,29 @@ impl Running {
 
     /// The first line on standard output, waited for; panics if the program ends without one.
     pub fn first_line(&self) -> String {
-        assert!(self.wait_until_line(), "ended without a line on standard output: {self}");
-        self.stdout.first_line().expect("there is a line")
+        self.line_with(|_| true)
+    }
+
+    /// The first line on standard output that `fits`, waited for; panics if the program ends without one.
+    pub fn line_with(&self, mut fits: impl FnMut(&str) -> bool) -> String {
+        self.await_line(&mut fits)
+            .unwrap_or_else(|| panic!("ended without the line that was waited for: {self}"))
     }
 
     /// Waits for a line on standard output; false if the program ends without one.
     pub fn wait_until_line(&self) -> bool {
+        self.await_line(&mut |_| true).is_some()
+    }
+
+    fn await_line(&self, fits: &mut dyn FnMut(&str) -> bool) -> Option<String> {
         loop {
             // In this order: what was printed before the end counts.
             let is_complete = self.stdout.is_complete();
-            if self.stdout.first_line().is_some() {
-                return true;
+            let line = self.stdout.lines().into_iter().find(|line| fits(line));
+            if line.is_some() || is_complete {
+                return line;
             }
-            if is_complete {
-                return false;
-            }
-            assert!(Instant::now() < self.deadline, "no line on standard output in time: {self}");
+            assert!(Instant::now() < self.deadline, "no such line on standard output in time: {self}");
             self.stdout.await_more();
         }
     }
@@ -339,12 +346,14 @@ impl Outcome {
         for word in ["panicked", "RUST_BACKTRACE", "stack overflow", "memory allocation of"] {
             assert!(!text.contains(word), "{word:?} on standard error: {self}");
         }
-        let errors = text.lines().filter(|line| line.starts_with("dray: ")).count();
+        let is_error = |line: &&str| line.starts_with("dray: ") || line.starts_with("error: ");
+        let errors = text.lines().filter(is_error).count();
         if self.code() == Some(0) {
             assert_eq!(errors, 0, "an error on standard error of a success: {self}");
         } else {
             assert_eq!(errors, 1, "a failure prints exactly one error: {self}");
-            assert!(text.lines().count() <= 4, "a failure prints at most four lines: {self}");
+            let lines = text.lines().filter(|line| !line.is_empty()).count();
+            assert!(lines <= 4, "a failure prints at most four lines: {self}");
         }
     }
 }
@@ -412,10 +421,11 @@ impl Stream {
         self.shared.0.lock().expect("stream").is_complete
     }
 
-    fn first_line(&self) -> Option<String> {
+    /// Complete lines so far.
+    fn lines(&self) -> Vec<String> {
         let state = self.shared.0.lock().expect("stream");
-        let end = state.bytes.iter().position(|byte| *byte == b'\n')?;
-        Some(String::from_utf8_lossy(&state.bytes[..end]).into_owned())
+        let end = state.bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+        String::from_utf8_lossy(&state.bytes[..end]).lines().map(str::to_owned).collect()
     }
 
     fn await_more(&self) {

@@ -15,9 +15,9 @@ use dray_e2e::{Host, Lab, Outcome};
 
 const SIZE: u64 = 24 * MIB;
 
-/// Folder of an object in the data directory (`docs/format/object.md`).
+/// Folder of an object in the data directory (`docs/format/object.md`, `docs/operating.md`).
 fn object_dir(host: &Host, hash: &str) -> PathBuf {
-    let dir = host.data_dir().join("objects").join(&hash[..2]).join(hash);
+    let dir = host.data_dir().join("store/objects").join(&hash[..2]).join(hash);
     assert!(dir.is_dir(), "no object at {}", dir.display());
     dir
 }

@@ -2,7 +2,9 @@
 //!
 //! One suite a plugin trait; a plugin's own test hands over a way to make one and calls it.
 
+pub mod cddl;
 pub mod partial_conformance;
 pub mod planner_model;
 pub mod sample;
+pub mod source_conformance;
 pub mod store_conformance;

@@ -116,6 +116,7 @@ impl<'a> Simulation<'a> {
             window: scenario.window,
             progress_timeout_us: PROGRESS_TIMEOUT_US,
             give_up_us: GIVE_UP_US,
+            last_request: 0,
         };
         let mut planner = Planner::new(config, wanted_units.clone());
         let mut sources = Vec::new();

@@ -1,6 +1,6 @@
 //! Computing the tree: group values, subtrees, and the root of an object whose groups arrive in any order.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 
@@ -43,14 +43,14 @@ impl<T: PairStore + ?Sized> PairStore for std::sync::Arc<T> {
 
 /// An outboard in memory.
 #[derive(Debug)]
-pub struct MemoryPairs(std::sync::Mutex<Vec<u8>>);
+pub struct MemoryPairs(Mutex<Vec<u8>>);
 
 impl MemoryPairs {
     /// A zeroed outboard for `geometry`; the caller has bounded its size.
     pub fn new(geometry: Geometry) -> Result<MemoryPairs> {
         let bytes = usize::try_from(geometry.outboard_bytes())
             .map_err(|_| Error::new(ErrorKind::NoSpace, "outboard does not fit memory"))?;
-        Ok(MemoryPairs(std::sync::Mutex::new(vec![0; bytes])))
+        Ok(MemoryPairs(Mutex::new(vec![0; bytes])))
     }
 
     /// A copy of the whole outboard.
@@ -58,14 +58,14 @@ impl MemoryPairs {
         self.bytes().clone()
     }
 
-    fn bytes(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl From<Vec<u8>> for MemoryPairs {
     fn from(bytes: Vec<u8>) -> MemoryPairs {
-        MemoryPairs(std::sync::Mutex::new(bytes))
+        MemoryPairs(Mutex::new(bytes))
     }
 }
 
@@ -193,13 +193,13 @@ pub struct Collector<P> {
     geometry: Geometry,
     pairs: P,
     /// Value of the only group of a one-group object, which has no pair to hold it.
-    single: OnceLock<Cv>,
+    single: Mutex<Option<Cv>>,
 }
 
 impl<P: PairStore> Collector<P> {
     /// Collects into `pairs`, which holds `geometry.outboard_bytes()`.
     pub fn new(geometry: Geometry, pairs: P) -> Collector<P> {
-        Collector { geometry, pairs, single: OnceLock::new() }
+        Collector { geometry, pairs, single: Mutex::new(None) }
     }
 
     /// Where the pairs are.
@@ -222,11 +222,15 @@ impl<P: PairStore> Collector<P> {
         match self.slot(node) {
             Some(offset) => self.pairs.write_at(offset, &cv)?,
             None if node.groups == 1 => {
-                let _ = self.single.set(cv);
+                *self.single() = Some(cv);
             }
             None => {}
         }
         Ok(())
+    }
+
+    fn single(&self) -> MutexGuard<'_, Option<Cv>> {
+        self.single.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Byte offset in the outboard of the value of `node`: half of its parent's pair. The root has none.
@@ -241,7 +245,7 @@ impl<P: PairStore> Collector<P> {
     pub fn finish(&self) -> Result<Oid> {
         let root = self.geometry.root();
         if root.groups == 1 {
-            return self.single.get().map(|cv| Oid::from_blake3(*cv)).ok_or_else(|| {
+            return self.single().map(Oid::from_blake3).ok_or_else(|| {
                 Error::new(ErrorKind::Internal, "hash of an object finished before it was read")
             });
         }

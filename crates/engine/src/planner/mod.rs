@@ -48,6 +48,9 @@ pub struct PlannerConfig {
     pub progress_timeout_us: u64,
     /// Microseconds without progress of anybody after which the transfer fails (25 s is usual).
     pub give_up_us: u64,
+    /// Requests are numbered from the next one on: another planner of the same sources used those up to here. 0 for
+    /// the first.
+    pub last_request: u32,
 }
 
 /// In which order units may be asked for.
@@ -207,11 +210,11 @@ impl Planner {
     pub fn new(config: PlannerConfig, wanted_units: RangeSet) -> Planner {
         let work = Work::new(config.geometry, config.delivery, wanted_units);
         Planner {
+            last_request: config.last_request,
             config,
             work,
             sources: BTreeMap::new(),
             requests: BTreeMap::new(),
-            last_request: 0,
             commands: VecDeque::new(),
             progress_us: None,
             polled_us: 0,
@@ -441,6 +444,11 @@ impl Planner {
             }
         });
         sources.chain(give_up).chain(self.budget_retry_us).min()
+    }
+
+    /// The last request number used; see [`PlannerConfig::last_request`].
+    pub fn last_request(&self) -> u32 {
+        self.last_request
     }
 
     /// Figures of every source, by number.

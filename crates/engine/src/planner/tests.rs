@@ -19,6 +19,7 @@ fn planner_of(units: u64, delivery: DeliveryMode, budget: &Budget) -> Planner {
         window: WindowLimits::default(),
         progress_timeout_us: 10 * S,
         give_up_us: 25 * S,
+        last_request: 0,
     };
     let mut wanted = RangeSet::new();
     wanted.insert(0..units);

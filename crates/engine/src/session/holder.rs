@@ -7,7 +7,7 @@ use dray_core::hash_tree::{Geometry, Subtree};
 use dray_core::limits::{
     OBJECTS_PER_CONNECTION_MAX, REQUEST_GROUPS_MAX, REQUESTS_PER_CONNECTION_MAX, UNIT_GROUPS,
 };
-use dray_core::message::{Fetch, Hello, Message, ObjectName, Open, Seal};
+use dray_core::message::{Compare, ComparedSubtree, Fetch, Hello, Message, ObjectName, Open, Seal};
 use dray_core::{Error, ErrorKind, Result};
 
 use super::{Negotiated, negotiate};
@@ -38,6 +38,8 @@ pub enum HolderInput {
     Open(Open),
     /// Answer with the root of this object.
     Seal(Seal),
+    /// Answer with this object's pairs of these subtrees, which have been checked.
+    Compare(u32, Vec<Subtree>),
     /// Grant or refuse a clear-text data connection.
     ClearAsk,
     /// A message of the copy protocol (ssh control only).
@@ -52,7 +54,7 @@ enum Slot {
         object: ObjectName,
         geometry: Geometry,
     },
-    /// Refused: requests for it that were already on their way are answered with a fault.
+    /// Refused: requests for it that were already on their way end without a byte; the fault of the handle has said why.
     Refused,
 }
 
@@ -147,6 +149,7 @@ impl Holder {
                 Some(Slot::Open { object: ObjectName::Provisional(_), .. }) => Ok(HolderInput::Seal(seal)),
                 _ => Err(protocol("receiver sealed an object that is not provisional".into())),
             },
+            Message::Compare(compare) => self.compare(&compare),
             Message::ClearAsk(_) => Ok(HolderInput::ClearAsk),
             Message::Copy(_)
             | Message::Offer(_)
@@ -156,6 +159,20 @@ impl Holder {
             Message::Fault(fault) => Err(fault.to_error("receiver")),
             other => Err(protocol(format!("receiver sent {}", variant(&other)))),
         }
+    }
+
+    fn compare(&self, compare: &Compare) -> Result<HolderInput> {
+        let Some(Slot::Open { object: ObjectName::Provisional(_), geometry }) =
+            self.objects.get(&compare.handle)
+        else {
+            return Err(protocol("receiver compared an object that is not provisional".into()));
+        };
+        let subtree = |wanted: &ComparedSubtree| {
+            let found = geometry.subtree(wanted.start_group, wanted.groups).filter(|found| found.groups >= 2);
+            found.ok_or_else(|| protocol("receiver compared what is no subtree of the object".into()))
+        };
+        let subtrees = compare.subtrees.iter().map(subtree).collect::<Result<_>>()?;
+        Ok(HolderInput::Compare(compare.handle, subtrees))
     }
 
     fn queue(&mut self, fetch: Fetch) -> Result<()> {
@@ -288,6 +305,8 @@ pub(super) fn variant(message: &Message) -> &'static str {
         Message::Direct(_) => "direct",
         Message::Progress(_) => "progress",
         Message::Delivered(_) => "delivered",
+        Message::Compare(_) => "compare",
+        Message::Compared(_) => "compared",
     }
 }
 

@@ -53,6 +53,8 @@ pub enum ReceiverInput {
     Opened(Opened),
     /// The holder's root of a provisional object.
     Sealed(Oid),
+    /// The holder's pairs of the subtrees asked for.
+    Compared(Vec<u8>),
     /// The object, or the whole connection, failed.
     Fault(Fault),
     /// Token for a clear-text data connection.
@@ -269,6 +271,7 @@ impl Receiver {
                 Ok(ReceiverInput::Opened(opened))
             }
             Message::Sealed(sealed) => Ok(ReceiverInput::Sealed(sealed.root)),
+            Message::Compared(compared) => Ok(ReceiverInput::Compared(compared.pairs.into())),
             Message::Fault(fault) => Ok(ReceiverInput::Fault(fault)),
             Message::ClearGrant(grant) => {
                 let token: [u8; 16] = grant

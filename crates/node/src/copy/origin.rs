@@ -5,15 +5,16 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use dray_core::hash_tree::{Collector, Cv, Geometry, MemoryPairs, PAIR_BYTES, PairStore, group_cv};
+use dray_core::hash_tree::{Collector, Cv, Geometry, MemoryPairs, PAIR_BYTES, PairStore, Subtree, group_cv};
 use dray_core::limits::GROUP_BYTES;
 use dray_core::message::{ObjectName, Offer};
 use dray_core::range::RangeSet;
-use dray_core::store::{Extent, Standing};
+use dray_core::store::{Extent, FileIdentity, Standing};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
-use dray_store::local::{SourceFile, hash_file};
+use dray_store::local::SourceFile;
 use dray_transfer::holder::Held;
 
 /// Smaller files are read again rather than remembered.
@@ -29,8 +30,15 @@ pub(super) struct Origin {
     file: SourceFile,
     id: [u8; 32],
     collector: Collector<Pairs>,
-    /// Units whose values are known.
-    recorded: Mutex<RangeSet>,
+    /// Units whose values are known, and the state of the file that they are values of.
+    recorded: Mutex<Recorded>,
+    /// Why the file could not be sent, once that happened.
+    failure: Mutex<Option<Error>>,
+}
+
+struct Recorded {
+    units: RangeSet,
+    state: FileIdentity,
 }
 
 enum Pairs {
@@ -65,7 +73,13 @@ impl Origin {
             Some(pairs) => pairs,
             None => Pairs::Memory(MemoryPairs::new(geometry)?),
         };
-        Ok(Origin { file, id, collector: Collector::new(geometry, pairs), recorded: Mutex::new(recorded) })
+        Ok(Origin {
+            file,
+            id,
+            collector: Collector::new(geometry, pairs),
+            recorded: Mutex::new(Recorded { units: recorded, state: identity }),
+            failure: Mutex::default(),
+        })
     }
 
     /// Its name for the time of the transfer.
@@ -94,11 +108,30 @@ impl Origin {
             let len = usize::try_from(identity.size_bytes).unwrap_or(0);
             let mut bytes = vec![0; len];
             self.file.read_at(0, &mut bytes)?;
-            self.file.check_unchanged()?;
+            if self.file.identity_now()? != self.file.identity() {
+                return Err(self.file.changed());
+            }
             offer.object = ObjectName::Oid(Oid::of(&bytes));
             offer.inline = Some(bytes.into());
         }
         Ok(offer)
+    }
+
+    /// Why the file could not be sent, if that is what ended the copy.
+    pub(super) fn failure(&self) -> Option<Error> {
+        lock(&self.failure).take()
+    }
+
+    /// Keeps a failure for this side too, and passes it on.
+    fn note<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            let mut kept = Error::new(error.kind(), error.to_string());
+            if let Some(advice) = error.advice() {
+                kept = kept.advise(advice);
+            }
+            lock(&self.failure).get_or_insert(kept);
+        }
+        result
     }
 
     /// The receiver has the file under its name: the values are not needed any more.
@@ -108,62 +141,92 @@ impl Origin {
         }
     }
 
+    /// The root of the file as it is now. If the file is no longer what the recorded values are of, all of it is read
+    /// again; the receiver then fetches what differs (design decision 3). `Changed` if it does not hold still for as
+    /// long as that takes, or has another size.
     fn root(&self) -> Result<Oid> {
-        self.file.check_unchanged()?;
+        for _ in 0..ROOT_TRIES_MAX {
+            let before = self.file.identity_now()?;
+            if before.size_bytes != self.file.identity().size_bytes {
+                return Err(self.file.changed());
+            }
+            self.forget_unless(before)?;
+            self.record_missing()?;
+            let root = self.collector.finish()?;
+            if self.file.identity_now()? == before {
+                return Ok(root);
+            }
+        }
+        Err(self.file.changed())
+    }
+
+    /// Forgets the recorded values unless they are of the file's state `now`.
+    fn forget_unless(&self, now: FileIdentity) -> Result<()> {
+        let mut recorded = lock(&self.recorded);
+        if recorded.state == now {
+            return Ok(());
+        }
+        recorded.units = RangeSet::new();
+        recorded.state = now;
+        match self.collector.pairs() {
+            Pairs::Kept(kept) => kept.forget(self.collector.geometry()),
+            Pairs::Memory(_) => Ok(()),
+        }
+    }
+
+    /// Reads what was not sent in this run, and what a killed run had sent but not recorded.
+    fn record_missing(&self) -> Result<()> {
         let geometry = self.collector.geometry();
-        let missing = lock(&self.recorded).gaps(0..geometry.units());
-        // What a killed run had sent but not yet recorded.
-        let mut group_bytes = vec![0; GROUP_BYTES as usize];
-        for unit in missing.iter().flatten() {
-            let node = geometry.unit(unit);
-            let mut leaves = Vec::with_capacity(node.groups as usize);
-            for group in node.start..node.end() {
-                let bytes = &mut group_bytes[..geometry.group_bytes(group)];
-                self.file.read_at(group * GROUP_BYTES, bytes)?;
-                leaves.push(group_cv(geometry, group, bytes));
+        let missing = lock(&self.recorded).units.gaps(0..geometry.units());
+        let missing: Vec<u64> = missing.iter().flatten().collect();
+        let next = AtomicUsize::new(0);
+        let threads =
+            std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(missing.len()).min(8);
+        let work = || {
+            let mut bytes = vec![0; GROUP_BYTES as usize];
+            while let Some(&unit) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let node = geometry.unit(unit);
+                let mut leaves = Vec::with_capacity(node.groups as usize);
+                for group in node.start..node.end() {
+                    let bytes = &mut bytes[..geometry.group_bytes(group)];
+                    self.file.read_at(group * GROUP_BYTES, bytes)?;
+                    leaves.push(group_cv(geometry, group, bytes));
+                }
+                self.record(unit, &leaves)?;
             }
-            self.record(unit, &leaves)?;
-        }
-        let root = self.collector.finish()?;
-        // Something about the file changed that need not be its bytes (a link, a mode): look at the bytes.
-        let now = SourceFile::open(self.file.path());
-        if !now.is_ok_and(|now| now.identity() == self.file.identity()) {
-            let again =
-                hash_file(&PathBuf::from(format!("/proc/self/fd/{}", raw_fd(self.file.file()))), &|_| {})?;
-            if again.0 != root {
-                return Err(Error::new(
-                    ErrorKind::Changed,
-                    format!("{:?} changed while it was sent", self.file.path()),
-                )
-                .advise("copy it again when nobody writes to it"));
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            let mut result = work();
+            for helper in helpers {
+                let failed = || Err(Error::new(ErrorKind::Internal, "a thread failed"));
+                result = result.and(helper.join().unwrap_or_else(|_| failed()));
             }
-        }
-        self.file.check_unchanged()?;
-        Ok(root)
+            result
+        })
     }
 
     fn record(&self, unit: u64, leaves: &[Cv]) -> Result<()> {
         self.collector.record_unit(unit, leaves)?;
         let mut recorded = lock(&self.recorded);
-        recorded.insert(unit..unit + 1);
+        recorded.units.insert(unit..unit + 1);
         if let Pairs::Kept(kept) = self.collector.pairs() {
             // After the pairs, so that a marked unit always has its values; one byte of the map at a time, under the
             // lock, so that neighbours are not lost.
             let first = unit - unit % 8;
-            let byte = (0..8).fold(0, |byte, bit| byte | u8::from(recorded.contains(first + bit)) << bit);
-            kept.file
-                .write_all_at(&[byte], MAP_START + unit / 8)
-                .map_err(|error| Error::io(format!("write {}", kept.path.display()), error))?;
+            let byte =
+                (0..8).fold(0, |byte, bit| byte | u8::from(recorded.units.contains(first + bit)) << bit);
+            kept.write(&[byte], MAP_START + unit / 8)?;
         }
         Ok(())
     }
 }
 
-fn raw_fd(file: &File) -> i32 {
-    std::os::fd::AsRawFd::as_raw_fd(file)
-}
-
+/// Where the unit map begins: behind magic and boot id.
 const MAP_START: u64 = 32;
+/// Times a file that changes is read again at the end of one round.
+const ROOT_TRIES_MAX: usize = 3;
 
 impl Kept {
     fn open(dir: &Path, id: &[u8; 32], geometry: Geometry) -> Result<(Kept, RangeSet)> {
@@ -207,6 +270,18 @@ impl Kept {
     }
 }
 
+impl Kept {
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let written = self.file.write_all_at(bytes, offset);
+        written.map_err(|error| Error::io(format!("write {}", self.path.display()), error))
+    }
+
+    fn forget(&self, geometry: Geometry) -> Result<()> {
+        let map_bytes = usize::try_from(geometry.units().div_ceil(8)).unwrap_or(0);
+        self.write(&vec![0; map_bytes], MAP_START)
+    }
+}
+
 /// What was written before a crash of the machine may not have reached the disk, so another boot starts afresh.
 fn boot_id() -> [u8; 16] {
     let text = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -241,10 +316,7 @@ impl PairStore for Pairs {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         match self {
             Pairs::Memory(memory) => memory.write_at(offset, bytes),
-            Pairs::Kept(kept) => kept
-                .file
-                .write_all_at(bytes, kept.pairs_start + offset)
-                .map_err(|error| Error::io(format!("write {}", kept.path.display()), error)),
+            Pairs::Kept(kept) => kept.write(bytes, kept.pairs_start + offset),
         }
     }
 }
@@ -260,11 +332,10 @@ impl Held for Origin {
         None
     }
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.file.read_at(offset, out)?;
-        self.file.check_unchanged()
+        self.note(self.file.read_at(offset, out))
     }
     fn extent_at(&self, offset: u64, end: u64) -> Result<Extent> {
-        self.file.extent_at(offset, end)
+        self.note(self.file.extent_at(offset, end))
     }
     fn standing(&self) -> Standing {
         Standing::Trusted
@@ -282,7 +353,14 @@ impl Held for Origin {
         self.record(unit, leaves)
     }
     fn seal(&self, _: Oid) -> Result<Oid> {
-        self.root()
+        self.note(self.root())
+    }
+    fn compare(&self, subtrees: &[Subtree]) -> Result<Vec<u8>> {
+        let mut pairs = vec![0; subtrees.len() * PAIR_BYTES];
+        for (subtree, pair) in subtrees.iter().zip(pairs.chunks_exact_mut(PAIR_BYTES)) {
+            self.collector.pairs().read_pairs(subtree.pair_index(), pair)?;
+        }
+        Ok(pairs)
     }
 }
 

@@ -69,7 +69,8 @@ impl FarEnd {
             Some(255) => Error::new(ErrorKind::Unreachable, format!("ssh to {} failed", self.host))
                 .advise("does `ssh` alone reach it? its message stands above"),
             Some(code) if code != 0 => {
-                Error::new(ErrorKind::Unreachable, format!("dray on {} ended with exit code {code}", self.host))
+                let kind = ErrorKind::from_exit_code(code).unwrap_or(ErrorKind::Unreachable);
+                Error::new(kind, format!("dray on {} ended with exit code {code}", self.host))
             }
             _ => error.context(format_args!("{} went away", self.host)),
         }

@@ -39,17 +39,12 @@ impl SourceFile {
         &self.file
     }
 
-    /// `Changed` unless size and times are still what they were when it was opened.
-    pub fn check_unchanged(&self) -> Result<()> {
-        let now = self
-            .file
+    /// What it is now.
+    pub fn identity_now(&self) -> Result<FileIdentity> {
+        self.file
             .metadata()
             .map(|metadata| identity(&metadata))
-            .map_err(|e| io_at("read", &self.path, e))?;
-        if now.size_bytes == self.identity.size_bytes && now.mtime_ns == self.identity.mtime_ns {
-            return Ok(());
-        }
-        Err(self.changed())
+            .map_err(|error| io_at("read", &self.path, error))
     }
 
     /// Fills `out` from `offset`. `Changed` if the file became shorter.
@@ -69,7 +64,8 @@ impl SourceFile {
         Ok(extent)
     }
 
-    fn changed(&self) -> Error {
+    /// The error for a file that did not hold still.
+    pub fn changed(&self) -> Error {
         Error::new(ErrorKind::Changed, format!("{:?} changed while it was sent", self.path))
             .advise("copy it again when nobody writes to it")
     }

@@ -198,7 +198,7 @@ impl Delivery {
     }
 
     /// Gives up and removes both files.
-    pub fn discard(self) -> Result<()> {
+    pub fn discard(&self) -> Result<()> {
         self.shared.stop();
         self.remove()
     }
@@ -234,7 +234,9 @@ fn lock_state(destination: &Destination, name: &OsString) -> Result<File> {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let what = format!("another dray is receiving this object into {:?}", destination.path);
-                return Err(Error::new(ErrorKind::Refused, what).advise("let it finish, or stop it first"));
+                return Err(Error::new(ErrorKind::Refused, what)
+                    .with_retryable(true)
+                    .advise("let it finish, or stop it first"));
             }
             Err(TryLockError::Error(error)) => return Err(destination.failed("lock", error)),
         }

@@ -1,0 +1,223 @@
+//! The grammars in `docs/` against real messages and tickets: what is sent holds, what is damaged does not, and where
+//! a grammar can say it, grammar and decoder draw the same line.
+#![allow(clippy::unwrap_used)] // Helpers of tests are not seen as tests.
+
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::hint::Hint;
+use dray_core::message::{Fault, Message, PROTOCOL_VERSION, samples};
+use dray_core::rights::Secret;
+use dray_core::ticket::{TICKET_PREFIX, Ticket};
+use dray_core::{Error, ErrorKind, NodeId, Oid, cbor};
+use dray_testkit::cddl::{Cddl, Value};
+
+/// Where something changes: around every limit of a length or a number.
+const LENGTHS: [usize; 21] =
+    [0, 1, 8, 9, 15, 16, 17, 31, 32, 33, 34, 64, 65, 255, 256, 257, 1024, 1025, 4096, 4097, 32_769];
+const NUMBERS: [i128; 17] = [
+    -(1 << 64),
+    -(1 << 63) - 1,
+    -(1 << 63),
+    -1,
+    0,
+    1,
+    255,
+    256,
+    4096,
+    65_536,
+    1_000_000_000,
+    (1 << 32) - 1,
+    1 << 32,
+    1 << 60,
+    (1 << 60) + 1,
+    1 << 63,
+    (1 << 64) - 1,
+];
+
+fn peer() -> Cddl {
+    Cddl::parse(include_str!("../../../docs/protocol/peer.cddl")).unwrap()
+}
+
+fn ticket_grammar() -> Cddl {
+    Cddl::parse(include_str!("../../../docs/format/ticket.cddl")).unwrap()
+}
+
+/// Other values for one place of a message.
+fn replacements(value: &Value) -> Vec<Value> {
+    let mut others =
+        vec![Value::Bool(true), Value::Bytes(vec![]), Value::Text("x".into()), Value::Map(vec![])];
+    match value {
+        Value::Int(_) => others.extend(NUMBERS.map(Value::Int)),
+        Value::Bytes(bytes) => others.extend(LENGTHS.map(|len| {
+            let mut bytes = bytes.clone();
+            bytes.resize(len, 7);
+            Value::Bytes(bytes)
+        })),
+        Value::Text(_) => others.extend(LENGTHS.map(|len| Value::Text("x".repeat(len)))),
+        Value::Array(items) => others.extend(
+            LENGTHS.iter().filter_map(|len| items.first().map(|item| Value::Array(vec![item.clone(); *len]))),
+        ),
+        Value::Map(_) | Value::Bool(_) | Value::Null => others.push(Value::Int(0)),
+    }
+    others
+}
+
+/// Design 19: every message, and every fault that a frame carries, is what the grammar says; the grammar has no rule
+/// that nothing uses.
+#[test]
+fn every_message_holds() {
+    let peer = peer();
+    for (name, message) in samples() {
+        let bytes = message.to_bytes();
+        peer.validate("message", &bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
+        peer.validate(name.trim_end_matches("-public").trim_end_matches("-inline"), &bytes).unwrap();
+    }
+    for kind in [ErrorKind::Internal, ErrorKind::Changed, ErrorKind::Partial] {
+        let fault = Fault::from_error(None, &Error::new(kind, "w".repeat(5000)));
+        let body = cbor::encode(&fault);
+        peer.validate("fault-body", &body).unwrap();
+        let head = FrameHead::new(FrameKind::Fault, body.len(), 7).encode();
+        assert_eq!(head.len(), FRAME_HEAD_BYTES);
+        assert!(peer.validate("message", &body).is_err(), "a fault frame's body is no control message");
+        assert_eq!(Fault::from_bytes(&body).unwrap(), fault);
+        let whole = Value::decode(&body).unwrap();
+        for path in whole.paths() {
+            for other in replacements(at(&whole, &path)) {
+                let bytes = whole.changed(&path, &|_| Some(other.clone())).encode();
+                let (held, decoded) = (peer.validate("fault-body", &bytes), Fault::from_bytes(&bytes));
+                assert_eq!(held.is_ok(), decoded.is_ok(), "{other:?}");
+            }
+        }
+    }
+    assert_eq!(peer.unused(&["message", "fault-body"]), Vec::<&str>::new());
+}
+
+/// Design 19: damage every place of every message in every way above; the grammar and the decoder agree on each
+/// result. Keys left out, wrong types and values beyond a limit are thus refused by both, unknown keys by neither.
+#[test]
+fn grammar_and_decoder_draw_the_same_line() {
+    let peer = peer();
+    let (mut refused, mut accepted) = (0, 0);
+    for (name, message) in samples() {
+        let whole = Value::decode(&message.to_bytes()).unwrap();
+        let mut damaged = Vec::new();
+        for path in whole.paths() {
+            // What the grammar cannot state: that an inline file is as long as it says, that pairs come whole.
+            let inline = name == "offer-inline" && (path == [1, 1] || path == [1, 6]);
+            let pairs = name == "compared" && path == [1, 1];
+            if inline || pairs {
+                continue;
+            }
+            damaged.push(whole.changed(&path, &|_| None));
+            let others = replacements(at(&whole, &path));
+            damaged.extend(others.into_iter().map(|other| whole.changed(&path, &|_| Some(other.clone()))));
+        }
+        damaged.push(whole.changed(&[1], &|body| match body {
+            Value::Map(entries) => {
+                let unknown = (Value::Int(99), Value::Text("from the future".into()));
+                Some(Value::Map(entries.iter().cloned().chain([unknown]).collect()))
+            }
+            other => Some(other.clone()),
+        }));
+        for value in damaged {
+            let bytes = value.encode();
+            if bytes.len() > dray_core::limits::CONTROL_FRAME_BYTES_MAX {
+                continue;
+            }
+            let decoded = Message::from_bytes(&bytes);
+            let held = peer.validate("message", &bytes);
+            assert_eq!(decoded.is_ok(), held.is_ok(), "{name}: {value:?}: {decoded:?}, {held:?}");
+            if held.is_ok() { accepted += 1 } else { refused += 1 }
+        }
+    }
+    assert!(refused > 1000 && accepted > 200, "{refused} refused, {accepted} accepted");
+}
+
+fn at<'a>(value: &'a Value, path: &[usize]) -> &'a Value {
+    path.iter().fold(value, |value, at| match value {
+        Value::Array(items) => &items[*at],
+        Value::Map(entries) => &entries[*at].1,
+        other => other,
+    })
+}
+
+fn tickets() -> Vec<Ticket> {
+    let node = NodeId::from_bytes([7; 32]);
+    let public = Ticket {
+        protocol: PROTOCOL_VERSION,
+        oid: Oid::of(b"sample"),
+        size_bytes: 1 << 60,
+        secret: None,
+        expires_unix_s: None,
+        hints: vec![],
+    };
+    let hint =
+        |text: &str| Hint { priority: 3, weight: u16::MAX, ..Hint::new(text.parse().unwrap(), Some(node)) };
+    let private = Ticket {
+        secret: Some(Secret::from_bytes([5; 16])),
+        expires_unix_s: Some(u64::MAX),
+        hints: vec![
+            hint("dray://192.0.2.7:4711"),
+            hint("dray://[2001:db8::7]:4711"),
+            Hint::new("future:x".parse().unwrap(), None),
+        ],
+        ..public.clone()
+    };
+    vec![public, private]
+}
+
+/// The CBOR between prefix and checksum.
+fn body(text: &str) -> Vec<u8> {
+    let digits = text.strip_prefix(TICKET_PREFIX).unwrap();
+    let mut bytes = data_encoding::BASE64URL_NOPAD.decode(digits.as_bytes()).unwrap();
+    bytes.truncate(bytes.len() - 4);
+    bytes
+}
+
+fn printed(mut body: Vec<u8>) -> String {
+    let sum = blake3::derive_key("drayman 2026-11-21 ticket 1: checksum", &body);
+    body.extend_from_slice(&sum[..4]);
+    format!("{TICKET_PREFIX}{}", data_encoding::BASE64URL_NOPAD.encode(&body))
+}
+
+/// D5, D18: the body of a ticket is what `docs/format/ticket.cddl` says. What the decoder accepts holds; what lacks a
+/// required key or has a wrong type is refused by both.
+#[test]
+fn tickets_hold_and_damaged_ones_do_not() {
+    let grammar = ticket_grammar();
+    assert_eq!(grammar.unused(&["ticket"]), Vec::<&str>::new());
+    let mut refused = 0;
+    for ticket in tickets() {
+        let text = ticket.to_text().unwrap();
+        let whole = Value::decode(&body(&text)).unwrap();
+        grammar.validate("ticket", &body(&text)).unwrap();
+        assert_eq!(printed(body(&text)), text);
+        let Value::Map(entries) = &whole else { panic!("a ticket is a map") };
+        for (index, (key, _)) in entries.iter().enumerate() {
+            let without = whole.changed(&[index], &|_| None).encode();
+            let is_optional = matches!(key, Value::Int(4 | 5 | 8));
+            assert_eq!(grammar.validate("ticket", &without).is_ok(), is_optional, "without {key:?}");
+            assert_eq!(printed(without).parse::<Ticket>().is_ok(), is_optional, "without {key:?}");
+        }
+        for path in whole.paths() {
+            for other in replacements(at(&whole, &path)) {
+                let bytes = whole.changed(&path, &|_| Some(other.clone())).encode();
+                let (held, decoded) = (grammar.validate("ticket", &bytes), printed(bytes).parse::<Ticket>());
+                // The decoder also knows what a grammar cannot say: how a URI looks, and that an index points at something.
+                assert!(held.is_ok() || decoded.is_err(), "{path:?} {other:?}: {held:?}");
+                refused += usize::from(held.is_err());
+            }
+        }
+        let with_feature = entries
+            .iter()
+            .cloned()
+            .chain([(Value::Int(8), Value::Array(vec![Value::Text("teleport".into())]))]);
+        let bytes = Value::Map(with_feature.collect()).encode();
+        grammar.validate("ticket", &bytes).unwrap();
+        assert_eq!(printed(bytes).parse::<Ticket>().unwrap_err().kind(), ErrorKind::Unsupported);
+        let with_unknown = entries.iter().cloned().chain([(Value::Int(99), Value::Null)]);
+        let bytes = Value::Map(with_unknown.collect()).encode();
+        grammar.validate("ticket", &bytes).unwrap();
+        assert_eq!(printed(bytes).parse::<Ticket>().unwrap(), ticket);
+    }
+    assert!(refused > 200, "{refused}");
+}

@@ -1,0 +1,442 @@
+//! One lane: the thread that asks and reads on one connection.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::hash_tree::{Geometry, Subtree};
+use dray_core::limits::{CONTROL_FRAME_BYTES_MAX, GROUP_BYTES, PARENT_FRAME_BYTES_MAX, PROGRESS_TIMEOUT_MS};
+use dray_core::message::{Cancel, Compare, ComparedSubtree, Fault, Fetch, Message, Open, Opened, Seal};
+use dray_core::source::{DataPiece, Flow, RequestId, SourceEvent};
+use dray_core::{Error, ErrorKind, Oid, Result};
+use dray_engine::session::{Body, Receiver, ReceiverInput};
+
+use super::{CopyHook, LaneSet, LaneStart, Opening, Queued};
+use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
+
+/// Handle of the only object of a lane.
+const HANDLE: u32 = 1;
+/// A lane looks at its state at least this often even if nothing happens.
+const IDLE: Duration = Duration::from_secs(1);
+
+pub(super) struct Lane<'a> {
+    set: &'a LaneSet,
+    pub(super) number: u64,
+    channel: Box<dyn Channel>,
+    receiver: Receiver,
+    hook: Option<CopyHook<'a>>,
+    wake: Arc<Wake>,
+    /// Frames to send; written in one piece.
+    out: Vec<u8>,
+    /// Requests sent and not ended, oldest first.
+    pub(super) running: VecDeque<Queued>,
+    /// Asked and not answered.
+    pub(super) sealing: Option<Oid>,
+    pub(super) comparing: Option<Vec<Subtree>>,
+    group: Vec<u8>,
+    data: Vec<DataPiece>,
+    /// Frames of a separate control stream, if the channel has one.
+    control: ControlReader,
+    /// When something came last.
+    heard: Instant,
+    /// The holder's answer to the opening, if it came before the lane began.
+    answered: Option<Opened>,
+}
+
+/// What reading came to.
+enum Got {
+    Bytes,
+    /// The stream ended at a frame's boundary.
+    End,
+    /// The source was closed.
+    Closed,
+}
+
+impl<'a> Lane<'a> {
+    /// A lane whose hello and open leave with the first requests, in one flight.
+    pub(super) fn new(
+        set: &'a LaneSet,
+        number: u64,
+        wake: Arc<Wake>,
+        channel: Box<dyn Channel>,
+        start: LaneStart,
+        size_bytes: Option<u64>,
+        hook: Option<CopyHook<'a>>,
+    ) -> Lane<'a> {
+        let LaneStart { mut receiver, preface: mut out, secret, node, opening, .. } = start;
+        if let Some(size_bytes) = size_bytes {
+            receiver.set_geometry(Geometry::new(size_bytes));
+        }
+        if receiver.agreed().is_none() {
+            push_control(&mut out, &receiver.hello());
+        }
+        if opening == Opening::ToAsk {
+            let proof = secret.zip(channel.security()).map(|(secret, security)| {
+                security.prove(&secret, node, &set.object).as_bytes().to_vec().into()
+            });
+            push_control(&mut out, &Message::Open(Open { handle: HANDLE, object: set.object, proof }));
+        }
+        Lane {
+            set,
+            number,
+            channel,
+            receiver,
+            hook,
+            wake,
+            out,
+            running: VecDeque::new(),
+            sealing: None,
+            comparing: None,
+            group: vec![0; GROUP_BYTES as usize],
+            data: Vec::new(),
+            control: ControlReader::default(),
+            heard: Instant::now(),
+            answered: match opening {
+                Opening::Answered(opened) => Some(opened),
+                Opening::ToAsk | Opening::Asked => None,
+            },
+        }
+    }
+
+    fn emit(&self, event: SourceEvent<'_>) -> Flow {
+        self.set.events.event(self.set.id, event)
+    }
+
+    /// Sends and reads until the channel or the source ends.
+    pub(super) fn frames(&mut self) -> Result<()> {
+        if let Some(opened) = self.answered.take() {
+            self.opened(&opened);
+        }
+        loop {
+            let mut head = [0; FRAME_HEAD_BYTES];
+            match self.read(&mut head, true)? {
+                Got::Bytes => {}
+                Got::End if self.running.is_empty() && self.set.is_closed() => return Ok(()),
+                Got::End => return Err(Error::new(ErrorKind::Unreachable, "peer closed the connection")),
+                Got::Closed => return Ok(()),
+            }
+            let head = FrameHead::decode(head)?;
+            match self.receiver.handle_head(head)? {
+                Body::Control if self.channel.has_control() => {
+                    return Err(Error::new(
+                        ErrorKind::Protocol,
+                        "control frame on the clear-text connection",
+                    ));
+                }
+                Body::Control => {
+                    let body = self.body(head.body_bytes)?;
+                    self.control(&body)?;
+                }
+                Body::Parents => {
+                    let pairs = self.body(head.body_bytes)?;
+                    let request = self.oldest()?;
+                    if self.emit(SourceEvent::Parents { request, pairs: &pairs }) == Flow::Cancel {
+                        self.cancel(request);
+                    }
+                }
+                Body::Data => self.take_pieces(head.body_bytes as u64, false)?,
+                Body::Hole => {
+                    let mut run = [0; 8];
+                    let Got::Bytes = self.read(&mut run, false)? else { return Err(closed()) };
+                    let run = u64::from_be_bytes(run);
+                    self.receiver.handle_hole(run)?;
+                    self.take_pieces(run, true)?;
+                }
+                Body::End { complete } => {
+                    let request = self.end()?;
+                    // The empty object has one group and no byte that could announce it.
+                    if complete && self.set.inner().size_bytes == Some(0) {
+                        self.emit(SourceEvent::Group { request, group: 0, bytes: &[], data: &[] });
+                    }
+                    self.emit(SourceEvent::Done { request });
+                }
+                Body::Fault => {
+                    let body = self.body(head.body_bytes)?;
+                    let error = Fault::from_bytes(&body)?.to_error(&self.set.description.label);
+                    let request = self.end()?;
+                    self.emit(SourceEvent::Failed { request, error });
+                }
+            }
+        }
+    }
+
+    fn take_pieces(&mut self, mut left: u64, is_hole: bool) -> Result<()> {
+        let request = self.oldest()?;
+        while left > 0 {
+            let Some(piece) = self.receiver.piece(left) else {
+                return Err(Error::new(ErrorKind::Protocol, "holder sent more than was owed"));
+            };
+            let range = piece.offset..piece.offset + piece.len;
+            if is_hole {
+                self.group[range].fill(0);
+            } else {
+                let mut group = std::mem::take(&mut self.group);
+                let got = self.read(&mut group[range], false);
+                self.group = group;
+                let Got::Bytes = got? else { return Err(closed()) };
+                // Lengths are within a group, below 2^32.
+                let (start, end) = (piece.offset as u32, (piece.offset + piece.len) as u32);
+                match self.data.last_mut() {
+                    Some(last) if last.end == start => last.end = end,
+                    _ => self.data.push(start..end),
+                }
+            }
+            left -= piece.len as u64;
+            if piece.completes_group {
+                let len = piece.offset + piece.len;
+                let flow = self.set.events.event(
+                    self.set.id,
+                    SourceEvent::Group {
+                        request,
+                        group: piece.group,
+                        bytes: &self.group[..len],
+                        data: &self.data,
+                    },
+                );
+                self.data.clear();
+                if flow == Flow::Cancel {
+                    self.cancel(request);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn control(&mut self, body: &[u8]) -> Result<()> {
+        match self.receiver.handle_control(body)? {
+            ReceiverInput::Agreed(_) => Ok(()),
+            ReceiverInput::Opened(opened) => {
+                self.opened(&opened);
+                Ok(())
+            }
+            ReceiverInput::Sealed(root) => {
+                self.sealing = None;
+                self.emit(SourceEvent::Sealed { root });
+                Ok(())
+            }
+            ReceiverInput::Compared(pairs) => {
+                self.comparing = None;
+                self.emit(SourceEvent::Compared { pairs: &pairs });
+                Ok(())
+            }
+            ReceiverInput::Fault(fault) => Err(fault.to_error(&self.set.description.label)),
+            ReceiverInput::ClearGrant(_) => {
+                Err(Error::new(ErrorKind::Protocol, "peer granted what was not asked"))
+            }
+            ReceiverInput::Copy(message) => match self.hook {
+                Some(hook) => hook(message),
+                None => Err(Error::new(ErrorKind::Protocol, "copy message outside a copy")),
+            },
+        }
+    }
+
+    /// The holder has the object: says so with its name, once.
+    fn opened(&self, opened: &Opened) {
+        let name = opened.name.as_deref().map(|name| &name[..]);
+        let _standing = self.set.standing();
+        let news = {
+            let mut inner = self.set.inner();
+            inner.size_bytes = Some(opened.size_bytes);
+            name.is_some() && !std::mem::replace(&mut inner.is_named, name.is_some())
+        };
+        self.set.rise(opened.size_bytes, name, None, news);
+    }
+
+    fn oldest(&self) -> Result<RequestId> {
+        let oldest = self.receiver.oldest().map(RequestId);
+        oldest.ok_or_else(|| Error::new(ErrorKind::Protocol, "answer to no request"))
+    }
+
+    /// The oldest request has ended: its permit goes back.
+    fn end(&mut self) -> Result<RequestId> {
+        let queued = self
+            .running
+            .pop_front()
+            .ok_or_else(|| Error::new(ErrorKind::Protocol, "answer to no request"))?;
+        self.data.clear();
+        let mut inner = self.set.inner();
+        if let Some(lane) = inner.lanes.iter_mut().find(|lane| lane.number == self.number) {
+            lane.outstanding_bytes = lane.outstanding_bytes.saturating_sub(queued.permit.bytes());
+            lane.running.retain(|running| *running != queued.request);
+        }
+        Ok(queued.request)
+    }
+
+    fn cancel(&mut self, request: RequestId) {
+        if self.receiver.cancel(request.0) {
+            push_control(&mut self.out, &Message::Cancel(Cancel { request: request.0 }));
+        }
+    }
+
+    fn body(&mut self, len: usize) -> Result<Vec<u8>> {
+        // Bounded by the frame's kind before it came here; most are far smaller than the limit.
+        let mut body = vec![0; len];
+        debug_assert!(len <= CONTROL_FRAME_BYTES_MAX.max(PARENT_FRAME_BYTES_MAX));
+        match self.read(&mut body, false)? {
+            Got::Bytes => Ok(body),
+            Got::End | Got::Closed => Err(closed()),
+        }
+    }
+
+    /// Fills `out`. While nothing is there to read, requests that came up meanwhile are sent.
+    fn read(&mut self, out: &mut [u8], at_boundary: bool) -> Result<Got> {
+        let mut filled = 0;
+        while filled < out.len() {
+            if at_boundary && filled == 0 {
+                self.hear_control()?;
+                self.send_work()?;
+                if self.set.is_closed() {
+                    return Ok(Got::Closed);
+                }
+            }
+            match self.channel.try_read(&mut out[filled..]).map_err(lost)? {
+                Some(0) if at_boundary && filled == 0 => return Ok(Got::End),
+                Some(0) => {
+                    return Err(Error::new(
+                        ErrorKind::Unreachable,
+                        "connection closed in the middle of a frame",
+                    ));
+                }
+                Some(n) => {
+                    filled += n;
+                    self.heard = Instant::now();
+                }
+                None => {
+                    self.hear_control()?;
+                    self.send_work()?;
+                    if self.set.is_closed() {
+                        return Ok(Got::Closed);
+                    }
+                    self.check_silence()?;
+                    self.channel.wait(Some(&self.wake), IDLE).map_err(lost)?;
+                }
+            }
+        }
+        Ok(Got::Bytes)
+    }
+
+    /// One dead connection of several must not be taken for a dead source: it ends by itself, and what it owed goes to
+    /// the others.
+    fn check_silence(&mut self) -> Result<()> {
+        if self.running.is_empty() {
+            self.heard = Instant::now();
+        } else if self.heard.elapsed() >= Duration::from_millis(PROGRESS_TIMEOUT_MS) {
+            return Err(Error::new(ErrorKind::TimedOut, "connection owes data and is silent"));
+        }
+        Ok(())
+    }
+
+    /// Takes in the frames of a separate control stream, if the channel has one.
+    fn hear_control(&mut self) -> Result<()> {
+        if !self.channel.has_control() {
+            return Ok(());
+        }
+        if !self.control.fill(&mut ControlSide(&mut *self.channel)).map_err(lost)? {
+            return Err(Error::new(ErrorKind::Unreachable, "peer closed the connection"));
+        }
+        while let Some(body) = self.control.next(&|head| only_control(head))? {
+            self.control(&body)?;
+        }
+        Ok(())
+    }
+
+    /// Takes requests, cancellations and the seal from the set and sends them in one write.
+    fn send_work(&mut self) -> Result<()> {
+        let mut cancels = Vec::new();
+        let ended;
+        {
+            let mut inner = self.set.inner();
+            ended = std::mem::take(&mut inner.ended);
+            let lanes = inner.lanes.len() as u64;
+            let queued: u64 = inner.queue.iter().map(|queued| queued.permit.bytes()).sum();
+            let sent: u64 = inner.lanes.iter().map(|lane| lane.outstanding_bytes).sum();
+            let share = (queued + sent) / lanes.max(1);
+            let at = inner.lanes.iter().position(|lane| lane.number == self.number);
+            if let Some(at) = at {
+                cancels = std::mem::take(&mut inner.lanes[at].cancels);
+                let mut mine = inner.lanes[at].outstanding_bytes;
+                while self.receiver.room() > 0 && (mine < share || mine == 0) {
+                    let Some(queued) = inner.queue.pop_front() else { break };
+                    mine += queued.permit.bytes();
+                    inner.lanes[at].outstanding_bytes = mine;
+                    inner.lanes[at].running.push(queued.request);
+                    let fetch = Fetch {
+                        request: queued.request.0,
+                        handle: HANDLE,
+                        start_group: queued.groups.start,
+                        groups: queued.groups.groups,
+                        known_depth: queued.known_depth,
+                        recheck: queued.recheck,
+                    };
+                    self.receiver.fetch(&fetch);
+                    push_control(&mut self.out, &Message::Fetch(fetch));
+                    self.running.push_back(queued);
+                }
+                for message in std::mem::take(&mut inner.say) {
+                    push_control(&mut self.out, &message);
+                }
+                if let Some(subtrees) = inner.compare.take() {
+                    let subtree =
+                        |node: &Subtree| ComparedSubtree { start_group: node.start, groups: node.groups };
+                    let named = subtrees.iter().map(subtree).collect();
+                    self.comparing = Some(subtrees);
+                    let compare = Compare { handle: HANDLE, subtrees: named };
+                    push_control(&mut self.out, &Message::Compare(compare));
+                }
+                if let Some(root) = inner.seal.take() {
+                    self.sealing = Some(root);
+                    push_control(&mut self.out, &Message::Seal(Seal { handle: HANDLE, root }));
+                }
+            }
+        }
+        for request in cancels {
+            self.cancel(request);
+        }
+        for request in ended {
+            self.emit(SourceEvent::Done { request });
+        }
+        if !self.out.is_empty() {
+            let out = std::mem::take(&mut self.out);
+            self.channel.write_all(&out).map_err(lost)?;
+            self.out = out;
+            self.out.clear();
+        }
+        Ok(())
+    }
+}
+
+/// The separate control stream of a channel, as a channel to read from.
+struct ControlSide<'a>(&'a mut dyn Channel);
+
+impl Channel for ControlSide<'_> {
+    fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        self.0.try_read_control(out)
+    }
+    fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
+        self.0.write_all(data)
+    }
+    fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        self.0.wait(wake, timeout)
+    }
+    fn security(&self) -> Option<Security> {
+        self.0.security()
+    }
+}
+
+fn only_control(head: FrameHead) -> Result<()> {
+    if head.kind == FrameKind::Control && head.request == 0 {
+        Ok(())
+    } else {
+        Err(Error::new(ErrorKind::Protocol, format!("{:?} frame on the control connection", head.kind)))
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Interrupted, "source was closed")
+}
+
+fn lost(error: io::Error) -> Error {
+    Error::io("connection lost", error)
+}
