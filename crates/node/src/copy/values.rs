@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use dray_core::hash_tree::{Geometry, MemoryPairs, PAIR_BYTES, PairStore};
 use dray_core::range::RangeSet;
 use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::boot_id;
 
 /// Values of copies that nobody resumed are removed after this long.
 const KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -41,7 +42,8 @@ impl Values {
     /// Values of the file called `id`, in `dir` if that is given and has room; and the units that an earlier run left
     /// there.
     pub(super) fn open(dir: Option<&Path>, id: &[u8; 32], geometry: Geometry) -> Result<(Values, RangeSet)> {
-        // Without the file a kill costs one more reading; nothing else.
+        // Without the file a kill costs one more reading; nothing else. What was written before a crash of the machine
+        // may not have reached the disk, so another boot starts afresh.
         let kept = dir.zip(boot_id()).and_then(|(dir, boot)| Kept::open(dir, id, &boot, geometry).ok());
         let (place, recorded) = match kept {
             Some((kept, recorded)) => (Place::Kept(kept), recorded),
@@ -199,15 +201,6 @@ impl Kept {
     fn failed(&self, error: std::io::Error) -> Error {
         Error::file(format!("read {}", self.path.display()), error)
     }
-}
-
-/// What was written before a crash of the machine may not have reached the disk, so another boot starts afresh; and
-/// where no boot can be told from another, nothing is kept.
-fn boot_id() -> Option<[u8; 16]> {
-    let text = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
-    let mut id = [0; 16];
-    id.copy_from_slice(&blake3::hash(&text).as_bytes()[..16]);
-    Some(id)
 }
 
 fn clean(dir: &Path) {
