@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are not seen as tests.
 
 pub mod beds;
+pub mod receive;
+pub mod relay;
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -248,10 +250,10 @@ pub struct TestHolder {
 
 impl TestHolder {
     /// Serves what `provider` gives, from the node of `seed`. The provider is made when the tokens are there.
-    pub fn start(
+    pub fn start<P: Provider + 'static>(
         seed: u8,
         clear: bool,
-        provider: impl FnOnce(&Arc<ClearTokens>) -> TestProvider,
+        provider: impl FnOnce(&Arc<ClearTokens>) -> P,
     ) -> TestHolder {
         let listener = Arc::new(Listener::bind(tls(seed), None).unwrap());
         let provider = Arc::new(provider(&listener.clear_tokens()));
