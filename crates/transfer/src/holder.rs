@@ -3,11 +3,11 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::hash_tree::{Cv, Geometry, PairStore, Subtree, encode_parents, group_cv};
-use dray_core::limits::{DATA_FRAME_BYTES_MAX, GROUP_BYTES, UNIT_GROUPS};
+use dray_core::limits::{DATA_FRAME_BYTES_MAX, GROUP_BYTES, HELLO_TIMEOUT_MS, UNIT_GROUPS};
 use dray_core::message::{Compared, Fault, Message, Open, Opened, Sealed};
 use dray_core::store::{Extent, Standing, StoredObject};
 use dray_core::{Error, ErrorKind, Oid, Result, cbor};
@@ -149,7 +149,8 @@ impl Outbox {
 }
 
 /// Serves one receiver over `channel` until it closes. `holder` is fresh, or has exchanged the hellos already;
-/// `preface` goes out in front of everything.
+/// `preface` goes out in front of everything. A receiver that nothing but TLS vouches for must have opened an object
+/// within [`HELLO_TIMEOUT_MS`]: any key gets that far.
 pub fn serve(
     channel: Box<dyn Channel>,
     holder: Holder,
@@ -163,11 +164,15 @@ pub fn serve(
         provider,
         outbox,
         objects: Vec::new(),
+        open_by: None,
         reader: ControlReader::default(),
         out: preface,
         chunk: vec![0; FRAME_HEAD_BYTES + CHUNK_BYTES as usize],
         ended: false,
     };
+    if server.channel.security().is_some() {
+        server.open_by = Some(Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS));
+    }
     let result = server.run();
     if let Err(error) = &result
         && error.kind() != ErrorKind::Unreachable
@@ -186,6 +191,8 @@ struct Server<'a> {
     provider: &'a dyn Provider,
     outbox: Option<&'a Outbox>,
     objects: Vec<(u32, Arc<dyn Held>)>,
+    /// When the receiver must have shown its right to something; `None` once it has, or if ssh did.
+    open_by: Option<Instant>,
     reader: ControlReader,
     /// Frames to send before anything else.
     out: Vec<u8>,
@@ -212,6 +219,9 @@ impl Server<'_> {
                     self.flush()?;
                     if self.ended {
                         return Ok(());
+                    }
+                    if self.open_by.is_some_and(|deadline| Instant::now() >= deadline) {
+                        return Err(Error::new(ErrorKind::TimedOut, "receiver opened nothing in time"));
                     }
                     self.channel.wait(self.outbox.map(|outbox| &outbox.wake), IDLE).map_err(lost)?;
                 }
@@ -268,6 +278,7 @@ impl Server<'_> {
                 };
                 push_control(&mut self.out, &Message::Opened(opened));
                 self.objects.push((open.handle, held));
+                self.open_by = None;
             }
             Err(error) => {
                 self.holder.refused(open.handle);
