@@ -7,7 +7,7 @@ use dray_core::hash_tree::{Geometry, Subtree};
 use dray_core::limits::{
     OBJECTS_PER_CONNECTION_MAX, REQUEST_GROUPS_MAX, REQUESTS_PER_CONNECTION_MAX, UNIT_GROUPS,
 };
-use dray_core::message::{Compare, ComparedSubtree, Fetch, Hello, Message, ObjectName, Open, Seal};
+use dray_core::message::{Compare, ComparedSubtree, Fetch, Hello, Message, ObjectName, Open, Seal, feature};
 use dray_core::{Error, ErrorKind, Result};
 
 use super::{Negotiated, negotiate};
@@ -69,6 +69,8 @@ pub struct Holder {
     /// Cancelled requests that are still in `jobs` or running; bounded by the same limit as `jobs`.
     cancelled: Vec<u32>,
     running: Option<u32>,
+    /// Clear-text data has been asked for.
+    is_clear: bool,
 }
 
 impl Holder {
@@ -82,6 +84,7 @@ impl Holder {
             jobs: VecDeque::new(),
             cancelled: Vec::new(),
             running: None,
+            is_clear: false,
         }
     }
 
@@ -150,7 +153,19 @@ impl Holder {
                 _ => Err(protocol("receiver sealed an object that is not provisional".into())),
             },
             Message::Compare(compare) => self.compare(&compare),
-            Message::ClearAsk(_) => Ok(HolderInput::ClearAsk),
+            // Answers change their channel before the first of them, as both sides agreed, and only for a receiver that
+            // has shown its right to something.
+            Message::ClearAsk(_) => {
+                let is_agreed = self.agreed.as_ref().is_some_and(|agreed| agreed.has(feature::CLEAR_DATA));
+                let is_open = self.objects.values().any(|slot| matches!(slot, Slot::Open { .. }));
+                let is_first = self.jobs.is_empty() && self.running.is_none() && !self.is_clear;
+                if is_agreed && is_open && is_first {
+                    self.is_clear = true;
+                    Ok(HolderInput::ClearAsk)
+                } else {
+                    Err(protocol("receiver asked for clear-text data out of place".into()))
+                }
+            }
             Message::Copy(_)
             | Message::Offer(_)
             | Message::Direct(_)
@@ -314,7 +329,7 @@ pub(super) fn variant(message: &Message) -> &'static str {
 mod tests {
     use dray_core::Oid;
     use dray_core::limits::GROUP_BYTES;
-    use dray_core::message::{Cancel, PROTOCOL_VERSION};
+    use dray_core::message::{Cancel, ClearAsk, PROTOCOL_VERSION};
 
     use super::*;
 
@@ -397,5 +412,17 @@ mod tests {
         assert!(holder.next_job().is_err());
         let mut holder = open_holder();
         assert!(holder.handle_control(&Message::Hello(hello()).to_bytes()).is_err());
+        let ask = Message::ClearAsk(ClearAsk {}).to_bytes();
+        let unable = open_holder().handle_control(&ask).unwrap_err();
+        assert!(unable.to_string().contains("clear-text"), "{unable}");
+        let able = Hello { features: vec![feature::CLEAR_DATA.into()], ..hello() };
+        let mut holder = Holder::new(able.clone());
+        holder.handle_control(&Message::Hello(able).to_bytes()).unwrap();
+        let open = Open { handle: 1, object: ObjectName::Oid(Oid::of(b"")), proof: None };
+        holder.handle_control(&Message::Open(open).to_bytes()).unwrap();
+        assert!(holder.handle_control(&ask).is_err(), "not before the right to something was shown");
+        holder.opened(1, Geometry::new(40 * GROUP_BYTES));
+        assert_eq!(holder.handle_control(&ask).unwrap(), HolderInput::ClearAsk);
+        assert!(holder.handle_control(&ask).is_err(), "once");
     }
 }

@@ -59,7 +59,9 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
-        let origin = Arc::new(Origin::open(source, self.id(), &self.config.paths.data_dir)?);
+        let mut origin = Origin::open(source, self.id(), &self.config.paths.data_dir)?;
+        origin.stop = stop.clone();
+        let origin = Arc::new(origin);
         let offer = origin.offer()?;
         let size_bytes = offer.size_bytes;
         let (mut far, channel) = FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh)?;

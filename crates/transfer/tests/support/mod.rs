@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are not seen as tests.
 
 pub mod beds;
+pub mod receive;
+pub mod relay;
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -42,8 +44,10 @@ pub fn free_port() -> u16 {
 
 /// The object of a suite, held by the memory store, behind the suite's gate and with the holes it asks for.
 pub struct ProvenHeld {
-    stored: StoredHeld,
-    object: TestObject,
+    pub stored: StoredHeld,
+    pub object: TestObject,
+    /// This byte reads as another than it was put.
+    pub damaged_at: Option<u64>,
 }
 
 impl ProvenHeld {
@@ -52,7 +56,7 @@ impl ProvenHeld {
         let mut writer = store.put().unwrap();
         writer.write(&object.data).unwrap();
         let stored = StoredHeld::new(writer.commit().unwrap(), Some(object.name.clone()));
-        ProvenHeld { stored, object: object.clone() }
+        ProvenHeld { stored, object: object.clone(), damaged_at: None }
     }
 }
 
@@ -68,7 +72,13 @@ impl Held for ProvenHeld {
     }
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.object.gate.pass(offset + out.len() as u64);
-        self.stored.read_at(offset, out)
+        self.stored.read_at(offset, out)?;
+        let at =
+            self.damaged_at.and_then(|at| at.checked_sub(offset)).and_then(|at| usize::try_from(at).ok());
+        if let Some(byte) = at.and_then(|at| out.get_mut(at)) {
+            *byte ^= 1;
+        }
+        Ok(())
     }
     fn extent_at(&self, offset: u64, end: u64) -> Result<Extent> {
         let (range, is_hole) = self.object.extent_at(offset, end);
@@ -248,10 +258,10 @@ pub struct TestHolder {
 
 impl TestHolder {
     /// Serves what `provider` gives, from the node of `seed`. The provider is made when the tokens are there.
-    pub fn start(
+    pub fn start<P: Provider + 'static>(
         seed: u8,
         clear: bool,
-        provider: impl FnOnce(&Arc<ClearTokens>) -> TestProvider,
+        provider: impl FnOnce(&Arc<ClearTokens>) -> P,
     ) -> TestHolder {
         let listener = Arc::new(Listener::bind(tls(seed), None).unwrap());
         let provider = Arc::new(provider(&listener.clear_tokens()));

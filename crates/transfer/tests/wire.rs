@@ -1,0 +1,209 @@
+//! What can and cannot be seen and done on the wire: pinned keys, ciphers, proofs, clear-text data.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use dray_core::frame::FrameKind;
+use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
+use dray_core::message::{ClearAsk, Fetch, Message, ObjectName, Open};
+use dray_core::rights::Secret;
+use dray_core::{ErrorKind, Oid, Result};
+use dray_testkit::sample;
+use dray_testkit::source_conformance::TestObject;
+use dray_transfer::holder::{Held, Provider};
+use dray_transfer::transport::Security;
+use support::receive::{RawReceiver, TestReceiver};
+use support::relay::{Relay, contains};
+use support::{ProvenHeld, SECRET, TestHolder, TestProvider, hello, tls};
+
+/// An object of two units and a bit, and a holder of it.
+fn holder(seed: u64, clear: bool) -> (TestObject, Oid, TestHolder) {
+    let object = TestObject::new(sample::bytes((2 * UNIT_BYTES + 3 * GROUP_BYTES + 5) as usize, seed));
+    let oid = Oid::of(&object.data);
+    let holder = TestHolder::of(Arc::new(ProvenHeld::new(&object)), oid, 1, clear);
+    (object, oid, holder)
+}
+
+/// S23: the key is the node. Somebody else at the address is refused for good, before anything is said.
+#[test]
+fn another_key_at_the_address_is_refused() {
+    let (object, oid, holder) = holder(1, false);
+    let relay = Relay::to(holder.port);
+    let receiver = TestReceiver::dial(relay.port, tls(9).node(), oid, object.data.len() as u64, false);
+    receiver.sink.wait("the end", |got| got.downs.last().is_some_and(|(_, gone)| *gone));
+    let got = receiver.sink.got();
+    assert_eq!((got.ups, &got.downs[..]), (0, &[(Some(ErrorKind::Refused), true)][..]), "{:?}", got.errors);
+    assert!(got.errors[0].contains("another node"), "{:?}", got.errors);
+}
+
+/// Design 5: AES-128-GCM is what two processors with AES agree on. The witness is the server's hello, which TLS 1.3
+/// (RFC 8446 §4.1.3) sends in clear.
+#[test]
+fn aes_128_gcm_is_negotiated_in_tls_1_3() {
+    let (object, oid, holder) = holder(2, false);
+    let relay = Relay::to(holder.port);
+    let receiver = TestReceiver::dial(relay.port, holder.node, oid, object.data.len() as u64, false);
+    assert_eq!(receiver.fetch_all().as_deref(), Ok(&object.data[..]));
+    let seen = relay.seen();
+    assert_eq!(seen.len(), 1);
+    let hello = &seen[0].to_receiver;
+    assert_eq!((hello[0], hello[5]), (22, 2), "a handshake record with a server hello");
+    // Record head, handshake head, version, random, then the session id with its length.
+    let suite = 5 + 4 + 2 + 32 + 1 + usize::from(hello[5 + 4 + 2 + 32]);
+    assert_eq!(hello[suite..suite + 2], [0x13, 0x01], "TLS_AES_128_GCM_SHA256");
+    // Supported versions, extension 43: TLS 1.3.
+    assert!(contains(&hello[suite..200], &[0, 43, 0, 2, 3, 4]));
+}
+
+/// Design 14, S21, S25: neither payload nor name nor OID nor secret can be read on the wire, and the secret is not even
+/// inside TLS: what crosses is a proof.
+#[test]
+fn nothing_can_be_read_on_the_wire() {
+    let (object, oid, holder) = holder(3, false);
+    let relay = Relay::to(holder.port);
+    let receiver = TestReceiver::dial(relay.port, holder.node, oid, object.data.len() as u64, false);
+    assert_eq!(receiver.fetch_all().as_deref(), Ok(&object.data[..]));
+    for traffic in relay.seen() {
+        for bytes in [&traffic.to_holder, &traffic.to_receiver] {
+            for hidden in [&SECRET.as_bytes()[..], oid.as_bytes(), &object.name, &object.data[..32]] {
+                assert!(!contains(bytes, hidden));
+            }
+        }
+    }
+}
+
+/// Design 5, S25: with clear-text data the payload can be read, requests and proof cannot; the bytes are right.
+#[test]
+fn clear_data_shows_the_payload_and_nothing_that_grants_a_right() {
+    let (object, oid, holder) = holder(4, true);
+    let relay = Relay::to(holder.port);
+    let receiver = TestReceiver::dial(relay.port, holder.node, oid, object.data.len() as u64, true);
+    assert_eq!(receiver.fetch_all().as_deref(), Ok(&object.data[..]));
+    let seen = relay.seen();
+    assert_eq!(seen.len(), 2, "one TLS connection and one beside it");
+    let (control, data) = (&seen[0], &seen[1]);
+    assert_eq!((&data.to_holder[..8], data.to_holder.len()), (&b"DRAYCLR1"[..], 24), "preamble and token");
+    assert!(contains(&data.to_receiver, &object.data[..4096]));
+    assert!(data.to_receiver.len() > object.data.len());
+    assert!(control.to_receiver.len() < 10_000, "no payload in TLS");
+    for bytes in [&control.to_holder, &control.to_receiver, &data.to_holder, &data.to_receiver] {
+        assert!(!contains(bytes, SECRET.as_bytes()));
+        assert!(!contains(bytes, oid.as_bytes()));
+    }
+}
+
+/// S25: one side that does not allow clear-text data is enough to keep everything in TLS.
+#[test]
+fn clear_data_takes_both_ends() {
+    for (holder_allows, receiver_allows) in [(false, true), (true, false)] {
+        let (object, oid, holder) = holder(5, holder_allows);
+        let relay = Relay::to(holder.port);
+        let size = object.data.len() as u64;
+        let receiver = TestReceiver::dial(relay.port, holder.node, oid, size, receiver_allows);
+        assert_eq!(receiver.fetch_all().as_deref(), Ok(&object.data[..]));
+        let seen = relay.seen();
+        assert_eq!(seen.len(), 1);
+        assert!(!contains(&seen[0].to_receiver, &object.data[..32]));
+    }
+    let (_, _, holder) = holder(5, false);
+    let mut raw = RawReceiver::connect(holder.port, holder.node);
+    raw.say(&[Message::Hello(hello(true)), Message::ClearAsk(ClearAsk {})]);
+    assert_eq!(raw.fault().0, ErrorKind::Protocol, "asked for what was not agreed");
+}
+
+/// Only who has shown a right may hold a place for a clear-text connection, and only before the first answer.
+#[test]
+fn clear_data_is_asked_for_between_opening_and_fetching() {
+    let (_, oid, holder) = holder(6, true);
+    let mut raw = RawReceiver::connect(holder.port, holder.node);
+    raw.say(&[Message::Hello(hello(true)), Message::ClearAsk(ClearAsk {})]);
+    assert_eq!(raw.fault().0, ErrorKind::Protocol, "nothing is open");
+    let mut raw = RawReceiver::connect(holder.port, holder.node);
+    let object = ObjectName::Oid(oid);
+    let open = Open { handle: 1, object, proof: Some(raw.proof(&SECRET, &object).into()) };
+    let fetch = Fetch { request: 1, handle: 1, start_group: 0, groups: 1, known_depth: 0, recheck: false };
+    raw.say(&[
+        Message::Hello(hello(true)),
+        Message::Open(open),
+        Message::Fetch(fetch),
+        Message::ClearAsk(ClearAsk {}),
+    ]);
+    assert_eq!(raw.fault().0, ErrorKind::Protocol, "answers are on their way");
+}
+
+/// A provider that remembers the proofs it was shown.
+struct Remembering {
+    provider: TestProvider,
+    shown: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Provider for Remembering {
+    fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>> {
+        self.shown.lock().unwrap().extend(open.proof.as_ref().map(|proof| proof.to_vec()));
+        self.provider.open(open, security)
+    }
+}
+
+/// Design 14, S21: each connection has its own proof, and a proof shown on one is worthless on the next.
+#[test]
+fn a_proof_is_good_for_one_connection() {
+    let object = TestObject::new(sample::bytes(100, 7));
+    let oid = Oid::of(&object.data);
+    let shown: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+    let held: Arc<dyn Held> = Arc::new(ProvenHeld::new(&object));
+    let holder = TestHolder::start(1, false, |_| Remembering {
+        provider: TestProvider {
+            held,
+            object: ObjectName::Oid(oid),
+            holder: tls(1).node(),
+            secret: SECRET,
+            tokens: None,
+        },
+        shown: shown.clone(),
+    });
+    for _ in 0..2 {
+        let receiver = TestReceiver::dial(holder.port, holder.node, oid, 100, false);
+        assert_eq!(receiver.fetch_all().as_deref(), Ok(&object.data[..]));
+    }
+    let proofs = shown.lock().unwrap().clone();
+    assert_eq!(proofs.len(), 2);
+    assert_ne!(proofs[0], proofs[1]);
+    for (proof, wanted) in [(proofs[0].clone(), false), (vec![], true)] {
+        let mut raw = RawReceiver::connect(holder.port, holder.node);
+        let proof = if wanted { raw.proof(&SECRET, &ObjectName::Oid(oid)) } else { proof };
+        raw.open(ObjectName::Oid(oid), proof);
+        assert!(matches!(raw.message(), Some(Message::Hello(_))));
+        match raw.message() {
+            Some(Message::Opened(opened)) if wanted => assert_eq!(opened.size_bytes, 100),
+            Some(Message::Fault(fault)) if !wanted => {
+                assert_eq!((fault.handle, fault.kind), (Some(1), ErrorKind::Refused.wire_code()));
+            }
+            other => panic!("{wanted}: {other:?}"),
+        }
+    }
+}
+
+/// S22: with a wrong secret not one frame of payload leaves the holder, whatever was asked for behind the open.
+#[test]
+fn a_wrong_secret_gets_no_payload() {
+    let (_, oid, holder) = holder(8, false);
+    let mut raw = RawReceiver::connect(holder.port, holder.node);
+    let name = ObjectName::Oid(oid);
+    let proof = raw.proof(&Secret::from_bytes([1; 16]), &name);
+    raw.open(name, proof);
+    let fetch = dray_core::message::Fetch {
+        request: 1,
+        handle: 1,
+        start_group: 0,
+        groups: 16,
+        known_depth: 0,
+        recheck: false,
+    };
+    raw.say(&[Message::Fetch(fetch)]);
+    let mut kinds = vec![];
+    while kinds.last() != Some(&FrameKind::End) {
+        kinds.push(raw.frame().expect("an end").0.kind);
+    }
+    assert_eq!(kinds, [FrameKind::Control, FrameKind::Control, FrameKind::End], "hello, fault, end");
+}
