@@ -192,7 +192,7 @@ fn a_wrong_secret_gets_no_payload() {
     let name = ObjectName::Oid(oid);
     let proof = raw.proof(&Secret::from_bytes([1; 16]), &name);
     raw.open(name, proof);
-    let fetch = dray_core::message::Fetch {
+    let fetch = Fetch {
         request: 1,
         handle: 1,
         start_group: 0,
