@@ -7,12 +7,15 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, 1 internal error, 2 usage, 3 not found, 4 verification failed or the source changed,
-5 unreachable or timed out, 6 refused, 7 no space, 8 some entries failed, 130 interrupted and resumable.";
+Exit codes:
+  0 done                   4 verification failed or source changed   8 some entries failed
+  1 internal error         5 unreachable or timed out              130 interrupted, resumable
+  2 usage                  6 refused
+  3 not found              7 no space";
 
 /// Moves files between machines and proves every byte.
 #[derive(Debug, Parser)]
-#[command(name = "dray", version, about, after_help = EXIT_CODES, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "dray", version, about, after_help = EXIT_CODES, max_term_width = 100)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -161,6 +161,17 @@ impl Error {
         Error::new(kind, what).caused_by(error)
     }
 
+    /// The same failure for a second listener; its causes become part of the text.
+    pub fn duplicate(&self) -> Error {
+        Error {
+            kind: self.kind,
+            retryable: self.retryable,
+            what: self.to_string(),
+            advice: self.advice.clone(),
+            cause: None,
+        }
+    }
+
     /// Adds what the user can do about it.
     #[must_use]
     pub fn advise(mut self, advice: impl Into<String>) -> Error {

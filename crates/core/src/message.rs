@@ -313,10 +313,15 @@ impl Fault {
         }
     }
 
-    /// The error a fault means; `peer` says who sent it.
+    /// The error a fault means; `peer` says who sent it. Kinds that speak of the peer's own command line or process
+    /// are internal to it: a peer does not choose what our exit code says of us.
     pub fn to_error(&self, peer: &str) -> Error {
+        let kind = match ErrorKind::from_wire_code(self.kind) {
+            ErrorKind::Usage | ErrorKind::Partial | ErrorKind::Interrupted => ErrorKind::Internal,
+            kind => kind,
+        };
         let text: String = self.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        Error::new(ErrorKind::from_wire_code(self.kind), format!("{peer} says: {text}"))
+        Error::new(kind, format!("{peer} says: {text}"))
     }
 }
 

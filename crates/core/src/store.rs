@@ -188,4 +188,8 @@ pub trait PartialObject: PairStore + fmt::Debug {
     fn mark_unit(&self, unit: u64) -> Result<()>;
     /// Forgets that `unit` was written.
     fn unmark_unit(&self, unit: u64) -> Result<()>;
+    /// As [`PartialObject::unmark_unit`] for each of `units`, but waits for the disk once at most.
+    fn unmark_units(&self, units: &RangeSet) -> Result<()> {
+        units.iter().flatten().try_for_each(|unit| self.unmark_unit(unit))
+    }
 }

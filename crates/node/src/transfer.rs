@@ -74,6 +74,7 @@ pub(crate) struct Transfer {
 }
 
 struct Request {
+    source: SourceId,
     groups: Subtree,
     known_depth: usize,
     /// What each group must hash to; unknown until the parents have come.
@@ -90,6 +91,8 @@ struct Unit {
 struct State {
     /// A failure that no source can mend: the disk is full, a bug.
     fatal: Option<Error>,
+    /// Whom the question went to; only its answer counts.
+    asked: Option<SourceId>,
     sealed: Option<Oid>,
     compared: Option<Vec<u8>>,
     /// Why a source went down last: what to say if nobody is left to confirm the end.
@@ -306,9 +309,7 @@ impl Transfer {
     /// Another round: plans `units` once more, from the sources that are there.
     fn fetch_again(&self, units: RangeSet) -> Result<()> {
         if let Sink::Rest(partial) = &self.sink {
-            for unit in units.iter().flatten() {
-                partial.unmark_unit(unit)?;
-            }
+            partial.unmark_units(&units)?;
         }
         let bytes: u64 = units
             .iter()
@@ -347,16 +348,22 @@ impl Transfer {
     ) -> Result<T> {
         let deadline = Instant::now() + SEAL_TIMEOUT;
         let mut asked = None;
+        {
+            let mut state = lock(&self.state);
+            state.sealed = None;
+            state.compared = None;
+        }
         loop {
-            if let Some((id, source)) = self.best_source()
-                && asked != Some(id)
+            if !asked.is_some_and(|id| self.is_up(id))
+                && let Some((id, source)) = self.best_source()
             {
+                asked = Some(id);
+                lock(&self.state).asked = asked;
                 source.call(match &call {
                     SourceCall::Seal { root } => SourceCall::Seal { root: *root },
                     SourceCall::Compare { subtrees } => SourceCall::Compare { subtrees: subtrees.clone() },
                     _ => return Err(Error::new(ErrorKind::Internal, "nothing to ask")),
                 });
-                asked = Some(id);
             }
             tick();
             let is_anybody_left = self.is_anybody_left();
@@ -389,6 +396,11 @@ impl Transfer {
     fn is_anybody_left(&self) -> bool {
         let over = |state| matches!(state, SourceState::Gone | SourceState::Barred);
         lock(&self.planner).stats().iter().any(|stats| !over(stats.state))
+    }
+
+    fn is_up(&self, id: SourceId) -> bool {
+        let up = |state| matches!(state, SourceState::Up | SourceState::Stalled);
+        lock(&self.planner).stats().iter().any(|stats| stats.source == id && up(stats.state))
     }
 
     /// The source to ask things of: up, lowest priority first.
@@ -450,7 +462,8 @@ impl Transfer {
                         Truth::Proven(verifier) => verifier.known_depth(groups),
                         Truth::Vouched(_) => 0,
                     };
-                    lock(&self.requests).insert(request, Request { groups, known_depth, leaves: None });
+                    lock(&self.requests)
+                        .insert(request, Request { source, groups, known_depth, leaves: None });
                     let known_depth = known_depth as u32;
                     (source, SourceCall::Fetch { request, groups, known_depth, recheck, permit })
                 }
@@ -491,6 +504,11 @@ impl Transfer {
                 match parents {
                     Ok(true) => planner.handle_parents(now_us, source, request),
                     Ok(false) => flow = Flow::Cancel,
+                    Err(error) if !is_mismatch(&error) => {
+                        drop(planner);
+                        self.fail(error);
+                        flow = Flow::Cancel;
+                    }
                     Err(_) => {
                         planner.handle_mismatch(now_us, source, request);
                         flow = Flow::Cancel;
@@ -509,16 +527,25 @@ impl Transfer {
                 lock(&self.planner).handle_failed(now_us, source, request, &error);
             }
             SourceEvent::Sealed { root } => {
-                lock(&self.state).sealed = Some(root);
+                let mut state = lock(&self.state);
+                if state.asked == Some(source) {
+                    state.sealed = Some(root);
+                }
+                drop(state);
                 self.changed.notify_all();
             }
             SourceEvent::Compared { pairs } => {
-                lock(&self.state).compared = Some(pairs.to_vec());
+                let mut state = lock(&self.state);
+                if state.asked == Some(source) {
+                    state.compared = Some(pairs.to_vec());
+                }
+                drop(state);
                 self.changed.notify_all();
             }
             SourceEvent::Down { error, gone } => {
                 let why = error.as_ref().map_or_else(|| "closed".to_owned(), ToString::to_string);
                 lock(&self.state).news.push((source, Some(why)));
+                lock(&self.requests).retain(|_, request| request.source != source);
                 lock(&self.planner).handle_down(now_us, source, error.as_ref(), gone);
                 if error.is_some() {
                     lock(&self.state).last_down = error;
@@ -560,6 +587,10 @@ impl Transfer {
             match self.expected(request, group) {
                 Ok(Some(expected)) if expected == cv => {}
                 Ok(None) => return Flow::Cancel,
+                Err(error) if !is_mismatch(&error) => {
+                    self.fail(error);
+                    return Flow::Cancel;
+                }
                 Ok(Some(_)) | Err(_) => {
                     lock(&self.planner).handle_mismatch(now_us, source, request);
                     return Flow::Cancel;
@@ -649,6 +680,11 @@ impl Transfer {
         }
         Ok(())
     }
+}
+
+/// The bytes are wrong; any other failure of a check is this machine's own.
+fn is_mismatch(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::VerificationFailed | ErrorKind::Protocol)
 }
 
 struct Events(Weak<Transfer>);

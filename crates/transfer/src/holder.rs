@@ -164,22 +164,24 @@ pub fn serve(
         provider,
         outbox,
         objects: Vec::new(),
-        open_by: None,
         reader: ControlReader::default(),
-        out: preface,
+        control: preface,
+        out: Vec::new(),
+        began: Instant::now(),
         chunk: vec![0; FRAME_HEAD_BYTES + CHUNK_BYTES as usize],
         ended: false,
     };
-    if server.channel.security().is_some() {
-        server.open_by = Some(Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS));
-    }
     let result = server.run();
     if let Err(error) = &result
-        && error.kind() != ErrorKind::Unreachable
+        && error.kind() == ErrorKind::Unreachable
     {
+        // The receiver may have said why before it hung up.
+        return server.listen().and(result);
+    }
+    if let Err(error) = &result {
         // Tell the peer why; if it cannot hear any more, nothing is lost.
         server.out.clear();
-        push_control(&mut server.out, &Message::Fault(Fault::from_error(None, error)));
+        push_control(&mut server.control, &Message::Fault(Fault::from_error(None, error)));
         let _ = server.flush();
     }
     result
@@ -191,11 +193,12 @@ struct Server<'a> {
     provider: &'a dyn Provider,
     outbox: Option<&'a Outbox>,
     objects: Vec<(u32, Arc<dyn Held>)>,
-    /// When the receiver must have shown its right to something; `None` once it has, or if ssh did.
-    open_by: Option<Instant>,
     reader: ControlReader,
-    /// Frames to send before anything else.
+    /// Control frames to send before anything else.
+    control: Vec<u8>,
+    /// Frames of answers to send next.
     out: Vec<u8>,
+    began: Instant,
     /// One data frame: head and body in one piece, so that a TLS record is never wasted on a head.
     chunk: Vec<u8>,
     ended: bool,
@@ -204,7 +207,7 @@ struct Server<'a> {
 impl Server<'_> {
     fn run(&mut self) -> Result<()> {
         if let Some(hello) = self.holder.hello() {
-            push_control(&mut self.out, &hello);
+            push_control(&mut self.control, &hello);
         }
         loop {
             self.listen()?;
@@ -220,20 +223,28 @@ impl Server<'_> {
                     if self.ended {
                         return Ok(());
                     }
-                    if self.open_by.is_some_and(|deadline| Instant::now() >= deadline) {
-                        return Err(Error::new(ErrorKind::TimedOut, "receiver opened nothing in time"));
-                    }
+                    self.check_admitted()?;
                     self.channel.wait(self.outbox.map(|outbox| &outbox.wake), IDLE).map_err(lost)?;
                 }
             }
         }
     }
 
+    /// A stranger may not hold a connection: within the hello timeout some object must have been opened. A channel
+    /// that ssh authenticated belongs to nobody else.
+    fn check_admitted(&self) -> Result<()> {
+        let is_late = self.began.elapsed() >= Duration::from_millis(HELLO_TIMEOUT_MS);
+        if self.objects.is_empty() && is_late && self.channel.security().is_some() {
+            return Err(Error::new(ErrorKind::TimedOut, "nothing was asked for that may be had"));
+        }
+        Ok(())
+    }
+
     /// Takes in what the receiver has said meanwhile and what another thread wants said.
     fn listen(&mut self) -> Result<()> {
         if let Some(outbox) = self.outbox {
             for message in outbox.take() {
-                push_control(&mut self.out, &message);
+                push_control(&mut self.control, &message);
             }
         }
         if !self.reader.fill(&mut *self.channel).map_err(lost)? {
@@ -251,14 +262,14 @@ impl Server<'_> {
                         Ok(root) => Message::Sealed(Sealed { handle: seal.handle, root }),
                         Err(error) => Message::Fault(Fault::from_error(Some(seal.handle), &error)),
                     };
-                    push_control(&mut self.out, &message);
+                    push_control(&mut self.control, &message);
                 }
                 HolderInput::Compare(handle, subtrees) => {
                     let message = match self.object(handle)?.compare(&subtrees) {
                         Ok(pairs) => Message::Compared(Compared { handle, pairs: pairs.into() }),
                         Err(error) => Message::Fault(Fault::from_error(Some(handle), &error)),
                     };
-                    push_control(&mut self.out, &message);
+                    push_control(&mut self.control, &message);
                 }
                 HolderInput::ClearAsk => self.go_clear()?,
                 HolderInput::Copy(message) => self.provider.copy(message)?,
@@ -276,26 +287,28 @@ impl Server<'_> {
                     size_bytes: held.geometry().size_bytes(),
                     name: held.name().map(Into::into),
                 };
-                push_control(&mut self.out, &Message::Opened(opened));
+                push_control(&mut self.control, &Message::Opened(opened));
                 self.objects.push((open.handle, held));
-                self.open_by = None;
             }
             Err(error) => {
                 self.holder.refused(open.handle);
-                push_control(&mut self.out, &Message::Fault(Fault::from_error(Some(open.handle), &error)));
+                push_control(
+                    &mut self.control,
+                    &Message::Fault(Fault::from_error(Some(open.handle), &error)),
+                );
             }
         }
     }
 
-    /// Answers of this connection go over a plain one from here on.
+    /// Answers of this connection go over a plain one from here on; the session has checked that this is the moment.
     fn go_clear(&mut self) -> Result<()> {
         let Some((token, wait)) = self.provider.clear_data() else {
             let error = Error::new(ErrorKind::Refused, "clear-text data is not allowed here");
-            push_control(&mut self.out, &Message::Fault(Fault::from_error(None, &error)));
+            push_control(&mut self.control, &Message::Fault(Fault::from_error(None, &error)));
             return self.flush();
         };
         let grant = dray_core::message::ClearGrant { token: token.to_vec().into() };
-        push_control(&mut self.out, &Message::ClearGrant(grant));
+        push_control(&mut self.control, &Message::ClearGrant(grant));
         self.flush()?;
         let data = wait()?;
         let control = std::mem::replace(&mut self.channel, Box::new(NoChannel));
@@ -311,6 +324,12 @@ impl Server<'_> {
     }
 
     fn flush(&mut self) -> Result<()> {
+        if !self.control.is_empty() {
+            let control = std::mem::take(&mut self.control);
+            self.channel.write_control(&control).map_err(lost)?;
+            self.control = control;
+            self.control.clear();
+        }
         if !self.out.is_empty() {
             let out = std::mem::take(&mut self.out);
             self.channel.write_all(&out).map_err(lost)?;

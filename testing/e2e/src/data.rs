@@ -146,7 +146,8 @@ fn is_resume_state(name: &std::ffi::OsStr) -> bool {
     name.starts_with(b".") && name.windows(6).any(|part| part == b".dray-")
 }
 
-/// Bytes on disk of the unfinished deliveries in `dir`, their maps aside.
+/// Bytes written so far to the unfinished deliveries in `dir`, their maps aside. Space that is only reserved does not
+/// count.
 pub fn unfinished_bytes(dir: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(dir) else { return 0 };
     entries
@@ -155,6 +156,18 @@ pub fn unfinished_bytes(dir: &Path) -> u64 {
             let name = entry.file_name();
             is_resume_state(&name) && !name.as_encoded_bytes().ends_with(b".state")
         })
-        .map(|entry| allocated_bytes(&entry.path()))
+        .map(|entry| written_bytes(&entry.path()).unwrap_or(0))
         .sum()
+}
+
+/// Sum of the file's data extents; `None` if it has gone.
+fn written_bytes(path: &Path) -> Option<u64> {
+    let file = File::open(path).ok()?;
+    let (mut at, mut sum) = (0, 0);
+    // Ends with ENXIO behind the last data.
+    while let Ok(start) = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+        at = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(start)).ok()?;
+        sum += at - start;
+    }
+    Some(sum)
 }

@@ -89,3 +89,33 @@ impl Turn {
         Turn { _lock: lock }
     }
 }
+
+/// Runs many cases of one test to the end and fails once, with every case that failed.
+#[derive(Debug, Default)]
+pub struct Cases {
+    run: usize,
+    failed: Vec<String>,
+}
+
+impl Cases {
+    /// Runs one case; its panic is kept for the end.
+    pub fn check(&mut self, case: &str, body: impl FnOnce()) {
+        self.run += 1;
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+            self.failed.push(case.to_owned());
+        }
+    }
+
+    /// Panics if a case failed, or if fewer than `at_least` were run.
+    #[track_caller]
+    pub fn finish(self, at_least: usize) {
+        assert!(self.run >= at_least, "{} cases were run, not {at_least}", self.run);
+        assert!(
+            self.failed.is_empty(),
+            "{} of {} cases failed: {:#?}",
+            self.failed.len(),
+            self.run,
+            self.failed
+        );
+    }
+}

@@ -21,10 +21,13 @@ use dray_core::ticket::Ticket;
 use dray_core::{ErrorKind, NodeId, Oid};
 use dray_e2e::actions::{self, assert_delivered, share};
 use dray_e2e::data::{self, MIB, Random};
+use dray_e2e::gate::Cases;
 use dray_e2e::{Host, Lab, Outcome};
 
 /// What refusing a hostile input may take.
 const PEAK_BYTES_MAX: u64 = 64 * MIB;
+/// Every command ends within 30 s of the last progress.
+const HOSTILE_LIMIT: Duration = Duration::from_secs(35);
 
 /// Panics unless the outcome has one of the documented `codes`, one clear error and bounded memory.
 #[track_caller]
@@ -131,12 +134,16 @@ fn mangled_tickets() {
         ("an OID without a hint", oid.into(), 3),
     ];
     let all = usage.into_iter().map(|(case, text)| (case, text, 2)).chain(named);
+    let mut cases = Cases::default();
     for (case, text, code) in all {
-        let copy = taker.file("copy");
-        let outcome = taker.dray().arg("get").arg("-o").arg(&copy).arg("--").arg(&text).run();
-        assert_handled(&outcome, &[code], case);
-        assert!(!copy.exists(), "{case}");
+        cases.check(case, || {
+            let copy = taker.file("copy");
+            let outcome = taker.dray().arg("get").arg("-o").arg(&copy).arg("--").arg(&text).run();
+            assert_handled(&outcome, &[code], case);
+            assert!(!copy.exists(), "{case}");
+        });
     }
+    cases.finish(31);
     let copy = taker.directory("control").join("copy");
     taker.dray().arg("get").arg("-o").arg(&copy).arg("--").arg(&good).run().expect(0);
     assert_delivered(&source, &copy, Some(&share.hash()));
@@ -343,23 +350,37 @@ fn a_hostile_far_end() {
     data::write_random(&source, 100_000, 4);
     let into = local.directory("into");
     remote.sshd();
+    let mut cases = Cases::default();
     for (number, (case, words, codes)) in hostile_words().into_iter().enumerate() {
         let said = remote.file(format!("said-{number}"));
         fs::write(&said, words).unwrap();
         let script = remote.file(format!("far-end-{number}"));
-        // It listens to the end, so that the local side is judged by what it hears, not by a broken pipe.
-        let text = format!("#!/bin/sh\ncat '{}'\nexec 1>&-\ncat >/dev/null\n", said.display());
-        fs::write(&script, text).unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        // It listens a while, so that the local side is judged by what it hears, not by a broken pipe.
+        write_script(
+            &script,
+            &format!("cat '{}'\nexec 1>&-\nexec timeout 2 cat >/dev/null\n", said.display()),
+        );
         let far_end = || [OsStr::new("--remote-dray").to_owned(), script.clone().into_os_string()];
-        let down = actions::copy_from(remote, local, Path::new("/x"), &into).args(far_end()).run();
-        assert_handled(&down, &codes, &format!("down: {case}"));
-        let up = actions::copy_to(local, remote, &source, Path::new("/x")).args(far_end()).run();
-        assert_handled(&up, &codes, &format!("up: {case}"));
-        let left = data::names(&into).len() - data::unfinished(&into).len();
-        assert_eq!(left, 0, "{case}: {:?}", data::names(&into));
+        cases.check(&format!("down: {case}"), || {
+            let copy = actions::copy_from(remote, local, Path::new("/x"), &into);
+            assert_handled(&copy.args(far_end()).time_limit(HOSTILE_LIMIT).run(), &codes, case);
+        });
+        cases.check(&format!("up: {case}"), || {
+            let copy = actions::copy_to(local, remote, &source, Path::new("/x"));
+            assert_handled(&copy.args(far_end()).time_limit(HOSTILE_LIMIT).run(), &codes, case);
+        });
+        cases.check(&format!("left behind: {case}"), || {
+            let left: Vec<_> = data::names(&into);
+            assert_eq!(left, data::unfinished(&into), "{case}");
+        });
     }
+    cases.finish(80);
     assert!(!local.dir().join("evil").exists() && !Path::new("/x").exists());
+}
+
+fn write_script(path: &Path, text: &str) {
+    fs::write(path, format!("#!/bin/sh\n{text}")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// Design 9: a far end that says nothing, and stays, is an error in time.
@@ -368,10 +389,9 @@ fn a_mute_far_end() {
     let Some(lab) = Lab::of(2).build() else { return };
     let (local, remote) = lab.pair();
     let script = remote.file("far-end");
-    fs::write(&script, "#!/bin/sh\nexec cat >/dev/null\n").unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&script, "exec cat >/dev/null\n");
     let copy = actions::copy_from(remote, local, Path::new("/x"), &local.file("copy"));
-    let outcome = copy.arg("--remote-dray").arg(&script).run();
+    let outcome = copy.arg("--remote-dray").arg(&script).time_limit(HOSTILE_LIMIT).run();
     assert_handled(&outcome, &[5], "mute");
     assert!(outcome.elapsed < Duration::from_secs(30), "{outcome}");
 }
@@ -382,18 +402,22 @@ fn a_hostile_near_end() {
     let Some(lab) = Lab::of(1).build() else { return };
     let host = lab.host(0);
     let before = data::names(&host.home());
+    let mut cases = Cases::default();
     for (case, words, _) in hostile_words() {
-        let outcome = host.dray().arg("remote").directory(&host.home()).input(&words).run();
-        assert_eq!(outcome.signal(), None, "{case}: {outcome}");
-        assert!(matches!(outcome.code(), Some(1..=8)), "{case}: {outcome}");
-        assert_ne!(
-            outcome.code(),
-            Some(1),
-            "{case}: an internal error is not what a peer can cause: {outcome}"
-        );
-        assert!(!outcome.stderr_text().contains("panicked"), "{case}: {outcome}");
-        assert!(outcome.peak_memory_bytes < PEAK_BYTES_MAX, "{case}: {} bytes", outcome.peak_memory_bytes);
+        cases.check(case, || {
+            let remote = host.dray().arg("remote").directory(&host.home()).input(&words);
+            let outcome = remote.time_limit(HOSTILE_LIMIT).run();
+            // An internal error (1) is not what a peer can cause.
+            assert!(matches!(outcome.code(), Some(2..=8)), "{case}: {outcome}");
+            assert!(!outcome.stderr_text().contains("panicked"), "{case}: {outcome}");
+            assert!(
+                outcome.peak_memory_bytes < PEAK_BYTES_MAX,
+                "{case}: {} bytes",
+                outcome.peak_memory_bytes
+            );
+        });
     }
+    cases.finish(25);
     let after: Vec<_> = data::names(&host.home()).into_iter().filter(|name| !before.contains(name)).collect();
     let after: Vec<_> = after.into_iter().filter(|name| name != "dray-data").collect();
     assert!(after.is_empty(), "{after:?}");

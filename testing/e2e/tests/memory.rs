@@ -52,10 +52,10 @@ fn memory_is_bounded() {
     let Some(lab) = Lab::of(2).alone().build() else { return };
     let (a, b) = lab.pair();
     let sparse = a.file("sparse");
-    data::write_sparse(&sparse, gate::sized(4 * GIB, 64 * GIB), 12, 1);
+    data::write_sparse(&sparse, gate::sized(2 * GIB, 64 * GIB), 12, 1);
     measure(a, b, &sparse, "sparse");
     std::fs::remove_file(&sparse).unwrap();
     let dense = a.file("dense");
-    data::write_random(&dense, gate::sized(GIB / 2, 16 * GIB), 2);
+    data::write_random(&dense, gate::sized(GIB / 4, 16 * GIB), 2);
     measure(a, b, &dense, "dense");
 }

@@ -101,6 +101,19 @@ fn marks_and_unmarks(fresh: &dyn Fn() -> PartialUnderTest) {
         }
         assert_eq!(partial.marked_units(), model);
     }
+    // Many at once, whether they were marked or not; of a set that reaches outside, nothing need be done.
+    let mut some = RangeSet::new();
+    for range in [0..1, 3..12, 15..16, 20..21] {
+        model.remove(range.clone());
+        some.insert(range);
+    }
+    partial.unmark_units(&some).unwrap();
+    assert_eq!(partial.marked_units(), model);
+    partial.unmark_units(&RangeSet::new()).unwrap();
+    let mut outside = RangeSet::new();
+    outside.insert(units..u64::MAX);
+    assert_eq!(partial.unmark_units(&outside).unwrap_err().kind(), ErrorKind::Internal);
+    assert_eq!(partial.marked_units(), model);
 }
 
 /// Issue: what is a hole at the sender is one at the receiver, also where something else had been written.
@@ -182,6 +195,12 @@ fn goes_on_where_it_stopped(fresh: &dyn Fn() -> PartialUnderTest) {
         }
         partial.mark_unit(9).unwrap();
         partial.unmark_unit(9).unwrap();
+        for unit in [5, 6, 8] {
+            partial.mark_unit(unit).unwrap();
+        }
+        let mut others = RangeSet::new();
+        others.insert(5..10);
+        partial.unmark_units(&others).unwrap();
         // Written and not marked: a kill came in between.
         partial.write_data(7 * UNIT_BYTES, &vec![9; UNIT_BYTES as usize]).unwrap();
     }

@@ -1,19 +1,20 @@
 //! Direct connections beside ssh: both ends listen, both are told where the other listens, both dial.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use dray_core::limits::HINTS_MAX;
 use dray_core::message::{Direct, ObjectName, Open};
-use dray_core::rights::{Proof, ProofContext, Secret};
+use dray_core::rights::Secret;
+use dray_core::source::{Source, SourceCall};
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::{Holder, Receiver};
 use dray_transfer::direct::{DialConfig, Listener, Target, connect_any, dial, is_local};
 use dray_transfer::holder::{Held, Provider, serve};
-use dray_transfer::lanes::{LaneSet, LaneStart};
+use dray_transfer::lanes::{LaneSet, LaneStart, Opening};
 use dray_transfer::transport::{Channel, Security, TlsChannel};
 
 use crate::Node;
@@ -59,9 +60,9 @@ impl Door {
     }
 }
 
-/// Targets an invitation means. The other end was authenticated by ssh, so its addresses may be local ones; `seen_as`
-/// adds where ssh itself found it.
-fn targets(theirs: &Direct, seen_as: Option<IpAddr>) -> Vec<Target> {
+/// Targets an invitation means. `seen_as` adds where ssh itself found the other end. Loopback and link-local addresses
+/// only if ssh went there too: an invitation must not make us knock at our own services.
+fn targets(theirs: &Direct, seen_as: Option<IpAddr>, allow_local: bool) -> Vec<Target> {
     let port = theirs
         .addresses
         .first()
@@ -69,10 +70,12 @@ fn targets(theirs: &Direct, seen_as: Option<IpAddr>) -> Vec<Target> {
         .and_then(|(_, port)| port.parse().ok());
     let found = seen_as.zip(port).map(|(address, port)| std::net::SocketAddr::new(address, port).to_string());
     let mut addresses: Vec<String> = found.into_iter().collect();
-    addresses.extend(
-        theirs.addresses.iter().filter(|address| !addresses.contains(address)).cloned().collect::<Vec<_>>(),
-    );
-    let target = |address| Target { address, node: theirs.node, priority: 0, allow_local: true };
+    for address in &theirs.addresses {
+        if !addresses.contains(address) {
+            addresses.push(address.clone());
+        }
+    }
+    let target = |address| Target { address, node: theirs.node, priority: 0, allow_local };
     addresses.into_iter().map(target).collect()
 }
 
@@ -83,6 +86,7 @@ pub(super) struct ReceivingDoor {
     node: Arc<Facts>,
     /// The holder, once it has said who it is.
     holder: Arc<Mutex<Option<Direct>>>,
+    invited: AtomicBool,
 }
 
 /// What threads need of the node.
@@ -117,19 +121,26 @@ impl ReceivingDoor {
                 secret: Some(theirs.secret),
                 node: shared.tls.node(),
                 round_trip_us: None,
+                opening: Opening::ToAsk,
             };
             // A lane that breaks is reported through the source's events.
             let _ = adopting.run(Box::new(channel), start, None);
         }));
-        ReceivingDoor { door, set, node: facts, holder }
+        ReceivingDoor { door, set, node: facts, holder, invited: AtomicBool::new(false) }
     }
 
     /// The holder said where it listens.
-    pub(super) fn handle_direct(&self, theirs: Direct, seen_as: Option<IpAddr>) {
+    pub(super) fn handle_direct(
+        &self,
+        theirs: Direct,
+        seen_as: Option<IpAddr>,
+        allow_local: bool,
+    ) -> Result<()> {
+        once(&self.invited)?;
         let config = DialConfig {
             tls: self.node.tls.clone(),
             hello: self.node.hello.clone(),
-            targets: targets(&theirs, seen_as),
+            targets: targets(&theirs, seen_as, allow_local),
             lanes: self.node.lanes,
             secret: Some(theirs.secret),
             size_bytes: Some(self.node.size_bytes),
@@ -138,6 +149,13 @@ impl ReceivingDoor {
         };
         *lock(&self.holder) = Some(theirs);
         dial(self.set.clone(), config);
+        Ok(())
+    }
+
+    /// The copy is over: no lane, no listening.
+    pub(super) fn close(&self) {
+        self.set.call(SourceCall::Close);
+        self.door.close();
     }
 }
 
@@ -147,6 +165,7 @@ pub(super) struct HoldingDoor {
     provider: Arc<DirectProvider>,
     node: Arc<Facts>,
     serving: Arc<AtomicUsize>,
+    invited: AtomicBool,
 }
 
 struct DirectProvider {
@@ -162,9 +181,7 @@ impl Provider for DirectProvider {
     fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>> {
         let refused = || Error::new(ErrorKind::Refused, "not the other end of this copy");
         let security = security.ok_or_else(refused)?;
-        let context =
-            ProofContext { exporter: security.exporter, holder: self.holder, receiver: security.peer };
-        let proof = Proof::new(&self.secret, &context, &self.object, 0..u64::MAX);
+        let proof = security.expected_proof(&self.secret, self.holder, &self.object);
         let is_receiver = *lock(&self.receiver) == Some(security.peer);
         let is_proven = open.proof.as_ref().is_some_and(|shown| proof.matches(shown));
         if open.object == self.object && is_receiver && is_proven {
@@ -193,8 +210,8 @@ impl HoldingDoor {
         });
         let serving = Arc::new(AtomicUsize::new(0));
         let (providing, hello, count) = (provider.clone(), facts.hello.clone(), serving.clone());
-        door.accept(Arc::new(move |channel| serve_one(channel, &hello, &*providing, &count)));
-        HoldingDoor { door, provider, node: facts, serving }
+        door.accept(Arc::new(move |channel| serve_one(channel, &hello, &providing, &count)));
+        HoldingDoor { door, provider, node: facts, serving, invited: AtomicBool::new(false) }
     }
 
     /// The receiver said who it is and where it listens. If it does not reach us, we try to reach it.
@@ -202,13 +219,15 @@ impl HoldingDoor {
         &self,
         theirs: Direct,
         seen_as: Option<IpAddr>,
+        allow_local: bool,
         is_over: Arc<dyn Fn() -> bool + Send + Sync>,
-    ) {
+    ) -> Result<()> {
+        once(&self.invited)?;
         *lock(&self.provider.receiver) = Some(theirs.node);
         let (provider, node, serving) = (self.provider.clone(), self.node.clone(), self.serving.clone());
         thread::spawn(move || {
             thread::sleep(HOLDER_DELAY);
-            let found = targets(&theirs, seen_as);
+            let found = targets(&theirs, seen_as, allow_local);
             if serving.load(Ordering::Acquire) > 0 || found.is_empty() {
                 return;
             }
@@ -221,13 +240,22 @@ impl HoldingDoor {
                     if let Ok((channel, _, _)) =
                         connect_any(&node.tls, std::slice::from_ref(&target), &|| false)
                     {
-                        serve_one(channel, &node.hello, &*provider, &serving);
+                        serve_one(channel, &node.hello, &provider, &serving);
                     }
                 });
             }
-            serve_one(first, &node.hello, &*provider, &serving);
+            serve_one(first, &node.hello, &provider, &serving);
         });
+        Ok(())
     }
+}
+
+/// One invitation a copy: every further one would be threads and connections at a peer's will.
+fn once(invited: &AtomicBool) -> Result<()> {
+    if invited.swap(true, Ordering::AcqRel) {
+        return Err(Error::new(ErrorKind::Protocol, "the other side said twice where it listens"));
+    }
+    Ok(())
 }
 
 fn serve_one(

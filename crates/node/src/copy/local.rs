@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use dray_core::message::{self, Copy, CopyRole, Message, ObjectName, Open};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Holder, Receiver, ReceiverInput};
+use dray_transfer::direct::is_local;
 use dray_transfer::holder::{Held, Provider, serve};
 use dray_transfer::transport::{Channel, Security, push_control};
 
@@ -70,6 +71,7 @@ impl Node {
             origin: origin.clone(),
             door: OnceLock::new(),
             is_over: Arc::new(AtomicBool::new(false)),
+            allow_local: host.is_some_and(|host| is_local_host(host)),
             observer,
             size_bytes,
             last: Mutex::default(),
@@ -160,6 +162,9 @@ impl Node {
             offer,
             preserve: options.preserve,
             fsync: options.fsync,
+            // What the user asked for, not what the far end calls it.
+            name: path.file_name().unwrap_or_default().to_owned(),
+            allow_local: is_local_host(host),
             is_other_host: true,
             seen_as: Vec::new(),
             // The far end said where it listens; ssh may know it under a name that only ssh resolves.
@@ -170,6 +175,13 @@ impl Node {
             Err(error) => Err(far.explain(error)),
         }
     }
+}
+
+/// True if the user named this very machine to ssh.
+fn is_local_host(host: &OsStr) -> bool {
+    let text = host.to_string_lossy();
+    let name = text.rsplit('@').next().unwrap_or_default();
+    name == "localhost" || name.parse().is_ok_and(is_local)
 }
 
 fn far_name(host: &OsStr) -> String {
@@ -191,6 +203,7 @@ struct NearSender<'a> {
     origin: Arc<Origin>,
     door: OnceLock<HoldingDoor>,
     is_over: Arc<AtomicBool>,
+    allow_local: bool,
     observer: &'a dyn Observer,
     size_bytes: u64,
     last: Mutex<Last>,
@@ -218,7 +231,8 @@ impl Provider for NearSender<'_> {
             Message::Direct(theirs) => {
                 if let Some(door) = self.door.get() {
                     let is_over = self.is_over.clone();
-                    door.handle_direct(theirs, None, Arc::new(move || is_over.load(Ordering::Acquire)));
+                    let is_over = Arc::new(move || is_over.load(Ordering::Acquire));
+                    door.handle_direct(theirs, None, self.allow_local, is_over)?;
                 }
             }
             Message::Progress(progress) => {

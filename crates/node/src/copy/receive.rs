@@ -1,6 +1,6 @@
 //! The receiving end of a copy, the same on either side of ssh.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_engine::planner::DeliveryMode;
 use dray_engine::session::Receiver;
 use dray_store::local::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
-use dray_transfer::lanes::{LaneSet, LaneStart};
+use dray_transfer::lanes::{LaneSet, LaneStart, Opening};
 use dray_transfer::transport::{Channel, PipeChannel, push_control};
 
 use super::DIRECT_FROM_BYTES;
@@ -28,6 +28,8 @@ use crate::{Delivered, Event, Node, Observer, Stop};
 
 const SSH: SourceId = SourceId(0);
 const DIRECT: SourceId = SourceId(1);
+/// How long an earlier run may take to let go of its files.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How often the sending side is told how far we are.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -45,6 +47,10 @@ pub(super) struct Incoming {
     pub(super) preserve: bool,
     /// Make data and name durable.
     pub(super) fsync: bool,
+    /// Name of the file in a directory: from the user's own words, never the far end's choice.
+    pub(super) name: OsString,
+    /// Direct connections to loopback and link-local addresses are all right: ssh went there too.
+    pub(super) allow_local: bool,
     /// There is a network between the two ends, so a direct connection is worth trying.
     pub(super) is_other_host: bool,
     /// Addresses under which the other side sees us.
@@ -53,23 +59,33 @@ pub(super) struct Incoming {
     pub(super) sees: Option<IpAddr>,
 }
 
-/// Where the file goes: `wish` itself, or the offered name in it if it is a directory.
-fn destination(wish: &Path, offer: &Offer) -> Result<PathBuf> {
-    let name = OsStr::from_bytes(&offer.name);
+/// Where the file goes: `wish` itself, or `name` in it if it is a directory.
+fn destination(wish: &Path, name: &OsStr) -> Result<PathBuf> {
+    let bytes = name.as_bytes();
     let is_plain =
-        !name.is_empty() && name != "." && name != ".." && !offer.name.iter().any(|b| matches!(b, b'/' | 0));
+        !bytes.is_empty() && name != "." && name != ".." && !bytes.iter().any(|b| matches!(b, b'/' | 0));
     if wish.as_os_str().is_empty() || wish.is_dir() {
         if !is_plain {
-            return Err(Error::new(
-                ErrorKind::Refused,
-                format!("the sender's file name {name:?} is no plain name"),
-            )
-            .advise("name the destination file"));
+            return Err(Error::new(ErrorKind::Usage, format!("{name:?} is no name for a file in {wish:?}"))
+                .advise("name the destination file"));
         }
         return Ok(if wish.as_os_str().is_empty() { name.into() } else { wish.join(name) });
     }
     let (dir, name) = split(wish)?;
     Ok(dir.join(name))
+}
+
+/// Opens the delivery. A killed command's far end may need a moment to notice and let go of the same file.
+fn open_delivery(target: &Path, object: ObjectName, size_bytes: u64) -> Result<Delivery> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match Delivery::open(target, object, size_bytes, DeliveryOptions::default()) {
+            Err(error) if error.is_retryable() && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(50))
+            }
+            result => return result,
+        }
+    }
 }
 
 impl Node {
@@ -81,7 +97,7 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
-        let target = match destination(wish, &incoming.offer) {
+        let target = match destination(wish, &incoming.name) {
             Ok(target) => target,
             Err(error) => return Err(refuse(incoming, error)),
         };
@@ -91,11 +107,10 @@ impl Node {
         }
         let geometry = Geometry::new(incoming.offer.size_bytes);
         let object = incoming.offer.object;
-        let delivery =
-            match Delivery::open(&target, object, geometry.size_bytes(), DeliveryOptions::default()) {
-                Ok(delivery) => Arc::new(delivery),
-                Err(error) => return Err(refuse(incoming, error)),
-            };
+        let delivery = match open_delivery(&target, object, geometry.size_bytes()) {
+            Ok(delivery) => Arc::new(delivery),
+            Err(error) => return Err(refuse(incoming, error)),
+        };
         let mut marked = delivery.marked_units();
         if geometry.groups() == 1 {
             // Its only value has no place in the outboard; one group is sooner fetched than remembered.
@@ -134,6 +149,10 @@ impl Node {
             .wait(stop, &mut tick)
             .and_then(|()| transfer.seal(stop, &mut tick))
             .and_then(|oid| delivery.finish(finish).map(|()| oid));
+        if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Changed) {
+            // Nobody will go on from here: another state of the file has another name.
+            let _ = delivery.discard();
+        }
         report(&transfer, observer);
         lanes.ssh.say(progress(&transfer, resumed_bytes));
         lanes.ssh.say(match &result {
@@ -174,26 +193,31 @@ impl Node {
             transfer.add_source(DIRECT, direct.clone());
             door = Some(Arc::new(ReceivingDoor::new(self, opened, direct, geometry.size_bytes())));
         }
-        let (lane, knocking, sees) = (ssh.clone(), door.clone(), incoming.sees);
+        let (lane, knocking, sees, allow_local) =
+            (ssh.clone(), door.clone(), incoming.sees, incoming.allow_local);
         let start = LaneStart {
             receiver: incoming.receiver,
             preface: incoming.preface,
             secret: None,
             node: self.id(),
             round_trip_us: None,
+            opening: Opening::ToAsk,
         };
         let channel = incoming.channel;
         let thread = thread::spawn(move || {
             let hook = |message: Message| {
-                match (message, &knocking) {
-                    (Message::Direct(theirs), Some(door)) => door.handle_direct(theirs, sees),
-                    // A direct connection that we do not want, or a message that means nothing here.
-                    (_, _) => {}
+                // Other messages mean nothing here, and neither does an invitation that we cannot follow.
+                if let (Message::Direct(theirs), Some(door)) = (message, &knocking) {
+                    door.handle_direct(theirs, sees, allow_local)?;
                 }
                 Ok(())
             };
             let ended = lane.run(Box::new(channel), start, Some(&hook));
             lane.give_up(ended.err());
+            // ssh is the control: when the other end is gone from there, the copy is over.
+            if let Some(door) = &knocking {
+                door.close();
+            }
         });
         Lanes { ssh, door, thread }
     }
@@ -209,7 +233,7 @@ impl Lanes {
     /// After the sources were closed: waits until the last message has left.
     fn end(self) {
         if let Some(door) = &self.door {
-            door.door.close();
+            door.close();
         }
         let _ = self.thread.join();
     }

@@ -12,6 +12,7 @@ use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::message::{Copy, CopyRole, Fault, Message, ObjectName, Offer, Open};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Holder, Receiver, negotiate};
+use dray_transfer::direct::is_local;
 use dray_transfer::holder::{Held, Provider, serve};
 use dray_transfer::transport::{Channel, PipeChannel, Security, push_control};
 
@@ -39,21 +40,24 @@ impl Node {
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(hello.clone()));
         let hello_body = read_control(&mut channel, deadline)?;
-        let first = Message::from_bytes(&hello_body)?;
-        let copy = match (first, Message::from_bytes(&read_control(&mut channel, deadline)?)?) {
-            (Message::Hello(theirs), Message::Copy(copy)) => {
-                if let Err(error) = negotiate(&hello, &theirs) {
-                    return Err(tell(&mut channel, preface, error));
-                }
-                copy
-            }
-            _ => {
-                let error = Error::new(
-                    ErrorKind::Protocol,
-                    "this is the far end of `dray cp`; it is not started by hand",
-                );
-                return Err(tell(&mut channel, preface, error));
-            }
+        let not_by_hand =
+            || Error::new(ErrorKind::Protocol, "this is the far end of `dray cp`; it is not started by hand");
+        // Versions first: a newer peer's other messages may not even decode here.
+        let greeted = match Message::from_bytes(&hello_body) {
+            Ok(Message::Hello(theirs)) => negotiate(&hello, &theirs).map(|_| ()),
+            Ok(_) => Err(not_by_hand()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = greeted {
+            return Err(tell(&mut channel, preface, error));
+        }
+        let asked = read_control(&mut channel, deadline).and_then(|body| match Message::from_bytes(&body)? {
+            Message::Copy(copy) => Ok(copy),
+            _ => Err(not_by_hand()),
+        });
+        let copy = match asked {
+            Ok(copy) => copy,
+            Err(error) => return Err(tell(&mut channel, preface, error)),
         };
         match copy.role {
             CopyRole::Receive => {
@@ -85,6 +89,8 @@ impl Node {
         let mut receiver = Receiver::new(self.hello(), None, false);
         receiver.handle_control(hello_body)?;
         let (sees, seen_as) = ssh_connection().unzip();
+        // The near end is the user's own command: the name is the one of the file it was told to send.
+        let offer_name = offer.name.to_vec();
         let incoming = Incoming {
             channel,
             receiver,
@@ -92,7 +98,9 @@ impl Node {
             offer,
             preserve: copy.preserve,
             fsync: copy.fsync,
+            name: std::ffi::OsStr::from_bytes(&offer_name).to_owned(),
             is_other_host: sees.is_some(),
+            allow_local: sees.is_some_and(is_local),
             seen_as: seen_as.into_iter().collect(),
             sees,
         };
@@ -176,7 +184,9 @@ impl Provider for FarSender {
             Message::Direct(theirs) => {
                 if let Some(door) = self.door.get() {
                     let is_over = self.is_over.clone();
-                    door.handle_direct(theirs, self.sees, Arc::new(move || is_over.load(Ordering::Acquire)));
+                    let allow_local = self.sees.is_some_and(is_local);
+                    let is_over = Arc::new(move || is_over.load(Ordering::Acquire));
+                    door.handle_direct(theirs, self.sees, allow_local, is_over)?;
                 }
                 Ok(())
             }

@@ -2,13 +2,19 @@
 
 use std::sync::OnceLock;
 
-/// Random id of a boot; all zeros where the system has none.
-pub(super) type BootId = [u8; 16];
+/// Random id of a boot; on disk all zeros where the system has none.
+pub type BootId = [u8; 16];
 
 /// No boot: equal to no other, not even to itself.
 pub(super) const UNKNOWN: BootId = [0; 16];
 
-/// The id of this boot (Linux `random/boot_id`).
+/// The id of this boot of the machine (16 random bytes; Linux `random/boot_id`). `None` where the system has none:
+/// then nothing that was not made durable may be believed, for nothing tells whether the machine was restarted since.
+pub fn boot_id() -> Option<BootId> {
+    Some(current()).filter(|boot| *boot != UNKNOWN)
+}
+
+/// The id of this boot, or [`UNKNOWN`].
 pub(super) fn current() -> BootId {
     static CURRENT: OnceLock<BootId> = OnceLock::new();
     *CURRENT.get_or_init(|| {
@@ -39,5 +45,7 @@ mod tests {
         assert_eq!(parse(""), None);
         assert_eq!(parse("0011"), None);
         assert!(!is_current(&UNKNOWN));
+        assert_eq!(boot_id().is_some(), is_current(&current()));
+        assert_ne!(boot_id(), Some(UNKNOWN));
     }
 }

@@ -35,11 +35,17 @@ use object::{FilePairs, LocalObject, backing_differs};
 use place::{Lock, ObjectPaths, Place, TempFile, make_directory};
 use record::{Backing, FileHint, Record};
 
+pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 pub use hashing::hash_file;
 pub use source_file::SourceFile;
 
 /// A store in a data directory. Clones are the same store.
+///
+/// A file put within two seconds of its last change stays `Doubtful` for as long as that object is open, and every group
+/// of it is checked before it is sent: only bytes read again later could prove that no write came within the same tick
+/// of the file system's clock. Putting it again once it has rested for two seconds hashes it once more, and from then on it is
+/// trusted.
 #[derive(Clone, Debug)]
 pub struct LocalStore {
     place: Place,
@@ -99,16 +105,25 @@ impl LocalStore {
         data: TempFile,
         outboard: TempFile,
     ) -> Result<Arc<dyn StoredObject>> {
-        let lock = self.place.lock(&oid)?;
-        // A damaged record is replaced like a missing one; its share is lost.
-        let existing = self.read_record(&oid, &lock).unwrap_or(None);
-        if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
+        let mut is_synced = false;
+        let (lock, existing) = loop {
+            let lock = self.place.lock(&oid)?;
+            // A damaged record is replaced like a missing one; its share is lost.
+            let existing = self.read_record(&oid, &lock).unwrap_or(None);
+            if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
+                drop(lock);
+                return self.open(&oid);
+            }
+            if is_synced {
+                break (lock, existing);
+            }
+            // Writing gigabytes back takes long, and other objects share the lock.
             drop(lock);
-            return self.open(&oid);
-        }
-        for temp in [&data, &outboard] {
-            temp.file().sync_data().map_err(|error| io_at("write", temp.path(), error))?;
-        }
+            for temp in [&data, &outboard] {
+                temp.file().sync_data().map_err(|error| io_at("write", temp.path(), error))?;
+            }
+            is_synced = true;
+        };
         let paths = self.place.object(&oid);
         make_directory(&paths.folder, false)?;
         let data = data.persist(&paths.data)?;

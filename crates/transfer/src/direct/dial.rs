@@ -10,12 +10,12 @@ use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
 use dray_core::hash_tree::Geometry;
 use dray_core::limits::HELLO_TIMEOUT_MS;
 use dray_core::message::{ClearAsk, Hello, Message, ObjectName, Open, feature};
-use dray_core::rights::{Proof, ProofContext, Secret};
+use dray_core::rights::Secret;
 use dray_core::source::Source;
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::{Body, Receiver, ReceiverInput};
 
-use crate::lanes::{LaneSet, LaneStart};
+use crate::lanes::{LaneSet, LaneStart, Opening};
 use crate::transport::{
     CLEAR_PREAMBLE, Channel, ClearChannel, TlsChannel, TlsConfig, connect_tcp, push_control,
 };
@@ -24,6 +24,10 @@ use crate::transport::{
 const STAGGER: Duration = Duration::from_millis(250);
 /// A TCP connection that takes longer has no use.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
+/// Addresses of one host name that are tried.
+const ADDRESSES_MAX: usize = 4;
+/// Connections in a row that one lane may lose before its target is left for another.
+const LOST_MAX: u32 = 3;
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
@@ -61,21 +65,85 @@ pub struct DialConfig {
     pub only_way: bool,
 }
 
-/// Dials in threads of its own until the source is closed. If nobody answers at first, the source is given up; once
-/// it was up, lost connections are tried again.
+/// Dials in threads of its own until the source is closed. A target that refuses, or that stays away after it was
+/// lost, is left for the next one; when no target is left the source is given up with the most telling reason.
 pub fn dial(set: Arc<LaneSet>, config: DialConfig) {
-    thread::spawn(move || match connect_any(&config.tls, &config.targets, &|| set.is_closed()) {
-        Ok((channel, target, round_trip)) => {
-            let config = Arc::new(config);
-            for _ in 1..config.lanes {
-                let (set, config, target) = (set.clone(), config.clone(), target.clone());
-                thread::spawn(move || hold_lane(&set, &config, &target, None));
+    thread::spawn(move || {
+        let mut targets = config.targets.clone();
+        let config = Arc::new(config);
+        let mut errors = Vec::new();
+        let mut was_up = false;
+        let mut backoff = FIRST_BACKOFF;
+        while !set.is_closed() {
+            match connect_any(&config.tls, &targets, &|| set.is_closed()) {
+                Ok((channel, target, round_trip)) => {
+                    was_up = true;
+                    backoff = FIRST_BACKOFF;
+                    if let Some(error) = hold_lanes(&set, &config, &target, channel, round_trip) {
+                        targets.retain(|other| other.node != target.node);
+                        errors.push(error);
+                    }
+                }
+                Err(_) if was_up && !targets.is_empty() => {
+                    pause(&set, backoff);
+                    backoff = (backoff * 2).min(LAST_BACKOFF);
+                }
+                Err(error) => {
+                    errors.push(error);
+                    targets.clear();
+                }
             }
-            hold_lane(&set, &config, &target, Some((channel, round_trip)));
+            if targets.is_empty() {
+                break;
+            }
         }
-        Err(error) if config.only_way => set.give_up(Some(error)),
-        Err(_) => {}
+        if set.is_closed() {
+            set.give_up(None);
+        } else if config.only_way || was_up {
+            set.give_up(most_telling(errors));
+        }
     });
+}
+
+/// Runs lanes to one target until the source is closed or they cannot be kept up; `Some` if the target has nothing to
+/// offer.
+fn hold_lanes(
+    set: &Arc<LaneSet>,
+    config: &Arc<DialConfig>,
+    target: &Target,
+    channel: TlsChannel,
+    round_trip: Duration,
+) -> Option<Error> {
+    let others: Vec<_> = (1..config.lanes)
+        .map(|_| {
+            let (set, config, target) = (set.clone(), config.clone(), target.clone());
+            thread::spawn(move || hold_lane(&set, &config, &target, None))
+        })
+        .collect();
+    let first = hold_lane(set, config, target, Some((channel, round_trip)));
+    let mut finals: Vec<Error> = first.into_iter().collect();
+    for other in others {
+        finals.extend(other.join().unwrap_or(None));
+    }
+    most_telling(finals)
+}
+
+/// The one to show: a refusal says more than silence.
+fn most_telling(errors: Vec<Error>) -> Option<Error> {
+    errors.into_iter().min_by_key(|error| match error.kind() {
+        ErrorKind::Refused | ErrorKind::Changed | ErrorKind::VerificationFailed | ErrorKind::Damaged => 0,
+        ErrorKind::NotFound | ErrorKind::Unsupported => 1,
+        ErrorKind::Protocol => 2,
+        ErrorKind::TimedOut => 4,
+        _ => 3,
+    })
+}
+
+fn pause(set: &LaneSet, time: Duration) {
+    let until = Instant::now() + time;
+    while Instant::now() < until && !set.is_closed() {
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Connects to the first target that answers and proves its key.
@@ -98,12 +166,7 @@ pub fn connect_any(
             return Err(Error::new(ErrorKind::Interrupted, "cancelled"));
         }
     }
-    // The most telling one: a refusal says more than silence.
-    let best = errors.into_iter().min_by_key(|error| match error.kind() {
-        ErrorKind::Refused => 0,
-        ErrorKind::TimedOut => 2,
-        _ => 1,
-    });
+    let best = most_telling(errors);
     let best = best.unwrap_or_else(|| Error::new(ErrorKind::NotFound, "no hint says where to connect"));
     if best.advice().is_some() {
         return Err(best);
@@ -116,14 +179,9 @@ pub fn probe(config: &DialConfig, object: ObjectName) -> Result<dray_core::messa
     let (mut channel, _, _) = connect_any(&config.tls, &config.targets, &|| false)?;
     let mut receiver = Receiver::new(config.hello.clone(), None, true);
     let deadline = Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS);
-    let proof = config.secret.zip(channel.security()).map(|(secret, security)| {
-        let context =
-            ProofContext { exporter: security.exporter, holder: security.peer, receiver: config.tls.node() };
-        Proof::new(&secret, &context, &object, 0..u64::MAX).as_bytes().to_vec().into()
-    });
     let mut out = Vec::new();
     push_control(&mut out, &receiver.hello());
-    push_control(&mut out, &Message::Open(Open { handle: 1, object, proof }));
+    push_control(&mut out, &open(&channel, config, object));
     channel.write_all(&out).map_err(lost)?;
     loop {
         match next_control(&mut channel, &mut receiver, deadline)? {
@@ -150,7 +208,7 @@ fn race(
             let (sender, tls, target) = (sender.clone(), tls.clone(), target.clone());
             running += 1;
             thread::spawn(move || {
-                let result = connect(&tls, &target);
+                let result = connect(&tls, &target, &|| false);
                 let _ = sender.send(result.map(|(channel, round_trip)| (channel, target, round_trip)));
             });
         } else if running == 0 {
@@ -172,14 +230,21 @@ fn race(
 }
 
 /// TCP and TLS to one target; returns the channel and the round-trip time seen by the TCP handshake.
-fn connect(tls: &TlsConfig, target: &Target) -> Result<(TlsChannel, Duration)> {
+fn connect(
+    tls: &TlsConfig,
+    target: &Target,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<(TlsChannel, Duration)> {
     let context = |error: Error| error.context(format_args!("connect to {}", target.address));
     let addresses = target
         .address
         .to_socket_addrs()
         .map_err(|error| context(Error::new(ErrorKind::Unreachable, "no such host").caused_by(error)))?;
     let mut last = Error::new(ErrorKind::Unreachable, "host has no address");
-    for address in addresses {
+    for address in addresses.take(ADDRESSES_MAX) {
+        if is_cancelled() {
+            return Err(Error::new(ErrorKind::Interrupted, "cancelled"));
+        }
         if !target.allow_local && is_local(address.ip()) {
             last = Error::new(ErrorKind::Refused, format!("the hint leads to {}, an address of this machine or link", address.ip()))
                 .advise("if you trust the ticket, say --local, or set allow_local_targets = true in the configuration");
@@ -214,34 +279,38 @@ fn connect_one(tls: &TlsConfig, target: &Target, address: SocketAddr) -> Result<
     Ok((channel, round_trip))
 }
 
-/// Keeps one lane up until the source is closed or something happens that trying again cannot mend.
-fn hold_lane(set: &LaneSet, config: &DialConfig, target: &Target, first: Option<(TlsChannel, Duration)>) {
+/// Keeps one lane up until the source is closed, something happens that trying again cannot mend (`Some`), or the
+/// target stays away.
+fn hold_lane(
+    set: &LaneSet,
+    config: &DialConfig,
+    target: &Target,
+    first: Option<(TlsChannel, Duration)>,
+) -> Option<Error> {
     let mut ready = first;
     let mut backoff = FIRST_BACKOFF;
-    while !set.is_closed() {
+    let mut lost = 0;
+    while !set.is_closed() && lost < LOST_MAX {
         let connected = match ready.take() {
             Some(connected) => Ok(connected),
-            None => connect(&config.tls, target),
+            None => connect(&config.tls, target, &|| set.is_closed()),
         };
         let result = connected.and_then(|(channel, round_trip)| {
+            lost = 0;
             backoff = FIRST_BACKOFF;
-            run_lane(set, config, target, channel, round_trip)
+            run_lane(set, config, channel, round_trip)
         });
         match result {
             Ok(()) => {}
-            Err(error) if is_final(&error) => return set.give_up(Some(error)),
+            Err(error) if is_final(&error) => return Some(error),
             Err(_) => {
-                let until = Instant::now() + backoff;
-                while Instant::now() < until && !set.is_closed() {
-                    thread::sleep(Duration::from_millis(20));
-                }
+                lost += 1;
+                pause(set, backoff);
                 backoff = (backoff * 2).min(LAST_BACKOFF);
             }
         }
     }
-    if set.lanes() == 0 {
-        set.give_up(None);
-    }
+    None
 }
 
 /// What another connection to the same node would only meet again.
@@ -252,47 +321,61 @@ fn is_final(error: &Error) -> bool {
     )
 }
 
-fn run_lane(
-    set: &LaneSet,
-    config: &DialConfig,
-    target: &Target,
-    channel: TlsChannel,
-    round_trip: Duration,
-) -> Result<()> {
+fn run_lane(set: &LaneSet, config: &DialConfig, channel: TlsChannel, round_trip: Duration) -> Result<()> {
     let is_proven = matches!(set.object(), ObjectName::Oid(_));
     let geometry = config.size_bytes.map(Geometry::new);
     let mut receiver = Receiver::new(config.hello.clone(), geometry, is_proven);
-    let channel: Box<dyn Channel> =
-        if config.clear_data && is_proven { go_clear(channel, &mut receiver)? } else { Box::new(channel) };
+    let mut opening = Opening::ToAsk;
+    let channel: Box<dyn Channel> = if config.clear_data && is_proven {
+        go_clear(channel, &mut receiver, config, set.object(), &mut opening)?
+    } else {
+        Box::new(channel)
+    };
     let start = LaneStart {
         receiver,
         preface: Vec::new(),
         secret: config.secret,
         node: config.tls.node(),
         round_trip_us: u64::try_from(round_trip.as_micros()).ok(),
+        opening,
     };
-    set.run(channel, start, None).map_err(|error| error.context(&target.address))
+    set.run(channel, start, None)
 }
 
-/// Asks for a clear-text data connection and opens it; stays with TLS if the holder does not allow one.
-fn go_clear(mut channel: TlsChannel, receiver: &mut Receiver) -> Result<Box<dyn Channel>> {
+/// Opens the object and asks for a clear-text data connection for it; stays with TLS if the holder does not allow one.
+fn go_clear(
+    mut channel: TlsChannel,
+    receiver: &mut Receiver,
+    config: &DialConfig,
+    object: ObjectName,
+    opening: &mut Opening,
+) -> Result<Box<dyn Channel>> {
     let deadline = Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS);
+    let unexpected = || Error::new(ErrorKind::Protocol, "peer answered something else than was asked");
     let mut out = Vec::new();
     push_control(&mut out, &receiver.hello());
+    push_control(&mut out, &open(&channel, config, object));
     channel.write_all(&out).map_err(lost)?;
     let ReceiverInput::Agreed(agreed) = next_control(&mut channel, receiver, deadline)? else {
-        return Err(Error::new(ErrorKind::Protocol, "peer did not say hello first"));
+        return Err(unexpected());
     };
+    *opening = Opening::Asked;
     if !agreed.has(feature::CLEAR_DATA) {
         return Ok(Box::new(channel));
+    }
+    match next_control(&mut channel, receiver, deadline)? {
+        ReceiverInput::Opened(opened) => *opening = Opening::Answered(opened),
+        ReceiverInput::Fault(fault) => return Err(fault.to_error("holder")),
+        _ => return Err(unexpected()),
     }
     out.clear();
     push_control(&mut out, &Message::ClearAsk(ClearAsk {}));
     channel.write_all(&out).map_err(lost)?;
     let token = match next_control(&mut channel, receiver, deadline)? {
         ReceiverInput::ClearGrant(token) => token,
-        ReceiverInput::Fault(fault) => return Err(fault.to_error("holder")),
-        _ => return Err(Error::new(ErrorKind::Protocol, "peer answered something else than was asked")),
+        // Too many connections wait for their data already: this one stays encrypted.
+        ReceiverInput::Fault(_) => return Ok(Box::new(channel)),
+        _ => return Err(unexpected()),
     };
     let address = channel.peer_addr().map_err(lost)?;
     let data = connect_tcp(address, CONNECT_TIMEOUT).map_err(lost)?;
@@ -300,6 +383,13 @@ fn go_clear(mut channel: TlsChannel, receiver: &mut Receiver) -> Result<Box<dyn 
     preamble.extend_from_slice(&token);
     std::io::Write::write_all(&mut &data, &preamble).map_err(lost)?;
     Ok(Box::new(ClearChannel::receiver(channel, data).map_err(lost)?))
+}
+
+fn open(channel: &TlsChannel, config: &DialConfig, object: ObjectName) -> Message {
+    let proof = config.secret.zip(channel.security()).map(|(secret, security)| {
+        security.prove(&secret, config.tls.node(), &object).as_bytes().to_vec().into()
+    });
+    Message::Open(Open { handle: 1, object, proof })
 }
 
 fn next_control(

@@ -45,10 +45,11 @@ impl ClearTokens {
             return Err(Error::new(ErrorKind::Refused, "too many connections"));
         }
         waiting.insert(token, sender);
-        let tokens = self.clone();
+        // Forgets the token when the wait ends, or is dropped before it began.
+        let granted = Granted { tokens: self.clone(), token };
         let wait = move || {
             let got = receiver.recv_timeout(Duration::from_millis(HELLO_TIMEOUT_MS));
-            tokens.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&token);
+            drop(granted);
             got.map_err(|_| Error::new(ErrorKind::TimedOut, "clear-text data connection did not come"))
         };
         Ok((token, Box::new(wait)))
@@ -59,6 +60,17 @@ impl ClearTokens {
         if let Some(waiting) = waiting {
             let _ = waiting.send(socket);
         }
+    }
+}
+
+struct Granted {
+    tokens: Arc<ClearTokens>,
+    token: [u8; 16],
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        self.tokens.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
     }
 }
 

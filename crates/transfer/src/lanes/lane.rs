@@ -3,19 +3,18 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::hash_tree::{Geometry, Subtree};
-use dray_core::limits::{CONTROL_FRAME_BYTES_MAX, GROUP_BYTES, PARENT_FRAME_BYTES_MAX};
-use dray_core::message::{Cancel, Compare, ComparedSubtree, Fault, Fetch, Message, Open, Seal};
-use dray_core::rights::{Proof, ProofContext};
+use dray_core::limits::{CONTROL_FRAME_BYTES_MAX, GROUP_BYTES, PARENT_FRAME_BYTES_MAX, PROGRESS_TIMEOUT_MS};
+use dray_core::message::{Cancel, Compare, ComparedSubtree, Fault, Fetch, Message, Open, Opened, Seal};
 use dray_core::source::{DataPiece, Flow, RequestId, SourceEvent};
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_engine::session::{Body, Receiver, ReceiverInput};
 
-use super::{CopyHook, LaneSet, LaneStart, Queued};
-use crate::transport::{Channel, Wake, push_control};
+use super::{CopyHook, LaneSet, LaneStart, Opening, Queued};
+use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
 
 /// Handle of the only object of a lane.
 const HANDLE: u32 = 1;
@@ -38,6 +37,12 @@ pub(super) struct Lane<'a> {
     pub(super) comparing: Option<Vec<Subtree>>,
     group: Vec<u8>,
     data: Vec<DataPiece>,
+    /// Frames of a separate control stream, if the channel has one.
+    control: ControlReader,
+    /// When something came last.
+    heard: Instant,
+    /// The holder's answer to the opening, if it came before the lane began.
+    answered: Option<Opened>,
 }
 
 /// What reading came to.
@@ -60,18 +65,19 @@ impl<'a> Lane<'a> {
         size_bytes: Option<u64>,
         hook: Option<CopyHook<'a>>,
     ) -> Lane<'a> {
-        let LaneStart { mut receiver, preface: mut out, secret, node, .. } = start;
+        let LaneStart { mut receiver, preface: mut out, secret, node, opening, .. } = start;
         if let Some(size_bytes) = size_bytes {
             receiver.set_geometry(Geometry::new(size_bytes));
         }
         if receiver.agreed().is_none() {
             push_control(&mut out, &receiver.hello());
         }
-        let proof = secret.zip(channel.security()).map(|(secret, security)| {
-            let context = ProofContext { exporter: security.exporter, holder: security.peer, receiver: node };
-            Proof::new(&secret, &context, &set.object, 0..u64::MAX).as_bytes().to_vec().into()
-        });
-        push_control(&mut out, &Message::Open(Open { handle: HANDLE, object: set.object, proof }));
+        if opening == Opening::ToAsk {
+            let proof = secret.zip(channel.security()).map(|(secret, security)| {
+                security.prove(&secret, node, &set.object).as_bytes().to_vec().into()
+            });
+            push_control(&mut out, &Message::Open(Open { handle: HANDLE, object: set.object, proof }));
+        }
         Lane {
             set,
             number,
@@ -85,6 +91,12 @@ impl<'a> Lane<'a> {
             comparing: None,
             group: vec![0; GROUP_BYTES as usize],
             data: Vec::new(),
+            control: ControlReader::default(),
+            heard: Instant::now(),
+            answered: match opening {
+                Opening::Answered(opened) => Some(opened),
+                Opening::ToAsk | Opening::Asked => None,
+            },
         }
     }
 
@@ -94,6 +106,9 @@ impl<'a> Lane<'a> {
 
     /// Sends and reads until the channel or the source ends.
     pub(super) fn frames(&mut self) -> Result<()> {
+        if let Some(opened) = self.answered.take() {
+            self.opened(&opened);
+        }
         loop {
             let mut head = [0; FRAME_HEAD_BYTES];
             match self.read(&mut head, true)? {
@@ -104,6 +119,12 @@ impl<'a> Lane<'a> {
             }
             let head = FrameHead::decode(head)?;
             match self.receiver.handle_head(head)? {
+                Body::Control if self.channel.has_control() => {
+                    return Err(Error::new(
+                        ErrorKind::Protocol,
+                        "control frame on the clear-text connection",
+                    ));
+                }
                 Body::Control => {
                     let body = self.body(head.body_bytes)?;
                     self.control(&body)?;
@@ -187,14 +208,7 @@ impl<'a> Lane<'a> {
         match self.receiver.handle_control(body)? {
             ReceiverInput::Agreed(_) => Ok(()),
             ReceiverInput::Opened(opened) => {
-                let name = opened.name.as_deref().map(|name| &name[..]);
-                let _standing = self.set.standing();
-                let news = {
-                    let mut inner = self.set.inner();
-                    inner.size_bytes = Some(opened.size_bytes);
-                    name.is_some() && !std::mem::replace(&mut inner.is_named, name.is_some())
-                };
-                self.set.rise(opened.size_bytes, name, None, news);
+                self.opened(&opened);
                 Ok(())
             }
             ReceiverInput::Sealed(root) => {
@@ -216,6 +230,18 @@ impl<'a> Lane<'a> {
                 None => Err(Error::new(ErrorKind::Protocol, "copy message outside a copy")),
             },
         }
+    }
+
+    /// The holder has the object: says so with its name, once.
+    fn opened(&self, opened: &Opened) {
+        let name = opened.name.as_deref().map(|name| &name[..]);
+        let _standing = self.set.standing();
+        let news = {
+            let mut inner = self.set.inner();
+            inner.size_bytes = Some(opened.size_bytes);
+            name.is_some() && !std::mem::replace(&mut inner.is_named, name.is_some())
+        };
+        self.set.rise(opened.size_bytes, name, None, news);
     }
 
     fn oldest(&self) -> Result<RequestId> {
@@ -259,6 +285,7 @@ impl<'a> Lane<'a> {
         let mut filled = 0;
         while filled < out.len() {
             if at_boundary && filled == 0 {
+                self.hear_control()?;
                 self.send_work()?;
                 if self.set.is_closed() {
                     return Ok(Got::Closed);
@@ -272,17 +299,47 @@ impl<'a> Lane<'a> {
                         "connection closed in the middle of a frame",
                     ));
                 }
-                Some(n) => filled += n,
+                Some(n) => {
+                    filled += n;
+                    self.heard = Instant::now();
+                }
                 None => {
+                    self.hear_control()?;
                     self.send_work()?;
                     if self.set.is_closed() {
                         return Ok(Got::Closed);
                     }
+                    self.check_silence()?;
                     self.channel.wait(Some(&self.wake), IDLE).map_err(lost)?;
                 }
             }
         }
         Ok(Got::Bytes)
+    }
+
+    /// One dead connection of several must not be taken for a dead source: it ends by itself, and what it owed goes to
+    /// the others.
+    fn check_silence(&mut self) -> Result<()> {
+        if self.running.is_empty() {
+            self.heard = Instant::now();
+        } else if self.heard.elapsed() >= Duration::from_millis(PROGRESS_TIMEOUT_MS) {
+            return Err(Error::new(ErrorKind::TimedOut, "connection owes data and is silent"));
+        }
+        Ok(())
+    }
+
+    /// Takes in the frames of a separate control stream, if the channel has one.
+    fn hear_control(&mut self) -> Result<()> {
+        if !self.channel.has_control() {
+            return Ok(());
+        }
+        if !self.control.fill(&mut ControlSide(&mut *self.channel)).map_err(lost)? {
+            return Err(Error::new(ErrorKind::Unreachable, "peer closed the connection"));
+        }
+        while let Some(body) = self.control.next(&|head| only_control(head))? {
+            self.control(&body)?;
+        }
+        Ok(())
     }
 
     /// Takes requests, cancellations and the seal from the set and sends them in one write.
@@ -347,6 +404,32 @@ impl<'a> Lane<'a> {
             self.out.clear();
         }
         Ok(())
+    }
+}
+
+/// The separate control stream of a channel, as a channel to read from.
+struct ControlSide<'a>(&'a mut dyn Channel);
+
+impl Channel for ControlSide<'_> {
+    fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        self.0.try_read_control(out)
+    }
+    fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
+        self.0.write_all(data)
+    }
+    fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        self.0.wait(wake, timeout)
+    }
+    fn security(&self) -> Option<Security> {
+        self.0.security()
+    }
+}
+
+fn only_control(head: FrameHead) -> Result<()> {
+    if head.kind == FrameKind::Control && head.request == 0 {
+        Ok(())
+    } else {
+        Err(Error::new(ErrorKind::Protocol, format!("{:?} frame on the control connection", head.kind)))
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dray_core::hash_tree::Subtree;
-use dray_core::message::{Message, ObjectName};
+use dray_core::message::{Message, ObjectName, Opened};
 use dray_core::permit::Permit;
 use dray_core::rights::Secret;
 use dray_core::source::{
@@ -83,6 +83,20 @@ pub struct LaneStart {
     pub node: NodeId,
     /// Round-trip time of the connection, microseconds, if it was measured.
     pub round_trip_us: Option<u64>,
+    /// Whether the object has been asked for on this connection already.
+    pub opening: Opening,
+}
+
+/// How far the opening of an object has come before its lane begins.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Opening {
+    /// The lane asks.
+    #[default]
+    ToAsk,
+    /// It was asked, and the answer comes over the channel.
+    Asked,
+    /// It was asked and answered.
+    Answered(Opened),
 }
 
 /// Hears the messages of the copy protocol that arrive on a lane (ssh control).
@@ -239,11 +253,7 @@ impl LaneSet {
             inner.lanes.is_empty()
         };
         if is_last {
-            let shown = result.as_ref().err().map(|error| {
-                Error::new(error.kind(), format!("{}: {error}", self.description.label))
-                    .with_retryable(error.is_retryable())
-            });
-            self.fall(shown);
+            self.fall(result.as_ref().err().map(Error::duplicate));
         }
         result
     }

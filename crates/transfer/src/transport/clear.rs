@@ -1,4 +1,4 @@
-//! Clear-text data: requests over TLS, answers over a plain TCP connection beside it (design decision 5).
+//! Clear-text data: control both ways over TLS, the bytes over a plain TCP connection beside it (design decision 5).
 //!
 //! Only for proven objects: whoever alters the plain bytes is noticed by the hash tree, and nothing that grants a
 //! right travels in clear.
@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::tls::{configure, tcp_read, tcp_write_all};
-use super::{Channel, Security, TlsChannel, Wake, wait_readable, wait_writable};
+use super::{Channel, Security, TlsChannel, Wake, poll_fds, wait_writable};
+use rustix::event::{PollFd, PollFlags};
 
 /// First bytes of a clear-text data connection; no TLS record begins like this. 16 bytes of token follow.
 pub const CLEAR_PREAMBLE: &[u8; 8] = b"DRAYCLR1";
@@ -24,9 +25,9 @@ pub struct ClearChannel {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
-    /// Writes frames of answers in clear, reads control from TLS.
+    /// Writes the frames of requests' answers in clear; everything else goes over TLS.
     Holder,
-    /// The other way round.
+    /// Reads the frames of answers in clear; everything else goes over TLS.
     Receiver,
 }
 
@@ -62,8 +63,31 @@ impl Channel for ClearChannel {
     fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
         match self.role {
             Role::Holder => self.control.wait(wake, timeout),
-            Role::Receiver => wait_readable(self.data.as_fd(), wake, timeout),
+            Role::Receiver => {
+                let mut fds = vec![
+                    PollFd::new(&self.data, PollFlags::IN),
+                    PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::IN),
+                ];
+                fds.extend(wake.map(|wake| PollFd::from_borrowed_fd(wake.fd(), PollFlags::IN)));
+                poll_fds(&mut fds, timeout)?;
+                if let Some(wake) = wake {
+                    wake.clear();
+                }
+                Ok(())
+            }
         }
+    }
+
+    fn write_control(&mut self, data: &[u8]) -> io::Result<()> {
+        self.control.write_all(data)
+    }
+
+    fn has_control(&self) -> bool {
+        self.role == Role::Receiver
+    }
+
+    fn try_read_control(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        self.control.try_read(out)
     }
 
     fn security(&self) -> Option<Security> {

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use dray_core::NodeId;
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
-use dray_core::message::Message;
+use dray_core::message::{Message, ObjectName};
+use dray_core::rights::{Proof, ProofContext, Secret};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use clear::{CLEAR_PREAMBLE, ClearChannel};
@@ -38,6 +39,19 @@ pub trait Channel: Send {
         let _ = (file, offset, len);
         Ok(false)
     }
+    /// Writes control frames; the same stream as everything else unless [`Channel::has_control`].
+    fn write_control(&mut self, data: &[u8]) -> io::Result<()> {
+        self.write_all(data)
+    }
+    /// True if control frames travel on a stream of their own (clear-text data).
+    fn has_control(&self) -> bool {
+        false
+    }
+    /// Reads from the separate control stream.
+    fn try_read_control(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        let _ = out;
+        Ok(None)
+    }
     /// True if [`Channel::send_file`] works.
     fn can_send_file(&self) -> bool {
         false
@@ -56,6 +70,20 @@ pub struct Security {
     pub peer: NodeId,
     /// See [`dray_core::rights::ProofContext::exporter`].
     pub exporter: [u8; 32],
+}
+
+impl Security {
+    /// Shows the peer, which holds `object`, that `receiver` (this node) knows its secret.
+    pub fn prove(&self, secret: &Secret, receiver: NodeId, object: &ObjectName) -> Proof {
+        let context = ProofContext { exporter: self.exporter, holder: self.peer, receiver };
+        Proof::new(secret, &context, object, 0..u64::MAX)
+    }
+
+    /// What the peer must show to `holder` (this node) if it knows the secret of `object`.
+    pub fn expected_proof(&self, secret: &Secret, holder: NodeId, object: &ObjectName) -> Proof {
+        let context = ProofContext { exporter: self.exporter, holder, receiver: self.peer };
+        Proof::new(secret, &context, object, 0..u64::MAX)
+    }
 }
 
 /// Waits for `fds`; a signal counts as a timeout.
@@ -99,6 +127,8 @@ pub fn push_control(out: &mut Vec<u8>, message: &Message) {
 #[derive(Debug, Default)]
 pub(crate) struct ControlReader {
     bytes: Vec<u8>,
+    /// Bytes of `bytes` that have been handed out.
+    taken: usize,
     ended: bool,
 }
 
@@ -108,6 +138,7 @@ impl ControlReader {
 
     /// Reads what the channel has. `Ok(false)` at the end of the stream.
     pub(crate) fn fill(&mut self, channel: &mut dyn Channel) -> io::Result<bool> {
+        self.bytes.drain(..std::mem::take(&mut self.taken));
         let mut chunk = [0; 4096];
         while !self.ended && self.bytes.len() < Self::CAPACITY {
             match channel.try_read(&mut chunk)? {
@@ -124,14 +155,16 @@ impl ControlReader {
         &mut self,
         check: &dyn Fn(FrameHead) -> dray_core::Result<()>,
     ) -> dray_core::Result<Option<Vec<u8>>> {
-        let Some((head, rest)) = self.bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else { return Ok(None) };
+        let Some((head, rest)) = self.bytes[self.taken..].split_first_chunk::<FRAME_HEAD_BYTES>() else {
+            return Ok(None);
+        };
         let head = FrameHead::decode(*head)?;
         check(head)?;
         if rest.len() < head.body_bytes {
             return Ok(None);
         }
         let body = rest[..head.body_bytes].to_vec();
-        self.bytes.drain(..FRAME_HEAD_BYTES + head.body_bytes);
+        self.taken += FRAME_HEAD_BYTES + head.body_bytes;
         Ok(Some(body))
     }
 }

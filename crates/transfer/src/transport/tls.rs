@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::net::TcpStream;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -220,6 +220,11 @@ impl TlsChannel {
         Ok(TlsChannel { connection, socket, ahead, security: Security { peer, exporter } })
     }
 
+    /// The socket, to wait for.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     /// The address this side has in the connection.
     pub fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
         self.socket.local_addr()
@@ -322,6 +327,8 @@ pub(super) fn configure(socket: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(socket, Duration::from_secs(10))?;
     sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
     sockopt::set_tcp_keepcnt(socket, 3)?;
+    // Keepalive says nothing while sent data is not acknowledged; this does.
+    sockopt::set_tcp_user_timeout(socket, 30_000)?;
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use dray_engine::session::{Holder, Receiver};
 use dray_testkit::source_conformance::{Properties, SourceBed, SourceUnderTest, TestObject, Trouble};
 use dray_transfer::direct::{DialConfig, Target, dial};
 use dray_transfer::holder::{Held, serve};
-use dray_transfer::lanes::{LaneSet, LaneStart};
+use dray_transfer::lanes::{LaneSet, LaneStart, Opening};
 use dray_transfer::transport::PipeChannel;
 
 use super::{Cut, ProvenHeld, SECRET, TestHolder, TestProvider, VouchedHeld, free_port, hello, tls};
@@ -154,6 +154,7 @@ impl SourceBed for PipeBed {
                 secret: None,
                 node: tls(RECEIVER).node(),
                 round_trip_us: None,
+                opening: Opening::ToAsk,
             };
             let ended = lane.run(Box::new(channel), start, None);
             lane.give_up(ended.err());

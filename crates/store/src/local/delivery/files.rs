@@ -13,13 +13,16 @@ use std::sync::OnceLock;
 use dray_core::limits::NAME_BYTES_MAX;
 use dray_core::message::ObjectName;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::local::extents::io_at;
 
 /// Hex digits of the object's hash in a temporary name.
 const ID_DIGITS: usize = 16;
+
+/// Mode of a temporary file.
+pub(super) const OWN_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// A destination: a name in a directory that was opened once.
 #[derive(Debug)]
@@ -36,6 +39,29 @@ pub(super) struct Entry {
     pub(super) mode: u32,
     pub(super) dev: u64,
     pub(super) ino: u64,
+    names: u64,
+    uid: u32,
+}
+
+impl Entry {
+    #[allow(clippy::useless_conversion, reason = "the widths differ between systems")]
+    fn from_stat(stat: &Stat) -> Entry {
+        Entry {
+            kind: FileType::from_raw_mode(stat.st_mode),
+            mode: stat.st_mode & 0o777,
+            dev: stat.st_dev,
+            ino: stat.st_ino,
+            names: stat.st_nlink.into(),
+            uid: stat.st_uid,
+        }
+    }
+
+    /// Whether it is a regular file of the effective user with one name.
+    pub(super) fn is_plainly_own(&self) -> bool {
+        self.kind == FileType::RegularFile
+            && self.names == 1
+            && self.uid == rustix::process::geteuid().as_raw()
+    }
 }
 
 impl Destination {
@@ -74,12 +100,7 @@ impl Destination {
 
     pub(super) fn look(&self, name: &OsStr) -> Result<Option<Entry>> {
         match rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(Entry {
-                kind: FileType::from_raw_mode(stat.st_mode),
-                mode: stat.st_mode & 0o777,
-                dev: stat.st_dev,
-                ino: stat.st_ino,
-            })),
+            Ok(stat) => Ok(Some(Entry::from_stat(&stat))),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(self.failed("look at", error)),
         }
@@ -95,41 +116,66 @@ impl Destination {
     /// Opens or makes the file `name`, for us alone. `None` if it was unlinked meanwhile. `Refused` if it is not
     /// plainly a file of ours: somebody may have planted it.
     pub(super) fn open_own(&self, name: &OsStr) -> Result<Option<File>> {
-        let flags = OFlags::RDWR
-            | OFlags::CREATE
-            | OFlags::NOFOLLOW
-            | OFlags::CLOEXEC
-            | OFlags::NONBLOCK
-            | OFlags::NOCTTY;
-        let own = Mode::RUSR | Mode::WUSR;
-        let planted = |how: &str| {
-            Error::new(ErrorKind::Refused, format!("temporary file {name:?} beside {:?} {how}", self.path))
-                .advise("remove it if nobody needs it, or choose another destination")
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let opened = match self.open_unfollowed(name, flags) {
+            // A finish that was killed just before the rename may have left it without our right to write.
+            Err(Errno::ACCESS) => {
+                if let Ok(file) = self.open_unfollowed(name, OFlags::RDONLY)
+                    && !self.take_back(name, &file)?
+                {
+                    return Ok(None);
+                }
+                self.open_unfollowed(name, flags)
+            }
+            opened => opened,
         };
-        let file = match rustix::fs::openat(&self.directory, name, flags, own) {
-            Ok(file) => File::from(file),
-            Err(Errno::LOOP) => return Err(planted("is a symbolic link")),
-            Err(Errno::ISDIR | Errno::NXIO) => return Err(planted("is not a regular file")),
+        let file = match opened {
+            Ok(file) => file,
+            Err(Errno::LOOP) => return Err(self.planted(name, "is a symbolic link")),
+            Err(Errno::ISDIR | Errno::NXIO) => return Err(self.planted(name, "is not a regular file")),
             Err(error) => return Err(self.failed("make a temporary file beside", error)),
         };
+        Ok(self.take_back(name, &file)?.then_some(file))
+    }
+
+    /// Opens the file `name` if it is plainly ours, and changes nothing about it.
+    pub(super) fn open_if_own(&self, name: &OsStr) -> Option<File> {
+        let file = self.open_unfollowed(name, OFlags::RDWR).ok()?;
+        let entry = Entry::from_stat(&rustix::fs::fstat(&file).ok()?);
+        entry.is_plainly_own().then_some(file)
+    }
+
+    fn open_unfollowed(&self, name: &OsStr, flags: OFlags) -> rustix::io::Result<File> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        rustix::fs::openat(&self.directory, name, flags, OWN_MODE).map(File::from)
+    }
+
+    /// Makes sure that `file`, open by `name`, is plainly ours, and that we alone may read and write it. False if it
+    /// was unlinked meanwhile.
+    fn take_back(&self, name: &OsStr, file: &File) -> Result<bool> {
         let found = file.metadata().map_err(|error| self.failed("look at", error))?;
         if !found.is_file() {
-            return Err(planted("is not a regular file"));
+            return Err(self.planted(name, "is not a regular file"));
         }
         if found.nlink() > 1 {
-            return Err(planted("has another name"));
+            return Err(self.planted(name, "has another name"));
         }
         if found.uid() != rustix::process::geteuid().as_raw() {
-            return Err(planted("belongs to somebody else"));
+            return Err(self.planted(name, "belongs to somebody else"));
         }
         if found.nlink() == 0 {
-            return Ok(None);
+            return Ok(false);
         }
-        if found.mode() & 0o7777 != 0o600 {
-            rustix::fs::fchmod(&file, own)
+        if Mode::from_raw_mode(found.mode() & 0o7777) != OWN_MODE {
+            rustix::fs::fchmod(file, OWN_MODE)
                 .map_err(|error| self.failed("make a temporary file beside", error))?;
         }
-        Ok(Some(file))
+        Ok(true)
+    }
+
+    fn planted(&self, name: &OsStr, how: &str) -> Error {
+        Error::new(ErrorKind::Refused, format!("temporary file {name:?} beside {:?} {how}", self.path))
+            .advise("remove it if nobody needs it, or choose another destination")
     }
 
     pub(super) fn unlink(&self, name: &OsStr) -> Result<()> {
@@ -156,20 +202,38 @@ impl Destination {
 
 /// Names of the data and the state file of `object` beside the file `name`.
 pub(super) fn temporary_names(name: &OsStr, object: &ObjectName) -> (OsString, OsString) {
-    // ".", ".dray-", the id and ".state" must fit beside the name.
-    let room = NAME_BYTES_MAX - 1 - 6 - ID_DIGITS - 6;
     let mut hasher = blake3::Hasher::new();
     hasher.update(&object.to_encoded());
-    let mut kept = name.as_bytes();
-    if kept.len() > room {
+    let kept = kept_part(name.as_bytes());
+    if kept.len() < name.len() {
         // Two long names may share their beginning; what is cut off must still tell them apart.
-        hasher.update(kept);
-        kept = shortened(kept, room);
+        hasher.update(name.as_bytes());
     }
     let id = &hasher.finalize().to_hex()[..ID_DIGITS];
     let data = [b".", kept, b".dray-", id.as_bytes()].concat();
     let state = [&data, &b".state"[..]].concat();
     (OsString::from_vec(data), OsString::from_vec(state))
+}
+
+/// Whether `entry` looks like a state file for the file `name`, of whatever object: `.NAME.dray-<16 hex digits>.state`,
+/// where a long name is cut. Long names that begin alike look alike; only the object tells them apart.
+pub(super) fn is_temporary_of(name: &OsStr, entry: &OsStr) -> bool {
+    let id = entry
+        .as_bytes()
+        .strip_prefix(b".")
+        .and_then(|rest| rest.strip_prefix(kept_part(name.as_bytes())))
+        .and_then(|rest| rest.strip_prefix(b".dray-"))
+        .and_then(|rest| rest.strip_suffix(b".state"));
+    id.is_some_and(|id| {
+        id.len() == ID_DIGITS && id.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+    })
+}
+
+/// What of a destination's name is in its temporary names.
+fn kept_part(name: &[u8]) -> &[u8] {
+    // ".", ".dray-", the id and ".state" must fit beside the name.
+    let room = NAME_BYTES_MAX - 1 - 6 - ID_DIGITS - 6;
+    if name.len() > room { shortened(name, room) } else { name }
 }
 
 /// The first `room` bytes at most, not cut inside a UTF-8 character: some file systems take only valid names.
@@ -212,6 +276,19 @@ mod tests {
         }
         let raw = OsString::from_vec(vec![0xbf; 255]);
         assert_eq!(temporary_names(&raw, &object).1.len(), NAME_BYTES_MAX);
+        for name in [long('1'), raw, OsString::from("a"), OsString::from(".dray-")] {
+            assert!(is_temporary_of(&name, &temporary_names(&name, &object).1));
+        }
+        for not in [
+            ".a.dray-0123456789abcde.state",
+            ".a.dray-0123456789abcdeF.state",
+            ".a.dray-0123456789abcdef",
+            "a.dray-0123456789abcdef.state",
+            ".ab.dray-0123456789abcdef.state",
+            ".a.dray-0123456789abcdef.state~",
+        ] {
+            assert!(!is_temporary_of(OsStr::new("a"), OsStr::new(not)), "{not}");
+        }
         assert_ne!(
             temporary_names(OsStr::new("a"), &object),
             temporary_names(OsStr::new("a"), &ObjectName::Oid(Oid::of(b"y")))

@@ -5,7 +5,10 @@
 //! It does not survive the machine: for that, a checkpoint makes data and pairs durable first and then copies the
 //! marks to a second map, the only one believed after a reboot. `docs/format/delivery.md` has the byte tables.
 
+mod checkpoint;
 mod files;
+mod finish;
+mod leftovers;
 mod space;
 mod state;
 #[cfg(test)]
@@ -15,10 +18,9 @@ use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Geometry, PAIR_BYTES, PairStore};
@@ -27,21 +29,22 @@ use dray_core::message::ObjectName;
 use dray_core::range::RangeSet;
 use dray_core::store::PartialObject;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{Mode, RenameFlags, Timespec, Timestamps, UTIME_OMIT};
-use rustix::io::Errno;
 
 use super::boot;
 use super::extents::read_full_at;
+use checkpoint::{Marks, lock};
 pub use files::new_file_mode;
 use files::{Destination, temporary_names};
+pub use finish::FinishOptions;
 use space::Space;
 use state::{HEADER_BYTES, Header, Layout, UnitMap};
 
 /// Times the state file is opened again after another process removed it in between.
 const TRIES_MAX: usize = 16;
 
-/// Units (64 MiB) that may be lost to a crash of the machine without a checkpoint (design decision 10).
-const UNCHECKED_UNITS_MAX: u64 = 64;
+/// Times, and for how long each, a state file that another process holds is waited for.
+const HELD_TRIES: usize = 4;
+const HELD_WAIT: Duration = Duration::from_millis(5);
 
 /// How a delivery goes about it.
 #[derive(Clone, Debug)]
@@ -54,22 +57,6 @@ impl Default for DeliveryOptions {
     fn default() -> DeliveryOptions {
         DeliveryOptions { checkpoint_interval: Duration::from_secs(2) }
     }
-}
-
-/// How a delivery ends.
-#[derive(Clone, Debug, Default)]
-pub struct FinishOptions {
-    /// Permission bits. `None` keeps those of the file that is replaced, or follows the umask for a new one.
-    pub mode: Option<u32>,
-    /// Modification time, seconds since 1970 and nanoseconds.
-    pub mtime: Option<(i64, u32)>,
-    /// Whether the file and its name are durable before `finish` returns.
-    pub fsync: bool,
-    /// Another name in the same directory than the one the delivery was opened with: a sender suggests its name only
-    /// while bytes already arrive. One plain component.
-    pub rename_to: Option<OsString>,
-    /// `Refused` if there is a file of that name already.
-    pub keep_existing: bool,
 }
 
 /// An object on its way into a file. Dropped unfinished it keeps what was marked for the next time, and keeps
@@ -110,7 +97,7 @@ impl Delivery {
         };
         let Prepared { data, geometry, layout, marked, durable, was_used } = prepared;
         let space = Space::new(geometry, layout, was_used, marked.clone());
-        let marks = Marks { marked, durable, ..Marks::default() };
+        let marks = Marks::new(marked, durable);
         let shared = Shared {
             destination,
             data,
@@ -128,77 +115,14 @@ impl Delivery {
     }
 
     /// Makes everything marked so far survive a crash of the machine. Happens by itself every
-    /// [`DeliveryOptions::checkpoint_interval`]; worth calling before a wait of unknown length.
+    /// [`DeliveryOptions::checkpoint_interval`]; worth calling before a wait of unknown length. If it fails, the units
+    /// marked since the last one are forgotten, and every later mark and the finish fail with the same error.
     pub fn checkpoint(&self) -> Result<()> {
         self.shared.checkpoint()
     }
 
-    /// Gives the file its mode, times and name, and removes the state. The caller has proven every byte. If it
-    /// fails, data and state stay for another attempt.
-    pub fn finish(&self, options: FinishOptions) -> Result<()> {
-        let Shared { destination, data, marks, .. } = &*self.shared;
-        let name = options.rename_to.as_ref().unwrap_or(&destination.name);
-        if name.as_bytes().contains(&b'/') || name == "." || name == ".." {
-            return Err(Error::new(ErrorKind::Usage, format!("{name:?} is no file name")));
-        }
-        // From here on no checkpoint writes to the state; one that waits for the disk is not waited for.
-        self.shared.stop();
-        let failed = |error: io::Error| destination.failed("finish", error);
-        let mode = match (options.mode, destination.existing_mode(name)?) {
-            (Some(mode), _) | (None, Some(mode)) => mode,
-            (None, None) => new_file_mode(),
-        };
-        rustix::fs::fchmod(data, Mode::from_raw_mode(mode & 0o7777)).map_err(|error| failed(error.into()))?;
-        if let Some((seconds, nanoseconds)) = options.mtime {
-            let times = Timestamps {
-                last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-                last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds.min(999_999_999).into() },
-            };
-            rustix::fs::futimens(data, &times).map_err(|error| failed(error.into()))?;
-        }
-        if options.fsync {
-            data.sync_all().map_err(failed)?;
-        }
-        if !destination.is_still(&self.data_name, data)? {
-            let what = format!("the temporary file beside {:?} was replaced by another", destination.path);
-            return Err(Error::new(ErrorKind::Refused, what).advise("find out who writes in that directory"));
-        }
-        let directory = &destination.directory;
-        if options.keep_existing {
-            match rustix::fs::renameat_with(
-                directory,
-                &self.data_name,
-                directory,
-                name,
-                RenameFlags::NOREPLACE,
-            ) {
-                Ok(()) => {}
-                Err(Errno::EXIST) => {
-                    let what = format!("{name:?} exists and is not replaced");
-                    return Err(Error::new(ErrorKind::Refused, what)
-                        .advise("name the output with -o, or move the file away; what arrived is kept for the next run"));
-                }
-                // A file system that cannot do both in one step.
-                Err(Errno::INVAL | Errno::NOSYS) if destination.look(name)?.is_none() => {
-                    rustix::fs::renameat(directory, &self.data_name, directory, name)
-                        .map_err(|error| failed(error.into()))?;
-                }
-                Err(error) => return Err(failed(error.into())),
-            }
-        } else {
-            rustix::fs::renameat(directory, &self.data_name, directory, name)
-                .map_err(|error| failed(error.into()))?;
-        }
-        lock(marks).is_over = true;
-        destination.unlink(&self.state_name)?;
-        if options.fsync {
-            rustix::fs::fsync(directory).map_err(|error| failed(error.into()))?;
-        }
-        Ok(())
-    }
-
     /// Gives up and removes both files.
-    pub fn discard(self) -> Result<()> {
+    pub fn discard(&self) -> Result<()> {
         self.shared.stop();
         self.remove()
     }
@@ -222,19 +146,30 @@ impl Drop for Delivery {
             let _ = self.remove();
         }
         // A checkpoint that still waits for the disk holds the file open, but must not hold the lock.
+        let mut marks = lock(&self.shared.marks);
+        marks.is_released = true;
         let _ = self.shared.state.unlock();
     }
 }
 
 /// Opens the state file and takes its lock, for the whole life of the delivery.
 fn lock_state(destination: &Destination, name: &OsString) -> Result<File> {
+    let mut held = 0;
     for _ in 0..TRIES_MAX {
         let Some(state) = destination.open_own(name)? else { continue };
         match state.try_lock() {
             Ok(()) => {}
+            // Somebody who tidies up looks at it for a moment.
+            Err(TryLockError::WouldBlock) if held < HELD_TRIES => {
+                held += 1;
+                std::thread::sleep(HELD_WAIT);
+                continue;
+            }
             Err(TryLockError::WouldBlock) => {
                 let what = format!("another dray is receiving this object into {:?}", destination.path);
-                return Err(Error::new(ErrorKind::Refused, what).advise("let it finish, or stop it first"));
+                return Err(Error::new(ErrorKind::Refused, what)
+                    .with_retryable(true)
+                    .advise("let it finish, or stop it first"));
             }
             Err(TryLockError::Error(error)) => return Err(destination.failed("lock", error)),
         }
@@ -311,18 +246,28 @@ fn prepare(
             }
         }
         None => {
-            data.set_len(0).map_err(failed)?;
-            data.set_len(size_bytes).map_err(failed)?;
-            state.set_len(0).map_err(failed)?;
-            state.set_len(layout.file_bytes).map_err(failed)?;
             (marked, durable) = (UnitMap::new(layout), UnitMap::new(layout));
-            // Written out, zeros as they are: a mark must not fail for want of room when its data is written.
-            state.write_all_at(&marked.0, layout.marked_at).map_err(failed)?;
-            state.write_all_at(&durable.0, layout.durable_at).map_err(failed)?;
-            state.write_all_at(&header.to_bytes(), 0).map_err(failed)?;
+            begin_afresh(&data, state, layout, &header).map_err(|error| {
+                // Empty, they are removed.
+                let _ = (data.set_len(0), state.set_len(0));
+                failed(error)
+            })?;
         }
     }
     Ok(Prepared { data, geometry, layout, marked, durable, was_used })
+}
+
+/// Empties both files and gives them their full length, and the state file its header.
+fn begin_afresh(data: &File, state: &File, layout: Layout, header: &Header) -> io::Result<()> {
+    data.set_len(0)?;
+    data.set_len(header.size_bytes)?;
+    state.set_len(0)?;
+    state.set_len(layout.file_bytes)?;
+    // Written out, zeros as they are: a mark must not fail for want of room when its data is written.
+    let empty = UnitMap::new(layout);
+    state.write_all_at(&empty.0, layout.marked_at)?;
+    state.write_all_at(&empty.0, layout.durable_at)?;
+    state.write_all_at(&header.to_bytes(), 0)
 }
 
 /// What the delivery and its checkpoint thread share.
@@ -342,100 +287,7 @@ struct Shared {
     opened: Instant,
 }
 
-#[derive(Debug)]
-struct Marks {
-    marked: UnitMap,
-    durable: UnitMap,
-    /// Marks that the running checkpoint will call durable.
-    pending: Option<UnitMap>,
-    /// Marked since the last checkpoint began.
-    is_dirty: bool,
-    has_thread: bool,
-    is_stopped: bool,
-    /// Renamed into place or removed: there is no state to keep.
-    is_over: bool,
-    /// Why a checkpoint failed; the next mark reports it.
-    failure: Option<Error>,
-}
-
-impl Default for Marks {
-    fn default() -> Marks {
-        Marks {
-            marked: UnitMap(Vec::new()),
-            durable: UnitMap(Vec::new()),
-            pending: None,
-            is_dirty: false,
-            has_thread: false,
-            is_stopped: false,
-            is_over: false,
-            failure: None,
-        }
-    }
-}
-
-fn lock(marks: &Mutex<Marks>) -> MutexGuard<'_, Marks> {
-    marks.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
-    fn stop(&self) {
-        lock(&self.marks).is_stopped = true;
-        self.wake.notify_all();
-    }
-
-    /// Data and pairs first, then the map that says so.
-    fn checkpoint(&self) -> Result<()> {
-        let _one_at_a_time = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = |error: io::Error| self.destination.failed("write", error);
-        {
-            let mut marks = lock(&self.marks);
-            if !marks.is_dirty || marks.is_stopped {
-                return Ok(());
-            }
-            marks.is_dirty = false;
-            marks.pending = Some(marks.marked.clone());
-        }
-        self.data.sync_data().map_err(failed)?;
-        self.state.sync_data().map_err(failed)?;
-        // The names too: a file that cannot be found again is no use.
-        rustix::fs::fsync(&self.destination.directory).map_err(|error| failed(error.into()))?;
-        {
-            let mut marks = lock(&self.marks);
-            if marks.is_stopped {
-                return Ok(());
-            }
-            if let Some(pending) = marks.pending.take() {
-                self.state.write_all_at(&pending.0, self.layout.durable_at).map_err(failed)?;
-                marks.durable = pending;
-            }
-        }
-        self.state.sync_data().map_err(failed)
-    }
-
-    /// A small object that arrives at once needs no thread of its own.
-    fn is_worth_checkpoints(&self) -> bool {
-        self.geometry.units() > UNCHECKED_UNITS_MAX || self.opened.elapsed() >= self.interval
-    }
-
-    /// Body of the checkpoint thread.
-    fn keep_checkpointing(&self) {
-        loop {
-            let marks = lock(&self.marks);
-            let (marks, _) = self
-                .wake
-                .wait_timeout_while(marks, self.interval, |marks| !marks.is_stopped)
-                .unwrap_or_else(PoisonError::into_inner);
-            if marks.is_stopped {
-                return;
-            }
-            drop(marks);
-            if let Err(error) = self.checkpoint() {
-                lock(&self.marks).failure = Some(error);
-                return;
-            }
-        }
-    }
-
     fn check(&self, offset: u64, len_bytes: u64) -> Result<Range<u64>> {
         let end = offset.checked_add(len_bytes).filter(|end| *end <= self.geometry.size_bytes());
         end.map(|end| offset..end).ok_or_else(|| {
@@ -534,9 +386,7 @@ impl PartialObject for Delivery {
         let shared = &self.shared;
         shared.check_unit(unit)?;
         let mut marks = lock(&shared.marks);
-        if let Some(error) = marks.failure.take() {
-            return Err(error);
-        }
+        marks.check_failure()?;
         let (at, byte) = marks.marked.put(unit, true);
         if let Err(error) = shared.state.write_all_at(&[byte], shared.layout.marked_at + at) {
             marks.marked.put(unit, false);
@@ -553,19 +403,35 @@ impl PartialObject for Delivery {
     }
 
     fn unmark_unit(&self, unit: u64) -> Result<()> {
+        self.shared.check_unit(unit)?;
+        let mut units = RangeSet::new();
+        units.insert(unit..unit + 1);
+        self.unmark_units(&units)
+    }
+
+    fn unmark_units(&self, units: &RangeSet) -> Result<()> {
         let shared = &self.shared;
-        shared.check_unit(unit)?;
-        let failed = |error: io::Error| shared.destination.failed("write the state of", error);
-        let mut marks = lock(&shared.marks);
-        let (at, byte) = marks.marked.put(unit, false);
-        if let Some(pending) = &mut marks.pending {
-            pending.put(unit, false);
+        if let Some(last) = units.iter().next_back() {
+            shared.check_unit(last.end - 1)?;
         }
-        shared.state.write_all_at(&[byte], shared.layout.marked_at + at).map_err(failed)?;
-        if marks.durable.contains(unit) {
-            // Before other bytes are written to the unit, no crash may bring this mark back.
-            let (at, byte) = marks.durable.put(unit, false);
-            shared.state.write_all_at(&[byte], shared.layout.durable_at + at).map_err(failed)?;
+        let failed = |error: io::Error| shared.destination.failed("write the state of", error);
+        let Layout { marked_at, durable_at, .. } = shared.layout;
+        let mut marks = lock(&shared.marks);
+        let mut was_durable = false;
+        for range in units.iter() {
+            if let Some(pending) = &mut marks.pending {
+                pending.remove(range.clone());
+            }
+            let (at, bytes) = marks.marked.remove(range.clone());
+            shared.state.write_all_at(bytes, marked_at + at).map_err(failed)?;
+            if range.clone().any(|unit| marks.durable.contains(unit)) {
+                was_durable = true;
+                let (at, bytes) = marks.durable.remove(range);
+                shared.state.write_all_at(bytes, durable_at + at).map_err(failed)?;
+            }
+        }
+        if was_durable {
+            // Before other bytes are written to the units, no crash may bring these marks back.
             shared.state.sync_data().map_err(failed)?;
         }
         Ok(())

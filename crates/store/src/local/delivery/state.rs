@@ -1,5 +1,7 @@
 //! Layout of the state file of a delivery (`docs/format/delivery.md`): header, two maps of units, outboard.
 
+use std::ops::Range;
+
 use dray_core::Oid;
 use dray_core::hash_tree::Geometry;
 use dray_core::limits::UNIT_BYTES;
@@ -81,6 +83,23 @@ impl Header {
         let same = Header { boot, ..self.clone() };
         (same.to_bytes() == *bytes).then_some(boot)
     }
+
+    /// The object of a header of any delivery; `None` if `bytes` are not exactly such a header.
+    pub(super) fn object_in(bytes: &[u8; HEADER_BYTES]) -> Option<ObjectName> {
+        let number = |at: usize| bytes[at..].first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight));
+        let object = match bytes[16..16 + Oid::ENCODED_BYTES].split_first()? {
+            (0, id) => ObjectName::Provisional(*id.first_chunk()?),
+            _ => ObjectName::Oid(Oid::from_encoded(&bytes[16..16 + Oid::ENCODED_BYTES]).ok()?),
+        };
+        let header = Header {
+            object,
+            size_bytes: number(56),
+            boot: *bytes[64..].first_chunk()?,
+            data_dev: number(80),
+            data_ino: number(88),
+        };
+        (header.to_bytes() == *bytes).then_some(object)
+    }
 }
 
 /// A map of units; unit `u` is bit `u % 8` of byte `u / 8`.
@@ -101,6 +120,14 @@ impl UnitMap {
         let slot = &mut self.0[byte(unit)];
         *slot = if present { *slot | bit(unit) } else { *slot & !bit(unit) };
         (unit / 8, *slot)
+    }
+
+    /// Clears `range`, which is not empty; returns the bytes that hold it and the position of the first.
+    pub(super) fn remove(&mut self, range: Range<u64>) -> (u64, &[u8]) {
+        for unit in range.clone() {
+            self.put(unit, false);
+        }
+        (range.start / 8, &self.0[byte(range.start)..=byte(range.end - 1)])
     }
 
     /// Keeps only what `other` has too.
@@ -168,6 +195,9 @@ mod tests {
         let hex: String = example().to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, include_str!("../../../fixtures/delivery-header.hex").trim());
         assert_eq!(example().boot_if_same(&example().to_bytes()), Some([7; 16]));
+        for object in [example().object, ObjectName::Provisional([9; 32])] {
+            assert_eq!(Header::object_in(&Header { object, ..example() }.to_bytes()), Some(object));
+        }
     }
 
     /// Design 10: a state file counts only for this object and this data file; any other byte makes it void.
@@ -177,6 +207,7 @@ mod tests {
             let mut bytes = example().to_bytes();
             bytes[index] ^= 0x10;
             assert_eq!(example().boot_if_same(&bytes), None, "byte {index}");
+            assert_eq!(Header::object_in(&bytes), None, "byte {index}");
         }
         let other = Header { data_ino: 3, ..example() };
         assert_eq!(other.boot_if_same(&example().to_bytes()), None);

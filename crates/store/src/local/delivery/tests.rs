@@ -107,6 +107,24 @@ fn unmarking_reaches_the_durable_map() {
     assert_eq!(marked(&fixture.open().unwrap()), [5]);
 }
 
+/// Design 10: the same for many units at once, of which some were durable and some were not.
+#[test]
+fn unmarking_many_reaches_the_durable_map() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[0, 1, 2, 7, 8]);
+    delivery.checkpoint().unwrap();
+    write_and_mark(&delivery, &[4, 9]);
+    let mut units = RangeSet::new();
+    units.insert(1..5);
+    units.insert(8..10);
+    delivery.unmark_units(&units).unwrap();
+    drop(delivery);
+    assert_eq!(marked(&fixture.open().unwrap()), [0, 7]);
+    fixture.reboot();
+    assert_eq!(marked(&fixture.open().unwrap()), [0, 7]);
+}
+
 /// Design 10: the checkpoint thread does by itself what `checkpoint` does.
 #[test]
 fn checkpoints_happen_by_themselves() {
@@ -124,6 +142,60 @@ fn checkpoints_happen_by_themselves() {
     drop(delivery);
     fixture.reboot();
     assert_eq!(marked(&fixture.open().unwrap()), [6, 8]);
+}
+
+/// Design 10: the system reports a failed write-back once. After it no mark is taken, no finish succeeds, and a later
+/// run believes only what was durable before. A pipe in place of the data file is what cannot be synced here.
+#[test]
+fn a_failed_checkpoint_is_not_forgotten() {
+    for fsync in [false, true] {
+        let fixture = Fixture::new();
+        let mut delivery = fixture.open().unwrap();
+        write_and_mark(&delivery, &[0, 2]);
+        delivery.checkpoint().unwrap();
+        write_and_mark(&delivery, &[1, 9]);
+        let (reader, _writer) = io::pipe().unwrap();
+        let data = std::mem::replace(
+            &mut Arc::get_mut(&mut delivery.shared).unwrap().data,
+            File::from(std::os::fd::OwnedFd::from(reader)),
+        );
+        delivery.checkpoint().unwrap_err();
+        Arc::get_mut(&mut delivery.shared).unwrap().data = data;
+        delivery.checkpoint().unwrap_err();
+        delivery.mark_unit(3).unwrap_err();
+        for _ in 0..2 {
+            let error = delivery.finish(FinishOptions { fsync, ..FinishOptions::default() }).unwrap_err();
+            assert!(error.to_string().contains("cannot write"), "{error}");
+        }
+        assert!(!fixture.destination().exists());
+        assert_eq!(marked(&delivery), [0, 2]);
+        drop(delivery);
+        assert_eq!(marked(&fixture.open().unwrap()), [0, 2]);
+    }
+}
+
+/// Design 10: the same where it is the finish that finds it, and where the checkpoint ends after the delivery does.
+#[test]
+fn a_failed_finish_is_not_forgotten() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[0, 2]);
+    delivery.checkpoint().unwrap();
+    write_and_mark(&delivery, &[1]);
+    let failure = Error::new(ErrorKind::Internal, "the disk is gone");
+    delivery.shared.fall_back(&failure);
+    let error = delivery.finish(FinishOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("the disk is gone"), "{error}");
+    let shared = Arc::clone(&delivery.shared);
+    drop(delivery);
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[5]);
+    shared.fall_back(&failure);
+    drop(delivery);
+    // Another process had gone on: its state is left alone. With nobody there it is void.
+    assert_eq!(marked(&fixture.open().unwrap()), [0, 2, 5]);
+    shared.fall_back(&failure);
+    assert_eq!(marked(&fixture.open().unwrap()), [0; 0]);
 }
 
 /// Issue: a data file that was cut, or replaced, is believed only as far as it reaches.
@@ -359,4 +431,135 @@ fn reserved_room_is_given_back_where_holes_arrive() {
     let allocated = std::fs::metadata(fixture.destination()).unwrap().blocks() * 512;
     let data = (0..units).filter(|unit| is_data(*unit)).count() as u64 * UNIT_BYTES;
     assert!(allocated.abs_diff(data) < UNIT_BYTES / 4, "{allocated} bytes for {data}");
+}
+
+/// Takes this thread's right to ignore permissions, which root has: tests run as root too.
+#[cfg(target_os = "linux")]
+fn without_override(test: impl FnOnce() + Send) {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+            set_capabilities(None, sets).unwrap();
+            test();
+        });
+        thread.join().unwrap();
+    });
+}
+
+/// Design 10: a finish that fails, at whatever step, leaves files that the next run can open, also when the object is
+/// read-only; and so does one that is killed just before the rename.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_read_only_object_can_be_finished_again() {
+    let fixture = Fixture::new();
+    let read_only = || FinishOptions { mode: Some(0o444), ..FinishOptions::default() };
+    let permit = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let (data, _) = fixture.temporary();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[0, 1]);
+    without_override(|| {
+        permit(fixture.dir.path(), 0o500);
+        let error = delivery.finish(read_only()).unwrap_err();
+        permit(fixture.dir.path(), 0o700);
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        drop(delivery);
+        assert_eq!(std::fs::metadata(&data).unwrap().permissions().mode() & 0o7777, 0o600);
+        permit(&data, 0o444);
+        let delivery = fixture.open().unwrap();
+        assert_eq!(marked(&delivery), [0, 1]);
+        let away = fixture.dir.path().join("away");
+        std::fs::rename(&data, &away).unwrap();
+        delivery.finish(read_only()).unwrap_err();
+        assert_eq!(std::fs::metadata(&away).unwrap().permissions().mode() & 0o7777, 0o600);
+        std::fs::rename(&away, &data).unwrap();
+        delivery.finish(FinishOptions { fsync: true, ..read_only() }).unwrap();
+    });
+    let mode = std::fs::metadata(fixture.destination()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o444);
+    assert_eq!(fixture.names(), ["out"]);
+}
+
+/// A file that is not to be replaced stops the finish, and what arrived stays for another name.
+#[test]
+fn an_existing_file_is_kept() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open_sized(3).unwrap();
+    delivery.write_data(0, b"new").unwrap();
+    let taken = fixture.dir.path().join("taken");
+    std::fs::write(&taken, b"old").unwrap();
+    std::fs::set_permissions(&taken, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let options = |name: &str| FinishOptions {
+        rename_to: Some(name.into()),
+        keep_existing: true,
+        ..FinishOptions::default()
+    };
+    let error = delivery.finish(options("taken")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert_eq!(std::fs::read(&taken).unwrap(), b"old");
+    delivery.finish(options("free")).unwrap();
+    let free = std::fs::metadata(fixture.dir.path().join("free")).unwrap();
+    assert_eq!(free.permissions().mode() & 0o7777, new_file_mode());
+    assert_eq!(fixture.names(), ["free", "taken"]);
+}
+
+/// Design 11: a finished delivery takes with it what interrupted ones of other objects left for the same name, and
+/// nothing else: not what is being received, what belongs to another name, or what only looks alike.
+#[test]
+fn finishing_removes_leftovers_of_the_same_name_only() {
+    let fixture = Fixture::new();
+    let path = |name: &str| fixture.dir.path().join(name);
+    let long = |last: char| format!("{}{last}", "n".repeat(254));
+    let open = |name: &str, seed: u8, size| {
+        let object = match seed % 2 {
+            0 => ObjectName::Oid(Oid::of(&[seed])),
+            _ => ObjectName::Provisional([seed; 32]),
+        };
+        Delivery::open(&path(name), object, size, DeliveryOptions::default()).unwrap()
+    };
+    let leave = |name: &str, seed| write_and_mark(&open(name, seed, SIZE), &[1]);
+    for (name, other) in [("out".to_owned(), "out2".to_owned()), (long('a'), long('b'))] {
+        leave(&other, 0);
+        // Looks like a state file but is none, with something beside it.
+        std::fs::write(path(".out.dray-0123456789abcdef"), b"precious").unwrap();
+        std::fs::write(path(".out.dray-0123456789abcdef.state"), [7; 5000]).unwrap();
+        // A state file under another id than its object has.
+        leave(&name, 3);
+        let (_, state) = temporary_names(name.as_ref(), &ObjectName::Provisional([3; 32]));
+        let mut renamed = state.as_bytes().to_vec();
+        let digit = renamed.len() - ".state".len() - 1;
+        renamed[digit] = if renamed[digit] == b'0' { b'1' } else { b'0' };
+        let renamed = fixture.dir.path().join(std::ffi::OsStr::from_bytes(&renamed));
+        std::fs::copy(fixture.dir.path().join(&state), &renamed).unwrap();
+        // Another name of a leftover.
+        leave(&name, 4);
+        let (linked, _) = temporary_names(name.as_ref(), &ObjectName::Oid(Oid::of(&[4])));
+        std::fs::hard_link(fixture.dir.path().join(linked), path("link")).unwrap();
+        let busy = open(&name, 5, SIZE);
+        write_and_mark(&busy, &[2]);
+        let kept = fixture.names();
+        let (data, state) = temporary_names(name.as_ref(), &ObjectName::Provisional([3; 32]));
+        let mut kept: Vec<OsString> =
+            kept.into_iter().filter(|name| *name != data && *name != state).collect();
+        leave(&name, 6);
+        leave(&name, 7);
+        // A kill between rename and unlink leaves the state alone.
+        std::fs::remove_file(
+            fixture.dir.path().join(temporary_names(name.as_ref(), &ObjectName::Provisional([7; 32])).0),
+        )
+        .unwrap();
+        open(&name, 8, 5).finish(FinishOptions::default()).unwrap();
+        kept.push(name.clone().into());
+        kept.sort();
+        assert_eq!(fixture.names(), kept);
+        write_and_mark(&busy, &[3]);
+        drop(busy);
+        assert_eq!(marked(&open(&name, 5, SIZE)), [2, 3]);
+        for name in fixture.names() {
+            std::fs::remove_file(fixture.dir.path().join(name)).unwrap();
+        }
+    }
 }
