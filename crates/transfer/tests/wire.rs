@@ -1,4 +1,5 @@
 //! What can and cannot be seen and done on the wire: pinned keys, ciphers, proofs, clear-text data.
+#![allow(clippy::unwrap_used)] // Helpers of tests are not seen as tests.
 
 mod support;
 
