@@ -50,6 +50,9 @@ pub(crate) enum Command {
         /// End the right after this time, for example 30s, 10m, 2h, 7d
         #[arg(long, value_name = "TIME", value_parser = crate::units::duration)]
         expire: Option<Duration>,
+        /// Stop when standard input ends: how a parent's end reaches its child
+        #[arg(long, hide = true)]
+        until_stdin_closes: bool,
     },
     /// Fetch a file by its ticket, prove it, and go on where an earlier run stopped
     Get {

@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
@@ -18,7 +18,7 @@ pub(crate) fn run(file: &Path, output: &Arc<Output>, stop: &Stop) -> Result<()> 
     let place = Scratch::new()?;
     let begun = Instant::now();
     let mut sender = Sender::start(file, &place)?;
-    let ticket = sender.ticket()?;
+    let ticket = sender.ticket(stop)?;
     let hashed = begun.elapsed();
     let mut config = Config::load()?;
     config.paths.data_dir = place.0.join("receiver");
@@ -36,7 +36,7 @@ pub(crate) fn run(file: &Path, output: &Arc<Output>, stop: &Stop) -> Result<()> 
     let delivered = node.get(&request, &**output, stop)?;
     let elapsed = got.elapsed();
     // Not the receiver's word: read what was written and hash it again.
-    Node::verify(&target, &ticket.oid, &|_| {})?;
+    Node::verify(&target, &ticket.oid, &|_| {}, stop)?;
     let rate = delivered.size_bytes as f64 / elapsed.as_secs_f64().max(1e-6);
     let text = format!(
         "sent       {file:?}, {} (hashed in {:.2} s)\nreceived   in {:.2} s over TCP + TLS 1.3, {}/s, two processes\nproven     {}\ncompare    b3sum prints the same: {}",
@@ -65,28 +65,46 @@ impl Sender {
         let failed = |error| Error::io("start the sender", error);
         let file = std::path::absolute(file).map_err(failed)?;
         let child = Command::new(own_program()?)
-            .args(["put", "--quiet", "--expire", "1h", "--"])
+            .args(["put", "--quiet", "--expire", "1h", "--until-stdin-closes", "--"])
             .arg(file)
             .env("DRAY_DATA_DIR", place.0.join("sender"))
-            .stdin(Stdio::null())
+            // Held open by this process alone: the sender ends with it, however that is.
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();
         child.map(Sender).map_err(failed)
     }
 
     /// The one line it prints.
-    fn ticket(&mut self) -> Result<Ticket> {
-        let mut line = String::new();
-        if let Some(stdout) = self.0.stdout.as_mut() {
-            let read = BufReader::new(std::io::Read::take(stdout, 4096)).read_line(&mut line);
-            read.map_err(|error| Error::io("read the sender's ticket", error))?;
-        }
+    fn ticket(&mut self, stop: &Stop) -> Result<Ticket> {
+        let stdout = self.0.stdout.take();
+        let (sender, printed) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            let read = stdout.map_or(Ok(0), |stdout| {
+                BufReader::new(std::io::Read::take(stdout, 4096)).read_line(&mut line)
+            });
+            let _ = sender.send(read.map(|_| line));
+        });
+        let line = loop {
+            match printed.recv_timeout(Duration::from_millis(100)) {
+                Ok(line) => break line.map_err(|error| Error::file("read the sender's ticket", error))?,
+                Err(mpsc::RecvTimeoutError::Timeout) if stop.is_set() => {
+                    return Err(Error::new(ErrorKind::Interrupted, "interrupted while the file was hashed"));
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err(Error::new(ErrorKind::Internal, "a thread failed"));
+                }
+            }
+        };
         if line.is_empty() {
             let code = self.0.wait().ok().and_then(|status| status.code());
             let kind = match code {
                 Some(2) => ErrorKind::Usage,
                 Some(3) => ErrorKind::NotFound,
                 Some(6) => ErrorKind::Refused,
+                Some(130) => ErrorKind::Interrupted,
                 _ => ErrorKind::Internal,
             };
             return Err(Error::new(kind, "the sender could not share the file; its message stands above"));

@@ -59,8 +59,17 @@ fn catch_signals(stop: &Stop) -> Result<()> {
 
 fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
     match command {
-        Command::Put { path, public, expire } => {
+        Command::Put { path, public, expire, until_stdin_closes } => {
             let source = if path.as_os_str() == "-" { PutSource::Stdin } else { PutSource::Path(path) };
+            if until_stdin_closes {
+                if matches!(source, PutSource::Stdin) {
+                    return Err(Error::new(
+                        ErrorKind::Usage,
+                        "standard input cannot be both data and a sign",
+                    ));
+                }
+                stop_when_stdin_closes(stop);
+            }
             let node = Node::open(Config::load()?)?;
             let request = PutRequest { source, public, expires_in: expire };
             let shared = node.put(&request, &**output, stop)?;
@@ -117,7 +126,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             output.delivered(&delivered, begun.elapsed());
             Ok(())
         }
-        Command::Verify { path, oid } => verify(&path, &oid, output),
+        Command::Verify { path, oid } => verify(&path, &oid, output, stop),
         Command::Demo { file } => demo::run(&file, output, stop),
         Command::Doctor => doctor(output),
         Command::Completions { shell } => {
@@ -134,6 +143,14 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
         }
         Command::Remote => remote(stop),
     }
+}
+
+fn stop_when_stdin_closes(stop: &Stop) {
+    let stop = stop.clone();
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        stop.set();
+    });
 }
 
 fn print(bytes: &[u8]) -> Result<()> {
@@ -160,12 +177,11 @@ fn destination(path: Option<PathBuf>) -> Destination {
     }
 }
 
-fn verify(path: &Path, oid: &str, output: &Output) -> Result<()> {
+fn verify(path: &Path, oid: &str, output: &Output, stop: &Stop) -> Result<()> {
     let oid: Oid = oid.parse()?;
     let total_bytes = std::fs::metadata(path).map(|metadata| metadata.len()).ok();
-    let size_bytes = Node::verify(path, &oid, &|done_bytes| {
-        output.event(dray_node::Event::Hashing { done_bytes, total_bytes });
-    })?;
+    let progress = |done_bytes| output.event(dray_node::Event::Hashing { done_bytes, total_bytes });
+    let size_bytes = Node::verify(path, &oid, &progress, stop)?;
     output.result(
         &format!("{path:?} is {oid} ({})", bytes(size_bytes)),
         &verified_json(path, &oid, size_bytes),

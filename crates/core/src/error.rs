@@ -142,6 +142,7 @@ impl Error {
         use std::io::ErrorKind as Io;
         let kind = match error.kind() {
             Io::NotFound => ErrorKind::NotFound,
+            Io::InvalidInput | Io::InvalidFilename => ErrorKind::Usage,
             Io::PermissionDenied | Io::ReadOnlyFilesystem => ErrorKind::Refused,
             Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => ErrorKind::NoSpace,
             Io::ConnectionRefused
@@ -169,6 +170,20 @@ impl Error {
             what: self.to_string(),
             advice: self.advice.clone(),
             cause: None,
+        }
+    }
+
+    /// An I/O error of a local file or pipe, which never means that a peer cannot be reached.
+    pub fn file(what: impl Into<String>, error: std::io::Error) -> Error {
+        use std::io::ErrorKind as Io;
+        let kind = match error.kind() {
+            Io::UnexpectedEof => Some(ErrorKind::Damaged),
+            Io::BrokenPipe | Io::TimedOut | Io::WouldBlock => Some(ErrorKind::Internal),
+            _ => None,
+        };
+        match kind {
+            Some(kind) => Error::new(kind, what).caused_by(error),
+            None => Error::io(what, error),
         }
     }
 
@@ -252,6 +267,22 @@ mod tests {
             );
         }
         assert_eq!(ErrorKind::from_wire_code(250), ErrorKind::Internal);
+    }
+
+    /// A closed pipe and a file that ends early are no trouble of the network.
+    #[test]
+    fn local_files_are_never_unreachable() {
+        use std::io::ErrorKind as Io;
+        for (io, kind) in [
+            (Io::BrokenPipe, ErrorKind::Internal),
+            (Io::TimedOut, ErrorKind::Internal),
+            (Io::UnexpectedEof, ErrorKind::Damaged),
+            (Io::StorageFull, ErrorKind::NoSpace),
+            (Io::NotFound, ErrorKind::NotFound),
+        ] {
+            let error = Error::file("write out.bin", io.into());
+            assert_eq!((error.kind(), error.is_retryable()), (kind, false));
+        }
     }
 
     #[test]

@@ -123,7 +123,17 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Refers to a regular file of the user, in place (D14, Y23). Hashes it with all cores unless an earlier put's
     /// record still holds. `Changed` if it changed while it was read. `progress` hears the bytes hashed so far.
     fn put_file(&self, path: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<Arc<dyn StoredObject>> {
-        let _ = (path, progress);
+        self.put_file_until(path, progress, &|| false)
+    }
+    /// [`Store::put_file`] that can be stopped: soon after `is_stopped` says yes, from any thread, it ends as
+    /// `Interrupted` and has recorded nothing.
+    fn put_file_until(
+        &self,
+        path: &Path,
+        progress: &(dyn Fn(u64) + Sync),
+        is_stopped: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Arc<dyn StoredObject>> {
+        let _ = (path, progress, is_stopped);
         Err(Error::new(ErrorKind::Unsupported, "this store takes no files by reference"))
     }
     /// Every object, in no particular order.

@@ -6,13 +6,15 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
-use dray_core::hash_tree::{Geometry, MemoryPairs, PairStore, Verifier};
+use dray_core::hash_tree::{Geometry, PairStore, Verifier};
 use dray_core::hint::{Hint, HintUri, selection_order};
 use dray_core::limits::UNIT_BYTES;
-use dray_core::message::ObjectName;
+use dray_core::message::{ObjectName, PROTOCOL_VERSION};
 use dray_core::range::RangeSet;
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceId};
 use dray_core::store::PartialObject;
@@ -24,7 +26,7 @@ use dray_transfer::direct::{DialConfig, Target, dial, probe};
 use dray_transfer::lanes::LaneSet;
 
 use crate::transfer::{Sink, Stream, Transfer, Truth, short_name};
-use crate::{Delivered, Event, Node, Observer, SourceShare, Stop};
+use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, outboard};
 
 /// How far ahead of standard output the sources may be.
 const STREAM_WINDOW_BYTES: u64 = 32 << 20;
@@ -43,7 +45,8 @@ pub enum Wanted {
 pub enum Output {
     /// Under the name the sender suggests, in the current directory; an existing file is not replaced.
     Suggested,
-    /// To this file, or into this directory; devices and fifos are written through.
+    /// To this file, which is replaced; or into this directory under the name the sender suggests, where an existing
+    /// file is not replaced. Devices and fifos are written through.
     Path(PathBuf),
     /// To standard output, in order.
     Stdout,
@@ -71,6 +74,16 @@ impl Node {
             Wanted::Ticket(ticket) => (ticket.oid, Some(ticket.size_bytes), ticket.secret),
             Wanted::Oid(oid) => (*oid, None, None),
         };
+        if let Wanted::Ticket(ticket) = &request.wanted
+            && ticket.protocol != PROTOCOL_VERSION
+        {
+            let what = format!(
+                "the ticket's sender speaks version {} of the protocol, this dray speaks {PROTOCOL_VERSION}",
+                ticket.protocol
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .advise("install the same version of dray at both ends"));
+        }
         let mut config = DialConfig {
             tls: self.tls.clone(),
             hello: self.hello(),
@@ -87,13 +100,13 @@ impl Node {
         }
         let geometry = Geometry::new(config.size_bytes.unwrap_or(0));
         match &request.output {
-            Output::Stdout => self.stream(oid, geometry, config, &mut std::io::stdout(), observer, stop),
+            Output::Stdout => self.stream(oid, geometry, config, Box::new(std::io::stdout()), observer, stop),
             Output::Path(path) if is_stream(path) => {
-                let mut out = OpenOptions::new()
+                let out = OpenOptions::new()
                     .write(true)
                     .open(path)
-                    .map_err(|error| Error::io(format!("write {}", path.display()), error))?;
-                self.stream(oid, geometry, config, &mut out, observer, stop)
+                    .map_err(|error| Error::file(format!("write {}", path.display()), error))?;
+                self.stream(oid, geometry, config, Box::new(out), observer, stop)
             }
             Output::Path(path) if path.is_dir() => {
                 self.deliver(oid, geometry, config, path, None, request, observer, stop)
@@ -167,16 +180,25 @@ impl Node {
         let pairs: Arc<dyn PairStore> = delivery.clone();
         let verifier = Verifier::new(geometry, oid, pairs)?;
         let marked = delivery.marked_units();
-        let intact = verifier.recover(&|unit| marked.contains(unit))?;
+        // Nothing is looked for where nothing was left: the size may be a lie.
+        let intact = match marked.count() {
+            0 => Vec::new(),
+            _ => verifier.recover(&|unit| marked.contains(unit))?,
+        };
         let mut wanted = RangeSet::new();
         wanted.insert(0..geometry.units());
         for unit in &intact {
             wanted.remove(*unit..*unit + 1);
         }
-        for unit in marked.iter().flatten().filter(|unit| wanted.contains(*unit)) {
-            delivery.unmark_unit(unit)?;
+        let mut damaged = marked.clone();
+        for unit in &intact {
+            damaged.remove(*unit..*unit + 1);
         }
+        delivery.unmark_units(&damaged)?;
         let resumed_bytes = resumed(geometry, intact.iter().copied());
+        // Where nothing is left to fetch, nobody would be asked for anything, and so not for a name either.
+        let told_before =
+            if name.is_none() && wanted.is_empty() { ask_for_name(&config, object, observer) } else { None };
         let transfer = Transfer::new(
             Truth::Proven(verifier),
             Sink::Rest(delivery.clone()),
@@ -191,17 +213,31 @@ impl Node {
             resumed_bytes,
         });
         start_direct(&transfer, object, config);
-        let result = transfer.wait(stop, &mut || report(&transfer, observer));
+        let final_name = || match name {
+            Some(name) => name.to_owned(),
+            None => usable_name(transfer.suggested_name().or_else(|| told_before.clone()).as_deref(), &oid),
+        };
+        let (either, mut is_taken) = (Stop::new(), false);
+        let result = transfer.wait(&either, &mut || {
+            report(&transfer, observer);
+            // Better to refuse as soon as the name is known than when all has come.
+            let is_asked = transfer.suggested_name().is_some();
+            is_taken = name.is_none() && is_asked && is_there(&dir.join(final_name()));
+            if is_taken || stop.is_set() {
+                either.set();
+            }
+        });
         report(&transfer, observer);
-        let suggested = transfer.suggested_name();
+        let result = if is_taken { Err(taken(&dir.join(final_name()))) } else { result };
         let result = result.and_then(|()| {
-            let final_name = match name {
-                Some(name) => name.to_owned(),
-                None => usable_name(suggested.as_deref(), &oid),
-            };
+            let final_name = final_name();
+            if name.is_none() && is_there(&dir.join(&final_name)) {
+                return Err(taken(&dir.join(final_name)));
+            }
             let options = FinishOptions {
                 fsync: request.fsync,
-                keep_existing: matches!(request.output, Output::Suggested),
+                // A name that came from the peer replaces nothing.
+                keep_existing: name.is_none(),
                 rename_to: Some(final_name.clone()),
                 ..FinishOptions::default()
             };
@@ -219,11 +255,11 @@ impl Node {
         oid: Oid,
         geometry: Geometry,
         config: DialConfig,
-        out: &mut dyn Write,
+        out: Box<dyn Write + Send>,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
-        let pairs: Arc<dyn PairStore> = Arc::new(MemoryPairs::new(geometry)?);
+        let pairs: Arc<dyn PairStore> = outboard::passing(geometry)?;
         let mut wanted = RangeSet::new();
         wanted.insert(0..geometry.units());
         let transfer = Transfer::new(
@@ -236,45 +272,86 @@ impl Node {
         );
         observer.event(Event::Started { name: None, total_bytes: geometry.size_bytes(), resumed_bytes: 0 });
         start_direct(&transfer, ObjectName::Oid(oid), config);
-        let failed = |error| Error::io("write output", error);
-        // The consumer may be slow or stopped for as long as it likes; it has its own thread, and waiting goes on here.
-        let local_stop = Stop::new();
-        let result = std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| {
-                let stopped = || stop.is_set() || local_stop.is_set();
-                let both = Stop::new();
-                transfer.wait(&both, &mut || {
-                    report(&transfer, observer);
-                    if stopped() {
-                        both.set();
-                    }
-                })
-            });
-            let mut next_group = 0;
-            let mut written = Ok(());
-            while next_group < geometry.groups() {
-                match transfer.take_next(&mut next_group, Duration::from_millis(100)) {
-                    Some(bytes) => {
-                        written = out.write_all(&bytes).map_err(failed);
-                        if written.is_err() {
-                            local_stop.set();
-                            break;
-                        }
-                    }
-                    // The transfer ended without this group: its error says why.
-                    None if waiting.is_finished() && !transfer.has_group(next_group) => break,
-                    None => {}
-                }
-            }
-            let waited =
-                waiting.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")));
-            written.and(waited)
-        });
-        let result = result.and_then(|()| out.flush().map_err(failed));
+        let result = pass_on(&transfer, geometry, out, observer, stop);
         transfer.close();
         result.map_err(|error| error.context(format_args!("get {}", short_name(&ObjectName::Oid(oid)))))?;
         Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: None, resumed_bytes: 0 })
     }
+}
+
+/// Moves the groups to `out` in order, until the last, an error, or `stop`. The consumer may be slow or stopped for as
+/// long as it likes: a thread of its own writes, and is left behind if it hangs in a write when everything else ends.
+fn pass_on(
+    transfer: &Arc<Transfer>,
+    geometry: Geometry,
+    mut out: Box<dyn Write + Send>,
+    observer: &dyn Observer,
+    stop: &Stop,
+) -> Result<()> {
+    let (is_fed, cannot_write) = (Arc::new(AtomicBool::new(false)), Stop::new());
+    let (sender, written) = mpsc::channel();
+    let (feed, fed, failed) = (transfer.clone(), is_fed.clone(), cannot_write.clone());
+    let writing = move || {
+        let result = write_in_order(&feed, geometry, &mut *out, &fed);
+        let is_bad = result.is_err();
+        let _ = sender.send(result);
+        if is_bad {
+            failed.set();
+        }
+    };
+    thread::Builder::new()
+        .name("output".into())
+        .spawn(writing)
+        .map_err(|error| Error::file("start a thread", error))?;
+    let either = Stop::new();
+    let waited = transfer.wait(&either, &mut || {
+        report(transfer, observer);
+        if stop.is_set() || cannot_write.is_set() {
+            either.set();
+        }
+    });
+    is_fed.store(true, Ordering::Release);
+    if waited.is_err() {
+        // If writing ended first, that is why.
+        return written.try_recv().unwrap_or(Ok(())).and(waited);
+    }
+    loop {
+        match written.recv_timeout(Duration::from_millis(100)) {
+            Ok(result) => return result,
+            Err(mpsc::RecvTimeoutError::Timeout) if stop.is_set() => {
+                return Err(Error::new(ErrorKind::Interrupted, "interrupted before all was written"));
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => report(transfer, observer),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(Error::new(ErrorKind::Internal, "a thread failed"));
+            }
+        }
+    }
+}
+
+/// Writes group after group; ends early if the transfer has ended (`is_fed`) without the next one.
+fn write_in_order(
+    transfer: &Transfer,
+    geometry: Geometry,
+    out: &mut dyn Write,
+    is_fed: &AtomicBool,
+) -> Result<()> {
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::BrokenPipe => {
+            Error::new(ErrorKind::Internal, "the output was closed by its reader before all was written")
+        }
+        _ => Error::file("write output", error),
+    };
+    let mut next_group = 0;
+    while next_group < geometry.groups() {
+        match transfer.take_next(&mut next_group, Duration::from_millis(100)) {
+            Some(bytes) => out.write_all(&bytes).map_err(failed)?,
+            // The transfer ended without this group: its error says why.
+            None if is_fed.load(Ordering::Acquire) && !transfer.has_group(next_group) => break,
+            None => {}
+        }
+    }
+    out.flush().map_err(failed)
 }
 
 /// The direct source of a proven object.
@@ -320,6 +397,30 @@ pub(crate) fn resumed(geometry: Geometry, units: impl Iterator<Item = u64>) -> u
         .map(|range| range.end - range.start)
         .sum::<u64>()
         .min(geometry.size_bytes().max(UNIT_BYTES))
+}
+
+/// The name the sender suggests, asked for on a connection of its own. Without an answer the file is there all the
+/// same, under the object's name.
+fn ask_for_name(config: &DialConfig, object: ObjectName, observer: &dyn Observer) -> Option<Vec<u8>> {
+    match probe(config, object) {
+        Ok(opened) => opened.name.map(|name| name.to_vec()),
+        Err(error) => {
+            let text = format!("nobody says what the file is called, so it gets the object's name: {error}");
+            observer.event(Event::Warning(text));
+            None
+        }
+    }
+}
+
+/// Whether something has this name, be it a link that leads nowhere.
+fn is_there(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok()
+}
+
+fn taken(path: &Path) -> Error {
+    Error::new(ErrorKind::Refused, format!("{path:?} exists and is not replaced")).advise(
+        "move it away and run the same command again, which goes on from here; or name another file with -o",
+    )
 }
 
 fn is_stream(path: &Path) -> bool {

@@ -1,12 +1,14 @@
 //! The service as a library: configuration builds plugins, plugins feed the engine, and the command calls what is
 //! here: [`Node::put`], [`Node::get`], [`Node::copy`], [`Node::remote_on`].
 
+mod admission;
 mod config;
 mod copy;
 mod doctor;
 mod get;
 mod identity;
 mod observer;
+mod outboard;
 mod put;
 mod transfer;
 
@@ -15,13 +17,12 @@ use std::sync::Arc;
 
 use dray_core::message::{Hello, PROTOCOL_VERSION, feature};
 use dray_core::{NodeId, Result};
-use dray_store::local::LocalStore;
+use dray_store::local::{LocalStore, hash_file};
 use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
 pub use copy::{CopyOptions, CopyRequest, Location, SshOptions};
 pub use doctor::Finding;
-pub use dray_store::local::hash_file;
 pub use get::{GetRequest, Output, Wanted};
 pub use observer::{Event, Observer, SourceShare, Stop};
 pub use put::{PutRequest, PutSource, Shared};
@@ -77,9 +78,14 @@ impl Node {
         Hello { version: PROTOCOL_VERSION, features, required: Vec::new(), agent: AGENT.to_owned() }
     }
 
-    /// Hashes `path` and compares with `oid` (`dray verify`).
-    pub fn verify(path: &Path, oid: &dray_core::Oid, progress: &(dyn Fn(u64) + Sync)) -> Result<u64> {
-        let (found, size_bytes) = hash_file(path, progress)?;
+    /// Hashes `path` and compares with `oid` (`dray verify`). `Interrupted` soon after `stop` is set.
+    pub fn verify(
+        path: &Path,
+        oid: &dray_core::Oid,
+        progress: &(dyn Fn(u64) + Sync),
+        stop: &Stop,
+    ) -> Result<u64> {
+        let (found, size_bytes) = hash_file(path, progress, &|| stop.is_set())?;
         if found == *oid {
             return Ok(size_bytes);
         }

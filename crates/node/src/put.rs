@@ -1,7 +1,7 @@
 //! `dray put`: refer to a file (or take in a stream), print a ticket, serve it in the foreground.
 
-use std::io::Read;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,17 +10,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dray_core::hint::{Hint, HintUri};
 use dray_core::limits::HINTS_MAX;
-use dray_core::message::{ObjectName, Open, PROTOCOL_VERSION};
-use dray_core::rights::{Proof, ProofContext, Secret};
+use dray_core::message::PROTOCOL_VERSION;
+use dray_core::rights::Secret;
 use dray_core::store::{Share, Store, StoredObject};
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::Holder;
-use dray_transfer::direct::{ClearTokens, Listener, is_local};
-use dray_transfer::holder::{ClearGrantor, Held, Provider, StoredHeld, serve};
-use dray_transfer::transport::Security;
+use dray_transfer::direct::{Listener, is_local};
+use dray_transfer::holder::serve;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::admission::{Doorkeeper, Notices};
 use crate::{Event, Node, Observer, Stop};
+
+/// How long a share that has expired still tells its receivers so before `put` ends.
+const FAREWELL_S: u64 = 30;
 
 /// What to share.
 #[derive(Clone, Debug)]
@@ -62,17 +68,21 @@ struct NodeFacts {
 }
 
 impl Node {
-    /// Hashes what is not hashed yet, begins to listen and makes the ticket.
+    /// Hashes what is not hashed yet, begins to listen and makes the ticket. `Interrupted`, with nothing shared, if
+    /// `stop` is set meanwhile.
     pub fn put(&self, request: &PutRequest, observer: &dyn Observer, stop: &Stop) -> Result<Shared> {
         let (object, name) = match &request.source {
             PutSource::Path(path) => {
                 let total = std::fs::metadata(path).map(|metadata| metadata.len()).ok();
                 let hashing = |done_bytes| observer.event(Event::Hashing { done_bytes, total_bytes: total });
-                let object = self.store.put_file(path, &hashing)?;
+                let object = self.store.put_file_until(path, &hashing, &|| stop.is_set())?;
                 (object, path.file_name().map(|name| name.as_bytes().to_vec()))
             }
             PutSource::Stdin => (self.take_in(observer, stop)?, None),
         };
+        if stop.is_set() {
+            return Err(Error::new(ErrorKind::Interrupted, "interrupted before the ticket was made"));
+        }
         let oid = object.oid();
         let expires_unix_s =
             request.expires_in.map(|duration| unix_s().saturating_add(duration.as_secs().max(1)));
@@ -112,22 +122,32 @@ impl Node {
 
     fn take_in(&self, observer: &dyn Observer, stop: &Stop) -> Result<Arc<dyn StoredObject>> {
         let mut writer = self.store.put()?;
-        let mut input = std::io::stdin().lock();
+        let input = std::io::stdin();
         let mut buffer = vec![0; 1 << 20];
         let mut done_bytes = 0;
         loop {
+            // Looked at before the end counts as one: the signal may have ended the program that writes, too.
             if stop.is_set() {
                 return Err(Error::new(ErrorKind::Interrupted, "interrupted before standard input ended"));
             }
-            match input.read(&mut buffer) {
+            let failed = |error: Errno| Error::file("read standard input", error.into());
+            let mut fds = [PollFd::new(&input, PollFlags::IN)];
+            let patience = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+            match poll(&mut fds, Some(&patience)) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(error) => return Err(failed(error)),
+            }
+            match rustix::io::read(input.as_fd(), &mut buffer) {
+                Ok(0) if stop.is_set() => {}
                 Ok(0) => return writer.commit(),
                 Ok(n) => {
                     writer.write(&buffer[..n])?;
                     done_bytes += n as u64;
                     observer.event(Event::Hashing { done_bytes, total_bytes: None });
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::io("read standard input", error)),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => return Err(failed(error)),
             }
         }
     }
@@ -180,7 +200,7 @@ impl Shared {
         self.ticket.hints.iter().map(|hint| hint.uri.to_string()).collect()
     }
 
-    /// Serves until `stop`.
+    /// Serves until `stop`, or until the share has expired and its receivers had time to hear so.
     pub fn serve(&self, stop: &Stop, observer: &Arc<dyn Observer>) -> Result<()> {
         observer.event(Event::Shared {
             oid: self.ticket.oid,
@@ -188,12 +208,13 @@ impl Shared {
             ticket: self.text.clone(),
             addresses: self.addresses(),
         });
-        let provider = Arc::new(PutProvider {
+        let notices = Arc::new(Notices::new(observer.clone()));
+        let provider = Arc::new(Doorkeeper {
             object: self.object.clone(),
             share: self.share.clone(),
-            node: self.node.clone(),
-            tokens: self.listener.clear_tokens(),
-            observer: observer.clone(),
+            node: self.node.id,
+            tokens: self.node.clear_data.then(|| self.listener.clear_tokens()),
+            notices: notices.clone(),
         });
         let hello = self.node.hello.clone();
         let accept: Arc<dyn Fn(dray_transfer::transport::TlsChannel) + Send + Sync> =
@@ -203,67 +224,23 @@ impl Shared {
                 if let Err(error) = result
                     && error.kind() == ErrorKind::Protocol
                 {
-                    provider.observer.event(Event::TurnedAway { reason: error.to_string() });
+                    provider.notices.turned_away(error.to_string());
                 }
             });
         let listener = self.listener.clone();
         let accepting = thread::spawn(move || listener.accept_all(accept));
+        let end = self.share.expires_unix_s.map(|end| end.saturating_add(FAREWELL_S));
         while !stop.is_set() {
+            if end.is_some_and(|end| unix_s() >= end) {
+                notices.warn("the ticket has expired; nothing is served any more".into());
+                break;
+            }
+            notices.tick();
             thread::sleep(Duration::from_millis(50));
         }
         self.listener.stop();
         let _ = accepting.join();
         Ok(())
-    }
-}
-
-struct PutProvider {
-    object: Arc<dyn StoredObject>,
-    share: Share,
-    node: Arc<NodeFacts>,
-    tokens: Arc<ClearTokens>,
-    observer: Arc<dyn Observer>,
-}
-
-impl PutProvider {
-    fn admit(&self, open: &Open, security: &Security) -> Result<()> {
-        if open.object != ObjectName::Oid(self.object.oid()) {
-            return Err(Error::new(ErrorKind::NotFound, format!("{} is not shared here", open.object)));
-        }
-        if self.share.expires_unix_s.is_some_and(|end| unix_s() >= end) {
-            return Err(
-                Error::new(ErrorKind::Refused, "the ticket has expired").advise("ask for a new ticket")
-            );
-        }
-        let Some(secret) = &self.share.secret else { return Ok(()) };
-        let context =
-            ProofContext { exporter: security.exporter, holder: self.node.id, receiver: security.peer };
-        let proof = Proof::new(secret, &context, &open.object, 0..u64::MAX);
-        match &open.proof {
-            Some(shown) if proof.matches(shown) => Ok(()),
-            Some(_) => Err(Error::new(ErrorKind::Refused, "the ticket's secret is wrong")),
-            None => Err(Error::new(ErrorKind::Refused, "this object is private: a name is not a right")
-                .advise("use the whole ticket")),
-        }
-    }
-}
-
-impl Provider for PutProvider {
-    fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>> {
-        let security =
-            security.ok_or_else(|| Error::new(ErrorKind::Refused, "this channel proves nobody"))?;
-        let admitted = self.admit(open, security);
-        if let Err(error) = &admitted {
-            self.observer.event(Event::TurnedAway { reason: error.to_string() });
-        }
-        admitted?;
-        self.observer.event(Event::Serving { node: security.peer.to_string(), oid: self.object.oid() });
-        let name = self.share.name.clone().map(|name| name.to_vec());
-        Ok(Arc::new(StoredHeld::new(self.object.clone(), name)))
-    }
-
-    fn clear_data(&self) -> Option<ClearGrantor> {
-        if self.node.clear_data { self.tokens.grant().ok() } else { None }
     }
 }
 

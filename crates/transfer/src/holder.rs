@@ -164,13 +164,16 @@ pub fn serve(
         provider,
         outbox,
         objects: Vec::new(),
+        open_by: None,
         reader: ControlReader::default(),
         control: preface,
         out: Vec::new(),
-        began: Instant::now(),
         chunk: vec![0; FRAME_HEAD_BYTES + CHUNK_BYTES as usize],
         ended: false,
     };
+    if server.channel.security().is_some() {
+        server.open_by = Some(Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS));
+    }
     let result = server.run();
     if let Err(error) = &result
         && error.kind() == ErrorKind::Unreachable
@@ -193,12 +196,13 @@ struct Server<'a> {
     provider: &'a dyn Provider,
     outbox: Option<&'a Outbox>,
     objects: Vec<(u32, Arc<dyn Held>)>,
+    /// When the receiver must have shown its right to something; `None` once it has, or if ssh did.
+    open_by: Option<Instant>,
     reader: ControlReader,
     /// Control frames to send before anything else.
     control: Vec<u8>,
     /// Frames of answers to send next.
     out: Vec<u8>,
-    began: Instant,
     /// One data frame: head and body in one piece, so that a TLS record is never wasted on a head.
     chunk: Vec<u8>,
     ended: bool,
@@ -223,21 +227,13 @@ impl Server<'_> {
                     if self.ended {
                         return Ok(());
                     }
-                    self.check_admitted()?;
+                    if self.open_by.is_some_and(|deadline| Instant::now() >= deadline) {
+                        return Err(Error::new(ErrorKind::TimedOut, "receiver opened nothing in time"));
+                    }
                     self.channel.wait(self.outbox.map(|outbox| &outbox.wake), IDLE).map_err(lost)?;
                 }
             }
         }
-    }
-
-    /// A stranger may not hold a connection: within the hello timeout some object must have been opened. A channel
-    /// that ssh authenticated belongs to nobody else.
-    fn check_admitted(&self) -> Result<()> {
-        let is_late = self.began.elapsed() >= Duration::from_millis(HELLO_TIMEOUT_MS);
-        if self.objects.is_empty() && is_late && self.channel.security().is_some() {
-            return Err(Error::new(ErrorKind::TimedOut, "nothing was asked for that may be had"));
-        }
-        Ok(())
     }
 
     /// Takes in what the receiver has said meanwhile and what another thread wants said.
@@ -289,6 +285,7 @@ impl Server<'_> {
                 };
                 push_control(&mut self.control, &Message::Opened(opened));
                 self.objects.push((open.handle, held));
+                self.open_by = None;
             }
             Err(error) => {
                 self.holder.refused(open.handle);
@@ -300,7 +297,7 @@ impl Server<'_> {
         }
     }
 
-    /// Answers of this connection go over a plain one from here on; the session has checked that this is the moment.
+    /// Answers of this connection go over a plain one from here on.
     fn go_clear(&mut self) -> Result<()> {
         let Some((token, wait)) = self.provider.clear_data() else {
             let error = Error::new(ErrorKind::Refused, "clear-text data is not allowed here");

@@ -26,8 +26,10 @@ fn round_trips_to_payload(packets: &[Packet], sender: &Host) -> Option<f64> {
         *total += packet.payload.len() as u64;
         if *total > HANDSHAKE_BYTES_MAX {
             let ends = [(packet.from, packet.to), (packet.to, packet.from)];
-            let opening =
-                packets.iter().find(|other| other.is_syn && ends.contains(&(other.from, other.to)))?;
+            // Of a connection opened before the recording only the tail is seen.
+            let mut others = packets.iter();
+            let opening = others.find(|other| other.is_syn && ends.contains(&(other.from, other.to)));
+            let Some(opening) = opening else { continue };
             let way = if opening.from.0 == own { Duration::ZERO } else { ROUND_TRIP / 2 };
             return Some((packet.at - opening.at + way).as_secs_f64() / ROUND_TRIP.as_secs_f64());
         }

@@ -46,11 +46,17 @@ impl<T: PairStore + ?Sized> PairStore for std::sync::Arc<T> {
 pub struct MemoryPairs(Mutex<Vec<u8>>);
 
 impl MemoryPairs {
-    /// A zeroed outboard for `geometry`; the caller has bounded its size.
+    /// A zeroed outboard for `geometry`, 1/1024 of the object. `NoSpace` if there is no memory for it.
     pub fn new(geometry: Geometry) -> Result<MemoryPairs> {
-        let bytes = usize::try_from(geometry.outboard_bytes())
-            .map_err(|_| Error::new(ErrorKind::NoSpace, "outboard does not fit memory"))?;
-        Ok(MemoryPairs(Mutex::new(vec![0; bytes])))
+        let needed = geometry.outboard_bytes();
+        let mut bytes = Vec::new();
+        let reserved = usize::try_from(needed).is_ok_and(|needed| bytes.try_reserve_exact(needed).is_ok());
+        if !reserved {
+            let what = format!("no memory for the hash tree of the object ({needed} bytes)");
+            return Err(Error::new(ErrorKind::NoSpace, what));
+        }
+        bytes.resize(needed as usize, 0);
+        Ok(MemoryPairs(Mutex::new(bytes)))
     }
 
     /// A copy of the whole outboard.

@@ -1,9 +1,13 @@
 //! Proving subtrees against the OID as they arrive, from anybody, in any order.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 use super::compute::{Cv, PAIR_BYTES, PairStore, group_cv, halves, merge};
 use super::{Geometry, Subtree};
+use crate::limits::OBJECT_BYTES_MAX;
 use crate::{Error, ErrorKind, Oid, Result};
 
 /// Knows which pairs of an outboard are proven, accepts more, and says what the bytes of a group must hash to.
@@ -13,16 +17,18 @@ pub struct Verifier<P> {
     geometry: Geometry,
     root: Oid,
     pairs: P,
-    /// One bit a pair, by post-order index.
-    known: Vec<AtomicU64>,
+    known: KnownPairs,
 }
 
 impl<P: PairStore> Verifier<P> {
-    /// A verifier that knows nothing but the OID.
+    /// A verifier that knows nothing but the OID. Its memory grows with what is proven, one bit a pair, and not with
+    /// the size somebody claims. `Unsupported` above [`OBJECT_BYTES_MAX`].
     pub fn new(geometry: Geometry, root: Oid, pairs: P) -> Result<Verifier<P>> {
-        let words = usize::try_from(geometry.pairs().div_ceil(64))
-            .map_err(|_| Error::new(ErrorKind::NoSpace, "object too large for this machine's memory"))?;
-        Ok(Verifier { geometry, root, pairs, known: (0..words).map(|_| AtomicU64::new(0)).collect() })
+        if geometry.size_bytes() > OBJECT_BYTES_MAX {
+            let what = format!("an object of {} bytes, limit 2^60", geometry.size_bytes());
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        Ok(Verifier { geometry, root, pairs, known: KnownPairs::default() })
     }
 
     /// Shape of the object.
@@ -172,29 +178,60 @@ impl<P: PairStore> Verifier<P> {
     }
 
     fn is_known(&self, node: Subtree) -> bool {
-        let (word, mask) = bit(node.pair_index());
-        self.known.get(word).is_some_and(|known| known.load(Ordering::Acquire) & mask != 0)
+        self.known.contains(node.pair_index())
     }
 
     fn set_known(&self, node: Subtree) {
-        let (word, mask) = bit(node.pair_index());
-        if let Some(known) = self.known.get(word) {
-            known.fetch_or(mask, Ordering::AcqRel);
-        }
+        self.known.insert(node.pair_index()..node.pair_index() + 1);
     }
 
+    /// Every pair of `node`; in post-order they lie together.
     fn set_known_all(&self, node: Subtree) {
-        if node.groups >= 2 {
-            let (left, right) = node.children();
-            self.set_known(node);
-            self.set_known_all(left);
-            self.set_known_all(right);
+        self.known.insert(node.first_pair_index()..node.pair_index() + 1);
+    }
+}
+
+/// Words in one page of the bitmap: 512 bytes, the pairs of 256 MiB.
+const PAGE_WORDS: usize = 64;
+const PAGE_BITS: u64 = PAGE_WORDS as u64 * 64;
+
+/// Which pairs are proven: one bit a pair, by post-order index, in pages that are made when something in them is
+/// first known.
+#[derive(Debug, Default)]
+struct KnownPairs {
+    pages: RwLock<HashMap<u64, Box<[AtomicU64; PAGE_WORDS]>>>,
+}
+
+impl KnownPairs {
+    fn contains(&self, index: u64) -> bool {
+        let pages = self.pages.read().unwrap_or_else(PoisonError::into_inner);
+        let (word, mask) = bit(index);
+        pages.get(&(index / PAGE_BITS)).is_some_and(|page| page[word].load(Ordering::Acquire) & mask != 0)
+    }
+
+    fn insert(&self, indices: Range<u64>) {
+        for number in indices.start / PAGE_BITS..indices.end.div_ceil(PAGE_BITS) {
+            let in_page = indices.start.max(number * PAGE_BITS)..indices.end.min((number + 1) * PAGE_BITS);
+            let set = |page: &[AtomicU64; PAGE_WORDS]| {
+                for (word, mask) in in_page.clone().map(bit) {
+                    page[word].fetch_or(mask, Ordering::AcqRel);
+                }
+            };
+            let pages = self.pages.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(page) = pages.get(&number) {
+                set(page);
+                continue;
+            }
+            drop(pages);
+            let mut pages = self.pages.write().unwrap_or_else(PoisonError::into_inner);
+            set(pages.entry(number).or_insert_with(|| Box::new([const { AtomicU64::new(0) }; PAGE_WORDS])));
         }
     }
 }
 
+/// Word in its page, and bit in that word, of pair `index`.
 fn bit(index: u64) -> (usize, u64) {
-    ((index / 64) as usize, 1 << (index % 64))
+    ((index % PAGE_BITS / 64) as usize, 1 << (index % 64))
 }
 
 fn bad(what: &str) -> Error {
@@ -227,6 +264,35 @@ mod tests {
     fn bytes(data: &[u8], geometry: Geometry, group: u64) -> &[u8] {
         let start = (group * GROUP_BYTES) as usize;
         &data[start..start + geometry.group_bytes(group)]
+    }
+
+    /// Design 17: the largest size a ticket can claim costs nothing; memory follows what is proven.
+    #[test]
+    fn a_claimed_size_allocates_nothing() {
+        let geometry = Geometry::new(OBJECT_BYTES_MAX);
+        let oid = Oid::of(b"");
+        let verifier = Verifier::new(geometry, oid, MemoryPairs::from(Vec::new())).unwrap();
+        assert_eq!(verifier.known.pages.read().unwrap().len(), 0);
+        verifier.set_known(geometry.root());
+        assert!(verifier.is_known(geometry.root()) && !verifier.is_known(geometry.root().children().0));
+        assert_eq!(verifier.known.pages.read().unwrap().len(), 1);
+        let refused = MemoryPairs::new(geometry).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        let over = Geometry::new(OBJECT_BYTES_MAX + 1);
+        let over = Verifier::new(over, oid, MemoryPairs::from(Vec::new())).unwrap_err();
+        assert_eq!(over.kind(), ErrorKind::Unsupported);
+    }
+
+    /// Pairs on both sides of a page's edge, set one by one and as a run.
+    #[test]
+    fn known_pairs_are_exactly_those_inserted() {
+        for range in [0..1, PAGE_BITS - 1..PAGE_BITS + 1, 63..65, 5..5, 3 * PAGE_BITS..5 * PAGE_BITS] {
+            let known = KnownPairs::default();
+            known.insert(range.clone());
+            for index in 0..6 * PAGE_BITS {
+                assert_eq!(known.contains(index), range.contains(&index), "{index} of {range:?}");
+            }
+        }
     }
 
     proptest! {

@@ -23,8 +23,11 @@ use super::ssh::FarEnd;
 use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop};
 
-/// ssh may ask for a password before anything comes.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// How long the far end may be silent: longer where ssh can ask the user for a password first.
+fn patience() -> Duration {
+    let can_ask = std::fs::File::open("/dev/tty").is_ok() || std::env::var_os("SSH_ASKPASS").is_some();
+    Duration::from_secs(if can_ask { 300 } else { 25 })
+}
 
 impl Node {
     /// Copies one file, here to there or there to here.
@@ -56,7 +59,9 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
-        let origin = Arc::new(Origin::open(source, self.id(), &self.config.paths.data_dir)?);
+        let mut origin = Origin::open(source, self.id(), &self.config.paths.data_dir)?;
+        origin.stop = stop.clone();
+        let origin = Arc::new(origin);
         let offer = origin.offer()?;
         let size_bytes = offer.size_bytes;
         let (mut far, channel) = FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh)?;
@@ -71,6 +76,7 @@ impl Node {
             origin: origin.clone(),
             door: OnceLock::new(),
             is_over: Arc::new(AtomicBool::new(false)),
+            is_heard: AtomicBool::new(false),
             allow_local: host.is_some_and(|host| is_local_host(host)),
             observer,
             size_bytes,
@@ -86,11 +92,18 @@ impl Node {
         });
         // The hello goes with the preface; the session must not say it again.
         let holder = Holder::introduced(self.hello());
+        let patience = patience();
+        let is_mute = AtomicBool::new(false);
         let result = thread::scope(|scope| {
-            let provider = &provider;
+            let (provider, is_mute) = (&provider, &is_mute);
             let serving = scope.spawn(move || serve(Box::new(channel), holder, preface, provider, None));
+            let begun = Instant::now();
             while !serving.is_finished() {
                 if stop.is_set() {
+                    far.kill();
+                }
+                if !provider.is_heard.load(Ordering::Acquire) && begun.elapsed() > patience {
+                    is_mute.store(true, Ordering::Release);
                     far.kill();
                 }
                 thread::sleep(Duration::from_millis(2));
@@ -103,6 +116,11 @@ impl Node {
         }
         let last = provider.last.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(delivered) = last.delivered {
+            // The far end must have what we sent, not merely say that it has something.
+            if !origin.is_named(&delivered.oid) {
+                let what = format!("{} says it has {}, which is not what was sent", far.host, delivered.oid);
+                return Err(Error::new(ErrorKind::VerificationFailed, what));
+            }
             origin.delivered();
             let target = std::path::PathBuf::from(OsStr::from_bytes(&delivered.path));
             return Ok(Delivered {
@@ -115,6 +133,10 @@ impl Node {
         if stop.is_set() {
             return Err(Error::new(ErrorKind::Interrupted, "interrupted")
                 .advise("run the same command again to go on where it stopped"));
+        }
+        if is_mute.load(Ordering::Acquire) {
+            let what = format!("{} said nothing for {} s", far.host, patience.as_secs());
+            return Err(Error::new(ErrorKind::TimedOut, what).advise("does `ssh` alone reach it?"));
         }
         if let Some(failure) = origin.failure() {
             return Err(failure);
@@ -140,7 +162,7 @@ impl Node {
         push_control(&mut out, &copy_message(CopyRole::Send, path.as_os_str(), options));
         let mut offered = || {
             channel.write_all(&out).map_err(|error| Error::io("connection lost", error))?;
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + patience();
             loop {
                 let body = read_control(&mut channel, deadline)?;
                 match receiver.handle_control(&body)? {
@@ -204,6 +226,8 @@ struct NearSender<'a> {
     door: OnceLock<HoldingDoor>,
     is_over: Arc<AtomicBool>,
     allow_local: bool,
+    /// The far end has said something.
+    is_heard: AtomicBool,
     observer: &'a dyn Observer,
     size_bytes: u64,
     last: Mutex<Last>,
@@ -218,6 +242,7 @@ struct Last {
 
 impl Provider for NearSender<'_> {
     fn open(&self, open: &Open, _: Option<&Security>) -> Result<Arc<dyn Held>> {
+        self.is_heard.store(true, Ordering::Release);
         if open.object == self.object {
             Ok(self.origin.clone())
         } else {
@@ -226,6 +251,7 @@ impl Provider for NearSender<'_> {
     }
 
     fn copy(&self, message: Message) -> Result<()> {
+        self.is_heard.store(true, Ordering::Release);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match message {
             Message::Direct(theirs) => {

@@ -11,6 +11,7 @@ mod origin;
 mod receive;
 mod remote;
 mod ssh;
+mod values;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -73,7 +73,7 @@ impl Node {
                 };
                 self.receive_here(channel, &copy, &hello_body, preface, offer, stop)
             }
-            CopyRole::Send => self.send_from_here(channel, &copy, &hello_body, preface),
+            CopyRole::Send => self.send_from_here(channel, &copy, &hello_body, preface, stop),
         }
     }
 
@@ -114,11 +114,15 @@ impl Node {
         copy: &Copy,
         hello_body: &[u8],
         mut preface: Vec<u8>,
+        stop: &Stop,
     ) -> Result<()> {
         let path = home_path(std::ffi::OsStr::from_bytes(&copy.path));
         let opened = Origin::open(&path, self.id(), &self.config.paths.data_dir);
         let (origin, offer) = match opened.and_then(|origin| origin.offer().map(|offer| (origin, offer))) {
-            Ok((origin, offer)) => (Arc::new(origin), offer),
+            Ok((mut origin, offer)) => {
+                origin.stop = stop.clone();
+                (Arc::new(origin), offer)
+            }
             Err(error) => return Err(tell(&mut channel, preface, error)),
         };
         let mut holder = Holder::new(self.hello());

@@ -20,12 +20,17 @@ use super::extents::{ZEROS, extent_of, identity, io_at, open_regular, read_full_
 const THREADS_MAX: usize = 16;
 
 /// Hashes a regular file and returns its OID and size in bytes, with a few units of memory and nothing on disk. `progress` hears the
-/// bytes hashed so far, from any thread. `Changed` if the file changed meanwhile; `Usage` if it is no regular file.
-pub fn hash_file(path: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<(Oid, u64)> {
+/// bytes hashed so far, from any thread. `Interrupted` soon after `is_stopped` says yes, `Changed` if the file changed
+/// meanwhile, `Usage` if it is no regular file.
+pub fn hash_file(
+    path: &Path,
+    progress: &(dyn Fn(u64) + Sync),
+    is_stopped: &(dyn Fn() -> bool + Sync),
+) -> Result<(Oid, u64)> {
     let (file, before) = open_regular(path)?;
     let geometry = Geometry::new(before.size_bytes);
     let fold = TreeFold::new(geometry);
-    hash_units(&file, path, geometry, progress, &|unit, leaves| {
+    hash_units(&file, path, geometry, &Watch { progress, is_stopped }, &|unit, leaves| {
         fold.add(geometry.unit(unit), subtree_pairs(geometry, geometry.unit(unit), leaves).1);
         Ok(())
     })?;
@@ -34,6 +39,17 @@ pub fn hash_file(path: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<(Oid, u
         return Err(changed_while_hashed(path));
     }
     Ok((fold.root()?, before.size_bytes))
+}
+
+/// Who hears how far hashing is, and may stop it. Both are called from any thread, once a unit.
+pub(super) struct Watch<'a> {
+    pub(super) progress: &'a (dyn Fn(u64) + Sync),
+    pub(super) is_stopped: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Watch<'static> {
+    /// Nobody hears and nobody stops.
+    pub(super) const NOBODY: Watch<'static> = Watch { progress: &|_| {}, is_stopped: &|| false };
 }
 
 /// Value of the parent of two subtrees.
@@ -52,12 +68,12 @@ pub(super) fn changed_while_hashed(path: &Path) -> Error {
 }
 
 /// Hashes every unit of `file`, each exactly once, in no particular order, and hands its group values to `sink`.
-/// `Changed` if the file ends early.
+/// `Changed` if the file ends early, `Interrupted` if the watcher stops it.
 pub(super) fn hash_units(
     file: &File,
     path: &Path,
     geometry: Geometry,
-    progress: &(dyn Fn(u64) + Sync),
+    watch: &Watch<'_>,
     sink: &(dyn Fn(u64, &[Cv]) -> Result<()> + Sync),
 ) -> Result<()> {
     let next_unit = AtomicU64::new(0);
@@ -71,11 +87,16 @@ pub(super) fn hash_units(
             if unit >= geometry.units() {
                 break;
             }
-            match reader.leaves(unit).and_then(|leaves| sink(unit, leaves)) {
+            let hashed = if (watch.is_stopped)() {
+                Err(Error::new(ErrorKind::Interrupted, format!("interrupted while {path:?} was read")))
+            } else {
+                reader.leaves(unit).and_then(|leaves| sink(unit, leaves))
+            };
+            match hashed {
                 Ok(()) => {
                     let range = geometry.byte_range(geometry.unit(unit));
                     let bytes = range.end - range.start;
-                    progress(hashed_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes);
+                    (watch.progress)(hashed_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes);
                 }
                 Err(error) => {
                     stop.store(true, Ordering::Relaxed);
@@ -216,9 +237,13 @@ mod tests {
                     file.write_all_at(&model[range.start as usize..range.end as usize], range.start).unwrap();
                 }
                 let seen = AtomicU64::new(0);
-                let (oid, len) = hash_file(&path, &|bytes| {
-                    seen.fetch_max(bytes, Ordering::Relaxed);
-                })
+                let (oid, len) = hash_file(
+                    &path,
+                    &|bytes| {
+                        seen.fetch_max(bytes, Ordering::Relaxed);
+                    },
+                    &|| false,
+                )
                 .unwrap();
                 assert_eq!((oid, len), (Oid::of(&model), size), "size {size} sparse {sparse}");
                 assert_eq!(seen.into_inner(), size);
@@ -226,15 +251,32 @@ mod tests {
         }
     }
 
+    /// Issue "the first signal ends a command": hashing stops between two units, long before the end of the file.
+    #[test]
+    fn stops_when_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let file = File::create(&path).unwrap();
+        file.set_len(1000 * UNIT_BYTES).unwrap();
+        let seen = AtomicU64::new(0);
+        let progress = |bytes| {
+            seen.fetch_max(bytes, Ordering::Relaxed);
+        };
+        let stopped = hash_file(&path, &progress, &|| seen.load(Ordering::Relaxed) > 0).unwrap_err();
+        assert_eq!(stopped.kind(), ErrorKind::Interrupted);
+        // Each thread may finish the unit it has begun.
+        assert!(seen.into_inner() <= (THREADS_MAX as u64 + 1) * UNIT_BYTES);
+    }
+
     /// D14: what is no regular file is refused by name before it is opened.
     #[test]
     fn other_kinds_of_file_are_refused() {
         for path in ["/", "/dev/null"] {
-            let error = hash_file(Path::new(path), &|_| {}).unwrap_err();
+            let error = hash_file(Path::new(path), &|_| {}, &|| false).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
             assert!(error.to_string().contains(path) && error.advice().is_some());
         }
-        let missing = hash_file(Path::new("/nonexistent/file"), &|_| {}).unwrap_err();
+        let missing = hash_file(Path::new("/nonexistent/file"), &|_| {}, &|| false).unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::NotFound);
     }
 }

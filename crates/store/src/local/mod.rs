@@ -31,6 +31,7 @@ use dray_core::store::{
 use dray_core::{Error, ErrorKind, Oid, Result};
 
 use extents::{ExtentCache, identity, io_at, open_regular};
+use hashing::Watch;
 use object::{FilePairs, LocalObject, backing_differs};
 use place::{Lock, ObjectPaths, Place, TempFile, make_directory};
 use record::{Backing, FileHint, Record};
@@ -288,7 +289,7 @@ impl LocalStore {
         paths: &ObjectPaths,
     ) -> Result<FilePairs> {
         let geometry = Geometry::new(record.size_bytes);
-        let (oid, temp) = outboard::build(&self.place, data, path, geometry, &|_| {})?;
+        let (oid, temp) = outboard::build(&self.place, data, path, geometry, &Watch::NOBODY)?;
         if oid != record.oid {
             let is_borrowed = record.borrowed_path().is_some();
             return Err(backing_differs(path, is_borrowed, "has other bytes than the object"));
@@ -341,14 +342,20 @@ impl Store for LocalStore {
         Ok(Box::new(writer::LocalWriter::new(self.clone())?))
     }
 
-    fn put_file(&self, path: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<Arc<dyn StoredObject>> {
+    fn put_file_until(
+        &self,
+        path: &Path,
+        progress: &(dyn Fn(u64) + Sync),
+        is_stopped: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Arc<dyn StoredObject>> {
         let (file, before) = open_regular(path)?;
         if let Some(object) = self.find_unchanged(path, &file, &before)? {
             return Ok(object);
         }
         let hashed_at_ns = self.now_ns();
         let geometry = Geometry::new(before.size_bytes);
-        let (oid, outboard) = outboard::build(&self.place, &file, path, geometry, progress)?;
+        let (oid, outboard) =
+            outboard::build(&self.place, &file, path, geometry, &Watch { progress, is_stopped })?;
         let after = file.metadata().map_err(|error| io_at("read", path, error))?;
         if identity(&after) != before {
             return Err(hashing::changed_while_hashed(path));

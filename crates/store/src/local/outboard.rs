@@ -7,7 +7,7 @@ use dray_core::hash_tree::{Collector, Cv, Geometry, PAIR_BYTES, PairStore, Subtr
 use dray_core::{Oid, Result};
 
 use super::extents::io_at;
-use super::hashing::{hash_units, merge};
+use super::hashing::{Watch, hash_units, merge};
 use super::object::FilePairs;
 use super::place::{Place, TempFile};
 
@@ -20,13 +20,13 @@ pub(super) fn build(
     file: &File,
     path: &Path,
     geometry: Geometry,
-    progress: &(dyn Fn(u64) + Sync),
+    watch: &Watch<'_>,
 ) -> Result<(Oid, TempFile)> {
     let temp = place.temp()?;
     let handle = temp.file().set_len(geometry.outboard_bytes()).and_then(|()| temp.file().try_clone());
     let handle = handle.map_err(|error| io_at("write", temp.path(), error))?;
     let collector = Collector::new(geometry, FilePairs::new(handle, temp.path(), geometry));
-    hash_units(file, path, geometry, progress, &|unit, leaves| collector.record_unit(unit, leaves))?;
+    hash_units(file, path, geometry, watch, &|unit, leaves| collector.record_unit(unit, leaves))?;
     let oid = collector.finish()?;
     Ok((oid, temp))
 }
@@ -93,7 +93,7 @@ mod tests {
         file.set_len(groups * GROUP_BYTES - 5).unwrap();
         let file = File::open(&path).unwrap();
         let geometry = Geometry::new(groups * GROUP_BYTES - 5);
-        let (oid, temp) = build(&place, &file, &path, geometry, &|_| {}).unwrap();
+        let (oid, temp) = build(&place, &file, &path, geometry, &Watch::NOBODY).unwrap();
         let pairs = FilePairs::new(temp.file().try_clone().unwrap(), temp.path(), geometry);
         assert!(is_right(geometry, &oid, &pairs).unwrap());
         for pair in [0, 1, CHECKED_GROUPS - 2, CHECKED_GROUPS + 7, geometry.pairs() - 2, geometry.pairs() - 1]

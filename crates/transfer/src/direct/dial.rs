@@ -28,6 +28,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 const ADDRESSES_MAX: usize = 4;
 /// Connections in a row that one lane may lose before its target is left for another.
 const LOST_MAX: u32 = 3;
+/// A connection that held this long was a good one; what is lost at once is not tried again at once.
+const STEADY: Duration = Duration::from_secs(2);
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
@@ -78,11 +80,15 @@ pub fn dial(set: Arc<LaneSet>, config: DialConfig) {
             match connect_any(&config.tls, &targets, &|| set.is_closed()) {
                 Ok((channel, target, round_trip)) => {
                     was_up = true;
-                    backoff = FIRST_BACKOFF;
+                    let begun = Instant::now();
                     if let Some(error) = hold_lanes(&set, &config, &target, channel, round_trip) {
                         targets.retain(|other| other.node != target.node);
                         errors.push(error);
                     }
+                    if begun.elapsed() >= STEADY {
+                        backoff = FIRST_BACKOFF;
+                    }
+                    pause(&set, backoff);
                 }
                 Err(_) if was_up && !targets.is_empty() => {
                     pause(&set, backoff);
@@ -295,11 +301,12 @@ fn hold_lane(
             Some(connected) => Ok(connected),
             None => connect(&config.tls, target, &|| set.is_closed()),
         };
-        let result = connected.and_then(|(channel, round_trip)| {
+        let begun = Instant::now();
+        let result = connected.and_then(|(channel, round_trip)| run_lane(set, config, channel, round_trip));
+        if begun.elapsed() >= STEADY {
             lost = 0;
             backoff = FIRST_BACKOFF;
-            run_lane(set, config, channel, round_trip)
-        });
+        }
         match result {
             Ok(()) => {}
             Err(error) if is_final(&error) => return Some(error),

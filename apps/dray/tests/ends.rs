@@ -1,0 +1,217 @@
+//! How the command ends: at the first signal, when its reader or parent goes away, and on a ticket that lies about
+//! its size. The built program is run as a person would run it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use dray_core::hint::{Hint, HintUri};
+use dray_core::limits::OBJECT_BYTES_MAX;
+use dray_core::message::PROTOCOL_VERSION;
+use dray_core::ticket::Ticket;
+use dray_core::{NodeId, Oid};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Long enough for a loaded machine; a program that does not end fails the test instead of hanging it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn dray(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dray"));
+    command
+        .env("DRAY_DATA_DIR", dir.join("data"))
+        .env("XDG_CONFIG_HOME", dir)
+        .env_remove("DRAY_CONFIG")
+        .current_dir(dir);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn signal(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::INT).unwrap();
+}
+
+/// Exit code, standard output and standard error.
+fn end(mut child: Child) -> (Option<i32>, String, String) {
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if Instant::now() > deadline => {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                panic!("the command did not end");
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let (mut out, mut err) = (String::new(), String::new());
+    if let Some(mut stdout) = child.stdout.take() {
+        stdout.read_to_string(&mut out).unwrap();
+    }
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    (status.code(), out, err)
+}
+
+/// A sparse file that takes minutes to hash.
+fn endless(dir: &Path) {
+    File::create(dir.join("big")).unwrap().set_len(1 << 40).unwrap();
+}
+
+/// Reads JSON events until one that contains `word`.
+fn until_event(child: &mut Child, word: &str) {
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(word) {
+        line.clear();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "no {word} event");
+    }
+}
+
+/// Issue, "130 interrupted": a put or verify that is hashing ends at the first signal; nothing is shared.
+#[test]
+fn the_first_signal_ends_hashing() {
+    let dir = tempfile::tempdir().unwrap();
+    endless(dir.path());
+    let oid = Oid::of(b"").to_string();
+    for arguments in [vec!["put", "big", "--json"], vec!["verify", "big", &oid, "--json"]] {
+        let mut child = dray(dir.path()).args(&arguments).spawn().unwrap();
+        until_event(&mut child, "hashing");
+        signal(&child);
+        let (code, _, err) = end(child);
+        assert_eq!(code, Some(130), "{arguments:?}: {err}");
+        assert!(err.contains("interrupted"), "{err}");
+    }
+    let objects = dir.path().join("data/store/objects");
+    let kept = std::fs::read_dir(objects).map_or(0, Iterator::count);
+    assert_eq!(kept, 0);
+}
+
+/// Issue, "130 interrupted": a put that waits for standard input ends at the first signal, without a ticket.
+#[test]
+fn the_first_signal_ends_waiting_for_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = dray(dir.path()).args(["put", "-", "--json"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut input, b"some bytes").unwrap();
+    until_event(&mut child, "hashing");
+    signal(&child);
+    let (code, out, err) = end(child);
+    assert_eq!((code, out.as_str()), (Some(130), ""), "{err}");
+    drop(input);
+}
+
+/// A demo that is killed leaves no sender behind: the sender ends when its standard input closes.
+#[test]
+fn a_child_ends_with_its_parent() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), b"bytes").unwrap();
+    let put = ["put", "file", "--until-stdin-closes", "--json"];
+    let mut child = dray(dir.path()).args(put).stdin(Stdio::piped()).spawn().unwrap();
+    until_event(&mut child, "shared");
+    assert!(child.try_wait().unwrap().is_none());
+    drop(child.stdin.take());
+    assert_eq!(end(child).0, Some(0));
+}
+
+/// Design 17: a ticket that claims the largest size ends in an error of the network, not in an abort for want of
+/// memory, wherever the bytes should go.
+#[test]
+fn a_lie_about_the_size_costs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let uri = HintUri::Dray { host: "127.0.0.1".into(), port: 1 };
+    let node = Some(NodeId::from_bytes(*Oid::of(b"nobody").as_bytes()));
+    // A file system may have no room for a file of 64 TiB, however sparse: then it is exit code 7.
+    let cases: [(u64, &str, &[i32]); 4] = [
+        (OBJECT_BYTES_MAX, "-", &[5]),
+        (1 << 46, "-", &[5]),
+        (1 << 46, "out", &[5, 7]),
+        (OBJECT_BYTES_MAX, "out", &[6]),
+    ];
+    for (size_bytes, output, expected) in cases {
+        let ticket = Ticket {
+            protocol: PROTOCOL_VERSION,
+            oid: Oid::of(b"x"),
+            size_bytes,
+            secret: None,
+            expires_unix_s: None,
+            hints: vec![Hint { uri: uri.clone(), node, priority: 0, weight: 1 }],
+        };
+        let text = ticket.to_text().unwrap();
+        let child = dray(dir.path()).args(["get", "--local", "-o", output, &text]).spawn().unwrap();
+        let (code, _, err) = end(child);
+        assert!(
+            code.is_some_and(|code| expected.contains(&code)),
+            "{size_bytes} to {output}: {code:?} {err}"
+        );
+    }
+}
+
+/// A ticket for `path`, and the program that serves it.
+struct Share(Child, String);
+
+impl Share {
+    fn of(dir: &Path, path: &str) -> Share {
+        let mut child = dray(dir).args(["put", path]).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Share(child, line.trim().to_owned())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `get -o - | head`: the reader's leaving is no trouble of the network, and a reader that does not read does not
+/// keep the command from ending at a signal.
+#[test]
+fn the_reader_of_a_stream_may_leave_or_sleep() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), vec![3; 3 << 20]).unwrap();
+    let share = Share::of(dir.path(), "file");
+    let get = ["get", "--local", "-o", "-", &share.1];
+    let mut left = dray(dir.path()).args(get).spawn().unwrap();
+    drop(left.stdout.take());
+    let (code, _, err) = end(left);
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("closed by its reader"), "{err}");
+    let mut asleep = dray(dir.path()).args(get).spawn().unwrap();
+    let mut output = asleep.stdout.take().unwrap();
+    output.read_exact(&mut [0; 10]).unwrap();
+    signal(&asleep);
+    assert_eq!(end(asleep).0, Some(130));
+}
+
+/// A name that came from the peer replaces nothing: neither in the current directory nor in one named with -o, and
+/// the file can be had under its name, also when all its bytes had come before (a refused run keeps them).
+#[test]
+fn a_suggested_name_replaces_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = vec![4; 3 << 20];
+    std::fs::write(dir.path().join("file"), &bytes).unwrap();
+    let share = Share::of(dir.path(), "file");
+    let target = dir.path().join("target");
+    std::fs::create_dir(&target).unwrap();
+    std::fs::write(target.join("file"), b"precious").unwrap();
+    let in_directory =
+        || dray(dir.path()).args(["get", "--local", "-o", "target", &share.1]).spawn().unwrap();
+    let by_default =
+        || dray(dir.path()).args(["get", "--local", &share.1]).current_dir(&target).spawn().unwrap();
+    for start in [&in_directory as &dyn Fn() -> Child, &by_default] {
+        let (code, _, err) = end(start());
+        assert_eq!(code, Some(6), "{err}");
+        assert!(err.contains("move it away"), "{err}");
+        assert_eq!(std::fs::read(target.join("file")).unwrap(), b"precious");
+    }
+    std::fs::remove_file(target.join("file")).unwrap();
+    let (code, _, err) = end(in_directory());
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(std::fs::read(target.join("file")).unwrap(), bytes);
+    assert_eq!(std::fs::read_dir(&target).unwrap().count(), 1);
+}

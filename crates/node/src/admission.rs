@@ -1,0 +1,428 @@
+//! Who may have what `put` shares, and what each side is told: a receiver hears nothing that it has not proven a right
+//! to know, the user who shares hears everything, but not more often than can be read.
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dray_core::hash_tree::{Geometry, PairStore};
+use dray_core::message::{ObjectName, Open};
+use dray_core::rights::{Proof, ProofContext};
+use dray_core::store::{Extent, Share, Standing, StoredObject};
+use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
+use dray_transfer::direct::ClearTokens;
+use dray_transfer::holder::{ClearGrantor, Held, Provider, StoredHeld};
+use dray_transfer::transport::Security;
+
+use crate::put::unix_s;
+use crate::{Event, Observer};
+
+/// A node that comes back within this time is not announced again: it has several connections.
+const ANNOUNCE_AGAIN: Duration = Duration::from_secs(60);
+/// Nodes remembered for that.
+const ANNOUNCED_MAX: usize = 1024;
+/// Refusals told one by one in a second; the rest is counted.
+const TURNED_AWAY_MAX: u32 = 10;
+
+/// Serves one object to those who have a right to it.
+pub(crate) struct Doorkeeper {
+    pub(crate) object: Arc<dyn StoredObject>,
+    pub(crate) share: Share,
+    /// This node.
+    pub(crate) node: NodeId,
+    /// Tokens for clear-text data, if the configuration allows that.
+    pub(crate) tokens: Option<Arc<ClearTokens>>,
+    pub(crate) notices: Arc<Notices>,
+}
+
+/// What the user is told, and what the receiver.
+struct Refusal {
+    reason: String,
+    answer: Error,
+}
+
+impl Doorkeeper {
+    fn admit(&self, open: &Open, security: &Security) -> Result<(), Refusal> {
+        // Both questions are asked of everybody, so that the time of the answer says nothing either.
+        let is_named = open.object == ObjectName::Oid(self.object.oid());
+        let is_proven = self.share.secret.as_ref().is_none_or(|secret| {
+            let context =
+                ProofContext { exporter: security.exporter, holder: self.node, receiver: security.peer };
+            let proof = Proof::new(secret, &context, &open.object, 0..u64::MAX);
+            open.proof.as_ref().is_some_and(|shown| proof.matches(shown))
+        });
+        if !is_named || !is_proven {
+            let reason = match (is_named, &open.proof) {
+                (false, _) => format!("{} is not shared here", open.object),
+                (true, None) => "it showed no secret; the object is private".to_owned(),
+                (true, Some(_)) => "its secret is wrong".to_owned(),
+            };
+            let answer =
+                Error::new(ErrorKind::Refused, "no such object here, or the ticket's secret is wrong")
+                    .advise("use the whole ticket, as `dray put` printed it");
+            return Err(Refusal { reason, answer });
+        }
+        let right = Right(self.share.expires_unix_s);
+        right.check().map_err(|answer| Refusal { reason: answer.to_string(), answer })
+    }
+}
+
+impl Provider for Doorkeeper {
+    fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>> {
+        let security =
+            security.ok_or_else(|| Error::new(ErrorKind::Refused, "this channel proves nobody"))?;
+        if let Err(refusal) = self.admit(open, security) {
+            self.notices.turned_away(refusal.reason);
+            return Err(refusal.answer);
+        }
+        self.notices.serving(security.peer, self.object.oid());
+        let name = self.share.name.clone().map(|name| name.to_vec());
+        Ok(Arc::new(Admitted {
+            held: StoredHeld::new(self.object.clone(), name),
+            right: Right(self.share.expires_unix_s),
+            pairs: ToldPairs { object: self.object.clone(), notices: self.notices.clone() },
+        }))
+    }
+
+    fn clear_data(&self) -> Option<ClearGrantor> {
+        self.tokens.as_ref().and_then(|tokens| tokens.grant().ok())
+    }
+}
+
+/// The end of a right, seconds since 1970.
+struct Right(Option<u64>);
+
+impl Right {
+    fn check(&self) -> Result<()> {
+        if self.0.is_some_and(|end| unix_s() >= end) {
+            return Err(
+                Error::new(ErrorKind::Refused, "the ticket has expired").advise("ask for a new ticket")
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The object in the hands of one receiver: for as long as its right lasts, and without a word about this machine.
+struct Admitted {
+    held: StoredHeld,
+    right: Right,
+    pairs: ToldPairs,
+}
+
+impl Held for Admitted {
+    fn geometry(&self) -> Geometry {
+        self.held.geometry()
+    }
+    fn oid(&self) -> Option<Oid> {
+        self.held.oid()
+    }
+    fn name(&self) -> Option<Vec<u8>> {
+        self.held.name()
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.right.check()?;
+        self.pairs.notices.tell(self.held.read_at(offset, out))
+    }
+    fn extent_at(&self, offset: u64, end: u64) -> Result<Extent> {
+        self.right.check()?;
+        self.pairs.notices.tell(self.held.extent_at(offset, end))
+    }
+    fn standing(&self) -> Standing {
+        self.held.standing()
+    }
+    fn mismatch(&self) -> Error {
+        self.held.mismatch()
+    }
+    fn pairs(&self) -> Option<&dyn PairStore> {
+        Some(&self.pairs)
+    }
+    fn raw_file(&self) -> Option<BorrowedFd<'_>> {
+        self.held.raw_file()
+    }
+}
+
+/// The object's outboard, with errors fit for strangers.
+struct ToldPairs {
+    object: Arc<dyn StoredObject>,
+    notices: Arc<Notices>,
+}
+
+impl PairStore for ToldPairs {
+    fn read_pairs(&self, first_index: u64, out: &mut [u8]) -> Result<()> {
+        self.notices.tell(self.object.pairs().read_pairs(first_index, out))
+    }
+    fn write_at(&self, _: u64, _: &[u8]) -> Result<()> {
+        Err(Error::new(ErrorKind::Internal, "what is served is not written"))
+    }
+}
+
+/// Tells the user who is served and who is not.
+pub(crate) struct Notices {
+    observer: Arc<dyn Observer>,
+    state: Mutex<NoticesState>,
+}
+
+#[derive(Default)]
+struct NoticesState {
+    announced: HashMap<NodeId, Instant>,
+    refusals: Limiter,
+    last_trouble: Option<String>,
+}
+
+impl Notices {
+    pub(crate) fn new(observer: Arc<dyn Observer>) -> Notices {
+        Notices { observer, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, NoticesState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serving(&self, node: NodeId, oid: Oid) {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.announced.retain(|_, last| now.duration_since(*last) < ANNOUNCE_AGAIN);
+        if state.announced.len() >= ANNOUNCED_MAX {
+            state.announced.clear();
+        }
+        let is_new = state.announced.insert(node, now).is_none();
+        drop(state);
+        if is_new {
+            self.observer.event(Event::Serving { node: node.to_string(), oid });
+        }
+    }
+
+    /// A receiver was refused.
+    pub(crate) fn turned_away(&self, reason: String) {
+        self.tick();
+        if self.state().refusals.take(Instant::now()) {
+            self.observer.event(Event::TurnedAway { reason });
+        }
+    }
+
+    /// Says how many refusals were not told, once their second is over; called now and then.
+    pub(crate) fn tick(&self) {
+        let held_back = self.state().refusals.overdue(Instant::now());
+        if let Some(count) = held_back {
+            self.observer.event(Event::TurnedAway { reason: format!("{count} more in one second") });
+        }
+    }
+
+    /// A warning about the share as a whole.
+    pub(crate) fn warn(&self, text: String) {
+        self.observer.event(Event::Warning(text));
+    }
+
+    /// Tells the user all of an error, once, and leaves what a stranger may know: the kind, and no path.
+    fn tell<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            let text = error.to_string();
+            let mut state = self.state();
+            let is_new = state.last_trouble.as_ref() != Some(&text);
+            state.last_trouble = Some(text.clone());
+            drop(state);
+            if is_new {
+                self.warn(text);
+            }
+            for_strangers(error.kind())
+        })
+    }
+}
+
+fn for_strangers(kind: ErrorKind) -> Error {
+    match kind {
+        ErrorKind::Changed => Error::new(kind, "the file was changed after it was put")
+            .advise("ask for it to be put again, and for the new ticket"),
+        ErrorKind::Damaged | ErrorKind::VerificationFailed => {
+            Error::new(ErrorKind::Damaged, "the holder's copy is damaged")
+                .advise("ask for it to be put again")
+        }
+        _ => Error::new(ErrorKind::Damaged, "the holder cannot read its copy")
+            .advise("ask whoever runs `dray put` what it says"),
+    }
+}
+
+/// Lets a few pass in a second and counts the others.
+#[derive(Default)]
+struct Limiter {
+    began: Option<Instant>,
+    passed: u32,
+    held_back: u64,
+}
+
+impl Limiter {
+    const WINDOW: Duration = Duration::from_secs(1);
+
+    fn take(&mut self, now: Instant) -> bool {
+        if self.began.is_none_or(|began| now.duration_since(began) >= Self::WINDOW) {
+            (self.began, self.passed) = (Some(now), 0);
+        }
+        let passes = self.passed < TURNED_AWAY_MAX;
+        if passes {
+            self.passed += 1;
+        } else {
+            self.held_back += 1;
+        }
+        passes
+    }
+
+    /// How many were held back in a second that is over.
+    fn overdue(&mut self, now: Instant) -> Option<u64> {
+        let is_over = self.began.is_some_and(|began| now.duration_since(began) >= Self::WINDOW);
+        (is_over && self.held_back > 0).then(|| std::mem::take(&mut self.held_back))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dray_core::rights::Secret;
+    use dray_core::store::Store;
+    use dray_store::local::LocalStore;
+
+    use super::*;
+
+    const HOLDER: [u8; 32] = [1; 32];
+
+    struct Bed {
+        dir: tempfile::TempDir,
+        doorkeeper: Doorkeeper,
+        heard: Arc<Mutex<Vec<Event>>>,
+        security: Security,
+    }
+
+    impl Bed {
+        fn new(secret: Option<Secret>, expires_unix_s: Option<u64>) -> Bed {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("a private place");
+            std::fs::write(&path, vec![7; 300_000]).unwrap();
+            let store = LocalStore::open(&dir.path().join("store")).unwrap();
+            let object = store.put_file(&path, &|_| {}).unwrap();
+            let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
+            let hearing = heard.clone();
+            let notices = Notices::new(Arc::new(move |event| hearing.lock().unwrap().push(event)));
+            let doorkeeper = Doorkeeper {
+                object,
+                share: Share { secret, expires_unix_s, ..Share::default() },
+                node: NodeId::from_bytes(HOLDER),
+                tokens: None,
+                notices: Arc::new(notices),
+            };
+            let security = Security { peer: NodeId::from_bytes([2; 32]), exporter: [3; 32] };
+            Bed { dir, doorkeeper, heard, security }
+        }
+
+        fn open(&self, object: ObjectName, secret: Option<Secret>) -> Result<Arc<dyn Held>> {
+            let proof = secret.map(|secret| {
+                let context = ProofContext {
+                    exporter: self.security.exporter,
+                    holder: NodeId::from_bytes(HOLDER),
+                    receiver: self.security.peer,
+                };
+                Proof::new(&secret, &context, &object, 0..u64::MAX).as_bytes().to_vec().into()
+            });
+            self.doorkeeper.open(&Open { handle: 1, object, proof }, Some(&self.security))
+        }
+
+        fn object(&self) -> ObjectName {
+            ObjectName::Oid(self.doorkeeper.object.oid())
+        }
+
+        fn heard(&self) -> Vec<Event> {
+            std::mem::take(&mut *self.heard.lock().unwrap())
+        }
+    }
+
+    fn refused(result: Result<Arc<dyn Held>>) -> (ErrorKind, String, Option<String>) {
+        let error = result.err().unwrap();
+        (error.kind(), error.to_string(), error.advice().map(str::to_owned))
+    }
+
+    /// Threat model: who has not proven the secret cannot tell "not here" from "not for you" from "no longer".
+    #[test]
+    fn a_stranger_hears_one_answer_only() {
+        let (right, wrong) = (Secret::from_bytes([4; 16]), Secret::from_bytes([5; 16]));
+        let mut answers = Vec::new();
+        for expires_unix_s in [None, Some(1)] {
+            let bed = Bed::new(Some(right), expires_unix_s);
+            let other = ObjectName::Oid(Oid::of(b"another"));
+            answers.push(refused(bed.open(bed.object(), None)));
+            answers.push(refused(bed.open(bed.object(), Some(wrong))));
+            answers.push(refused(bed.open(other, None)));
+            answers.push(refused(bed.open(other, Some(right))));
+            // The user is told which it was.
+            let reasons: Vec<String> = bed.heard().iter().map(|event| format!("{event:?}")).collect();
+            for (reason, word) in reasons.iter().zip(["no secret", "is wrong", "not shared", "not shared"]) {
+                assert!(reason.contains(word), "{reason}");
+            }
+        }
+        assert_eq!(answers[0].0, ErrorKind::Refused);
+        answers.dedup();
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        let expired = Bed::new(Some(right), Some(1));
+        let told = refused(expired.open(expired.object(), Some(right)));
+        assert!(told.0 == ErrorKind::Refused && told.1.contains("expired"), "{told:?}");
+        let public = Bed::new(None, None);
+        assert!(public.open(public.object(), None).is_ok());
+        assert_eq!(refused(public.open(ObjectName::Oid(Oid::of(b"another")), None)), answers[0]);
+    }
+
+    /// Design 14: a right that ends while bytes flow ends there, not at the next connection.
+    #[test]
+    fn a_right_that_ends_stops_what_is_open() {
+        let bed = Bed::new(None, None);
+        let admitted = |right| Admitted {
+            held: StoredHeld::new(bed.doorkeeper.object.clone(), None),
+            right: Right(right),
+            pairs: ToldPairs {
+                object: bed.doorkeeper.object.clone(),
+                notices: bed.doorkeeper.notices.clone(),
+            },
+        };
+        let mut out = [0; 16];
+        admitted(Some(unix_s() + 1000)).read_at(0, &mut out).unwrap();
+        let ended = admitted(Some(unix_s()));
+        assert_eq!(ended.read_at(0, &mut out).unwrap_err().kind(), ErrorKind::Refused);
+        assert_eq!(ended.extent_at(0, 16).unwrap_err().kind(), ErrorKind::Refused);
+    }
+
+    /// Threat model: an error of the holder's disk names no path to the receiver, and does to the user.
+    #[test]
+    fn a_fault_names_no_path() {
+        let bed = Bed::new(None, None);
+        let held = bed.open(bed.object(), None).unwrap();
+        let path = bed.dir.path().join("a private place");
+        std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(10).unwrap();
+        bed.heard();
+        for _ in 0..3 {
+            let fault = held.read_at(200_000, &mut [0; 16]).unwrap_err();
+            assert_eq!(fault.kind(), ErrorKind::Changed);
+            let text = format!("{fault} {:?}", fault.advice());
+            assert!(!text.contains("private") && !text.contains('/'), "{text}");
+        }
+        let heard = bed.heard();
+        assert!(
+            matches!(&heard[..], [Event::Warning(text)] if text.contains("a private place")),
+            "{heard:?}"
+        );
+    }
+
+    /// A receiver with eight connections is announced once, and a flood of refusals is counted, not printed.
+    #[test]
+    fn notices_can_be_read() {
+        let bed = Bed::new(None, None);
+        for _ in 0..8 {
+            bed.open(bed.object(), None).unwrap();
+        }
+        assert_eq!(bed.heard().len(), 1);
+        let mut limiter = Limiter::default();
+        let start = Instant::now();
+        let passed = (0..100).filter(|_| limiter.take(start)).count();
+        assert_eq!((passed, limiter.overdue(start)), (10, None));
+        let later = start + Duration::from_secs(1);
+        assert_eq!(limiter.overdue(later), Some(90));
+        assert_eq!(limiter.overdue(later), None);
+        assert!(limiter.take(later));
+    }
+}
