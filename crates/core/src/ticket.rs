@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 
 use crate::hint::Hint;
@@ -49,7 +50,7 @@ struct Wire {
     #[n(3)]
     size_bytes: u64,
     #[n(4)]
-    secret: Option<Secret>,
+    secret: Option<ByteVec>,
     #[n(5)]
     expires_unix_s: Option<u64>,
     /// Nodes named by the hints, each once.
@@ -112,7 +113,7 @@ impl Ticket {
             protocol: self.protocol,
             oid: self.oid,
             size_bytes: self.size_bytes,
-            secret: self.secret,
+            secret: self.secret.map(|secret| secret.as_bytes().to_vec().into()),
             expires_unix_s: self.expires_unix_s,
             nodes,
             hints,
@@ -196,11 +197,22 @@ impl FromStr for Ticket {
             let uri = hint.uri.parse().map_err(|error: Error| mangled(error.what()))?;
             hints.push(Hint { uri, node, priority: hint.priority, weight: hint.weight });
         }
+        // A right that was cut is no right, whoever cut it.
+        let secret = match wire.secret {
+            None => None,
+            Some(bytes) => Some(Secret::from_bytes(<[u8; 16]>::try_from(&bytes[..]).map_err(|_| {
+                Error::new(
+                    ErrorKind::Refused,
+                    format!("the ticket's secret has {} bytes, not 16", bytes.len()),
+                )
+                .advise("ask for a whole ticket")
+            })?)),
+        };
         Ok(Ticket {
             protocol: wire.protocol,
             oid: wire.oid,
             size_bytes: wire.size_bytes,
-            secret: wire.secret,
+            secret,
             expires_unix_s: wire.expires_unix_s,
             hints,
         })
@@ -307,6 +319,10 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("teleport"), "{error}");
         wire.required = None;
+        // A cut secret is a right that is refused (exit 6), not a mangled text.
+        wire.secret = Some(vec![5; 8].into());
+        assert_eq!(print(&cbor::encode(&wire)).parse::<Ticket>().unwrap_err().kind(), ErrorKind::Refused);
+        wire.secret = None;
         wire.size_bytes = u64::MAX;
         assert!(print(&cbor::encode(&wire)).parse::<Ticket>().is_err());
         wire.size_bytes = 0;

@@ -254,6 +254,10 @@ impl Node {
             Ok(dir.join(final_name))
         });
         transfer.close();
+        if result.is_err() && delivery.marked_units().is_empty() {
+            // Nothing to go on from; threads of a source may still hold it, so it is not left to the last of them.
+            let _ = delivery.discard();
+        }
         let path = result.map_err(|error| error.context(format_args!("get {}", short_name(&object))))?;
         Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(path), resumed_bytes })
     }

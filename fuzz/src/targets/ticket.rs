@@ -36,7 +36,10 @@ fn judge(parsed: Result<Ticket>) {
     let ticket = match parsed {
         Ok(ticket) => ticket,
         Err(error) => {
-            assert!(matches!(error.kind(), ErrorKind::Usage | ErrorKind::Unsupported), "{error}");
+            assert!(
+                matches!(error.kind(), ErrorKind::Usage | ErrorKind::Unsupported | ErrorKind::Refused),
+                "{error}"
+            );
             return super::assert_clear(&error);
         }
     };

@@ -149,8 +149,9 @@ impl Node {
             .wait(stop, &mut tick)
             .and_then(|()| transfer.seal(stop, &mut tick))
             .and_then(|oid| delivery.finish(finish).map(|()| oid));
-        if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Changed) {
-            // Nobody will go on from here: another state of the file has another name.
+        let is_changed = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Changed);
+        if is_changed || (result.is_err() && delivery.marked_units().is_empty()) {
+            // Nobody will go on from here: another state of the file has another name, or nothing came at all.
             let _ = delivery.discard();
         }
         report(&transfer, observer);
