@@ -200,7 +200,7 @@ impl Observer for Output {
             Event::Started { resumed_bytes, .. } if resumed_bytes > 0 => {
                 self.note(&format!("going on after {}", bytes(resumed_bytes)));
             }
-            Event::Warning(text) => self.note(&format!("dray: warning: {}", one_line(&text))),
+            Event::Warning(text) => self.note(&format!("warning: {}", one_line(&text))),
             Event::Started { .. } | Event::SourceUp { .. } | Event::SourceDown { .. } => {}
         }
     }

@@ -1,4 +1,5 @@
 //! Files that change under the holder, damaged copies, holes, and bytes that never pass through the process.
+#![allow(clippy::unwrap_used)] // Helpers of tests are not seen as tests.
 
 mod support;
 

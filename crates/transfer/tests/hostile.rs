@@ -1,4 +1,5 @@
 //! Peers that do not behave: each hurts its own connection and nobody else.
+#![allow(clippy::unwrap_used)] // Helpers of tests are not seen as tests.
 
 mod support;
 

@@ -153,13 +153,8 @@ impl Holder {
                 _ => Err(protocol("receiver sealed an object that is not provisional".into())),
             },
             Message::Compare(compare) => self.compare(&compare),
-            // Answers change their channel before the first of them, as both sides agreed, and only for a receiver that
-            // has shown its right to something.
             Message::ClearAsk(_) => {
-                let is_agreed = self.agreed.as_ref().is_some_and(|agreed| agreed.has(feature::CLEAR_DATA));
-                let is_open = self.objects.values().any(|slot| matches!(slot, Slot::Open { .. }));
-                let is_first = self.jobs.is_empty() && self.running.is_none() && !self.is_clear;
-                if is_agreed && is_open && is_first {
+                if self.may_go_clear() {
                     self.is_clear = true;
                     Ok(HolderInput::ClearAsk)
                 } else {
@@ -174,6 +169,18 @@ impl Holder {
             Message::Fault(fault) => Err(fault.to_error("receiver")),
             other => Err(protocol(format!("receiver sent {}", variant(&other)))),
         }
+    }
+
+    /// Answers change their channel once, as both sides agreed, before the first of them, and only if all of them are
+    /// proven: whoever could ask for them has shown a right to one by then.
+    fn may_go_clear(&self) -> bool {
+        let is_proven = |slot: &Slot| matches!(slot, Slot::Open { object: ObjectName::Oid(_), .. });
+        self.agreed.as_ref().is_some_and(|agreed| agreed.has(feature::CLEAR_DATA))
+            && !self.objects.is_empty()
+            && self.objects.values().all(is_proven)
+            && self.jobs.is_empty()
+            && self.running.is_none()
+            && !self.is_clear
     }
 
     fn compare(&self, compare: &Compare) -> Result<HolderInput> {
@@ -412,17 +419,41 @@ mod tests {
         assert!(holder.next_job().is_err());
         let mut holder = open_holder();
         assert!(holder.handle_control(&Message::Hello(hello()).to_bytes()).is_err());
+    }
+
+    /// Design 5: clear-text data is granted once, where both sides have it, to a receiver with an open, proven object
+    /// and nothing under way.
+    #[test]
+    fn clear_text_data_has_its_moment() {
         let ask = Message::ClearAsk(ClearAsk {}).to_bytes();
-        let unable = open_holder().handle_control(&ask).unwrap_err();
-        assert!(unable.to_string().contains("clear-text"), "{unable}");
-        let able = Hello { features: vec![feature::CLEAR_DATA.into()], ..hello() };
-        let mut holder = Holder::new(able.clone());
-        holder.handle_control(&Message::Hello(able).to_bytes()).unwrap();
-        let open = Open { handle: 1, object: ObjectName::Oid(Oid::of(b"")), proof: None };
-        holder.handle_control(&Message::Open(open).to_bytes()).unwrap();
-        assert!(holder.handle_control(&ask).is_err(), "not before the right to something was shown");
-        holder.opened(1, Geometry::new(40 * GROUP_BYTES));
+        let able = || Hello { features: vec![feature::CLEAR_DATA.into()], ..hello() };
+        let begun = |ours: Hello, object: ObjectName| {
+            let mut holder = Holder::new(ours);
+            holder.handle_control(&Message::Hello(able()).to_bytes()).unwrap();
+            let open = Open { handle: 1, object, proof: None };
+            holder.handle_control(&Message::Open(open).to_bytes()).unwrap();
+            holder
+        };
+        let geometry = Geometry::new(40 * GROUP_BYTES);
+        let (proven, vouched) = (ObjectName::Oid(Oid::of(b"")), ObjectName::Provisional([1; 32]));
+        let mut holder = begun(able(), proven);
+        holder.opened(1, geometry);
         assert_eq!(holder.handle_control(&ask).unwrap(), HolderInput::ClearAsk);
         assert!(holder.handle_control(&ask).is_err(), "once");
+        assert!(begun(able(), proven).handle_control(&ask).is_err(), "not before the object is open");
+        for (ours, object) in [(hello(), proven), (able(), vouched)] {
+            let mut holder = begun(ours, object);
+            holder.opened(1, geometry);
+            assert!(holder.handle_control(&ask).is_err(), "{object}");
+        }
+        for is_running in [false, true] {
+            let mut holder = begun(able(), proven);
+            holder.opened(1, geometry);
+            holder.handle_control(&fetch(1, 0, 16)).unwrap();
+            if is_running {
+                assert!(matches!(holder.next_job(), Ok(Some(Ok(_)))));
+            }
+            assert!(holder.handle_control(&ask).is_err(), "in the middle of answers");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +23,12 @@ use super::ssh::FarEnd;
 use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop};
 
-/// How long the far end may be silent: longer where ssh can ask the user for a password first.
+/// How long a far end that has spoken may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(25);
+/// The same where the far end waits for its disk.
+const FSYNC_PATIENCE: Duration = Duration::from_secs(900);
+
+/// How long the far end may be silent at first: longer where ssh can ask the user for a password first.
 fn patience() -> Duration {
     let can_ask = std::fs::File::open("/dev/tty").is_ok() || std::env::var_os("SSH_ASKPASS").is_some();
     Duration::from_secs(if can_ask { 300 } else { 25 })
@@ -76,7 +81,8 @@ impl Node {
             origin: origin.clone(),
             door: OnceLock::new(),
             is_over: Arc::new(AtomicBool::new(false)),
-            is_heard: AtomicBool::new(false),
+            heard_ms: AtomicU64::new(0),
+            begun: Instant::now(),
             allow_local: host.is_some_and(|host| is_local_host(host)),
             observer,
             size_bytes,
@@ -97,12 +103,19 @@ impl Node {
         let result = thread::scope(|scope| {
             let (provider, is_mute) = (&provider, &is_mute);
             let serving = scope.spawn(move || serve(Box::new(channel), holder, preface, provider, None));
-            let begun = Instant::now();
             while !serving.is_finished() {
                 if stop.is_set() {
                     far.kill();
                 }
-                if !provider.is_heard.load(Ordering::Acquire) && begun.elapsed() > patience {
+                let limit = if !provider.is_heard() {
+                    patience
+                } else if options.fsync {
+                    FSYNC_PATIENCE
+                } else {
+                    SILENCE_MAX
+                };
+                // A receiver at work says five times a second how far it is.
+                if provider.silence() > limit && !provider.origin.is_busy() {
                     is_mute.store(true, Ordering::Release);
                     far.kill();
                 }
@@ -135,8 +148,9 @@ impl Node {
                 .advise("run the same command again to go on where it stopped"));
         }
         if is_mute.load(Ordering::Acquire) {
-            let what = format!("{} said nothing for {} s", far.host, patience.as_secs());
-            return Err(Error::new(ErrorKind::TimedOut, what).advise("does `ssh` alone reach it?"));
+            let what = format!("{} said nothing for too long", far.host);
+            return Err(Error::new(ErrorKind::TimedOut, what)
+                .advise("does `ssh` alone reach it? the same command again goes on where this one stopped"));
         }
         if let Some(failure) = origin.failure() {
             return Err(failure);
@@ -226,11 +240,28 @@ struct NearSender<'a> {
     door: OnceLock<HoldingDoor>,
     is_over: Arc<AtomicBool>,
     allow_local: bool,
-    /// The far end has said something.
-    is_heard: AtomicBool,
+    /// When the far end last said something, milliseconds since `begun`; 0 before its first word.
+    heard_ms: AtomicU64,
+    begun: Instant,
     observer: &'a dyn Observer,
     size_bytes: u64,
     last: Mutex<Last>,
+}
+
+impl NearSender<'_> {
+    fn hear(&self) {
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.heard_ms.store(now.max(1), Ordering::Release);
+    }
+
+    fn is_heard(&self) -> bool {
+        self.heard_ms.load(Ordering::Acquire) != 0
+    }
+
+    /// Time since the far end's last word.
+    fn silence(&self) -> Duration {
+        self.begun.elapsed().saturating_sub(Duration::from_millis(self.heard_ms.load(Ordering::Acquire)))
+    }
 }
 
 /// The receiver's latest words.
@@ -242,7 +273,7 @@ struct Last {
 
 impl Provider for NearSender<'_> {
     fn open(&self, open: &Open, _: Option<&Security>) -> Result<Arc<dyn Held>> {
-        self.is_heard.store(true, Ordering::Release);
+        self.hear();
         if open.object == self.object {
             Ok(self.origin.clone())
         } else {
@@ -251,7 +282,7 @@ impl Provider for NearSender<'_> {
     }
 
     fn copy(&self, message: Message) -> Result<()> {
-        self.is_heard.store(true, Ordering::Release);
+        self.hear();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match message {
             Message::Direct(theirs) => {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use dray_core::hash_tree::{Collector, Cv, Geometry, PAIR_BYTES, PairStore, Subtree, group_cv};
 use dray_core::limits::GROUP_BYTES;
@@ -33,6 +33,8 @@ pub(super) struct Origin {
     failure: Mutex<Option<Error>>,
     /// What the receiver was told the file is, with the offer or at the end.
     named: Mutex<Option<Oid>>,
+    /// The file is being read again for its name, which may take long.
+    is_busy: AtomicBool,
     /// Ends the reading of what is left to hash.
     pub(super) stop: Stop,
 }
@@ -59,6 +61,7 @@ impl Origin {
             recorded: Mutex::new(Recorded { units: recorded, state: identity }),
             failure: Mutex::default(),
             named: Mutex::default(),
+            is_busy: AtomicBool::new(false),
             stop: Stop::new(),
         })
     }
@@ -98,6 +101,11 @@ impl Origin {
             offer.inline = Some(bytes.into());
         }
         Ok(offer)
+    }
+
+    /// True while the file is read again for its name: nobody can be heard meanwhile.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_busy.load(Ordering::Acquire)
     }
 
     /// True if `oid` is what the receiver was told the file is.
@@ -237,7 +245,10 @@ impl Held for Origin {
         self.record(unit, leaves)
     }
     fn seal(&self, _: Oid) -> Result<Oid> {
-        let root = self.note(self.root())?;
+        self.is_busy.store(true, Ordering::Release);
+        let root = self.note(self.root());
+        self.is_busy.store(false, Ordering::Release);
+        let root = root?;
         *lock(&self.named) = Some(root);
         Ok(root)
     }

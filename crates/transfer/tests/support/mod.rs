@@ -227,6 +227,17 @@ impl Channel for Cuttable {
         self.check()?;
         self.channel.write_all(data)
     }
+    fn write_control(&mut self, data: &[u8]) -> io::Result<()> {
+        self.check()?;
+        self.channel.write_control(data)
+    }
+    fn has_control(&self) -> bool {
+        self.channel.has_control()
+    }
+    fn try_read_control(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        self.check()?;
+        self.channel.try_read_control(out)
+    }
     fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
         self.check()?;
         self.channel.wait(wake, timeout.min(Duration::from_millis(20)))

@@ -203,10 +203,10 @@ impl RawReceiver {
         }
     }
 
-    /// Everything up to the fault that ends the connection.
+    /// Everything up to the fault that ends the connection; there must be one.
     pub fn fault(&mut self) -> (ErrorKind, String) {
         loop {
-            if let Message::Fault(fault) = self.message().expect("a fault before the end") {
+            if let Message::Fault(fault) = self.message().unwrap() {
                 return (ErrorKind::from_wire_code(fault.kind), fault.text);
             }
         }

@@ -277,6 +277,7 @@ fn lost_connections_fail_what_was_running(bed: &dyn SourceBed) {
         run.fetch_unit(request, u64::from(request) % 4);
     }
     assert!(object.gate.is_reached(Duration::from_secs(20)));
+    run.recorder.expect_ends();
     (run.under_test.break_connections)();
     object.gate.open();
     if bed.properties().connections == 1 {

@@ -38,6 +38,8 @@ pub(super) struct Request {
     pub(super) groups: u64,
     pub(super) ending: Option<Ending>,
     may_be_short: bool,
+    /// The source had it while it was up, so it owes an event about its end.
+    is_owed: bool,
     /// An event about it is being handled.
     is_busy: bool,
 }
@@ -118,6 +120,7 @@ impl Recorder {
             groups: 0,
             ending: None,
             may_be_short: false,
+            is_owed: false,
             is_busy: false,
         };
         self.heard().requests.insert(request, state);
@@ -186,8 +189,17 @@ impl Recorder {
         }
     }
 
+    /// From here on the source owes an end to everything that it was asked, also if it goes down.
+    pub(super) fn expect_ends(&self) {
+        let mut heard = self.heard();
+        if heard.is_up {
+            heard.requests.values_mut().for_each(|request| request.is_owed = true);
+        }
+    }
+
     /// Closes the source and checks that this was the end and that nothing was wrong before.
     pub(super) fn close(&self, source: &dyn Source) {
+        self.expect_ends();
         source.call(SourceCall::Close);
         self.wait("the end", |heard| heard.falls.last().is_some_and(|fall| fall.gone));
         self.check();
@@ -318,8 +330,8 @@ impl Recorder {
                 for (id, request) in heard.requests.iter_mut().filter(|(_, request)| request.ending.is_none())
                 {
                     // What reached the source when it was down already is dropped without an event of its own.
-                    let is_dropped = request.leaves.is_none() && request.groups == 0;
-                    if is_dropped && request.budget.used_bytes() == 0 {
+                    let is_new = !request.is_owed && request.leaves.is_none() && request.groups == 0;
+                    if is_new && request.budget.used_bytes() == 0 {
                         request.ending = Some(Ending::Failed(ErrorKind::Unreachable, true));
                     } else {
                         left.push(*id);
