@@ -39,7 +39,7 @@ pub(crate) struct Show {
 pub(crate) enum Command {
     /// Share a file: print a ticket, then serve it until interrupted
     #[command(
-        after_help = "The ticket is the only thing on standard output. Whoever has it can fetch the file while this\ncommand runs. The same file shared again, the same way, keeps its ticket."
+        after_help = "The ticket is the only thing on standard output (with --json: in the event \"shared\"). Whoever has it can fetch the file while this\ncommand runs. The same file shared again, the same way, keeps its ticket."
     )]
     Put {
         /// File to share, or - for standard input
@@ -55,6 +55,9 @@ pub(crate) enum Command {
         until_stdin_closes: bool,
     },
     /// Fetch a file by its ticket, prove it, and go on where an earlier run stopped
+    #[command(
+        after_help = "-o FILE replaces FILE once the new bytes are complete. A name that the sender suggests, also in -o DIR, never\nreplaces anything. What was put from standard input has no name: its default is 16 digits of its id."
+    )]
     Get {
         /// Ticket (dray:…) or object id (blake3:…, together with --hint)
         wanted: String,
@@ -73,7 +76,7 @@ pub(crate) enum Command {
     },
     /// Copy a file to or from another host over ssh, as scp does
     #[command(
-        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and\nmoves to direct encrypted connections when they come up. The far host needs dray too (--remote-dray).\nRun the same command again after an interruption: nothing is sent twice."
+        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and\nmoves to direct encrypted connections when they come up. The far host needs dray too (--remote-dray).\nAfter an interruption the same command goes on where it stopped. An existing DST is replaced, as with\nscp, once the new bytes are complete. A local name with a colon is written ./a:b."
     )]
     Cp {
         /// File to copy
@@ -111,7 +114,7 @@ pub(crate) enum Command {
     Verify {
         /// File to check
         path: PathBuf,
-        /// Object id (blake3:…)
+        /// Object id: blake3: and the 64 digits that b3sum prints
         oid: String,
     },
     /// Send a file from one process to another on this machine and check it, to see everything work

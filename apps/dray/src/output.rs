@@ -33,6 +33,11 @@ impl Output {
         Output { show, state: Mutex::new(State { bar: None, last_json: None, is_terminal }) }
     }
 
+    /// True if events go to standard output.
+    pub(crate) fn is_json(&self) -> bool {
+        self.show.json
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,10 +194,13 @@ impl Observer for Output {
             Event::Shared { ticket, size_bytes, .. } => {
                 self.clear();
                 line(&mut std::io::stdout(), &ticket);
-                self.note(&format!("serving {} until interrupted", bytes(size_bytes)));
+                self.note(&format!(
+                    "serving {}; there: dray get TICKET; Ctrl-C here ends it",
+                    bytes(size_bytes)
+                ));
             }
             Event::Serving { node, .. } => {
-                self.note(&format!("serving node {}…", &node[..16.min(node.len())]))
+                self.note(&format!("receiver {}… connected", &node[..16.min(node.len())]))
             }
             Event::TurnedAway { reason } => {
                 self.note(&format!("turned a receiver away: {}", one_line(&reason)))

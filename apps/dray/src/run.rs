@@ -77,6 +77,10 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             shared.serve(stop, &observer)
         }
         Command::Get { wanted, output: path, hint, local, fsync } => {
+            if path.as_deref() == Some(Path::new("-")) && output.is_json() {
+                return Err(Error::new(ErrorKind::Usage, "--json and -o - both want standard output")
+                    .advise("write to a file with -o PATH, or leave --json out"));
+            }
             let request = GetRequest {
                 wanted: parse_wanted(&wanted)?,
                 hints: hint.iter().map(|text| text.parse::<Hint>()).collect::<Result<_>>()?,

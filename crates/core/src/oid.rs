@@ -65,7 +65,8 @@ impl Oid {
 }
 
 fn invalid(what: String) -> Error {
-    Error::new(ErrorKind::Usage, what).advise("an object id is `blake3:` and 64 hex digits, as b3sum prints")
+    Error::new(ErrorKind::Usage, what)
+        .advise("an object id is `blake3:` and the 64 hex digits that b3sum prints")
 }
 
 impl fmt::Display for Oid {

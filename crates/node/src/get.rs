@@ -228,7 +228,16 @@ impl Node {
             }
         });
         report(&transfer, observer);
-        let result = if is_taken { Err(taken(&dir.join(final_name()))) } else { result };
+        let result = if is_taken {
+            transfer.close();
+            if resumed_bytes == 0 {
+                // What came before the name was known is little, and nobody asked for it to be kept.
+                let _ = delivery.discard();
+            }
+            Err(taken(&dir.join(final_name())))
+        } else {
+            result
+        };
         let result = result.and_then(|()| {
             let final_name = final_name();
             if name.is_none() && is_there(&dir.join(&final_name)) {
@@ -418,9 +427,8 @@ fn is_there(path: &Path) -> bool {
 }
 
 fn taken(path: &Path) -> Error {
-    Error::new(ErrorKind::Refused, format!("{path:?} exists and is not replaced")).advise(
-        "move it away and run the same command again, which goes on from here; or name another file with -o",
-    )
+    Error::new(ErrorKind::Refused, format!("{path:?} exists and is not replaced"))
+        .advise("move it away, or name the file to write with -o FILE")
 }
 
 fn is_stream(path: &Path) -> bool {

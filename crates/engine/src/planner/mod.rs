@@ -245,7 +245,8 @@ impl Planner {
         if record.state == SourceState::Down {
             record.window.restart();
         }
-        record.state = SourceState::Up;
+        // One that keeps falling without delivering anything must not keep the others from their turn by coming back.
+        record.state = if record.keeps_failing() { SourceState::Stalled } else { SourceState::Up };
         record.silent_since_us = now_us;
         let first = !std::mem::replace(&mut record.was_up, true);
         self.order_changed = true;
@@ -307,7 +308,7 @@ impl Planner {
             return Disposition::Discard;
         }
         record.delivered_bytes += bytes;
-        record.forgive();
+        self.order_changed |= record.forgive();
         self.progress_us = Some(now_us);
         self.signs_left = SIGNS_OF_LIFE_MAX;
         if self.work.is_complete() {

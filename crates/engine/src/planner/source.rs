@@ -85,9 +85,21 @@ impl SourceRecord {
         self.outstanding_bytes as f64 / self.window.bytes() as f64
     }
 
-    /// A sign of life: it is no longer stalled. Returns true if it was.
+    /// A sign of life: it is no longer stalled, unless it only shows signs of life and then fails, again and again.
+    /// Returns true if it was.
     pub(super) fn alive(&mut self, now_us: u64) -> bool {
         self.silent_since_us = now_us;
+        !self.keeps_failing() && self.recover()
+    }
+
+    /// A new group: whatever failed before is over. Returns true if it was stalled.
+    pub(super) fn forgive(&mut self) -> bool {
+        self.failures = 0;
+        self.paused_until_us = 0;
+        self.recover()
+    }
+
+    fn recover(&mut self) -> bool {
         let was_stalled = self.state == SourceState::Stalled;
         if was_stalled {
             self.state = SourceState::Up;
@@ -95,10 +107,9 @@ impl SourceRecord {
         was_stalled
     }
 
-    /// A new group: whatever failed before is over.
-    pub(super) fn forgive(&mut self) {
-        self.failures = 0;
-        self.paused_until_us = 0;
+    /// It failed several times in a row and delivered nothing in between.
+    pub(super) fn keeps_failing(&self) -> bool {
+        self.failures >= FAILURES_BEFORE_STALLED
     }
 
     /// A failure that may pass: it is left alone for a while, longer each time; at first not at all.
@@ -108,7 +119,7 @@ impl SourceRecord {
             self.paused_until_us = now_us.saturating_add(pause);
         }
         self.failures = self.failures.saturating_add(1);
-        if self.failures >= FAILURES_BEFORE_STALLED && self.state == SourceState::Up {
+        if self.keeps_failing() && self.state == SourceState::Up {
             self.state = SourceState::Stalled;
         }
         if cause.is_some() {
