@@ -346,7 +346,10 @@ impl Outcome {
         for word in ["panicked", "RUST_BACKTRACE", "stack overflow", "memory allocation of"] {
             assert!(!text.contains(word), "{word:?} on standard error: {self}");
         }
-        let is_error = |line: &&str| line.starts_with("dray: ") || line.starts_with("error: ");
+        let is_error = |line: &&str| {
+            (line.starts_with("dray: ") && !line.starts_with("dray: warning: "))
+                || line.starts_with("error: ")
+        };
         let errors = text.lines().filter(is_error).count();
         if self.code() == Some(0) {
             assert_eq!(errors, 0, "an error on standard error of a success: {self}");

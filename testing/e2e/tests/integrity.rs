@@ -302,6 +302,34 @@ fn altered_frames_are_caught() {
     }
 }
 
+/// Design 11: a file that is put, and the source of a copy, are read and nothing else. The kernel's own record of the
+/// last change of anything about the file (`ctime`) says so, and nobody can set it back.
+#[test]
+fn a_shared_file_is_left_alone() {
+    use std::os::unix::fs::MetadataExt;
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (holder, taker) = lab.pair();
+    let source = holder.file("source");
+    data::write_random(&source, SIZE, 51);
+    let facts = || {
+        let about = fs::metadata(&source).unwrap();
+        let times = [(about.mtime(), about.mtime_nsec()), (about.ctime(), about.ctime_nsec())];
+        (about.ino(), about.nlink(), about.mode(), about.size(), times)
+    };
+    let (before, sum) = (facts(), data::b3sum(&source));
+    for round in 0..2 {
+        let share = share(holder, &source);
+        let copy = taker.directory(&format!("got-{round}")).join("copy");
+        actions::get(taker, &share.ticket, &copy).run().expect(0);
+        assert_delivered(&source, &copy, Some(&sum));
+        share.end();
+    }
+    let copy = taker.directory("copied").join("copy");
+    actions::copy_to(holder, taker, &source, &copy).run().expect(0);
+    assert_delivered(&source, &copy, Some(&sum));
+    assert_eq!(facts(), before);
+}
+
 /// Design 5: `verify` compares a file with a name and says which of the two is at fault by its exit code.
 #[test]
 fn verify_tells_right_from_wrong() {
