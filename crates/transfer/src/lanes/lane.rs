@@ -286,8 +286,10 @@ impl<'a> Lane<'a> {
         while filled < out.len() {
             if at_boundary && filled == 0 {
                 self.hear_control()?;
+                // Looked at first: what was said before the close is still sent.
+                let is_closed = self.set.is_closed();
                 self.send_work()?;
-                if self.set.is_closed() {
+                if is_closed {
                     return Ok(Got::Closed);
                 }
             }
@@ -305,8 +307,9 @@ impl<'a> Lane<'a> {
                 }
                 None => {
                     self.hear_control()?;
+                    let is_closed = self.set.is_closed();
                     self.send_work()?;
-                    if self.set.is_closed() {
+                    if is_closed {
                         return Ok(Got::Closed);
                     }
                     self.check_silence()?;
