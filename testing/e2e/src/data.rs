@@ -121,18 +121,6 @@ pub fn settled_bytes(path: &Path) -> u64 {
     allocated_bytes(path)
 }
 
-/// Requires that the copy takes as much room as its source. A file system that laid one of the two out in more pieces
-/// spends a block or a few on the list of pieces; every hole of the tests' files is larger than what that allows.
-pub fn assert_same_room(source: &Path, copy: &Path) {
-    const PIECE_LIST_BYTES_MAX: u64 = 16 * 1024;
-    let (source_bytes, copy_bytes) = (settled_bytes(source), settled_bytes(copy));
-    assert!(
-        source_bytes.abs_diff(copy_bytes) <= PIECE_LIST_BYTES_MAX,
-        "{} takes {source_bytes} bytes, its copy {copy_bytes}",
-        source.display()
-    );
-}
-
 /// Bytes the file takes on disk as of now.
 pub fn allocated_bytes(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |metadata| metadata.blocks() * 512)

@@ -68,7 +68,6 @@ fn put_and_get_every_shape() {
         let got = actions::get(b, &share.ticket, &copy).time_limit(LARGE).run().expect(0);
         assert!(got.stdout.is_empty(), "{got}");
         assert_delivered(&source, &copy, Some(&share.hash()));
-        data::assert_same_room(&source, &copy);
         assert_eq!(share.parsed().size_bytes, std::fs::metadata(&copy).unwrap().len());
         let served = share.end();
         assert_eq!(served.stdout.iter().filter(|byte| **byte == b'\n').count(), 1, "{served}");
@@ -109,9 +108,6 @@ fn copy_every_shape_both_ways() {
         let back = a.directory(&format!("{number}-back")).join(name);
         actions::copy_from(b, a, &there, &back).time_limit(LARGE).run().expect(0);
         assert_delivered(&source, &back, None);
-        for copy in [&there, &back] {
-            data::assert_same_room(&source, copy);
-        }
     }
 }
 
