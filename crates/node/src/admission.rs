@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Geometry, PairStore};
 use dray_core::message::{ObjectName, Open};
-use dray_core::rights::{Proof, ProofContext};
 use dray_core::store::{Extent, Share, Standing, StoredObject};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_transfer::direct::ClearTokens;
@@ -47,9 +46,7 @@ impl Doorkeeper {
         // Both questions are asked of everybody, so that the time of the answer says nothing either.
         let is_named = open.object == ObjectName::Oid(self.object.oid());
         let is_proven = self.share.secret.as_ref().is_none_or(|secret| {
-            let context =
-                ProofContext { exporter: security.exporter, holder: self.node, receiver: security.peer };
-            let proof = Proof::new(secret, &context, &open.object, 0..u64::MAX);
+            let proof = security.expected_proof(secret, self.node, &open.object);
             open.proof.as_ref().is_some_and(|shown| proof.matches(shown))
         });
         if !is_named || !is_proven {
@@ -278,6 +275,7 @@ impl Limiter {
 #[cfg(test)]
 mod tests {
     use dray_core::rights::Secret;
+    use dray_core::rights::{Proof, ProofContext};
     use dray_core::store::Store;
     use dray_store::local::LocalStore;
 
