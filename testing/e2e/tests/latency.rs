@@ -123,3 +123,76 @@ fn first_bulk(packets: &[Packet], sender: &Host) -> f64 {
     let bulk = bulk.expect("bulk left the sender");
     (bulk.at - packets[0].at).as_secs_f64() / ROUND_TRIP.as_secs_f64()
 }
+
+/// Issue "the first payload record leaves the sender within 1 round trip on an open connection", P4 "1 over an ssh channel,
+/// whatever the size". Seen by strace at the far end, whose first message marks the moment when the channel is open to both:
+/// a far sender must write payload within one round trip, and a far receiver must see it come within one.
+#[test]
+fn first_payload_over_an_open_channel_within_one_round_trip() {
+    let Some(lab) = Lab::of(2).round_trip(ROUND_TRIP).alone().build() else { return };
+    let (local, remote) = lab.pair();
+    remote.allow_only_ssh();
+    for is_upload in [true, false] {
+        let (from, to) = if is_upload { (local, remote) } else { (remote, local) };
+        for size in [MIB, gate::sized(GIB / 2, 8 * GIB)] {
+            let source = from.file(format!("open-{size}"));
+            data::write_random(&source, size, size);
+            let mut least = f64::INFINITY;
+            for attempt in 0..3 {
+                let trace = remote.file(format!("trace-{is_upload}-{size}-{attempt}"));
+                let script = remote.file("traced-dray");
+                let dray = gate::dray_binary();
+                let text = format!(
+                    "#!/bin/sh\nexec strace -f -y -ttt -e trace=read,write -o '{}' '{}' \"$@\"\n",
+                    trace.display(),
+                    dray.display()
+                );
+                std::fs::write(&script, text).unwrap();
+                std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                    .unwrap();
+                let dir = to.directory(&format!("open-{size}-{is_upload}-{attempt}"));
+                let copy = dir.join("copy");
+                let program = if is_upload {
+                    actions::copy_to(local, remote, &source, &copy)
+                } else {
+                    actions::copy_from(remote, local, &source, &copy)
+                };
+                let running = program.arg("--remote-dray").arg(&script).start();
+                running.wait_until(true, || data::unfinished_bytes(&dir) > 0 || copy.exists());
+                let ended = running.kill();
+                actions::await_no_dray(remote, Duration::from_secs(30));
+                let calls = std::fs::read_to_string(&trace).unwrap_or_else(|_| panic!("no trace: {ended}"));
+                let call = if is_upload { "read(" } else { "write(" };
+                let opened = channel_moved(&calls, "read(", 1).expect("the far end heard something");
+                let payload =
+                    channel_moved(&calls, call, HANDSHAKE_BYTES_MAX).expect("payload passed the far end");
+                least = least.min((payload - opened) / ROUND_TRIP.as_secs_f64());
+                if least <= 1.0 {
+                    break;
+                }
+            }
+            eprintln!(
+                "{} MiB over ssh (up: {is_upload}): first payload after {least:.2} round trips",
+                size / MIB
+            );
+            // A tenth of a round trip (40 ms) for two processes to be scheduled, one of them under strace.
+            assert!(least <= 1.1, "{least}");
+        }
+    }
+}
+
+/// When the far end's `call`s on its channel (a socket or a pipe) had moved `bytes` in all, seconds.
+fn channel_moved(trace: &str, call: &str, bytes: u64) -> Option<f64> {
+    let mut moved = 0;
+    trace.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let (_pid, at, rest) = (words.next()?, words.next()?, line.split_once(call)?.1);
+        let is_channel = ["<socket:", "<UNIX", "<pipe:"].iter().any(|kind| {
+            let name = rest.split(',').next().unwrap_or_default();
+            name.contains(kind)
+        });
+        let count: u64 = rest.rsplit_once("= ")?.1.split_whitespace().next()?.parse().ok()?;
+        moved += if is_channel { count } else { 0 };
+        (moved >= bytes).then(|| at.parse().ok()).flatten()
+    })
+}
