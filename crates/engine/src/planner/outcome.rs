@@ -28,7 +28,7 @@ impl Planner {
         let causes = self.sources.values().filter_map(|record| Some((record, record.cause.as_ref()?)));
         let Some((record, cause)) = causes.min_by_key(|(_, cause)| cause.rank()) else { return };
         let mut telling = cause.clone();
-        telling.text = format!("{}: {}", record.description.label, cause.text);
+        telling.text = labelled(record, cause);
         if self.sources.len() > 1 {
             telling.text += "; none of the other sources is left";
         }
@@ -90,5 +90,15 @@ fn describe(record: &SourceRecord) -> String {
     match &record.cause {
         Some(cause) => format!("{} ({state}: {})", record.description.label, cause.text),
         None => format!("{} ({state})", record.description.label),
+    }
+}
+
+/// What happened to a source, with its label unless the text names it already: by the whole label or by its last word,
+/// the address.
+fn labelled(record: &SourceRecord, cause: &Cause) -> String {
+    let label = record.description.label.as_str();
+    match label.rsplit(' ').next() {
+        Some(name) if !name.is_empty() && cause.text.contains(name) => cause.text.clone(),
+        _ => format!("{label}: {}", cause.text),
     }
 }
