@@ -89,10 +89,9 @@ impl Node {
         if found == *oid {
             return Ok(size_bytes);
         }
-        Err(dray_core::Error::new(
-            dray_core::ErrorKind::VerificationFailed,
-            format!("{} is {found}, not {oid}", path.display()),
-        ))
+        let what = format!("{path:?} is not that object: it is {found}, not {oid}");
+        Err(dray_core::Error::new(dray_core::ErrorKind::VerificationFailed, what)
+            .advise("fetch it again, or ask where the id came from: it may be of another version"))
     }
 }
 
