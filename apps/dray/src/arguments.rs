@@ -15,7 +15,7 @@ Exit codes:
 
 /// Moves files between machines and proves every byte.
 #[derive(Debug, Parser)]
-#[command(name = "dray", version, about, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "dray", version, about, after_help = EXIT_CODES, max_term_width = 100, arg_required_else_help = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -29,7 +29,7 @@ pub(crate) struct Show {
     /// One JSON event a line on standard output instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// No progress, no notes; errors only
+    /// No progress, no notes, no verdicts: errors only, and the ticket of put
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 }
@@ -114,7 +114,7 @@ pub(crate) enum Command {
     Verify {
         /// File to check
         path: PathBuf,
-        /// Object id: blake3: and the 64 digits that b3sum prints
+        /// Object id: the 64 digits that b3sum prints, with or without blake3: before them
         oid: String,
     },
     /// Send a file from one process to another on this machine and check it, to see everything work

@@ -3,8 +3,10 @@
 mod arguments;
 mod demo;
 mod output;
+mod pasted;
 mod run;
 mod units;
+mod usage;
 
 use std::process::ExitCode;
 

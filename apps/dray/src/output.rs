@@ -58,9 +58,18 @@ impl Output {
         line(&mut std::io::stdout(), &value.to_string());
     }
 
-    /// Prints a result on standard output: `text`, or `value` with `--json`.
+    /// Prints a result on standard output: `text`, unless quiet, or `value` with `--json`.
     pub(crate) fn result(&self, text: &str, value: &Value) {
         self.clear();
+        if self.show.json {
+            self.json(value);
+        } else if !self.show.quiet {
+            line(&mut std::io::stdout(), text);
+        }
+    }
+
+    /// Prints a result that is not as it should be, also when quiet.
+    pub(crate) fn bad_result(&self, text: &str, value: &Value) {
         if self.show.json {
             self.json(value);
         } else {
