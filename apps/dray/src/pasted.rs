@@ -35,7 +35,8 @@ fn is_hash(text: &str) -> bool {
 /// that was lost.
 fn unwrap(text: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    let inner = text.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()).trim_end_matches(|c| !is_part(c));
+    let inner =
+        text.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()).trim_end_matches(|c| !is_part(c));
     inner.split_whitespace().collect()
 }
 
@@ -82,7 +83,9 @@ mod tests {
     #[test]
     fn a_bare_hash_is_an_object_id() {
         let expected = Oid::of(b"pasted");
-        for text in [expected.to_string(), expected.hex(), expected.hex().to_uppercase(), format!("<{expected}>")] {
+        for text in
+            [expected.to_string(), expected.hex(), expected.hex().to_uppercase(), format!("<{expected}>")]
+        {
             assert_eq!(oid(&text).unwrap(), expected, "{text}");
         }
         assert!(matches!(wanted(&expected.hex()), Ok(Wanted::Oid(found)) if found == expected));

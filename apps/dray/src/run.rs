@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::arguments::{Arguments, Command, Show};
 use crate::demo;
 use crate::output::{Output, bytes, verified_json};
-use crate::{pasted, usage};
+use crate::{manual, pasted, usage};
 
 pub(crate) fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -149,13 +149,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             clap_complete::generate(shell, &mut Arguments::command(), "dray", &mut script);
             print(&script)
         }
-        Command::Man => {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(Arguments::command())
-                .render(&mut page)
-                .map_err(|error| Error::io("render the manual page", error))?;
-            print(&page)
-        }
+        Command::Man => print(&manual::page()?),
         Command::Remote => remote(stop),
     }
 }
@@ -211,7 +205,8 @@ fn doctor(output: &Output) -> Result<()> {
     Err(Error::new(
         ErrorKind::Partial,
         format!("{bad} of {} findings are not as they should be", findings.len()),
-    ))
+    )
+    .advise("each line marked BAD says what to do"))
 }
 
 fn remote(stop: &Stop) -> Result<()> {

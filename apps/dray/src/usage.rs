@@ -21,8 +21,7 @@ const HABITS: [(&str, &str); 9] = [
     ("-4", "say -o AddressFamily=inet"),
     ("-6", "say -o AddressFamily=inet6"),
 ];
-const DIRECTORIES: &str =
-    "directories are not copied yet, only files; until then: tar -c DIR | dray put -, and there: dray get TICKET -o - | tar -x";
+const DIRECTORIES: &str = "directories are not copied yet, only files; until then: tar -c DIR | dray put -, and there: dray get TICKET -o - | tar -x";
 /// How many slips of the keys a suggestion forgives.
 const SLIPS_MAX: usize = 2;
 
@@ -55,7 +54,9 @@ fn what(slip: &clap::Error, told: &str) -> String {
 fn advice(slip: &clap::Error, told: &str) -> String {
     match slip.kind() {
         Slip::InvalidSubcommand => {
-            if let Some(near) = context(slip, ContextKind::InvalidSubcommand).and_then(|typed| nearest(&typed)) {
+            if let Some(near) =
+                context(slip, ContextKind::InvalidSubcommand).and_then(|typed| nearest(&typed))
+            {
                 return format!("did you mean `dray {near}`?");
             }
         }
