@@ -126,7 +126,8 @@ fn read(path: &Path, must_exist: bool) -> Result<ConfigFile> {
         }
         Err(error) => {
             let message = Error::io(format!("cannot read the configuration {path:?}"), error);
-            let advice = if must_exist { "mend or unset DRAY_CONFIG" } else { "make it readable, or remove it" };
+            let advice =
+                if must_exist { "mend or unset DRAY_CONFIG" } else { "make it readable, or remove it" };
             return Err(Error::new(ErrorKind::Usage, message.to_string()).advise(advice));
         }
     };

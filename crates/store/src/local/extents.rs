@@ -42,8 +42,9 @@ pub(super) fn open_regular(path: &Path) -> Result<(File, FileIdentity)> {
     let look = std::fs::metadata(path).map_err(|error| unreadable("read", path, error))?;
     require_regular(&look, path)?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file =
-        File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| unreadable("open", path, error))?);
+    let file = File::from(
+        rustix::fs::open(path, flags, Mode::empty()).map_err(|error| unreadable("open", path, error))?,
+    );
     let metadata = file.metadata().map_err(|error| io_at("read", path, error))?;
     require_regular(&metadata, path)?;
     if metadata.size() > OBJECT_BYTES_MAX {
@@ -58,7 +59,9 @@ fn unreadable(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
     let error = io_at(what, path, error);
     match error.kind() {
         ErrorKind::NotFound => error.advise("nothing has that name: is the path right?"),
-        ErrorKind::Refused => error.advise("it takes the right to read the file and to enter every folder above it"),
+        ErrorKind::Refused => {
+            error.advise("it takes the right to read the file and to enter every folder above it")
+        }
         _ => error,
     }
 }

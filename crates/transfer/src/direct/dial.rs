@@ -278,7 +278,8 @@ pub fn is_local(address: std::net::IpAddr) -> bool {
 
 fn connect_one(tls: &TlsConfig, target: &Target, address: SocketAddr) -> Result<(TlsChannel, Duration)> {
     let begun = Instant::now();
-    let socket = connect_tcp(address, CONNECT_TIMEOUT).map_err(|error| Error::io("no TCP connection", error))?;
+    let socket =
+        connect_tcp(address, CONNECT_TIMEOUT).map_err(|error| Error::io("no TCP connection", error))?;
     let round_trip = begun.elapsed();
     let channel =
         tls.connect(socket, target.node, Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS))?;
