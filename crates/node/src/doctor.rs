@@ -6,6 +6,7 @@ use std::process::Command;
 
 use dray_core::Error;
 use dray_transfer::direct::{Listener, is_local};
+use rustix::fs::Access;
 
 use crate::{Config, Node};
 
@@ -48,7 +49,7 @@ impl Node {
         let data_dir = config.paths.data_dir.clone();
         match Node::open(config) {
             Ok(node) => {
-                findings.push(free_space(&data_dir));
+                findings.push(data_directory(&data_dir));
                 findings.push(Finding::new("identity", true, format!("node {}", node.id())));
                 let listening =
                     Listener::bind(node.tls.clone(), node.config.port).and_then(|bound| bound.port());
@@ -66,17 +67,19 @@ impl Node {
     }
 }
 
-fn free_space(dir: &Path) -> Finding {
-    match rustix::fs::statvfs(dir) {
-        Ok(space) => {
-            let mib = space.f_bavail.saturating_mul(space.f_frsize) >> 20;
-            let is_good = mib >= FREE_MIB_MIN;
-            let advice =
-                if is_good { "" } else { "; free some there, or set DRAY_DATA_DIR to another directory" };
-            Finding::new("data directory", is_good, format!("{} ({mib} MiB free){advice}", dir.display()))
-        }
-        Err(error) => Finding::new("data directory", false, format!("{}: {error}", dir.display())),
-    }
+/// A directory that is there: whether it can be written, and how much.
+fn data_directory(dir: &Path) -> Finding {
+    let advice = "set DRAY_DATA_DIR to a directory that you may write";
+    let shown = dir.display();
+    let looked = rustix::fs::access(dir, Access::WRITE_OK).and_then(|()| rustix::fs::statvfs(dir));
+    let (is_good, detail) = match looked {
+        Err(error) => (false, format!("{shown} cannot be written ({error}); {advice}")),
+        Ok(space) => match space.f_bavail.saturating_mul(space.f_frsize) >> 20 {
+            mib @ FREE_MIB_MIN.. => (true, format!("{shown} ({mib} MiB free)")),
+            mib => (false, format!("{shown} has {mib} MiB free; free some there, or {advice}")),
+        },
+    };
+    Finding::new("data directory", is_good, detail)
 }
 
 fn addresses() -> Finding {

@@ -89,7 +89,11 @@ impl Listener {
             .map_err(|error| {
                 let is_taken = error.kind() == io::ErrorKind::AddrInUse;
                 let error = Error::io(format!("cannot listen on TCP port {port}"), error);
-                if is_taken { error.advise("another program has it: choose another one") } else { error }
+                if is_taken {
+                    error.advise("another program has it: stop that one, or choose another port")
+                } else {
+                    error
+                }
             })?;
         let failed = |error: io::Error| Error::io("prepare to listen", error);
         socket.set_nonblocking(true).map_err(failed)?;
