@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Geometry, PairStore};
@@ -15,7 +15,7 @@ use dray_transfer::holder::{ClearGrantor, Held, Provider, StoredHeld};
 use dray_transfer::transport::Security;
 
 use crate::put::unix_s;
-use crate::{Event, Observer};
+use crate::{Event, Observer, lock};
 
 /// A node that comes back within this time is not announced again: it has several connections.
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(60);
@@ -207,7 +207,7 @@ impl Notices {
     }
 
     fn state(&self) -> MutexGuard<'_, NoticesState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn serving(&self, node: NodeId, oid: Oid) {

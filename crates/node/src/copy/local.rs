@@ -22,7 +22,7 @@ use super::receive::Incoming;
 use super::remote::read_control;
 use super::ssh::FarEnd;
 use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
-use crate::{Delivered, Event, Node, Observer, SourceShare, Stop};
+use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
 
 /// How long a far end that has spoken may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
@@ -316,7 +316,7 @@ impl Provider for NearSender<'_> {
 
     fn copy(&self, message: Message) -> Result<()> {
         self.hear();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         match message {
             Message::Direct(theirs) => {
                 if let Some(door) = self.door.get() {
