@@ -163,6 +163,17 @@ fn a_mismatch_is_rechecked_and_its_repetition_bars() {
     assert!(error.advice().is_some());
 }
 
+/// Design 5: an error names its source once, also where the source's own words begin with its name or address.
+#[test]
+fn a_source_is_named_once() {
+    for text in ["direct 192.0.2.7:4711 says: no", "connect to 192.0.2.7:4711: refused"] {
+        let mut planner = planner(1);
+        add(&mut planner, A, "direct 192.0.2.7:4711", 0);
+        planner.handle_down(1, A, Some(&Error::new(ErrorKind::Unreachable, text)), true);
+        assert_eq!(failure(&planner).what(), text);
+    }
+}
+
 /// After a mismatch everything of that source is rechecked until one request comes out clean.
 #[test]
 fn doubt_ends_with_a_clean_recheck() {
