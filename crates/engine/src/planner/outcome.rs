@@ -93,12 +93,16 @@ fn describe(record: &SourceRecord) -> String {
     }
 }
 
-/// What happened to a source, with its label unless the text names it already: by the whole label or by its last word,
-/// the address.
+/// What happened to a source, with its label unless the text names the source already: it begins with the label, or has
+/// the address in the label (`host:port`) as one of its words.
 fn labelled(record: &SourceRecord, cause: &Cause) -> String {
     let label = record.description.label.as_str();
-    match label.rsplit(' ').next() {
-        Some(name) if !name.is_empty() && cause.text.contains(name) => cause.text.clone(),
-        _ => format!("{label}: {}", cause.text),
+    let begins = cause.text.strip_prefix(label).is_some_and(|rest| rest.starts_with([' ', ':']));
+    let address = label.rsplit(' ').next().filter(|address| address.contains(':'));
+    let mut words = cause.text.split(' ').map(|word| word.trim_end_matches([':', ',', ';']));
+    if begins || address.is_some_and(|address| words.any(|word| word == address)) {
+        cause.text.clone()
+    } else {
+        format!("{label}: {}", cause.text)
     }
 }
