@@ -203,7 +203,13 @@ impl Observer for Output {
         }
         match event {
             Event::Progress { done_bytes, total_bytes, sources } => {
-                let waiting = self.state().senders.waiting(Instant::now());
+                let waiting = {
+                    let mut state = self.state();
+                    if !sources.is_empty() {
+                        state.senders.asked = None;
+                    }
+                    state.senders.waiting(Instant::now())
+                };
                 let is_waiting = waiting.is_some();
                 let message = waiting.unwrap_or_else(|| shares(&sources));
                 self.bar(done_bytes, Some(total_bytes), message, is_waiting);
@@ -230,8 +236,11 @@ impl Observer for Output {
             Event::TurnedAway { reason } => {
                 self.note(&format!("turned a receiver away: {}", one_line(&reason)))
             }
-            Event::Started { resumed_bytes, .. } if resumed_bytes > 0 => {
-                self.note(&format!("going on after {}", bytes(resumed_bytes)));
+            Event::Started { resumed_bytes, .. } => {
+                self.state().senders.asked = Some(Instant::now());
+                if resumed_bytes > 0 {
+                    self.note(&format!("going on after {}", bytes(resumed_bytes)));
+                }
             }
             Event::Warning(text) => self.note(&format!("warning: {}", one_line(&text))),
             Event::SourceUp { label } => {
@@ -246,7 +255,7 @@ impl Observer for Output {
             Event::SourceDown { label, reason } => {
                 self.state().senders.down(&label, one_line(&reason), Instant::now());
             }
-            Event::Started { .. } | Event::Served { .. } => {}
+            Event::Served { .. } => {}
         }
     }
 }
@@ -275,12 +284,14 @@ fn left(state: &ProgressState, out: &mut dyn std::fmt::Write) {
 struct Senders {
     up: BTreeSet<String>,
     lost: Option<(Instant, String)>,
+    /// When the transfer began, until somebody answers.
+    asked: Option<Instant>,
 }
 
 impl Senders {
     fn up(&mut self, label: String) {
         self.up.insert(label);
-        self.lost = None;
+        (self.lost, self.asked) = (None, None);
     }
 
     fn down(&mut self, label: &str, reason: String, now: Instant) {
@@ -289,8 +300,11 @@ impl Senders {
         }
     }
 
-    /// What to show while the last one is gone.
+    /// What to show while the last one is gone, or while none has answered; a second of that is nothing to speak of.
     fn waiting(&self, now: Instant) -> Option<String> {
+        if let Some(seconds) = self.asked.map(|asked| now.duration_since(asked).as_secs()) {
+            return (seconds > 0).then(|| format!("waiting for an answer, {seconds} s"));
+        }
         let (since, reason) = self.lost.as_ref()?;
         Some(format!("sender gone for {} s, waiting: {reason}", now.duration_since(*since).as_secs()))
     }
@@ -349,7 +363,11 @@ mod tests {
         let begun = Instant::now();
         let at = |seconds| begun + Duration::from_secs(seconds);
         assert_eq!(senders.waiting(begun), None);
+        senders.asked = Some(begun);
+        assert_eq!(senders.waiting(begun), None);
+        assert_eq!(senders.waiting(at(3)).as_deref(), Some("waiting for an answer, 3 s"));
         senders.up("ssh".into());
+        assert_eq!(senders.waiting(at(4)), None);
         senders.up("direct".into());
         senders.down("direct", "reset".into(), at(1));
         assert_eq!(senders.waiting(at(5)), None, "ssh is there");

@@ -68,7 +68,7 @@ impl ErrorKind {
         Self::ALL.iter().find(|(_, known)| *known == code).map_or(ErrorKind::Internal, |(kind, _)| *kind)
     }
 
-    /// The exit code of the command (`dray help exit-codes`).
+    /// The exit code of the command (`dray --help` lists them).
     pub fn exit_code(self) -> u8 {
         match self {
             ErrorKind::Internal => 1,
