@@ -6,13 +6,16 @@ use std::time::Duration;
 use dray_e2e::actions::{self, share};
 use dray_e2e::capture::Packet;
 use dray_e2e::data::{self, GIB, MIB};
-use dray_e2e::{Host, Lab, gate};
+use dray_e2e::{Host, Lab, gate, sweep};
+use rustix::process::Signal;
 
 /// Long enough that the time processes take to start on a busy machine is a small part of it.
 const ROUND_TRIP: Duration = Duration::from_millis(400);
 /// What handshake and hello of the sender stay below, and its first payload goes beyond.
 const HANDSHAKE_BYTES_MAX: u64 = 4096;
 const SSH_PORT: u16 = 22;
+/// More than an end writes to one channel before payload, or ssh to its own.
+const PIECE_BYTES: u64 = 32 * 1024;
 
 /// On the connections without ssh, seen at the sender: the time from the first packet of the first connection that
 /// came to carry payload until that payload left, in round trips. Half a round trip is added for the way the first
@@ -157,14 +160,16 @@ fn first_payload_over_an_open_channel_within_one_round_trip() {
                 let near = local.program(&near[0]).args(&near[1..]).arg("cp").args(remote.ssh_options());
                 let running = near.arg("--remote-dray").arg(&far_dray).arg(source).arg(destination).start();
                 running.wait_until(true, || data::unfinished_bytes(&dir) > 0 || copy.exists());
-                let ended = running.terminate();
+                // A signal to strace would end strace alone.
+                local.pids_of("dray").into_iter().for_each(|pid| sweep::signal(pid, Signal::TERM));
+                let ended = running.wait();
                 actions::await_no_dray(remote, Duration::from_secs(30));
                 let read =
                     |trace| std::fs::read_to_string(trace).unwrap_or_else(|_| panic!("no trace: {ended}"));
                 let (near, far) = (read(&near_trace), read(&far_trace));
                 let opened = channel_moved(&far, "read(", 1).expect("the far end heard something");
                 let (sender, way) = if is_upload { (&near, 0.5) } else { (&far, 0.0) };
-                let left = channel_moved(sender, "write(", HANDSHAKE_BYTES_MAX).expect("payload left");
+                let left = channel_moved(sender, "write(", PIECE_BYTES).expect("payload left");
                 least = least.min((left - opened) / ROUND_TRIP.as_secs_f64() + way);
                 if least <= 1.0 {
                     break;
@@ -188,18 +193,17 @@ fn traced(trace: &std::path::Path) -> Vec<String> {
     words.into_iter().chain(paths).collect()
 }
 
-/// When the `call`s of an end on its channel (a socket or a pipe) had moved `bytes` in all, seconds.
+/// When the `call`s on one channel (a socket or a pipe) had first moved `bytes`, seconds.
 fn channel_moved(trace: &str, call: &str, bytes: u64) -> Option<f64> {
-    let mut moved = 0;
+    let mut moved = std::collections::HashMap::<_, u64>::new();
     trace.lines().find_map(|line| {
         let mut words = line.split_whitespace();
         let (_pid, at, rest) = (words.next()?, words.next()?, line.split_once(call)?.1);
-        let is_channel = ["<socket:", "<UNIX", "<pipe:"].iter().any(|kind| {
-            let name = rest.split(',').next().unwrap_or_default();
-            name.contains(kind)
-        });
+        let channel = rest.split(',').next()?;
+        let is_channel = ["<socket:", "<UNIX", "<pipe:"].iter().any(|kind| channel.contains(kind));
         let count: u64 = rest.rsplit_once("= ")?.1.split_whitespace().next()?.parse().ok()?;
-        moved += if is_channel { count } else { 0 };
-        (moved >= bytes).then(|| at.parse().ok()).flatten()
+        let total = moved.entry(channel).or_default();
+        *total += if is_channel { count } else { 0 };
+        (*total >= bytes).then(|| at.parse().ok()).flatten()
     })
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use dray_transfer::holder::{Held, Provider, serve};
 use dray_transfer::lanes::{LaneSet, LaneStart, Opening};
 use dray_transfer::transport::{Channel, Security, TlsChannel};
 
-use crate::Node;
+use crate::{Node, lock};
 
 /// The holder lets the receiver's dialling win where both ways work: one handshake less.
 const HOLDER_DELAY: Duration = Duration::from_millis(400);
@@ -278,8 +278,4 @@ pub(super) fn ssh_connection() -> Option<(IpAddr, IpAddr)> {
     let client = words.next()?.parse().ok()?;
     let server = words.nth(1)?.parse().ok()?;
     Some((client, server))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -195,6 +195,7 @@ impl Node {
             Err(error) => return Err(advised(far.explain(error), Some(&far.host))),
         };
         let incoming = Incoming {
+            peer: far_name(host),
             channel,
             receiver,
             preface: Vec::new(),

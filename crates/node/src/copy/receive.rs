@@ -35,6 +35,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Everything the receiving end was told before the first byte.
 pub(super) struct Incoming {
+    /// What to call the other side in messages.
+    pub(super) peer: String,
     /// The ssh channel, hellos exchanged.
     pub(super) channel: PipeChannel,
     /// Session state of the channel.
@@ -181,7 +183,14 @@ impl Node {
             capabilities: SourceCapabilities { grade: Grade::Vouched, cancel: true, holes: true },
         };
         let size_bytes = Some(geometry.size_bytes());
-        let ssh = LaneSet::new(SSH, object, describe("ssh", 1), size_bytes, transfer.events());
+        let ssh = LaneSet::facing(
+            incoming.peer.clone(),
+            SSH,
+            object,
+            describe("ssh", 1),
+            size_bytes,
+            transfer.events(),
+        );
         transfer.add_source(SSH, ssh.clone());
         let mut door = None;
         if geometry.size_bytes() >= DIRECT_FROM_BYTES
@@ -190,7 +199,14 @@ impl Node {
             && let Ok(opened) = Door::open(self, &incoming.seen_as)
         {
             push_control(&mut incoming.preface, &Message::Direct(opened.invitation.clone()));
-            let direct = LaneSet::new(DIRECT, object, describe("direct", 0), size_bytes, transfer.events());
+            let direct = LaneSet::facing(
+                incoming.peer.clone(),
+                DIRECT,
+                object,
+                describe("direct", 0),
+                size_bytes,
+                transfer.events(),
+            );
             transfer.add_source(DIRECT, direct.clone());
             door = Some(Arc::new(ReceivingDoor::new(self, opened, direct, geometry.size_bytes())));
         }

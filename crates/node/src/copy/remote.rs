@@ -92,6 +92,7 @@ impl Node {
         // The near end is the user's own command: the name is the one of the file it was told to send.
         let offer_name = offer.name.to_vec();
         let incoming = Incoming {
+            peer: "the sending side".into(),
             channel,
             receiver,
             preface,

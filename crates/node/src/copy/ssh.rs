@@ -26,11 +26,18 @@ pub struct SshOptions {
     pub remote_dray: Option<OsString>,
 }
 
+impl SshOptions {
+    fn program(&self) -> &OsStr {
+        self.remote_dray.as_deref().unwrap_or(OsStr::new("dray"))
+    }
+}
+
 /// The far end, running.
 pub(super) struct FarEnd {
     child: Child,
     /// For messages.
     pub(super) host: String,
+    program: String,
 }
 
 impl FarEnd {
@@ -46,13 +53,16 @@ impl FarEnd {
             }
         };
         let host = host.map_or_else(|| "this host".to_owned(), |host| host.to_string_lossy().into_owned());
-        let failed = |error| Error::io("start ssh", error).advise("install an ssh client");
+        let failed = |error| {
+            Error::new(ErrorKind::Unreachable, format!("cannot start ssh: {error}"))
+                .advise("install an ssh client (Debian: openssh-client)")
+        };
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(failed)?;
         let (Some(input), Some(output)) = (child.stdout.take(), child.stdin.take()) else {
             return Err(Error::new(ErrorKind::Internal, "ssh has no pipes"));
         };
         let channel = PipeChannel::new(OwnedFd::from(input), OwnedFd::from(output)).map_err(failed)?;
-        Ok((FarEnd { child, host }, channel))
+        Ok((FarEnd { child, host, program: options.program().to_string_lossy().into_owned() }, channel))
     }
 
     /// After the conversation broke: the error that explains it, from how the far end ended.
@@ -61,13 +71,17 @@ impl FarEnd {
             return error;
         }
         match self.wait(Duration::from_secs(3)) {
-            Some(127) => Error::new(ErrorKind::NotFound, format!("{} has no program `dray`", self.host)).advise(format!(
+            Some(127) => Error::new(
+                ErrorKind::NotFound,
+                format!("{} has no program `{}`", self.host, self.program),
+            )
+            .advise(format!(
                 "copy this one there, for example: scp {} {}:.local/bin/dray — or name it with --remote-dray",
                 std::env::current_exe().map_or_else(|_| "dray".into(), |own| own.display().to_string()),
                 self.host
             )),
             Some(255) => Error::new(ErrorKind::Unreachable, format!("ssh to {} failed", self.host))
-                .advise("does `ssh` alone reach it? its message stands above"),
+                .advise("ssh's own message stands above; if there is none, dray was killed there: try again"),
             Some(code) if code != 0 => {
                 let kind = ErrorKind::from_exit_code(code).unwrap_or(ErrorKind::Unreachable);
                 Error::new(kind, format!("dray on {} ended with exit code {code}", self.host))
@@ -112,8 +126,7 @@ fn ssh(host: &OsStr, options: &SshOptions) -> Command {
     if let Some(ciphers) = fast_ciphers(host, options) {
         command.arg(format!("-oCiphers={ciphers}"));
     }
-    let program = options.remote_dray.clone().unwrap_or_else(|| "dray".into());
-    let mut remote = quote(&program);
+    let mut remote = quote(options.program());
     remote.push(" remote");
     command.arg("--").arg(host).arg(remote);
     command

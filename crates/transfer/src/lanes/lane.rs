@@ -154,7 +154,7 @@ impl<'a> Lane<'a> {
                 }
                 Body::Fault => {
                     let body = self.body(head.body_bytes)?;
-                    let error = Fault::from_bytes(&body)?.to_error(&self.set.description.label);
+                    let error = Fault::from_bytes(&body)?.to_error(&self.set.peer);
                     let request = self.end()?;
                     self.emit(SourceEvent::Failed { request, error });
                 }
@@ -221,7 +221,7 @@ impl<'a> Lane<'a> {
                 self.emit(SourceEvent::Compared { pairs: &pairs });
                 Ok(())
             }
-            ReceiverInput::Fault(fault) => Err(fault.to_error(&self.set.description.label)),
+            ReceiverInput::Fault(fault) => Err(fault.to_error(&self.set.peer)),
             ReceiverInput::ClearGrant(_) => {
                 Err(Error::new(ErrorKind::Protocol, "peer granted what was not asked"))
             }

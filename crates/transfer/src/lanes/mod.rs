@@ -27,6 +27,8 @@ pub struct LaneSet {
     id: SourceId,
     object: ObjectName,
     description: SourceDescription,
+    /// Who answers, for messages.
+    peer: String,
     events: Arc<dyn SourceEvents>,
     /// Held while the source's coming up or going down is reported, so that the one never overtakes the other. Never
     /// taken by a call, which may come from within such a report.
@@ -111,10 +113,24 @@ impl LaneSet {
         size_bytes: Option<u64>,
         events: Arc<dyn SourceEvents>,
     ) -> Arc<LaneSet> {
+        let peer = description.label.clone();
+        LaneSet::facing(peer, id, object, description, size_bytes, events)
+    }
+
+    /// The same, with another name than the source's label for whoever answers, in errors it reports.
+    pub fn facing(
+        peer: String,
+        id: SourceId,
+        object: ObjectName,
+        description: SourceDescription,
+        size_bytes: Option<u64>,
+        events: Arc<dyn SourceEvents>,
+    ) -> Arc<LaneSet> {
         Arc::new(LaneSet {
             id,
             object,
             description,
+            peer,
             events,
             standing: Mutex::new(()),
             inner: Mutex::new(Inner { size_bytes, ..Inner::default() }),
