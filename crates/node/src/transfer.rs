@@ -19,7 +19,8 @@ use dray_core::source::{
 use dray_core::store::PartialObject;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_engine::planner::{
-    DeliveryMode, Disposition, Planner, PlannerCommand, PlannerConfig, SourceState, SourceStats, WindowLimits,
+    DeliveryMode, Disposition, Planner, PlannerCommand, PlannerConfig, SourceState, SourceStats, Strategy,
+    WindowLimits,
 };
 
 use crate::observer::Stop;
@@ -121,6 +122,7 @@ impl Transfer {
             delivery,
             budget: Budget::new(window_bytes),
             window: WindowLimits { max_bytes: window_bytes, ..WindowLimits::default() },
+            strategy: Strategy::default(),
             progress_timeout_us: PROGRESS_TIMEOUT_MS * 1000,
             give_up_us: GIVE_UP_US,
             last_request: 0,
