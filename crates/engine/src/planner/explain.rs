@@ -171,6 +171,11 @@ impl Planner {
         }
     }
 
+    /// What `source` was barred or lost for; its last failure otherwise.
+    pub fn cause(&self, source: SourceId) -> Option<String> {
+        Some(self.sources.get(&source)?.cause.as_ref()?.text.clone())
+    }
+
     fn idle(&self, record: &SourceRecord, now_us: u64) -> Option<Idle> {
         if record.running > 0 {
             return None;
