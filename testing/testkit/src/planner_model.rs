@@ -350,9 +350,14 @@ impl<'a> Simulation<'a> {
             return broken("was made in a window outside its limits");
         }
         let priority = self.sources[index].script.priority;
-        for (other, figures) in stats.iter().enumerate() {
-            if figures.state == SourceState::Up && self.sources[other].script.priority < priority {
-                return broken("goes to a spare while a better source is up");
+        let better = stats.iter().enumerate().filter(|(other, figures)| {
+            figures.state == SourceState::Up && self.sources[*other].script.priority < priority
+        });
+        let better: Vec<usize> = better.map(|(other, _)| other).collect();
+        if !better.is_empty() {
+            let explanation = self.planner.explain(self.now_us);
+            if better.iter().any(|other| explanation.sources[*other].standing == Standing::Up) {
+                return broken("goes to a spare while a better source is up and not silent");
             }
         }
         if let Some(window_bytes) = self.scenario.sequential_bytes

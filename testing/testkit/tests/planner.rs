@@ -245,7 +245,9 @@ fn a_spare_takes_over_from_a_frozen_path() {
     let frozen = SourceScript { behaviour: frozen, ..honest(10_000_000, 10_000) };
     let (took_s, report) = seconds(&transfer(40, vec![frozen, spare])).unwrap();
     assert_eq!(report.delivered_groups, [100, 40 * 16 - 100]);
-    assert!(took_s < 20.0, "{took_s}");
+    // Silence is enough; nobody waits for the deadline.
+    let ideal_s = 100.0 * GROUP_BYTES as f64 / 10e6 + (40.0 * 16.0 - 100.0) * GROUP_BYTES as f64 / 5e6;
+    assert!(took_s < ideal_s + 2.0, "{took_s} of {ideal_s}");
 }
 
 /// P12: a frozen source alone is a typed error that names it, within 30 s.

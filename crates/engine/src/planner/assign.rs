@@ -50,7 +50,7 @@ impl Planner {
 
     /// Who should be asked next, and for how many units at most.
     fn choose(&mut self, now_us: u64, unit_bytes: u64) -> Option<(SourceId, u64)> {
-        let Some(priority) = self.best_priority() else { return self.choose_probe(now_us) };
+        let Some(priority) = self.best_priority(now_us) else { return self.choose_probe(now_us) };
         let mut best: Option<(f64, u16, SourceId)> = None;
         let mut fastest_s = f64::INFINITY;
         let ready = |record: &SourceRecord| {
@@ -86,10 +86,12 @@ impl Planner {
         Some((id, self.sources.get(&id)?.request_units_max(unit_bytes)))
     }
 
-    /// The lowest priority number of those that are up: the others are spares.
-    pub(super) fn best_priority(&self) -> Option<u16> {
-        let up = self.sources.values().filter(|record| record.state == SourceState::Up);
-        up.map(|record| record.description.priority).min()
+    /// The lowest priority number of those that are up and not silent, or at least up: the others are spares.
+    pub(super) fn best_priority(&self, now_us: u64) -> Option<u16> {
+        let up = || self.sources.values().filter(|record| record.state == SourceState::Up);
+        let answering = up().filter(|record| !record.is_silent(now_us));
+        let priority = |record: &SourceRecord| record.description.priority;
+        answering.map(priority).min().or_else(|| up().map(priority).min())
     }
 
     /// Nobody is up: a stalled source that owes nothing may be asked for one unit, to see whether it is alive.
@@ -116,8 +118,8 @@ impl Planner {
 
     /// Spares give their work back when a better source is up; only what their oldest running request has begun to
     /// send is let finish.
-    pub(super) fn stand_back_spares(&mut self) {
-        let Some(priority) = self.best_priority() else { return };
+    pub(super) fn stand_back_spares(&mut self, now_us: u64) {
+        let Some(priority) = self.best_priority(now_us) else { return };
         let mut unwanted = Vec::new();
         for record in self.sources.values() {
             if record.description.priority > priority && record.description.capabilities.cancel {

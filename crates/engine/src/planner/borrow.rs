@@ -18,8 +18,6 @@ use super::{Planner, PlannerCommand, Request, SourceState};
 
 /// Bytes of one transfer that may come twice because two sources were asked.
 pub(super) const DUPLICATE_BYTES_MAX: u64 = 16 << 20;
-/// A source that owes something is silent after this long, at least.
-const SILENT_S: f64 = 1.0;
 /// Rate assumed where nobody's is known, bytes per second.
 const UNKNOWN_RATE: f64 = UNIT_BYTES as f64;
 /// How much sooner a borrower must be through: by a factor and by seconds. A duplicate costs bytes, so it must win more.
@@ -42,7 +40,7 @@ impl Planner {
         if !(strategy.borrowing || strategy.end_game) || self.work.next_run().is_some() {
             return None;
         }
-        let priority = self.best_priority()?;
+        let priority = self.best_priority(now_us)?;
         let is_ready = |record: &SourceRecord| {
             record.state == SourceState::Up
                 && record.description.priority == priority
@@ -86,7 +84,7 @@ impl Planner {
         let record = self.sources.get(&lender)?;
         let silence_s = record.silence_s(now_us);
         let rate = record.window.rate().filter(|rate| *rate > 0.0);
-        let is_silent = silence_s >= silent_after_s(record);
+        let is_silent = record.is_silent(now_us);
         let can_cancel = record.description.capabilities.cancel;
         let wanted = |request: &RequestId| self.requests.get(request).filter(|entry| entry.wanted);
         let mut ahead_bytes: u64 =
@@ -121,7 +119,7 @@ impl Planner {
             if lender_s <= needed_s {
                 *retry_s = retry_s.min(needed_s - lender_s);
                 if !is_silent && can_cancel && strategy.end_game {
-                    *retry_s = retry_s.min(silent_after_s(record) - silence_s);
+                    *retry_s = retry_s.min(record.silent_after_s() - silence_s);
                 }
                 // Whatever is older will be here sooner still.
                 return None;
@@ -133,7 +131,7 @@ impl Planner {
             };
             if risk_bytes > 0 && at_risk_bytes + risk_bytes > DUPLICATE_BYTES_MAX {
                 if can_cancel {
-                    *retry_s = retry_s.min((silent_after_s(record) - silence_s).max(0.1));
+                    *retry_s = retry_s.min((record.silent_after_s() - silence_s).max(0.1));
                 }
                 return None;
             }
@@ -203,19 +201,10 @@ impl Planner {
             if entry.wanted && !entry.duplicate {
                 return self.work.delivered_of(entry.next_group..entry.groups.end()) * GROUP_BYTES;
             }
-            let is_silent = |record: &SourceRecord| record.silence_s(now_us) >= silent_after_s(record);
-            let is_left = !entry.wanted && self.sources.get(&entry.source).is_some_and(is_silent);
+            let is_silent = || self.sources.get(&entry.source).is_some_and(|record| record.is_silent(now_us));
+            let is_left = !entry.wanted && is_silent();
             if is_left { 0 } else { entry.outstanding_bytes }
         };
         self.duplicate_bytes + self.shared.iter().map(at_risk).sum::<u64>()
     }
-}
-
-/// Seconds without a word after which a source that owes something is silent: several times what its path and its rate
-/// explain.
-pub(super) fn silent_after_s(record: &SourceRecord) -> f64 {
-    let round_trips_s = 4.0 * record.window.round_trip_us() as f64 / 1e6;
-    let groups_s = record.window.rate().filter(|rate| *rate > 0.0);
-    let groups_s = groups_s.map_or(0.0, |rate| 3.0 * GROUP_BYTES as f64 / rate);
-    SILENT_S.max(round_trips_s).max(groups_s)
 }

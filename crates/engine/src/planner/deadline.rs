@@ -21,7 +21,23 @@ impl Planner {
                 (is_pending && record.paused_until_us > self.polled_us).then_some(record.paused_until_us)
             }
         });
-        sources.chain(give_up).chain(self.budget_retry_us).chain(self.borrow_retry_us).min()
+        let spares = self.spare_turn_us();
+        sources.chain(give_up).chain(self.budget_retry_us).chain(self.borrow_retry_us).chain(spares).min()
+    }
+
+    /// When spares will have their turn because all that go before them are silent, if work is waiting.
+    fn spare_turn_us(&self) -> Option<u64> {
+        let priority = self.best_priority(self.polled_us).filter(|_| self.work.next_run().is_some())?;
+        let up = || self.sources.values().filter(|record| record.state == SourceState::Up);
+        if !up().any(|record| record.description.priority > priority) {
+            return None;
+        }
+        let best = up().filter(|record| record.description.priority == priority);
+        let silent_us = best.map(|record| {
+            let after_us = (record.silent_after_s() * 1e6).ceil() as u64;
+            record.silent_since_us.saturating_add(after_us)
+        });
+        silent_us.max().filter(|silent_us| *silent_us > self.polled_us)
     }
 
     /// Sets silent sources aside, and gives up if nobody has made progress for too long.

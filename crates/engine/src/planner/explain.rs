@@ -4,7 +4,6 @@
 use dray_core::limits::GROUP_BYTES;
 use dray_core::source::SourceId;
 
-use super::borrow::silent_after_s;
 use super::source::SourceRecord;
 use super::{Planner, SourceState, SourceStats};
 
@@ -183,7 +182,7 @@ impl Planner {
         if !record.is_up_or_stalled() {
             return Some(Idle::NotUp);
         }
-        if self.best_priority().is_some_and(|priority| record.description.priority > priority) {
+        if self.best_priority(now_us).is_some_and(|priority| record.description.priority > priority) {
             return Some(Idle::Spare);
         }
         if record.paused_until_us > now_us {
@@ -220,7 +219,7 @@ impl Planner {
 fn standing(record: &SourceRecord, now_us: u64) -> Standing {
     match record.state {
         SourceState::Connecting | SourceState::Down => Standing::Waiting,
-        SourceState::Up if record.silence_s(now_us) >= silent_after_s(record) => Standing::Frozen,
+        SourceState::Up if record.is_silent(now_us) => Standing::Frozen,
         SourceState::Up => Standing::Up,
         SourceState::Stalled => Standing::Frozen,
         SourceState::Gone => Standing::Gone,

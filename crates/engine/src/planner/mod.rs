@@ -416,7 +416,7 @@ impl Planner {
         }
         if self.order_changed {
             self.order_changed = false;
-            self.stand_back_spares();
+            self.stand_back_spares(now_us);
         }
         if let Some(command) = self.commands.pop_front() {
             return Some(command);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use dray_core::error::{Error, ErrorKind};
-use dray_core::limits::{REQUESTS_PER_CONNECTION_MAX, UNIT_BYTES};
+use dray_core::limits::{GROUP_BYTES, REQUESTS_PER_CONNECTION_MAX, UNIT_BYTES};
 use dray_core::source::{RequestId, SourceDescription, SourceId};
 
 use super::window::Window;
@@ -11,6 +11,8 @@ use super::{Outstanding, SourceState, SourceStats, WindowLimits};
 
 /// Failures in a row without a new group after which a source counts as stalled.
 const FAILURES_BEFORE_STALLED: u32 = 3;
+/// A source that owes something is silent after this long, at least.
+const SILENT_S: f64 = 1.0;
 /// First pause after a repeated failure, and the longest, in microseconds.
 const PAUSE_US_MIN: u64 = 100_000;
 const PAUSE_US_MAX: u64 = 5_000_000;
@@ -117,6 +119,20 @@ impl SourceRecord {
             true => 0.0,
             false => now_us.saturating_sub(self.silent_since_us) as f64 / 1e6,
         }
+    }
+
+    /// Seconds without a word after which, when it owes something, it is silent: several times what its path and its rate
+    /// explain.
+    pub(super) fn silent_after_s(&self) -> f64 {
+        let round_trips_s = 4.0 * self.window.round_trip_us() as f64 / 1e6;
+        let rate = self.window.rate().filter(|rate| *rate > 0.0);
+        let groups_s = rate.map_or(0.0, |rate| 3.0 * GROUP_BYTES as f64 / rate);
+        SILENT_S.max(round_trips_s).max(groups_s)
+    }
+
+    /// It owes something and has said nothing for so long that others should help out. It is not given up yet.
+    pub(super) fn is_silent(&self, now_us: u64) -> bool {
+        self.silence_s(now_us) >= self.silent_after_s()
     }
 
     /// Seconds it is likely to need for what it owes and `more_bytes`: whoever has been silent for a while is expected

@@ -1,6 +1,8 @@
 //! One rule of the planner at a time. Whole transfers, and the rules that need many steps, are tested against the
 //! reference model in the testkit.
 
+mod many;
+
 use dray_core::hash_tree::Geometry;
 use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
 use dray_core::permit::Budget;
