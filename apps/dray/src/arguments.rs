@@ -6,16 +6,28 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-const EXIT_CODES: &str = "\
-Exit codes:
-  0 done                   4 verification failed or source changed   8 some entries failed
-  1 internal error         5 unreachable or timed out              130 interrupted, resumable
-  2 usage                  6 refused
-  3 not found              7 no space";
+/// Every exit code and its meaning.
+pub(crate) const EXIT_CODES: [(u8, &str); 10] = [
+    (0, "done"),
+    (1, "internal error"),
+    (2, "usage"),
+    (3, "not found"),
+    (4, "verification failed, or the source changed"),
+    (5, "unreachable or timed out"),
+    (6, "refused"),
+    (7, "no space"),
+    (8, "some entries failed, the rest is done"),
+    (130, "interrupted; the same command again goes on"),
+];
+
+fn exit_codes() -> String {
+    let lines = EXIT_CODES.iter().map(|(code, meaning)| format!("\n  {code:>3}  {meaning}"));
+    std::iter::once("Exit codes:".to_owned()).chain(lines).collect()
+}
 
 /// Moves files between machines and proves every byte.
 #[derive(Debug, Parser)]
-#[command(name = "dray", version, about, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "dray", version, about, after_help = exit_codes(), max_term_width = 100, arg_required_else_help = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -29,7 +41,7 @@ pub(crate) struct Show {
     /// One JSON event a line on standard output instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// No progress, no notes; errors only
+    /// No progress, no notes, no verdicts: errors only, and the ticket of put
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 }
@@ -118,7 +130,7 @@ pub(crate) enum Command {
     Verify {
         /// File to check
         path: PathBuf,
-        /// Object id: blake3: and the 64 digits that b3sum prints
+        /// Object id: the 64 digits that b3sum prints, with or without blake3: before them
         oid: String,
     },
     /// Send a file from one process to another on this machine and check it, to see everything work
@@ -129,11 +141,14 @@ pub(crate) enum Command {
     /// Look at what a transfer depends on: configuration, directories, network, ssh
     Doctor,
     /// Print shell completions
+    #[command(
+        after_help = "To install them for your user:\n  bash  dray completions bash > ~/.local/share/bash-completion/completions/dray\n  zsh   dray completions zsh > ~/.zfunc/_dray   (with fpath+=~/.zfunc before compinit in ~/.zshrc)\n  fish  dray completions fish > ~/.config/fish/completions/dray.fish\nMake the folder first where it is not there. New shells have them."
+    )]
     Completions {
         /// bash, zsh, fish, elvish or powershell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page (roff)
+    /// Print the manual page (roff); to read it: dray man | man -l -
     Man,
     /// The far end of `dray cp`, started by ssh
     #[command(hide = true)]

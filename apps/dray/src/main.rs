@@ -2,9 +2,12 @@
 
 mod arguments;
 mod demo;
+mod manual;
 mod output;
+mod pasted;
 mod run;
 mod units;
+mod usage;
 
 use std::process::ExitCode;
 

@@ -1,5 +1,6 @@
 //! What a person or a script sees: a progress bar and notes on standard error, or JSON events on standard output.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dray_core::{Error, Oid};
 use dray_node::{Delivered, Event, Observer, SourceShare};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::arguments::Show;
@@ -23,6 +24,7 @@ pub(crate) struct Output {
 
 struct State {
     bar: Option<ProgressBar>,
+    senders: Senders,
     last_json: Option<Instant>,
     is_terminal: bool,
 }
@@ -30,7 +32,10 @@ struct State {
 impl Output {
     pub(crate) fn new(show: Show) -> Output {
         let is_terminal = std::io::stderr().is_terminal();
-        Output { show, state: Mutex::new(State { bar: None, last_json: None, is_terminal }) }
+        Output {
+            show,
+            state: Mutex::new(State { bar: None, senders: Senders::default(), last_json: None, is_terminal }),
+        }
     }
 
     /// True if events go to standard output.
@@ -58,9 +63,18 @@ impl Output {
         line(&mut std::io::stdout(), &value.to_string());
     }
 
-    /// Prints a result on standard output: `text`, or `value` with `--json`.
+    /// Prints a result on standard output: `text`, unless quiet, or `value` with `--json`.
     pub(crate) fn result(&self, text: &str, value: &Value) {
         self.clear();
+        if self.show.json {
+            self.json(value);
+        } else if !self.show.quiet {
+            line(&mut std::io::stdout(), text);
+        }
+    }
+
+    /// Prints a result that is not as it should be, also when quiet.
+    pub(crate) fn bad_result(&self, text: &str, value: &Value) {
         if self.show.json {
             self.json(value);
         } else {
@@ -122,23 +136,21 @@ impl Output {
         }
     }
 
-    fn bar(&self, done_bytes: u64, total_bytes: Option<u64>, message: String) {
+    /// Draws the bar on a terminal; with `waiting`, that instead of a rate.
+    fn bar(&self, done_bytes: u64, total_bytes: Option<u64>, message: String, is_waiting: bool) {
         let mut state = self.state();
         if !state.is_terminal || self.show.quiet {
             return;
         }
-        let bar = state.bar.get_or_insert_with(|| {
-            let bar = ProgressBar::with_draw_target(total_bytes, ProgressDrawTarget::stderr_with_hz(8));
-            let template = if total_bytes.is_some() {
-                "{bar:24} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta} left {msg}"
-            } else {
-                "{spinner} {bytes} {binary_bytes_per_sec} {msg}"
-            };
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style);
-            }
-            bar
-        });
+        let bar = state.bar.get_or_insert_with(|| begin_bar(done_bytes, total_bytes));
+        let template = match (total_bytes, is_waiting) {
+            (Some(_), false) => "{bar:24} {bytes}/{total_bytes} {binary_bytes_per_sec} {left} {wide_msg}",
+            (Some(_), true) => "{bar:24} {bytes}/{total_bytes} {wide_msg}",
+            (None, _) => "{spinner} {bytes} {binary_bytes_per_sec} {wide_msg}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.with_key("left", left));
+        }
         bar.set_position(done_bytes);
         bar.set_message(message);
     }
@@ -173,6 +185,9 @@ impl Observer for Output {
                 Event::Serving { node, oid } => {
                     self.json(&json!({"event": "serving", "node": node, "oid": oid.to_string()}));
                 }
+                Event::Served { node, lost } => {
+                    self.json(&json!({"event": "served", "node": node, "lost": lost}));
+                }
                 Event::TurnedAway { reason } => self.json(&json!({"event": "turned-away", "reason": reason})),
                 Event::Started { name, total_bytes, resumed_bytes } => self.json(&json!({
                     "event": "started", "path": name.as_deref().map(Path::to_string_lossy),
@@ -188,9 +203,20 @@ impl Observer for Output {
         }
         match event {
             Event::Progress { done_bytes, total_bytes, sources } => {
-                self.bar(done_bytes, Some(total_bytes), shares(&sources));
+                let waiting = {
+                    let mut state = self.state();
+                    if !sources.is_empty() {
+                        state.senders.asked = None;
+                    }
+                    state.senders.waiting(Instant::now())
+                };
+                let is_waiting = waiting.is_some();
+                let message = waiting.unwrap_or_else(|| shares(&sources));
+                self.bar(done_bytes, Some(total_bytes), message, is_waiting);
             }
-            Event::Hashing { done_bytes, total_bytes } => self.bar(done_bytes, total_bytes, "hashing".into()),
+            Event::Hashing { done_bytes, total_bytes } => {
+                self.bar(done_bytes, total_bytes, "hashing".into(), false);
+            }
             Event::Shared { ticket, size_bytes, .. } => {
                 self.clear();
                 line(&mut std::io::stdout(), &ticket);
@@ -200,18 +226,93 @@ impl Observer for Output {
                 ));
             }
             Event::Serving { node, .. } => {
-                self.note(&format!("receiver {}… connected", &node[..16.min(node.len())]))
+                self.note(&format!("receiver {} connected", short(&node)));
             }
+            // A log is told who came and who was refused; who watches a terminal wants to know the end of it, too.
+            Event::Served { node, lost } if self.state().is_terminal => self.note(&match lost {
+                None => format!("receiver {} has all that it asked for", short(&node)),
+                Some(why) => format!("receiver {} was lost: {}", short(&node), one_line(&why)),
+            }),
             Event::TurnedAway { reason } => {
                 self.note(&format!("turned a receiver away: {}", one_line(&reason)))
             }
-            Event::Started { resumed_bytes, .. } if resumed_bytes > 0 => {
-                self.note(&format!("going on after {}", bytes(resumed_bytes)));
+            Event::Started { resumed_bytes, .. } => {
+                self.state().senders.asked = Some(Instant::now());
+                if resumed_bytes > 0 {
+                    self.note(&format!("going on after {}", bytes(resumed_bytes)));
+                }
             }
             Event::Warning(text) => self.note(&format!("warning: {}", one_line(&text))),
-            Event::Started { .. } | Event::SourceUp { .. } | Event::SourceDown { .. } => {}
+            Event::SourceUp { label } => {
+                let mut state = self.state();
+                let was_waiting = state.senders.lost.is_some();
+                state.senders.up(label);
+                if let Some(bar) = state.bar.as_ref().filter(|_| was_waiting) {
+                    // The rate is that of the data, not of the time without a sender.
+                    bar.reset_eta();
+                }
+            }
+            Event::SourceDown { label, reason } => {
+                self.state().senders.down(&label, one_line(&reason), Instant::now());
+            }
+            Event::Served { .. } => {}
         }
     }
+}
+
+/// A bar whose rate and time left count only what comes from now on: what an earlier run left is not what this one
+/// achieved.
+fn begin_bar(done_bytes: u64, total_bytes: Option<u64>) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(total_bytes, ProgressDrawTarget::hidden());
+    bar.set_position(done_bytes);
+    bar.tick();
+    bar.reset_eta();
+    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(8));
+    bar
+}
+
+/// Time left, once there is a rate to tell it from.
+fn left(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    if state.per_sec() > 0.0 {
+        // A formatter that fails leaves a gap in the bar.
+        let _ = write!(out, "{:#} left", HumanDuration(state.eta()));
+    }
+}
+
+/// Which senders are there, to say how long nobody has been.
+#[derive(Default)]
+struct Senders {
+    up: BTreeSet<String>,
+    lost: Option<(Instant, String)>,
+    /// When the transfer began, until somebody answers.
+    asked: Option<Instant>,
+}
+
+impl Senders {
+    fn up(&mut self, label: String) {
+        self.up.insert(label);
+        (self.lost, self.asked) = (None, None);
+    }
+
+    fn down(&mut self, label: &str, reason: String, now: Instant) {
+        if self.up.remove(label) && self.up.is_empty() {
+            self.lost = Some((now, reason));
+        }
+    }
+
+    /// What to show while the last one is gone, or while none has answered; a second of that is nothing to speak of.
+    fn waiting(&self, now: Instant) -> Option<String> {
+        if let Some(seconds) = self.asked.map(|asked| now.duration_since(asked).as_secs()) {
+            return (seconds > 0).then(|| format!("waiting for an answer, {seconds} s"));
+        }
+        let (since, reason) = self.lost.as_ref()?;
+        Some(format!("sender gone for {} s, waiting: {reason}", now.duration_since(*since).as_secs()))
+    }
+}
+
+/// The first digits of a node id.
+fn short(node: &str) -> String {
+    format!("{}…", node.get(..16).unwrap_or(node))
 }
 
 /// Share of each source, when there is more than one.
@@ -242,4 +343,39 @@ fn line(out: &mut dyn Write, text: &str) {
 /// The verdict of `verify`, as JSON.
 pub(crate) fn verified_json(path: &Path, oid: &Oid, size_bytes: u64) -> Value {
     json!({"event": "verified", "path": path.to_string_lossy(), "oid": oid.to_string(), "size_bytes": size_bytes})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an earlier run left counts as there, and not as done by this one.
+    #[test]
+    fn resumed_bytes_are_no_rate() {
+        let bar = begin_bar(3 << 30, Some(4 << 30));
+        assert_eq!((bar.position(), bar.per_sec()), (3 << 30, 0.0));
+    }
+
+    /// A sender that is gone is waited for in words, until one is there again.
+    #[test]
+    fn waiting_is_said_while_no_sender_is_there() {
+        let mut senders = Senders::default();
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert_eq!(senders.waiting(begun), None);
+        senders.asked = Some(begun);
+        assert_eq!(senders.waiting(begun), None);
+        assert_eq!(senders.waiting(at(3)).as_deref(), Some("waiting for an answer, 3 s"));
+        senders.up("ssh".into());
+        assert_eq!(senders.waiting(at(4)), None);
+        senders.up("direct".into());
+        senders.down("direct", "reset".into(), at(1));
+        assert_eq!(senders.waiting(at(5)), None, "ssh is there");
+        senders.down("ssh", "closed".into(), at(5));
+        assert_eq!(senders.waiting(at(12)).as_deref(), Some("sender gone for 7 s, waiting: closed"));
+        senders.down("ssh", "again".into(), at(13));
+        assert_eq!(senders.waiting(at(15)).as_deref(), Some("sender gone for 10 s, waiting: closed"));
+        senders.up("ssh".into());
+        assert_eq!(senders.waiting(at(16)), None);
+    }
 }

@@ -7,27 +7,26 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
+use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
 use clap::{CommandFactory, Parser};
 use dray_core::hint::Hint;
-use dray_core::ticket::{TICKET_PREFIX, Ticket};
-use dray_core::{Error, ErrorKind, Oid, Result};
+use dray_core::{Error, ErrorKind, Result};
 use dray_node::{
     Config, CopyOptions, CopyRequest, GetRequest, Location, Node, Observer, Output as Destination,
-    PutRequest, PutSource, SshOptions, Stop, Wanted,
+    PutRequest, PutSource, SshOptions, Stop,
 };
 use serde_json::json;
 
-use crate::arguments::{Arguments, Command};
+use crate::arguments::{Arguments, Command, Show};
 use crate::demo;
 use crate::output::{Output, bytes, verified_json};
+use crate::{manual, pasted, usage};
 
 pub(crate) fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            let code = if error.use_stderr() { ErrorKind::Usage.exit_code() } else { 0 };
-            let _ = error.print();
-            return ExitCode::from(code);
+            return refuse(&error);
         }
     };
     let is_remote = matches!(arguments.command, Command::Remote);
@@ -44,6 +43,18 @@ pub(crate) fn main() -> ExitCode {
             ExitCode::from(error.kind().exit_code())
         }
     }
+}
+
+/// Help and version are printed as clap has them, errors like every other.
+fn refuse(slip: &clap::Error) -> ExitCode {
+    let json = usage::wants_json(std::env::args_os());
+    if !slip.use_stderr() || (slip.kind() == DisplayHelpOnMissingArgumentOrSubcommand && !json) {
+        let _ = slip.print();
+        return ExitCode::from(if slip.use_stderr() { ErrorKind::Usage.exit_code() } else { 0 });
+    }
+    let error = usage::error(slip);
+    Output::new(Show { json, quiet: false }).error(&error);
+    ExitCode::from(error.kind().exit_code())
 }
 
 /// The first signal asks to stop; the second ends the process at once.
@@ -70,7 +81,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                 }
                 stop_when_stdin_closes(stop);
             }
-            let ticket = ticket.map(|text| text.parse::<Ticket>()).transpose()?;
+            let ticket = ticket.as_deref().map(pasted::ticket).transpose()?;
             let node = Node::open(Config::load()?)?;
             let request = PutRequest { source, public, expires_in: expire, ticket };
             let shared = node.put(&request, &**output, stop)?;
@@ -83,7 +94,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                     .advise("write to a file with -o PATH, or leave --json out"));
             }
             let request = GetRequest {
-                wanted: parse_wanted(&wanted)?,
+                wanted: pasted::wanted(&wanted)?,
                 hints: hint.iter().map(|text| text.parse::<Hint>()).collect::<Result<_>>()?,
                 output: destination(path),
                 allow_local: local,
@@ -139,13 +150,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             clap_complete::generate(shell, &mut Arguments::command(), "dray", &mut script);
             print(&script)
         }
-        Command::Man => {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(Arguments::command())
-                .render(&mut page)
-                .map_err(|error| Error::io("render the manual page", error))?;
-            print(&page)
-        }
+        Command::Man => print(&manual::page()?),
         Command::Remote => remote(stop),
     }
 }
@@ -163,17 +168,6 @@ fn print(bytes: &[u8]) -> Result<()> {
     std::io::stdout().write_all(bytes).map_err(|error| Error::io("write standard output", error))
 }
 
-fn parse_wanted(text: &str) -> Result<Wanted> {
-    if text.trim().starts_with(TICKET_PREFIX) {
-        return Ok(Wanted::Ticket(text.parse::<Ticket>()?));
-    }
-    if text.starts_with("blake3:") || text.starts_with("md5:") || text.starts_with("sha1:") {
-        return Ok(Wanted::Oid(text.parse::<Oid>()?));
-    }
-    Err(Error::new(ErrorKind::Usage, "that is neither a ticket (dray:…) nor an object id (blake3:…)")
-        .advise("copy the whole line that `dray put` printed"))
-}
-
 fn destination(path: Option<PathBuf>) -> Destination {
     match path {
         None => Destination::Suggested,
@@ -183,7 +177,7 @@ fn destination(path: Option<PathBuf>) -> Destination {
 }
 
 fn verify(path: &Path, oid: &str, output: &Output, stop: &Stop) -> Result<()> {
-    let oid: Oid = oid.parse()?;
+    let oid = pasted::oid(oid)?;
     let total_bytes = std::fs::metadata(path).map(|metadata| metadata.len()).ok();
     let progress = |done_bytes| output.event(dray_node::Event::Hashing { done_bytes, total_bytes });
     let size_bytes = Node::verify(path, &oid, &progress, stop)?;
@@ -197,8 +191,10 @@ fn verify(path: &Path, oid: &str, output: &Output, stop: &Stop) -> Result<()> {
 fn doctor(output: &Output) -> Result<()> {
     let findings = Node::doctor();
     for finding in &findings {
+        let show = if finding.is_good { Output::result } else { Output::bad_result };
         let mark = if finding.is_good { "ok  " } else { "BAD " };
-        output.result(
+        show(
+            output,
             &format!("{mark} {:<15} {}", finding.what, finding.detail),
             &json!({"event": "finding", "what": finding.what, "good": finding.is_good, "detail": finding.detail}),
         );
@@ -210,7 +206,8 @@ fn doctor(output: &Output) -> Result<()> {
     Err(Error::new(
         ErrorKind::Partial,
         format!("{bad} of {} findings are not as they should be", findings.len()),
-    ))
+    )
+    .advise("each line marked BAD says what to do"))
 }
 
 fn remote(stop: &Stop) -> Result<()> {

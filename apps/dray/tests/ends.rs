@@ -215,3 +215,79 @@ fn a_suggested_name_replaces_nothing() {
     assert_eq!(std::fs::read(target.join("file")).unwrap(), bytes);
     assert_eq!(std::fs::read_dir(&target).unwrap().count(), 1);
 }
+
+/// Design 5: every error is an event with --json, a command line that cannot be read too; standard output has that one
+/// line and nothing else.
+#[test]
+fn an_unreadable_command_line_is_an_event_too() {
+    let dir = tempfile::tempdir().unwrap();
+    for (arguments, advice) in
+        [(&["gte", "--json", "x"][..], "dray get"), (&["--json", "cp", "-r", "a", "h:"], "tar")]
+    {
+        let (code, out, err) = end(dray(dir.path()).args(arguments).spawn().unwrap());
+        assert_eq!((code, out.lines().count()), (Some(2), 1), "{out}{err}");
+        let event = out.trim();
+        assert!(event.starts_with('{') && event.ends_with('}'), "{event}");
+        for part in ["\"event\":\"error\"", "\"kind\":\"usage\"", "\"exit_code\":2", advice] {
+            assert!(event.contains(part), "{part}: {event}");
+        }
+    }
+}
+
+/// As with cp and scp, a file is not copied onto itself, by whatever name; a copy of it is another file.
+#[test]
+fn a_file_is_not_copied_onto_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::write(path("file"), b"bytes").unwrap();
+    std::fs::hard_link(path("file"), path("link")).unwrap();
+    std::fs::create_dir(path("sub")).unwrap();
+    for same in ["file", "./file", ".", "sub/../file", "link"] {
+        let (code, _, err) = end(dray(dir.path()).args(["cp", "file", same]).spawn().unwrap());
+        assert_eq!(code, Some(2), "{same}: {err}");
+        assert!(err.contains("are the same file"), "{err}");
+    }
+    let (code, _, err) = end(dray(dir.path()).args(["cp", "file", "sub"]).spawn().unwrap());
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(std::fs::read(path("sub/file")).unwrap(), b"bytes");
+}
+
+/// --quiet says nothing where nothing is wrong, and no less where something is. The digits alone name an object.
+#[test]
+fn quiet_is_quiet() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), b"bytes").unwrap();
+    let right = Oid::of(b"bytes").hex();
+    for arguments in [&["-q", "demo", "file"][..], &["-q", "verify", "file", &right]] {
+        let ended = end(dray(dir.path()).args(arguments).spawn().unwrap());
+        assert_eq!(ended, (Some(0), String::new(), String::new()), "{arguments:?}");
+    }
+    let wrong = Oid::of(b"other").to_string();
+    let (code, out, err) = end(dray(dir.path()).args(["-q", "verify", "file", &wrong]).spawn().unwrap());
+    assert_eq!((code, out.as_str()), (Some(4), ""));
+    assert!(err.contains("not that object") && err.contains("->"), "{err}");
+}
+
+/// Design 5: what failed, why, what to do: an expired ticket is refused and says so, whether its holder still answers
+/// or not.
+#[test]
+fn an_expired_ticket_says_so_when_nobody_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let ticket = Ticket {
+        protocol: PROTOCOL_VERSION,
+        oid: Oid::of(b"x"),
+        size_bytes: 1,
+        secret: None,
+        expires_unix_s: Some(1_000_000_000),
+        hints: vec![Hint {
+            uri: HintUri::Dray { host: "127.0.0.1".into(), port: 1 },
+            node: Some(NodeId::from_bytes(*Oid::of(b"nobody").as_bytes())),
+            priority: 0,
+            weight: 1,
+        }],
+    };
+    let text = format!("<{}>", ticket.to_text().unwrap());
+    let (code, _, err) = end(dray(dir.path()).args(["get", "--local", &text]).spawn().unwrap());
+    assert_eq!(code, Some(6), "{err}");
+    assert!(err.contains("expired") && err.contains("ask the sender for a new ticket"), "{err}");
+}

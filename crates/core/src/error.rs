@@ -68,7 +68,7 @@ impl ErrorKind {
         Self::ALL.iter().find(|(_, known)| *known == code).map_or(ErrorKind::Internal, |(kind, _)| *kind)
     }
 
-    /// The exit code of the command (`dray help exit-codes`).
+    /// The exit code of the command (`dray --help` lists them).
     pub fn exit_code(self) -> u8 {
         match self {
             ErrorKind::Internal => 1,
@@ -194,6 +194,12 @@ impl Error {
         self
     }
 
+    /// Adds what the user can do about it, where nothing better is known.
+    #[must_use]
+    pub fn or_advise(self, advice: impl Into<String>) -> Error {
+        if self.advice.is_some() { self } else { self.advise(advice) }
+    }
+
     /// Adds the underlying error.
     #[must_use]
     pub fn caused_by(mut self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
@@ -291,6 +297,8 @@ mod tests {
         let error = Error::io("write out.bin", io).context("get").advise("free some space");
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert_eq!(error.to_string(), "get: write out.bin: disk full");
+        assert_eq!(error.advice(), Some("free some space"));
+        let error = error.or_advise("wait");
         assert_eq!(error.advice(), Some("free some space"));
         assert!(!error.is_retryable());
     }

@@ -313,7 +313,7 @@ impl Fault {
         }
     }
 
-    /// The error a fault means; `peer` says who sent it. Kinds that speak of the peer's own command line or process
+    /// The error a fault means; `peer` says who sent it, and is empty if that goes without saying. Kinds that speak of the peer's own command line or process
     /// are internal to it: a peer does not choose what our exit code says of us.
     pub fn to_error(&self, peer: &str) -> Error {
         let kind = match ErrorKind::from_wire_code(self.kind) {
@@ -321,7 +321,7 @@ impl Fault {
             kind => kind,
         };
         let text: String = self.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        Error::new(kind, format!("{peer} says: {text}"))
+        Error::new(kind, if peer.is_empty() { text } else { format!("{peer} says: {text}") })
     }
 }
 

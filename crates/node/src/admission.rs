@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Geometry, PairStore};
@@ -15,12 +15,14 @@ use dray_transfer::holder::{ClearGrantor, Held, Provider, StoredHeld};
 use dray_transfer::transport::Security;
 
 use crate::put::unix_s;
-use crate::{Event, Observer};
+use crate::{Event, Observer, lock};
 
 /// A node that comes back within this time is not announced again: it has several connections.
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(60);
 /// Nodes remembered for that.
 const ANNOUNCED_MAX: usize = 1024;
+/// A receiver that has no connection for this long has gone: a lost one comes back sooner.
+const GONE_AFTER: Duration = Duration::from_secs(2);
 /// Refusals told one by one in a second; the rest is counted.
 const TURNED_AWAY_MAX: u32 = 10;
 
@@ -79,6 +81,7 @@ impl Provider for Doorkeeper {
             held: StoredHeld::new(self.object.clone(), name),
             right: Right(self.share.expires_unix_s),
             pairs: ToldPairs { object: self.object.clone(), notices: self.notices.clone() },
+            _visit: Notices::visit(&self.notices, security.peer),
         }))
     }
 
@@ -106,6 +109,7 @@ struct Admitted {
     held: StoredHeld,
     right: Right,
     pairs: ToldPairs,
+    _visit: Visit,
 }
 
 impl Held for Admitted {
@@ -130,7 +134,9 @@ impl Held for Admitted {
         self.held.standing()
     }
     fn mismatch(&self) -> Error {
-        self.held.mismatch()
+        let error = self.held.mismatch();
+        self.pairs.notices.trouble(&error);
+        error
     }
     fn pairs(&self) -> Option<&dyn PairStore> {
         Some(&self.pairs)
@@ -164,8 +170,35 @@ pub(crate) struct Notices {
 #[derive(Default)]
 struct NoticesState {
     announced: HashMap<NodeId, Instant>,
+    visitors: HashMap<NodeId, Visitor>,
     refusals: Limiter,
     last_trouble: Option<String>,
+}
+
+/// A receiver that was let in.
+#[derive(Default)]
+struct Visitor {
+    /// What it holds open.
+    open: usize,
+    /// Why a connection of it broke, if none came since.
+    lost: Option<String>,
+    /// When its last connection ended.
+    left: Option<Instant>,
+}
+
+/// One receiver holds the object open; ended when this is dropped.
+struct Visit {
+    notices: Arc<Notices>,
+    node: NodeId,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if let Some(visitor) = self.notices.state().visitors.get_mut(&self.node) {
+            visitor.open = visitor.open.saturating_sub(1);
+            visitor.left = (visitor.open == 0).then(Instant::now);
+        }
+    }
 }
 
 impl Notices {
@@ -174,7 +207,7 @@ impl Notices {
     }
 
     fn state(&self) -> MutexGuard<'_, NoticesState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn serving(&self, node: NodeId, oid: Oid) {
@@ -191,6 +224,38 @@ impl Notices {
         }
     }
 
+    fn visit(notices: &Arc<Notices>, node: NodeId) -> Visit {
+        let mut state = notices.state();
+        if state.visitors.len() < ANNOUNCED_MAX || state.visitors.contains_key(&node) {
+            let visitor = state.visitors.entry(node).or_default();
+            (visitor.open, visitor.lost, visitor.left) = (visitor.open + 1, None, None);
+        }
+        drop(state);
+        Visit { notices: notices.clone(), node }
+    }
+
+    /// A connection of `node` broke.
+    pub(crate) fn lost(&self, node: NodeId, error: &Error) {
+        if let Some(visitor) = self.state().visitors.get_mut(&node) {
+            visitor.lost = Some(error.to_string());
+        }
+    }
+
+    /// Tells of the receivers that have gone; with `all`, of those too that may come back.
+    fn tell_gone(&self, all: bool) {
+        let is_gone =
+            |visitor: &Visitor| visitor.left.is_some_and(|left| all || left.elapsed() >= GONE_AFTER);
+        let gone: Vec<_> = self.state().visitors.extract_if(|_, visitor| is_gone(visitor)).collect();
+        for (node, visitor) in gone {
+            self.observer.event(Event::Served { node: node.to_string(), lost: visitor.lost });
+        }
+    }
+
+    /// The share has ended.
+    pub(crate) fn finish(&self) {
+        self.tell_gone(true);
+    }
+
     /// A receiver was refused.
     pub(crate) fn turned_away(&self, reason: String) {
         self.tick();
@@ -199,8 +264,10 @@ impl Notices {
         }
     }
 
-    /// Says how many refusals were not told, once their second is over; called now and then.
+    /// Says how many refusals were not told, once their second is over, and which receivers have gone; called now and
+    /// then.
     pub(crate) fn tick(&self) {
+        self.tell_gone(false);
         let held_back = self.state().refusals.overdue(Instant::now());
         if let Some(count) = held_back {
             self.observer.event(Event::TurnedAway { reason: format!("{count} more in one second") });
@@ -215,16 +282,21 @@ impl Notices {
     /// Tells the user all of an error, once, and leaves what a stranger may know: the kind, and no path.
     fn tell<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| {
-            let text = error.to_string();
-            let mut state = self.state();
-            let is_new = state.last_trouble.as_ref() != Some(&text);
-            state.last_trouble = Some(text.clone());
-            drop(state);
-            if is_new {
-                self.warn(text);
-            }
+            self.trouble(&error);
             for_strangers(error.kind())
         })
+    }
+
+    /// The object cannot be sent as it is: told once, with what to do.
+    fn trouble(&self, error: &Error) {
+        let text = match error.advice() {
+            Some(advice) => format!("{error}; {advice}"),
+            None => error.to_string(),
+        };
+        let is_new = self.state().last_trouble.replace(text.clone()).as_ref() != Some(&text);
+        if is_new {
+            self.warn(text);
+        }
     }
 }
 
@@ -366,6 +438,50 @@ mod tests {
         assert_eq!(refused(public.open(ObjectName::Oid(Oid::of(b"another")), None)), answers[0]);
     }
 
+    /// The user hears once that a receiver has gone, however many connections it had, and whether it was lost; a
+    /// connection that came back instead of a broken one is no loss.
+    #[test]
+    fn who_has_gone_is_told_once() {
+        let bed = Bed::new(None, None);
+        let notices = &bed.doorkeeper.notices;
+        let gone = |bed: &Bed| -> Vec<Option<bool>> {
+            notices.finish();
+            let lost = |event| match event {
+                Event::Served { lost, .. } => Some(Some(lost.is_some())),
+                _ => None,
+            };
+            bed.heard().into_iter().filter_map(lost).collect()
+        };
+        let reset = Error::new(ErrorKind::Unreachable, "connection reset");
+        let lanes = [bed.open(bed.object(), None).unwrap(), bed.open(bed.object(), None).unwrap()];
+        assert_eq!(gone(&bed), [], "still here");
+        drop(lanes);
+        assert_eq!(gone(&bed), [Some(false)]);
+        assert_eq!(gone(&bed), [], "told once");
+        drop(bed.open(bed.object(), None).unwrap());
+        notices.lost(bed.security.peer, &reset);
+        notices.tick();
+        assert_eq!(bed.heard().len(), 0, "it may come back");
+        drop(bed.open(bed.object(), None).unwrap());
+        assert_eq!(gone(&bed), [Some(false)], "it came back");
+        drop(bed.open(bed.object(), None).unwrap());
+        notices.lost(bed.security.peer, &reset);
+        assert_eq!(gone(&bed), [Some(true)]);
+    }
+
+    /// S6: a holder whose copy is damaged tells its own user too, once.
+    #[test]
+    fn damage_is_told_to_the_user() {
+        let bed = Bed::new(None, None);
+        let held = bed.open(bed.object(), None).unwrap();
+        bed.heard();
+        let errors = [held.mismatch(), held.mismatch()];
+        let heard = bed.heard();
+        assert_eq!(heard.len(), 1, "{heard:?}");
+        let advice = errors[0].advice().unwrap();
+        assert!(matches!(&heard[0], Event::Warning(text) if text.contains(advice)), "{heard:?}");
+    }
+
     /// Design 14: a right that ends while bytes flow ends there, not at the next connection.
     #[test]
     fn a_right_that_ends_stops_what_is_open() {
@@ -377,6 +493,7 @@ mod tests {
                 object: bed.doorkeeper.object.clone(),
                 notices: bed.doorkeeper.notices.clone(),
             },
+            _visit: Notices::visit(&bed.doorkeeper.notices, bed.security.peer),
         };
         let mut out = [0; 16];
         admitted(Some(unix_s() + 1000)).read_at(0, &mut out).unwrap();

@@ -92,7 +92,8 @@ impl Config {
     /// From a file's contents, checked.
     pub fn new(paths: Paths, file: &ConfigFile) -> Result<Config> {
         let bad = |what: String| {
-            Err(Error::new(ErrorKind::Usage, format!("{}: {what}", paths.config_file.display())))
+            Err(Error::new(ErrorKind::Usage, format!("configuration {:?}: {what}", paths.config_file))
+                .advise("mend that line, or take it out for the default"))
         };
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let connections = file.connections.unwrap_or(cores.min(4));
@@ -124,15 +125,21 @@ fn read(path: &Path, must_exist: bool) -> Result<ConfigFile> {
             return Ok(ConfigFile::default());
         }
         Err(error) => {
-            let message = Error::io(format!("read configuration {}", path.display()), error);
-            return Err(Error::new(ErrorKind::Usage, message.to_string()).advise("mend or unset DRAY_CONFIG"));
+            let message = Error::io(format!("cannot read the configuration {path:?}"), error);
+            let advice =
+                if must_exist { "mend or unset DRAY_CONFIG" } else { "make it readable, or remove it" };
+            return Err(Error::new(ErrorKind::Usage, message.to_string()).advise(advice));
         }
     };
-    toml::from_str(&text).map_err(|error| {
-        Error::new(
-            ErrorKind::Usage,
-            format!("configuration {} is wrong: {}", path.display(), error.to_string().trim()),
-        )
+    parse(path, &text)
+}
+
+fn parse(path: &Path, text: &str) -> Result<ConfigFile> {
+    toml::from_str(text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
+        let line = before.matches('\n').count() + 1;
+        let what = format!("configuration {path:?}, line {line}: {}", error.message().replace('\n', ", "));
+        Error::new(ErrorKind::Usage, what).advise("mend that line, or take it out for the default")
     })
 }
 
@@ -155,7 +162,21 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Usage);
             assert!(error.to_string().contains("/c.toml"), "{error}");
         }
-        let error = toml::from_str::<ConfigFile>("clear_text_dta = true").unwrap_err().to_string();
-        assert!(error.contains("clear_text_dta"), "{error}");
+    }
+
+    /// An error of the file is one line that names the place, the key and what would be right.
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        for (text, line, words) in [
+            ("port = 1\n\nclear_text_dta = true\n", "line 3", "clear_text_dta"),
+            ("port = 1\nwindow_mib =\n", "line 2", "window"),
+            ("connections = \"four\"", "line 1", "invalid type"),
+        ] {
+            let error = parse(Path::new("/c.toml"), text).unwrap_err();
+            let told = error.to_string();
+            assert_eq!((error.kind(), told.lines().count()), (ErrorKind::Usage, 1), "{told}");
+            assert!(told.contains(line) && told.contains("/c.toml"), "{told}");
+            assert!(words == "window" || told.contains(words), "{told}");
+        }
     }
 }

@@ -1,11 +1,17 @@
 //! `dray doctor`: looks at what a transfer depends on and says what is not as it should be.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
+use dray_core::Error;
 use dray_transfer::direct::{Listener, is_local};
+use rustix::fs::Access;
 
 use crate::{Config, Node};
+
+/// With less room than this, the outboard of a file of 64 GiB would not fit.
+const FREE_MIB_MIN: u64 = 64;
 
 /// One thing looked at.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +28,11 @@ impl Finding {
     fn new(what: &str, is_good: bool, detail: impl Into<String>) -> Finding {
         Finding { what: what.into(), is_good, detail: detail.into() }
     }
+
+    fn bad(what: &str, error: &Error) -> Finding {
+        let advice = error.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+        Finding::new(what, false, format!("{error}{advice}"))
+    }
 }
 
 impl Node {
@@ -29,69 +40,86 @@ impl Node {
     pub fn doctor() -> Vec<Finding> {
         let mut findings = Vec::new();
         let config = match Config::load() {
-            Ok(config) => {
-                findings.push(Finding::new(
-                    "configuration",
-                    true,
-                    config.paths.config_file.display().to_string(),
-                ));
-                config
-            }
-            Err(error) => {
-                findings.push(Finding::new("configuration", false, error.to_string()));
-                return findings;
-            }
+            Ok(config) => config,
+            Err(error) => return vec![Finding::bad("configuration", &error)],
         };
-        findings.push(free_space(&config.paths.data_dir));
+        let file = &config.paths.config_file;
+        let origin = if file.exists() { "" } else { "defaults; your own would be in " };
+        findings.push(Finding::new("configuration", true, format!("{origin}{}", file.display())));
+        let data_dir = config.paths.data_dir.clone();
         match Node::open(config) {
             Ok(node) => {
+                findings.push(data_directory(&data_dir));
                 findings.push(Finding::new("identity", true, format!("node {}", node.id())));
-                findings.push(match Listener::bind(node.tls.clone(), node.config.port) {
-                    Ok(listener) => {
-                        Finding::new("listening", true, format!("TCP port {}", listener.port().unwrap_or(0)))
-                    }
-                    Err(error) => Finding::new("listening", false, error.to_string()),
+                let listening =
+                    Listener::bind(node.tls.clone(), node.config.port).and_then(|bound| bound.port());
+                findings.push(match listening {
+                    Ok(port) => Finding::new("listening", true, format!("TCP port {port} can be had")),
+                    Err(error) => Finding::bad("listening", &error),
                 });
             }
-            Err(error) => findings.push(Finding::new("identity", false, error.to_string())),
+            Err(error) => findings.push(Finding::bad("data directory", &error)),
         }
         findings.push(addresses());
-        findings.push(match Command::new("ssh").arg("-V").output() {
-            Ok(output) => {
-                Finding::new("ssh", true, String::from_utf8_lossy(&output.stderr).trim().to_owned())
-            }
-            Err(error) => {
-                Finding::new("ssh", false, format!("cannot be run ({error}); `dray cp host:…` needs it"))
-            }
-        });
+        findings.push(ssh());
         findings.push(aes());
         findings
     }
 }
 
-fn free_space(dir: &Path) -> Finding {
-    let nearest = dir.ancestors().find(|dir| dir.exists()).unwrap_or(dir);
-    match rustix::fs::statvfs(nearest) {
-        Ok(space) => {
-            let mib = space.f_bavail.saturating_mul(space.f_frsize) >> 20;
-            Finding::new("data directory", mib > 64, format!("{} ({mib} MiB free)", dir.display()))
-        }
-        Err(error) => Finding::new("data directory", false, format!("{}: {error}", dir.display())),
-    }
+/// A directory that is there: whether it can be written, and how much.
+fn data_directory(dir: &Path) -> Finding {
+    let advice = "set DRAY_DATA_DIR to a directory that you may write";
+    let shown = dir.display();
+    let looked = rustix::fs::access(dir, Access::WRITE_OK).and_then(|()| rustix::fs::statvfs(dir));
+    let (is_good, detail) = match looked {
+        Err(error) => (false, format!("{shown} cannot be written ({error}); {advice}")),
+        Ok(space) => match space.f_bavail.saturating_mul(space.f_frsize) >> 20 {
+            mib @ FREE_MIB_MIN.. => (true, format!("{shown} ({mib} MiB free)")),
+            mib => (false, format!("{shown} has {mib} MiB free; free some there, or {advice}")),
+        },
+    };
+    Finding::new("data directory", is_good, detail)
 }
 
 fn addresses() -> Finding {
     let all = if_addrs::get_if_addrs().unwrap_or_default();
-    let usable: Vec<String> = all
-        .iter()
-        .map(if_addrs::Interface::ip)
-        .filter(|ip| !is_local(*ip))
-        .map(|ip| ip.to_string())
-        .collect();
+    let usable: Vec<IpAddr> =
+        all.iter().map(if_addrs::Interface::ip).filter(|address| !is_local(*address)).collect();
     if usable.is_empty() {
-        Finding::new("addresses", false, "only loopback: tickets made here work here only, with --local")
-    } else {
-        Finding::new("addresses", true, usable.join(", "))
+        let detail = "none that others can reach: connect this machine to a network; until then a ticket made \
+                      here works here only, with `dray get --local`";
+        return Finding::new("addresses", false, detail);
+    }
+    let listed = usable.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let kind = match (usable.iter().any(IpAddr::is_ipv4), usable.iter().any(IpAddr::is_ipv6)) {
+        (true, false) => " (no IPv6; enough where the other side has IPv4)",
+        (false, true) => " (no IPv4; enough where the other side has IPv6)",
+        _ => "",
+    };
+    Finding::new("addresses", true, format!("{listed}{kind}"))
+}
+
+fn ssh() -> Finding {
+    match Command::new("ssh").arg("-V").output() {
+        Ok(output) if output.status.success() => {
+            Finding::new("ssh", true, String::from_utf8_lossy(&output.stderr).trim().to_owned())
+        }
+        Ok(output) => Finding::new(
+            "ssh",
+            false,
+            format!(
+                "`ssh -V` failed ({}); `dray cp` to other hosts needs a working ssh client",
+                output.status
+            ),
+        ),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Finding::new(
+            "ssh",
+            false,
+            "no ssh in PATH: install an ssh client (Debian: openssh-client) for `dray cp` to other hosts; put and \
+             get work without",
+        ),
+        Err(error) => Finding::new("ssh", false, format!("cannot be run: {error}")),
     }
 }
 
@@ -102,7 +130,7 @@ fn aes() -> Finding {
     let has = std::arch::is_aarch64_feature_detected!("aes");
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let has = false;
-    let detail =
-        if has { "AES in hardware" } else { "no AES in hardware: encryption costs several times more" };
-    Finding::new("CPU", has, detail)
+    // Nothing that anybody could mend.
+    let detail = if has { "AES in hardware" } else { "no AES in hardware: encryption takes more CPU time" };
+    Finding::new("CPU", true, detail)
 }

@@ -25,6 +25,7 @@ use dray_store::local::{Delivery, DeliveryOptions, FinishOptions};
 use dray_transfer::direct::{DialConfig, Target, dial, probe};
 use dray_transfer::lanes::LaneSet;
 
+use crate::put::unix_s;
 use crate::transfer::{Sink, Stream, Transfer, Truth, short_name};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, join, outboard};
 
@@ -70,6 +71,10 @@ pub struct GetRequest {
 impl Node {
     /// Fetches, proves and delivers.
     pub fn get(&self, request: &GetRequest, observer: &dyn Observer, stop: &Stop) -> Result<Delivered> {
+        self.fetch(request, observer, stop).map_err(|error| explain(error, &request.wanted))
+    }
+
+    fn fetch(&self, request: &GetRequest, observer: &dyn Observer, stop: &Stop) -> Result<Delivered> {
         let (oid, size_bytes, secret) = match &request.wanted {
             Wanted::Ticket(ticket) => (ticket.oid, Some(ticket.size_bytes), ticket.secret),
             Wanted::Oid(oid) => (*oid, None, None),
@@ -361,7 +366,7 @@ fn write_in_order(
 }
 
 /// The direct sources of a proven object, one for each node that the targets name: all of them are used at once, and the
-/// addresses of one node are ways to the same source ([ADR 5](../../../docs/adr/0005-one-source-for-each-holder.md)).
+/// addresses of one node are ways to the same source ([ADR 6](../../../docs/adr/0006-one-source-for-each-holder.md)).
 fn start_direct(transfer: &Arc<Transfer>, object: ObjectName, config: DialConfig) {
     let holders = by_node(&config.targets);
     // More holders do not mean more connections, beyond one each.
@@ -439,6 +444,40 @@ fn ask_for_name(config: &DialConfig, object: ObjectName, observer: &dyn Observer
             observer.event(Event::Warning(text));
             None
         }
+    }
+}
+
+/// Adds what the ticket tells of a failure, and what to do where the holder, which is not asked for advice, did not say.
+fn explain(error: Error, wanted: &Wanted) -> Error {
+    let expired = match wanted {
+        Wanted::Ticket(ticket) => ticket.expires_unix_s.filter(|end| unix_s() >= *end),
+        Wanted::Oid(_) => None,
+    };
+    match (error.kind(), expired) {
+        // The holder's clock decides; where it does not answer any more, ours explains why.
+        (ErrorKind::Unreachable, Some(end)) => {
+            let ago = Duration::from_secs(unix_s() - end);
+            Error::new(ErrorKind::Refused, format!("the ticket expired {} ago: {error}", rough(ago)))
+                .advise("ask the sender for a new ticket")
+        }
+        (ErrorKind::Refused, Some(_)) => error.or_advise("ask the sender for a new ticket"),
+        (ErrorKind::Refused | ErrorKind::NotFound, None) => {
+            error.or_advise("is the ticket whole, and is `dray put` running with that very file?")
+        }
+        (ErrorKind::Changed | ErrorKind::Damaged, _) => {
+            error.or_advise("ask the sender to put the file again, and for the new ticket")
+        }
+        _ => error,
+    }
+}
+
+/// A time for people: its largest unit only.
+fn rough(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min", seconds / 60),
+        seconds @ 3600..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} days", seconds / 86_400),
     }
 }
 

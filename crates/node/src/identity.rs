@@ -15,8 +15,7 @@ const MAGIC: &[u8; 16] = b"dray identity 1\n";
 /// up with the same key.
 pub(crate) fn load_or_create(data_dir: &Path) -> Result<NodeKey> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(|error| {
-        Error::io(format!("make data directory {}", data_dir.display()), error)
-            .advise("set DRAY_DATA_DIR to a directory you may write")
+        unwritable(Error::io(format!("cannot make the data directory {data_dir:?}"), error))
     })?;
     // A home directory shared between machines holds one key for each.
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
@@ -43,7 +42,7 @@ pub(crate) fn load_or_create(data_dir: &Path) -> Result<NodeKey> {
 }
 
 fn write(fresh: &Path, seed: &[u8; 32], path: &Path) -> Result<()> {
-    let failed = |error| Error::io(format!("write {}", path.display()), error);
+    let failed = |error| unwritable(Error::io(format!("cannot write {path:?}"), error));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(fresh).map_err(failed)?;
     file.write_all(MAGIC)
         .and_then(|()| file.write_all(seed))
@@ -57,11 +56,23 @@ fn write(fresh: &Path, seed: &[u8; 32], path: &Path) -> Result<()> {
     }
 }
 
+/// A file or folder of the data directory could not be made: only room or another place helps.
+fn unwritable(error: Error) -> Error {
+    let advice = match error.kind() {
+        ErrorKind::NoSpace => "free some space there",
+        _ => "set DRAY_DATA_DIR to a directory that you may write",
+    };
+    error.advise(advice)
+}
+
 fn read(path: &Path) -> Result<Option<[u8; 32]>> {
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io(format!("read {}", path.display()), error)),
+        Err(error) => {
+            return Err(Error::io(format!("cannot read {path:?}"), error)
+                .advise("the data directory belongs to another user; set DRAY_DATA_DIR to one of yours"));
+        }
     };
     let readable_by_others = file.metadata().is_ok_and(|metadata| metadata.mode() & 0o077 != 0);
     if readable_by_others {
@@ -72,7 +83,7 @@ fn read(path: &Path) -> Result<Option<[u8; 32]>> {
     (&mut file)
         .take(64)
         .read_to_end(&mut bytes)
-        .map_err(|error| Error::io(format!("read {}", path.display()), error))?;
+        .map_err(|error| Error::io(format!("cannot read {path:?}"), error))?;
     let seed = bytes.strip_prefix(MAGIC).and_then(|seed| <[u8; 32]>::try_from(seed).ok());
     seed.map(Some).ok_or_else(|| {
         Error::new(ErrorKind::Damaged, format!("{} is not an identity", path.display()))

@@ -1,5 +1,5 @@
 //! Joining a ticket: sharing an object that somebody else shares, too, under the secret of that ticket, so that one ticket
-//! names all who have it ([ADR 5](../../../docs/adr/0005-one-source-for-each-holder.md)).
+//! names all who have it ([ADR 6](../../../docs/adr/0006-one-source-for-each-holder.md)).
 
 use dray_core::hint::Hint;
 use dray_core::limits::HINTS_MAX;

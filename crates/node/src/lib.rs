@@ -14,7 +14,7 @@ mod put;
 mod transfer;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dray_core::message::{Hello, PROTOCOL_VERSION, feature};
 use dray_core::{NodeId, Result};
@@ -90,11 +90,15 @@ impl Node {
         if found == *oid {
             return Ok(size_bytes);
         }
-        Err(dray_core::Error::new(
-            dray_core::ErrorKind::VerificationFailed,
-            format!("{} is {found}, not {oid}", path.display()),
-        ))
+        let what = format!("{path:?} is not that object: it is {found}, not {oid}");
+        Err(dray_core::Error::new(dray_core::ErrorKind::VerificationFailed, what)
+            .advise("fetch it again, or ask where the id came from: it may be of another version"))
     }
+}
+
+/// Locks what a thread that panicked may have held too: the panic is told where that thread is joined.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Random bytes from the kernel.

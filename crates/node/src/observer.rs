@@ -43,6 +43,13 @@ pub enum Event {
         /// The object.
         oid: Oid,
     },
+    /// A receiver that was let in has gone.
+    Served {
+        /// Its node, hex.
+        node: String,
+        /// Why it was lost; `None` if it had all that it asked for.
+        lost: Option<String>,
+    },
     /// A receiver was turned away.
     TurnedAway {
         /// Why.

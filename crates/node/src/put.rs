@@ -18,6 +18,7 @@ use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::Holder;
 use dray_transfer::direct::{Listener, is_local};
 use dray_transfer::holder::serve;
+use dray_transfer::transport::Channel;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -247,12 +248,15 @@ impl Shared {
         let hello = self.node.hello.clone();
         let accept: Arc<dyn Fn(dray_transfer::transport::TlsChannel) + Send + Sync> =
             Arc::new(move |channel| {
+                let peer = channel.security().map(|security| security.peer);
                 let result =
                     serve(Box::new(channel), Holder::new(hello.clone()), Vec::new(), &*provider, None);
-                if let Err(error) = result
-                    && error.kind() == ErrorKind::Protocol
-                {
-                    provider.notices.turned_away(error.to_string());
+                match (result, peer) {
+                    (Err(error), _) if error.kind() == ErrorKind::Protocol => {
+                        provider.notices.turned_away(error.to_string());
+                    }
+                    (Err(error), Some(peer)) => provider.notices.lost(peer, &error),
+                    (Ok(()) | Err(_), _) => {}
                 }
             });
         let listener = self.listener.clone();
@@ -268,6 +272,7 @@ impl Shared {
         }
         self.listener.stop();
         let _ = accepting.join();
+        notices.finish();
         Ok(())
     }
 }

@@ -360,7 +360,6 @@ impl Server<'_> {
 
     fn send(&mut self, job: &Job, held: &dyn Held) -> Result<(), Failure> {
         let geometry = held.geometry();
-        let mut expected = Vec::new();
         if let Some(pairs) = held.pairs() {
             let parents =
                 encode_parents(geometry, job.groups, job.known_depth, pairs).map_err(Failure::Object)?;
@@ -369,10 +368,8 @@ impl Server<'_> {
                 self.out.extend_from_slice(&head.encode());
                 self.out.extend_from_slice(&parents);
             }
-            if job.recheck || held.standing() != Standing::Trusted {
-                expected = leaf_values(held, job.groups, pairs).map_err(Failure::Object)?;
-            }
         }
+        let mut expected = doubts(job, held)?;
         let range = geometry.byte_range(job.groups);
         let mut position = range.start;
         let mut leaves = Vec::new();
@@ -385,10 +382,9 @@ impl Server<'_> {
             if self.holder.is_cancelled(job.request) {
                 return Ok(());
             }
-            if expected.is_empty() && held.pairs().is_some() && held.standing() != Standing::Trusted {
-                // It changed while we were sending: from here on nothing leaves unchecked.
-                let pairs = held.pairs().ok_or_else(|| Failure::Object(held.mismatch()))?;
-                expected = leaf_values(held, job.groups, pairs).map_err(Failure::Object)?;
+            if expected.is_empty() {
+                // If it changed while we were sending, nothing leaves unchecked from here on.
+                expected = doubts(job, held)?;
             }
             position = self.send_chunk(job, held, position, range.end, &expected, &mut leaves)?;
         }
@@ -467,16 +463,12 @@ impl Server<'_> {
         frame[..FRAME_HEAD_BYTES]
             .copy_from_slice(&FrameHead::new(FrameKind::Data, len, job.request).encode());
         held.read_at(position, &mut frame[FRAME_HEAD_BYTES..]).map_err(Failure::Object)?;
+        // It may have changed between the check and the read: then these bytes may be new ones.
+        let late = if expected.is_empty() { doubts(job, held)? } else { Vec::new() };
+        let expected = if expected.is_empty() { &late } else { expected };
         if held.pairs().is_none() || !expected.is_empty() {
             for (index, bytes) in frame[FRAME_HEAD_BYTES..].chunks(GROUP_BYTES as usize).enumerate() {
                 self.note(job, held, position / GROUP_BYTES + index as u64, bytes, expected, leaves)?;
-            }
-        } else if held.standing() != Standing::Trusted {
-            // It changed between the check and the read: these bytes may be new ones. Check before they leave.
-            let pairs = held.pairs().ok_or_else(|| Failure::Object(held.mismatch()))?;
-            let values = leaf_values(held, job.groups, pairs).map_err(Failure::Object)?;
-            for (index, bytes) in frame[FRAME_HEAD_BYTES..].chunks(GROUP_BYTES as usize).enumerate() {
-                self.note(job, held, position / GROUP_BYTES + index as u64, bytes, &values, leaves)?;
             }
         }
         self.flush().map_err(Failure::Connection)?;
@@ -554,6 +546,17 @@ enum Failure {
     Object(Error),
     /// The channel broke.
     Connection(Error),
+}
+
+/// The values that the groups of `job` must have if they are to be checked before they leave: because the receiver
+/// asks for that, or because the object may have changed. Empty if not, or if it is only vouched for.
+fn doubts(job: &Job, held: &dyn Held) -> Result<Vec<Cv>, Failure> {
+    match held.pairs() {
+        Some(pairs) if job.recheck || held.standing() != Standing::Trusted => {
+            leaf_values(held, job.groups, pairs).map_err(Failure::Object)
+        }
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// The values that the groups of `node` must have, from the outboard.

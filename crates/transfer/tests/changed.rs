@@ -156,19 +156,24 @@ fn an_overwritten_file_is_changed() {
     }
 }
 
+/// Asks for everything in request 1 and returns when the first unit has left and the rest is held back.
+fn fetch_to_the_gate(put: &Put, receiver: &TestReceiver) {
+    put.held.gate.shut(UNIT_BYTES);
+    receiver.sink.wait("up", |got| got.ups > 0);
+    let permit = Budget::new(u64::MAX).try_reserve(1).unwrap();
+    let groups = Subtree { start: 0, groups: UNITS * 16 };
+    let request = RequestId(1);
+    receiver.source.call(SourceCall::Fetch { request, groups, known_depth: 0, recheck: false, permit });
+    assert!(put.held.gate.is_reached(Duration::from_secs(20)));
+}
+
 /// S5: the same in the middle of an answer, after the first bytes have left.
 #[test]
 fn a_file_that_changes_while_it_is_sent_is_changed() {
     for clear in [false, true] {
         let put = Put::new(clear);
         let receiver = put.receiver();
-        put.held.gate.shut(UNIT_BYTES);
-        receiver.sink.wait("up", |got| got.ups > 0);
-        let permit = Budget::new(u64::MAX).try_reserve(1).unwrap();
-        let groups = Subtree { start: 0, groups: UNITS * 16 };
-        let request = RequestId(1);
-        receiver.source.call(SourceCall::Fetch { request, groups, known_depth: 0, recheck: false, permit });
-        assert!(put.held.gate.is_reached(Duration::from_secs(20)));
+        fetch_to_the_gate(&put, &receiver);
         change(&put, &|file| file.write_all_at(b"new", 3 * UNIT_BYTES + 5).unwrap());
         put.held.gate.open();
         receiver.sink.wait("the end", |got| got.ended.contains_key(&1));
@@ -200,13 +205,7 @@ fn a_truncated_file_is_changed() {
 fn a_file_truncated_under_sendfile_ends_as_changed() {
     let put = Put::new(true);
     let receiver = put.receiver();
-    put.held.gate.shut(UNIT_BYTES);
-    receiver.sink.wait("up", |got| got.ups > 0);
-    let permit = Budget::new(u64::MAX).try_reserve(1).unwrap();
-    let groups = Subtree { start: 0, groups: UNITS * 16 };
-    let request = RequestId(1);
-    receiver.source.call(SourceCall::Fetch { request, groups, known_depth: 0, recheck: false, permit });
-    assert!(put.held.gate.is_reached(Duration::from_secs(20)));
+    fetch_to_the_gate(&put, &receiver);
     change(&put, &|file| file.set_len(UNIT_BYTES + UNIT_BYTES / 2).unwrap());
     put.held.gate.open();
     receiver.sink.wait("the end", |got| got.ended.contains_key(&1));

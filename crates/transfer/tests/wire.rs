@@ -38,6 +38,27 @@ fn another_key_at_the_address_is_refused() {
     assert!(got.errors[0].contains("another node"), "{:?}", got.errors);
 }
 
+/// Design 5, exit codes: a port where another program listens is no refusal of a node; nobody who could be meant is
+/// there.
+#[test]
+fn another_program_at_the_port_is_no_refusal() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let greeting = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        std::io::Write::write_all(&mut socket, b"SSH-2.0-Other_1.0\r\n").unwrap();
+        // Until the other side has had enough.
+        let _ = std::io::Read::read_to_end(&mut socket, &mut Vec::new());
+    });
+    let receiver = TestReceiver::dial(port, tls(9).node(), Oid::of(b"x"), 1, false);
+    receiver.sink.wait("the end", |got| got.downs.last().is_some_and(|(_, gone)| *gone));
+    let got = receiver.sink.got();
+    assert_eq!((got.ups, &got.downs[..]), (0, &[(Some(ErrorKind::Protocol), true)][..]), "{:?}", got.errors);
+    assert_eq!(ErrorKind::Protocol.exit_code(), 5);
+    assert!(got.errors[0].contains("is not dray"), "{:?}", got.errors);
+    greeting.join().unwrap();
+}
+
 /// Design 5: AES-128-GCM is what two processors with AES agree on. The witness is the server's hello, which TLS 1.3
 /// (RFC 8446 §4.1.3) sends in clear.
 #[test]

@@ -123,3 +123,83 @@ fn first_bulk(packets: &[Packet], sender: &Host) -> f64 {
     let bulk = bulk.expect("bulk left the sender");
     (bulk.at - packets[0].at).as_secs_f64() / ROUND_TRIP.as_secs_f64()
 }
+
+/// Issue "the first payload record leaves the sender within 1 round trip on an open connection", P4 "1 over an ssh channel,
+/// whatever the size". Seen by strace at both ends of a copy through ssh alone: the far end's first message marks the moment
+/// when the channel is open to it; half a round trip earlier the near end could first have written to it.
+#[test]
+fn first_payload_over_an_open_channel_within_one_round_trip() {
+    let Some(lab) = Lab::of(2).round_trip(ROUND_TRIP).alone().build() else { return };
+    let (local, remote) = lab.pair();
+    remote.allow_only_ssh();
+    for is_upload in [true, false] {
+        let (from, to) = if is_upload { (local, remote) } else { (remote, local) };
+        for size in [MIB, gate::sized(GIB / 2, 8 * GIB)] {
+            let source = from.file(format!("open-{size}"));
+            data::write_random(&source, size, size);
+            let mut least = f64::INFINITY;
+            for attempt in 0..3 {
+                let [near_trace, far_trace] =
+                    [local, remote].map(|host| host.file(format!("trace-{attempt}")));
+                let far_dray = remote.file("traced-dray");
+                let text = format!("#!/bin/sh\nexec {} \"$@\"\n", traced(&far_trace).join(" "));
+                std::fs::write(&far_dray, text).unwrap();
+                std::fs::set_permissions(&far_dray, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                    .unwrap();
+                let dir = to.directory(&format!("open-{size}-{is_upload}-{attempt}"));
+                let copy = dir.join("copy");
+                let (source, destination) = if is_upload {
+                    (source.clone().into(), remote.remote(&copy))
+                } else {
+                    (remote.remote(&source), copy.clone().into())
+                };
+                let near = traced(&near_trace);
+                let near = local.program(&near[0]).args(&near[1..]).arg("cp").args(remote.ssh_options());
+                let running = near.arg("--remote-dray").arg(&far_dray).arg(source).arg(destination).start();
+                running.wait_until(true, || data::unfinished_bytes(&dir) > 0 || copy.exists());
+                let ended = running.terminate();
+                actions::await_no_dray(remote, Duration::from_secs(30));
+                let read =
+                    |trace| std::fs::read_to_string(trace).unwrap_or_else(|_| panic!("no trace: {ended}"));
+                let (near, far) = (read(&near_trace), read(&far_trace));
+                let opened = channel_moved(&far, "read(", 1).expect("the far end heard something");
+                let (sender, way) = if is_upload { (&near, 0.5) } else { (&far, 0.0) };
+                let left = channel_moved(sender, "write(", HANDSHAKE_BYTES_MAX).expect("payload left");
+                least = least.min((left - opened) / ROUND_TRIP.as_secs_f64() + way);
+                if least <= 1.0 {
+                    break;
+                }
+            }
+            eprintln!(
+                "{} MiB over ssh (up: {is_upload}): first payload after {least:.2} round trips",
+                size / MIB
+            );
+            // A tenth of a round trip (40 ms) for two processes to be scheduled, both of them under strace.
+            assert!(least <= 1.1, "{least}");
+        }
+    }
+}
+
+/// The command line of `dray` under strace, which writes what moves through descriptors to `trace`.
+fn traced(trace: &std::path::Path) -> Vec<String> {
+    let words = ["strace", "-f", "-y", "-ttt", "-e", "trace=read,write", "-o"].map(str::to_owned);
+    let paths =
+        [trace, &gate::dray_binary()].map(|path| path.to_str().expect("the lab's paths are text").to_owned());
+    words.into_iter().chain(paths).collect()
+}
+
+/// When the `call`s of an end on its channel (a socket or a pipe) had moved `bytes` in all, seconds.
+fn channel_moved(trace: &str, call: &str, bytes: u64) -> Option<f64> {
+    let mut moved = 0;
+    trace.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let (_pid, at, rest) = (words.next()?, words.next()?, line.split_once(call)?.1);
+        let is_channel = ["<socket:", "<UNIX", "<pipe:"].iter().any(|kind| {
+            let name = rest.split(',').next().unwrap_or_default();
+            name.contains(kind)
+        });
+        let count: u64 = rest.rsplit_once("= ")?.1.split_whitespace().next()?.parse().ok()?;
+        moved += if is_channel { count } else { 0 };
+        (moved >= bytes).then(|| at.parse().ok()).flatten()
+    })
+}

@@ -30,8 +30,7 @@ impl Planner {
         causes.sort_by_key(|(_, cause)| cause.rank());
         let Some((_, first)) = causes.first() else { return };
         let mut telling = Cause::clone(first);
-        let culprits =
-            causes.iter().map(|(record, cause)| format!("{}: {}", record.description.label, cause.text));
+        let culprits = causes.iter().map(|(record, cause)| labelled(record, cause));
         telling.text = name(culprits, "; ");
         self.fail(telling);
     }
@@ -97,5 +96,19 @@ fn describe(record: &SourceRecord) -> String {
     match &record.cause {
         Some(cause) => format!("{} ({state}: {})", record.description.label, cause.text),
         None => format!("{} ({state})", record.description.label),
+    }
+}
+
+/// What happened to a source, with its label unless the text names the source already: it begins with the label, or has
+/// the address in the label (`host:port`) as one of its words.
+fn labelled(record: &SourceRecord, cause: &Cause) -> String {
+    let label = record.description.label.as_str();
+    let begins = cause.text.strip_prefix(label).is_some_and(|rest| rest.starts_with([' ', ':']));
+    let address = label.rsplit(' ').next().filter(|address| address.contains(':'));
+    let mut words = cause.text.split(' ').map(|word| word.trim_end_matches([':', ',', ';']));
+    if begins || address.is_some_and(|address| words.any(|word| word == address)) {
+        cause.text.clone()
+    } else {
+        format!("{label}: {}", cause.text)
     }
 }

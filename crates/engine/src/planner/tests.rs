@@ -168,6 +168,26 @@ fn a_mismatch_is_rechecked_and_its_repetition_bars() {
     assert!(error.advice().is_some());
 }
 
+/// Design 5: an error names its source once, also where the source's own words begin with its name or address.
+#[test]
+fn a_source_is_named_once() {
+    for (label, text, is_named) in [
+        ("direct 192.0.2.7:4711", "direct 192.0.2.7:4711 says: no", true),
+        ("direct 192.0.2.7:4711", "connect to 192.0.2.7:4711: refused", true),
+        ("direct 192.0.2.7:47", "connect to 192.0.2.7:4711: refused", false),
+        ("direct 192.0.2.7:4711", "connection lost", false),
+        ("ssh", "ssh: connection lost", true),
+        ("ssh", "sshd went away", false),
+        ("source 0", "bytes between offsets 0 and 9", false),
+    ] {
+        let mut planner = planner(1);
+        add(&mut planner, A, label, 0);
+        planner.handle_down(1, A, Some(&Error::new(ErrorKind::Unreachable, text)), true);
+        let expected = if is_named { text.to_owned() } else { format!("{label}: {text}") };
+        assert_eq!(failure(&planner).what(), expected);
+    }
+}
+
 /// After a mismatch everything of that source is rechecked until one request comes out clean.
 #[test]
 fn doubt_ends_with_a_clean_recheck() {

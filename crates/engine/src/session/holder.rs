@@ -62,6 +62,8 @@ enum Slot {
 #[derive(Debug)]
 pub struct Holder {
     ours: Hello,
+    /// What errors call the peer.
+    peer: String,
     introduced: bool,
     agreed: Option<Negotiated>,
     objects: BTreeMap<u32, Slot>,
@@ -78,6 +80,7 @@ impl Holder {
     pub fn new(ours: Hello) -> Holder {
         Holder {
             ours,
+            peer: "the receiver".into(),
             introduced: false,
             agreed: None,
             objects: BTreeMap::new(),
@@ -91,6 +94,13 @@ impl Holder {
     /// A holder whose hello is sent by the caller, in front of other things.
     pub fn introduced(ours: Hello) -> Holder {
         Holder { introduced: true, ..Holder::new(ours) }
+    }
+
+    /// The same, calling the peer by a name that the user knows, for example that of its host.
+    #[must_use]
+    pub fn facing(mut self, peer: impl Into<String>) -> Holder {
+        self.peer = peer.into();
+        self
     }
 
     /// The first message to send, unless the caller has sent it.
@@ -166,7 +176,7 @@ impl Holder {
             | Message::Direct(_)
             | Message::Progress(_)
             | Message::Delivered(_) => Ok(HolderInput::Copy(message)),
-            Message::Fault(fault) => Err(fault.to_error("receiver")),
+            Message::Fault(fault) => Err(fault.to_error(&self.peer)),
             other => Err(protocol(format!("receiver sent {}", variant(&other)))),
         }
     }

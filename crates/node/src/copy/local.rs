@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,7 +22,7 @@ use super::receive::Incoming;
 use super::remote::read_control;
 use super::ssh::FarEnd;
 use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
-use crate::{Delivered, Event, Node, Observer, SourceShare, Stop};
+use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
 
 /// How long a far end that has spoken may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
@@ -45,6 +46,7 @@ impl Node {
                 self.download(host, path, destination, &request.options, observer, stop)
             }
             (Location::Local(source), Location::Local(destination)) => {
+                refuse_same_file(source, destination)?;
                 // The far end runs here; a relative path means the same to both.
                 self.upload(source, None, destination, &request.options, observer, stop)
             }
@@ -97,7 +99,8 @@ impl Node {
             resumed_bytes: 0,
         });
         // The hello goes with the preface; the session must not say it again.
-        let holder = Holder::introduced(self.hello());
+        let holder =
+            Holder::introduced(self.hello()).facing(if host.is_some() { far.host.as_str() } else { "" });
         let patience = patience();
         let is_mute = AtomicBool::new(false);
         let result = thread::scope(|scope| {
@@ -157,7 +160,7 @@ impl Node {
         }
         let lost =
             || Error::new(ErrorKind::Unreachable, "the connection ended before the file was confirmed");
-        Err(far.explain(result.err().unwrap_or_else(lost)))
+        Err(advised(far.explain(result.err().unwrap_or_else(lost)), host.map(|_| far.host.as_str())))
     }
 
     fn download(
@@ -189,7 +192,7 @@ impl Node {
         };
         let offer = match offered() {
             Ok(offer) => offer,
-            Err(error) => return Err(far.explain(error)),
+            Err(error) => return Err(advised(far.explain(error), Some(&far.host))),
         };
         let incoming = Incoming {
             channel,
@@ -208,8 +211,38 @@ impl Node {
         };
         match self.receive(incoming, destination, observer, stop) {
             Ok(delivered) => Ok(delivered),
-            Err(error) => Err(far.explain(error)),
+            Err(error) => Err(advised(far.explain(error), Some(&far.host))),
         }
+    }
+}
+
+/// What the far end did not say with its error: what to do. `host` is `None` if that end is here.
+fn advised(error: Error, host: Option<&str>) -> Error {
+    let there = host.map_or_else(|| "here".to_owned(), |host| format!("on {host}"));
+    match (error.kind(), host) {
+        (ErrorKind::NotFound, Some(host)) => error.or_advise(format!(
+            "is the path right? It is looked up on {host}, a relative one from the home directory there"
+        )),
+        (ErrorKind::NotFound, None) => error.or_advise("is the path right? The directory must be there"),
+        (ErrorKind::Refused, _) => error.or_advise(format!("what may your user read and write {there}?")),
+        (ErrorKind::NoSpace, _) => {
+            error.or_advise(format!("free some space {there}, then the same command again goes on"))
+        }
+        _ => error,
+    }
+}
+
+/// `cp` onto itself would replace a file by its own copy; as other programs do, that is called a mistake.
+fn refuse_same_file(source: &Path, destination: &Path) -> Result<()> {
+    let name = source.file_name().filter(|_| destination.is_dir());
+    let target = name.map_or_else(|| destination.to_owned(), |name| destination.join(name));
+    let identity = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    match (identity(source), identity(&target)) {
+        (Ok(one), Ok(other)) if one == other => {
+            Err(Error::new(ErrorKind::Usage, format!("{source:?} and {target:?} are the same file"))
+                .advise("name another destination"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -283,7 +316,7 @@ impl Provider for NearSender<'_> {
 
     fn copy(&self, message: Message) -> Result<()> {
         self.hear();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         match message {
             Message::Direct(theirs) => {
                 if let Some(door) = self.door.get() {

@@ -15,7 +15,7 @@ use dray_store::local::SourceFile;
 use dray_transfer::holder::Held;
 
 use super::values::Values;
-use crate::Stop;
+use crate::{Stop, lock};
 
 /// Smaller files are read again rather than remembered.
 const REMEMBER_FROM_BYTES: u64 = 32 << 20;
@@ -259,10 +259,6 @@ impl Held for Origin {
         }
         Ok(pairs)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[cfg(test)]

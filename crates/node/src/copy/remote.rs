@@ -14,7 +14,7 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Holder, Receiver, negotiate};
 use dray_transfer::direct::is_local;
 use dray_transfer::holder::{Held, Provider, serve};
-use dray_transfer::transport::{Channel, PipeChannel, Security, push_control};
+use dray_transfer::transport::{Channel, PipeChannel, Security, push_control, read_exact};
 
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, HoldingDoor, ssh_connection};
@@ -225,33 +225,12 @@ fn tell(channel: &mut dyn Channel, mut preface: Vec<u8>, error: Error) -> Error 
 /// Reads one control frame.
 pub(super) fn read_control(channel: &mut dyn Channel, deadline: Instant) -> Result<Vec<u8>> {
     let mut head = [0; FRAME_HEAD_BYTES];
-    fill(channel, &mut head, deadline)?;
+    read_exact(channel, &mut head, deadline)?;
     let head = FrameHead::decode(head)?;
     if head.kind != FrameKind::Control {
         return Err(Error::new(ErrorKind::Protocol, "the other side sent data before it was asked"));
     }
     let mut body = vec![0; head.body_bytes];
-    fill(channel, &mut body, deadline)?;
+    read_exact(channel, &mut body, deadline)?;
     Ok(body)
-}
-
-fn fill(channel: &mut dyn Channel, out: &mut [u8], deadline: Instant) -> Result<()> {
-    let failed = |error| Error::io("connection lost", error);
-    let mut filled = 0;
-    while filled < out.len() {
-        match channel.try_read(&mut out[filled..]).map_err(failed)? {
-            Some(0) => {
-                return Err(Error::new(ErrorKind::Unreachable, "the other side closed the connection"));
-            }
-            Some(n) => filled += n,
-            None => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Err(Error::new(ErrorKind::TimedOut, "the other side said nothing"));
-                }
-                channel.wait(None, left).map_err(failed)?;
-            }
-        }
-    }
-    Ok(())
 }

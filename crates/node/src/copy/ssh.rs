@@ -108,6 +108,18 @@ fn ssh(host: &OsStr, options: &SshOptions) -> Command {
     let mut command = Command::new("ssh");
     // No forwarding, no terminal, no escape characters: the channel carries bytes.
     command.args(["-x", "-a", "-T", "-oClearAllForwardings=yes", "-oEscapeChar=none", "-oCompression=no"]);
+    add_options(&mut command, options);
+    if let Some(ciphers) = fast_ciphers(host, options) {
+        command.arg(format!("-oCiphers={ciphers}"));
+    }
+    let program = options.remote_dray.clone().unwrap_or_else(|| "dray".into());
+    let mut remote = quote(&program);
+    remote.push(" remote");
+    command.arg("--").arg(host).arg(remote);
+    command
+}
+
+fn add_options(command: &mut Command, options: &SshOptions) {
     if let Some(port) = options.port {
         command.arg("-p").arg(port.to_string());
     }
@@ -123,11 +135,54 @@ fn ssh(host: &OsStr, options: &SshOptions) -> Command {
     for option in &options.options {
         command.arg("-o").arg(option);
     }
-    let program = options.remote_dray.clone().unwrap_or_else(|| "dray".into());
-    let mut remote = quote(&program);
-    remote.push(" remote");
-    command.arg("--").arg(host).arg(remote);
-    command
+}
+
+/// The ciphers that ssh would offer, AES-GCM first, unless somebody chose: a configuration that names any `Ciphers` for
+/// this host, and an ssh that cannot say, are left alone.
+///
+/// ssh prefers ChaCha20-Poly1305, at the price of 0.4 s of CPU time a GiB and end more than AES-GCM where the CPU has
+/// instructions for AES (ADR 5). A host that has no AES-GCM takes the next of the list, as ever.
+fn fast_ciphers(host: &OsStr, options: &SshOptions) -> Option<String> {
+    if !has_aes() {
+        return None;
+    }
+    let ask = |command: &mut Command| {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()
+    };
+    let mut chosen = Command::new("ssh");
+    chosen.arg("-G");
+    add_options(&mut chosen, options);
+    let chosen = ask(chosen.arg("--").arg(host));
+    let default = ask(Command::new("ssh").args(["-G", "-F", "none", "--"]).arg(host));
+    // Both are waited for, whatever they say.
+    let [chosen, default] =
+        [chosen, default].map(|child| child.and_then(|child| child.wait_with_output().ok()));
+    gcm_first(ciphers(&chosen?.stdout)?, ciphers(&default?.stdout)?)
+}
+
+/// The list of ciphers in what `ssh -G` prints.
+fn ciphers(configuration: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(configuration).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("ciphers ")).map(str::trim)
+}
+
+fn gcm_first(chosen: &str, default: &str) -> Option<String> {
+    if chosen != default {
+        return None;
+    }
+    let (gcm, other): (Vec<_>, Vec<_>) = default.split(',').partition(|name| name.contains("-gcm@"));
+    (!gcm.is_empty()).then(|| [gcm, other].concat().join(","))
+}
+
+/// True if this CPU computes AES-GCM by instructions of its own.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return false;
 }
 
 /// Quotes a word for the remote shell.
@@ -157,5 +212,19 @@ mod tests {
         assert_eq!(quote(OsStr::new("a b")), "'a b'");
         assert_eq!(quote(OsStr::new("it's; rm -rf /")), "'it'\\''s; rm -rf /'");
         assert_eq!(quote(OsStr::new("")), "''");
+    }
+
+    /// Floor of the performance targets: over ssh too, nothing is slower than rsync. A cipher that somebody chose stays.
+    #[test]
+    fn gcm_comes_first_unless_somebody_chose() {
+        let default =
+            "chacha20-poly1305@openssh.com,aes128-ctr,aes128-gcm@openssh.com,aes256-gcm@openssh.com";
+        let first = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr";
+        assert_eq!(gcm_first(default, default).as_deref(), Some(first));
+        assert_eq!(gcm_first("chacha20-poly1305@openssh.com", default), None);
+        assert_eq!(gcm_first("aes128-ctr", "aes128-ctr"), None);
+        let printed = format!("host here\nciphers {default}\nport 22\n");
+        assert_eq!(ciphers(printed.as_bytes()), Some(default));
+        assert_eq!(ciphers(b"host here\n\xff"), None);
     }
 }

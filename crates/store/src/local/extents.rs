@@ -39,11 +39,12 @@ pub(super) fn identity(metadata: &Metadata) -> FileIdentity {
 /// Opens a regular file of the user for reading, following symbolic links as `cp` does. Anything else is `Usage`:
 /// it is looked at before it is opened, because opening a device or a pipe may already do something.
 pub(super) fn open_regular(path: &Path) -> Result<(File, FileIdentity)> {
-    let look = std::fs::metadata(path).map_err(|error| io_at("read", path, error))?;
+    let look = std::fs::metadata(path).map_err(|error| unreadable("read", path, error))?;
     require_regular(&look, path)?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file =
-        File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| io_at("open", path, error))?);
+    let file = File::from(
+        rustix::fs::open(path, flags, Mode::empty()).map_err(|error| unreadable("open", path, error))?,
+    );
     let metadata = file.metadata().map_err(|error| io_at("read", path, error))?;
     require_regular(&metadata, path)?;
     if metadata.size() > OBJECT_BYTES_MAX {
@@ -51,6 +52,18 @@ pub(super) fn open_regular(path: &Path) -> Result<(File, FileIdentity)> {
         return Err(Error::new(ErrorKind::Usage, what));
     }
     Ok((file, identity(&metadata)))
+}
+
+/// A file that the user named and that cannot be had.
+fn unreadable(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
+    let error = io_at(what, path, error);
+    match error.kind() {
+        ErrorKind::NotFound => error.advise("nothing has that name: is the path right?"),
+        ErrorKind::Refused => {
+            error.advise("it takes the right to read the file and to enter every folder above it")
+        }
+        _ => error,
+    }
 }
 
 fn require_regular(metadata: &Metadata, path: &Path) -> Result<()> {

@@ -91,7 +91,7 @@ impl Place {
             .truncate(false)
             .mode(0o600)
             .open(&path)
-            .map_err(|error| io_at("open", &path, error))?;
+            .map_err(|error| not_made("open", &path, error))?;
         retry(|| file.lock()).map_err(|error| io_at("lock", &path, error))?;
         Ok(Lock(file))
     }
@@ -122,11 +122,7 @@ impl Place {
             let file = match options.open(&path) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                Err(error) => {
-                    let advice =
-                        "free some space there, or set DRAY_DATA_DIR to a directory that can be written";
-                    return Err(io_at("create", &path, error).advise(advice));
-                }
+                Err(error) => return Err(not_made("create", &path, error)),
             };
             let temp = TempFile { file: Some(file), path };
             retry(|| temp.file().lock()).map_err(|error| io_at("lock", &temp.path, error))?;
@@ -196,10 +192,15 @@ pub(super) fn make_directory(path: &Path, with_parents: bool) -> Result<()> {
     let made = DirBuilder::new().mode(0o700).recursive(with_parents).create(path);
     match made {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        Err(error) => Err(io_at("create directory", path, error)
-            .advise("free some space there, or set DRAY_DATA_DIR to a directory that can be written")),
+        Err(error) => Err(not_made("create directory", path, error)),
         Ok(()) => Ok(()),
     }
+}
+
+/// Something of the data directory could not be made. A full disk has its own advice; for the rest, only another place
+/// helps.
+fn not_made(what: &str, path: &Path, error: io::Error) -> Error {
+    io_at(what, path, error).or_advise("set DRAY_DATA_DIR to a directory that you may write")
 }
 
 /// Paths of what is in `directory`, sorted so that listings do not depend on the file system.

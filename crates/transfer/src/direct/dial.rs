@@ -17,7 +17,7 @@ use dray_engine::session::{Body, Receiver, ReceiverInput};
 
 use crate::lanes::{LaneSet, LaneStart, Opening};
 use crate::transport::{
-    CLEAR_PREAMBLE, Channel, ClearChannel, TlsChannel, TlsConfig, connect_tcp, push_control,
+    CLEAR_PREAMBLE, Channel, ClearChannel, TlsChannel, TlsConfig, connect_tcp, push_control, read_exact,
 };
 
 /// Head start of one target before the next is tried beside it (RFC 8305 §5 recommends 250 ms).
@@ -182,7 +182,7 @@ pub fn connect_any(
 
 /// Asks a holder for the size and name of an object without fetching any of it.
 pub fn probe(config: &DialConfig, object: ObjectName) -> Result<dray_core::message::Opened> {
-    let (mut channel, _, _) = connect_any(&config.tls, &config.targets, &|| false)?;
+    let (mut channel, target, _) = connect_any(&config.tls, &config.targets, &|| false)?;
     let mut receiver = Receiver::new(config.hello.clone(), None, true);
     let deadline = Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS);
     let mut out = Vec::new();
@@ -193,7 +193,7 @@ pub fn probe(config: &DialConfig, object: ObjectName) -> Result<dray_core::messa
         match next_control(&mut channel, &mut receiver, deadline)? {
             ReceiverInput::Agreed(_) => {}
             ReceiverInput::Opened(opened) => return Ok(opened),
-            ReceiverInput::Fault(fault) => return Err(fault.to_error("holder")),
+            ReceiverInput::Fault(fault) => return Err(fault.to_error(&target.address)),
             _ => return Err(Error::new(ErrorKind::Protocol, "peer answered something else than was asked")),
         }
     }
@@ -278,7 +278,8 @@ pub fn is_local(address: std::net::IpAddr) -> bool {
 
 fn connect_one(tls: &TlsConfig, target: &Target, address: SocketAddr) -> Result<(TlsChannel, Duration)> {
     let begun = Instant::now();
-    let socket = connect_tcp(address, CONNECT_TIMEOUT).map_err(|error| Error::io("TCP", error))?;
+    let socket =
+        connect_tcp(address, CONNECT_TIMEOUT).map_err(|error| Error::io("no TCP connection", error))?;
     let round_trip = begun.elapsed();
     let channel =
         tls.connect(socket, target.node, Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS))?;
@@ -372,7 +373,10 @@ fn go_clear(
     }
     match next_control(&mut channel, receiver, deadline)? {
         ReceiverInput::Opened(opened) => *opening = Opening::Answered(opened),
-        ReceiverInput::Fault(fault) => return Err(fault.to_error("holder")),
+        ReceiverInput::Fault(fault) => {
+            let holder = channel.peer_addr().map_or_else(|_| "the holder".into(), |at| at.to_string());
+            return Err(fault.to_error(&holder));
+        }
         _ => return Err(unexpected()),
     }
     out.clear();
@@ -405,32 +409,14 @@ fn next_control(
     deadline: Instant,
 ) -> Result<ReceiverInput> {
     let mut head = [0; FRAME_HEAD_BYTES];
-    fill(channel, &mut head, deadline)?;
+    read_exact(channel, &mut head, deadline)?;
     let head = FrameHead::decode(head)?;
     if receiver.handle_head(head)? != Body::Control {
         return Err(Error::new(ErrorKind::Protocol, "peer sent data that nobody asked for"));
     }
     let mut body = vec![0; head.body_bytes];
-    fill(channel, &mut body, deadline)?;
+    read_exact(channel, &mut body, deadline)?;
     receiver.handle_control(&body)
-}
-
-fn fill(channel: &mut dyn Channel, out: &mut [u8], deadline: Instant) -> Result<()> {
-    let mut filled = 0;
-    while filled < out.len() {
-        match channel.try_read(&mut out[filled..]).map_err(lost)? {
-            Some(0) => return Err(Error::new(ErrorKind::Unreachable, "peer closed the connection")),
-            Some(n) => filled += n,
-            None => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Err(Error::new(ErrorKind::TimedOut, "peer said nothing"));
-                }
-                channel.wait(None, left).map_err(lost)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 fn lost(error: std::io::Error) -> Error {

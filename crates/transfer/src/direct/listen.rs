@@ -86,7 +86,15 @@ impl Listener {
                 }
                 TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
             })
-            .map_err(|error| Error::io(format!("listen on TCP port {port}"), error))?;
+            .map_err(|error| {
+                let is_taken = error.kind() == io::ErrorKind::AddrInUse;
+                let error = Error::io(format!("cannot listen on TCP port {port}"), error);
+                if is_taken {
+                    error.advise("another program has it: stop that one, or choose another port")
+                } else {
+                    error
+                }
+            })?;
         let failed = |error: io::Error| Error::io("prepare to listen", error);
         socket.set_nonblocking(true).map_err(failed)?;
         Ok(Listener {

@@ -10,12 +10,12 @@ mod wake;
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dray_core::NodeId;
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::message::{Message, ObjectName};
 use dray_core::rights::{Proof, ProofContext, Secret};
+use dray_core::{Error, ErrorKind, NodeId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use clear::{CLEAR_PREAMBLE, ClearChannel};
@@ -114,6 +114,28 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, wake: Option<&Wake>, timeout: Du
 /// Waits until `fd` takes more bytes.
 pub(crate) fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
     poll_fds(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Duration::from_secs(1))
+}
+
+/// Fills `out` from `channel`. `Unreachable` if the peer closes it before, `TimedOut` if it is not full by `deadline`.
+pub fn read_exact(channel: &mut dyn Channel, out: &mut [u8], deadline: Instant) -> dray_core::Result<()> {
+    let lost = |error| Error::io("connection lost", error);
+    let mut filled = 0;
+    while filled < out.len() {
+        match channel.try_read(&mut out[filled..]).map_err(lost)? {
+            Some(0) => {
+                return Err(Error::new(ErrorKind::Unreachable, "the other side closed the connection"));
+            }
+            Some(n) => filled += n,
+            None => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(Error::new(ErrorKind::TimedOut, "the other side said nothing in time"));
+                }
+                channel.wait(None, left).map_err(lost)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Appends a control frame to `out`.

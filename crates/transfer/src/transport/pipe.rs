@@ -2,15 +2,65 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{Channel, Security, Wake, wait_readable, wait_writable};
+use rustix::event::{PollFd, PollFlags};
+
+use super::{Channel, Security, Wake, poll_fds, wait_readable, wait_writable};
+
+/// Size asked of the kernel for each pipe, bytes; Linux allows this much to everybody unless set otherwise.
+const PIPE_BYTES: usize = 1 << 20;
+/// A pause is at most this long.
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+/// A shorter pause would not be worth the timer.
+const PAUSE_MIN: Duration = Duration::from_micros(100);
+/// A stream is judged by what passed in at least this time.
+const PACE_WINDOW: Duration = Duration::from_millis(2);
 
 /// Two pipes, one a direction.
 #[derive(Debug)]
 pub struct PipeChannel {
     input: OwnedFd,
     output: OwnedFd,
+    arriving: Pace,
+    leaving: Pace,
+}
+
+/// How fast one direction flows, to know how long to leave it alone.
+///
+/// ssh moves at most 32 KiB at a time. Whoever waits for each of these pieces wakes up 30,000 times a GiB, and so does ssh
+/// at the other end of the pipe. While a stream flows fast it is left alone until a quarter of the pipe will have passed.
+#[derive(Debug)]
+struct Pace {
+    /// What the pipe holds.
+    capacity_bytes: usize,
+    since: Instant,
+    bytes: usize,
+    pause: Duration,
+}
+
+impl Pace {
+    fn new(capacity_bytes: usize) -> Pace {
+        Pace { capacity_bytes, since: Instant::now(), bytes: 0, pause: Duration::ZERO }
+    }
+
+    /// Counts bytes that passed.
+    fn passed(&mut self, bytes: usize) {
+        self.bytes += bytes;
+    }
+
+    /// The pipe is empty (or full): how long it is best left alone.
+    fn pause(&mut self) -> Duration {
+        let elapsed = self.since.elapsed();
+        if elapsed >= PACE_WINDOW {
+            let quarter = elapsed.mul_f64(self.capacity_bytes as f64 / 4.0 / self.bytes.max(1) as f64);
+            // A stream this slow has nothing to gain, and should not wait.
+            self.pause = if quarter <= PAUSE_MAX && quarter >= PAUSE_MIN { quarter } else { Duration::ZERO };
+            self.since = Instant::now();
+            self.bytes = 0;
+        }
+        self.pause
+    }
 }
 
 impl PipeChannel {
@@ -19,9 +69,11 @@ impl PipeChannel {
         rustix::io::ioctl_fionbio(&input, true)?;
         rustix::io::ioctl_fionbio(&output, true)?;
         // Larger pipes mean fewer wake-ups of ssh; not all kernels or users may, and it works without.
-        let _ = rustix::pipe::fcntl_setpipe_size(&input, 1 << 20);
-        let _ = rustix::pipe::fcntl_setpipe_size(&output, 1 << 20);
-        Ok(PipeChannel { input, output })
+        let [arriving, leaving] = [&input, &output].map(|pipe| {
+            let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
+            Pace::new(rustix::pipe::fcntl_getpipe_size(pipe).unwrap_or(0))
+        });
+        Ok(PipeChannel { input, output, arriving, leaving })
     }
 }
 
@@ -29,7 +81,10 @@ impl Channel for PipeChannel {
     fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match rustix::io::read(&self.input, &mut *out) {
-                Ok(n) => return Ok(Some(n)),
+                Ok(n) => {
+                    self.arriving.passed(n);
+                    return Ok(Some(n));
+                }
                 Err(rustix::io::Errno::AGAIN) => return Ok(None),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -40,8 +95,18 @@ impl Channel for PipeChannel {
     fn write_all(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
             match rustix::io::write(&self.output, data) {
-                Ok(n) => data = &data[n..],
-                Err(rustix::io::Errno::AGAIN) => wait_writable(self.output.as_fd())?,
+                Ok(n) => {
+                    self.leaving.passed(n);
+                    data = &data[n..];
+                }
+                Err(rustix::io::Errno::AGAIN) => {
+                    let pause = self.leaving.pause();
+                    if pause.is_zero() {
+                        wait_writable(self.output.as_fd())?;
+                    } else {
+                        std::thread::sleep(pause);
+                    }
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -50,10 +115,58 @@ impl Channel for PipeChannel {
     }
 
     fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        let pause = self.arriving.pause().min(timeout);
+        if !pause.is_zero() {
+            match wake {
+                None => std::thread::sleep(pause),
+                Some(wake) => poll_fds(&mut [PollFd::from_borrowed_fd(wake.fd(), PollFlags::IN)], pause)?,
+            }
+        }
         wait_readable(self.input.as_fd(), wake, timeout)
     }
 
     fn security(&self) -> Option<Security> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace_after(capacity_bytes: usize, bytes: usize, elapsed: Duration) -> Duration {
+        let mut pace = Pace::new(capacity_bytes);
+        pace.since = Instant::now().checked_sub(elapsed).unwrap();
+        pace.passed(bytes);
+        pace.pause()
+    }
+
+    /// A fast stream is left alone for about a quarter of its pipe; a slow one, and one whose pipe is small or unknown,
+    /// is served at once.
+    #[test]
+    fn only_a_fast_stream_is_left_alone() {
+        let window = Duration::from_millis(100);
+        let pause = pace_after(1 << 20, 50 << 20, window);
+        assert!(pause >= Duration::from_micros(500) && pause <= PAUSE_MAX, "{pause:?}");
+        assert_eq!(pace_after(1 << 20, 1 << 20, window), Duration::ZERO, "10 MB/s");
+        assert_eq!(pace_after(64 << 10, 50 << 20, window), Duration::ZERO, "a small pipe");
+        assert_eq!(pace_after(0, 50 << 20, window), Duration::ZERO, "not a pipe");
+        assert_eq!(pace_after(1 << 20, 0, window), Duration::ZERO, "nothing came");
+        assert_eq!(Pace::new(1 << 20).pause(), Duration::ZERO, "just begun");
+    }
+
+    /// A pause must not keep a new request waiting: the wake event ends it.
+    #[test]
+    fn a_wake_ends_the_pause() {
+        let (input, _kept) = rustix::pipe::pipe().unwrap();
+        let (_far, output) = rustix::pipe::pipe().unwrap();
+        let mut channel = PipeChannel::new(input, output).unwrap();
+        channel.arriving.pause = Duration::from_secs(600);
+        channel.arriving.since = Instant::now() + Duration::from_secs(600);
+        let wake = Wake::new().unwrap();
+        wake.signal();
+        let begun = Instant::now();
+        channel.wait(Some(&wake), Duration::from_secs(600)).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(300));
     }
 }

@@ -90,7 +90,7 @@ impl TlsConfig {
         let mut server = rustls::ServerConfig::builder_with_provider(key.provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(unusable)?
-            .with_client_cert_verifier(Arc::new(AnyNode(key.provider.clone())))
+            .with_client_cert_verifier(Arc::new(AnyNode { provider: key.provider.clone() }))
             .with_cert_resolver(resolver);
         server.send_tls13_tickets = 0;
         Ok(TlsConfig { key, server: Arc::new(server) })
@@ -111,7 +111,10 @@ impl TlsConfig {
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(unusable)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(PinnedNode(expected, self.key.provider.clone())))
+            .with_custom_certificate_verifier(Arc::new(PinnedNode {
+                node: expected,
+                provider: self.key.provider.clone(),
+            }))
             .with_client_cert_resolver(resolver);
         config.resumption = rustls::client::Resumption::disabled();
         config.enable_sni = false;
@@ -161,14 +164,7 @@ impl TlsChannel {
         socket: TcpStream,
         deadline: Instant,
     ) -> Result<TlsChannel> {
-        let failed = |cause: io::Error| {
-            let kind = if cause.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) {
-                ErrorKind::Refused
-            } else {
-                Error::io("", io::Error::from(cause.kind())).kind()
-            };
-            Error::new(kind, "TLS handshake failed").caused_by(cause)
-        };
+        let failed = handshake_failed;
         configure(&socket).map_err(failed)?;
         connection.set_buffer_limit(Some(WRITE_BUFFER_BYTES));
         while connection.is_handshaking() || connection.wants_write() {
@@ -363,9 +359,61 @@ pub fn connect_tcp(address: std::net::SocketAddr, timeout: Duration) -> io::Resu
     TcpStream::connect_timeout(&address, timeout)
 }
 
+/// Why there is no connection. Who is not the node that was asked for is refused; who does not speak as a node does is
+/// no node.
+fn handshake_failed(cause: io::Error) -> Error {
+    let tls = cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        // What our own verifiers say.
+        Some(rustls::Error::General(_)) => {
+            Error::new(ErrorKind::Refused, "TLS handshake failed").caused_by(cause)
+        }
+        Some(_) => Error::new(ErrorKind::Protocol, "what answers there is not dray: TLS handshake failed")
+            .caused_by(cause)
+            .advise("another program has that port; take address and port from a running `dray put`"),
+        None => Error::io("TLS handshake failed", cause),
+    }
+}
+
+/// What both verifiers say of signatures: TLS 1.3 only, by the raw key shown.
+macro_rules! signatures_of_raw_keys {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Err(rustls::Error::General("TLS 1.2 is not spoken".into()))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            key: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            let spki = SubjectPublicKeyInfoDer::from(key.as_ref());
+            let algorithms = &self.provider.signature_verification_algorithms;
+            verify_tls13_signature_with_raw_key(message, &spki, signature, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
+}
+
 /// Accepts exactly one key.
 #[derive(Debug)]
-struct PinnedNode(NodeId, Arc<CryptoProvider>);
+struct PinnedNode {
+    node: NodeId,
+    provider: Arc<CryptoProvider>,
+}
 
 impl ServerCertVerifier for PinnedNode {
     fn verify_server_cert(
@@ -376,43 +424,21 @@ impl ServerCertVerifier for PinnedNode {
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        if NodeId::from_spki(key.as_ref()) == Some(self.0) {
+        if NodeId::from_spki(key.as_ref()) == Some(self.node) {
             Ok(ServerCertVerified::assertion())
         } else {
             Err(rustls::Error::General("another node answers at this address".into()))
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not spoken".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_raw_key(&self.1, message, key, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    signatures_of_raw_keys!();
 }
 
 /// Accepts any ed25519 key: who may have what is decided by the proof of a secret, not by the handshake.
 #[derive(Debug)]
-struct AnyNode(Arc<CryptoProvider>);
+struct AnyNode {
+    provider: Arc<CryptoProvider>,
+}
 
 impl ClientCertVerifier for AnyNode {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
@@ -431,46 +457,7 @@ impl ClientCertVerifier for AnyNode {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not spoken".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_raw_key(&self.0, message, key, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
-}
-
-fn verify_raw_key(
-    provider: &CryptoProvider,
-    message: &[u8],
-    key: &CertificateDer<'_>,
-    signature: &DigitallySignedStruct,
-) -> Result<HandshakeSignatureValid, rustls::Error> {
-    let spki = SubjectPublicKeyInfoDer::from(key.as_ref());
-    verify_tls13_signature_with_raw_key(
-        message,
-        &spki,
-        signature,
-        &provider.signature_verification_algorithms,
-    )
+    signatures_of_raw_keys!();
 }
 
 /// Reads exactly `out` from a socket that is not TLS (yet), within `deadline`.

@@ -11,7 +11,7 @@ use dray_core::rights::Secret;
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceEvents, SourceId};
 use dray_engine::session::{Holder, Receiver};
 use dray_testkit::source_conformance::{Properties, SourceBed, SourceUnderTest, TestObject, Trouble};
-use dray_transfer::direct::{DialConfig, Target, dial};
+use dray_transfer::direct::{ClearTokens, DialConfig, Target, dial};
 use dray_transfer::holder::{Held, serve};
 use dray_transfer::lanes::{LaneSet, LaneStart, Opening};
 use dray_transfer::transport::PipeChannel;
@@ -72,15 +72,8 @@ impl SourceBed for DirectBed {
         let wanted = name(grade, object);
         let size_bytes = self.knows_size.then_some(object.data.len() as u64);
         let set = LaneSet::new(SourceId(1), wanted, describe("direct", grade), size_bytes, events);
-        let holder = TestHolder::start(HOLDER, self.clear, |tokens| TestProvider {
-            held: held(grade, object),
-            object: match trouble {
-                Trouble::UnknownObject => ObjectName::Oid(Oid::of(b"another")),
-                _ => wanted,
-            },
-            holder: tls(HOLDER).node(),
-            secret: if trouble == Trouble::WrongSecret { Secret::from_bytes([9; 16]) } else { SECRET },
-            tokens: self.clear.then(|| tokens.clone()),
+        let holder = TestHolder::start(HOLDER, self.clear, |tokens| {
+            provider(grade, object, trouble, self.clear.then(|| tokens.clone()))
         });
         let port = if trouble == Trouble::Unreachable { free_port() } else { holder.port };
         let config = DialConfig {
@@ -100,6 +93,25 @@ impl SourceBed for DirectBed {
         };
         dial(set.clone(), config);
         SourceUnderTest { source: set, break_connections: Box::new(move || holder.cut.now()) }
+    }
+}
+
+/// Holds `object`, or another one, or for those who know another secret.
+fn provider(
+    grade: Grade,
+    object: &TestObject,
+    trouble: Trouble,
+    tokens: Option<Arc<ClearTokens>>,
+) -> TestProvider {
+    TestProvider {
+        held: held(grade, object),
+        object: match trouble {
+            Trouble::UnknownObject => ObjectName::Oid(Oid::of(b"another")),
+            _ => name(grade, object),
+        },
+        holder: tls(HOLDER).node(),
+        secret: if trouble == Trouble::WrongSecret { Secret::from_bytes([9; 16]) } else { SECRET },
+        tokens,
     }
 }
 
@@ -127,16 +139,7 @@ impl SourceBed for PipeBed {
     ) -> SourceUnderTest {
         let grade = self.grade;
         let wanted = name(grade, object);
-        let provider = TestProvider {
-            held: held(grade, object),
-            object: match trouble {
-                Trouble::UnknownObject => ObjectName::Oid(Oid::of(b"another")),
-                _ => wanted,
-            },
-            holder: tls(HOLDER).node(),
-            secret: SECRET,
-            tokens: None,
-        };
+        let provider = provider(grade, object, trouble, None);
         let (holder_reads, receiver_writes) = rustix::pipe::pipe().unwrap();
         let (receiver_reads, holder_writes) = rustix::pipe::pipe().unwrap();
         let cut = Cut::default();

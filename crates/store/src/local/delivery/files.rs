@@ -77,7 +77,7 @@ impl Destination {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(parent, flags, Mode::empty()).map_err(|error| {
             io_at("open directory", parent, error)
-                .advise("choose a directory that is there and that you may enter")
+                .advise("make it first, or choose a directory that you may enter")
         })?;
         let destination = Destination { directory, name: name.to_owned(), path: path.to_owned() };
         destination.existing_mode(&destination.name)?;

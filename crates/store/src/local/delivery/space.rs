@@ -14,8 +14,9 @@ use dray_core::limits::UNIT_BYTES;
 use super::state::{Layout, UnitMap};
 use crate::local::extents::ZEROS;
 
-/// Units (64 MiB) for which room is reserved at once.
-const SEGMENT_UNITS: u64 = 64;
+/// Units (8 MiB) for which room is reserved at once. More would keep every writer waiting for milliseconds, in which the
+/// pipes and sockets before it run full and their other ends stop.
+const SEGMENT_UNITS: u64 = 8;
 
 #[derive(Debug)]
 pub(super) struct Space {
@@ -37,7 +38,7 @@ impl Space {
     /// The space of a data file that is all hole, or, after an earlier run, anything at all outside `settled`.
     pub(super) fn new(geometry: Geometry, layout: Layout, was_used: bool, settled: UnitMap) -> Space {
         let used = UnitMap(vec![if was_used { 0xff } else { 0 }; layout.map_bytes]);
-        // At most 2^20, by the limit on sizes.
+        // At most 2^23, by the limit on sizes.
         let segments = geometry.units().div_ceil(SEGMENT_UNITS) as usize;
         Space { geometry, inner: Mutex::new(Inner { used, settled, reserved: vec![false; segments] }) }
     }
@@ -116,6 +117,15 @@ fn punch(file: &File, range: Range<u64>) -> io::Result<()> {
 
 #[cfg(target_os = "linux")]
 fn allocate(file: &File, range: Range<u64>) -> bool {
+    /// `f_type` of a file system in memory (statfs(2)). It has no layout to prepare, and the pages are cheaper to come by
+    /// in the writes themselves: 15 % of a whole get were spent here.
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    // The field's type differs between architectures.
+    #[allow(clippy::unnecessary_cast)]
+    let is_in_memory = rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type as i64 == TMPFS_MAGIC);
+    if is_in_memory {
+        return false;
+    }
     let flags = rustix::fs::FallocateFlags::empty();
     rustix::fs::fallocate(file, flags, range.start, range.end - range.start).is_ok()
 }

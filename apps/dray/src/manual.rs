@@ -1,0 +1,155 @@
+//! The manual page: one page with every command, its arguments and the exit codes, from the same data as the help.
+
+use clap::{Arg, Command, CommandFactory};
+use clap_mangen::Man;
+use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
+use dray_core::{Error, Result};
+
+use crate::arguments::{Arguments, EXIT_CODES};
+
+/// The page, in roff.
+pub(crate) fn page() -> Result<Vec<u8>> {
+    let mut command = Arguments::command();
+    command.build();
+    let mut page = Vec::new();
+    let man = Man::new(command.clone());
+    man.render_title(&mut page)
+        .and_then(|()| man.render_name_section(&mut page))
+        .and_then(|()| rest(&command).to_writer(&mut page))
+        .map_err(|error| Error::io("render the manual page", error))?;
+    Ok(page)
+}
+
+fn rest(command: &Command) -> Roff {
+    let mut roff = Roff::new();
+    let shown = || command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help");
+    roff.control("SH", ["SYNOPSIS"]);
+    for (index, sub) in shown().enumerate() {
+        if index > 0 {
+            roff.control("br", []);
+        }
+        roff.text(synopsis(sub));
+    }
+    roff.control("SH", ["OPTIONS OF EVERY COMMAND"]);
+    command.get_arguments().for_each(|arg| argument(&mut roff, arg));
+    roff.control("SH", ["COMMANDS"]);
+    for sub in shown() {
+        let title = format!("dray {}", sub.get_name());
+        roff.control("SS", [title.as_str()]);
+        roff.text(synopsis(sub));
+        let words = [sub.get_about(), sub.get_after_help()];
+        for text in words.into_iter().flatten() {
+            paragraphs(&mut roff, &text.to_string());
+        }
+        let own = |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set() && arg.get_id() != "help";
+        sub.get_arguments().filter(own).for_each(|arg| argument(&mut roff, arg));
+    }
+    roff.control("SH", ["EXIT STATUS"]);
+    for (code, meaning) in EXIT_CODES {
+        roff.control("TP", ["5"]);
+        roff.text([bold(code.to_string())]);
+        roff.text([roman(meaning)]);
+    }
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([bold("ssh"), roman("(1), "), bold("b3sum"), roman("(1)")]);
+    roff
+}
+
+/// How a command is called, on one line.
+fn synopsis(command: &Command) -> Vec<Inline> {
+    let mut line = vec![bold("dray"), roman(" "), bold(command.get_name())];
+    let own = |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set();
+    if command.get_arguments().filter(own).any(|arg| !arg.is_positional() && arg.get_id() != "help") {
+        line.push(roman(" [options]"));
+    }
+    for arg in command.get_positionals() {
+        line.extend([roman(" "), italic(value(arg))]);
+    }
+    line
+}
+
+/// An option or operand and what it means.
+fn argument(roff: &mut Roff, arg: &Arg) {
+    let mut head = Vec::new();
+    if arg.is_positional() {
+        head.push(italic(value(arg)));
+    }
+    if let Some(short) = arg.get_short() {
+        head.push(bold(format!("-{short}")));
+    }
+    if let Some(long) = arg.get_long() {
+        if !head.is_empty() {
+            head.push(roman(", "));
+        }
+        head.push(bold(format!("--{long}")));
+    }
+    if !arg.is_positional() && arg.get_action().takes_values() {
+        head.extend([roman(" "), italic(value(arg))]);
+    }
+    roff.control("TP", []);
+    roff.text(head);
+    let mut help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    if let [default] = arg.get_default_values()
+        && arg.get_action().takes_values()
+    {
+        help.push_str(&format!(" [default: {}]", default.to_string_lossy()));
+    }
+    roff.text([roman(plain(&help))]);
+}
+
+/// What stands for the value of an argument.
+fn value(arg: &Arg) -> String {
+    let names = arg.get_value_names().unwrap_or_default();
+    names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// ASCII, which every formatter reads whatever the locale.
+fn plain(text: &str) -> String {
+    text.replace('…', "...")
+}
+
+/// Text whose indented lines are kept as they are.
+fn paragraphs(roff: &mut Roff, text: &str) {
+    roff.control("PP", []);
+    let mut is_verbatim = false;
+    for line in text.lines() {
+        if line.starts_with("  ") != is_verbatim {
+            is_verbatim = !is_verbatim;
+            roff.control(if is_verbatim { "nf" } else { "fi" }, []);
+        }
+        roff.text([roman(plain(line))]);
+    }
+    if is_verbatim {
+        roff.control("fi", []);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every option of every command is on the page, and every exit code on a line of its own.
+    #[test]
+    fn the_page_names_every_option_and_exit_code() {
+        let page = String::from_utf8(page().unwrap()).unwrap();
+        assert!(page.is_ascii());
+        let plain = page.replace("\\-", "-").replace("\\fB", "").replace("\\fI", "").replace("\\fR", "");
+        let lines: Vec<&str> = plain.lines().collect();
+        let mut command = Arguments::command();
+        command.build();
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+            let title = format!(".SS \"dray {}\"", sub.get_name());
+            assert!(lines.contains(&title.as_str()), "{title}");
+            for arg in sub.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                if let Some(long) = arg.get_long() {
+                    assert!(lines.iter().any(|line| line.contains(&format!("--{long}"))), "{long}");
+                }
+            }
+        }
+        for (code, meaning) in EXIT_CODES {
+            let at = lines.iter().position(|line| *line == code.to_string()).unwrap();
+            assert_eq!((lines[at - 1], lines[at + 1]), (".TP 5", meaning));
+        }
+        assert!(!plain.contains("remote\n") && !plain.contains("until-stdin-closes"));
+    }
+}

@@ -1,0 +1,194 @@
+//! What was wrong with a command line, in the words of the other errors: habits of other programs get an answer, a
+//! slip of the keys a suggestion.
+
+use std::ffi::OsString;
+
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind as Slip};
+use dray_core::{Error, ErrorKind};
+
+use crate::arguments::Arguments;
+
+/// Options of scp and rsync that `cp` has not, and what to do instead.
+const HABITS: [(&str, &str); 9] = [
+    ("-r", DIRECTORIES),
+    ("-a", DIRECTORIES),
+    ("--recursive", DIRECTORIES),
+    ("-v", "--version says which dray it is; `ssh -v HOST` shows what ssh does; --json tells every event"),
+    ("--verbose", "--json tells every event; `ssh -v HOST` shows what ssh does"),
+    ("-C", "data is not compressed yet; leave it out"),
+    ("-l", "the rate cannot be limited yet; leave it out"),
+    ("-4", "say -o AddressFamily=inet"),
+    ("-6", "say -o AddressFamily=inet6"),
+];
+const DIRECTORIES: &str = "directories are not copied yet, only files; until then: tar -c DIR | dray put -, and there: dray get TICKET -o - | tar -x";
+/// How many slips of the keys a suggestion forgives.
+const SLIPS_MAX: usize = 2;
+
+/// True if the command line asks for JSON events, as far as can be told of one that cannot be read.
+pub(crate) fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
+    arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
+}
+
+/// The error of a command line that clap does not understand.
+pub(crate) fn error(slip: &clap::Error) -> Error {
+    let told = slip.render().to_string();
+    let what = what(slip, &told);
+    Error::new(ErrorKind::Usage, what).advise(advice(slip, &told))
+}
+
+/// The first paragraph, without the word in front of it and on one line.
+fn what(slip: &clap::Error, told: &str) -> String {
+    if matches!(slip.kind(), Slip::MissingSubcommand | Slip::DisplayHelpOnMissingArgumentOrSubcommand) {
+        return "no command was given".into();
+    }
+    let first = told.split("\n\n").next().unwrap_or_default();
+    let text = first.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
+    // A second file of `cp` is no unexpected argument to whoever wrote it.
+    match excess(slip) {
+        Some(argument) if is_of(told, "cp") => format!("one file at a time: {argument:?} is one too many"),
+        _ => text,
+    }
+}
+
+fn advice(slip: &clap::Error, told: &str) -> String {
+    match slip.kind() {
+        Slip::InvalidSubcommand => {
+            if let Some(near) =
+                context(slip, ContextKind::InvalidSubcommand).and_then(|typed| nearest(&typed))
+            {
+                return format!("did you mean `dray {near}`?");
+            }
+        }
+        Slip::UnknownArgument => {
+            if let Some(argument) = context(slip, ContextKind::InvalidArg)
+                && (is_of(told, "cp") || argument.starts_with("-v") || argument == "--verbose")
+                && let Some((_, advice)) = HABITS.iter().find(|(habit, _)| *habit == argument)
+            {
+                return (*advice).into();
+            }
+            if excess(slip).is_some() && is_of(told, "cp") {
+                return "run it once for each, for example: for f in *.iso; do dray cp \"$f\" host: || break; done"
+                    .into();
+            }
+            if let Some(near) = context(slip, ContextKind::SuggestedArg) {
+                return format!("did you mean {near}?");
+            }
+        }
+        Slip::MissingSubcommand | Slip::DisplayHelpOnMissingArgumentOrSubcommand => {
+            return format!("one of {}; `dray --help` says what each does", commands().join(", "));
+        }
+        _ => {}
+    }
+    match told.lines().find_map(|line| line.strip_prefix("Usage: ")) {
+        Some(usage) => format!("usage: {usage}; --help says more"),
+        None => "`dray --help` says what there is".into(),
+    }
+}
+
+/// An argument that is no option and has no place.
+fn excess(slip: &clap::Error) -> Option<String> {
+    let argument = (slip.kind() == Slip::UnknownArgument).then(|| context(slip, ContextKind::InvalidArg))?;
+    argument.filter(|argument| !argument.starts_with('-'))
+}
+
+/// Whether the error comes from this command: clap's usage line says so.
+fn is_of(told: &str, command: &str) -> bool {
+    let usage = told.lines().find(|line| line.starts_with("Usage: ")).unwrap_or_default();
+    usage.split_whitespace().nth(2) == Some(command)
+}
+
+fn context(slip: &clap::Error, kind: ContextKind) -> Option<String> {
+    match slip.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => texts.first().cloned(),
+        _ => None,
+    }
+}
+
+/// Names of the commands that are shown.
+fn commands() -> Vec<String> {
+    let all = Arguments::command();
+    let shown = all.get_subcommands().filter(|command| !command.is_hide_set());
+    shown.map(|command| command.get_name().to_owned()).collect()
+}
+
+/// The command that was probably meant.
+fn nearest(typed: &str) -> Option<String> {
+    let far = |name: &String| slips(typed.as_bytes(), name.as_bytes());
+    let best = commands().into_iter().min_by_key(far)?;
+    // A word of which nothing is right means another program.
+    (far(&best) <= SLIPS_MAX && far(&best) < best.len()).then_some(best)
+}
+
+/// Letters to change, leave out, add or swap with their neighbour to turn one word into the other (optimal string
+/// alignment distance).
+fn slips(one: &[u8], other: &[u8]) -> usize {
+    let mut rows: Vec<Vec<usize>> = vec![(0..=other.len()).collect()];
+    for (i, a) in one.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, b) in other.iter().enumerate() {
+            let mut best = (rows[i][j] + usize::from(a != b)).min(rows[i][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *a == other[j - 1] && one[i - 1] == *b {
+                best = best.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[one.len()][other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn of(line: &str) -> (String, String) {
+        let slip = Arguments::try_parse_from(line.split(' ')).unwrap_err();
+        let error = error(&slip);
+        assert_eq!(error.kind(), ErrorKind::Usage);
+        assert_eq!(error.to_string().lines().count(), 1, "{error}");
+        (error.to_string(), error.advice().unwrap().to_owned())
+    }
+
+    /// Design 5: an error says what to do; habits of scp and slips of the keys are answered, not misled.
+    #[test]
+    fn habits_and_slips_are_answered() {
+        for (line, what, advice) in [
+            ("dray gte x", "gte", "`dray get`"),
+            ("dray pt x", "pt", "`dray put`"),
+            ("dray doctro", "doctro", "`dray doctor`"),
+            ("dray frobnicate", "frobnicate", "usage: dray"),
+            ("dray cp -r dir h:", "'-r'", "directories are not copied yet"),
+            ("dray cp a b h:", "\"h:\" is one too many", "once for each"),
+            ("dray cp -v a h:", "'-v'", "ssh -v"),
+            ("dray -v", "'-v'", "--version"),
+            ("dray cp a", "<DST>", "usage: dray cp"),
+            ("dray put --pubic x", "--pubic", "--public"),
+            ("dray get x y", "'y'", "usage: dray get"),
+            ("dray put --expire 1y x", "1y", "--help"),
+            ("dray --json", "no command", "put, get, cp"),
+        ] {
+            let told = of(line);
+            assert!(told.0.contains(what), "{line}: {told:?}");
+            assert!(told.1.contains(advice), "{line}: {told:?}");
+            assert!(!told.1.contains("-- -r") && !told.1.contains("remote,"), "{line}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn slips_are_counted() {
+        for (one, other, count) in [("get", "gte", 1), ("put", "pt", 1), ("cp", "copy", 2), ("", "cp", 2)] {
+            assert_eq!(slips(one.as_bytes(), other.as_bytes()), count, "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn json_is_wanted_before_the_operands_only() {
+        let words = |line: &'static str| line.split(' ').map(OsString::from);
+        assert!(wants_json(words("dray gte --json x")));
+        assert!(!wants_json(words("dray put -- --json")));
+    }
+}
