@@ -20,6 +20,8 @@ use super::{Planner, PlannerCommand, Request, SourceState};
 pub(super) const DUPLICATE_BYTES_MAX: u64 = 16 << 20;
 /// Rate assumed where nobody's is known, bytes per second.
 const UNKNOWN_RATE: f64 = UNIT_BYTES as f64;
+/// Microseconds before looking again where nothing paid: every group is an occasion, and few change anything.
+const LOOK_AGAIN_US: u64 = 1_000;
 /// How much sooner a borrower must be through: by a factor and by seconds. A duplicate costs bytes, so it must win more.
 const BORROW_PAYS: (f64, f64) = (1.1, 0.005);
 const DUPLICATE_PAYS: (f64, f64) = (1.5, 0.05);
@@ -38,6 +40,13 @@ impl Planner {
     pub(super) fn borrow(&mut self, now_us: u64) -> Option<PlannerCommand> {
         let strategy = self.config.strategy;
         if !(strategy.borrowing || strategy.end_game) || self.work.next_run().is_some() {
+            return None;
+        }
+        if self.sources.values().all(|record| record.running == 0) {
+            return None;
+        }
+        if now_us < self.borrow_after_us {
+            self.borrow_retry_us = Some(self.borrow_after_us);
             return None;
         }
         let priority = self.best_priority(now_us)?;
@@ -65,7 +74,9 @@ impl Planner {
             None => {
                 // Silence grows with time, so waiting may make it pay; anything else that could is an event.
                 let wait_us = (retry_s.is_finite()).then_some((retry_s * 1e6).ceil() as u64);
-                self.borrow_retry_us = wait_us.map(|wait_us| now_us.saturating_add(wait_us.max(1_000)));
+                self.borrow_retry_us =
+                    wait_us.map(|wait_us| now_us.saturating_add(wait_us.max(LOOK_AGAIN_US)));
+                self.borrow_after_us = now_us.saturating_add(LOOK_AGAIN_US);
                 None
             }
         }
@@ -80,6 +91,9 @@ impl Planner {
         borrowers: &[SourceId],
         retry_s: &mut f64,
     ) -> Option<Loan> {
+        if borrowers.iter().all(|id| *id == lender) {
+            return None;
+        }
         let strategy = self.config.strategy;
         let record = self.sources.get(&lender)?;
         let silence_s = record.silence_s(now_us);

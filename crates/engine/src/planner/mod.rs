@@ -179,6 +179,8 @@ pub struct Planner {
     budget_retry_us: Option<u64>,
     /// When somebody's silence will be long enough to ask another source for what it owes.
     borrow_retry_us: Option<u64>,
+    /// Nothing is looked for that pays before this time.
+    borrow_after_us: u64,
     /// A source came up: spares may have to stand back.
     order_changed: bool,
     /// Bytes that came after another source had brought them.
@@ -207,6 +209,7 @@ impl Planner {
             waits_for_consumer: false,
             budget_retry_us: None,
             borrow_retry_us: None,
+            borrow_after_us: 0,
             order_changed: false,
             duplicate_bytes: 0,
             effort: explain::EffortMeter::default(),
