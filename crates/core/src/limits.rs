@@ -20,6 +20,8 @@ pub const REQUEST_GROUPS_MAX: u64 = 1024;
 pub const REQUESTS_PER_CONNECTION_MAX: usize = 64;
 /// Subtrees one comparison may name.
 pub const COMPARED_SUBTREES_MAX: usize = 256;
+/// Recipe nodes one message may ask for.
+pub const RECIPE_NODES_ASKED_MAX: usize = 32;
 /// Objects one connection may have open.
 pub const OBJECTS_PER_CONNECTION_MAX: usize = 16;
 

@@ -1,12 +1,15 @@
 //! Control messages of the peer protocol. The prose, the order and the CDDL are in `docs/protocol/`.
 
-use minicbor::bytes::ByteVec;
+use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Decoder, Encode, Encoder};
 
 use crate::limits::{
     COMPARED_SUBTREES_MAX, FEATURE_BYTES_MAX, FEATURES_MAX, HINT_URI_BYTES_MAX, HINTS_MAX, INLINE_BYTES_MAX,
-    NAME_BYTES_MAX, OBJECT_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX,
+    NAME_BYTES_MAX, OBJECT_BYTES_MAX, PATH_BYTES_MAX, RECIPE_NODES_ASKED_MAX, RECIPE_NODE_BYTES_MAX,
+    TEXT_BYTES_MAX,
 };
+use crate::chunker::Profile;
+use crate::recipe::{ChunkDescriptor, RecipeBuilder, RecipeId, RecipeRoot};
 use crate::rights::Secret;
 use crate::{Error, ErrorKind, NodeId, Oid, Result, cbor};
 
@@ -118,18 +121,32 @@ pub enum Message {
     /// The receiving side has the file under its final name.
     #[n(14)]
     Delivered(#[n(0)] Delivered),
-    /// Receiver, whose root differs from the holder's, asks for the holder's values below these subtrees.
+    /// Receiver, whose root is not the object's, asks for the holder's values below these subtrees.
     #[n(15)]
     Compare(#[n(0)] Compare),
     /// Holder's values.
     #[n(16)]
     Compared(#[n(0)] Compared),
+    /// Receiver, which has something similar, asks for the object's recipe.
+    #[n(17)]
+    Describe(#[n(0)] Describe),
+    /// Holder names the recipe, or says that there is none.
+    #[n(18)]
+    Described(#[n(0)] Described),
+    /// Receiver asks for nodes of the recipe.
+    #[n(19)]
+    Nodes(#[n(0)] Nodes),
+    /// One of them.
+    #[n(20)]
+    Node(#[n(0)] Node),
 }
 
 /// Feature names of this version.
 pub mod feature {
     /// Clear-text data connections for proven objects.
     pub const CLEAR_DATA: &str = "clear-data";
+    /// Recipes: `describe` and `nodes`.
+    pub const RECIPE: &str = "recipe";
 }
 
 /// Version and features of a peer.
@@ -271,6 +288,54 @@ pub struct Compared {
     /// The pair of each subtree asked for, 64 bytes each, in the order asked.
     #[n(1)]
     pub pairs: ByteVec,
+}
+
+/// See [`Message::Describe`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Describe {
+    /// Object it is about.
+    #[n(0)]
+    pub handle: u32,
+}
+
+/// See [`Message::Described`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Described {
+    /// Object it is about.
+    #[n(0)]
+    pub handle: u32,
+    /// Its recipe; absent if the holder makes none for it.
+    #[n(1)]
+    pub root: Option<RecipeRoot>,
+}
+
+/// See [`Message::Nodes`].
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Nodes {
+    /// Object it is about.
+    #[n(0)]
+    pub handle: u32,
+    /// Nodes of its recipe, at most 32.
+    #[n(1)]
+    pub ids: Vec<ByteArray<{ RecipeId::BYTES }>>,
+}
+
+/// See [`Message::Node`].
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Node {
+    /// Object it is about.
+    #[n(0)]
+    pub handle: u32,
+    /// Which node.
+    #[n(1)]
+    pub id: ByteArray<{ RecipeId::BYTES }>,
+    /// Its bytes.
+    #[n(2)]
+    pub bytes: ByteVec,
 }
 
 /// A typed failure.
@@ -513,14 +578,28 @@ impl Message {
                 let len = compared.pairs.len();
                 check(len.is_multiple_of(64) && len <= COMPARED_SUBTREES_MAX * 64, "a wrong number of pairs")
             }
+            Message::Nodes(nodes) => check(nodes.ids.len() <= RECIPE_NODES_ASKED_MAX, "too many recipe nodes"),
+            Message::Node(node) => check(node.bytes.len() <= RECIPE_NODE_BYTES_MAX, "too long a recipe node"),
             Message::Delivered(delivered) => check(delivered.path.len() <= PATH_BYTES_MAX, "too long a path"),
             Message::Cancel(_)
             | Message::Seal(_)
             | Message::Sealed(_)
             | Message::ClearAsk(_)
-            | Message::Progress(_) => Ok(()),
+            | Message::Progress(_)
+            | Message::Describe(_)
+            | Message::Described(_) => Ok(()),
         }
     }
+}
+
+/// A recipe of one chunk, and the bytes of its only node.
+fn sample_recipe() -> (RecipeRoot, Vec<u8>) {
+    let mut bytes = Vec::new();
+    let mut builder = RecipeBuilder::new(Profile::default());
+    let pushed = builder.push(ChunkDescriptor::of(b"sample"), &mut |_| {});
+    debug_assert!(pushed.is_ok());
+    let root = builder.finish(&mut |built| bytes = built.bytes);
+    (root, bytes)
 }
 
 /// One of each message, for golden vectors, the CDDL check and fuzz corpora.
@@ -624,6 +703,18 @@ pub fn samples() -> Vec<(&'static str, Message)> {
         ),
         ("compared", Message::Compared(Compared { handle: 1, pairs: vec![0x66; 128].into() })),
         ("delivered", Message::Delivered(Delivered { oid, path: b"/tmp/big.img".to_vec().into() })),
+        ("describe", Message::Describe(Describe { handle: 1 })),
+        ("described", Message::Described(Described { handle: 1, root: Some(sample_recipe().0) })),
+        ("described-none", Message::Described(Described { handle: 1, root: None })),
+        ("nodes", Message::Nodes(Nodes { handle: 1, ids: vec![[0x77; 32].into(), [0x78; 32].into()] })),
+        (
+            "node",
+            Message::Node(Node {
+                handle: 1,
+                id: (*sample_recipe().0.node_id().as_bytes()).into(),
+                bytes: sample_recipe().1.into(),
+            }),
+        ),
     ]
 }
 

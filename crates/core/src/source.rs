@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use crate::recipe::{RecipeId, RecipeRoot};
 use crate::hash_tree::Subtree;
 use crate::message::ObjectName;
 use crate::permit::Permit;
@@ -81,11 +82,18 @@ pub enum SourceCall {
         /// The receiver's root.
         root: Oid,
     },
-    /// The origin's root differs from the receiver's: ask for its pairs of these subtrees (at most
-    /// [`crate::limits::COMPARED_SUBTREES_MAX`], each of two groups or more). Proven sources ignore it.
+    /// The receiver's root is not the object's: ask for the source's pairs of these subtrees (at most
+    /// [`crate::limits::COMPARED_SUBTREES_MAX`], each of two groups or more).
     Compare {
         /// Which.
         subtrees: Vec<Subtree>,
+    },
+    /// Something similar is at hand: ask for the object's recipe. `Described` follows.
+    Describe,
+    /// Ask for these nodes of the recipe (at most [`crate::limits::RECIPE_NODES_ASKED_MAX`]). A `Node` follows for each.
+    Nodes {
+        /// Which.
+        ids: Vec<RecipeId>,
     },
     /// End everything; `Down` follows.
     Close,
@@ -146,6 +154,18 @@ pub enum SourceEvent<'a> {
     Compared {
         /// The pairs.
         pairs: &'a [u8],
+    },
+    /// The object's recipe, or that the source has none.
+    Described {
+        /// Its root.
+        root: Option<RecipeRoot>,
+    },
+    /// A node of the recipe that was asked for, as the source has it: not checked.
+    Node {
+        /// Which.
+        id: RecipeId,
+        /// Its bytes.
+        bytes: &'a [u8],
     },
     /// The source can take no more requests; every running one has failed with it. If `error` is retryable the
     /// source goes on trying by itself and may come `Up` again.

@@ -11,7 +11,8 @@ use dray_core::message::{ObjectName, Open};
 use dray_core::store::{Extent, Share, Standing, StoredObject};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_transfer::direct::ClearTokens;
-use dray_transfer::holder::{ClearGrantor, Held, Provider, StoredHeld};
+use dray_transfer::recipe::Recipe;
+use dray_transfer::holder::{RecipeCache, ClearGrantor, Held, Provider, StoredHeld};
 use dray_transfer::transport::Security;
 
 use crate::put::unix_s;
@@ -35,6 +36,8 @@ pub(crate) struct Doorkeeper {
     /// Tokens for clear-text data, if the configuration allows that.
     pub(crate) tokens: Option<Arc<ClearTokens>>,
     pub(crate) notices: Arc<Notices>,
+    /// The object's recipe, for all receivers.
+    pub(crate) recipe: Arc<RecipeCache>,
 }
 
 /// What the user is told, and what the receiver.
@@ -78,7 +81,7 @@ impl Provider for Doorkeeper {
         self.notices.serving(security.peer, self.object.oid());
         let name = self.share.name.clone().map(|name| name.to_vec());
         Ok(Arc::new(Admitted {
-            held: StoredHeld::new(self.object.clone(), name),
+            held: StoredHeld::new(self.object.clone(), name).with_recipe(self.recipe.clone()),
             right: Right(self.share.expires_unix_s),
             pairs: ToldPairs { object: self.object.clone(), notices: self.notices.clone() },
             _visit: Notices::visit(&self.notices, security.peer),
@@ -143,6 +146,10 @@ impl Held for Admitted {
     }
     fn raw_file(&self) -> Option<BorrowedFd<'_>> {
         self.held.raw_file()
+    }
+    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
+        self.right.check()?;
+        self.pairs.notices.tell(self.held.recipe())
     }
 }
 
@@ -373,6 +380,7 @@ mod tests {
             let hearing = heard.clone();
             let notices = Notices::new(Arc::new(move |event| hearing.lock().unwrap().push(event)));
             let doorkeeper = Doorkeeper {
+                recipe: Arc::default(),
                 object,
                 share: Share { secret, expires_unix_s, ..Share::default() },
                 node: NodeId::from_bytes(HOLDER),

@@ -5,14 +5,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use dray_core::chunker::Profile;
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
-use dray_core::hash_tree::{Cv, Geometry, PairStore, Subtree, encode_parents, group_cv};
+use dray_core::hash_tree::{Cv, Geometry, PAIR_BYTES, PairStore, Subtree, encode_parents, group_cv};
 use dray_core::limits::{DATA_FRAME_BYTES_MAX, GROUP_BYTES, HELLO_TIMEOUT_MS, UNIT_GROUPS};
-use dray_core::message::{Compared, Fault, Message, Open, Opened, Sealed};
+use dray_core::message::{Compared, Described, Fault, Message, Node, Open, Opened, Sealed};
+use dray_core::recipe::RecipeId;
 use dray_core::store::{Extent, Standing, StoredObject};
 use dray_core::{Error, ErrorKind, Oid, Result, cbor};
 use dray_engine::session::{Holder, HolderInput, Job};
 
+use crate::recipe::Recipe;
 use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
 
 /// Bytes read from the object and sent at a time; small enough to stay in the cache between the two.
@@ -45,10 +48,18 @@ pub trait Held: Send + Sync {
         let _ = (unit, leaves);
         Ok(())
     }
-    /// Pairs of a vouched object's subtrees, 64 bytes each; asked for after its root was given.
+    /// Pairs of the object's subtrees, 64 bytes each; of a vouched object asked for after its root was given.
     fn compare(&self, subtrees: &[Subtree]) -> Result<Vec<u8>> {
-        let _ = subtrees;
-        Err(Error::new(ErrorKind::Protocol, "only a provisional object is compared"))
+        let pairs = self.pairs().ok_or_else(|| Error::new(ErrorKind::Protocol, "there is nothing to compare"))?;
+        let mut out = vec![0; subtrees.len() * PAIR_BYTES];
+        for (subtree, pair) in subtrees.iter().zip(out.chunks_exact_mut(PAIR_BYTES)) {
+            pairs.read_pairs(subtree.pair_index(), pair)?;
+        }
+        Ok(out)
+    }
+    /// The object's recipe; `None` if this holder makes none for it. May read the whole object.
+    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
+        Ok(None)
     }
     /// The root of a vouched object, when the receiver has everything and its root is `theirs`.
     fn seal(&self, theirs: Oid) -> Result<Oid> {
@@ -61,12 +72,35 @@ pub trait Held: Send + Sync {
 pub struct StoredHeld {
     object: Arc<dyn StoredObject>,
     name: Option<Vec<u8>>,
+    recipe: Arc<RecipeCache>,
+}
+
+/// The recipe of one object, made when it is first asked for.
+#[derive(Debug, Default)]
+pub struct RecipeCache(Mutex<Option<Arc<Recipe>>>);
+
+impl RecipeCache {
+    /// The recipe, made by `make` unless it is here. Others who ask meanwhile wait for it.
+    pub fn get_or_make(&self, make: impl FnOnce() -> Result<Recipe>) -> Result<Arc<Recipe>> {
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(recipe) = &*cached {
+            return Ok(recipe.clone());
+        }
+        let recipe = Arc::new(make()?);
+        *cached = Some(recipe.clone());
+        Ok(recipe)
+    }
 }
 
 impl StoredHeld {
     /// Sends `object`, suggesting `name`.
     pub fn new(object: Arc<dyn StoredObject>, name: Option<Vec<u8>>) -> StoredHeld {
-        StoredHeld { object, name }
+        StoredHeld { object, name, recipe: Arc::default() }
+    }
+
+    /// Shares the recipe with others that send the same object.
+    pub fn with_recipe(self, recipe: Arc<RecipeCache>) -> StoredHeld {
+        StoredHeld { recipe, ..self }
     }
 }
 
@@ -102,6 +136,20 @@ impl Held for StoredHeld {
     }
     fn raw_file(&self) -> Option<BorrowedFd<'_>> {
         self.object.raw_file()
+    }
+    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
+        let size_bytes = self.object.size_bytes();
+        let Some(profile) = Profile::for_size(size_bytes) else { return Ok(None) };
+        let make = || {
+            let read = &mut |offset: u64, out: &mut [u8]| self.object.read_at(offset, out);
+            let recipe = Recipe::read(size_bytes, profile, read, &mut |_| {})?;
+            // A file that changed meanwhile has no recipe under this name.
+            match self.object.standing() {
+                Standing::Changed => Err(self.mismatch()),
+                _ => Ok(recipe),
+            }
+        };
+        self.recipe.get_or_make(make).map(Some)
     }
 }
 
@@ -267,6 +315,17 @@ impl Server<'_> {
                     };
                     push_control(&mut self.control, &message);
                 }
+                HolderInput::Describe(handle) => {
+                    let message = match self.object(handle)?.recipe() {
+                        Ok(recipe) => {
+                            let root = recipe.map(|recipe| recipe.root());
+                            Message::Described(Described { handle, root })
+                        }
+                        Err(error) => Message::Fault(Fault::from_error(Some(handle), &error)),
+                    };
+                    push_control(&mut self.control, &message);
+                }
+                HolderInput::Nodes(handle, ids) => self.push_nodes(handle, &ids)?,
                 HolderInput::ClearAsk => self.go_clear()?,
                 HolderInput::Copy(message) => self.provider.copy(message)?,
             }
@@ -310,6 +369,22 @@ impl Server<'_> {
         let data = wait()?;
         let control = std::mem::replace(&mut self.channel, Box::new(NoChannel));
         self.channel = control.into_clear_holder(data).map_err(lost)?;
+        Ok(())
+    }
+
+    fn push_nodes(&mut self, handle: u32, ids: &[RecipeId]) -> Result<()> {
+        let recipe = self.object(handle)?.recipe().transpose();
+        let recipe = recipe.unwrap_or_else(|| Err(Error::new(ErrorKind::NotFound, "there is no recipe")));
+        for id in ids {
+            let message = match recipe.as_ref().map_err(Error::duplicate).and_then(|recipe| recipe.node(id)) {
+                Ok(bytes) => {
+                    let (id, bytes) = ((*id.as_bytes()).into(), bytes.to_vec().into());
+                    Message::Node(Node { handle, id, bytes })
+                }
+                Err(error) => Message::Fault(Fault::from_error(Some(handle), &error)),
+            };
+            push_control(&mut self.control, &message);
+        }
         Ok(())
     }
 

@@ -7,4 +7,5 @@
 pub mod direct;
 pub mod holder;
 pub mod lanes;
+pub mod recipe;
 pub mod transport;

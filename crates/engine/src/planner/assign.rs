@@ -83,7 +83,7 @@ impl Planner {
             }
         }
         let (_, _, id) = best?;
-        Some((id, self.sources.get(&id)?.request_units_max(unit_bytes)))
+        Some((id, self.sources.get(&id)?.request_pieces_max(unit_bytes, self.work.piece_bytes())))
     }
 
     /// The lowest priority number of those that are up and not silent, or at least up: the others are spares.

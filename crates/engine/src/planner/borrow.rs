@@ -50,12 +50,13 @@ impl Planner {
             return None;
         }
         let priority = self.best_priority(now_us)?;
+        let piece_bytes = self.work.piece_bytes();
         let is_ready = |record: &SourceRecord| {
             record.state == SourceState::Up
                 && record.description.priority == priority
                 && record.paused_until_us <= now_us
                 && !record.doubted
-                && record.room_bytes(UNIT_BYTES) >= UNIT_BYTES
+                && record.room_bytes(piece_bytes) >= piece_bytes
         };
         let ready = self.sources.iter().filter(|(_, record)| is_ready(record));
         let borrowers: Vec<SourceId> = ready.map(|(&id, _)| id).collect();
@@ -153,7 +154,9 @@ impl Planner {
             // No more than it would have before the lender.
             let rate = borrower_record.window.rate().or(rate).unwrap_or(UNKNOWN_RATE);
             let pays_bytes = unit_bytes + ((lender_s - needed_s).max(0.0) * rate) as u64;
-            let units_max = borrower_record.request_units_max(unit_bytes).min(pays_bytes / UNIT_BYTES).max(1);
+            let piece_bytes = self.work.piece_bytes();
+            let units_max = borrower_record.request_pieces_max(unit_bytes, piece_bytes);
+            let units_max = units_max.min(pays_bytes / piece_bytes).max(1);
             let duplicate = (!takes).then_some(unit);
             return Some(Loan { borrower, request: *request, duplicate, units_max });
         }

@@ -30,6 +30,7 @@ mod tests;
 mod window;
 mod work;
 
+use std::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use dray_core::error::{Error, ErrorKind, Result};
@@ -190,10 +191,11 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A planner for the units `wanted_units` of the object (unit `n` is
-    /// [`Geometry::unit`](dray_core::hash_tree::Geometry::unit)); units beyond its end are ignored.
-    pub fn new(config: PlannerConfig, wanted_units: RangeSet) -> Planner {
-        let work = Work::new(config.geometry, config.delivery, wanted_units);
+    /// A planner for the pieces `wanted` of the object (piece `n` begins with group `n` times
+    /// [`PlannerConfig::piece_groups`]); pieces beyond its end are ignored.
+    pub fn new(config: PlannerConfig, wanted: RangeSet) -> Planner {
+        let work =
+            Work::new(config.geometry, config.piece_groups, config.delivery, wanted, config.is_open);
         Planner {
             last_request: config.last_request,
             config,
@@ -215,6 +217,18 @@ impl Planner {
             effort: explain::EffortMeter::default(),
             failure: None,
         }
+    }
+
+    /// Wants `pieces`, too. What is wanted ascends: pieces before the end of what was wanted before are ignored.
+    pub fn want(&mut self, pieces: Range<u64>) {
+        if !self.is_decided() {
+            self.work.want(pieces);
+        }
+    }
+
+    /// Nothing more will be wanted: having everything is the end from here on.
+    pub fn want_no_more(&mut self) {
+        self.work.close();
     }
 
     /// A source that may be used once it is up. A known `source` is left as it is.

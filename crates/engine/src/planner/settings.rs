@@ -8,6 +8,11 @@ use dray_core::permit::Budget;
 pub struct PlannerConfig {
     /// Shape of the object.
     pub geometry: Geometry,
+    /// Groups of the smallest request: a power of two up to [`UNIT_GROUPS`](dray_core::limits::UNIT_GROUPS), which is usual;
+    /// fewer where only small parts of the object are wanted.
+    pub piece_groups: u64,
+    /// More will be wanted ([`Planner::want`](super::Planner::want)), so having everything is not the end.
+    pub is_open: bool,
     /// In which order the consumer takes the bytes.
     pub delivery: DeliveryMode,
     /// What all outstanding requests are reserved against.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use dray_core::error::{Error, ErrorKind};
-use dray_core::limits::{GROUP_BYTES, REQUESTS_PER_CONNECTION_MAX, UNIT_BYTES};
+use dray_core::limits::{GROUP_BYTES, REQUESTS_PER_CONNECTION_MAX};
 use dray_core::source::{RequestId, SourceDescription, SourceId};
 
 use super::window::Window;
@@ -96,13 +96,13 @@ impl SourceRecord {
         if self.requests.is_empty() { room.max(unit_bytes) } else { room }
     }
 
-    /// Units that one request may have now.
-    pub(super) fn request_units_max(&self, unit_bytes: u64) -> u64 {
+    /// Pieces of `piece_bytes` that one request may have now, which begins with one of `unit_bytes`.
+    pub(super) fn request_pieces_max(&self, unit_bytes: u64, piece_bytes: u64) -> u64 {
         if self.requests_max.is_some() {
             return 1;
         }
         let bytes_max = (self.window.bytes() / 4).min(self.room_bytes(unit_bytes));
-        (bytes_max / UNIT_BYTES).max(1)
+        (bytes_max / piece_bytes).max(1)
     }
 
     /// How full its queue is: sources of equal rank share the work by who is emptiest, which is by rate.

@@ -7,6 +7,7 @@ use dray_core::hash_tree::{Geometry, Subtree};
 use dray_core::limits::{
     OBJECTS_PER_CONNECTION_MAX, REQUEST_GROUPS_MAX, REQUESTS_PER_CONNECTION_MAX, UNIT_GROUPS,
 };
+use dray_core::recipe::RecipeId;
 use dray_core::message::{Compare, ComparedSubtree, Fetch, Hello, Message, ObjectName, Open, Seal, feature};
 use dray_core::{Error, ErrorKind, Result};
 
@@ -40,6 +41,10 @@ pub enum HolderInput {
     Seal(Seal),
     /// Answer with this object's pairs of these subtrees, which have been checked.
     Compare(u32, Vec<Subtree>),
+    /// Answer with the root of this object's recipe.
+    Describe(u32),
+    /// Answer with these nodes of this object's recipe.
+    Nodes(u32, Vec<RecipeId>),
     /// Grant or refuse a clear-text data connection.
     ClearAsk,
     /// A message of the copy protocol (ssh control only).
@@ -163,6 +168,17 @@ impl Holder {
                 _ => Err(protocol("receiver sealed an object that is not provisional".into())),
             },
             Message::Compare(compare) => self.compare(&compare),
+            Message::Describe(describe) => Ok(match self.may_describe(describe.handle)? {
+                true => HolderInput::Describe(describe.handle),
+                false => HolderInput::None,
+            }),
+            Message::Nodes(nodes) => Ok(match self.may_describe(nodes.handle)? {
+                true => {
+                    let ids = nodes.ids.iter().map(|id| RecipeId::from_bytes(**id)).collect();
+                    HolderInput::Nodes(nodes.handle, ids)
+                }
+                false => HolderInput::None,
+            }),
             Message::ClearAsk(_) => {
                 if self.may_go_clear() {
                     self.is_clear = true;
@@ -194,10 +210,8 @@ impl Holder {
     }
 
     fn compare(&self, compare: &Compare) -> Result<HolderInput> {
-        let Some(Slot::Open { object: ObjectName::Provisional(_), geometry }) =
-            self.objects.get(&compare.handle)
-        else {
-            return Err(protocol("receiver compared an object that is not provisional".into()));
+        let Some(Slot::Open { geometry, .. }) = self.objects.get(&compare.handle) else {
+            return Err(protocol("receiver compared an object that is not open".into()));
         };
         let subtree = |wanted: &ComparedSubtree| {
             let found = geometry.subtree(wanted.start_group, wanted.groups).filter(|found| found.groups >= 2);
@@ -205,6 +219,21 @@ impl Holder {
         };
         let subtrees = compare.subtrees.iter().map(subtree).collect::<Result<_>>()?;
         Ok(HolderInput::Compare(compare.handle, subtrees))
+    }
+
+    /// Whether a question for the recipe of `handle` is to be answered; false if the object was refused, which the fault
+    /// of its opening has said.
+    fn may_describe(&self, handle: u32) -> Result<bool> {
+        if !self.agreed.as_ref().is_some_and(|agreed| agreed.has(feature::RECIPE)) {
+            return Err(protocol("receiver asked for a recipe, which was not agreed on".into()));
+        }
+        match self.objects.get(&handle) {
+            Some(Slot::Open { .. }) => Ok(true),
+            Some(Slot::Refused) => Ok(false),
+            Some(Slot::Asked(_)) | None => {
+                Err(protocol("receiver asked for the recipe of an object that is not open".into()))
+            }
+        }
     }
 
     fn queue(&mut self, fetch: Fetch) -> Result<()> {
@@ -339,6 +368,10 @@ pub(super) fn variant(message: &Message) -> &'static str {
         Message::Delivered(_) => "delivered",
         Message::Compare(_) => "compare",
         Message::Compared(_) => "compared",
+        Message::Describe(_) => "describe",
+        Message::Described(_) => "described",
+        Message::Nodes(_) => "nodes",
+        Message::Node(_) => "node",
     }
 }
 

@@ -6,6 +6,7 @@ use dray_core::frame::{FrameHead, FrameKind};
 use dray_core::hash_tree::{Geometry, Subtree};
 use dray_core::limits::{GROUP_BYTES, REQUESTS_PER_CONNECTION_MAX};
 use dray_core::message::{Fault, Fetch, Hello, Message, Opened};
+use dray_core::recipe::{RecipeId, RecipeRoot};
 use dray_core::{Error, ErrorKind, Oid, Result};
 
 use super::holder::variant;
@@ -55,6 +56,10 @@ pub enum ReceiverInput {
     Sealed(Oid),
     /// The holder's pairs of the subtrees asked for.
     Compared(Vec<u8>),
+    /// The object's recipe, if the holder makes one.
+    Described(Option<RecipeRoot>),
+    /// A node of the recipe, unchecked.
+    Node(RecipeId, Vec<u8>),
     /// The object, or the whole connection, failed.
     Fault(Fault),
     /// Token for a clear-text data connection.
@@ -272,6 +277,8 @@ impl Receiver {
             }
             Message::Sealed(sealed) => Ok(ReceiverInput::Sealed(sealed.root)),
             Message::Compared(compared) => Ok(ReceiverInput::Compared(compared.pairs.into())),
+            Message::Described(described) => Ok(ReceiverInput::Described(described.root)),
+            Message::Node(node) => Ok(ReceiverInput::Node(RecipeId::from_bytes(*node.id), node.bytes.into())),
             Message::Fault(fault) => Ok(ReceiverInput::Fault(fault)),
             Message::ClearGrant(grant) => {
                 let token: [u8; 16] = grant

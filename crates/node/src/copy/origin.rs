@@ -2,17 +2,19 @@
 //! the data directory, so that a killed sender need not read again what it had sent (design decisions 3 and 10).
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use dray_core::chunker::Profile;
 use dray_core::hash_tree::{Collector, Cv, Geometry, PAIR_BYTES, PairStore, Subtree, group_cv};
-use dray_core::limits::GROUP_BYTES;
+use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
 use dray_core::message::{ObjectName, Offer};
 use dray_core::range::RangeSet;
 use dray_core::store::{Extent, FileIdentity, Standing};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_store::local::SourceFile;
-use dray_transfer::holder::Held;
+use dray_transfer::holder::{Held, RecipeCache};
+use dray_transfer::recipe::Recipe;
 
 use super::values::Values;
 use crate::{Stop, lock};
@@ -33,7 +35,9 @@ pub(super) struct Origin {
     failure: Mutex<Option<Error>>,
     /// What the receiver was told the file is, with the offer or at the end.
     named: Mutex<Option<Oid>>,
-    /// The file is being read again for its name, which may take long.
+    /// Made when it is first asked for.
+    recipe: RecipeCache,
+    /// The file is being read again for its name, or for its recipe, which may take long.
     is_busy: AtomicBool,
     /// Ends the reading of what is left to hash.
     pub(super) stop: Stop,
@@ -61,6 +65,7 @@ impl Origin {
             recorded: Mutex::new(Recorded { units: recorded, state: identity }),
             failure: Mutex::default(),
             named: Mutex::default(),
+            recipe: RecipeCache::default(),
             is_busy: AtomicBool::new(false),
             stop: Stop::new(),
         })
@@ -201,6 +206,21 @@ impl Origin {
         })
     }
 
+    /// Reads the unit at `offset` for the recipe, and keeps its values, which the root will need.
+    fn read_unit(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        if self.stop.is_set() {
+            return Err(Error::new(ErrorKind::Interrupted, "interrupted while the file was read"));
+        }
+        self.file.read_at(offset, out)?;
+        let (geometry, unit) = (self.collector.geometry(), offset / UNIT_BYTES);
+        if lock(&self.recorded).units.contains(unit) {
+            return Ok(());
+        }
+        let groups = out.chunks(GROUP_BYTES as usize).zip(geometry.unit(unit).start..);
+        let leaves: Vec<Cv> = groups.map(|(bytes, group)| group_cv(geometry, group, bytes)).collect();
+        self.record(unit, &leaves)
+    }
+
     fn record(&self, unit: u64, leaves: &[Cv]) -> Result<()> {
         self.collector.record_unit(unit, leaves)?;
         let mut recorded = lock(&self.recorded);
@@ -243,6 +263,17 @@ impl Held for Origin {
     }
     fn record_unit(&self, unit: u64, leaves: &[Cv]) -> Result<()> {
         self.record(unit, leaves)
+    }
+    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
+        let size_bytes = self.collector.geometry().size_bytes();
+        let Some(profile) = Profile::for_size(size_bytes) else { return Ok(None) };
+        let make = || {
+            self.is_busy.store(true, Ordering::Release);
+            let recipe = Recipe::read(size_bytes, profile, &mut |offset, out| self.read_unit(offset, out), &mut |_| {});
+            self.is_busy.store(false, Ordering::Release);
+            recipe
+        };
+        self.note(self.recipe.get_or_make(make)).map(Some)
     }
     fn seal(&self, _: Oid) -> Result<Oid> {
         self.is_busy.store(true, Ordering::Release);

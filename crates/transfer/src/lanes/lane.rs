@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::hash_tree::{Geometry, Subtree};
-use dray_core::limits::{CONTROL_FRAME_BYTES_MAX, GROUP_BYTES, PARENT_FRAME_BYTES_MAX, PROGRESS_TIMEOUT_MS};
-use dray_core::message::{Cancel, Compare, ComparedSubtree, Fault, Fetch, Message, Open, Opened, Seal};
+use dray_core::limits::{CONTROL_FRAME_BYTES_MAX, GROUP_BYTES, PARENT_FRAME_BYTES_MAX, PROGRESS_TIMEOUT_MS, RECIPE_NODES_ASKED_MAX};
+use dray_core::message::{Cancel, Compare, ComparedSubtree, Describe, Fault, Fetch, Message, Nodes, Open, Opened, Seal, feature};
+use dray_core::recipe::RecipeId;
 use dray_core::source::{DataPiece, Flow, RequestId, SourceEvent};
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_engine::session::{Body, Receiver, ReceiverInput};
 
-use super::{CopyHook, LaneSet, LaneStart, Opening, Queued};
+use super::{CopyHook, Inner, LaneSet, LaneStart, Opening, Queued};
 use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
 
 /// Handle of the only object of a lane.
@@ -35,6 +36,10 @@ pub(super) struct Lane<'a> {
     /// Asked and not answered.
     pub(super) sealing: Option<Oid>,
     pub(super) comparing: Option<Vec<Subtree>>,
+    pub(super) describing: bool,
+    /// To be reported: the other side does not know what a recipe is.
+    has_no_recipe: bool,
+    pub(super) awaited_nodes: Vec<RecipeId>,
     group: Vec<u8>,
     data: Vec<DataPiece>,
     /// Frames of a separate control stream, if the channel has one.
@@ -89,6 +94,9 @@ impl<'a> Lane<'a> {
             running: VecDeque::new(),
             sealing: None,
             comparing: None,
+            describing: false,
+            has_no_recipe: false,
+            awaited_nodes: Vec::new(),
             group: vec![0; GROUP_BYTES as usize],
             data: Vec::new(),
             control: ControlReader::default(),
@@ -221,6 +229,21 @@ impl<'a> Lane<'a> {
                 self.emit(SourceEvent::Compared { pairs: &pairs });
                 Ok(())
             }
+            ReceiverInput::Described(root) => {
+                if !std::mem::take(&mut self.describing) {
+                    return Err(Error::new(ErrorKind::Protocol, "peer described what was not asked"));
+                }
+                self.emit(SourceEvent::Described { root });
+                Ok(())
+            }
+            ReceiverInput::Node(id, bytes) => {
+                let Some(at) = self.awaited_nodes.iter().position(|awaited| *awaited == id) else {
+                    return Err(Error::new(ErrorKind::Protocol, "peer sent a recipe node that was not asked for"));
+                };
+                self.awaited_nodes.remove(at);
+                self.emit(SourceEvent::Node { id, bytes: &bytes });
+                Ok(())
+            }
             ReceiverInput::Fault(fault) => Err(fault.to_error(&self.set.peer)),
             ReceiverInput::ClearGrant(_) => {
                 Err(Error::new(ErrorKind::Protocol, "peer granted what was not asked"))
@@ -345,6 +368,25 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
+    /// Takes questions for the recipe from the set, once both sides have said that they know what that is.
+    fn ask_for_recipe(&mut self, inner: &mut Inner) {
+        let Some(agreed) = self.receiver.agreed() else { return };
+        if !agreed.has(feature::RECIPE) {
+            self.has_no_recipe |= std::mem::take(&mut inner.describe);
+            return;
+        }
+        if std::mem::take(&mut inner.describe) {
+            self.describing = true;
+            push_control(&mut self.out, &Message::Describe(Describe { handle: HANDLE }));
+        }
+        while !inner.nodes.is_empty() {
+            let asked: Vec<_> = inner.nodes.drain(..inner.nodes.len().min(RECIPE_NODES_ASKED_MAX)).collect();
+            let ids = asked.iter().map(|id| (*id.as_bytes()).into()).collect();
+            self.awaited_nodes.extend(asked);
+            push_control(&mut self.out, &Message::Nodes(Nodes { handle: HANDLE, ids }));
+        }
+    }
+
     /// Takes requests, cancellations and the seal from the set and sends them in one write.
     fn send_work(&mut self) -> Result<()> {
         let mut cancels = Vec::new();
@@ -388,6 +430,7 @@ impl<'a> Lane<'a> {
                     let compare = Compare { handle: HANDLE, subtrees: named };
                     push_control(&mut self.out, &Message::Compare(compare));
                 }
+                self.ask_for_recipe(&mut inner);
                 if let Some(root) = inner.seal.take() {
                     self.sealing = Some(root);
                     push_control(&mut self.out, &Message::Seal(Seal { handle: HANDLE, root }));
@@ -399,6 +442,9 @@ impl<'a> Lane<'a> {
         }
         for request in ended {
             self.emit(SourceEvent::Done { request });
+        }
+        if std::mem::take(&mut self.has_no_recipe) {
+            self.emit(SourceEvent::Described { root: None });
         }
         if !self.out.is_empty() {
             let out = std::mem::take(&mut self.out);

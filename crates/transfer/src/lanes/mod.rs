@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dray_core::hash_tree::Subtree;
 use dray_core::message::{Message, ObjectName, Opened};
 use dray_core::permit::Permit;
+use dray_core::recipe::RecipeId;
 use dray_core::rights::Secret;
 use dray_core::source::{
     Grade, RequestId, Source, SourceCall, SourceDescription, SourceEvent, SourceEvents, SourceId,
@@ -49,6 +50,8 @@ struct Inner {
     lanes: Vec<LaneState>,
     seal: Option<Oid>,
     compare: Option<Vec<Subtree>>,
+    describe: bool,
+    nodes: Vec<RecipeId>,
     /// Messages of the copy protocol to send.
     say: Vec<Message>,
     closed: bool,
@@ -201,6 +204,8 @@ impl LaneSet {
             inner.is_up = false;
             inner.seal = None;
             inner.compare = None;
+            inner.describe = false;
+            inner.nodes.clear();
             let gone = inner.gone || inner.closed;
             // After `Close` nothing has failed.
             let error = match (inner.closed, inner.gone) {
@@ -257,6 +262,7 @@ impl LaneSet {
         self.fail(std::mem::take(&mut lane.running));
         let number = lane.number;
         let (seal, compare) = (lane.sealing.take(), lane.comparing.take());
+        let (describe, nodes) = (lane.describing, std::mem::take(&mut lane.awaited_nodes));
         drop(lane);
         let _standing = self.standing();
         let is_last = {
@@ -265,6 +271,8 @@ impl LaneSet {
             // What this lane had asked and nobody answered, another one asks.
             inner.seal = inner.seal.take().or(seal);
             inner.compare = inner.compare.take().or(compare);
+            inner.describe |= describe;
+            inner.nodes.extend(nodes);
             inner.lanes.iter().for_each(|lane| lane.wake.signal());
             inner.lanes.is_empty()
         };
@@ -307,8 +315,9 @@ impl Source for LaneSet {
                     lane.cancels.push(request);
                 }
             }
-            SourceCall::Seal { .. } | SourceCall::Compare { .. }
-                if self.description.capabilities.grade == Grade::Proven => {}
+            SourceCall::Seal { .. } if self.description.capabilities.grade == Grade::Proven => {}
+            SourceCall::Describe => inner.describe = true,
+            SourceCall::Nodes { ids } => inner.nodes.extend(ids),
             SourceCall::Seal { root } => inner.seal = Some(root),
             SourceCall::Compare { subtrees } => inner.compare = Some(subtrees),
             SourceCall::Close => inner.closed = true,
