@@ -16,8 +16,8 @@ pub mod runner;
 pub mod targets;
 
 use targets::{
-    cbor, delivery, frames, geometry, hint, message, oid, proof, range_set, recover, session_holder,
-    session_pair, session_receiver, store_record, ticket,
+    cbor, delivery, frames, geometry, hint, message, oid, proof, range_set, recipe_node, recipe_reader,
+    recover, session_holder, session_pair, session_receiver, store_record, ticket,
 };
 
 /// A named input, written to `fuzz/corpus/<target>/<name>`.
@@ -76,6 +76,9 @@ pub const TARGETS: &[Target] = &[
     target("oid", oid::target, oid::seeds, Shape::Text(oid::WORDS)),
     target("proof", proof::target, proof::seeds, Shape::Choices),
     target("range-set", range_set::target, range_set::seeds, Shape::Choices),
+    target("recipe-node", recipe_node::node_target, recipe_node::node_seeds, Shape::Choices),
+    target("recipe-reader", recipe_reader::target, recipe_reader::seeds, Shape::Choices).cost(5),
+    target("recipe-root", recipe_node::root_target, recipe_node::root_seeds, Shape::Cbor { skip: 0 }),
     target("recover", recover::target, recover::seeds, Shape::Choices),
     target("session-holder", session_holder::target, session_holder::seeds, Shape::Choices),
     target("session-pair", session_pair::target, session_pair::seeds, Shape::Choices),

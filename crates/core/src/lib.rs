@@ -5,6 +5,7 @@
 //! outside is an argument. That is what lets the planner, the daemon, the tests and the simulator share it.
 
 pub mod cbor;
+pub mod chunker;
 pub mod error;
 pub mod frame;
 pub mod hash_tree;
@@ -15,6 +16,7 @@ pub mod node_id;
 pub mod oid;
 pub mod permit;
 pub mod range;
+pub mod recipe;
 pub mod rights;
 pub mod source;
 pub mod store;

@@ -61,3 +61,24 @@ pub const HELLO_TIMEOUT_MS: u64 = 10_000;
 pub const PROGRESS_TIMEOUT_MS: u64 = 10_000;
 /// Connections one listener serves at once.
 pub const CONNECTIONS_MAX: usize = 256;
+
+/// Smallest average chunk of a profile (4 KiB).
+pub const CHUNK_AVERAGE_BYTES_MIN: u32 = 4 * 1024;
+/// Largest average chunk of a profile (4 MiB).
+pub const CHUNK_AVERAGE_BYTES_MAX: u32 = 4 * 1024 * 1024;
+/// Largest object that has a recipe, 4 TiB: 2^20 chunks of the largest average.
+pub const RECIPE_OBJECT_BYTES_MAX: u64 = 1 << 42;
+/// Chunks in one recipe: four times what the choice of the average aims at, which all chunks being shortest would need.
+pub const RECIPE_CHUNKS_MAX: u32 = 1 << 22;
+/// Entries of one recipe node.
+pub const RECIPE_NODE_ENTRIES_MAX: usize = 256;
+/// Entries of one recipe node, those on the right edge excepted.
+pub const RECIPE_NODE_ENTRIES_MIN: usize = 16;
+/// Bytes of one recipe node: its head and the most entries of the longer sort.
+pub const RECIPE_NODE_BYTES_MAX: usize = 8 + RECIPE_NODE_ENTRIES_MAX * 44;
+/// Level of a recipe's root; leaves have level 0. With 16 entries a node this is enough for the most chunks.
+pub const RECIPE_LEVEL_MAX: u8 = 5;
+/// Recipe nodes a reader may have asked for or hold at once, by default.
+pub const RECIPE_NODES_HELD_MAX: usize = 64;
+/// Bytes of these nodes.
+pub const RECIPE_BYTES_HELD_MAX: usize = 512 * 1024;

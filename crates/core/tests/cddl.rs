@@ -2,9 +2,11 @@
 //! a grammar can say it, grammar and decoder draw the same line.
 #![allow(clippy::unwrap_used)] // Helpers of tests are not seen as tests.
 
+use dray_core::chunker::Profile;
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::hint::Hint;
 use dray_core::message::{Fault, Message, PROTOCOL_VERSION, samples};
+use dray_core::recipe::{ChunkDescriptor, RecipeBuilder, RecipeRoot};
 use dray_core::rights::Secret;
 use dray_core::ticket::{TICKET_PREFIX, Ticket};
 use dray_core::{Error, ErrorKind, NodeId, Oid, cbor};
@@ -220,4 +222,40 @@ fn tickets_hold_and_damaged_ones_do_not() {
         assert_eq!(printed(bytes).parse::<Ticket>().unwrap(), ticket);
     }
     assert!(refused > 200, "{refused}");
+}
+
+/// Design 19: the root of a recipe and its profile are what `docs/format/recipe.cddl` says. What the decoder accepts
+/// holds; what lacks a key or has a wrong type or too much is refused by both.
+#[test]
+fn recipe_roots_hold_and_damaged_ones_do_not() {
+    let grammar = Cddl::parse(include_str!("../../../docs/format/recipe.cddl")).unwrap();
+    assert_eq!(grammar.unused(&["recipe-root"]), Vec::<&str>::new());
+    let mut builder = RecipeBuilder::new(Profile::default());
+    for index in 0..300u32 {
+        let chunk = ChunkDescriptor { hash: *blake3::hash(&index.to_be_bytes()).as_bytes(), len: 16_384 };
+        builder.push(chunk, &mut |_| {}).unwrap();
+    }
+    let root = builder.finish(&mut |_| {}).to_bytes();
+    grammar.validate("recipe-root", &root).unwrap();
+    let whole = Value::decode(&root).unwrap();
+    let mut refused = 0;
+    for path in whole.paths() {
+        let without = whole.changed(&path, &|_| None).encode();
+        assert!(
+            grammar.validate("recipe-root", &without).is_err() && RecipeRoot::from_bytes(&without).is_err()
+        );
+        for other in replacements(at(&whole, &path)) {
+            let bytes = whole.changed(&path, &|_| Some(other.clone())).encode();
+            let (held, decoded) = (grammar.validate("recipe-root", &bytes), RecipeRoot::from_bytes(&bytes));
+            // The decoder also knows what a grammar cannot say: which averages there are, and which totals fit together.
+            assert!(held.is_ok() || decoded.is_err(), "{path:?} {other:?}: {held:?}");
+            refused += usize::from(held.is_err());
+        }
+    }
+    assert!(refused > 50, "{refused}");
+    let Value::Map(entries) = &whole else { panic!("a root is a map") };
+    let with_unknown = entries.iter().cloned().chain([(Value::Int(99), Value::Null)]).collect();
+    let bytes = Value::Map(with_unknown).encode();
+    grammar.validate("recipe-root", &bytes).unwrap();
+    assert_eq!(RecipeRoot::from_bytes(&bytes).unwrap().to_bytes(), root);
 }

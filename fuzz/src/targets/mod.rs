@@ -9,6 +9,8 @@ pub mod message;
 pub mod oid;
 pub mod proof;
 pub mod range_set;
+pub mod recipe_node;
+pub mod recipe_reader;
 pub mod recover;
 pub mod session_holder;
 pub mod session_pair;
@@ -40,9 +42,11 @@ fn assert_clear(error: &Error) {
     assert!(!error.what().is_empty(), "an error says what failed");
     assert!(text.chars().count() <= ERROR_CHARS_MAX, "error text of {} bytes", text.len());
     assert!(!text.chars().any(char::is_control), "control characters in an error: {text:?}");
-    // Paths in front, digits and quoted input differ from case to case and are no outcome of their own.
+    // Paths in front, digits, ids and quoted input differ from case to case and are no outcome of their own.
     let after_path = text.strip_prefix('"').and_then(|rest| rest.split_once('"')).map(|(_, rest)| rest);
-    let plain = after_path.unwrap_or(&text).chars().take_while(|c| *c != '"');
-    let class: String = plain.filter(|c| !c.is_ascii_digit()).collect();
+    let plain = after_path.unwrap_or(&text).split('"').next().unwrap_or_default();
+    let is_id = |word: &&str| word.len() >= 32 && word.chars().all(|c| c.is_ascii_hexdigit());
+    let words = plain.split(' ').filter(|word| !is_id(word));
+    let class: String = words.flat_map(str::chars).filter(|c| !c.is_ascii_digit()).collect();
     novelty::note(("error", class));
 }
