@@ -62,6 +62,10 @@ pub(crate) enum Command {
         /// End the right after this time, for example 30s, 10m, 2h, 7d
         #[arg(long, value_name = "TIME", value_parser = crate::units::duration)]
         expire: Option<Duration>,
+        /// Share under this ticket's secret, and print a ticket that names its senders and this one: the file must be
+        /// the one that the ticket is for
+        #[arg(long, value_name = "TICKET", conflicts_with_all = ["public", "expire"])]
+        ticket: Option<String>,
         /// Stop when standard input ends: how a parent's end reaches its child
         #[arg(long, hide = true)]
         until_stdin_closes: bool,

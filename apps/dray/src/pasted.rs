@@ -21,6 +21,11 @@ pub(crate) fn wanted(text: &str) -> Result<Wanted> {
         .advise("copy the whole line that `dray put` printed"))
 }
 
+/// The ticket to join.
+pub(crate) fn ticket(text: &str) -> Result<Ticket> {
+    unwrap(text).parse()
+}
+
 /// An object id, with or without the name of its algorithm.
 pub(crate) fn oid(text: &str) -> Result<Oid> {
     let plain = unwrap(text);
@@ -69,6 +74,7 @@ mod tests {
             format!(" ({text})\n"),
             format!("{head}\r\n  {tail}"),
         ] {
+            assert_eq!(super::ticket(&pasted).unwrap(), ticket());
             match wanted(&pasted) {
                 Ok(Wanted::Ticket(found)) => assert_eq!(found, ticket()),
                 other => panic!("{pasted:?}: {other:?}"),

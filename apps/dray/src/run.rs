@@ -70,7 +70,7 @@ fn catch_signals(stop: &Stop) -> Result<()> {
 
 fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
     match command {
-        Command::Put { path, public, expire, until_stdin_closes } => {
+        Command::Put { path, public, expire, ticket, until_stdin_closes } => {
             let source = if path.as_os_str() == "-" { PutSource::Stdin } else { PutSource::Path(path) };
             if until_stdin_closes {
                 if matches!(source, PutSource::Stdin) {
@@ -81,8 +81,9 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                 }
                 stop_when_stdin_closes(stop);
             }
+            let ticket = ticket.as_deref().map(pasted::ticket).transpose()?;
             let node = Node::open(Config::load()?)?;
-            let request = PutRequest { source, public, expires_in: expire };
+            let request = PutRequest { source, public, expires_in: expire, ticket };
             let shared = node.put(&request, &**output, stop)?;
             let observer: Arc<dyn Observer> = output.clone();
             shared.serve(stop, &observer)

@@ -44,7 +44,7 @@ pub struct SourceCapabilities {
 pub struct SourceDescription {
     /// For people: `direct 192.0.2.7:4711`, `ssh`.
     pub label: String,
-    /// Lower is used first; a higher one is a spare, used only while none of a lower number is up.
+    /// Lower is used first; a higher one is a spare, used only while none of a lower number is up and answers.
     pub priority: u16,
     /// Share among sources of equal priority; see [`crate::hint::Hint::weight`].
     pub weight: u16,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use dray_core::hash_tree::{Geometry, PairStore, Verifier};
 use dray_core::hint::{Hint, HintUri, selection_order};
 use dray_core::limits::UNIT_BYTES;
-use dray_core::message::{ObjectName, PROTOCOL_VERSION};
+use dray_core::message::ObjectName;
 use dray_core::range::RangeSet;
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceId};
 use dray_core::store::PartialObject;
@@ -27,7 +27,7 @@ use dray_transfer::lanes::LaneSet;
 
 use crate::put::unix_s;
 use crate::transfer::{Sink, Stream, Transfer, Truth, short_name};
-use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, outboard};
+use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, join, outboard};
 
 /// How far ahead of standard output the sources may be.
 const STREAM_WINDOW_BYTES: u64 = 32 << 20;
@@ -79,15 +79,8 @@ impl Node {
             Wanted::Ticket(ticket) => (ticket.oid, Some(ticket.size_bytes), ticket.secret),
             Wanted::Oid(oid) => (*oid, None, None),
         };
-        if let Wanted::Ticket(ticket) = &request.wanted
-            && ticket.protocol != PROTOCOL_VERSION
-        {
-            let what = format!(
-                "the ticket's sender speaks version {} of the protocol, this dray speaks {PROTOCOL_VERSION}",
-                ticket.protocol
-            );
-            return Err(Error::new(ErrorKind::Unsupported, what)
-                .advise("install the same version of dray at both ends"));
+        if let Wanted::Ticket(ticket) = &request.wanted {
+            join::check_version(ticket)?;
         }
         let mut config = DialConfig {
             tls: self.tls.clone(),
@@ -372,19 +365,43 @@ fn write_in_order(
     out.flush().map_err(failed)
 }
 
-/// The direct source of a proven object.
+/// The direct sources of a proven object, one for each node that the targets name: all of them are used at once, and the
+/// addresses of one node are ways to the same source ([ADR 6](../../../docs/adr/0006-one-source-for-each-holder.md)).
 fn start_direct(transfer: &Arc<Transfer>, object: ObjectName, config: DialConfig) {
-    let id = SourceId(0);
-    let label = config.targets.first().map_or_else(String::new, |target| target.address.clone());
-    let description = SourceDescription {
-        label: format!("direct {label}"),
-        priority: 0,
-        weight: 1,
-        capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
-    };
-    let set = LaneSet::new(id, object, description, config.size_bytes, transfer.events());
-    transfer.add_source(id, set.clone());
-    dial(set, config);
+    let holders = by_node(&config.targets);
+    // More holders do not mean more connections, beyond one each.
+    let lanes = config.lanes.div_ceil(holders.len().max(1));
+    let mut sources = Vec::new();
+    for (number, targets) in holders.into_iter().enumerate() {
+        let id = SourceId(u32::try_from(number).unwrap_or(u32::MAX));
+        let label = targets.first().map_or_else(String::new, |target| target.address.clone());
+        let priority = targets.iter().map(|target| target.priority).min().unwrap_or(0);
+        let description = SourceDescription {
+            label: format!("direct {label}"),
+            priority,
+            weight: 1,
+            capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
+        };
+        let set = LaneSet::new(id, object, description, config.size_bytes, transfer.events());
+        // All are known before the first is dialled: one that fails must not be taken for the last one.
+        transfer.add_source(id, set.clone());
+        sources.push((set, DialConfig { targets, lanes, ..config.clone() }));
+    }
+    for (set, config) in sources {
+        dial(set, config);
+    }
+}
+
+/// Targets of the same node together, nodes and targets in their order.
+fn by_node(targets: &[Target]) -> Vec<Vec<Target>> {
+    let mut nodes: Vec<Vec<Target>> = Vec::new();
+    for target in targets {
+        match nodes.iter_mut().find(|known| known.iter().any(|other| other.node == target.node)) {
+            Some(known) => known.push(target.clone()),
+            None => nodes.push(vec![target.clone()]),
+        }
+    }
+    nodes
 }
 
 /// Tells the observer how far it is and which sources came and went.
@@ -511,6 +528,8 @@ pub(crate) fn usable_name(suggested: Option<&[u8]>, oid: &Oid) -> OsString {
 
 #[cfg(test)]
 mod tests {
+    use dray_core::NodeId;
+
     use super::*;
 
     #[test]
@@ -521,6 +540,24 @@ mod tests {
         {
             assert_eq!(usable_name(Some(bad), &oid), OsStr::new(&oid.hex()[..16]));
         }
+    }
+
+    /// D40: each node is a source of its own, however many of its addresses the hints name, in the order of the hints.
+    #[test]
+    fn hints_of_one_node_are_one_source() {
+        let target = |node: u8, address: &str| Target {
+            address: address.into(),
+            node: NodeId::from_bytes([node; 32]),
+            priority: 0,
+            allow_local: false,
+        };
+        let targets =
+            [target(2, "b:1"), target(1, "a:1"), target(2, "b:2"), target(3, "c:1"), target(1, "a:2")];
+        let nodes = by_node(&targets);
+        let addresses: Vec<Vec<&str>> =
+            nodes.iter().map(|node| node.iter().map(|target| &*target.address).collect()).collect();
+        assert_eq!(addresses, [vec!["b:1", "b:2"], vec!["a:1", "a:2"], vec!["c:1"]]);
+        assert!(by_node(&[]).is_empty());
     }
 
     #[test]

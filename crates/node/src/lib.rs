@@ -7,6 +7,7 @@ mod copy;
 mod doctor;
 mod get;
 mod identity;
+mod join;
 mod observer;
 mod outboard;
 mod put;

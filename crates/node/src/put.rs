@@ -24,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::admission::{Doorkeeper, Notices};
-use crate::{Event, Node, Observer, Stop};
+use crate::{Event, Node, Observer, Stop, join};
 
 /// How long a share that has expired still tells its receivers so before `put` ends.
 const FAREWELL_S: u64 = 30;
@@ -47,6 +47,9 @@ pub struct PutRequest {
     pub public: bool,
     /// How long the ticket is good for.
     pub expires_in: Option<Duration>,
+    /// A ticket under which somebody else shares the same object: its secret and its end count, `public` and
+    /// `expires_in` do not, and our ticket names its holders, too.
+    pub ticket: Option<Ticket>,
 }
 
 /// An object that can be had as long as [`Shared::serve`] runs.
@@ -72,6 +75,13 @@ impl Node {
     /// Hashes what is not hashed yet, begins to listen and makes the ticket. `Interrupted`, with nothing shared, if
     /// `stop` is set meanwhile.
     pub fn put(&self, request: &PutRequest, observer: &dyn Observer, stop: &Stop) -> Result<Shared> {
+        if let Some(ticket) = &request.ticket {
+            let size_bytes = match &request.source {
+                PutSource::Path(path) => std::fs::metadata(path).map(|metadata| metadata.len()).ok(),
+                PutSource::Stdin => None,
+            };
+            join::check(ticket, size_bytes)?;
+        }
         let (object, name) = match &request.source {
             PutSource::Path(path) => {
                 let total = std::fs::metadata(path).map(|metadata| metadata.len()).ok();
@@ -85,10 +95,17 @@ impl Node {
             return Err(Error::new(ErrorKind::Interrupted, "interrupted before the ticket was made"));
         }
         let oid = object.oid();
+        if let Some(ticket) = &request.ticket {
+            join::check_object(ticket, &oid)?;
+        }
         let expires_unix_s =
             request.expires_in.map(|duration| unix_s().saturating_add(duration.as_secs().max(1)));
         let fresh = Secret::from_bytes(crate::random()?);
         let share = self.store.update_share(&oid, &mut |old| {
+            if let Some(Ticket { secret, expires_unix_s, .. }) = request.ticket {
+                let port = old.and_then(|old| old.port);
+                return Ok(Some(Share { secret, expires_unix_s, port, name: name.clone().map(Into::into) }));
+            }
             // The same file shared the same way again keeps its ticket; a right that ended never comes back.
             let kept = old.filter(|old| {
                 old.expires_unix_s.is_none()
@@ -108,13 +125,24 @@ impl Node {
             self.store.update_share(&oid, &mut |now| Ok(now.map(|now| Share { port: mine.port, ..now })))?;
         }
         let hints = self.hints(port, observer);
-        let ticket = Ticket {
-            protocol: PROTOCOL_VERSION,
-            oid,
-            size_bytes: object.size_bytes(),
-            secret: share.secret,
-            expires_unix_s: share.expires_unix_s,
-            hints,
+        let ticket = match &request.ticket {
+            None => Ticket {
+                protocol: PROTOCOL_VERSION,
+                oid,
+                size_bytes: object.size_bytes(),
+                secret: share.secret,
+                expires_unix_s: share.expires_unix_s,
+                hints,
+            },
+            Some(ticket) => {
+                let (joined, left_out) = join::join(ticket, hints)?;
+                if left_out > 0 {
+                    observer.event(Event::Warning(format!(
+                        "the new ticket has no room for {left_out} of the addresses"
+                    )));
+                }
+                joined
+            }
         };
         let text = ticket.to_text()?;
         let node = NodeFacts { id: self.id(), hello: self.hello(), clear_data: self.config.clear_text_data };

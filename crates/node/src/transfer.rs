@@ -3,6 +3,7 @@
 //! Sources call in from their own threads with each group; the group is proven (or its value kept), written and
 //! accounted for right there. The planner is locked for a few instructions at a time and never across I/O.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -19,7 +20,8 @@ use dray_core::source::{
 use dray_core::store::PartialObject;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_engine::planner::{
-    DeliveryMode, Disposition, Planner, PlannerCommand, PlannerConfig, SourceState, SourceStats, WindowLimits,
+    DeliveryMode, Disposition, Effort, Planner, PlannerCommand, PlannerConfig, SourceState, SourceStats,
+    Strategy, WindowLimits,
 };
 
 use crate::observer::Stop;
@@ -121,6 +123,7 @@ impl Transfer {
             delivery,
             budget: Budget::new(window_bytes),
             window: WindowLimits { max_bytes: window_bytes, ..WindowLimits::default() },
+            strategy: Strategy::default(),
             progress_timeout_us: PROGRESS_TIMEOUT_MS * 1000,
             give_up_us: GIVE_UP_US,
             last_request: 0,
@@ -490,7 +493,8 @@ impl Transfer {
                 {
                     let mut state = lock(&self.state);
                     state.holder_size = Some(size_bytes);
-                    if let Some(name) = name {
+                    // The first one to say a name is believed: of several, no later one changes it half-way.
+                    if let (Some(name), None) = (name, &state.suggested_name) {
                         state.suggested_name = Some(name.to_vec());
                     }
                     state.news.push((source, None));
@@ -543,7 +547,10 @@ impl Transfer {
                 self.changed.notify_all();
             }
             SourceEvent::Down { error, gone } => {
-                let why = error.as_ref().map_or_else(|| "closed".to_owned(), ToString::to_string);
+                let why = match &error {
+                    Some(error) => error.to_string(),
+                    None => lock(&self.planner).cause(source).unwrap_or_else(|| "closed".to_owned()),
+                };
                 lock(&self.state).news.push((source, Some(why)));
                 lock(&self.requests).retain(|_, request| request.source != source);
                 lock(&self.planner).handle_down(now_us, source, error.as_ref(), gone);
@@ -582,6 +589,7 @@ impl Transfer {
         bytes: &[u8],
         data: &[DataPiece],
     ) -> Flow {
+        let arrived = Instant::now();
         let cv = group_cv(self.geometry, group, bytes);
         if let Truth::Proven(_) = &self.truth {
             match self.expected(request, group) {
@@ -597,13 +605,19 @@ impl Transfer {
                 }
             }
         }
-        let disposition = lock(&self.planner).handle_group(now_us, source, request, group);
+        let proven = Instant::now();
+        let disposition = {
+            let mut planner = lock(&self.planner);
+            planner.handle_effort(EFFORT.take());
+            planner.handle_group(now_us, source, request, group)
+        };
         if disposition == Disposition::Deliver
             && let Err(error) = self.store(group, bytes, data, cv)
         {
             self.fail(error);
             return Flow::Cancel;
         }
+        note_effort(arrived, proven);
         Flow::Continue
     }
 
@@ -680,6 +694,23 @@ impl Transfer {
         }
         Ok(())
     }
+}
+
+thread_local! {
+    /// What this thread did since it last told the planner, and when it was through with that.
+    static EFFORT: Cell<Effort> = const { Cell::new(Effort { span_us: 0, proving_us: 0, writing_us: 0 }) };
+    static THROUGH: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// A group arrived, was proven, and is written now. Told with the next group, so that the planner is locked once a group.
+fn note_effort(arrived: Instant, proven: Instant) {
+    let now = Instant::now();
+    let us = |from: Instant, to: Instant| u64::try_from((to - from).as_micros()).unwrap_or(u64::MAX);
+    EFFORT.set(Effort {
+        span_us: us(THROUGH.replace(Some(now)).unwrap_or(arrived), now),
+        proving_us: us(arrived, proven),
+        writing_us: us(proven, now),
+    });
 }
 
 /// The bytes are wrong; any other failure of a check is this machine's own.

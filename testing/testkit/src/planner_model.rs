@@ -4,6 +4,7 @@
 //! [`run`] plays one [`Scenario`] to its end and says how it ended, or which rule was broken. It is deterministic:
 //! the same scenario always gives the same run.
 
+mod ledger;
 mod scenario;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,7 +15,11 @@ use dray_core::limits::{GROUP_BYTES, REQUEST_GROUPS_MAX, UNIT_BYTES, UNIT_GROUPS
 use dray_core::permit::{Budget, Permit};
 use dray_core::range::RangeSet;
 use dray_core::source::{Grade, RequestId, SourceCapabilities, SourceDescription, SourceId};
-use dray_engine::planner::{DeliveryMode, Disposition, Planner, PlannerCommand, PlannerConfig, SourceState};
+use dray_engine::planner::{
+    DeliveryMode, Disposition, Explanation, Outstanding, Planner, PlannerCommand, PlannerConfig, SourceState,
+    Standing,
+};
+use ledger::{Issued, Ledger};
 pub use scenario::{Behaviour, Report, Scenario, SourceScript};
 
 /// Silence after which the planner sets a source aside, microseconds.
@@ -39,33 +44,6 @@ struct Simulation<'a> {
     consumer_at_us: Option<u64>,
 }
 
-/// What the planner is held to.
-struct Ledger {
-    geometry: Geometry,
-    budget: Budget,
-    wanted_units: RangeSet,
-    delivered: BTreeSet<u64>,
-    wanted_groups: u64,
-    issued: BTreeMap<RequestId, Issued>,
-    /// Those of `issued` that have not ended.
-    open: BTreeSet<RequestId>,
-    consumed_units: u64,
-    last_delivery_us: u64,
-    delivered_groups: Vec<u64>,
-    discarded_groups: Vec<u64>,
-    outstanding_bytes: Vec<u64>,
-    outstanding_bytes_max: Vec<u64>,
-}
-
-struct Issued {
-    source: usize,
-    groups: Subtree,
-    next_group: u64,
-    outstanding_bytes: u64,
-    /// Neither cancelled nor ended, as far as can be seen from outside.
-    is_live: bool,
-}
-
 #[derive(PartialEq, Clone, Copy)]
 enum Link {
     Away,
@@ -82,6 +60,10 @@ struct SimulatedSource {
     /// When the wire is free again.
     free_at_us: u64,
     sent_groups: u64,
+    begun_requests: u64,
+    was_up: bool,
+    /// Requests it never answers; their permits are held until the connection ends.
+    swallowed: Vec<Job>,
     spent: bool,
 }
 
@@ -114,6 +96,7 @@ impl<'a> Simulation<'a> {
             delivery,
             budget: budget.clone(),
             window: scenario.window,
+            strategy: scenario.strategy,
             progress_timeout_us: PROGRESS_TIMEOUT_US,
             give_up_us: GIVE_UP_US,
             last_request: 0,
@@ -140,6 +123,9 @@ impl<'a> Simulation<'a> {
                 queue: VecDeque::new(),
                 free_at_us: 0,
                 sent_groups: 0,
+                begun_requests: 0,
+                was_up: false,
+                swallowed: Vec::new(),
                 spent: false,
             });
         }
@@ -157,8 +143,14 @@ impl<'a> Simulation<'a> {
             last_delivery_us: 0,
             delivered_groups: vec![0; count],
             discarded_groups: vec![0; count],
+            repeated_groups: vec![0; count],
+            resent_groups: vec![0; count],
+            last_repeat_us: 0,
+            last_first_up_us: 0,
             outstanding_bytes: vec![0; count],
             outstanding_bytes_max: vec![0; count],
+            requests_max: vec![0; count],
+            reserved_bytes_max: 0,
         };
         let consumer_at_us = scenario.sequential_bytes.map(|_| 0);
         Simulation { scenario, planner, ledger, sources, now_us: 0, consumer_at_us }
@@ -201,6 +193,8 @@ impl<'a> Simulation<'a> {
         if self.planner.next_deadline_us().is_some() {
             return Err("a deadline after the outcome".into());
         }
+        let explanation = self.planner.explain(self.now_us);
+        self.check_explanation(&explanation)?;
         self.sources.clear();
         if self.ledger.budget.used_bytes() != 0 {
             return Err(format!("{} bytes of permits leaked", self.ledger.budget.used_bytes()));
@@ -211,7 +205,14 @@ impl<'a> Simulation<'a> {
             last_delivery_us: self.ledger.last_delivery_us,
             delivered_groups: self.ledger.delivered_groups,
             discarded_groups: self.ledger.discarded_groups,
+            repeated_groups: self.ledger.repeated_groups,
+            resent_groups: self.ledger.resent_groups,
+            last_repeat_us: self.ledger.last_repeat_us,
+            last_first_up_us: self.ledger.last_first_up_us,
             outstanding_bytes_max: self.ledger.outstanding_bytes_max,
+            requests_max: self.ledger.requests_max,
+            reserved_bytes_max: self.ledger.reserved_bytes_max,
+            explanation,
         })
     }
 
@@ -250,7 +251,7 @@ impl<'a> Simulation<'a> {
                     let index = source.0 as usize;
                     self.sources[index].link = Link::Closed;
                     self.sources[index].up_at_us = None;
-                    self.sources[index].queue.clear();
+                    self.sources[index].forget();
                     self.ledger.end_all(index);
                     self.planner.handle_down(self.now_us, source, None, true);
                 }
@@ -297,15 +298,24 @@ impl<'a> Simulation<'a> {
                 return broken("was delivered");
             }
         }
-        for other in &ledger.open {
+        let overlap = ledger.open.iter().find(|other| {
             let entry = &ledger.issued[other];
             // What a source that cannot cancel was asked for may be given up without a word.
-            if entry.is_live
+            entry.is_live
                 && self.sources[entry.source].script.can_cancel
                 && entry.groups.start < groups.end()
                 && groups.start < entry.groups.end()
-            {
+        });
+        let has = (groups.start..groups.end()).filter(|group| ledger.delivered.contains(group)).count();
+        if overlap.is_none() {
+            ledger.resent_groups[index] += has as u64;
+        }
+        if let Some(other) = overlap {
+            if !self.scenario.strategy.end_game {
                 return broken(&format!("overlaps {other:?}"));
+            }
+            if let Some(unit) = ledger.unassigned_unit(self.scenario.sequential_bytes) {
+                return broken(&format!("overlaps {other:?}, and nobody is asked for unit {unit}"));
             }
         }
         let range = ledger.geometry.byte_range(groups);
@@ -323,17 +333,31 @@ impl<'a> Simulation<'a> {
         if stats[index].outstanding_bytes != outstanding {
             return broken("makes the planner's count of outstanding bytes wrong");
         }
-        if outstanding > stats[index].window_bytes.max(UNIT_BYTES) {
-            return broken("exceeds the window");
+        let requests = 1 + ledger.open.iter().filter(|open| ledger.issued[open].source == index).count();
+        ledger.requests_max[index] = ledger.requests_max[index].max(requests);
+        ledger.reserved_bytes_max = ledger.reserved_bytes_max.max(ledger.budget.used_bytes());
+        match self.scenario.strategy.outstanding {
+            Outstanding::Requests(count) if requests > count || units.end - units.start > 1 => {
+                return broken("is more than so many requests of one unit");
+            }
+            Outstanding::Window if outstanding > stats[index].window_bytes.max(UNIT_BYTES) => {
+                return broken("exceeds the window");
+            }
+            _ => {}
         }
         let window = stats[index].window_bytes;
         if window > self.scenario.window.max_bytes.max(UNIT_BYTES) || window < UNIT_BYTES {
             return broken("was made in a window outside its limits");
         }
         let priority = self.sources[index].script.priority;
-        for (other, figures) in stats.iter().enumerate() {
-            if figures.state == SourceState::Up && self.sources[other].script.priority < priority {
-                return broken("goes to a spare while a better source is up");
+        let better = stats.iter().enumerate().filter(|(other, figures)| {
+            figures.state == SourceState::Up && self.sources[*other].script.priority < priority
+        });
+        let better: Vec<usize> = better.map(|(other, _)| other).collect();
+        if !better.is_empty() {
+            let explanation = self.planner.explain(self.now_us);
+            if better.iter().any(|other| explanation.sources[*other].standing == Standing::Up) {
+                return broken("goes to a spare while a better source is up and not silent");
             }
         }
         if let Some(window_bytes) = self.scenario.sequential_bytes
@@ -378,6 +402,9 @@ impl<'a> Simulation<'a> {
         if source.link == Link::Away {
             source.link = Link::Up;
             source.up_at_us = None;
+            if !std::mem::replace(&mut source.was_up, true) {
+                self.ledger.last_first_up_us = self.now_us;
+            }
             source.free_at_us = self.now_us;
             let round_trip_us = source.script.tells_round_trip.then_some(source.script.round_trip_us);
             self.planner.handle_up(self.now_us, id, round_trip_us);
@@ -389,7 +416,9 @@ impl<'a> Simulation<'a> {
         let Some(job) = source.queue.front_mut() else { return Ok(()) };
         let (request, groups) = (job.request, job.groups);
         if job.cancelled || job.next_group == groups.end() {
-            if job.cancelled && noisy && job.next_group < groups.end() {
+            // What is reported was proven, so a liar has nothing to report.
+            let has_more = job.next_group < groups.end() && behaviour != Behaviour::LiesAlways;
+            if job.cancelled && noisy && has_more {
                 let group = job.next_group;
                 self.report(index, request, group)?;
             }
@@ -397,6 +426,16 @@ impl<'a> Simulation<'a> {
             self.ledger.end(request);
             self.planner.handle_done(self.now_us, id, request);
             return Ok(());
+        }
+        if let Behaviour::Swallows { every } = behaviour
+            && !job.begun
+        {
+            source.begun_requests += 1;
+            if source.begun_requests.is_multiple_of(every.max(1)) {
+                let job = source.queue.pop_front();
+                source.swallowed.extend(job);
+                return Ok(());
+            }
         }
         if !job.begun {
             job.begun = true;
@@ -461,7 +500,6 @@ impl<'a> Simulation<'a> {
     fn report(&mut self, index: usize, request: RequestId, group: u64) -> Result<(), String> {
         let ledger = &mut self.ledger;
         let mut expected = Disposition::Discard;
-        let mut forgotten = false;
         if let Some(entry) = ledger.issued.get_mut(&request)
             && entry.source == index
             && (entry.next_group..entry.groups.end()).contains(&group)
@@ -470,13 +508,16 @@ impl<'a> Simulation<'a> {
             entry.next_group = group + 1;
             entry.outstanding_bytes -= bytes;
             ledger.outstanding_bytes[index] -= bytes;
-            if entry.is_live && !ledger.delivered.contains(&group) {
+            // Cancelled or not: it was proven.
+            if ledger.delivered.contains(&group) {
+                ledger.repeated_groups[index] += 1;
+                ledger.last_repeat_us = self.now_us;
+            } else {
                 expected = Disposition::Deliver;
-                forgotten = !self.sources[index].script.can_cancel;
             }
         }
         let answer = self.planner.handle_group(self.now_us, SourceId(index as u32), request, group);
-        if answer != expected && !(forgotten && answer == Disposition::Discard) {
+        if answer != expected {
             return Err(format!("group {group} of {request:?}: {answer:?}, expected {expected:?}"));
         }
         if answer == Disposition::Deliver {
@@ -485,6 +526,26 @@ impl<'a> Simulation<'a> {
             ledger.last_delivery_us = self.now_us;
         } else {
             ledger.discarded_groups[index] += 1;
+        }
+        Ok(())
+    }
+
+    /// The planner's account at the end agrees with the ledger, and says why for whoever it closed.
+    fn check_explanation(&self, explanation: &Explanation) -> Result<(), String> {
+        let ledger = &self.ledger;
+        let missing_groups = ledger.wanted_groups - ledger.delivered.len() as u64;
+        if explanation.wanted_left_bytes != missing_groups * GROUP_BYTES {
+            return Err(format!("{explanation:?}, but {missing_groups} groups are missing"));
+        }
+        let repeated: u64 = ledger.repeated_groups.iter().sum();
+        if explanation.duplicate_bytes.div_ceil(GROUP_BYTES) > repeated {
+            return Err(format!("{explanation:?}, but {repeated} groups came twice"));
+        }
+        for source in &explanation.sources {
+            let is_over = matches!(source.standing, Standing::Barred | Standing::Gone);
+            if is_over && source.cause.is_none() {
+                return Err(format!("nothing says why: {source:?}"));
+            }
         }
         Ok(())
     }
@@ -510,7 +571,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn lose(&mut self, index: usize, gone: bool) -> Result<(), String> {
-        self.sources[index].queue.clear();
+        self.sources[index].forget();
         self.ledger.end_all(index);
         let error = Error::new(ErrorKind::Unreachable, "connection reset");
         self.planner.handle_down(self.now_us, SourceId(index as u32), Some(&error), gone);
@@ -518,32 +579,13 @@ impl<'a> Simulation<'a> {
     }
 }
 
-impl Ledger {
-    fn end_live(&mut self, request: RequestId) {
-        if let Some(entry) = self.issued.get_mut(&request) {
-            entry.is_live = false;
-        }
-    }
-
-    fn end(&mut self, request: RequestId) {
-        self.open.remove(&request);
-        if let Some(entry) = self.issued.get_mut(&request) {
-            entry.is_live = false;
-            entry.next_group = entry.groups.end();
-            self.outstanding_bytes[entry.source] -= std::mem::take(&mut entry.outstanding_bytes);
-        }
-    }
-
-    fn end_all(&mut self, source: usize) {
-        let of_source: Vec<RequestId> =
-            self.open.iter().copied().filter(|request| self.issued[request].source == source).collect();
-        for request in of_source {
-            self.end(request);
-        }
-    }
-}
-
 impl SimulatedSource {
+    /// The connection is lost, and every request with it.
+    fn forget(&mut self) {
+        self.queue.clear();
+        self.swallowed.clear();
+    }
+
     /// When it next does something.
     fn next_us(&self) -> Option<u64> {
         match self.link {

@@ -1,13 +1,11 @@
-//! Who is asked for what, and who is no longer: choosing the next request, standing spares back, and the deadlines
-//! of sources that owe something.
+//! Who is asked for what nobody is asked for yet: choosing the next request, and standing spares back.
 
 use dray_core::error::ErrorKind;
-use dray_core::hash_tree::Subtree;
-use dray_core::limits::UNIT_BYTES;
-use dray_core::source::{RequestId, SourceId};
+use dray_core::source::SourceId;
 
+use super::books::Role;
 use super::source::{Cause, SourceRecord};
-use super::{Planner, PlannerCommand, Request, SourceState};
+use super::{Outstanding, Planner, PlannerCommand, SourceState};
 
 /// Microseconds after which to try again if the budget had no room: others hold it, and they tell nobody.
 const BUDGET_RETRY_US: u64 = 20_000;
@@ -21,85 +19,61 @@ impl Planner {
         let (unit, _) = self.work.next_request(1)?;
         let unit_bytes = self.bytes_of(unit);
         let (source, units_max) = self.choose(now_us, unit_bytes)?;
-        let mut units_max = units_max;
-        let (groups, recheck, permit) = loop {
+        self.ask(now_us, source, units_max, Role::First)
+    }
+
+    /// Asks `source` for the lowest pending units, `units_max` at most, if the budget has room for one.
+    pub(super) fn ask(
+        &mut self,
+        now_us: u64,
+        source: SourceId,
+        mut units_max: u64,
+        role: Role,
+    ) -> Option<PlannerCommand> {
+        loop {
             let (groups, recheck) = self.work.next_request(units_max)?;
             if let Some(permit) = self.config.budget.try_reserve(self.bytes_of(groups)) {
-                break (groups, recheck, permit);
+                return self.issue(now_us, source, (groups, recheck), permit, role);
             }
             if units_max == 1 {
                 self.close_stalled_holders(source);
-                self.budget_retry_us = Some(now_us.saturating_add(BUDGET_RETRY_US));
+                self.wait_for_budget(now_us);
                 return self.commands.pop_front();
             }
             units_max /= 2;
-        };
-        let Some(number) = self.last_request.checked_add(1) else {
-            self.fail_for_want_of_numbers();
-            return self.commands.pop_front();
-        };
-        let record = self.sources.get_mut(&source)?;
-        self.last_request = number;
-        let request = RequestId(number);
-        self.work.take(groups);
-        let issued_idle = record.requests.is_empty();
-        if record.running == 0 {
-            record.silent_since_us = now_us;
         }
-        let recheck = recheck || record.doubted;
-        record.requests.insert(request);
-        record.running += 1;
-        record.outstanding_bytes += permit.bytes();
-        let entry = Request {
-            source,
-            groups,
-            recheck,
-            wanted: true,
-            started: false,
-            next_group: groups.start,
-            reported_groups: 0,
-            outstanding_bytes: permit.bytes(),
-            issued_us: now_us,
-            issued_idle,
-        };
-        self.requests.insert(request, entry);
-        Some(PlannerCommand::Fetch { source, request, groups, recheck, permit })
+    }
+
+    pub(super) fn wait_for_budget(&mut self, now_us: u64) {
+        self.budget_retry_us = Some(now_us.saturating_add(BUDGET_RETRY_US));
     }
 
     /// Who should be asked next, and for how many units at most.
     fn choose(&mut self, now_us: u64, unit_bytes: u64) -> Option<(SourceId, u64)> {
-        let first_priority = |state: SourceState, planner: &Planner| {
-            let of_state = planner.sources.values().filter(|record| record.state == state);
-            of_state.map(|record| record.description.priority).min()
-        };
-        let Some(priority) = first_priority(SourceState::Up, self) else {
-            return self.choose_probe(now_us);
-        };
+        let Some(priority) = self.best_priority(now_us) else { return self.choose_probe(now_us) };
         let mut best: Option<(f64, u16, SourceId)> = None;
         let mut fastest_s = f64::INFINITY;
-        let rank = |record: &SourceRecord| {
-            record.state == SourceState::Up && record.description.priority == priority
+        let ready = |record: &SourceRecord| {
+            record.state == SourceState::Up
+                && record.description.priority == priority
+                && record.paused_until_us <= now_us
         };
+        let follows_rate = self.config.strategy.outstanding == Outstanding::Window;
         let pending_bytes = self.work.pending_bytes();
-        for record in self.sources.values().filter(|record| rank(record) && record.paused_until_us <= now_us)
-        {
-            if let Some(rate) = record.window.rate().filter(|rate| *rate > 0.0) {
-                // How soon it would be through with everything, did it do all that is left.
-                fastest_s = fastest_s.min((record.outstanding_bytes + pending_bytes) as f64 / rate);
+        for record in self.sources.values().filter(|record| ready(record)) {
+            // How soon it would be through with everything, did it do all that is left.
+            if let Some(needed_s) = record.needs_s(now_us, pending_bytes) {
+                fastest_s = fastest_s.min(needed_s);
             }
         }
-        for (&id, record) in &mut self.sources {
-            if !rank(record) || record.paused_until_us > now_us {
-                continue;
-            }
+        for (&id, record) in self.sources.iter_mut().filter(|(_, record)| ready(record)) {
             if record.room_bytes(unit_bytes) < unit_bytes {
                 record.window.mark_limited();
                 continue;
             }
             // The source that would be through first with one more unit never waits here, so somebody is always asked.
-            let own_s = record.window.rate().filter(|rate| *rate > 0.0);
-            let own_s = own_s.map_or(0.0, |rate| (record.outstanding_bytes + unit_bytes) as f64 / rate);
-            if own_s > fastest_s + WORTH_WAITING_S {
+            let own_s = record.needs_s(now_us, unit_bytes).unwrap_or(0.0);
+            if follows_rate && own_s > fastest_s + WORTH_WAITING_S {
                 continue;
             }
             let fullness = record.fullness();
@@ -109,9 +83,15 @@ impl Planner {
             }
         }
         let (_, _, id) = best?;
-        let record = self.sources.get(&id)?;
-        let bytes_max = (record.window.bytes() / 4).min(record.room_bytes(unit_bytes));
-        Some((id, (bytes_max / UNIT_BYTES).max(1)))
+        Some((id, self.sources.get(&id)?.request_units_max(unit_bytes)))
+    }
+
+    /// The lowest priority number of those that are up and not silent, or at least up: the others are spares.
+    pub(super) fn best_priority(&self, now_us: u64) -> Option<u16> {
+        let up = || self.sources.values().filter(|record| record.state == SourceState::Up);
+        let answering = up().filter(|record| !record.is_silent(now_us));
+        let priority = |record: &SourceRecord| record.description.priority;
+        answering.map(priority).min().or_else(|| up().map(priority).min())
     }
 
     /// Nobody is up: a stalled source that owes nothing may be asked for one unit, to see whether it is alive.
@@ -138,9 +118,8 @@ impl Planner {
 
     /// Spares give their work back when a better source is up; only what their oldest running request has begun to
     /// send is let finish.
-    pub(super) fn stand_back_spares(&mut self) {
-        let up = self.sources.values().filter(|record| record.state == SourceState::Up);
-        let Some(priority) = up.map(|record| record.description.priority).min() else { return };
+    pub(super) fn stand_back_spares(&mut self, now_us: u64) {
+        let Some(priority) = self.best_priority(now_us) else { return };
         let mut unwanted = Vec::new();
         for record in self.sources.values() {
             if record.description.priority > priority && record.description.capabilities.cancel {
@@ -158,89 +137,5 @@ impl Planner {
         for request in unwanted {
             self.cancel(request);
         }
-    }
-
-    /// Sets silent sources aside, and gives up if nobody has made progress for too long.
-    pub(super) fn check_deadlines(&mut self, now_us: u64) {
-        let timeout_us = self.config.progress_timeout_us;
-        let is_silent = |record: &SourceRecord| {
-            record.is_up_or_stalled()
-                && record.running > 0
-                && now_us.saturating_sub(record.silent_since_us) >= timeout_us
-        };
-        let silent: Vec<SourceId> =
-            self.sources.iter().filter(|(_, record)| is_silent(record)).map(|(&id, _)| id).collect();
-        for source in silent {
-            let Some(record) = self.sources.get_mut(&source) else { continue };
-            record.state = SourceState::Stalled;
-            for request in record.requests.clone() {
-                self.cancel(request);
-            }
-        }
-        // While only the consumer can move things on, no source is to blame.
-        let waits = self.work.next_run().is_none() && self.sources.values().all(|record| record.running == 0);
-        if waits || self.waits_for_consumer {
-            self.progress_us = Some(now_us);
-        }
-        self.waits_for_consumer = waits;
-        let idle_us = self.progress_us.map_or(0, |progress_us| now_us.saturating_sub(progress_us));
-        if idle_us >= self.config.give_up_us {
-            self.give_up();
-        }
-    }
-
-    /// Gives the work of a request back; what still arrives of it will be discarded.
-    pub(super) fn cancel(&mut self, request: RequestId) {
-        let Some(entry) = self.requests.get_mut(&request).filter(|entry| entry.wanted) else { return };
-        entry.wanted = false;
-        self.work.give_back(entry.groups);
-        let source = entry.source;
-        if let Some(record) = self.sources.get_mut(&source) {
-            record.running -= 1;
-            if record.description.capabilities.cancel {
-                self.commands.push_back(PlannerCommand::Cancel { source, request });
-            }
-        }
-    }
-
-    /// Nothing more is wanted of anybody.
-    pub(super) fn cancel_all(&mut self) {
-        let wanted: Vec<RequestId> =
-            self.requests.iter().filter(|(_, entry)| entry.wanted).map(|(&request, _)| request).collect();
-        for request in wanted {
-            self.cancel(request);
-        }
-    }
-
-    /// Takes a request that its source has ended off the books.
-    pub(super) fn remove(&mut self, source: SourceId, request: RequestId) -> Option<Request> {
-        if self.requests.get(&request)?.source != source {
-            return None;
-        }
-        let entry = self.requests.remove(&request)?;
-        if let Some(record) = self.sources.get_mut(&source) {
-            record.requests.remove(&request);
-            record.outstanding_bytes -= entry.outstanding_bytes;
-            record.running -= usize::from(entry.wanted);
-            if record.outstanding_bytes == 0 {
-                record.window.pause();
-            }
-        }
-        Some(entry)
-    }
-
-    /// Takes every request of a source off the books; their work is pending again.
-    pub(super) fn remove_all(&mut self, source: SourceId) {
-        let requests = self.sources.get(&source).map(|record| record.requests.clone()).unwrap_or_default();
-        for request in requests {
-            if let Some(entry) = self.remove(source, request).filter(|entry| entry.wanted) {
-                self.work.give_back(entry.groups);
-            }
-        }
-    }
-
-    fn bytes_of(&self, groups: Subtree) -> u64 {
-        let range = self.config.geometry.byte_range(groups);
-        range.end - range.start
     }
 }

@@ -5,84 +5,51 @@
 //! after every event, and at [`Planner::next_deadline_us`], call `poll` until it returns `None`; then look at
 //! [`Planner::outcome`].
 //!
-//! What it never does: deliver a group twice, ask for a unit that is delivered or already asked for elsewhere, let a
-//! source owe more than its window, ask without a permit of the budget, or wait for ever. Every transfer ends with
-//! all wanted units delivered or with an error that names the cause and the culprit (design 7 to 9).
+//! Any number of sources share the work: each owes at most its window, lowest units first. Whoever runs dry when
+//! nothing is left to ask for takes over what the slowest would deliver last ([`Strategy`]). A source that
+//! goes silent, fails or lies loses its work to the others, and one that returns is used again.
+//!
+//! What it never does: deliver a group twice, ask for a unit that is delivered, ask a second source for what another
+//! owes while there is anything else to ask for, let a source owe more than its window, ask without a permit of the
+//! budget, or wait for ever. Every transfer ends with all wanted units delivered or with an error that names the cause
+//! and the culprits (design 7 to 9).
+//!
+//! Wanted are ranges of one object whose groups prove themselves; whatever else may be wanted one day enters through
+//! `work.rs`, which alone knows what a request is cut from.
 
 mod assign;
+mod books;
+mod borrow;
+mod deadline;
+mod explain;
 mod outcome;
+mod settings;
 mod source;
 #[cfg(test)]
 mod tests;
 mod window;
 mod work;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use dray_core::error::{Error, ErrorKind, Result};
-use dray_core::hash_tree::{Geometry, Subtree};
+use dray_core::hash_tree::Subtree;
 use dray_core::limits::UNIT_GROUPS;
-use dray_core::permit::{Budget, Permit};
+use dray_core::permit::Permit;
 use dray_core::range::RangeSet;
 use dray_core::source::{RequestId, SourceDescription, SourceId};
 
+pub use explain::{Bottleneck, Effort, Explanation, Idle, SourceExplanation, Standing};
+pub use settings::{DeliveryMode, Outstanding, PlannerConfig, Strategy, WindowLimits};
 use source::{Cause, SourceRecord};
 use work::Work;
 
-/// How often re-sent groups, parent pairs and reconnections may put off giving up before a new group must come: the
-/// groups of one unit may all have to be sent again, and their request may have to be opened again.
+/// How often re-sent groups may put off giving up before a new group must come: the groups of one unit may all have to
+/// be sent again.
 const SIGNS_OF_LIFE_MAX: u32 = 2 * UNIT_GROUPS as u32;
-
-/// What a planner is told at the start.
-#[derive(Clone, Debug)]
-pub struct PlannerConfig {
-    /// Shape of the object.
-    pub geometry: Geometry,
-    /// In which order the consumer takes the bytes.
-    pub delivery: DeliveryMode,
-    /// What all outstanding requests are reserved against.
-    pub budget: Budget,
-    /// Bounds of each source's window.
-    pub window: WindowLimits,
-    /// Microseconds of silence after which a source that owes something is stalled (10 s is usual).
-    pub progress_timeout_us: u64,
-    /// Microseconds without progress of anybody after which the transfer fails (25 s is usual).
-    pub give_up_us: u64,
-    /// Requests are numbered from the next one on: another planner of the same sources used those up to here. 0 for
-    /// the first.
-    pub last_request: u32,
-}
-
-/// In which order units may be asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DeliveryMode {
-    /// Any order; the planner still prefers the lowest, so that both ends read and write nearly sequentially.
-    OutOfOrder,
-    /// Only units that begin within `window_bytes` of where the consumer is (rounded down to units, at least one).
-    Sequential {
-        /// How far ahead of the consumer.
-        window_bytes: u64,
-    },
-}
-
-/// Bounds of the bytes one source may owe. Whatever they say, a window holds at least one unit, at most about a
-/// second of the source's measured rate (beyond one unit), and at most 8 MiB on a local network.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WindowLimits {
-    /// Before anything is measured.
-    pub initial_bytes: u64,
-    /// Never less; raised to one unit.
-    pub min_bytes: u64,
-    /// Never more; raised to `min_bytes`.
-    pub max_bytes: u64,
-}
-
-impl Default for WindowLimits {
-    /// 2 MiB at first, 1 MiB to 64 MiB after: enough for 1 Gbit/s over 132 ms, twice.
-    fn default() -> WindowLimits {
-        WindowLimits { initial_bytes: 2 << 20, min_bytes: 1 << 20, max_bytes: 64 << 20 }
-    }
-}
+/// How long, in microseconds, reconnections and parent pairs may put it off: that much may pass between them and the
+/// first group.
+const GRACE_US: u64 = 5_000_000;
 
 /// What to do with a group that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,10 +134,16 @@ struct Request {
     source: SourceId,
     groups: Subtree,
     recheck: bool,
-    /// False once cancelled: what still arrives is discarded.
+    /// False once cancelled. What still arrives is taken if nobody else has brought it.
     wanted: bool,
     /// True after its first sign of life.
     started: bool,
+    /// Another source was asked for it before, so it is not taken away again while its source delivers.
+    borrowed: bool,
+    /// It was made while another source owed the same (end game).
+    duplicate: bool,
+    /// Bytes of it did not match.
+    mismatched: bool,
     /// Lowest group that has not been reported, and how many have been.
     next_group: u64,
     reported_groups: u64,
@@ -187,26 +160,38 @@ pub struct Planner {
     work: Work,
     sources: BTreeMap<SourceId, SourceRecord>,
     requests: BTreeMap<RequestId, Request>,
+    /// Those of `requests` whose groups another one may bring, too: duplicates, what they duplicate, and cancelled ones
+    /// of which something may still arrive.
+    shared: BTreeSet<RequestId>,
     last_request: u32,
     commands: VecDeque<PlannerCommand>,
     /// When the last progress was; `None` before the first call that tells the time.
     progress_us: Option<u64>,
+    /// When the last group came that counted as progress, a source came up for the first time, or the clock began.
+    group_us: u64,
     /// When it was last polled.
     polled_us: u64,
-    /// Signs of life without a new group that may still count as progress.
+    /// Re-sent groups that may still count as progress.
     signs_left: u32,
     /// Nothing can be done until the consumer takes something.
     waits_for_consumer: bool,
     /// When to try again after the budget had no room.
     budget_retry_us: Option<u64>,
+    /// When somebody's silence will be long enough to ask another source for what it owes.
+    borrow_retry_us: Option<u64>,
+    /// Nothing is looked for that pays before this time.
+    borrow_after_us: u64,
     /// A source came up: spares may have to stand back.
     order_changed: bool,
+    /// Bytes that came after another source had brought them.
+    duplicate_bytes: u64,
+    effort: explain::EffortMeter,
     failure: Option<Cause>,
 }
 
 impl Planner {
-    /// A planner for the units `wanted_units` of the object (unit `n` is [`Geometry::unit`]); units beyond its end
-    /// are ignored.
+    /// A planner for the units `wanted_units` of the object (unit `n` is
+    /// [`Geometry::unit`](dray_core::hash_tree::Geometry::unit)); units beyond its end are ignored.
     pub fn new(config: PlannerConfig, wanted_units: RangeSet) -> Planner {
         let work = Work::new(config.geometry, config.delivery, wanted_units);
         Planner {
@@ -215,21 +200,27 @@ impl Planner {
             work,
             sources: BTreeMap::new(),
             requests: BTreeMap::new(),
+            shared: BTreeSet::new(),
             commands: VecDeque::new(),
             progress_us: None,
+            group_us: 0,
             polled_us: 0,
             signs_left: SIGNS_OF_LIFE_MAX,
             waits_for_consumer: false,
             budget_retry_us: None,
+            borrow_retry_us: None,
+            borrow_after_us: 0,
             order_changed: false,
+            duplicate_bytes: 0,
+            effort: explain::EffortMeter::default(),
             failure: None,
         }
     }
 
     /// A source that may be used once it is up. A known `source` is left as it is.
     pub fn add_source(&mut self, source: SourceId, description: SourceDescription) {
-        let limits = self.config.window;
-        self.sources.entry(source).or_insert_with(|| SourceRecord::new(description, limits));
+        let (limits, outstanding) = (self.config.window, self.config.strategy.outstanding);
+        self.sources.entry(source).or_insert_with(|| SourceRecord::new(description, limits, outstanding));
     }
 
     /// The source takes requests.
@@ -248,10 +239,10 @@ impl Planner {
         // One that keeps falling without delivering anything must not keep the others from their turn by coming back.
         record.state = if record.keeps_failing() { SourceState::Stalled } else { SourceState::Up };
         record.silent_since_us = now_us;
-        let first = !std::mem::replace(&mut record.was_up, true);
+        let is_first = !std::mem::replace(&mut record.was_up, true);
         self.order_changed = true;
-        if first {
-            self.progress_us = Some(now_us);
+        if is_first {
+            self.note_progress(now_us);
         } else {
             self.sign_of_life(now_us);
         }
@@ -265,8 +256,8 @@ impl Planner {
         }
     }
 
-    /// A group arrived and was proven or is vouched for. Groups of requests that were cancelled, ended or never made,
-    /// and groups reported twice, are discarded.
+    /// A group arrived and was proven or is vouched for. Groups of requests that were never made or have ended, groups
+    /// reported twice, and groups that another source brought before, are discarded.
     pub fn handle_group(
         &mut self,
         now_us: u64,
@@ -298,55 +289,55 @@ impl Planner {
         if record.outstanding_bytes == 0 {
             record.window.pause();
         }
-        if !entry.wanted {
-            record.discarded_bytes += bytes;
-            return Disposition::Discard;
-        }
         if !self.work.deliver(group) {
             record.discarded_bytes += bytes;
-            self.sign_of_life(now_us);
+            self.duplicate_bytes += bytes;
+            if self.signs_left > 0 {
+                self.signs_left -= 1;
+                self.note_progress(now_us);
+            }
             return Disposition::Discard;
         }
         record.delivered_bytes += bytes;
         self.order_changed |= record.forgive();
-        self.progress_us = Some(now_us);
+        self.note_progress(now_us);
         self.signs_left = SIGNS_OF_LIFE_MAX;
         if self.work.is_complete() {
             self.cancel_all();
+        } else if !self.shared.is_empty() {
+            self.cancel_losers(group);
         }
         Disposition::Deliver
     }
 
-    /// A group of the request did not match. Its undelivered units are asked for again with `recheck`, of this source
-    /// or another, and so is everything else of this source until a rechecked request of it comes out clean. A
-    /// mismatch in a rechecked request bars the source as a liar.
+    /// A group of the request did not match. A source is barred for that at once if there is another one, and
+    /// otherwise after its second chance: its undelivered units are asked for again with `recheck`, so that the holder
+    /// checks its own copy, and so is everything else of it until a rechecked request comes out clean.
     pub fn handle_mismatch(&mut self, now_us: u64, source: SourceId, request: RequestId) {
         self.begin(now_us);
-        let Some(entry) = self.requests.get(&request).filter(|entry| entry.source == source && entry.wanted)
-        else {
-            return;
-        };
+        let entry =
+            self.requests.get_mut(&request).filter(|entry| entry.source == source && !entry.mismatched);
+        let Some(entry) = entry else { return };
+        entry.mismatched = true;
         let (groups, recheck) = (entry.groups, entry.recheck);
         self.heard(now_us, source, request);
         self.cancel(request);
-        self.work.suspect(groups);
-        if recheck {
-            let range = self.config.geometry.byte_range(groups);
-            let cause = Cause::new(
-                ErrorKind::VerificationFailed,
-                format!(
-                    "bytes between offsets {} and {} are not those of the object, also after the sender was asked \
-                     to check its copy",
-                    range.start, range.end
-                ),
-            );
-            self.bar(
-                source,
-                cause.advise("get it from somebody else, or check the path for what alters data"),
-            );
-        } else if let Some(record) = self.sources.get_mut(&source) {
-            record.doubted = true;
+        let has_others = self.sources.iter().any(|(&id, record)| id != source && record.is_up_or_stalled());
+        if !recheck && !has_others {
+            self.work.suspect(groups);
+            if let Some(record) = self.sources.get_mut(&source) {
+                record.doubted = true;
+            }
+            return;
         }
+        let range = self.config.geometry.byte_range(groups);
+        let checked = if recheck { ", also after the sender was asked to check its copy" } else { "" };
+        let text = format!(
+            "bytes between offsets {} and {} are not those of the object{checked}",
+            range.start, range.end
+        );
+        let cause = Cause::new(ErrorKind::VerificationFailed, text);
+        self.bar(source, cause.advise("get it from somebody else, or check the path for what alters data"));
     }
 
     /// The request has ended: every group was reported, or it was cancelled. A source that ends a wanted request
@@ -354,16 +345,17 @@ impl Planner {
     pub fn handle_done(&mut self, now_us: u64, source: SourceId, request: RequestId) {
         self.begin(now_us);
         let Some(entry) = self.remove(source, request) else { return };
+        let Some(record) = self.sources.get_mut(&source) else { return };
+        record.silent_since_us = now_us;
         if !entry.wanted {
             return;
         }
         let missing = entry.groups.groups - entry.reported_groups;
         if missing > 0 {
-            self.work.give_back(entry.groups);
+            self.give_back(&entry);
             let text = format!("ended a request with {missing} of {} groups missing", entry.groups.groups);
             self.bar(source, Cause::new(ErrorKind::Protocol, text));
-        } else if let Some(record) = self.sources.get_mut(&source) {
-            record.silent_since_us = now_us;
+        } else {
             record.doubted &= !entry.recheck;
         }
     }
@@ -375,15 +367,15 @@ impl Planner {
         self.begin(now_us);
         let Some(entry) = self.remove(source, request) else { return };
         if entry.wanted {
-            self.work.give_back(entry.groups);
+            self.give_back(&entry);
         }
         if is_final(error) {
             self.bar(source, Cause::of(error));
-        } else if entry.wanted
-            && let Some(record) = self.sources.get_mut(&source)
-        {
+        } else if let Some(record) = self.sources.get_mut(&source) {
             record.silent_since_us = now_us;
-            record.failed(now_us, Some(Cause::of(error)));
+            if entry.wanted {
+                record.failed(now_us, Some(Cause::of(error)));
+            }
         }
     }
 
@@ -412,39 +404,30 @@ impl Planner {
         self.work.consume(units);
     }
 
+    /// How a thread that delivers groups spent its time; only [`Planner::explain`] looks at it.
+    pub fn handle_effort(&mut self, effort: Effort) {
+        self.effort.add(effort);
+    }
+
     /// The next thing to tell a source; `None` until the next event or deadline.
     pub fn poll(&mut self, now_us: u64) -> Option<PlannerCommand> {
         self.begin(now_us);
         self.polled_us = now_us;
+        self.borrow_retry_us = None;
         if !self.is_decided() {
             self.check_deadlines(now_us);
         }
         if self.order_changed {
             self.order_changed = false;
-            self.stand_back_spares();
+            self.stand_back_spares(now_us);
         }
         if let Some(command) = self.commands.pop_front() {
             return Some(command);
         }
-        if self.is_decided() { None } else { self.assign(now_us) }
-    }
-
-    /// When to poll again if no event comes before; may lie in the past. `None` if time alone changes nothing.
-    pub fn next_deadline_us(&self) -> Option<u64> {
         if self.is_decided() {
             return None;
         }
-        let give_up = self.progress_us.filter(|_| !self.waits_for_consumer);
-        let give_up = give_up.map(|progress_us| progress_us.saturating_add(self.config.give_up_us));
-        let is_pending = self.work.next_run().is_some();
-        let sources = self.sources.values().filter(|record| record.is_up_or_stalled()).filter_map(|record| {
-            if record.running > 0 {
-                Some(record.silent_since_us.saturating_add(self.config.progress_timeout_us))
-            } else {
-                (is_pending && record.paused_until_us > self.polled_us).then_some(record.paused_until_us)
-            }
-        });
-        sources.chain(give_up).chain(self.budget_retry_us).min()
+        self.assign(now_us).or_else(|| self.borrow(now_us))
     }
 
     /// The last request number used; see [`PlannerConfig::last_request`].
@@ -454,21 +437,11 @@ impl Planner {
 
     /// Figures of every source, by number.
     pub fn stats(&self) -> Vec<SourceStats> {
-        let figures = |(&source, record): (&SourceId, &SourceRecord)| SourceStats {
-            source,
-            label: record.description.label.clone(),
-            state: record.state,
-            delivered_bytes: record.delivered_bytes,
-            discarded_bytes: record.discarded_bytes,
-            rate_bytes_per_s: record.window.rate().unwrap_or(0.0) as u64,
-            window_bytes: record.window.bytes(),
-            outstanding_bytes: record.outstanding_bytes,
-        };
-        self.sources.iter().map(figures).collect()
+        self.sources.iter().map(|(&source, record)| record.stats(source)).collect()
     }
 
     /// `Some(Ok)` once every wanted group has been delivered; `Some(Err)` when that can never be, or nobody made
-    /// progress for too long. The error names the source at fault and why.
+    /// progress for too long. The error names the sources at fault and why.
     pub fn outcome(&self) -> Option<Result<()>> {
         match &self.failure {
             Some(cause) => Some(Err(cause.to_error())),
@@ -478,19 +451,24 @@ impl Planner {
 
     /// The first call that tells the time starts the clock.
     fn begin(&mut self, now_us: u64) {
-        self.progress_us.get_or_insert(now_us);
+        if self.progress_us.is_none() {
+            self.note_progress(now_us);
+        }
     }
 
     fn is_decided(&self) -> bool {
         self.failure.is_some() || self.work.is_complete()
     }
 
-    /// Something came that is no new group. It counts as progress, but not for ever.
+    fn note_progress(&mut self, now_us: u64) {
+        self.progress_us = Some(now_us);
+        self.group_us = now_us;
+    }
+
+    /// Something came that is no group. It counts as progress for a little while after the last group.
     fn sign_of_life(&mut self, now_us: u64) {
-        if self.signs_left > 0 {
-            self.signs_left -= 1;
-            self.progress_us = Some(now_us);
-        }
+        let counts_us = now_us.min(self.group_us.saturating_add(GRACE_US));
+        self.progress_us = Some(self.progress_us.map_or(counts_us, |known_us| known_us.max(counts_us)));
     }
 
     /// Notes that a source said something about a request of its own, cancelled or not. False if there is none.

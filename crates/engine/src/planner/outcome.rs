@@ -7,7 +7,7 @@ use super::source::{Cause, SourceRecord};
 use super::{Planner, PlannerCommand, SourceState};
 
 /// Sources named in one error; there may be a thousand.
-const NAMED_SOURCES_MAX: usize = 4;
+const NAMED_SOURCES_MAX: usize = 8;
 
 impl Planner {
     /// Closes a source for the rest of the transfer.
@@ -20,18 +20,18 @@ impl Planner {
         self.fail_if_nobody_is_left();
     }
 
-    /// Fails with the most telling cause if no source can ever be asked again.
+    /// Fails if no source can ever be asked again: with the kind of the most telling cause, and everybody's cause in words.
     pub(super) fn fail_if_nobody_is_left(&mut self) {
         if self.is_decided() || !self.sources.values().all(SourceRecord::is_over) {
             return;
         }
         let causes = self.sources.values().filter_map(|record| Some((record, record.cause.as_ref()?)));
-        let Some((record, cause)) = causes.min_by_key(|(_, cause)| cause.rank()) else { return };
-        let mut telling = cause.clone();
-        telling.text = labelled(record, cause);
-        if self.sources.len() > 1 {
-            telling.text += "; none of the other sources is left";
-        }
+        let mut causes: Vec<_> = causes.collect();
+        causes.sort_by_key(|(_, cause)| cause.rank());
+        let Some((_, first)) = causes.first() else { return };
+        let mut telling = Cause::clone(first);
+        let culprits = causes.iter().map(|(record, cause)| labelled(record, cause));
+        telling.text = name(culprits, "; ");
         self.fail(telling);
     }
 
@@ -45,12 +45,8 @@ impl Planner {
         let mut culprits: Vec<&SourceRecord> = self.sources.values().collect();
         // Those who could have gone on come first.
         culprits.sort_by_key(|record| record.is_over());
-        let mut names: Vec<String> =
-            culprits.iter().take(NAMED_SOURCES_MAX).map(|record| describe(record)).collect();
-        if culprits.len() > NAMED_SOURCES_MAX {
-            names.push(format!("and {} more", culprits.len() - NAMED_SOURCES_MAX));
-        }
-        let mut text = format!("no progress for {seconds} s: {}", names.join(", "));
+        let names = name(culprits.iter().map(|record| describe(record)), ", ");
+        let mut text = format!("no progress for {seconds} s: {names}");
         if self.budget_retry_us.is_some() {
             text += "; the memory budget had no room for another request";
         }
@@ -77,6 +73,16 @@ impl Planner {
             self.commands.push_back(PlannerCommand::CloseSource { source });
         }
     }
+}
+
+/// The first few culprits, and how many more there are.
+fn name(culprits: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+    let more = culprits.len().saturating_sub(NAMED_SOURCES_MAX);
+    let mut names: Vec<String> = culprits.take(NAMED_SOURCES_MAX).collect();
+    if more > 0 {
+        names.push(format!("and {more} more"));
+    }
+    names.join(between)
 }
 
 fn describe(record: &SourceRecord) -> String {

@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 
 use dray_core::error::{Error, ErrorKind};
-use dray_core::limits::REQUESTS_PER_CONNECTION_MAX;
-use dray_core::source::{RequestId, SourceDescription};
+use dray_core::limits::{GROUP_BYTES, REQUESTS_PER_CONNECTION_MAX, UNIT_BYTES};
+use dray_core::source::{RequestId, SourceDescription, SourceId};
 
 use super::window::Window;
-use super::{SourceState, WindowLimits};
+use super::{Outstanding, SourceState, SourceStats, WindowLimits};
 
 /// Failures in a row without a new group after which a source counts as stalled.
 const FAILURES_BEFORE_STALLED: u32 = 3;
+/// A source that owes something is silent after this long, at least.
+const SILENT_S: f64 = 1.0;
 /// First pause after a repeated failure, and the longest, in microseconds.
 const PAUSE_US_MIN: u64 = 100_000;
 const PAUSE_US_MAX: u64 = 5_000_000;
@@ -20,8 +22,11 @@ const PAUSE_US_MAX: u64 = 5_000_000;
 pub(super) struct SourceRecord {
     pub(super) description: SourceDescription,
     pub(super) state: SourceState,
+    /// It has been up before.
     pub(super) was_up: bool,
     pub(super) window: Window,
+    /// Requests of one unit it may owe, instead of the window.
+    requests_max: Option<usize>,
     /// Requests it has not ended, cancelled ones too; oldest first.
     pub(super) requests: BTreeSet<RequestId>,
     /// How many of these are not cancelled.
@@ -42,12 +47,20 @@ pub(super) struct SourceRecord {
 }
 
 impl SourceRecord {
-    pub(super) fn new(description: SourceDescription, limits: WindowLimits) -> SourceRecord {
+    pub(super) fn new(
+        description: SourceDescription,
+        limits: WindowLimits,
+        outstanding: Outstanding,
+    ) -> SourceRecord {
         SourceRecord {
             description,
             state: SourceState::Connecting,
             was_up: false,
             window: Window::new(limits),
+            requests_max: match outstanding {
+                Outstanding::Window => None,
+                Outstanding::Requests(count) => Some(count.clamp(1, REQUESTS_PER_CONNECTION_MAX)),
+            },
             requests: BTreeSet::new(),
             running: 0,
             outstanding_bytes: 0,
@@ -73,16 +86,74 @@ impl SourceRecord {
 
     /// Bytes that may be asked for now. A source that owes nothing may always be asked for a unit.
     pub(super) fn room_bytes(&self, unit_bytes: u64) -> u64 {
-        if self.requests.len() >= REQUESTS_PER_CONNECTION_MAX {
+        if self.requests.len() >= self.requests_max.unwrap_or(REQUESTS_PER_CONNECTION_MAX) {
             return 0;
+        }
+        if self.requests_max.is_some() {
+            return unit_bytes;
         }
         let room = self.window.bytes().saturating_sub(self.outstanding_bytes);
         if self.requests.is_empty() { room.max(unit_bytes) } else { room }
     }
 
-    /// How full its window is: sources of equal rank share the work by who is emptiest, which is by rate.
+    /// Units that one request may have now.
+    pub(super) fn request_units_max(&self, unit_bytes: u64) -> u64 {
+        if self.requests_max.is_some() {
+            return 1;
+        }
+        let bytes_max = (self.window.bytes() / 4).min(self.room_bytes(unit_bytes));
+        (bytes_max / UNIT_BYTES).max(1)
+    }
+
+    /// How full its queue is: sources of equal rank share the work by who is emptiest, which is by rate.
     pub(super) fn fullness(&self) -> f64 {
-        self.outstanding_bytes as f64 / self.window.bytes() as f64
+        match self.requests_max {
+            Some(count) => self.requests.len() as f64 / count as f64,
+            None => self.outstanding_bytes as f64 / self.window.bytes() as f64,
+        }
+    }
+
+    /// Seconds since it was last heard, if it owes something.
+    pub(super) fn silence_s(&self, now_us: u64) -> f64 {
+        match self.requests.is_empty() {
+            true => 0.0,
+            false => now_us.saturating_sub(self.silent_since_us) as f64 / 1e6,
+        }
+    }
+
+    /// Seconds without a word after which, when it owes something, it is silent: several times what its path and its rate
+    /// explain.
+    pub(super) fn silent_after_s(&self) -> f64 {
+        let round_trips_s = 4.0 * self.window.round_trip_us() as f64 / 1e6;
+        let rate = self.window.rate().filter(|rate| *rate > 0.0);
+        let groups_s = rate.map_or(0.0, |rate| 3.0 * GROUP_BYTES as f64 / rate);
+        SILENT_S.max(round_trips_s).max(groups_s)
+    }
+
+    /// It owes something and has said nothing for so long that others should help out. It is not given up yet.
+    pub(super) fn is_silent(&self, now_us: u64) -> bool {
+        self.silence_s(now_us) >= self.silent_after_s()
+    }
+
+    /// Seconds it is likely to need for what it owes and `more_bytes`: whoever has been silent for a while is expected
+    /// to stay so for as long again. `None` until its rate is measured.
+    pub(super) fn needs_s(&self, now_us: u64, more_bytes: u64) -> Option<f64> {
+        let rate = self.window.rate().filter(|rate| *rate > 0.0)?;
+        Some((self.outstanding_bytes + more_bytes) as f64 / rate + self.silence_s(now_us))
+    }
+
+    /// Its figures.
+    pub(super) fn stats(&self, source: SourceId) -> SourceStats {
+        SourceStats {
+            source,
+            label: self.description.label.clone(),
+            state: self.state,
+            delivered_bytes: self.delivered_bytes,
+            discarded_bytes: self.discarded_bytes,
+            rate_bytes_per_s: self.window.rate().unwrap_or(0.0) as u64,
+            window_bytes: self.window.bytes(),
+            outstanding_bytes: self.outstanding_bytes,
+        }
     }
 
     /// A sign of life: it is no longer stalled, unless it only shows signs of life and then fails, again and again.

@@ -1,7 +1,11 @@
 //! One rule of the planner at a time. Whole transfers, and the rules that need many steps, are tested against the
 //! reference model in the testkit.
 
+mod many;
+
+use dray_core::hash_tree::Geometry;
 use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
+use dray_core::permit::Budget;
 use dray_core::source::{Grade, SourceCapabilities};
 
 use super::*;
@@ -17,6 +21,7 @@ fn planner_of(units: u64, delivery: DeliveryMode, budget: &Budget) -> Planner {
         delivery,
         budget: budget.clone(),
         window: WindowLimits::default(),
+        strategy: Strategy::default(),
         progress_timeout_us: 10 * S,
         give_up_us: 25 * S,
         last_request: 0,
@@ -151,9 +156,9 @@ fn a_mismatch_is_rechecked_and_its_repetition_bars() {
     let (again, cancelled, _) = drain(&mut planner, 1);
     assert_eq!(cancelled, [asked[0].request]);
     assert_eq!((again[0].groups, again[0].recheck), (asked[0].groups, true));
-    assert_eq!(planner.handle_group(2, A, asked[0].request, 1), Disposition::Discard, "late");
-    assert_eq!(planner.handle_group(2, A, again[0].request, 0), Disposition::Discard, "had");
-    assert_eq!(planner.handle_group(2, A, again[0].request, 1), Disposition::Deliver);
+    assert_eq!(planner.handle_group(2, A, asked[0].request, 1), Disposition::Deliver, "late, but proven");
+    assert_eq!(planner.handle_group(2, A, again[0].request, 1), Disposition::Discard, "had");
+    assert_eq!(planner.handle_group(2, A, again[0].request, 2), Disposition::Deliver);
     planner.handle_mismatch(3, A, again[0].request);
     let (_, _, closed) = drain(&mut planner, 3);
     assert_eq!(closed, [A]);
@@ -269,7 +274,7 @@ fn a_silent_source_is_set_aside_until_it_delivers() {
     assert_eq!(cancelled, frozen);
     assert_eq!(state(&planner, A), SourceState::Stalled);
     assert!(moved.iter().all(|asked| asked.source == B));
-    assert_eq!(planner.handle_group(11 * S, A, frozen[0], 0), Disposition::Discard);
+    assert_eq!(planner.handle_group(11 * S, A, frozen[0], 0), Disposition::Deliver, "nobody was faster");
     assert_eq!(state(&planner, A), SourceState::Up);
     planner.handle_done(11 * S, A, frozen[0]);
     assert!(drain(&mut planner, 11 * S).0.iter().any(|asked| asked.source == A));

@@ -100,13 +100,41 @@ impl Work {
         self.pending.remove(units_of(groups));
     }
 
-    /// The units of a subtree that are not delivered in full are pending again.
-    pub(super) fn give_back(&mut self, groups: Subtree) {
+    /// The units of a subtree are pending again, but for those of which every group is delivered or in `owed`.
+    pub(super) fn give_back(&mut self, groups: Subtree, owed: &RangeSet) {
         for unit in units_of(groups) {
-            if !self.has_unit(unit) {
+            if !self.has_unit(unit) && !self.is_cared_for(unit, owed) {
                 self.pending.insert(unit..unit + 1);
             }
         }
+    }
+
+    /// True if every group of the unit is delivered or in `owed`.
+    fn is_cared_for(&self, unit: u64, owed: &RangeSet) -> bool {
+        let mut groups = group_range(self.geometry, unit..unit + 1);
+        !owed.is_empty() && groups.all(|group| owed.contains(group) || self.delivered.contains(group))
+    }
+
+    /// The highest unit of `groups` that is neither delivered nor wholly delivered or in `owed`, as a subtree.
+    pub(super) fn last_missing(&self, groups: Range<u64>, owed: &RangeSet) -> Option<Subtree> {
+        let mut units = groups.start / UNIT_GROUPS..groups.end.div_ceil(UNIT_GROUPS);
+        let unit = units.rfind(|unit| !self.has_unit(*unit) && !self.is_cared_for(*unit, owed))?;
+        Some(self.geometry.unit(unit))
+    }
+
+    /// Groups of `groups` that are delivered.
+    pub(super) fn delivered_of(&self, groups: Range<u64>) -> u64 {
+        groups.filter(|group| self.delivered.contains(*group)).count() as u64
+    }
+
+    /// True if all of these groups are delivered.
+    pub(super) fn has_groups(&self, groups: Range<u64>) -> bool {
+        self.delivered.contains_range(groups)
+    }
+
+    /// Groups that are wanted and not delivered.
+    pub(super) fn missing_groups(&self) -> u64 {
+        self.missing_groups
     }
 
     /// Bytes of these units came that did not match; those delivered before were proven and are above suspicion.
@@ -118,15 +146,17 @@ impl Work {
         }
     }
 
-    /// Marks one group of a taken unit as delivered; false if it was before.
+    /// Marks one group of a wanted unit as delivered; false if it was before.
     pub(super) fn deliver(&mut self, group: u64) -> bool {
         if self.delivered.insert(group..group + 1) == 0 {
             return false;
         }
         self.missing_groups = self.missing_groups.saturating_sub(1);
         let unit = group / UNIT_GROUPS;
-        if !self.suspect.is_empty() && self.has_unit(unit) {
+        if self.has_unit(unit) {
             self.suspect.remove(unit..unit + 1);
+            // Its request may have been cancelled, and the last of it come all the same.
+            self.pending.remove(unit..unit + 1);
         }
         true
     }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use dray_core::error::{Error, ErrorKind};
-use dray_engine::planner::WindowLimits;
+use dray_engine::planner::{Explanation, Strategy, WindowLimits};
 
 /// What a simulated source does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +54,11 @@ pub enum Behaviour {
         /// Groups before.
         after_groups: u64,
     },
+    /// Never answers every n-th request, also not that it was cancelled, and goes on with the others.
+    Swallows {
+        /// At which request of its own count.
+        every: u64,
+    },
     /// Never comes up.
     Absent,
 }
@@ -94,6 +99,8 @@ pub struct Scenario {
     pub budget_bytes: u64,
     /// Bounds of the windows.
     pub window: WindowLimits,
+    /// Which methods the planner uses.
+    pub strategy: Strategy,
     /// The sources, numbered from 0.
     pub sources: Vec<SourceScript>,
 }
@@ -111,6 +118,20 @@ pub struct Report {
     pub delivered_groups: Vec<u64>,
     /// Groups each source sent in vain.
     pub discarded_groups: Vec<u64>,
+    /// Of these, groups that were asked for and had come from elsewhere.
+    pub repeated_groups: Vec<u64>,
+    /// Groups that were there when each source was asked for their unit: a unit lost half-way is sent again whole.
+    pub resent_groups: Vec<u64>,
+    /// When the last repeated group came, microseconds.
+    pub last_repeat_us: u64,
+    /// When the last source came up for the first time, microseconds.
+    pub last_first_up_us: u64,
     /// Most bytes each source owed at once.
     pub outstanding_bytes_max: Vec<u64>,
+    /// Most requests each source had open at once.
+    pub requests_max: Vec<usize>,
+    /// Most bytes reserved of the budget at once.
+    pub reserved_bytes_max: u64,
+    /// The planner's own account at the end.
+    pub explanation: Explanation,
 }

@@ -1,0 +1,225 @@
+//! Rules between sources, one at a time: borrowing, duplicates and their bound, ranks, and the account of it all.
+
+use super::*;
+
+/// Serves the next `count` groups of a request, `every_us` apart, and returns the time after the last one.
+fn serve_some(planner: &mut Planner, from_us: u64, every_us: u64, asked: &Asked, count: u64) -> u64 {
+    let first = planner.requests[&asked.request].next_group;
+    for (number, group) in (first..first + count).enumerate() {
+        let now_us = from_us + every_us * (number as u64 + 1);
+        assert_eq!(
+            planner.handle_group(now_us, asked.source, asked.request, group),
+            Disposition::Deliver,
+            "{group}"
+        );
+    }
+    from_us + every_us * count
+}
+
+/// Two sources that are up and have asked for two units each; A has sent 4 groups a second apart, B all it was asked for
+/// in the same time. Nothing else is wanted.
+fn slow_and_dry(strategy: Strategy) -> (Planner, Vec<Asked>, u64) {
+    let config = PlannerConfig { strategy, ..planner(4).config };
+    let mut wanted = RangeSet::new();
+    wanted.insert(0..4);
+    let mut planner = Planner::new(config, wanted);
+    add_up(&mut planner, 0, A, "slow", 0);
+    add_up(&mut planner, 0, B, "fast", 0);
+    let (asked, ..) = drain(&mut planner, 0);
+    let (of_a, of_b): (Vec<Asked>, Vec<Asked>) = asked.into_iter().partition(|asked| asked.source == A);
+    assert_eq!((of_a.len(), of_b.len()), (2, 2));
+    let now_us = serve_some(&mut planner, 0, S, &of_a[0], 4);
+    for (number, asked) in of_b.iter().enumerate() {
+        serve_some(&mut planner, 3 * S + 320 * MS * number as u64, 20 * MS, asked, 16);
+        planner.handle_done(now_us, B, asked.request);
+    }
+    (planner, of_a, now_us)
+}
+
+/// D22: what has not begun moves from the longest queue to the empty one: cancelled there, asked for here, once.
+#[test]
+fn a_request_that_has_not_begun_is_borrowed() {
+    let (mut planner, of_a, now_us) = slow_and_dry(Strategy { end_game: false, ..Strategy::default() });
+    let (asked, cancelled, _) = drain(&mut planner, now_us);
+    assert_eq!(cancelled, [of_a[1].request]);
+    assert_eq!(asked.len(), 1);
+    assert_eq!((asked[0].source, asked[0].groups), (B, of_a[1].groups));
+    // It came back all the same: what the first source sends before it hears is taken, and the other one told.
+    for group in of_a[1].groups.start..of_a[1].groups.end() {
+        assert_eq!(planner.handle_group(now_us + 1, A, of_a[1].request, group), Disposition::Deliver);
+    }
+    let (_, cancelled, _) = drain(&mut planner, now_us + 1);
+    assert_eq!(cancelled, [asked[0].request], "the borrower is late now");
+    planner.handle_done(now_us + 2, B, asked[0].request);
+    assert!(planner.outcome().is_none(), "the rest of the first unit is still out");
+}
+
+/// Design 8: what has begun is asked for again from its end; the loser is cancelled, and what it still sends is
+/// discarded and counted.
+#[test]
+fn what_has_begun_is_asked_for_twice() {
+    let (mut planner, of_a, now_us) = slow_and_dry(Strategy::default());
+    let (asked, cancelled, _) = drain(&mut planner, now_us);
+    assert_eq!(cancelled, [of_a[1].request]);
+    assert_eq!((asked[0].source, asked[0].groups), (B, of_a[1].groups), "borrowing comes first");
+    planner.handle_done(now_us, A, of_a[1].request);
+    serve(&mut planner, now_us + MS, &asked[0]);
+    let (asked, cancelled, _) = drain(&mut planner, now_us + MS);
+    assert_eq!((asked[0].source, asked[0].groups), (B, of_a[0].groups));
+    assert!(cancelled.is_empty() && asked.len() == 1, "a unit is asked for twice, not more often");
+    for group in 0..4 {
+        let answer = planner.handle_group(now_us + MS, B, asked[0].request, of_a[0].groups.start + group);
+        assert_eq!(answer, Disposition::Discard, "the slow one had brought it");
+    }
+    let now_us = serve_some(&mut planner, now_us + MS, MS, &asked[0], 11);
+    assert!(drain(&mut planner, now_us).1.is_empty());
+    assert_eq!(planner.handle_group(now_us, B, asked[0].request, 15), Disposition::Deliver);
+    assert!(planner.outcome().unwrap().is_ok());
+    assert_eq!(drain(&mut planner, now_us).1, [of_a[0].request, asked[0].request]);
+    assert_eq!(planner.handle_group(now_us, A, of_a[0].request, 4), Disposition::Discard);
+    assert_eq!(planner.explain(now_us).duplicate_bytes, 5 * GROUP_BYTES);
+}
+
+/// The bound: however much the slow one owes and cannot be told to leave, at most 16 MiB are asked for twice.
+#[test]
+fn duplicates_are_bounded() {
+    let units = 64;
+    let mut planner = planner(units);
+    planner.config.strategy.deadlines = false;
+    planner.config.window = WindowLimits { initial_bytes: 64 << 20, ..WindowLimits::default() };
+    let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true };
+    let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
+    planner.add_source(A, description);
+    planner.handle_up(0, A, Some(MS));
+    let (of_a, ..) = drain(&mut planner, 0);
+    assert_eq!(of_a.iter().map(|asked| asked.groups.groups).sum::<u64>(), units * UNIT_GROUPS);
+    add_up(&mut planner, S, B, "eager", 0);
+    let (asked, ..) = drain(&mut planner, 25 * S);
+    let twice: u64 = asked.iter().map(|asked| asked.permit.bytes()).sum();
+    assert_eq!(twice, borrow::DUPLICATE_BYTES_MAX);
+    assert!(asked.iter().all(|asked| asked.groups.groups == UNIT_GROUPS));
+    let ends: Vec<u64> = asked.iter().map(|asked| asked.groups.end()).collect();
+    assert!(ends.is_sorted_by(|left, right| left > right) && ends[0] == units * UNIT_GROUPS, "{ends:?}");
+}
+
+/// Design 9: a liar among several is barred for its first wrong bytes, and the account says why.
+#[test]
+fn a_liar_among_several_has_no_second_chance() {
+    let mut planner = planner(8);
+    add_up(&mut planner, 0, A, "liar", 0);
+    add_up(&mut planner, 0, B, "honest", 0);
+    let (asked, ..) = drain(&mut planner, 0);
+    let of_a = asked.iter().find(|asked| asked.source == A).unwrap().request;
+    planner.handle_mismatch(1, A, of_a);
+    let (_, _, closed) = drain(&mut planner, 1);
+    assert_eq!(
+        (closed, state(&planner, A), state(&planner, B)),
+        (vec![A], SourceState::Barred, SourceState::Up)
+    );
+    assert!(planner.cause(A).unwrap().contains("are not those of the object"));
+    assert!(planner.outcome().is_none());
+}
+
+/// D22: the baseline has exactly so many requests of one unit outstanding at each source.
+#[test]
+fn ten_outstanding_requests_each() {
+    let strategy = Strategy { outstanding: Outstanding::Requests(10), ..Strategy::default() };
+    let mut wanted = RangeSet::new();
+    wanted.insert(0..64);
+    let mut planner = Planner::new(PlannerConfig { strategy, ..planner(64).config }, wanted);
+    add_up(&mut planner, 0, A, "one", 0);
+    add_up(&mut planner, 0, B, "two", 0);
+    let (asked, ..) = drain(&mut planner, 0);
+    for source in [A, B] {
+        assert_eq!(asked.iter().filter(|asked| asked.source == source).count(), 10);
+    }
+    assert!(asked.iter().all(|asked| asked.groups.groups == UNIT_GROUPS));
+    serve(&mut planner, S, &asked[0]);
+    assert_eq!(drain(&mut planner, S).0.len(), 1);
+}
+
+fn standing(planner: &Planner, now_us: u64, source: SourceId) -> (Standing, Option<Idle>) {
+    let account = planner.explain(now_us);
+    let found = account.sources.into_iter().find(|found| found.stats.source == source).unwrap();
+    (found.standing, found.idle)
+}
+
+/// The account names each standing and each reason to be idle.
+#[test]
+fn the_account_says_where_each_source_stands_and_why() {
+    let others = [3, 4, 5].map(SourceId);
+    let mut planner = planner(64);
+    add_up(&mut planner, 0, A, "works", 0);
+    add_up(&mut planner, 0, B, "spare", 7);
+    for source in others {
+        add(&mut planner, source, "other", 0);
+    }
+    planner.handle_up(0, others[0], None);
+    planner.handle_up(0, others[1], None);
+    let (asked, ..) = drain(&mut planner, 0);
+    let of = |source: SourceId| asked.iter().find(|asked| asked.source == source).unwrap();
+    planner.handle_failed(0, others[0], of(others[0]).request, &Error::new(ErrorKind::Changed, "written to"));
+    planner.handle_down(0, others[1], Some(&Error::new(ErrorKind::Unreachable, "reset")), true);
+    assert_eq!(planner.handle_group(0, A, of(A).request, of(A).groups.start), Disposition::Deliver);
+    drain(&mut planner, 0);
+    assert_eq!(standing(&planner, 0, A), (Standing::Up, None));
+    assert_eq!(standing(&planner, 0, B), (Standing::Up, Some(Idle::Spare)));
+    assert_eq!(standing(&planner, 0, others[0]), (Standing::Barred, Some(Idle::NotUp)));
+    assert_eq!(standing(&planner, 0, others[1]), (Standing::Gone, Some(Idle::NotUp)));
+    assert_eq!(standing(&planner, 0, others[2]), (Standing::Waiting, Some(Idle::NotUp)));
+    assert_eq!(standing(&planner, 2 * S, A), (Standing::Frozen, None));
+    let account = planner.explain(0);
+    assert_eq!(
+        (account.delivered_bytes, account.wanted_left_bytes),
+        (GROUP_BYTES, 63 * UNIT_BYTES + 15 * GROUP_BYTES)
+    );
+    assert_eq!(account.sources[0].share, 1.0);
+    assert_eq!(account.sources[2].cause.as_deref(), Some("written to"));
+    // Two failures in a row are paused for.
+    let busy = Error::new(ErrorKind::TimedOut, "busy");
+    for request in planner.sources[&A].requests.clone() {
+        planner.handle_failed(S, A, request, &busy);
+    }
+    assert!(matches!(standing(&planner, S, A), (_, Some(Idle::Paused { for_us: 1.. }))));
+}
+
+/// The bottleneck, as far as events tell it.
+#[test]
+fn the_account_names_the_bottleneck() {
+    let bottleneck = |planner: &Planner, now_us| planner.explain(now_us).bottleneck;
+    let budget = Budget::new(2 * UNIT_BYTES);
+    let mode = DeliveryMode::Sequential { window_bytes: 2 * UNIT_BYTES };
+    let mut planner = planner_of(8, mode, &budget);
+    add(&mut planner, A, "direct", 0);
+    assert_eq!(bottleneck(&planner, 0), Bottleneck::Source);
+    planner.handle_up(0, A, Some(MS));
+    let others = budget.try_reserve(2 * UNIT_BYTES).unwrap();
+    assert!(drain(&mut planner, 0).0.is_empty());
+    assert_eq!(bottleneck(&planner, 0), Bottleneck::Memory);
+    assert_eq!(standing(&planner, 0, A), (Standing::Up, Some(Idle::NoBudget)));
+    drop(others);
+    let (asked, ..) = drain(&mut planner, MS);
+    assert_eq!(bottleneck(&planner, MS), Bottleneck::Network);
+    assert_eq!(bottleneck(&planner, 3 * S), Bottleneck::Source, "it is silent");
+    planner.handle_effort(Effort { span_us: 100, proving_us: 60, writing_us: 10 });
+    assert_eq!(bottleneck(&planner, MS), Bottleneck::Cpu);
+    for _ in 0..40 {
+        planner.handle_effort(Effort { span_us: 1_000_000, proving_us: 10_000, writing_us: 900_000 });
+    }
+    assert_eq!(bottleneck(&planner, MS), Bottleneck::Disk);
+    for asked in &asked {
+        serve(&mut planner, 2 * MS, asked);
+    }
+    drop(asked);
+    assert!(drain(&mut planner, 2 * MS).0.is_empty());
+    assert_eq!(bottleneck(&planner, 2 * MS), Bottleneck::Consumer);
+    assert_eq!(standing(&planner, 2 * MS, A), (Standing::Up, Some(Idle::Consumer)));
+    planner.handle_consumed(8);
+    while planner.outcome().is_none() {
+        for asked in drain(&mut planner, 3 * MS).0 {
+            serve(&mut planner, 3 * MS, &asked);
+        }
+    }
+    assert_eq!(bottleneck(&planner, 3 * MS), Bottleneck::Nothing);
+    assert_eq!(standing(&planner, 3 * MS, A), (Standing::Up, Some(Idle::NotNeeded)));
+}
