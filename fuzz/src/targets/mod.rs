@@ -45,7 +45,8 @@ fn assert_clear(error: &Error) {
     // Paths in front, digits, ids and quoted input differ from case to case and are no outcome of their own.
     let after_path = text.strip_prefix('"').and_then(|rest| rest.split_once('"')).map(|(_, rest)| rest);
     let plain = after_path.unwrap_or(&text).split('"').next().unwrap_or_default();
-    let is_id = |word: &&str| word.len() >= 32 && word.chars().all(|c| c.is_ascii_hexdigit());
+    let is_id =
+        |word: &&str| word.len() >= 32 && word.trim_end_matches(':').chars().all(|c| c.is_ascii_hexdigit());
     let words = plain.split(' ').filter(|word| !is_id(word));
     let class: String = words.flat_map(str::chars).filter(|c| !c.is_ascii_digit()).collect();
     novelty::note(("error", class));
