@@ -86,6 +86,9 @@ pub(crate) enum Command {
         /// Follow the ticket's hints to loopback and link-local addresses
         #[arg(long)]
         local: bool,
+        /// Fetch everything, also where an older version of the file lies at PATH
+        #[arg(short = 'W', long)]
+        whole_file: bool,
         /// Wait until the file and its name are on disk
         #[arg(long)]
         fsync: bool,
@@ -122,6 +125,9 @@ pub(crate) enum Command {
         /// Program to run on the far host
         #[arg(long, value_name = "PROGRAM", default_value = "dray")]
         remote_dray: OsString,
+        /// Send everything, also where an older version of the file lies at DST
+        #[arg(short = 'W', long)]
+        whole_file: bool,
         /// Wait until the file and its name are on disk
         #[arg(long)]
         fsync: bool,

@@ -88,7 +88,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             let observer: Arc<dyn Observer> = output.clone();
             shared.serve(stop, &observer)
         }
-        Command::Get { wanted, output: path, hint, local, fsync } => {
+        Command::Get { wanted, output: path, hint, local, whole_file, fsync } => {
             if path.as_deref() == Some(Path::new("-")) && output.is_json() {
                 return Err(Error::new(ErrorKind::Usage, "--json and -o - both want standard output")
                     .advise("write to a file with -o PATH, or leave --json out"));
@@ -98,6 +98,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                 hints: hint.iter().map(|text| text.parse::<Hint>()).collect::<Result<_>>()?,
                 output: destination(path),
                 allow_local: local,
+                whole_file,
                 fsync,
             };
             let node = Node::open(Config::load()?)?;
@@ -118,6 +119,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             option,
             ssh_config,
             remote_dray,
+            whole_file,
             fsync,
         } => {
             let request = CopyRequest {
@@ -125,6 +127,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                 destination: Location::parse(destination)?,
                 options: CopyOptions {
                     preserve,
+                    whole_file,
                     fsync,
                     ssh: SshOptions {
                         port,

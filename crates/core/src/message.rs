@@ -3,12 +3,12 @@
 use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Decoder, Encode, Encoder};
 
+use crate::chunker::Profile;
 use crate::limits::{
     COMPARED_SUBTREES_MAX, FEATURE_BYTES_MAX, FEATURES_MAX, HINT_URI_BYTES_MAX, HINTS_MAX, INLINE_BYTES_MAX,
-    NAME_BYTES_MAX, OBJECT_BYTES_MAX, PATH_BYTES_MAX, RECIPE_NODES_ASKED_MAX, RECIPE_NODE_BYTES_MAX,
+    NAME_BYTES_MAX, OBJECT_BYTES_MAX, PATH_BYTES_MAX, RECIPE_NODE_BYTES_MAX, RECIPE_NODES_ASKED_MAX,
     TEXT_BYTES_MAX,
 };
-use crate::chunker::Profile;
 use crate::recipe::{ChunkDescriptor, RecipeBuilder, RecipeId, RecipeRoot};
 use crate::rights::Secret;
 use crate::{Error, ErrorKind, NodeId, Oid, Result, cbor};
@@ -440,6 +440,9 @@ pub struct Copy {
     /// Make data and name durable before reporting done.
     #[n(3)]
     pub fsync: bool,
+    /// Fetch everything, whatever lies at the destination; absent means no.
+    #[n(4)]
+    pub whole_file: Option<bool>,
 }
 
 /// See [`Message::Offer`].
@@ -578,7 +581,9 @@ impl Message {
                 let len = compared.pairs.len();
                 check(len.is_multiple_of(64) && len <= COMPARED_SUBTREES_MAX * 64, "a wrong number of pairs")
             }
-            Message::Nodes(nodes) => check(nodes.ids.len() <= RECIPE_NODES_ASKED_MAX, "too many recipe nodes"),
+            Message::Nodes(nodes) => {
+                check(nodes.ids.len() <= RECIPE_NODES_ASKED_MAX, "too many recipe nodes")
+            }
             Message::Node(node) => check(node.bytes.len() <= RECIPE_NODE_BYTES_MAX, "too long a recipe node"),
             Message::Delivered(delivered) => check(delivered.path.len() <= PATH_BYTES_MAX, "too long a path"),
             Message::Cancel(_)
@@ -653,6 +658,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 path: b"dir/na me".to_vec().into(),
                 preserve: true,
                 fsync: false,
+                whole_file: None,
             }),
         ),
         (
@@ -773,6 +779,7 @@ mod tests {
                 path: long(4097).into(),
                 preserve: false,
                 fsync: false,
+                whole_file: None,
             }),
         ];
         for message in bad {

@@ -6,10 +6,10 @@
 
 use std::fmt;
 
-use crate::recipe::{RecipeId, RecipeRoot};
 use crate::hash_tree::Subtree;
 use crate::message::ObjectName;
 use crate::permit::Permit;
+use crate::recipe::{RecipeId, RecipeRoot};
 use crate::{Error, Oid};
 
 /// Number of a source within one transfer.

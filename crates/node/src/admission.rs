@@ -11,8 +11,8 @@ use dray_core::message::{ObjectName, Open};
 use dray_core::store::{Extent, Share, Standing, StoredObject};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_transfer::direct::ClearTokens;
+use dray_transfer::holder::{ClearGrantor, Held, Provider, RecipeCache, StoredHeld};
 use dray_transfer::recipe::Recipe;
-use dray_transfer::holder::{RecipeCache, ClearGrantor, Held, Provider, StoredHeld};
 use dray_transfer::transport::Security;
 
 use crate::put::unix_s;

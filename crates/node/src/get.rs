@@ -26,7 +26,7 @@ use dray_transfer::direct::{DialConfig, Target, dial, probe};
 use dray_transfer::lanes::LaneSet;
 
 use crate::put::unix_s;
-use crate::transfer::{Sink, Stream, Transfer, Truth, short_name};
+use crate::transfer::{OlderVersion, Sink, Start, Stream, Transfer, Truth, short_name};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, join, outboard};
 
 /// How far ahead of standard output the sources may be.
@@ -64,6 +64,8 @@ pub struct GetRequest {
     pub output: Output,
     /// Follow the ticket's hints to loopback and link-local addresses.
     pub allow_local: bool,
+    /// Fetch everything, also where an older version lies at the destination.
+    pub whole_file: bool,
     /// Make data and name durable before reporting done.
     pub fsync: bool,
 }
@@ -197,13 +199,26 @@ impl Node {
         // Where nothing is left to fetch, nobody would be asked for anything, and so not for a name either.
         let told_before =
             if name.is_none() && wanted.is_empty() { ask_for_name(&config, object, observer) } else { None };
+        // What an earlier run proved is worth more than what a similar file may have.
+        let older = match name {
+            Some(name) if !request.whole_file && intact.is_empty() => {
+                OlderVersion::open(&dir.join(name), geometry.size_bytes())
+            }
+            _ => None,
+        };
+        let (truth, start) = match &older {
+            None => (Truth::Proven(verifier), Start::Whole),
+            Some(_) => (Truth::updated(geometry, oid, delivery.clone())?, Start::Update),
+        };
+        let to_fetch = wanted.clone();
         let transfer = Transfer::new(
-            Truth::Proven(verifier),
+            truth,
             Sink::Rest(delivery.clone()),
             wanted,
             resumed_bytes,
             self.config.window_bytes,
             DeliveryMode::OutOfOrder,
+            start,
         );
         observer.event(Event::Started {
             name: name.map(|name| dir.join(name)),
@@ -216,7 +231,7 @@ impl Node {
             None => usable_name(transfer.suggested_name().or_else(|| told_before.clone()).as_deref(), &oid),
         };
         let (either, mut is_taken) = (Stop::new(), false);
-        let result = transfer.wait(&either, &mut || {
+        let result = transfer.run(older.as_ref(), &to_fetch, &either, &mut || {
             report(&transfer, observer);
             // Better to refuse as soon as the name is known than when all has come.
             let is_asked = transfer.suggested_name().is_some();
@@ -224,6 +239,16 @@ impl Node {
             if is_taken || stop.is_set() {
                 either.set();
             }
+        });
+        let result = result.and_then(|()| {
+            transfer
+                .seal(&either, &mut || {
+                    report(&transfer, observer);
+                    if stop.is_set() {
+                        either.set();
+                    }
+                })
+                .map(|_| ())
         });
         report(&transfer, observer);
         let result = if is_taken {
@@ -280,6 +305,7 @@ impl Node {
             0,
             self.config.window_bytes,
             DeliveryMode::Sequential { window_bytes: STREAM_WINDOW_BYTES },
+            Start::Whole,
         );
         observer.event(Event::Started { name: None, total_bytes: geometry.size_bytes(), resumed_bytes: 0 });
         start_direct(&transfer, ObjectName::Oid(oid), config);
@@ -416,8 +442,10 @@ pub(crate) fn report(transfer: &Transfer, observer: &dyn Observer) {
         .stats()
         .into_iter()
         .filter(|stats| stats.delivered_bytes > 0)
-        .map(|stats| SourceShare { label: stats.label, bytes: stats.delivered_bytes })
-        .collect();
+        .map(|stats| SourceShare { label: stats.label, bytes: stats.delivered_bytes });
+    let local = Some(transfer.local_bytes()).filter(|bytes| *bytes > 0);
+    let local = local.map(|bytes| SourceShare { label: "older version".into(), bytes });
+    let sources = sources.chain(local).collect();
     observer.event(Event::Progress {
         done_bytes: transfer.done_bytes(),
         total_bytes: transfer.size_bytes(),

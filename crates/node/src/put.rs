@@ -239,7 +239,7 @@ impl Shared {
         });
         let notices = Arc::new(Notices::new(observer.clone()));
         let provider = Arc::new(Doorkeeper {
-                recipe: Arc::default(),
+            recipe: Arc::default(),
             object: self.object.clone(),
             share: self.share.clone(),
             node: self.node.id,

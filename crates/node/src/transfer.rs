@@ -5,15 +5,19 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use dray_core::hash_tree::{Collector, Cv, Geometry, PAIR_BYTES, PairStore, Subtree, Verifier, group_cv};
+use dray_core::hash_tree::{
+    Collector, Cv, Geometry, PAIR_BYTES, PairStore, Subtree, Verifier, group_cv, open_pair,
+};
 use dray_core::limits::{COMPARED_SUBTREES_MAX, GROUP_BYTES, PROGRESS_TIMEOUT_MS, UNIT_GROUPS};
 use dray_core::message::ObjectName;
 use dray_core::permit::Budget;
 use dray_core::range::RangeSet;
+use dray_core::recipe::{RecipeId, RecipeRoot};
 use dray_core::source::{
     DataPiece, Flow, RequestId, Source, SourceCall, SourceEvent, SourceEvents, SourceId,
 };
@@ -25,6 +29,10 @@ use dray_engine::planner::{
 };
 
 use crate::observer::Stop;
+
+mod update;
+
+pub(crate) use update::OlderVersion;
 
 /// Without any progress of anybody for this long, a transfer fails.
 const GIVE_UP_US: u64 = 25_000_000;
@@ -47,6 +55,47 @@ pub(crate) enum Truth {
     Proven(Verifier<Arc<dyn PairStore>>),
     /// The origin's word; the root is compared at the end.
     Vouched(Collector<Arc<dyn PairStore>>),
+    /// The OID, where bytes come from a source; the root over everything is compared with it at the end, because other
+    /// bytes come from an older version of the object.
+    Updated {
+        /// Proves what is fetched.
+        verifier: Verifier<Arc<dyn PairStore>>,
+        /// Takes the values of everything.
+        collector: Collector<Arc<dyn PairStore>>,
+    },
+}
+
+impl Truth {
+    /// For an update to `oid`: `delivery` takes the values of everything, what is proven stays in memory.
+    pub(crate) fn updated(geometry: Geometry, oid: Oid, delivery: Arc<dyn PairStore>) -> Result<Truth> {
+        let proven: Arc<dyn PairStore> = Arc::new(update::SparsePairs::default());
+        Ok(Truth::Updated {
+            verifier: Verifier::new(geometry, oid, proven)?,
+            collector: Collector::new(geometry, delivery),
+        })
+    }
+
+    fn verifier(&self) -> Option<&Verifier<Arc<dyn PairStore>>> {
+        match self {
+            Truth::Proven(verifier) | Truth::Updated { verifier, .. } => Some(verifier),
+            Truth::Vouched(_) => None,
+        }
+    }
+
+    fn collector(&self) -> Option<&Collector<Arc<dyn PairStore>>> {
+        match self {
+            Truth::Vouched(collector) | Truth::Updated { collector, .. } => Some(collector),
+            Truth::Proven(_) => None,
+        }
+    }
+}
+
+/// What a transfer begins with.
+pub(crate) enum Start {
+    /// Everything that is wanted is fetched.
+    Whole,
+    /// [`Transfer::update`] says what is fetched.
+    Update,
 }
 
 /// Groups that came before their turn.
@@ -73,6 +122,11 @@ pub(crate) struct Transfer {
     wanted_units: AtomicU64,
     stored_units: AtomicU64,
     done_bytes: AtomicU64,
+    /// Groups of an update that are fetched, and how many of them are stored.
+    wanted_groups: AtomicU64,
+    fetched_groups: AtomicU64,
+    /// Bytes of an update that were at hand.
+    local_bytes: AtomicU64,
 }
 
 struct Request {
@@ -97,6 +151,10 @@ struct State {
     asked: Option<SourceId>,
     sealed: Option<Oid>,
     compared: Option<Vec<u8>>,
+    /// The recipe's root, or that the one who was asked has none.
+    described: Option<Option<RecipeRoot>>,
+    /// Nodes of the recipe that came and were not looked at.
+    nodes: Vec<(RecipeId, Vec<u8>)>,
     /// Why a source went down last: what to say if nobody is left to confirm the end.
     last_down: Option<Error>,
     suggested_name: Option<Vec<u8>>,
@@ -113,13 +171,18 @@ impl Transfer {
         resumed_bytes: u64,
         window_bytes: u64,
         delivery: DeliveryMode,
+        start: Start,
     ) -> Arc<Transfer> {
         let geometry = match &truth {
-            Truth::Proven(verifier) => verifier.geometry(),
+            Truth::Proven(verifier) | Truth::Updated { verifier, .. } => verifier.geometry(),
             Truth::Vouched(collector) => collector.geometry(),
         };
+        // Of an update, single groups are fetched, and which is not known yet.
+        let is_update = matches!(start, Start::Update);
         let config = PlannerConfig {
             geometry,
+            piece_groups: if is_update { 1 } else { UNIT_GROUPS },
+            is_open: is_update,
             delivery,
             budget: Budget::new(window_bytes),
             window: WindowLimits { max_bytes: window_bytes, ..WindowLimits::default() },
@@ -133,8 +196,14 @@ impl Transfer {
             truth,
             sink,
             wanted_units: AtomicU64::new(wanted.count()),
-            planner: Mutex::new(Planner::new(config.clone(), wanted)),
+            planner: Mutex::new(Planner::new(
+                config.clone(),
+                if is_update { RangeSet::new() } else { wanted },
+            )),
             config,
+            wanted_groups: AtomicU64::new(0),
+            fetched_groups: AtomicU64::new(0),
+            local_bytes: AtomicU64::new(0),
             sources: Mutex::default(),
             requests: Mutex::default(),
             units: Mutex::default(),
@@ -187,6 +256,25 @@ impl Transfer {
         news.into_iter().map(|(id, why)| (label(&id), why)).collect()
     }
 
+    /// [`Transfer::wait`], with [`Transfer::update`] from `older` beside it if there is one; `wanted` are the units of this
+    /// transfer.
+    pub(crate) fn run(
+        &self,
+        older: Option<&OlderVersion>,
+        wanted: &RangeSet,
+        stop: &Stop,
+        tick: &mut dyn FnMut(),
+    ) -> Result<()> {
+        let Some(older) = older else { return self.wait(stop, tick) };
+        let over = Stop::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.update(older, wanted, &over));
+            let result = self.wait(stop, tick);
+            over.set();
+            result
+        })
+    }
+
     /// Waits until every wanted byte is stored, or it can never be. `tick` runs about ten times a second.
     pub(crate) fn wait(&self, stop: &Stop, tick: &mut dyn FnMut()) -> Result<()> {
         let result = self.wait_inner(stop, tick);
@@ -203,8 +291,8 @@ impl Transfer {
             if stop.is_set() {
                 return Err(interrupted());
             }
-            if let Some(fatal) = lock(&self.state).fatal.take() {
-                return Err(fatal);
+            if let Some(fatal) = &lock(&self.state).fatal {
+                return Err(fatal.duplicate());
             }
             let outcome = lock(&self.planner).outcome();
             match outcome {
@@ -225,13 +313,31 @@ impl Transfer {
         self.stored_units.load(Ordering::Acquire) == self.wanted_units.load(Ordering::Acquire)
     }
 
-    /// Compares our root of a vouched object with the origin's, and fetches again what differs, at most three times.
-    /// Call after [`Transfer::wait`].
+    /// Bytes that were not fetched because an older version had them.
+    pub(crate) fn local_bytes(&self) -> u64 {
+        self.local_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Groups to fetch of an update, in ascending order.
+    fn want_groups(&self, groups: Range<u64>) {
+        self.wanted_groups.fetch_add(groups.end - groups.start, Ordering::AcqRel);
+        lock(&self.planner).want(groups);
+        self.pump();
+    }
+
+    /// True if every group to fetch of an update is stored.
+    fn has_fetched_all(&self) -> bool {
+        self.fetched_groups.load(Ordering::Acquire) == self.wanted_groups.load(Ordering::Acquire)
+    }
+
+    /// Compares our root with the object's (of a vouched object the origin's), unless every byte was proven as it came, and
+    /// fetches again what differs, at most three times. Call after [`Transfer::wait`].
     pub(crate) fn seal(&self, stop: &Stop, tick: &mut dyn FnMut()) -> Result<Oid> {
-        let Truth::Vouched(collector) = &self.truth else {
-            return Err(Error::new(ErrorKind::Internal, "only a provisional object is sealed"));
+        let result = match &self.truth {
+            Truth::Proven(verifier) => Ok(verifier.root()),
+            Truth::Vouched(collector) => self.rounds(collector, stop, tick),
+            Truth::Updated { verifier, collector } => self.prove(verifier.root(), collector, stop, tick),
         };
-        let result = self.rounds(collector, stop, tick);
         if result.is_err() {
             self.close();
         }
@@ -251,7 +357,7 @@ impl Transfer {
                 return Ok(root);
             }
             if round < ROUNDS_MAX {
-                let differing = self.bisect(collector, stop, tick)?;
+                let differing = self.bisect(collector, None, stop, tick)?;
                 if differing.is_empty() {
                     break;
                 }
@@ -268,15 +374,44 @@ impl Transfer {
         .advise("copy it again when nobody writes to it"))
     }
 
-    /// The units whose values are not the origin's, found from the root down.
+    /// Compares the root of an update with the OID; what differs is fetched, proven, and hashed once more.
+    fn prove(
+        &self,
+        oid: Oid,
+        collector: &Collector<Arc<dyn PairStore>>,
+        stop: &Stop,
+        tick: &mut dyn FnMut(),
+    ) -> Result<Oid> {
+        for _ in 0..ROUNDS_MAX {
+            if collector.finish()? == oid {
+                return Ok(oid);
+            }
+            let differing = self.bisect(collector, Some(oid), stop, tick)?;
+            self.fetch_again(differing)?;
+            self.wait_inner(stop, tick)?;
+        }
+        if collector.finish()? == oid {
+            return Ok(oid);
+        }
+        let what = "what was put together from the older version and the sender's bytes is not the object";
+        Err(Error::new(ErrorKind::VerificationFailed, what).advise("fetch it whole, with --whole-file"))
+    }
+
+    /// The units whose values are not the holder's, found from the root down. `oid` is what the holder's values must hash
+    /// to, if that is known; they are its word otherwise.
     fn bisect(
         &self,
         collector: &Collector<Arc<dyn PairStore>>,
+        oid: Option<Oid>,
         stop: &Stop,
         tick: &mut dyn FnMut(),
     ) -> Result<RangeSet> {
         let mut differing = RangeSet::new();
         let mut frontier = vec![self.geometry.root()];
+        let mut proven: HashMap<Subtree, Cv> = HashMap::new();
+        if let Some(oid) = oid {
+            proven.insert(self.geometry.root(), *oid.as_bytes());
+        }
         while !frontier.is_empty() {
             let (units, inner): (Vec<Subtree>, Vec<Subtree>) =
                 frontier.into_iter().partition(|node| node.groups <= UNIT_GROUPS);
@@ -294,10 +429,19 @@ impl Transfer {
                         "the sender compared something else than was asked",
                     ));
                 }
-                for (node, theirs) in asked.iter().zip(theirs.chunks_exact(PAIR_BYTES)) {
+                for (node, theirs) in asked.iter().zip(theirs.as_chunks::<PAIR_BYTES>().0) {
                     let mut ours = [0; PAIR_BYTES];
                     collector.pairs().read_pairs(node.pair_index(), &mut ours)?;
                     let (left, right) = node.children();
+                    let (left_cv, right_cv, parent_cv) = open_pair(theirs, *node == self.geometry.root());
+                    if let Some(expected) = proven.remove(node) {
+                        if parent_cv != expected {
+                            let what = "the sender's outboard is not that of the object";
+                            return Err(Error::new(ErrorKind::VerificationFailed, what)
+                                .advise("fetch the object from somebody else, or put it again there"));
+                        }
+                        proven.extend([(left, left_cv), (right, right_cv)]);
+                    }
                     for (child, range) in [(left, 0..32), (right, 32..64)] {
                         if ours[range.clone()] != theirs[range] {
                             frontier.push(child);
@@ -326,7 +470,12 @@ impl Transfer {
         self.wanted_units.store(units.count(), Ordering::Release);
         let now_us = self.now_us();
         let mut planner = lock(&self.planner);
-        let config = PlannerConfig { last_request: planner.last_request(), ..self.config.clone() };
+        let config = PlannerConfig {
+            last_request: planner.last_request(),
+            piece_groups: UNIT_GROUPS,
+            is_open: false,
+            ..self.config.clone()
+        };
         let before = planner.stats();
         *planner = Planner::new(config, units);
         for (id, source) in lock(&self.sources).iter() {
@@ -355,6 +504,7 @@ impl Transfer {
             let mut state = lock(&self.state);
             state.sealed = None;
             state.compared = None;
+            state.described = None;
         }
         loop {
             if !asked.is_some_and(|id| self.is_up(id))
@@ -365,6 +515,7 @@ impl Transfer {
                 source.call(match &call {
                     SourceCall::Seal { root } => SourceCall::Seal { root: *root },
                     SourceCall::Compare { subtrees } => SourceCall::Compare { subtrees: subtrees.clone() },
+                    SourceCall::Describe => SourceCall::Describe,
                     _ => return Err(Error::new(ErrorKind::Internal, "nothing to ask")),
                 });
             }
@@ -374,8 +525,8 @@ impl Transfer {
             if let Some(answer) = answer(&mut state) {
                 return Ok(answer);
             }
-            if let Some(fatal) = state.fatal.take() {
-                return Err(fatal);
+            if let Some(fatal) = &state.fatal {
+                return Err(fatal.duplicate());
             }
             if stop.is_set() {
                 return Err(interrupted());
@@ -461,10 +612,8 @@ impl Transfer {
             let (id, call) = match command {
                 None => return,
                 Some(PlannerCommand::Fetch { source, request, groups, recheck, permit }) => {
-                    let known_depth = match &self.truth {
-                        Truth::Proven(verifier) => verifier.known_depth(groups),
-                        Truth::Vouched(_) => 0,
-                    };
+                    let verifier = self.truth.verifier();
+                    let known_depth = verifier.map_or(0, |verifier| verifier.known_depth(groups));
                     lock(&self.requests)
                         .insert(request, Request { source, groups, known_depth, leaves: None });
                     let known_depth = known_depth as u32;
@@ -546,6 +695,23 @@ impl Transfer {
                 drop(state);
                 self.changed.notify_all();
             }
+            SourceEvent::Described { root } => {
+                let mut state = lock(&self.state);
+                if state.asked == Some(source) {
+                    state.described = Some(root);
+                }
+                drop(state);
+                self.changed.notify_all();
+            }
+            SourceEvent::Node { id, bytes } => {
+                let mut state = lock(&self.state);
+                // Never more than the reader asked for: a lane refuses what was not asked.
+                if state.asked == Some(source) {
+                    state.nodes.push((id, bytes.to_vec()));
+                }
+                drop(state);
+                self.changed.notify_all();
+            }
             SourceEvent::Down { error, gone } => {
                 let why = match &error {
                     Some(error) => error.to_string(),
@@ -566,7 +732,7 @@ impl Transfer {
 
     /// Proves the parents of a request. `Ok(false)`: the request is not wanted any more.
     fn parents(&self, request: RequestId, pairs: &[u8]) -> Result<bool> {
-        let Truth::Proven(verifier) = &self.truth else {
+        let Some(verifier) = self.truth.verifier() else {
             return Err(Error::new(ErrorKind::Protocol, "parents of an object without a name"));
         };
         let (groups, known_depth) = match lock(&self.requests).get(&request) {
@@ -591,7 +757,7 @@ impl Transfer {
     ) -> Flow {
         let arrived = Instant::now();
         let cv = group_cv(self.geometry, group, bytes);
-        if let Truth::Proven(_) = &self.truth {
+        if self.truth.verifier().is_some() {
             match self.expected(request, group) {
                 Ok(Some(expected)) if expected == cv => {}
                 Ok(None) => return Flow::Cancel,
@@ -611,11 +777,12 @@ impl Transfer {
             planner.handle_effort(EFFORT.take());
             planner.handle_group(now_us, source, request, group)
         };
-        if disposition == Disposition::Deliver
-            && let Err(error) = self.store(group, bytes, data, cv)
-        {
-            self.fail(error);
-            return Flow::Cancel;
+        if disposition == Disposition::Deliver {
+            if let Err(error) = self.store(group, bytes, data, cv) {
+                self.fail(error);
+                return Flow::Cancel;
+            }
+            self.fetched_groups.fetch_add(1, Ordering::AcqRel);
         }
         note_effort(arrived, proven);
         Flow::Continue
@@ -677,7 +844,7 @@ impl Transfer {
             if unit.stored.count_ones() as u64 == node.groups { units.remove(&number) } else { None }
         };
         if let Some(unit) = complete {
-            if let Truth::Vouched(collector) = &self.truth {
+            if let Some(collector) = self.truth.collector() {
                 collector.record_unit(number, &unit.leaves[..node.groups as usize])?;
             }
             if let Sink::Rest(partial) = &self.sink {

@@ -50,7 +50,8 @@ pub trait Held: Send + Sync {
     }
     /// Pairs of the object's subtrees, 64 bytes each; of a vouched object asked for after its root was given.
     fn compare(&self, subtrees: &[Subtree]) -> Result<Vec<u8>> {
-        let pairs = self.pairs().ok_or_else(|| Error::new(ErrorKind::Protocol, "there is nothing to compare"))?;
+        let pairs =
+            self.pairs().ok_or_else(|| Error::new(ErrorKind::Protocol, "there is nothing to compare"))?;
         let mut out = vec![0; subtrees.len() * PAIR_BYTES];
         for (subtree, pair) in subtrees.iter().zip(out.chunks_exact_mut(PAIR_BYTES)) {
             pairs.read_pairs(subtree.pair_index(), pair)?;

@@ -147,8 +147,13 @@ fn rule_breakers_are_told_and_cut_off() {
     };
     let seal = Seal { handle: 1, root: oid };
     let compare = Compare { handle: 1, subtrees: vec![] };
-    let copy =
-        Copy { role: CopyRole::Send, path: b"/etc/passwd".to_vec().into(), preserve: false, fsync: false };
+    let copy = Copy {
+        role: CopyRole::Send,
+        path: b"/etc/passwd".to_vec().into(),
+        preserve: false,
+        fsync: false,
+        whole_file: None,
+    };
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("unknown kind", head([9, 0, 0, 0, 0, 0, 0, 0])),
         ("control frame beyond its limit", head([1, 0xff, 0xff, 0xff, 0, 0, 0, 0])),

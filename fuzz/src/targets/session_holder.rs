@@ -255,13 +255,11 @@ impl Run {
     }
 }
 
-/// What a holder may be asked (`docs/protocol/peer.md`): a subtree of whole units, not too large.
+/// What a holder may be asked (`docs/protocol/peer.md`): a subtree, not too large.
 fn assert_sound(geometry: Geometry, fetch: &Fetch) {
     let Fetch { start_group, groups, known_depth, .. } = *fetch;
     assert!(groups <= REQUEST_GROUPS_MAX, "{fetch:?}");
     assert!(is_subtree(geometry.groups(), start_group, groups), "{fetch:?}");
-    assert!(start_group.is_multiple_of(UNIT_GROUPS), "{fetch:?}");
-    assert!(groups.is_multiple_of(UNIT_GROUPS) || start_group + groups == geometry.groups(), "{fetch:?}");
     assert!(known_depth < 64, "{fetch:?}");
 }
 

@@ -290,7 +290,13 @@ fn hostile_words() -> Vec<(&'static str, Vec<u8>, Vec<i32>)> {
     let after = |bytes: Vec<u8>| [good.clone(), bytes].concat();
     let provisional = ObjectName::Provisional([5; 32]);
     let copy = |role, path: &[u8]| {
-        control(&Message::Copy(Copy { role, path: path.to_vec().into(), preserve: true, fsync: true }))
+        control(&Message::Copy(Copy {
+            role,
+            path: path.to_vec().into(),
+            preserve: true,
+            fsync: true,
+            whole_file: None,
+        }))
     };
     let progress = Progress { done_bytes: u64::MAX, resumed_bytes: u64::MAX, direct_bytes: u64::MAX };
     let fault = Fault {

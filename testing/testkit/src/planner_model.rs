@@ -93,6 +93,8 @@ impl<'a> Simulation<'a> {
         let budget = Budget::new(scenario.budget_bytes);
         let config = PlannerConfig {
             geometry,
+            piece_groups: UNIT_GROUPS,
+            is_open: false,
             delivery,
             budget: budget.clone(),
             window: scenario.window,

@@ -130,6 +130,12 @@ pub(super) fn halves(pair: &[u8]) -> (Cv, Cv) {
     (left, right)
 }
 
+/// The two values of the pair `pair`, and the value of their parent, which is the root of the tree or not.
+pub fn open_pair(pair: &[u8; PAIR_BYTES], is_root: bool) -> (Cv, Cv, Cv) {
+    let (left, right) = halves(pair);
+    (left, right, merge(&left, &right, is_root))
+}
+
 /// The pairs, in post-order, and the value of the subtree `node` whose group values are `leaves`.
 pub fn subtree_pairs(geometry: Geometry, node: Subtree, leaves: &[Cv]) -> (Vec<u8>, Cv) {
     debug_assert_eq!(leaves.len() as u64, node.groups);

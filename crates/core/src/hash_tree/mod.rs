@@ -9,7 +9,7 @@ mod verify;
 
 pub use compute::{
     Collector, Cv, IncrementalHasher, MemoryPairs, PAIR_BYTES, PairStore, encode_parents, group_cv,
-    subtree_pairs,
+    open_pair, subtree_pairs,
 };
 pub use verify::Verifier;
 

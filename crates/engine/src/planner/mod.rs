@@ -30,8 +30,8 @@ mod tests;
 mod window;
 mod work;
 
-use std::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 use dray_core::error::{Error, ErrorKind, Result};
 use dray_core::hash_tree::Subtree;
@@ -194,8 +194,7 @@ impl Planner {
     /// A planner for the pieces `wanted` of the object (piece `n` begins with group `n` times
     /// [`PlannerConfig::piece_groups`]); pieces beyond its end are ignored.
     pub fn new(config: PlannerConfig, wanted: RangeSet) -> Planner {
-        let work =
-            Work::new(config.geometry, config.piece_groups, config.delivery, wanted, config.is_open);
+        let work = Work::new(config.geometry, config.piece_groups, config.delivery, wanted, config.is_open);
         Planner {
             last_request: config.last_request,
             config,

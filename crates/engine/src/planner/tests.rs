@@ -4,7 +4,7 @@
 mod many;
 
 use dray_core::hash_tree::Geometry;
-use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
+use dray_core::limits::{GROUP_BYTES, UNIT_BYTES, UNIT_GROUPS};
 use dray_core::permit::Budget;
 use dray_core::source::{Grade, SourceCapabilities};
 
@@ -18,6 +18,8 @@ const S: u64 = 1_000_000;
 fn planner_of(units: u64, delivery: DeliveryMode, budget: &Budget) -> Planner {
     let config = PlannerConfig {
         geometry: Geometry::new(units * UNIT_BYTES),
+        piece_groups: UNIT_GROUPS,
+        is_open: false,
         delivery,
         budget: budget.clone(),
         window: WindowLimits::default(),
@@ -397,4 +399,50 @@ fn unknown_events_are_ignored() {
     assert_eq!(state(&planner, B), SourceState::Up);
     assert_eq!(planner.handle_group(1, A, of_a.request, of_a.groups.start), Disposition::Deliver);
     assert_eq!(planner.stats()[1].discarded_bytes, GROUP_BYTES);
+}
+
+/// D17: what is wanted becomes known bit by bit, in single groups; nothing else is asked for, a run of groups is one request,
+/// and having all so far is not the end until nothing more will be wanted.
+#[test]
+fn wants_grow_group_by_group() {
+    let budget = Budget::new(1 << 30);
+    let config = PlannerConfig { piece_groups: 1, is_open: true, ..planner(8).config };
+    let mut planner = Planner::new(PlannerConfig { budget: budget.clone(), ..config }, RangeSet::new());
+    add_up(&mut planner, 0, A, "direct", 0);
+    assert!(drain(&mut planner, 0).0.is_empty(), "nothing is wanted yet");
+    assert!(planner.outcome().is_none());
+    planner.want(3..4);
+    planner.want(32..40);
+    // Behind the end of what was wanted: heard before, or a mistake.
+    planner.want(0..5);
+    let (asked, ..) = drain(&mut planner, MS);
+    let spans: Vec<_> = asked.iter().map(|asked| (asked.groups.start, asked.groups.groups)).collect();
+    assert_eq!(spans, [(3, 1), (32, 8)]);
+    assert_eq!(budget.used_bytes(), 9 * GROUP_BYTES);
+    asked.iter().for_each(|asked| serve(&mut planner, 2 * MS, asked));
+    drop(asked);
+    assert!(planner.outcome().is_none(), "more may be wanted");
+    // However long that takes, nobody is to blame.
+    drain(&mut planner, 100 * S);
+    assert!(planner.outcome().is_none());
+    planner.want(127..200);
+    planner.want_no_more();
+    let (asked, ..) = drain(&mut planner, 101 * S);
+    assert_eq!(asked.len(), 1, "up to the object's end");
+    assert_eq!((asked[0].groups.start, asked[0].groups.groups), (127, 1));
+    serve(&mut planner, 101 * S, &asked[0]);
+    assert!(planner.outcome().is_some_and(|outcome| outcome.is_ok()));
+    assert_eq!(budget.used_bytes(), GROUP_BYTES);
+}
+
+/// An update of which nothing has to be fetched ends when that is known.
+#[test]
+fn nothing_wanted_is_the_end_once_that_is_said() {
+    let config = PlannerConfig { piece_groups: 1, is_open: true, ..planner(8).config };
+    let mut planner = Planner::new(config, RangeSet::new());
+    add_up(&mut planner, 0, A, "direct", 0);
+    drain(&mut planner, 0);
+    assert!(planner.outcome().is_none());
+    planner.want_no_more();
+    assert!(planner.outcome().is_some_and(|outcome| outcome.is_ok()));
 }

@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use dray_core::frame::{FrameHead, FrameKind};
 use dray_core::hash_tree::{Geometry, Subtree};
-use dray_core::limits::{
-    OBJECTS_PER_CONNECTION_MAX, REQUEST_GROUPS_MAX, REQUESTS_PER_CONNECTION_MAX, UNIT_GROUPS,
-};
-use dray_core::recipe::RecipeId;
+use dray_core::limits::{OBJECTS_PER_CONNECTION_MAX, REQUEST_GROUPS_MAX, REQUESTS_PER_CONNECTION_MAX};
 use dray_core::message::{Compare, ComparedSubtree, Fetch, Hello, Message, ObjectName, Open, Seal, feature};
+use dray_core::recipe::RecipeId;
 use dray_core::{Error, ErrorKind, Result};
 
 use super::{Negotiated, negotiate};
@@ -333,11 +331,6 @@ fn check(geometry: Geometry, fetch: &Fetch) -> Result<Subtree> {
             fetch.start_group, fetch.groups
         ))
     })?;
-    let whole_units = groups.start.is_multiple_of(UNIT_GROUPS)
-        && (groups.groups.is_multiple_of(UNIT_GROUPS) || groups.end() == geometry.groups());
-    if !whole_units {
-        return Err(protocol("request that cuts a unit".into()));
-    }
     if fetch.known_depth as usize >= geometry.path(groups).len() {
         return Err(protocol("request that claims to know more than the way to it".into()));
     }

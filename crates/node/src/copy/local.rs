@@ -201,6 +201,7 @@ impl Node {
             preface: Vec::new(),
             offer,
             preserve: options.preserve,
+            whole_file: options.whole_file,
             fsync: options.fsync,
             // What the user asked for, not what the far end calls it.
             name: path.file_name().unwrap_or_default().to_owned(),
@@ -264,6 +265,7 @@ fn copy_message(role: CopyRole, path: &OsStr, options: &CopyOptions) -> Message 
         path: path.as_bytes().to_vec().into(),
         preserve: options.preserve,
         fsync: options.fsync,
+        whole_file: options.whole_file.then_some(true),
     })
 }
 

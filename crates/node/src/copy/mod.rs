@@ -75,6 +75,8 @@ impl Location {
 pub struct CopyOptions {
     /// Keep modification time and permission bits (`-p`).
     pub preserve: bool,
+    /// Send everything, whatever lies at the destination (`-W`).
+    pub whole_file: bool,
     /// Make data and name durable before reporting done.
     pub fsync: bool,
     /// What ssh is told.

@@ -2,8 +2,8 @@
 //! the data directory, so that a killed sender need not read again what it had sent (design decisions 3 and 10).
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use dray_core::chunker::Profile;
 use dray_core::hash_tree::{Collector, Cv, Geometry, PAIR_BYTES, PairStore, Subtree, group_cv};
@@ -269,7 +269,12 @@ impl Held for Origin {
         let Some(profile) = Profile::for_size(size_bytes) else { return Ok(None) };
         let make = || {
             self.is_busy.store(true, Ordering::Release);
-            let recipe = Recipe::read(size_bytes, profile, &mut |offset, out| self.read_unit(offset, out), &mut |_| {});
+            let recipe = Recipe::read(
+                size_bytes,
+                profile,
+                &mut |offset, out| self.read_unit(offset, out),
+                &mut |_| {},
+            );
             self.is_busy.store(false, Ordering::Release);
             recipe
         };

@@ -23,7 +23,7 @@ use dray_transfer::transport::{Channel, PipeChannel, push_control};
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, ReceivingDoor};
 use crate::get::{report, resumed, split};
-use crate::transfer::{Sink, Transfer, Truth};
+use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth};
 use crate::{Delivered, Event, Node, Observer, Stop};
 
 const SSH: SourceId = SourceId(0);
@@ -47,6 +47,8 @@ pub(super) struct Incoming {
     pub(super) offer: Offer,
     /// Keep mode and modification time.
     pub(super) preserve: bool,
+    /// Fetch everything, whatever lies at the destination.
+    pub(super) whole_file: bool,
     /// Make data and name durable.
     pub(super) fsync: bool,
     /// Name of the file in a directory: from the user's own words, never the far end's choice.
@@ -125,6 +127,13 @@ impl Node {
         }
         let resumed_bytes = resumed(geometry, marked.iter().flatten());
         let pairs: Arc<dyn PairStore> = delivery.clone();
+        // Between two ends of one machine reading twice costs more than it saves.
+        let older = if incoming.whole_file || !incoming.is_other_host {
+            None
+        } else {
+            OlderVersion::open(&target, geometry.size_bytes())
+        };
+        let to_fetch = wanted.clone();
         let transfer = Transfer::new(
             Truth::Vouched(Collector::new(geometry, pairs)),
             Sink::Rest(delivery.clone()),
@@ -132,6 +141,7 @@ impl Node {
             resumed_bytes,
             self.config.window_bytes,
             DeliveryMode::OutOfOrder,
+            if older.is_some() { Start::Update } else { Start::Whole },
         );
         observer.event(Event::Started {
             name: Some(target.clone()),
@@ -148,7 +158,7 @@ impl Node {
             }
         };
         let result = transfer
-            .wait(stop, &mut tick)
+            .run(older.as_ref(), &to_fetch, stop, &mut tick)
             .and_then(|()| transfer.seal(stop, &mut tick))
             .and_then(|oid| delivery.finish(finish).map(|()| oid));
         let is_changed = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Changed);

@@ -98,6 +98,7 @@ impl Node {
             preface,
             offer,
             preserve: copy.preserve,
+            whole_file: copy.whole_file == Some(true),
             fsync: copy.fsync,
             name: std::ffi::OsStr::from_bytes(&offer_name).to_owned(),
             is_other_host: sees.is_some(),

@@ -7,8 +7,12 @@ use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::hash_tree::{Geometry, Subtree};
-use dray_core::limits::{CONTROL_FRAME_BYTES_MAX, GROUP_BYTES, PARENT_FRAME_BYTES_MAX, PROGRESS_TIMEOUT_MS, RECIPE_NODES_ASKED_MAX};
-use dray_core::message::{Cancel, Compare, ComparedSubtree, Describe, Fault, Fetch, Message, Nodes, Open, Opened, Seal, feature};
+use dray_core::limits::{
+    CONTROL_FRAME_BYTES_MAX, GROUP_BYTES, PARENT_FRAME_BYTES_MAX, PROGRESS_TIMEOUT_MS, RECIPE_NODES_ASKED_MAX,
+};
+use dray_core::message::{
+    Cancel, Compare, ComparedSubtree, Describe, Fault, Fetch, Message, Nodes, Open, Opened, Seal, feature,
+};
 use dray_core::recipe::RecipeId;
 use dray_core::source::{DataPiece, Flow, RequestId, SourceEvent};
 use dray_core::{Error, ErrorKind, Oid, Result};
@@ -238,7 +242,10 @@ impl<'a> Lane<'a> {
             }
             ReceiverInput::Node(id, bytes) => {
                 let Some(at) = self.awaited_nodes.iter().position(|awaited| *awaited == id) else {
-                    return Err(Error::new(ErrorKind::Protocol, "peer sent a recipe node that was not asked for"));
+                    return Err(Error::new(
+                        ErrorKind::Protocol,
+                        "peer sent a recipe node that was not asked for",
+                    ));
                 };
                 self.awaited_nodes.remove(at);
                 self.emit(SourceEvent::Node { id, bytes: &bytes });
