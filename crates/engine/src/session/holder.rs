@@ -372,7 +372,7 @@ pub(super) fn variant(message: &Message) -> &'static str {
 mod tests {
     use dray_core::Oid;
     use dray_core::limits::GROUP_BYTES;
-    use dray_core::message::{Cancel, ClearAsk, PROTOCOL_VERSION};
+    use dray_core::message::{Cancel, ClearAsk, Describe, Nodes, PROTOCOL_VERSION};
 
     use super::*;
 
@@ -430,7 +430,7 @@ mod tests {
     fn rule_breakers_are_named() {
         let no_hello = Holder::new(hello()).handle_control(&fetch(1, 0, 16)).unwrap_err();
         assert!(no_hello.to_string().contains("hello first"));
-        for (start, groups) in [(0, 15), (1, 1), (16, 32), (8, 8), (0, 2048), (u64::MAX, 16), (0, 0)] {
+        for (start, groups) in [(0, 15), (1, 2), (16, 32), (8, 16), (0, 2048), (u64::MAX, 16), (0, 0)] {
             let mut holder = open_holder();
             holder.opened(1, Geometry::new(4000 * GROUP_BYTES));
             assert_eq!(
@@ -455,6 +455,53 @@ mod tests {
         assert!(holder.next_job().is_err());
         let mut holder = open_holder();
         assert!(holder.handle_control(&Message::Hello(hello()).to_bytes()).is_err());
+    }
+
+    /// D17: single groups may be asked for, and pairs compared, of an object named by OID.
+    #[test]
+    fn an_update_asks_for_little() {
+        let mut holder = open_holder();
+        holder.opened(1, Geometry::new(40 * GROUP_BYTES));
+        for (request, (start, groups)) in [(1, 1), (8, 8), (39, 1), (38, 2)].into_iter().enumerate() {
+            holder.handle_control(&fetch(request as u32 + 1, start, groups)).unwrap();
+        }
+        let compare = |start_group, groups| {
+            Message::Compare(Compare { handle: 1, subtrees: vec![ComparedSubtree { start_group, groups }] })
+        };
+        let found = holder.handle_control(&compare(0, 40).to_bytes()).unwrap();
+        assert_eq!(found, HolderInput::Compare(1, vec![Subtree { start: 0, groups: 40 }]));
+        assert!(holder.handle_control(&compare(0, 1).to_bytes()).is_err());
+    }
+
+    /// D17: a recipe is asked for where both sides know what that is, of an open object; of a refused one nothing is said
+    /// again.
+    #[test]
+    fn recipes_have_their_moment() {
+        let able = || Hello { features: vec![feature::RECIPE.into()], ..hello() };
+        let describe = |handle| Message::Describe(Describe { handle }).to_bytes();
+        let nodes = Message::Nodes(Nodes { handle: 1, ids: vec![[7; 32].into()] }).to_bytes();
+        let begun = |ours: Hello| {
+            let mut holder = Holder::new(ours);
+            holder.handle_control(&Message::Hello(able()).to_bytes()).unwrap();
+            let open = Open { handle: 1, object: ObjectName::Oid(Oid::of(b"")), proof: None };
+            holder.handle_control(&Message::Open(open).to_bytes()).unwrap();
+            holder
+        };
+        let mut holder = begun(able());
+        assert!(holder.handle_control(&describe(1)).is_err(), "not open yet");
+        let mut holder = begun(able());
+        holder.opened(1, Geometry::new(40 * GROUP_BYTES));
+        assert_eq!(holder.handle_control(&describe(1)).unwrap(), HolderInput::Describe(1));
+        let asked = vec![RecipeId::from_bytes([7; 32])];
+        assert_eq!(holder.handle_control(&nodes).unwrap(), HolderInput::Nodes(1, asked));
+        assert!(holder.handle_control(&describe(2)).is_err(), "never opened");
+        let mut holder = begun(able());
+        holder.refused(1);
+        assert_eq!(holder.handle_control(&describe(1)).unwrap(), HolderInput::None);
+        assert_eq!(holder.handle_control(&nodes).unwrap(), HolderInput::None);
+        let mut holder = begun(hello());
+        holder.opened(1, Geometry::new(40 * GROUP_BYTES));
+        assert!(holder.handle_control(&describe(1)).unwrap_err().to_string().contains("agreed"));
     }
 
     /// Design 5: clear-text data is granted once, where both sides have it, to a receiver with an open, proven object
