@@ -565,7 +565,13 @@ impl Message {
                 check(offer.mtime_ns < 1_000_000_000, "an impossible modification time")?;
                 let inline = offer.inline.as_ref().map(|bytes| bytes.len());
                 check(inline.is_none_or(|len| len <= INLINE_BYTES_MAX), "too much inline data")?;
-                check(inline.is_none_or(|len| len as u64 == offer.size_bytes), "inline data of another size")
+                check(
+                    inline.is_none_or(|len| len as u64 == offer.size_bytes),
+                    "inline data of another size",
+                )?;
+                // Bytes that nobody proves must never be taken for those of an OID.
+                let is_named = matches!(offer.object, ObjectName::Oid(_));
+                check(is_named == offer.inline.is_some(), "a name that does not fit the way its bytes come")
             }
             Message::Direct(direct) => {
                 check(direct.addresses.len() <= HINTS_MAX, "too many addresses")?;
@@ -782,6 +788,24 @@ mod tests {
                 whole_file: None,
             }),
         ];
+        let offer = |object, inline: Option<Vec<u8>>| {
+            Message::Offer(Offer {
+                object,
+                size_bytes: 6,
+                name: b"s".to_vec().into(),
+                mode: 0o600,
+                mtime_s: 0,
+                mtime_ns: 0,
+                inline: inline.map(Into::into),
+            })
+        };
+        let named = ObjectName::Oid(Oid::of(b"sample"));
+        // Design 3: vouched bytes never go under the name that is proven elsewhere.
+        let bad = bad.into_iter().chain([
+            offer(named, None),
+            offer(ObjectName::Provisional([1; 32]), Some(b"sample".to_vec())),
+            offer(named, Some(b"samples".to_vec())),
+        ]);
         for message in bad {
             let error = Message::from_bytes(&message.to_bytes()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Protocol, "{message:?}");

@@ -96,7 +96,11 @@ impl Node {
         };
         let object = ObjectName::Oid(oid);
         if size_bytes.is_none() {
-            config.size_bytes = Some(probe(&config, object)?.size_bytes);
+            let opened = probe(&config, object, &|| stop.is_set()).map_err(|error| match stop.is_set() {
+                true => Error::new(ErrorKind::Interrupted, "interrupted"),
+                false => error,
+            })?;
+            config.size_bytes = Some(opened.size_bytes);
         }
         let geometry = Geometry::new(config.size_bytes.unwrap_or(0));
         match &request.output {
@@ -465,7 +469,7 @@ pub(crate) fn resumed(geometry: Geometry, units: impl Iterator<Item = u64>) -> u
 /// The name the sender suggests, asked for on a connection of its own. Without an answer the file is there all the
 /// same, under the object's name.
 fn ask_for_name(config: &DialConfig, object: ObjectName, observer: &dyn Observer) -> Option<Vec<u8>> {
-    match probe(config, object) {
+    match probe(config, object, &|| false) {
         Ok(opened) => opened.name.map(|name| name.to_vec()),
         Err(error) => {
             let text = format!("nobody says what the file is called, so it gets the object's name: {error}");

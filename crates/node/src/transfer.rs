@@ -36,6 +36,8 @@ pub(crate) use update::OlderVersion;
 
 /// Without any progress of anybody for this long, a transfer fails.
 const GIVE_UP_US: u64 = 25_000_000;
+/// If nobody looked at the clock for this long, this process was stopped.
+const STOPPED_FROM_US: u64 = 3_000_000;
 /// Times that parts which changed at the origin are fetched again (design decision 3).
 const ROUNDS_MAX: u32 = 3;
 /// How long the origin of a provisional object may take to name it: it may have to read the whole file again.
@@ -117,6 +119,7 @@ pub(crate) struct Transfer {
     state: Mutex<State>,
     changed: Condvar,
     clock: Instant,
+    awake: Mutex<Awake>,
     /// For another round of the same transfer.
     config: PlannerConfig,
     wanted_units: AtomicU64,
@@ -127,6 +130,13 @@ pub(crate) struct Transfer {
     fetched_groups: AtomicU64,
     /// Bytes of an update that were at hand.
     local_bytes: AtomicU64,
+}
+
+/// How much of the time this process ran.
+#[derive(Default)]
+struct Awake {
+    seen_us: u64,
+    stopped_us: u64,
 }
 
 struct Request {
@@ -210,6 +220,7 @@ impl Transfer {
             state: Mutex::default(),
             changed: Condvar::new(),
             clock: Instant::now(),
+            awake: Mutex::default(),
             stored_units: AtomicU64::new(0),
             done_bytes: AtomicU64::new(resumed_bytes),
         })
@@ -507,7 +518,8 @@ impl Transfer {
             state.described = None;
         }
         loop {
-            if !asked.is_some_and(|id| self.is_up(id))
+            // One that fell has forgotten the question, also if it is up again.
+            if !asked.is_some_and(|id| self.is_up(id) && lock(&self.state).asked == Some(id))
                 && let Some((id, source)) = self.best_source()
             {
                 asked = Some(id);
@@ -601,8 +613,17 @@ impl Transfer {
         matches!(&self.sink, Sink::Stream(stream) if lock(&stream.waiting).contains_key(&group))
     }
 
+    /// Microseconds since the transfer began, without those in which this process did not run (stopped by a signal): no
+    /// source is to blame for them. Somebody asks about ten times a second ([`Transfer::wait`]).
     fn now_us(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_micros()).unwrap_or(u64::MAX)
+        let elapsed_us = u64::try_from(self.clock.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let mut awake = lock(&self.awake);
+        let gap_us = elapsed_us.saturating_sub(awake.seen_us);
+        if gap_us >= STOPPED_FROM_US {
+            awake.stopped_us += gap_us;
+        }
+        awake.seen_us = awake.seen_us.max(elapsed_us);
+        elapsed_us.saturating_sub(awake.stopped_us)
     }
 
     /// Carries out what the planner wants, until it wants nothing.
@@ -720,9 +741,12 @@ impl Transfer {
                 lock(&self.state).news.push((source, Some(why)));
                 lock(&self.requests).retain(|_, request| request.source != source);
                 lock(&self.planner).handle_down(now_us, source, error.as_ref(), gone);
+                let mut state = lock(&self.state);
+                state.asked.take_if(|asked| *asked == source);
                 if error.is_some() {
-                    lock(&self.state).last_down = error;
+                    state.last_down = error;
                 }
+                drop(state);
                 self.changed.notify_all();
             }
         }

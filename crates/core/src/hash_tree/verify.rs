@@ -48,7 +48,7 @@ impl<P: PairStore> Verifier<P> {
 
     /// Looks again at pairs that an earlier run left in the pair store: those on the way to the units for which
     /// `is_done` says yes are checked from the root down and become known. Returns the done units whose way is
-    /// intact; the others must be fetched again.
+    /// intact; the others must be fetched again. A lone group never is: it has no pair.
     pub fn recover(&self, is_done: &dyn Fn(u64) -> bool) -> Result<Vec<u64>> {
         let mut intact = Vec::new();
         self.recover_under(self.geometry.root(), *self.root.as_bytes(), is_done, &mut intact)?;
@@ -65,6 +65,10 @@ impl<P: PairStore> Verifier<P> {
         let units = node.start / crate::limits::UNIT_GROUPS..node.end().div_ceil(crate::limits::UNIT_GROUPS);
         let inside_a_unit = node.groups <= crate::limits::UNIT_GROUPS;
         if !units.clone().any(is_done) {
+            return Ok(());
+        }
+        // Nothing but its bytes could tell whether a lone group is intact, and these are not looked at here.
+        if self.geometry.groups() == 1 {
             return Ok(());
         }
         if node.groups == 1 {
@@ -281,6 +285,17 @@ mod tests {
         let over = Geometry::new(OBJECT_BYTES_MAX + 1);
         let over = Verifier::new(over, oid, MemoryPairs::from(Vec::new())).unwrap_err();
         assert_eq!(over.kind(), ErrorKind::Unsupported);
+    }
+
+    /// Design 3: a mark alone does not make the bytes of a one-group object those of its OID.
+    #[test]
+    fn a_lone_group_is_never_recovered_by_its_mark() {
+        for size_bytes in [0, 1, GROUP_BYTES] {
+            let geometry = Geometry::new(size_bytes);
+            let verifier =
+                Verifier::new(geometry, Oid::of(b"x"), MemoryPairs::new(geometry).unwrap()).unwrap();
+            assert_eq!(verifier.recover(&|_| true).unwrap(), Vec::<u64>::new(), "{size_bytes}");
+        }
     }
 
     /// Pairs on both sides of a page's edge, set one by one and as a run.

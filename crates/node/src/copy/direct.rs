@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +21,34 @@ use crate::{Node, lock};
 
 /// The holder lets the receiver's dialling win where both ways work: one handshake less.
 const HOLDER_DELAY: Duration = Duration::from_millis(400);
+
+/// How long whoever dialled waits for what is said about it over ssh, which may be on its way still.
+const WORD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Something the other side says over ssh, once.
+#[derive(Debug)]
+struct Word<T> {
+    said: Mutex<Option<T>>,
+    arrived: Condvar,
+}
+
+impl<T: Clone> Word<T> {
+    fn new() -> Word<T> {
+        Word { said: Mutex::new(None), arrived: Condvar::new() }
+    }
+
+    fn say(&self, word: T) {
+        *lock(&self.said) = Some(word);
+        self.arrived.notify_all();
+    }
+
+    /// The word, waited for at most [`WORD_PATIENCE`].
+    fn hear(&self) -> Option<T> {
+        let waiting = |said: &mut Option<T>| said.is_none();
+        let heard = self.arrived.wait_timeout_while(lock(&self.said), WORD_PATIENCE, waiting);
+        heard.unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+}
 
 /// This side's door.
 pub(super) struct Door {
@@ -85,7 +113,7 @@ pub(super) struct ReceivingDoor {
     set: Arc<LaneSet>,
     node: Arc<Facts>,
     /// The holder, once it has said who it is.
-    holder: Arc<Mutex<Option<Direct>>>,
+    holder: Arc<Word<Direct>>,
     invited: AtomicBool,
 }
 
@@ -106,10 +134,10 @@ impl ReceivingDoor {
             lanes: node.config.connections,
             size_bytes,
         });
-        let holder: Arc<Mutex<Option<Direct>>> = Arc::default();
+        let holder = Arc::new(Word::<Direct>::new());
         let (adopting, expected, shared) = (set.clone(), holder.clone(), facts.clone());
         door.accept(Arc::new(move |channel| {
-            let Some(theirs) = lock(&expected).clone() else { return };
+            let Some(theirs) = expected.hear() else { return };
             let peer = channel.security().map(|security| security.peer);
             if peer != Some(theirs.node) || adopting.lanes() >= shared.lanes || adopting.is_closed() {
                 return;
@@ -147,7 +175,7 @@ impl ReceivingDoor {
             clear_data: false,
             only_way: false,
         };
-        *lock(&self.holder) = Some(theirs);
+        self.holder.say(theirs);
         dial(self.set.clone(), config);
         Ok(())
     }
@@ -174,7 +202,7 @@ struct DirectProvider {
     holder: NodeId,
     secret: Secret,
     /// The receiver, once it has said who it is.
-    receiver: Mutex<Option<NodeId>>,
+    receiver: Word<NodeId>,
 }
 
 impl Provider for DirectProvider {
@@ -182,9 +210,9 @@ impl Provider for DirectProvider {
         let refused = || Error::new(ErrorKind::Refused, "not the other end of this copy");
         let security = security.ok_or_else(refused)?;
         let proof = security.expected_proof(&self.secret, self.holder, &self.object);
-        let is_receiver = *lock(&self.receiver) == Some(security.peer);
         let is_proven = open.proof.as_ref().is_some_and(|shown| proof.matches(shown));
-        if open.object == self.object && is_receiver && is_proven {
+        // Its secret came over ssh, so what else ssh says of it is not far.
+        if open.object == self.object && is_proven && self.receiver.hear() == Some(security.peer) {
             Ok(self.held.clone())
         } else {
             Err(refused())
@@ -206,7 +234,7 @@ impl HoldingDoor {
             object,
             holder: node.id(),
             secret: door.invitation.secret,
-            receiver: Mutex::new(None),
+            receiver: Word::new(),
         });
         let serving = Arc::new(AtomicUsize::new(0));
         let (providing, hello, count) = (provider.clone(), facts.hello.clone(), serving.clone());
@@ -223,7 +251,7 @@ impl HoldingDoor {
         is_over: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Result<()> {
         once(&self.invited)?;
-        *lock(&self.provider.receiver) = Some(theirs.node);
+        self.provider.receiver.say(theirs.node);
         let (provider, node, serving) = (self.provider.clone(), self.node.clone(), self.serving.clone());
         thread::spawn(move || {
             thread::sleep(HOLDER_DELAY);

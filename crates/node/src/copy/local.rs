@@ -19,7 +19,7 @@ use dray_transfer::transport::{Channel, Security, push_control};
 use super::direct::HoldingDoor;
 use super::origin::Origin;
 use super::receive::Incoming;
-use super::remote::read_control;
+use super::remote::read_control_until;
 use super::ssh::FarEnd;
 use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
@@ -71,7 +71,7 @@ impl Node {
         let origin = Arc::new(origin);
         let offer = origin.offer()?;
         let size_bytes = offer.size_bytes;
-        let (mut far, channel) = FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh)?;
+        let (mut far, channel) = FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh, stop)?;
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.hello()));
         push_control(&mut preface, &copy_message(CopyRole::Receive, path.as_os_str(), options));
@@ -172,7 +172,7 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
-        let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh)?;
+        let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, stop)?;
         let mut receiver = Receiver::new(self.hello(), None, false);
         let mut out = Vec::new();
         push_control(&mut out, &receiver.hello());
@@ -181,7 +181,7 @@ impl Node {
             channel.write_all(&out).map_err(|error| Error::io("connection lost", error))?;
             let deadline = Instant::now() + patience();
             loop {
-                let body = read_control(&mut channel, deadline)?;
+                let body = read_control_until(&mut channel, deadline, &|| stop.is_set())?;
                 match receiver.handle_control(&body)? {
                     ReceiverInput::Agreed(_) => {}
                     ReceiverInput::Copy(Message::Offer(offer)) => return Ok(offer),
@@ -192,6 +192,10 @@ impl Node {
         };
         let offer = match offered() {
             Ok(offer) => offer,
+            Err(error) if error.kind() == ErrorKind::Interrupted && stop.is_set() => {
+                far.kill();
+                return Err(error);
+            }
             Err(error) => return Err(advised(far.explain(error), Some(&far.host))),
         };
         let incoming = Incoming {

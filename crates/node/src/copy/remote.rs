@@ -14,7 +14,7 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Holder, Receiver, negotiate};
 use dray_transfer::direct::is_local;
 use dray_transfer::holder::{Held, Provider, serve};
-use dray_transfer::transport::{Channel, PipeChannel, Security, push_control, read_exact};
+use dray_transfer::transport::{Channel, PipeChannel, Security, push_control, read_exact_until};
 
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, HoldingDoor, ssh_connection};
@@ -225,14 +225,23 @@ fn tell(channel: &mut dyn Channel, mut preface: Vec<u8>, error: Error) -> Error 
 }
 
 /// Reads one control frame.
-pub(super) fn read_control(channel: &mut dyn Channel, deadline: Instant) -> Result<Vec<u8>> {
+fn read_control(channel: &mut dyn Channel, deadline: Instant) -> Result<Vec<u8>> {
+    read_control_until(channel, deadline, &|| false)
+}
+
+/// [`read_control`], `Interrupted` soon after `is_stopped` says yes.
+pub(super) fn read_control_until(
+    channel: &mut dyn Channel,
+    deadline: Instant,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<Vec<u8>> {
     let mut head = [0; FRAME_HEAD_BYTES];
-    read_exact(channel, &mut head, deadline)?;
+    read_exact_until(channel, &mut head, deadline, is_stopped)?;
     let head = FrameHead::decode(head)?;
     if head.kind != FrameKind::Control {
         return Err(Error::new(ErrorKind::Protocol, "the other side sent data before it was asked"));
     }
     let mut body = vec![0; head.body_bytes];
-    read_exact(channel, &mut body, deadline)?;
+    read_exact_until(channel, &mut body, deadline, is_stopped)?;
     Ok(body)
 }

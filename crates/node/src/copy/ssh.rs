@@ -1,6 +1,7 @@
 //! Starting the far end: `ssh HOST dray remote`, or the same program here when both ends are local.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
@@ -8,6 +9,11 @@ use std::time::{Duration, Instant};
 
 use dray_core::{Error, ErrorKind, Result};
 use dray_transfer::transport::PipeChannel;
+
+use crate::Stop;
+
+/// How long ssh may take to say what it would do.
+const CIPHERS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What ssh is told besides the host; the same letters as scp's.
 #[derive(Clone, Debug, Default)]
@@ -42,9 +48,13 @@ pub(super) struct FarEnd {
 
 impl FarEnd {
     /// Starts ssh to `host`, or this very program if there is none.
-    pub(super) fn start(host: Option<&OsStr>, options: &SshOptions) -> Result<(FarEnd, PipeChannel)> {
+    pub(super) fn start(
+        host: Option<&OsStr>,
+        options: &SshOptions,
+        stop: &Stop,
+    ) -> Result<(FarEnd, PipeChannel)> {
         let mut command = match host {
-            Some(host) => ssh(host, options),
+            Some(host) => ssh(host, options, stop),
             None => {
                 let own = std::env::current_exe().map_err(|error| Error::io("find this program", error))?;
                 let mut command = Command::new(own);
@@ -118,12 +128,12 @@ impl Drop for FarEnd {
     }
 }
 
-fn ssh(host: &OsStr, options: &SshOptions) -> Command {
+fn ssh(host: &OsStr, options: &SshOptions, stop: &Stop) -> Command {
     let mut command = Command::new("ssh");
     // No forwarding, no terminal, no escape characters: the channel carries bytes.
     command.args(["-x", "-a", "-T", "-oClearAllForwardings=yes", "-oEscapeChar=none", "-oCompression=no"]);
     add_options(&mut command, options);
-    if let Some(ciphers) = fast_ciphers(host, options) {
+    if let Some(ciphers) = fast_ciphers(host, options, stop) {
         command.arg(format!("-oCiphers={ciphers}"));
     }
     let mut remote = quote(options.program());
@@ -155,7 +165,7 @@ fn add_options(command: &mut Command, options: &SshOptions) {
 ///
 /// ssh prefers ChaCha20-Poly1305, at the price of 0.4 s of CPU time a GiB and end more than AES-GCM where the CPU has
 /// instructions for AES (ADR 5). A host that has no AES-GCM takes the next of the list, as ever.
-fn fast_ciphers(host: &OsStr, options: &SshOptions) -> Option<String> {
+fn fast_ciphers(host: &OsStr, options: &SshOptions, stop: &Stop) -> Option<String> {
     if !has_aes() {
         return None;
     }
@@ -167,10 +177,32 @@ fn fast_ciphers(host: &OsStr, options: &SshOptions) -> Option<String> {
     add_options(&mut chosen, options);
     let chosen = ask(chosen.arg("--").arg(host));
     let default = ask(Command::new("ssh").args(["-G", "-F", "none", "--"]).arg(host));
-    // Both are waited for, whatever they say.
+    // Both are waited for, whatever they say, but not for long: a configuration may run programs and ask name servers.
+    let deadline = Instant::now() + CIPHERS_PATIENCE;
     let [chosen, default] =
-        [chosen, default].map(|child| child.and_then(|child| child.wait_with_output().ok()));
-    gcm_first(ciphers(&chosen?.stdout)?, ciphers(&default?.stdout)?)
+        [chosen, default].map(|child| child.and_then(|child| printed_by(child, deadline, stop)));
+    gcm_first(ciphers(&chosen?)?, ciphers(&default?)?)
+}
+
+/// What `child` prints, if it ends well by `deadline` and prints no more than a pipe holds.
+fn printed_by(mut child: Child, deadline: Instant, stop: &Stop) -> Option<Vec<u8>> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => {
+                let mut printed = Vec::new();
+                let whole = child.stdout.take()?.read_to_end(&mut printed).is_ok();
+                return (status.success() && whole).then_some(printed);
+            }
+            Ok(None) if Instant::now() < deadline && !stop.is_set() => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(None) | Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+        }
+    }
 }
 
 /// The list of ciphers in what `ssh -G` prints.

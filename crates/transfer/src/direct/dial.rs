@@ -180,9 +180,13 @@ pub fn connect_any(
     Err(best.advise("is the sender still running, and does a firewall let TCP to its port through?"))
 }
 
-/// Asks a holder for the size and name of an object without fetching any of it.
-pub fn probe(config: &DialConfig, object: ObjectName) -> Result<dray_core::message::Opened> {
-    let (mut channel, target, _) = connect_any(&config.tls, &config.targets, &|| false)?;
+/// Asks a holder for the size and name of an object without fetching any of it. Ends soon after `is_stopped` says yes.
+pub fn probe(
+    config: &DialConfig,
+    object: ObjectName,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<dray_core::message::Opened> {
+    let (mut channel, target, _) = connect_any(&config.tls, &config.targets, is_stopped)?;
     let mut receiver = Receiver::new(config.hello.clone(), None, true);
     let deadline = Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS);
     let mut out = Vec::new();

@@ -116,8 +116,21 @@ pub(crate) fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
     poll_fds(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Duration::from_secs(1))
 }
 
+/// How often somebody who waits looks whether to go on.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Fills `out` from `channel`. `Unreachable` if the peer closes it before, `TimedOut` if it is not full by `deadline`.
 pub fn read_exact(channel: &mut dyn Channel, out: &mut [u8], deadline: Instant) -> dray_core::Result<()> {
+    read_exact_until(channel, out, deadline, &|| false)
+}
+
+/// [`read_exact`], `Interrupted` soon after `is_stopped` says yes.
+pub fn read_exact_until(
+    channel: &mut dyn Channel,
+    out: &mut [u8],
+    deadline: Instant,
+    is_stopped: &dyn Fn() -> bool,
+) -> dray_core::Result<()> {
     let lost = |error| Error::io("connection lost", error);
     let mut filled = 0;
     while filled < out.len() {
@@ -131,7 +144,10 @@ pub fn read_exact(channel: &mut dyn Channel, out: &mut [u8], deadline: Instant) 
                 if left.is_zero() {
                     return Err(Error::new(ErrorKind::TimedOut, "the other side said nothing in time"));
                 }
-                channel.wait(None, left).map_err(lost)?;
+                if is_stopped() {
+                    return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
+                }
+                channel.wait(None, left.min(STOP_INTERVAL)).map_err(lost)?;
             }
         }
     }

@@ -54,6 +54,7 @@ impl Delivery {
                 last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds.min(999_999_999).into() },
             };
             rustix::fs::futimens(data, &times).map_err(|error| failed(error.into()))?;
+            self.shared.note();
         }
         if options.fsync {
             self.synced(File::sync_data)?;
@@ -92,7 +93,9 @@ impl Delivery {
 
     fn set_mode(&self, mode: Mode) -> Result<()> {
         let Shared { destination, data, .. } = &*self.shared;
-        rustix::fs::fchmod(data, mode).map_err(|error| destination.failed("finish", error))
+        let set = rustix::fs::fchmod(data, mode).map_err(|error| destination.failed("finish", error));
+        self.shared.note();
+        set
     }
 
     /// Makes the data durable by `sync`, whose error nothing else will report again.

@@ -15,11 +15,12 @@ mod state;
 mod tests;
 
 use std::ffi::OsString;
-use std::fs::{File, TryLockError};
+use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,7 @@ use dray_core::message::ObjectName;
 use dray_core::range::RangeSet;
 use dray_core::store::PartialObject;
 use dray_core::{Error, ErrorKind, Result};
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use super::boot;
 use super::extents::read_full_at;
@@ -41,6 +43,10 @@ use state::{HEADER_BYTES, Header, Layout, UnitMap};
 
 /// Times the state file is opened again after another process removed it in between.
 const TRIES_MAX: usize = 16;
+/// The state file's time is renewed so often while the data is written.
+const NOTE_INTERVAL_MS: u64 = 500;
+/// The data is never changed here so many seconds later than the state file's time says.
+const NOTED_WITHIN_S: i64 = 2;
 
 /// Times, and for how long each, a state file that another process holds is waited for.
 const HELD_TRIES: usize = 4;
@@ -110,6 +116,7 @@ impl Delivery {
             checkpointing: Mutex::new(()),
             interval: options.checkpoint_interval,
             opened: Instant::now(),
+            noted_ms: AtomicU64::new(0),
         };
         Ok(Delivery { shared: Arc::new(shared), data_name, state_name })
     }
@@ -227,7 +234,9 @@ fn prepare(
         && read_full_at(state, 0, &mut bytes).map_err(failed)?
         && read_full_at(state, layout.marked_at, &mut marked.0).map_err(failed)?
         && read_full_at(state, layout.durable_at, &mut durable.0).map_err(failed)?;
-    let left_by = if is_whole { header.boot_if_same(&bytes) } else { None };
+    let noted = state.metadata().map_err(failed)?;
+    let is_ours = is_whole && !was_written_after(&found, &noted);
+    let left_by = if is_ours { header.boot_if_same(&bytes) } else { None };
     let was_used = left_by.is_some();
     match left_by {
         Some(boot) => {
@@ -255,6 +264,12 @@ fn prepare(
         }
     }
     Ok(Prepared { data, geometry, layout, marked, durable, was_used })
+}
+
+/// True if the data was changed later than anything was noted about it: not by a delivery, which notes every unit as it
+/// completes it. What was marked then proves nothing any more.
+fn was_written_after(data: &Metadata, state: &Metadata) -> bool {
+    data.mtime().max(data.ctime()) > state.mtime().saturating_add(NOTED_WITHIN_S)
 }
 
 /// Empties both files and gives them their full length, and the state file its header.
@@ -285,9 +300,33 @@ struct Shared {
     checkpointing: Mutex<()>,
     interval: Duration,
     opened: Instant,
+    /// When the state file was last known to be as new as the data, milliseconds after `opened`.
+    noted_ms: AtomicU64,
 }
 
 impl Shared {
+    /// Keeps the state file's time beside the data's, so that a later change of the data by somebody else shows.
+    fn note_writing(&self) {
+        let now_ms = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let noted_ms = self.noted_ms.load(Ordering::Relaxed);
+        let is_due = now_ms.saturating_sub(noted_ms) >= NOTE_INTERVAL_MS;
+        let exchange = |now_ms| {
+            self.noted_ms.compare_exchange(noted_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        if is_due && exchange(now_ms) {
+            self.note();
+        }
+    }
+
+    /// Says that everything done to the data until now was done here. If that fails, the next run fetches again.
+    fn note(&self) {
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        };
+        let _ = rustix::fs::futimens(&self.state, &times);
+    }
+
     fn check(&self, offset: u64, len_bytes: u64) -> Result<Range<u64>> {
         let end = offset.checked_add(len_bytes).filter(|end| *end <= self.geometry.size_bytes());
         end.map(|end| offset..end).ok_or_else(|| {
@@ -361,6 +400,7 @@ impl PartialObject for Delivery {
         }
         self.shared.space.use_for_data(&self.shared.data, &range);
         let written = self.shared.data.write_all_at(data, offset);
+        self.shared.note_writing();
         written.map_err(|error| self.shared.destination.failed("write", error))
     }
 
@@ -370,6 +410,7 @@ impl PartialObject for Delivery {
             return Ok(());
         }
         let made = self.shared.space.use_for_hole(&self.shared.data, &range);
+        self.shared.note_writing();
         made.map_err(|error| self.shared.destination.failed("write", error))
     }
 

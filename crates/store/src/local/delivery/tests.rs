@@ -225,6 +225,48 @@ fn a_cut_or_replaced_data_file_loses_its_marks() {
     assert_eq!(marked(&fixture.open().unwrap()), [0; 0]);
 }
 
+/// Issue "a bit flipped in owned data": what somebody else changed of an unfinished file is not believed, even where its
+/// modification time was put back.
+#[test]
+fn data_changed_by_somebody_else_loses_its_marks() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[0, 1, 2]);
+    drop(delivery);
+    let (data, state) = fixture.temporary();
+    let set = |path: &Path, seconds: u64| {
+        let time = std::time::SystemTime::now() - Duration::from_secs(seconds);
+        File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+    };
+    // As if the last word of the delivery were a minute old, and the data changed now, with its old time put back.
+    set(&state, 60);
+    let mut byte = [0];
+    let file = File::options().read(true).write(true).open(&data).unwrap();
+    file.read_exact_at(&mut byte, UNIT_BYTES).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], UNIT_BYTES).unwrap();
+    set(&data, 120);
+    let delivery = fixture.open().unwrap();
+    assert_eq!(marked(&delivery), [0; 0], "nothing of it can be believed");
+    write_and_mark(&delivery, &[2]);
+    drop(delivery);
+    assert_eq!(marked(&fixture.open().unwrap()), [2]);
+}
+
+/// A slow link leaves long pauses between two units; what is written meanwhile is noted.
+#[test]
+fn writing_is_noted_between_marks() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[0]);
+    let (_, state) = fixture.temporary();
+    let minute_ago = std::time::SystemTime::now() - Duration::from_secs(60);
+    File::options().write(true).open(&state).unwrap().set_modified(minute_ago).unwrap();
+    std::thread::sleep(Duration::from_millis(NOTE_INTERVAL_MS + 50));
+    delivery.write_data(UNIT_BYTES, b"a group of the next unit").unwrap();
+    drop(delivery);
+    assert_eq!(marked(&fixture.open().unwrap()), [0]);
+}
+
 /// Design 12: two processes never receive the same object into one place; when one ends, the other may.
 #[test]
 fn a_second_receiver_is_refused() {
