@@ -291,3 +291,48 @@ fn an_expired_ticket_says_so_when_nobody_answers() {
     assert_eq!(code, Some(6), "{err}");
     assert!(err.contains("expired") && err.contains("ask the sender for a new ticket"), "{err}");
 }
+
+/// The next event of `kind`, as it was printed.
+fn next_event(lines: &mut impl BufRead, kind: &str) -> String {
+    let mut line = String::new();
+    while !line.contains(&format!("\"event\":\"{kind}\"")) {
+        line.clear();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "no {kind} event");
+    }
+    line
+}
+
+/// The text between `before` and the next comma or brace.
+fn field<'a>(event: &'a str, before: &str) -> &'a str {
+    let rest = event.split_once(before).unwrap_or_else(|| panic!("no {before} in {event}")).1;
+    rest.split([',', '}']).next().unwrap()
+}
+
+/// What `put` says of a receiver is what it knows: the whole object was sent to one that came to its end, and not to
+/// one that was killed before, although both just closed their connections.
+#[test]
+fn a_killed_receiver_is_not_said_to_have_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let size_bytes = 128 << 20;
+    std::fs::write(dir.path().join("file"), vec![5; size_bytes]).unwrap();
+    let mut put = Share(
+        dray(dir.path()).args(["put", "file", "--json"]).stderr(Stdio::null()).spawn().unwrap(),
+        String::new(),
+    );
+    let mut events = BufReader::new(put.0.stdout.take().unwrap());
+    let shared = next_event(&mut events, "shared");
+    let ticket = field(&shared, "\"ticket\":\"").trim_end_matches('"');
+    let whole = dray(dir.path()).args(["get", "--local", "-o", "out", ticket]).spawn().unwrap();
+    assert_eq!(end(whole).0, Some(0));
+    let served = next_event(&mut events, "served");
+    assert!(field(&served, "\"sent_bytes\":").parse::<usize>().unwrap() >= size_bytes, "{served}");
+    // The consumer reads nothing more, so the sender is at most a window ahead when the receiver is killed.
+    let mut killed = dray(dir.path()).args(["get", "--local", "-o", "-", ticket]).spawn().unwrap();
+    let mut output = killed.stdout.take().unwrap();
+    output.read_exact(&mut [0; 10]).unwrap();
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let served = next_event(&mut events, "served");
+    let sent: usize = field(&served, "\"sent_bytes\":").parse().unwrap();
+    assert!(sent > 0 && sent < size_bytes, "{served}");
+}
