@@ -29,8 +29,9 @@ fn dray(dir: &Path) -> Command {
     command
 }
 
+/// SIGTERM, because whoever runs the tests may have chosen to ignore SIGINT.
 fn signal(child: &Child) {
-    kill_process(Pid::from_child(child), Signal::INT).unwrap();
+    kill_process(Pid::from_child(child), Signal::TERM).unwrap();
 }
 
 /// Exit code, standard output and standard error.
@@ -335,4 +336,29 @@ fn a_killed_receiver_is_not_said_to_have_all() {
     let served = next_event(&mut events, "served");
     let sent: usize = field(&served, "\"sent_bytes\":").parse().unwrap();
     assert!(sent > 0 && sent < size_bytes, "{served}");
+}
+
+/// `nohup dray put`: a signal that was ignored when the command began does not end it, another one does.
+#[test]
+fn an_ignored_signal_stays_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), b"bytes").unwrap();
+    let mut shell = Command::new("sh");
+    let begin = ["-c", "trap '' HUP; trap - TERM; exec \"$0\" put file --json", env!("CARGO_BIN_EXE_dray")];
+    shell.args(begin).env("DRAY_DATA_DIR", dir.path().join("data")).env("XDG_CONFIG_HOME", dir.path());
+    shell.env_remove("DRAY_CONFIG").current_dir(dir.path());
+    let mut put = shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut events = BufReader::new(put.stdout.take().unwrap());
+    let shared = next_event(&mut events, "shared");
+    let ticket = field(&shared, "\"ticket\":\"").trim_end_matches('"');
+    kill_process(Pid::from_child(&put), Signal::HUP).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", put.id())).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+    let is_caught = |signal: Signal| caught >> (signal.as_raw() - 1) & 1 == 1;
+    assert!(!is_caught(Signal::HUP) && is_caught(Signal::TERM), "{caught:x}");
+    let get = dray(dir.path()).args(["get", "--local", "-o", "out", ticket]).spawn().unwrap();
+    assert_eq!(end(get).0, Some(0), "it still serves");
+    signal(&put);
+    assert_eq!(end(put).0, Some(0));
 }
