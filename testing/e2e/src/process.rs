@@ -239,7 +239,7 @@ impl Running {
     /// Asks it to end as Ctrl-C does; or with SIGTERM, where the tests were started with SIGINT ignored, and so every
     /// process they start.
     pub fn interrupt(&self) {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);
         let ignored = ignored.and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
         let is_ignored = ignored >> (Signal::INT.as_raw() - 1) & 1 == 1;
