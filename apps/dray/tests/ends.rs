@@ -362,3 +362,35 @@ fn an_ignored_signal_stays_ignored() {
     signal(&put);
     assert_eq!(end(put).0, Some(0));
 }
+
+/// A fifo that nobody reads yet is waited for: its reader gets everything, and a signal ends the wait.
+#[test]
+fn a_fifo_waits_for_its_reader() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = vec![6; 3 << 20];
+    std::fs::write(dir.path().join("file"), &bytes).unwrap();
+    let share = Share::of(dir.path(), "file");
+    let fifo = dir.path().join("fifo");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let get = || dray(dir.path()).args(["get", "--local", "-o", "fifo", &share.1]).spawn().unwrap();
+    let read = get();
+    let received = std::fs::read(&fifo).unwrap();
+    assert_eq!(end(read).0, Some(0));
+    assert!(received == bytes, "{} bytes", received.len());
+    let unread = get();
+    // From then on the signal counts, whether the fifo has been reached or not.
+    let begun = Instant::now();
+    let is_ready = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", unread.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim().to_owned();
+        u64::from_str_radix(&caught, 16).unwrap() >> (Signal::TERM.as_raw() - 1) & 1 == 1
+    };
+    while !is_ready() && begun.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    signal(&unread);
+    let (code, _, err) = end(unread);
+    assert_eq!(code, Some(130), "{err}");
+    assert!(err.contains("nobody read"), "{err}");
+}
