@@ -336,6 +336,15 @@ fn a_killed_receiver_is_not_said_to_have_all() {
     let served = next_event(&mut events, "served");
     let sent: usize = field(&served, "\"sent_bytes\":").parse().unwrap();
     assert!(sent > 0 && sent < size_bytes, "{served}");
+    // Who is still there when the sharing ends is told of, too.
+    let mut asleep = dray(dir.path()).args(["get", "--local", "-o", "-", ticket]).spawn().unwrap();
+    let mut output = asleep.stdout.take().unwrap();
+    output.read_exact(&mut [0; 10]).unwrap();
+    signal(&put.0);
+    let served = next_event(&mut events, "served");
+    assert!(served.contains("sharing ended"), "{served}");
+    signal(&asleep);
+    assert_eq!(end(asleep).0, Some(130));
 }
 
 /// `nohup dray put`: a signal that was ignored when the command began does not end it, another one does.

@@ -253,12 +253,15 @@ impl Notices {
         }
     }
 
-    /// Tells of the receivers that have gone; with `all`, of those too that may come back.
-    fn tell_gone(&self, all: bool) {
-        let is_gone =
-            |visitor: &Visitor| visitor.left.is_some_and(|left| all || left.elapsed() >= GONE_AFTER);
-        let gone: Vec<_> = self.state().visitors.extract_if(|_, visitor| is_gone(visitor)).collect();
-        for (node, visitor) in gone {
+    /// Tells of the receivers that have gone; at the `end` of the share, of those too that may come back, and of those
+    /// that are cut off.
+    fn tell_gone(&self, end: bool) {
+        let is_gone = |visitor: &Visitor| visitor.left.is_some_and(|left| left.elapsed() >= GONE_AFTER);
+        let gone: Vec<_> = self.state().visitors.extract_if(|_, visitor| end || is_gone(visitor)).collect();
+        for (node, mut visitor) in gone {
+            if visitor.open > 0 {
+                visitor.lost = Some("sharing ended while it was connected".to_owned());
+            }
             self.observer.event(Event::Served {
                 node: node.to_string(),
                 sent_bytes: visitor.sent_bytes.load(Ordering::Relaxed),
@@ -461,17 +464,21 @@ mod tests {
     fn who_has_gone_is_told_once() {
         let bed = Bed::new(None, None);
         let notices = &bed.doorkeeper.notices;
-        let gone = |bed: &Bed| -> Vec<Option<bool>> {
-            notices.finish();
+        let served = |bed: &Bed| -> Vec<Option<bool>> {
             let lost = |event| match event {
                 Event::Served { lost, .. } => Some(Some(lost.is_some())),
                 _ => None,
             };
             bed.heard().into_iter().filter_map(lost).collect()
         };
+        let gone = |bed: &Bed| {
+            notices.finish();
+            served(bed)
+        };
         let reset = Error::new(ErrorKind::Unreachable, "connection reset");
         let lanes = [bed.open(bed.object(), None).unwrap(), bed.open(bed.object(), None).unwrap()];
-        assert_eq!(gone(&bed), [], "still here");
+        notices.tick();
+        assert_eq!(served(&bed), [], "still here");
         drop(lanes);
         assert_eq!(gone(&bed), [Some(false)]);
         assert_eq!(gone(&bed), [], "told once");
@@ -484,6 +491,10 @@ mod tests {
         drop(bed.open(bed.object(), None).unwrap());
         notices.lost(bed.security.peer, &reset);
         assert_eq!(gone(&bed), [Some(true)]);
+        let cut_off = bed.open(bed.object(), None).unwrap();
+        assert_eq!(gone(&bed), [Some(true)], "the share ended under it");
+        drop(cut_off);
+        assert_eq!(gone(&bed), [], "told once");
     }
 
     /// The end of a connection does not say what a receiver has: what was sent to it in this visit is counted, over all
