@@ -185,9 +185,10 @@ impl Observer for Output {
                 Event::Serving { node, oid } => {
                     self.json(&json!({"event": "serving", "node": node, "oid": oid.to_string()}));
                 }
-                Event::Served { node, lost } => {
-                    self.json(&json!({"event": "served", "node": node, "lost": lost}));
-                }
+                Event::Served { node, sent_bytes, size_bytes, lost } => self.json(&json!({
+                    "event": "served", "node": node, "sent_bytes": sent_bytes, "size_bytes": size_bytes,
+                    "lost": lost,
+                })),
                 Event::TurnedAway { reason } => self.json(&json!({"event": "turned-away", "reason": reason})),
                 Event::Started { name, total_bytes, resumed_bytes } => self.json(&json!({
                     "event": "started", "path": name.as_deref().map(Path::to_string_lossy),
@@ -229,10 +230,9 @@ impl Observer for Output {
                 self.note(&format!("receiver {} connected", short(&node)));
             }
             // A log is told who came and who was refused; who watches a terminal wants to know the end of it, too.
-            Event::Served { node, lost } if self.state().is_terminal => self.note(&match lost {
-                None => format!("receiver {} has all that it asked for", short(&node)),
-                Some(why) => format!("receiver {} was lost: {}", short(&node), one_line(&why)),
-            }),
+            Event::Served { node, sent_bytes, size_bytes, lost } if self.state().is_terminal => {
+                self.note(&gone(&node, sent_bytes, size_bytes, lost.as_deref()));
+            }
             Event::TurnedAway { reason } => {
                 self.note(&format!("turned a receiver away: {}", one_line(&reason)))
             }
@@ -315,6 +315,17 @@ fn short(node: &str) -> String {
     format!("{}…", node.get(..16).unwrap_or(node))
 }
 
+/// How a receiver ended. Fewer bytes than the object has do not mean that it lacks any: it may have had them from
+/// elsewhere, or from an earlier run.
+fn gone(node: &str, sent_bytes: u64, size_bytes: u64, lost: Option<&str>) -> String {
+    let (node, sent) = (short(node), bytes(sent_bytes));
+    match lost {
+        Some(why) => format!("receiver {node} was lost after {sent} sent: {}", one_line(why)),
+        None if sent_bytes < size_bytes => format!("receiver {node} has gone after {sent} sent"),
+        None => format!("receiver {node} has had all {}", bytes(size_bytes)),
+    }
+}
+
 /// Share of each source, when there is more than one.
 fn shares(sources: &[SourceShare]) -> String {
     let total: u64 = sources.iter().map(|source| source.bytes).sum();
@@ -354,6 +365,20 @@ mod tests {
     fn resumed_bytes_are_no_rate() {
         let bar = begin_bar(3 << 30, Some(4 << 30));
         assert_eq!((bar.position(), bar.per_sec()), (3 << 30, 0.0));
+    }
+
+    /// A receiver that closed its connections early is not said to have everything.
+    #[test]
+    fn a_receiver_that_has_gone_has_not_had_all() {
+        let node = "0123456789abcdef0123";
+        assert_eq!(
+            gone(node, 5 << 20, 8 << 20, None),
+            "receiver 0123456789abcdef… has gone after 5.00 MiB sent"
+        );
+        assert_eq!(gone(node, 8 << 20, 8 << 20, None), "receiver 0123456789abcdef… has had all 8.00 MiB");
+        assert_eq!(gone(node, 9 << 20, 8 << 20, None), "receiver 0123456789abcdef… has had all 8.00 MiB");
+        let lost = gone(node, 8 << 20, 8 << 20, Some("reset\nby peer"));
+        assert_eq!(lost, "receiver 0123456789abcdef… was lost after 8.00 MiB sent: reset by peer");
     }
 
     /// A sender that is gone is waited for in words, until one is there again.

@@ -57,15 +57,28 @@ fn refuse(slip: &clap::Error) -> ExitCode {
     ExitCode::from(error.kind().exit_code())
 }
 
-/// The first signal asks to stop; the second ends the process at once.
+/// The first signal asks to stop; the second ends the process at once. A signal that whoever started us had chosen to
+/// ignore stays ignored: `nohup` means that a hangup does not count, and a shell without job control that Ctrl-C is
+/// not for what it runs in the background.
 fn catch_signals(stop: &Stop) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let ignored = ignored_signals();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if signal != SIGTERM && ignored >> (signal - 1) & 1 == 1 {
+            continue;
+        }
         signal_hook::flag::register_conditional_shutdown(signal, 130, stop.flag())
             .and_then(|_| signal_hook::flag::register(signal, stop.flag()))
             .map_err(|error| Error::io("catch signals", error))?;
     }
     Ok(())
+}
+
+/// The signals ignored since before this program began, bit 0 for signal 1; none where the system does not say.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
 }
 
 fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {

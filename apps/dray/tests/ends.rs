@@ -29,8 +29,9 @@ fn dray(dir: &Path) -> Command {
     command
 }
 
+/// SIGTERM, because whoever runs the tests may have chosen to ignore SIGINT.
 fn signal(child: &Child) {
-    kill_process(Pid::from_child(child), Signal::INT).unwrap();
+    kill_process(Pid::from_child(child), Signal::TERM).unwrap();
 }
 
 /// Exit code, standard output and standard error.
@@ -123,11 +124,11 @@ fn a_lie_about_the_size_costs_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let uri = HintUri::Dray { host: "127.0.0.1".into(), port: 1 };
     let node = Some(NodeId::from_bytes(*Oid::of(b"nobody").as_bytes()));
-    // A file system may have no room for a file of 64 TiB, however sparse: then it is exit code 7.
+    // A file system may hold no file of 64 TiB, however sparse: then it is exit code 6.
     let cases: [(u64, &str, &[i32]); 4] = [
         (OBJECT_BYTES_MAX, "-", &[5]),
         (1 << 46, "-", &[5]),
-        (1 << 46, "out", &[5, 7]),
+        (1 << 46, "out", &[5, 6]),
         (OBJECT_BYTES_MAX, "out", &[6]),
     ];
     for (size_bytes, output, expected) in cases {
@@ -290,4 +291,115 @@ fn an_expired_ticket_says_so_when_nobody_answers() {
     let (code, _, err) = end(dray(dir.path()).args(["get", "--local", &text]).spawn().unwrap());
     assert_eq!(code, Some(6), "{err}");
     assert!(err.contains("expired") && err.contains("ask the sender for a new ticket"), "{err}");
+}
+
+/// The next event of `kind`, as it was printed.
+fn next_event(lines: &mut impl BufRead, kind: &str) -> String {
+    let mut line = String::new();
+    while !line.contains(&format!("\"event\":\"{kind}\"")) {
+        line.clear();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "no {kind} event");
+    }
+    line
+}
+
+/// The text between `before` and the next comma or brace.
+fn field<'a>(event: &'a str, before: &str) -> &'a str {
+    let rest = event.split_once(before).unwrap_or_else(|| panic!("no {before} in {event}")).1;
+    rest.split([',', '}']).next().unwrap()
+}
+
+/// What `put` says of a receiver is what it knows: the whole object was sent to one that came to its end, and not to
+/// one that was killed before, although both just closed their connections.
+#[test]
+fn a_killed_receiver_is_not_said_to_have_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let size_bytes = 128 << 20;
+    std::fs::write(dir.path().join("file"), vec![5; size_bytes]).unwrap();
+    let mut put = Share(
+        dray(dir.path()).args(["put", "file", "--json"]).stderr(Stdio::null()).spawn().unwrap(),
+        String::new(),
+    );
+    let mut events = BufReader::new(put.0.stdout.take().unwrap());
+    let shared = next_event(&mut events, "shared");
+    let ticket = field(&shared, "\"ticket\":\"").trim_end_matches('"');
+    let whole = dray(dir.path()).args(["get", "--local", "-o", "out", ticket]).spawn().unwrap();
+    assert_eq!(end(whole).0, Some(0));
+    let served = next_event(&mut events, "served");
+    assert!(field(&served, "\"sent_bytes\":").parse::<usize>().unwrap() >= size_bytes, "{served}");
+    // The consumer reads nothing more, so the sender is at most a window ahead when the receiver is killed.
+    let mut killed = dray(dir.path()).args(["get", "--local", "-o", "-", ticket]).spawn().unwrap();
+    let mut output = killed.stdout.take().unwrap();
+    output.read_exact(&mut [0; 10]).unwrap();
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let served = next_event(&mut events, "served");
+    let sent: usize = field(&served, "\"sent_bytes\":").parse().unwrap();
+    assert!(sent > 0 && sent < size_bytes, "{served}");
+    // Who is still there when the sharing ends is told of, too.
+    let mut asleep = dray(dir.path()).args(["get", "--local", "-o", "-", ticket]).spawn().unwrap();
+    let mut output = asleep.stdout.take().unwrap();
+    output.read_exact(&mut [0; 10]).unwrap();
+    signal(&put.0);
+    let served = next_event(&mut events, "served");
+    assert!(served.contains("sharing ended"), "{served}");
+    signal(&asleep);
+    assert_eq!(end(asleep).0, Some(130));
+}
+
+/// `nohup dray put`: a signal that was ignored when the command began does not end it, another one does.
+#[test]
+fn an_ignored_signal_stays_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), b"bytes").unwrap();
+    let mut shell = Command::new("sh");
+    let begin = ["-c", "trap '' HUP; trap - TERM; exec \"$0\" put file --json", env!("CARGO_BIN_EXE_dray")];
+    shell.args(begin).env("DRAY_DATA_DIR", dir.path().join("data")).env("XDG_CONFIG_HOME", dir.path());
+    shell.env_remove("DRAY_CONFIG").current_dir(dir.path());
+    let mut put = shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut events = BufReader::new(put.stdout.take().unwrap());
+    let shared = next_event(&mut events, "shared");
+    let ticket = field(&shared, "\"ticket\":\"").trim_end_matches('"');
+    kill_process(Pid::from_child(&put), Signal::HUP).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", put.id())).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+    let is_caught = |signal: Signal| caught >> (signal.as_raw() - 1) & 1 == 1;
+    assert!(!is_caught(Signal::HUP) && is_caught(Signal::TERM), "{caught:x}");
+    let get = dray(dir.path()).args(["get", "--local", "-o", "out", ticket]).spawn().unwrap();
+    assert_eq!(end(get).0, Some(0), "it still serves");
+    signal(&put);
+    assert_eq!(end(put).0, Some(0));
+}
+
+/// A fifo that nobody reads yet is waited for: its reader gets everything, and a signal ends the wait.
+#[test]
+fn a_fifo_waits_for_its_reader() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = vec![6; 3 << 20];
+    std::fs::write(dir.path().join("file"), &bytes).unwrap();
+    let share = Share::of(dir.path(), "file");
+    let fifo = dir.path().join("fifo");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let get = || dray(dir.path()).args(["get", "--local", "-o", "fifo", &share.1]).spawn().unwrap();
+    let read = get();
+    let received = std::fs::read(&fifo).unwrap();
+    assert_eq!(end(read).0, Some(0));
+    assert!(received == bytes, "{} bytes", received.len());
+    let unread = get();
+    // From then on the signal counts, whether the fifo has been reached or not.
+    let begun = Instant::now();
+    let is_ready = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", unread.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim().to_owned();
+        u64::from_str_radix(&caught, 16).unwrap() >> (Signal::TERM.as_raw() - 1) & 1 == 1
+    };
+    while !is_ready() && begun.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    signal(&unread);
+    let (code, _, err) = end(unread);
+    assert_eq!(code, Some(130), "{err}");
+    assert!(err.contains("nobody read"), "{err}");
 }

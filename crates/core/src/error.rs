@@ -144,7 +144,9 @@ impl Error {
             Io::NotFound => ErrorKind::NotFound,
             Io::InvalidInput | Io::InvalidFilename => ErrorKind::Usage,
             Io::PermissionDenied | Io::ReadOnlyFilesystem => ErrorKind::Refused,
-            Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => ErrorKind::NoSpace,
+            Io::StorageFull | Io::QuotaExceeded => ErrorKind::NoSpace,
+            // However much of the disk is freed.
+            Io::FileTooLarge => ErrorKind::Unsupported,
             Io::ConnectionRefused
             | Io::ConnectionReset
             | Io::ConnectionAborted
@@ -159,7 +161,14 @@ impl Error {
             Io::Interrupted => ErrorKind::Interrupted,
             _ => ErrorKind::Internal,
         };
-        Error::new(kind, what).caused_by(error)
+        let is_too_large = error.kind() == Io::FileTooLarge;
+        let error = Error::new(kind, what).caused_by(error);
+        if is_too_large {
+            return error.advise(
+                "this file system holds no file that large, or `ulimit -f` is set: choose another place",
+            );
+        }
+        error
     }
 
     /// The same failure for a second listener; its causes become part of the text.
@@ -284,11 +293,20 @@ mod tests {
             (Io::TimedOut, ErrorKind::Internal),
             (Io::UnexpectedEof, ErrorKind::Damaged),
             (Io::StorageFull, ErrorKind::NoSpace),
+            (Io::FileTooLarge, ErrorKind::Unsupported),
             (Io::NotFound, ErrorKind::NotFound),
         ] {
             let error = Error::file("write out.bin", io.into());
             assert_eq!((error.kind(), error.is_retryable()), (kind, false));
         }
+    }
+
+    /// Design 5: an error says what to do, and freeing space would not help here.
+    #[test]
+    fn a_file_too_large_is_no_full_disk() {
+        let error = Error::file("prepare out.bin", std::io::ErrorKind::FileTooLarge.into());
+        assert_eq!(error.kind().exit_code(), 6);
+        assert!(error.advice().unwrap().contains("no file that large"), "{error}");
     }
 
     #[test]

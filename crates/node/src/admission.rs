@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -84,7 +85,7 @@ impl Provider for Doorkeeper {
             held: StoredHeld::new(self.object.clone(), name).with_recipe(self.recipe.clone()),
             right: Right(self.share.expires_unix_s),
             pairs: ToldPairs { object: self.object.clone(), notices: self.notices.clone() },
-            _visit: Notices::visit(&self.notices, security.peer),
+            visit: Notices::visit(&self.notices, security.peer, self.object.size_bytes()),
         }))
     }
 
@@ -112,7 +113,7 @@ struct Admitted {
     held: StoredHeld,
     right: Right,
     pairs: ToldPairs,
-    _visit: Visit,
+    visit: Visit,
 }
 
 impl Held for Admitted {
@@ -151,6 +152,9 @@ impl Held for Admitted {
         self.right.check()?;
         self.pairs.notices.tell(self.held.recipe())
     }
+    fn sent(&self, bytes: u64) {
+        self.visit.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 /// The object's outboard, with errors fit for strangers.
@@ -187,6 +191,10 @@ struct NoticesState {
 struct Visitor {
     /// What it holds open.
     open: usize,
+    /// What was sent to it over all its connections.
+    sent_bytes: Arc<AtomicU64>,
+    /// The object's size.
+    size_bytes: u64,
     /// Why a connection of it broke, if none came since.
     lost: Option<String>,
     /// When its last connection ended.
@@ -197,6 +205,7 @@ struct Visitor {
 struct Visit {
     notices: Arc<Notices>,
     node: NodeId,
+    sent_bytes: Arc<AtomicU64>,
 }
 
 impl Drop for Visit {
@@ -231,14 +240,17 @@ impl Notices {
         }
     }
 
-    fn visit(notices: &Arc<Notices>, node: NodeId) -> Visit {
+    fn visit(notices: &Arc<Notices>, node: NodeId, size_bytes: u64) -> Visit {
+        let mut sent_bytes = Arc::default();
         let mut state = notices.state();
         if state.visitors.len() < ANNOUNCED_MAX || state.visitors.contains_key(&node) {
             let visitor = state.visitors.entry(node).or_default();
             (visitor.open, visitor.lost, visitor.left) = (visitor.open + 1, None, None);
+            visitor.size_bytes = size_bytes;
+            sent_bytes = visitor.sent_bytes.clone();
         }
         drop(state);
-        Visit { notices: notices.clone(), node }
+        Visit { notices: notices.clone(), node, sent_bytes }
     }
 
     /// A connection of `node` broke.
@@ -248,13 +260,21 @@ impl Notices {
         }
     }
 
-    /// Tells of the receivers that have gone; with `all`, of those too that may come back.
-    fn tell_gone(&self, all: bool) {
-        let is_gone =
-            |visitor: &Visitor| visitor.left.is_some_and(|left| all || left.elapsed() >= GONE_AFTER);
-        let gone: Vec<_> = self.state().visitors.extract_if(|_, visitor| is_gone(visitor)).collect();
-        for (node, visitor) in gone {
-            self.observer.event(Event::Served { node: node.to_string(), lost: visitor.lost });
+    /// Tells of the receivers that have gone; at the `end` of the share, of those too that may come back, and of those
+    /// that are cut off.
+    fn tell_gone(&self, end: bool) {
+        let is_gone = |visitor: &Visitor| visitor.left.is_some_and(|left| left.elapsed() >= GONE_AFTER);
+        let gone: Vec<_> = self.state().visitors.extract_if(|_, visitor| end || is_gone(visitor)).collect();
+        for (node, mut visitor) in gone {
+            if visitor.open > 0 {
+                visitor.lost = Some("sharing ended while it was connected".to_owned());
+            }
+            self.observer.event(Event::Served {
+                node: node.to_string(),
+                sent_bytes: visitor.sent_bytes.load(Ordering::Relaxed),
+                size_bytes: visitor.size_bytes,
+                lost: visitor.lost,
+            });
         }
     }
 
@@ -452,17 +472,21 @@ mod tests {
     fn who_has_gone_is_told_once() {
         let bed = Bed::new(None, None);
         let notices = &bed.doorkeeper.notices;
-        let gone = |bed: &Bed| -> Vec<Option<bool>> {
-            notices.finish();
+        let served = |bed: &Bed| -> Vec<Option<bool>> {
             let lost = |event| match event {
                 Event::Served { lost, .. } => Some(Some(lost.is_some())),
                 _ => None,
             };
             bed.heard().into_iter().filter_map(lost).collect()
         };
+        let gone = |bed: &Bed| {
+            notices.finish();
+            served(bed)
+        };
         let reset = Error::new(ErrorKind::Unreachable, "connection reset");
         let lanes = [bed.open(bed.object(), None).unwrap(), bed.open(bed.object(), None).unwrap()];
-        assert_eq!(gone(&bed), [], "still here");
+        notices.tick();
+        assert_eq!(served(&bed), [], "still here");
         drop(lanes);
         assert_eq!(gone(&bed), [Some(false)]);
         assert_eq!(gone(&bed), [], "told once");
@@ -475,6 +499,31 @@ mod tests {
         drop(bed.open(bed.object(), None).unwrap());
         notices.lost(bed.security.peer, &reset);
         assert_eq!(gone(&bed), [Some(true)]);
+        let cut_off = bed.open(bed.object(), None).unwrap();
+        assert_eq!(gone(&bed), [Some(true)], "the share ended under it");
+        drop(cut_off);
+        assert_eq!(gone(&bed), [], "told once");
+    }
+
+    /// The end of a connection does not say what a receiver has: what was sent to it in this visit is counted, over all
+    /// its connections, and afresh for the next one.
+    #[test]
+    fn what_was_sent_is_counted() {
+        let bed = Bed::new(None, None);
+        let visit = |lanes: &[u64]| {
+            let held: Vec<_> = lanes.iter().map(|_| bed.open(bed.object(), None).unwrap()).collect();
+            held.iter().zip(lanes).for_each(|(held, bytes)| held.sent(*bytes));
+            drop(held);
+            bed.doorkeeper.notices.finish();
+            let served = bed.heard().into_iter().find_map(|event| match event {
+                Event::Served { sent_bytes, size_bytes, lost, .. } => Some((sent_bytes, size_bytes, lost)),
+                _ => None,
+            });
+            served.unwrap()
+        };
+        assert_eq!(visit(&[0]), (0, 300_000, None));
+        assert_eq!(visit(&[100_000, 5]), (100_005, 300_000, None));
+        assert_eq!(visit(&[300_000]), (300_000, 300_000, None));
     }
 
     /// S6: a holder whose copy is damaged tells its own user too, once.
@@ -501,7 +550,7 @@ mod tests {
                 object: bed.doorkeeper.object.clone(),
                 notices: bed.doorkeeper.notices.clone(),
             },
-            _visit: Notices::visit(&bed.doorkeeper.notices, bed.security.peer),
+            visit: Notices::visit(&bed.doorkeeper.notices, bed.security.peer, 300_000),
         };
         let mut out = [0; 16];
         admitted(Some(unix_s() + 1000)).read_at(0, &mut out).unwrap();

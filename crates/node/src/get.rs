@@ -1,10 +1,10 @@
 //! `dray get`: fetch an object by its ticket, prove it, put it under its name.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -24,6 +24,8 @@ use dray_engine::planner::DeliveryMode;
 use dray_store::local::{Delivery, DeliveryOptions, FinishOptions};
 use dray_transfer::direct::{DialConfig, Target, dial, probe};
 use dray_transfer::lanes::LaneSet;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use crate::put::unix_s;
 use crate::transfer::{OlderVersion, Sink, Start, Stream, Transfer, Truth, short_name};
@@ -106,10 +108,7 @@ impl Node {
         match &request.output {
             Output::Stdout => self.stream(oid, geometry, config, Box::new(std::io::stdout()), observer, stop),
             Output::Path(path) if is_stream(path) => {
-                let out = OpenOptions::new()
-                    .write(true)
-                    .open(path)
-                    .map_err(|error| Error::file(format!("write {}", path.display()), error))?;
+                let out = open_stream(path, stop)?;
                 self.stream(oid, geometry, config, Box::new(out), observer, stop)
             }
             Output::Path(path) if path.is_dir() => {
@@ -528,6 +527,32 @@ fn is_stream(path: &Path) -> bool {
         let kind = metadata.file_type();
         kind.is_fifo() || kind.is_char_device() || kind.is_block_device()
     })
+}
+
+/// Opens a fifo or a device to write through. A fifo that nobody reads yet is waited for, until `stop`.
+fn open_stream(path: &Path, stop: &Stop) -> Result<File> {
+    let failed = |error: std::io::Error| Error::file(format!("write {}", path.display()), error);
+    // Without this flag the wait would be in the system call, and no signal would end it.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let out = loop {
+        match OpenOptions::new().write(true).custom_flags(flags).open(path) {
+            Ok(out) => break out,
+            Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && is_fifo(path) => {
+                if stop.is_set() {
+                    let what = format!("interrupted while nobody read {path:?}");
+                    return Err(Error::new(ErrorKind::Interrupted, what));
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    };
+    rustix::io::ioctl_fionbio(&out, false).map_err(|error| failed(error.into()))?;
+    Ok(out)
+}
+
+fn is_fifo(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
 /// Directory and name of a destination.

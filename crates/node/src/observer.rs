@@ -47,7 +47,13 @@ pub enum Event {
     Served {
         /// Its node, hex.
         node: String,
-        /// Why it was lost; `None` if it had all that it asked for.
+        /// Bytes of the object that were sent to it while it was here, each as often as it was sent. They say nothing of
+        /// what it has: it may have had a part before or from elsewhere, and the last of them may not have arrived.
+        sent_bytes: u64,
+        /// The object's size.
+        size_bytes: u64,
+        /// The error with which a connection to it broke, and none came since, or that sharing ended under it; `None` if
+        /// it closed its connections, which a program that is killed does, too.
         lost: Option<String>,
     },
     /// A receiver was turned away.

@@ -252,12 +252,12 @@ impl Shared {
                 let peer = channel.security().map(|security| security.peer);
                 let result =
                     serve(Box::new(channel), Holder::new(hello.clone()), Vec::new(), &*provider, None);
-                match (result, peer) {
-                    (Err(error), _) if error.kind() == ErrorKind::Protocol => {
-                        provider.notices.turned_away(error.to_string());
-                    }
-                    (Err(error), Some(peer)) => provider.notices.lost(peer, &error),
-                    (Ok(()) | Err(_), _) => {}
+                let Err(error) = result else { return };
+                if error.kind() == ErrorKind::Protocol {
+                    provider.notices.turned_away(error.to_string());
+                }
+                if let Some(peer) = peer {
+                    provider.notices.lost(peer, &error);
                 }
             });
         let listener = self.listener.clone();

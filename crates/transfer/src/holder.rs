@@ -43,6 +43,11 @@ pub trait Held: Send + Sync {
     fn pairs(&self) -> Option<&dyn PairStore>;
     /// A descriptor for `sendfile`.
     fn raw_file(&self) -> Option<BorrowedFd<'_>>;
+    /// Hears that `bytes` more of the object were given to the connection, holes counted at the length they stand for.
+    /// Whether they arrived is not known.
+    fn sent(&self, bytes: u64) {
+        let _ = bytes;
+    }
     /// Hears the group values of a unit as it is sent (vouched objects).
     fn record_unit(&self, unit: u64, leaves: &[Cv]) -> Result<()> {
         let _ = (unit, leaves);
@@ -462,7 +467,9 @@ impl Server<'_> {
                 // If it changed while we were sending, nothing leaves unchecked from here on.
                 expected = doubts(job, held)?;
             }
-            position = self.send_chunk(job, held, position, range.end, &expected, &mut leaves)?;
+            let next = self.send_chunk(job, held, position, range.end, &expected, &mut leaves)?;
+            held.sent(next - position);
+            position = next;
         }
         Ok(())
     }

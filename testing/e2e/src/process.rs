@@ -236,6 +236,16 @@ impl Running {
         self.wait()
     }
 
+    /// Asks it to end as Ctrl-C does; or with SIGTERM, where the tests were started with SIGINT ignored, and so every
+    /// process they start.
+    pub fn interrupt(&self) {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);
+        let ignored = ignored.and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+        let is_ignored = ignored >> (Signal::INT.as_raw() - 1) & 1 == 1;
+        self.signal(if is_ignored { Signal::TERM } else { Signal::INT });
+    }
+
     /// Asks it to end with SIGTERM and waits.
     pub fn terminate(self) -> Outcome {
         self.signal(Signal::TERM);

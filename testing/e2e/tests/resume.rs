@@ -305,7 +305,7 @@ fn interrupted_and_resumed() {
     let copy = taker.directory("got").join("copy");
     let running = actions::get(taker, &serving.ticket, &copy).start();
     assert!(await_share(&running, copy.parent().unwrap(), 0.5, 60 * MIB));
-    running.signal(Signal::INT);
+    running.interrupt();
     running.wait().expect(130);
     assert_eq!(data::unfinished(copy.parent().unwrap()).len(), 2, "data and map of the unfinished delivery");
     let before = holder.counters();

@@ -9,7 +9,6 @@ use std::time::Duration;
 use dray_e2e::actions::{self, Share, assert_alone, assert_delivered, share};
 use dray_e2e::data::{self, GIB, MIB};
 use dray_e2e::{Host, Lab, gate};
-use rustix::process::Signal;
 
 /// Longest time the largest file may take.
 const LARGE: Duration = Duration::from_secs(300);
@@ -90,7 +89,7 @@ fn get_without_a_name_takes_that_of_the_holder() {
         b.dray().args(["get", &share.ticket]).directory(&into).run().expect(0);
         assert_delivered(&source, &into.join(&name), Some(&share.hash()));
         // SIGINT ends a put as well as SIGTERM does.
-        share.process.signal(Signal::INT);
+        share.process.interrupt();
         share.process.wait().expect(0);
     }
 }

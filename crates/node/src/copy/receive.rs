@@ -292,19 +292,24 @@ fn refuse(mut incoming: Incoming, error: Error) -> Error {
 fn finish_options(incoming: &Incoming, target: &Path) -> FinishOptions {
     let offer = &incoming.offer;
     let is_new = std::fs::symlink_metadata(target).is_err();
-    let mode = if incoming.preserve {
-        Some(offer.mode)
-    } else if is_new {
-        // As cp and scp do: the source's bits, less the umask.
-        Some(offer.mode & (new_file_mode() | (new_file_mode() & 0o444) >> 2))
-    } else {
-        None
-    };
     FinishOptions {
-        mode,
+        mode: mode_for(offer.mode, incoming.preserve, is_new),
         mtime: incoming.preserve.then_some((offer.mtime_s, offer.mtime_ns)),
         fsync: incoming.fsync,
         ..FinishOptions::default()
+    }
+}
+
+/// The mode that the file gets; `None` for that of the file it replaces. The other side says who may read, write and
+/// run it, and no more: a program that runs with its owner's rights would have another owner here.
+fn mode_for(offered: u32, preserve: bool, is_new: bool) -> Option<u32> {
+    if preserve {
+        Some(offered & 0o777)
+    } else if is_new {
+        // As cp and scp do: the source's bits, less the umask.
+        Some(offered & (new_file_mode() | (new_file_mode() & 0o444) >> 2))
+    } else {
+        None
     }
 }
 
@@ -345,4 +350,20 @@ fn receive_inline(
     });
     observer.event(Event::Progress { done_bytes: size_bytes, total_bytes: size_bytes, sources: Vec::new() });
     Ok(Delivered { oid, size_bytes, path: Some(target.to_owned()), resumed_bytes: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S28: a peer cannot make a program run here with the rights of its owner or group.
+    #[test]
+    fn a_mode_from_elsewhere_gives_no_rights_but_access() {
+        for offered in [0o4755, 0o2755, 0o1755, 0o7755, 0o755] {
+            assert_eq!(mode_for(offered, true, true), Some(0o755));
+            assert_eq!(mode_for(offered, true, false), Some(0o755));
+            assert_eq!(mode_for(offered, false, true).unwrap() & 0o7000, 0);
+            assert_eq!(mode_for(offered, false, false), None);
+        }
+    }
 }

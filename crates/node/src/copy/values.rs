@@ -1,10 +1,11 @@
 //! Group values of a file being sent, kept in the data directory so that a killed sender need not read again what it
-//! had sent; or in memory, where that cannot be. Keeping them spares work and is never a reason for a copy to fail.
+//! had sent; or, where that cannot be, for this copy alone, in a temporary file or in memory, as far as that is little.
+//! Keeping them spares work and is no reason for a copy to fail.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use dray_core::hash_tree::{Geometry, MemoryPairs, PAIR_BYTES, PairStore};
@@ -12,8 +13,12 @@ use dray_core::range::RangeSet;
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::boot_id;
 
+use crate::outboard;
+
 /// Values of copies that nobody resumed are removed after this long.
 const KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Values taken into memory where there is neither a data directory nor a temporary file: those of a file of 64 GiB.
+const IN_MEMORY_BYTES_MAX: u64 = 64 << 20;
 const MAGIC: &[u8; 16] = b"dray origin 1\n\0\0";
 /// Magic, boot id, unit map; the pairs begin at the next multiple of this.
 const ALIGN: u64 = 4096;
@@ -28,7 +33,7 @@ pub(super) struct Values {
 
 enum Place {
     Kept(Kept),
-    Memory(MemoryPairs),
+    Passing(Arc<dyn PairStore>),
 }
 
 /// Values in a file of the data directory.
@@ -47,7 +52,7 @@ impl Values {
         let kept = dir.zip(boot_id()).and_then(|(dir, boot)| Kept::open(dir, id, &boot, geometry).ok());
         let (place, recorded) = match kept {
             Some((kept, recorded)) => (Place::Kept(kept), recorded),
-            None => (Place::Memory(MemoryPairs::new(geometry)?), RangeSet::new()),
+            None => (Place::Passing(passing(geometry)?), RangeSet::new()),
         };
         Ok((Values { geometry, place: RwLock::new(place) }, recorded))
     }
@@ -70,8 +75,8 @@ impl Values {
         self.write(&vec![0; map_bytes], MAP_START, None)
     }
 
-    /// Writes at `offset` of the file, or, where there is none, at `pair_offset` of the pairs in memory. A file that
-    /// cannot be written any more is given up for memory.
+    /// Writes at `offset` of the file, or, where there is none, at `pair_offset` of the pairs alone. A file that cannot
+    /// be written any more is given up.
     fn write(&self, bytes: &[u8], offset: u64, pair_offset: Option<u64>) -> Result<()> {
         {
             let place = self.place.read().unwrap_or_else(PoisonError::into_inner);
@@ -82,17 +87,17 @@ impl Values {
                     return Ok(());
                 }
                 Place::Kept(_) => {}
-                Place::Memory(memory) => {
-                    return pair_offset.map_or(Ok(()), |offset| memory.write_at(offset, bytes));
+                Place::Passing(pairs) => {
+                    return pair_offset.map_or(Ok(()), |offset| pairs.write_at(offset, bytes));
                 }
             }
         }
         let mut place = self.place.write().unwrap_or_else(PoisonError::into_inner);
         if let Place::Kept(kept) = &*place {
-            *place = Place::Memory(kept.give_up(self.geometry)?);
+            *place = Place::Passing(kept.give_up(self.geometry)?);
         }
         match (&*place, pair_offset) {
-            (Place::Memory(memory), Some(offset)) => memory.write_at(offset, bytes),
+            (Place::Passing(pairs), Some(offset)) => pairs.write_at(offset, bytes),
             _ => Ok(()),
         }
     }
@@ -101,7 +106,7 @@ impl Values {
 impl PairStore for Values {
     fn read_pairs(&self, first_index: u64, out: &mut [u8]) -> Result<()> {
         match &*self.place.read().unwrap_or_else(PoisonError::into_inner) {
-            Place::Memory(memory) => memory.read_pairs(first_index, out),
+            Place::Passing(pairs) => pairs.read_pairs(first_index, out),
             Place::Kept(kept) => kept
                 .file
                 .read_exact_at(out, kept.pairs_start + first_index * PAIR_BYTES as u64)
@@ -182,25 +187,38 @@ impl Kept {
         pair_offset.map_or(0, |offset| self.pairs_start + offset)
     }
 
-    /// Moves the values to memory and removes the file: what it says is not kept up any more.
-    fn give_up(&self, geometry: Geometry) -> Result<MemoryPairs> {
+    /// Moves the values to where they are not kept and removes the file: what it says is not kept up any more.
+    fn give_up(&self, geometry: Geometry) -> Result<Arc<dyn PairStore>> {
         let _ = std::fs::remove_file(&self.path);
-        let memory = MemoryPairs::new(geometry)?;
+        let pairs = passing(geometry)?;
         let mut piece = vec![0; 1 << 20];
         let mut at = 0;
         while at < geometry.outboard_bytes() {
             let len = (geometry.outboard_bytes() - at).min(piece.len() as u64) as usize;
             let piece = &mut piece[..len];
             self.file.read_exact_at(piece, self.pairs_start + at).map_err(|error| self.failed(error))?;
-            memory.write_at(at, piece)?;
+            // What was not recorded yet takes no room.
+            if piece.iter().any(|byte| *byte != 0) {
+                pairs.write_at(at, piece)?;
+            }
             at += len as u64;
         }
-        Ok(memory)
+        Ok(pairs)
     }
 
     fn failed(&self, error: std::io::Error) -> Error {
         Error::file(format!("read {}", self.path.display()), error)
     }
+}
+
+/// Room for the values of this copy alone.
+fn passing(geometry: Geometry) -> Result<Arc<dyn PairStore>> {
+    outboard::passing(geometry).or_else(|error| {
+        if geometry.outboard_bytes() > IN_MEMORY_BYTES_MAX {
+            return Err(error);
+        }
+        Ok(Arc::new(MemoryPairs::new(geometry)?))
+    })
 }
 
 fn clean(dir: &Path) {
@@ -283,5 +301,22 @@ mod tests {
             assert_eq!(read(&values, index), pair(index));
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    /// S30: where values cannot be kept, those of a huge file take no memory before they are there.
+    #[test]
+    fn values_of_a_huge_file_take_no_memory() {
+        let resident_kib = || -> u64 {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+            line.trim().trim_end_matches(" kB").parse().unwrap()
+        };
+        let geometry = Geometry::new(1 << 40);
+        let before = resident_kib();
+        let (values, _) = Values::open(None, &ID, geometry).unwrap();
+        write(&values, geometry.groups() - 2);
+        assert_eq!(read(&values, geometry.groups() - 2), pair(geometry.groups() - 2));
+        let grown = resident_kib().saturating_sub(before);
+        assert!(grown < 256 << 10, "{grown} KiB");
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{OFlags, fcntl_getfl};
 
 use super::{Channel, Security, Wake, poll_fds, wait_readable, wait_writable};
 
@@ -17,11 +18,14 @@ const PAUSE_MIN: Duration = Duration::from_micros(100);
 /// A stream is judged by what passed in at least this time.
 const PACE_WINDOW: Duration = Duration::from_millis(2);
 
-/// Two pipes, one a direction.
+/// Two pipes, one a direction. Dropped, it leaves them blocking or not as it found them: that is a property of the open
+/// file, and a shell that started us may share it.
 #[derive(Debug)]
 pub struct PipeChannel {
     input: OwnedFd,
     output: OwnedFd,
+    /// What `input` and `output` were before.
+    found: [OFlags; 2],
     arriving: Pace,
     leaving: Pace,
 }
@@ -66,6 +70,8 @@ impl Pace {
 impl PipeChannel {
     /// Reads from `input`, writes to `output`; makes both non-blocking.
     pub fn new(input: OwnedFd, output: OwnedFd) -> io::Result<PipeChannel> {
+        // Both are looked at before either is changed: they may be the same socket.
+        let found = [fcntl_getfl(&input)?, fcntl_getfl(&output)?];
         rustix::io::ioctl_fionbio(&input, true)?;
         rustix::io::ioctl_fionbio(&output, true)?;
         // Larger pipes mean fewer wake-ups of ssh; not all kernels or users may, and it works without.
@@ -73,7 +79,18 @@ impl PipeChannel {
             let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
             Pace::new(rustix::pipe::fcntl_getpipe_size(pipe).unwrap_or(0))
         });
-        Ok(PipeChannel { input, output, arriving, leaving })
+        Ok(PipeChannel { input, output, found, arriving, leaving })
+    }
+}
+
+impl Drop for PipeChannel {
+    fn drop(&mut self) {
+        for (pipe, found) in [&self.input, &self.output].into_iter().zip(self.found) {
+            if !found.contains(OFlags::NONBLOCK) {
+                // Whoever closed it does not mind.
+                let _ = rustix::io::ioctl_fionbio(pipe, false);
+            }
+        }
     }
 }
 
@@ -153,6 +170,23 @@ mod tests {
         assert_eq!(pace_after(0, 50 << 20, window), Duration::ZERO, "not a pipe");
         assert_eq!(pace_after(1 << 20, 0, window), Duration::ZERO, "nothing came");
         assert_eq!(Pace::new(1 << 20).pause(), Duration::ZERO, "just begun");
+    }
+
+    /// What a shell shares with us is afterwards as it was, also if both directions are one socket.
+    #[test]
+    fn pipes_are_left_as_they_were_found() {
+        let is_blocking = |fd: &OwnedFd| !fcntl_getfl(fd).unwrap().contains(OFlags::NONBLOCK);
+        let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let near = OwnedFd::from(near);
+        let (input, _kept) = rustix::pipe::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&input, true).unwrap();
+        for [ours, other] in [[&near, &near], [&near, &input], [&input, &near]] {
+            let before = [is_blocking(ours), is_blocking(other)];
+            let channel = PipeChannel::new(ours.try_clone().unwrap(), other.try_clone().unwrap()).unwrap();
+            assert!(!is_blocking(ours) && !is_blocking(other));
+            drop(channel);
+            assert_eq!([is_blocking(ours), is_blocking(other)], before);
+        }
     }
 
     /// A pause must not keep a new request waiting: the wake event ends it.

@@ -395,7 +395,10 @@ macro_rules! signatures_of_raw_keys {
         ) -> Result<HandshakeSignatureValid, rustls::Error> {
             let spki = SubjectPublicKeyInfoDer::from(key.as_ref());
             let algorithms = &self.provider.signature_verification_algorithms;
-            verify_tls13_signature_with_raw_key(message, &spki, signature, algorithms)
+            // Who shows a node's key speaks as a node does, so the failure is a refusal and not another program.
+            verify_tls13_signature_with_raw_key(message, &spki, signature, algorithms).map_err(|error| {
+                rustls::Error::General(format!("the peer does not have the key it shows ({error})"))
+            })
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -480,4 +483,52 @@ pub fn read_exact_by(socket: &TcpStream, out: &mut [u8], deadline: Instant) -> i
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    fn key(seed: u8) -> NodeKey {
+        NodeKey::from_seed(&[seed; 32]).unwrap()
+    }
+
+    /// What both sides of a connection say, the dialled one first; `expected` is who the dialling one wants.
+    fn shake_hands(dialled: NodeKey, dialling: NodeKey, expected: NodeId) -> [Result<NodeId>; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let peer = |channel: TlsChannel| channel.security.peer;
+        let accepting = thread::spawn(move || {
+            let (socket, _) = listener.accept().unwrap();
+            TlsConfig::new(dialled).unwrap().accept(socket, deadline).map(peer)
+        });
+        let socket = TcpStream::connect(address).unwrap();
+        let connected = TlsConfig::new(dialling).unwrap().connect(socket, expected, deadline).map(peer);
+        [accepting.join().unwrap(), connected]
+    }
+
+    /// S23: to know a node's public key is not to be that node. Who shows it and cannot sign with it is refused, by
+    /// either side, and not taken for another program.
+    #[test]
+    fn a_key_that_is_only_shown_is_refused() {
+        let (one, two) = (key(1), key(2));
+        let [accepted, connected] = shake_hands(one.clone(), two.clone(), one.id());
+        assert_eq!((accepted.unwrap(), connected.unwrap()), (two.id(), one.id()));
+        let shown = one.certified.cert.clone();
+        let certified = CertifiedKey::new(shown, key(3).certified.key.clone());
+        let impostor = NodeKey { certified: Arc::new(certified), ..one.clone() };
+        let is_refused = |result: Result<NodeId>| {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+            assert!(error.to_string().contains("does not have the key it shows"), "{error}");
+        };
+        let [_, connected] = shake_hands(impostor.clone(), two.clone(), one.id());
+        is_refused(connected);
+        let [accepted, _] = shake_hands(two.clone(), impostor, two.id());
+        is_refused(accepted);
+    }
 }

@@ -79,7 +79,7 @@ impl Delivery {
     ///
     /// `Refused` if the destination is not a file, if another process is receiving the same object there, or if
     /// something under the temporary names is not plainly ours; `NoSpace`, `NotFound` as the file system says;
-    /// `Unsupported` above [`DELIVERY_BYTES_MAX`].
+    /// `Unsupported` above [`DELIVERY_BYTES_MAX`] and above what the file system can hold in one file.
     pub fn open(
         destination: &Path,
         object: ObjectName,
