@@ -168,6 +168,41 @@ impl Drop for Share {
     }
 }
 
+/// Design 5: a ticket or verdict that cannot be printed is an error. Nothing is served for a ticket that nobody has.
+#[test]
+fn a_result_that_cannot_be_printed_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), b"bytes").unwrap();
+    let oid = Oid::of(b"bytes").to_string();
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    for (arguments, what) in [
+        (&["put", "file"][..], "cannot print the ticket"),
+        (&["put", "file", "--quiet"], "cannot print the ticket"),
+        (&["put", "file", "--json"], "cannot print the ticket"),
+        (&["verify", "file", &oid], "cannot print the result"),
+        (&["verify", "file", &oid, "--json"], "cannot print the result"),
+        (&["--version"], "cannot write standard output"),
+        (&["--help"], "cannot write standard output"),
+        (&["man"], "cannot write standard output"),
+        (&["completions", "bash"], "cannot write standard output"),
+    ] {
+        let (code, _, err) = end(dray(dir.path()).args(arguments).stdout(full()).spawn().unwrap());
+        assert_eq!(code, Some(1), "{arguments:?}: {err}");
+        assert!(err.contains(what) && err.contains("No space left"), "{arguments:?}: {err}");
+    }
+    // What it finds bad is an error of its own.
+    let (code, _, err) = end(dray(dir.path()).arg("doctor").stdout(full()).spawn().unwrap());
+    assert!(matches!(code, Some(1 | 8)), "{err}");
+    for json in [&[][..], &["--json"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let put = dray(dir.path()).args(["put", "file"]).args(json).stdout(writer).spawn().unwrap();
+        let (code, _, err) = end(put);
+        assert_eq!(code, Some(1), "{err}");
+        assert!(err.contains("cannot print the ticket"), "{err}");
+    }
+}
+
 /// `get -o - | head`: the reader's leaving is no trouble of the network, and a reader that does not read does not
 /// keep the command from ending at a signal.
 #[test]
@@ -179,7 +214,7 @@ fn the_reader_of_a_stream_may_leave_or_sleep() {
     let mut left = dray(dir.path()).args(get).spawn().unwrap();
     drop(left.stdout.take());
     let (code, _, err) = end(left);
-    assert_eq!(code, Some(1), "{err}");
+    assert_eq!(code, Some(130), "{err}");
     assert!(err.contains("closed by its reader"), "{err}");
     let mut asleep = dray(dir.path()).args(get).spawn().unwrap();
     let mut output = asleep.stdout.take().unwrap();

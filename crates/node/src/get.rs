@@ -349,7 +349,7 @@ fn write_in_order(
 ) -> Result<()> {
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::BrokenPipe => {
-            Error::new(ErrorKind::Internal, "the output was closed by its reader before all was written")
+            Error::new(ErrorKind::Interrupted, "the output was closed by its reader before all was written")
         }
         _ => Error::file("write output", error),
     };
