@@ -4,12 +4,13 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use dray_core::hint::{Hint, HintUri};
-use dray_core::limits::OBJECT_BYTES_MAX;
+use dray_core::limits::{CONNECTIONS_MAX, OBJECT_BYTES_MAX};
 use dray_core::message::PROTOCOL_VERSION;
 use dray_core::ticket::Ticket;
 use dray_core::{NodeId, Oid};
@@ -325,4 +326,21 @@ fn an_expired_ticket_says_so_when_nobody_answers() {
     let (code, _, err) = end(dray(dir.path()).args(["get", "--local", &text]).spawn().unwrap());
     assert_eq!(code, Some(6), "{err}");
     assert!(err.contains("expired") && err.contains("ask the sender for a new ticket"), "{err}");
+}
+
+/// Threat model, limits: as many idle connections as a listener takes keep nobody waiting.
+#[test]
+fn idle_connections_keep_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), b"bytes").unwrap();
+    let share = Share::of(dir.path(), "file");
+    let ticket: Ticket = share.1.parse().unwrap();
+    let HintUri::Dray { port, .. } = ticket.hints[0].uri else { panic!("no address") };
+    let idle: Vec<_> =
+        (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    let get = ["get", "--local", "-o", "copy", &share.1];
+    let (code, _, err) = end(dray(dir.path()).args(get).spawn().unwrap());
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(std::fs::read(dir.path().join("copy")).unwrap(), b"bytes");
+    drop(idle);
 }

@@ -289,6 +289,7 @@ impl Server<'_> {
                 push_control(&mut self.control, &Message::Opened(opened));
                 self.objects.push((open.handle, held));
                 self.open_by = None;
+                self.channel.keep_place();
             }
             Err(error) => {
                 self.holder.refused(open.handle);

@@ -263,7 +263,7 @@ fn a_damaged_outboard_is_mended_while_it_serves() {
     let right = std::fs::read(&outboard).unwrap();
     let file = || OpenOptions::new().write(true).open(&outboard).unwrap();
     // The pair of all groups, and one of two groups.
-    for at in [31 * 64, 0] {
+    for at in [62 * 64, 0] {
         file().write_all_at(&[right[at] ^ 1], at as u64).unwrap();
         let receiver = put.receiver();
         assert_eq!(receiver.fetch_unit(1, 0, true), Ok(()));
