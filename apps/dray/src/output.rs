@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use dray_core::text::one_line;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_node::{Delivered, Event, Observer, SourceShare, Stop};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
@@ -354,11 +355,6 @@ fn shares(sources: &[SourceShare]) -> String {
 /// A size for people.
 pub(crate) fn bytes(count: u64) -> String {
     indicatif::BinaryBytes(count).to_string()
-}
-
-/// Text from elsewhere, safe for a terminal and a log.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Writes all of `bytes` to standard output.

@@ -18,6 +18,7 @@ pub mod range;
 pub mod rights;
 pub mod source;
 pub mod store;
+pub mod text;
 pub mod ticket;
 
 pub use error::{Error, ErrorKind, Result};

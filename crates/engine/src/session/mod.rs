@@ -61,7 +61,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Negotiated> {
         ours.features.iter().filter(|name| theirs.features.contains(name)).cloned().collect();
     features.sort();
     features.dedup();
-    let agent = theirs.agent.chars().filter(|c| !c.is_control()).collect();
+    let agent = dray_core::text::one_line(&theirs.agent);
     Ok(Negotiated { features, agent })
 }
 
