@@ -344,3 +344,23 @@ fn idle_connections_keep_nobody_waiting() {
     assert_eq!(std::fs::read(dir.path().join("copy")).unwrap(), b"bytes");
     drop(idle);
 }
+
+/// S8: a hidden file is not made because a sender says so, and the user hears what it is called instead; and a file of
+/// `/proc`, which tells of no bytes and has some, is not shared as an empty one.
+#[test]
+fn a_hidden_name_is_not_taken_unsaid() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(".hidden"), b"bytes").unwrap();
+    let share = Share::of(dir.path(), ".hidden");
+    let there = tempfile::tempdir().unwrap();
+    let (code, _, err) = end(dray(there.path()).args(["get", "--local", &share.1]).spawn().unwrap());
+    let name = &Oid::of(b"bytes").hex()[..16];
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.contains("\".hidden\"") && err.contains("warning") && err.contains(name), "{err}");
+    assert_eq!(std::fs::read(there.path().join(name)).unwrap(), b"bytes");
+    for arguments in [&["put", "/proc/version"][..], &["cp", "/proc/version", "copy"]] {
+        let (code, _, err) = end(dray(dir.path()).args(arguments).spawn().unwrap());
+        assert_eq!(code, Some(2), "{arguments:?}: {err}");
+        assert!(err.contains("no ordinary file"), "{err}");
+    }
+}

@@ -30,7 +30,7 @@ use dray_core::store::{
 };
 use dray_core::{Error, ErrorKind, Oid, Result};
 
-use extents::{identity, io_at, open_regular};
+use extents::{identity, io_at, open_regular, require_end};
 use hashing::Watch;
 use object::{FilePairs, LocalObject, backing_differs, backing_rotted};
 use place::{Lock, ObjectPaths, Place, TempFile, make_directory};
@@ -374,6 +374,7 @@ impl Store for LocalStore {
         if identity(&after) != before {
             return Err(hashing::changed_while_hashed(path));
         }
+        require_end(&file, path, before.size_bytes)?;
         let hint = FileHint::new(oid, before, hashed_at_ns);
         self.keep_borrowed(oid, path, file, hint, Some(outboard))?.ok_or_else(|| not_found(&oid))
     }
