@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dray_core::{Error, Oid};
-use dray_node::{Delivered, Event, Observer, SourceShare};
+use dray_core::text::one_line;
+use dray_core::{Error, ErrorKind, Oid, Result};
+use dray_node::{Delivered, Event, Observer, SourceShare, Stop};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -20,6 +21,8 @@ const JSON_INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) struct Output {
     show: Show,
     state: Mutex<State>,
+    /// Ends the command when nothing can come of it any more.
+    stop: Stop,
 }
 
 struct State {
@@ -27,15 +30,21 @@ struct State {
     senders: Senders,
     last_json: Option<Instant>,
     is_terminal: bool,
+    /// Why a result could not be printed.
+    lost: Option<Error>,
 }
 
 impl Output {
-    pub(crate) fn new(show: Show) -> Output {
+    /// Sets `stop` when the ticket of a `put` cannot be printed: it would be served for nobody.
+    pub(crate) fn new(show: Show, stop: Stop) -> Output {
         let is_terminal = std::io::stderr().is_terminal();
-        Output {
-            show,
-            state: Mutex::new(State { bar: None, senders: Senders::default(), last_json: None, is_terminal }),
-        }
+        let (bar, senders, last_json, lost) = (None, Senders::default(), None, None);
+        Output { show, state: Mutex::new(State { bar, senders, last_json, is_terminal, lost }), stop }
+    }
+
+    /// `Internal` if a result could not be printed: whoever waits for it must not take silence for success.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.state().lost.take().map_or(Ok(()), Err)
     }
 
     /// True if events go to standard output.
@@ -63,37 +72,47 @@ impl Output {
         line(&mut std::io::stdout(), &value.to_string());
     }
 
+    /// A line on standard output that somebody waits for; false if it cannot be printed, which [`Output::check`] tells.
+    fn must(&self, what: &str, text: &str) -> bool {
+        let printed = print(format!("{text}\n").as_bytes());
+        let is_printed = printed.is_ok();
+        if let Err(cause) = printed {
+            let error = Error::new(ErrorKind::Internal, format!("cannot print the {what}"))
+                .caused_by(cause)
+                .advise("send standard output to where it can be written, and try again");
+            self.state().lost.get_or_insert(error);
+        }
+        is_printed
+    }
+
     /// Prints a result on standard output: `text`, unless quiet, or `value` with `--json`.
     pub(crate) fn result(&self, text: &str, value: &Value) {
         self.clear();
         if self.show.json {
-            self.json(value);
+            self.must("result", &value.to_string());
         } else if !self.show.quiet {
-            line(&mut std::io::stdout(), text);
+            self.must("result", text);
         }
     }
 
     /// Prints a result that is not as it should be, also when quiet.
     pub(crate) fn bad_result(&self, text: &str, value: &Value) {
-        if self.show.json {
-            self.json(value);
-        } else {
-            line(&mut std::io::stdout(), text);
-        }
+        self.must("result", if self.show.json { value.to_string() } else { text.to_owned() }.as_str());
     }
 
     /// Says on standard error what was delivered where, or prints the event.
     pub(crate) fn delivered(&self, delivered: &Delivered, elapsed: Duration) {
         self.clear();
         if self.show.json {
-            self.json(&json!({
+            let event = json!({
                 "event": "delivered",
                 "oid": delivered.oid.to_string(),
                 "size_bytes": delivered.size_bytes,
                 "resumed_bytes": delivered.resumed_bytes,
                 "path": delivered.path.as_deref().map(Path::to_string_lossy),
                 "seconds": elapsed.as_secs_f64(),
-            }));
+            });
+            self.must("result", &event.to_string());
             return;
         }
         let place = delivered
@@ -178,10 +197,15 @@ impl Observer for Output {
                 Event::Hashing { done_bytes, total_bytes } => self.json_progress(
                     || json!({"event": "hashing", "done_bytes": done_bytes, "total_bytes": total_bytes}),
                 ),
-                Event::Shared { oid, size_bytes, ticket, addresses } => self.json(&json!({
-                    "event": "shared", "oid": oid.to_string(), "size_bytes": size_bytes, "ticket": ticket,
-                    "addresses": addresses,
-                })),
+                Event::Shared { oid, size_bytes, ticket, addresses } => {
+                    let event = json!({
+                        "event": "shared", "oid": oid.to_string(), "size_bytes": size_bytes, "ticket": ticket,
+                        "addresses": addresses,
+                    });
+                    if !self.must("ticket", &event.to_string()) {
+                        self.stop.set();
+                    }
+                }
                 Event::Serving { node, oid } => {
                     self.json(&json!({"event": "serving", "node": node, "oid": oid.to_string()}));
                 }
@@ -220,7 +244,10 @@ impl Observer for Output {
             }
             Event::Shared { ticket, size_bytes, .. } => {
                 self.clear();
-                line(&mut std::io::stdout(), &ticket);
+                if !self.must("ticket", &ticket) {
+                    self.stop.set();
+                    return;
+                }
                 self.note(&format!(
                     "serving {}; there: dray get TICKET; Ctrl-C here ends it",
                     bytes(size_bytes)
@@ -341,13 +368,14 @@ pub(crate) fn bytes(count: u64) -> String {
     indicatif::BinaryBytes(count).to_string()
 }
 
-/// Text from elsewhere, safe for a terminal and a log.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+/// Writes all of `bytes` to standard output.
+pub(crate) fn print(bytes: &[u8]) -> std::io::Result<()> {
+    let mut out = std::io::stdout();
+    out.write_all(bytes).and_then(|()| out.flush())
 }
 
 fn line(out: &mut dyn Write, text: &str) {
-    // A closed pipe is the reader's choice; there is nobody left to tell.
+    // A note or an event that nobody reads any more; results go another way.
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 

@@ -1,6 +1,7 @@
 //! Carries out a command and turns its result into an exit code.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ use serde_json::json;
 
 use crate::arguments::{Arguments, Command, Show};
 use crate::demo;
-use crate::output::{Output, bytes, verified_json};
+use crate::output::{Output, bytes, print, verified_json};
 use crate::{manual, pasted, usage};
 
 pub(crate) fn main() -> ExitCode {
@@ -30,9 +31,10 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     let is_remote = matches!(arguments.command, Command::Remote);
-    let output = Arc::new(Output::new(arguments.show.clone()));
     let stop = Stop::new();
+    let output = Arc::new(Output::new(arguments.show.clone(), stop.clone()));
     let result = catch_signals(&stop).and_then(|()| run(arguments.command, &output, &stop));
+    let result = result.and_then(|()| output.check());
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -49,11 +51,18 @@ pub(crate) fn main() -> ExitCode {
 fn refuse(slip: &clap::Error) -> ExitCode {
     let json = usage::wants_json(std::env::args_os());
     if !slip.use_stderr() || (slip.kind() == DisplayHelpOnMissingArgumentOrSubcommand && !json) {
-        let _ = slip.print();
-        return ExitCode::from(if slip.use_stderr() { ErrorKind::Usage.exit_code() } else { 0 });
+        let printed = slip.print().and_then(|()| std::io::stdout().flush());
+        match printed {
+            Err(error) if !slip.use_stderr() => return fail(&cannot_print(error), json),
+            _ => return ExitCode::from(if slip.use_stderr() { ErrorKind::Usage.exit_code() } else { 0 }),
+        }
     }
-    let error = usage::error(slip);
-    Output::new(Show { json, quiet: false }).error(&error);
+    fail(&usage::error(slip), json)
+}
+
+/// Shows an error of the command line itself.
+fn fail(error: &Error, json: bool) -> ExitCode {
+    Output::new(Show { json, quiet: false }, Stop::new()).error(error);
     ExitCode::from(error.kind().exit_code())
 }
 
@@ -164,9 +173,9 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "dray", &mut script);
-            print(&script)
+            print(&script).map_err(cannot_print)
         }
-        Command::Man => print(&manual::page()?),
+        Command::Man => print(&manual::page()?).map_err(cannot_print),
         Command::Remote => remote(stop),
     }
 }
@@ -179,9 +188,8 @@ fn stop_when_stdin_closes(stop: &Stop) {
     });
 }
 
-fn print(bytes: &[u8]) -> Result<()> {
-    use std::io::Write;
-    std::io::stdout().write_all(bytes).map_err(|error| Error::io("write standard output", error))
+fn cannot_print(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Internal, "cannot write standard output").caused_by(error)
 }
 
 fn destination(path: Option<PathBuf>) -> Destination {

@@ -4,12 +4,13 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use dray_core::hint::{Hint, HintUri};
-use dray_core::limits::OBJECT_BYTES_MAX;
+use dray_core::limits::{CONNECTIONS_MAX, OBJECT_BYTES_MAX};
 use dray_core::message::PROTOCOL_VERSION;
 use dray_core::ticket::Ticket;
 use dray_core::{NodeId, Oid};
@@ -169,6 +170,41 @@ impl Drop for Share {
     }
 }
 
+/// Design 5: a ticket or verdict that cannot be printed is an error. Nothing is served for a ticket that nobody has.
+#[test]
+fn a_result_that_cannot_be_printed_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), b"bytes").unwrap();
+    let oid = Oid::of(b"bytes").to_string();
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    for (arguments, what) in [
+        (&["put", "file"][..], "cannot print the ticket"),
+        (&["put", "file", "--quiet"], "cannot print the ticket"),
+        (&["put", "file", "--json"], "cannot print the ticket"),
+        (&["verify", "file", &oid], "cannot print the result"),
+        (&["verify", "file", &oid, "--json"], "cannot print the result"),
+        (&["--version"], "cannot write standard output"),
+        (&["--help"], "cannot write standard output"),
+        (&["man"], "cannot write standard output"),
+        (&["completions", "bash"], "cannot write standard output"),
+    ] {
+        let (code, _, err) = end(dray(dir.path()).args(arguments).stdout(full()).spawn().unwrap());
+        assert_eq!(code, Some(1), "{arguments:?}: {err}");
+        assert!(err.contains(what) && err.contains("No space left"), "{arguments:?}: {err}");
+    }
+    // What it finds bad is an error of its own.
+    let (code, _, err) = end(dray(dir.path()).arg("doctor").stdout(full()).spawn().unwrap());
+    assert!(matches!(code, Some(1 | 8)), "{err}");
+    for json in [&[][..], &["--json"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let put = dray(dir.path()).args(["put", "file"]).args(json).stdout(writer).spawn().unwrap();
+        let (code, _, err) = end(put);
+        assert_eq!(code, Some(1), "{err}");
+        assert!(err.contains("cannot print the ticket"), "{err}");
+    }
+}
+
 /// `get -o - | head`: the reader's leaving is no trouble of the network, and a reader that does not read does not
 /// keep the command from ending at a signal.
 #[test]
@@ -180,7 +216,7 @@ fn the_reader_of_a_stream_may_leave_or_sleep() {
     let mut left = dray(dir.path()).args(get).spawn().unwrap();
     drop(left.stdout.take());
     let (code, _, err) = end(left);
-    assert_eq!(code, Some(1), "{err}");
+    assert_eq!(code, Some(130), "{err}");
     assert!(err.contains("closed by its reader"), "{err}");
     let mut asleep = dray(dir.path()).args(get).spawn().unwrap();
     let mut output = asleep.stdout.take().unwrap();
@@ -402,4 +438,41 @@ fn a_fifo_waits_for_its_reader() {
     let (code, _, err) = end(unread);
     assert_eq!(code, Some(130), "{err}");
     assert!(err.contains("nobody read"), "{err}");
+}
+
+/// Threat model, limits: as many idle connections as a listener takes keep nobody waiting.
+#[test]
+fn idle_connections_keep_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), b"bytes").unwrap();
+    let share = Share::of(dir.path(), "file");
+    let ticket: Ticket = share.1.parse().unwrap();
+    let HintUri::Dray { port, .. } = ticket.hints[0].uri else { panic!("no address") };
+    let idle: Vec<_> =
+        (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    let get = ["get", "--local", "-o", "copy", &share.1];
+    let (code, _, err) = end(dray(dir.path()).args(get).spawn().unwrap());
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(std::fs::read(dir.path().join("copy")).unwrap(), b"bytes");
+    drop(idle);
+}
+
+/// S8: a hidden file is not made because a sender says so, and the user hears what it is called instead; and a file of
+/// `/proc`, which tells of no bytes and has some, is not shared as an empty one.
+#[test]
+fn a_hidden_name_is_not_taken_unsaid() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(".hidden"), b"bytes").unwrap();
+    let share = Share::of(dir.path(), ".hidden");
+    let there = tempfile::tempdir().unwrap();
+    let (code, _, err) = end(dray(there.path()).args(["get", "--local", &share.1]).spawn().unwrap());
+    let name = &Oid::of(b"bytes").hex()[..16];
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.contains("\".hidden\"") && err.contains("warning") && err.contains(name), "{err}");
+    assert_eq!(std::fs::read(there.path().join(name)).unwrap(), b"bytes");
+    for arguments in [&["put", "/proc/version"][..], &["cp", "/proc/version", "copy"]] {
+        let (code, _, err) = end(dray(dir.path()).args(arguments).spawn().unwrap());
+        assert_eq!(code, Some(2), "{arguments:?}: {err}");
+        assert!(err.contains("no ordinary file"), "{err}");
+    }
 }

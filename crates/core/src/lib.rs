@@ -20,6 +20,7 @@ pub mod recipe;
 pub mod rights;
 pub mod source;
 pub mod store;
+pub mod text;
 pub mod ticket;
 
 pub use error::{Error, ErrorKind, Result};

@@ -385,7 +385,7 @@ impl Fault {
             ErrorKind::Usage | ErrorKind::Partial | ErrorKind::Interrupted => ErrorKind::Internal,
             kind => kind,
         };
-        let text: String = self.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let text = crate::text::one_line(&self.text);
         Error::new(kind, if peer.is_empty() { text } else { format!("{peer} says: {text}") })
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
 
-use crate::hash_tree::PairStore;
+use crate::hash_tree::{PairStore, Subtree};
 use crate::range::RangeSet;
 use crate::rights::Secret;
 use crate::{Error, ErrorKind, Oid, Result};
@@ -165,8 +165,25 @@ pub trait StoredObject: Send + Sync + fmt::Debug {
     fn pairs(&self) -> &dyn PairStore;
     /// Looks at the backing again; cheap (one `fstat`).
     fn standing(&self) -> Standing;
-    /// True if the backing is the user's file: a mismatch then is `Changed`, not `Damaged`.
+    /// True if the backing is the user's file.
     fn is_borrowed(&self) -> bool;
+    /// Checks the pairs that prove `groups`, up to the OID. If one is wrong the outboard is built again from the data, and
+    /// that is `true`; if the data are wrong, too, the error is that of [`StoredObject::mismatch`].
+    fn recheck(&self, groups: Subtree) -> Result<bool> {
+        let _ = groups;
+        Ok(false)
+    }
+    /// Hears that bytes of the backing do not match the outboard, which was found to be right, and says what that means:
+    /// `Changed` if the user's file was written to, `Damaged` if nobody touched the backing. What is damaged is not
+    /// trusted without reading any more, by nobody, until the bytes are put again.
+    fn mismatch(&self) -> Error {
+        if self.is_borrowed() {
+            Error::new(ErrorKind::Changed, "the file was changed after it was put")
+                .advise("put it again and pass on the new ticket")
+        } else {
+            Error::new(ErrorKind::Damaged, "the stored copy is damaged").advise("put it again")
+        }
+    }
     /// A descriptor whose byte `n` is the object's byte `n`, for `sendfile`.
     fn raw_file(&self) -> Option<BorrowedFd<'_>> {
         None

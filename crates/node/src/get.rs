@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use dray_core::hash_tree::{Geometry, PairStore, Verifier};
 use dray_core::hint::{Hint, HintUri, selection_order};
-use dray_core::limits::UNIT_BYTES;
+use dray_core::limits::{NAME_BYTES_MAX, UNIT_BYTES};
 use dray_core::message::ObjectName;
 use dray_core::range::RangeSet;
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceId};
@@ -269,6 +269,12 @@ impl Node {
             if name.is_none() && is_there(&dir.join(&final_name)) {
                 return Err(taken(&dir.join(final_name)));
             }
+            let suggested = transfer.suggested_name().or_else(|| told_before.clone());
+            if let Some(why) = suggested.filter(|_| name.is_none()).and_then(|name| unusable(&name)) {
+                observer.event(Event::Warning(format!(
+                    "{why}: saved as {final_name:?}; -o NAME saves under a name of your own"
+                )));
+            }
             let options = FinishOptions {
                 fsync: request.fsync,
                 // A name that came from the peer replaces nothing.
@@ -378,7 +384,7 @@ fn write_in_order(
 ) -> Result<()> {
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::BrokenPipe => {
-            Error::new(ErrorKind::Internal, "the output was closed by its reader before all was written")
+            Error::new(ErrorKind::Interrupted, "the output was closed by its reader before all was written")
         }
         _ => Error::file("write output", error),
     };
@@ -570,16 +576,23 @@ pub(crate) fn split(path: &Path) -> Result<(&Path, &OsStr)> {
 
 /// What the sender suggests, if it is one plain component that hides nothing; else the object's own name.
 pub(crate) fn usable_name(suggested: Option<&[u8]>, oid: &Oid) -> OsString {
-    let plain = |name: &&[u8]| {
-        !name.is_empty()
-            && name.len() <= 255
-            && !name.starts_with(b".")
-            && !name.contains(&b'/')
-            && !name.contains(&0)
-    };
-    match suggested.filter(plain) {
+    match suggested.filter(|name| unusable(name).is_none()) {
         Some(name) => OsStr::from_bytes(name).to_owned(),
         None => OsString::from(&oid.hex()[..16]),
+    }
+}
+
+/// Why a name that a sender suggests is not taken, if it is not.
+fn unusable(name: &[u8]) -> Option<String> {
+    let told = OsStr::from_bytes(name);
+    let is_plain =
+        !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains(&b'/') && !name.contains(&0);
+    match is_plain {
+        false => Some(format!("the sender calls the file {told:?}, which is no name")),
+        true if name.starts_with(b".") => Some(format!(
+            "the sender calls the file {told:?}, and a hidden file is made only where you ask for it"
+        )),
+        true => None,
     }
 }
 
@@ -596,6 +609,7 @@ mod tests {
         for bad in [&b""[..], b".", b"..", b"../x", b"/etc/passwd", b"a/b", b"a\0b", b".bashrc", &[b'x'; 256]]
         {
             assert_eq!(usable_name(Some(bad), &oid), OsStr::new(&oid.hex()[..16]));
+            assert!(unusable(bad).is_some());
         }
     }
 

@@ -37,8 +37,13 @@ pub trait Held: Send + Sync {
     fn extent_at(&self, offset: u64, end: u64) -> Result<Extent>;
     /// How far it can be trusted now.
     fn standing(&self) -> Standing;
-    /// The error for bytes that are no longer those of the outboard.
+    /// The error for bytes that are no longer those of the outboard; see [`StoredObject::mismatch`].
     fn mismatch(&self) -> Error;
+    /// Checks the pairs that prove `groups` and mends the outboard; see [`StoredObject::recheck`].
+    fn recheck(&self, groups: Subtree) -> Result<bool> {
+        let _ = groups;
+        Ok(false)
+    }
     /// The outboard; `None` if the bytes are only vouched for.
     fn pairs(&self) -> Option<&dyn PairStore>;
     /// A descriptor for `sendfile`.
@@ -130,12 +135,10 @@ impl Held for StoredHeld {
         self.object.standing()
     }
     fn mismatch(&self) -> Error {
-        if self.object.is_borrowed() {
-            Error::new(ErrorKind::Changed, "the file was changed after it was put")
-                .advise("put it again and pass on the new ticket")
-        } else {
-            Error::new(ErrorKind::Damaged, "the stored copy is damaged").advise("put it again")
-        }
+        self.object.mismatch()
+    }
+    fn recheck(&self, groups: Subtree) -> Result<bool> {
+        self.object.recheck(groups)
     }
     fn pairs(&self) -> Option<&dyn PairStore> {
         Some(self.object.pairs())
@@ -351,6 +354,7 @@ impl Server<'_> {
                 push_control(&mut self.control, &Message::Opened(opened));
                 self.objects.push((open.handle, held));
                 self.open_by = None;
+                self.channel.keep_place();
             }
             Err(error) => {
                 self.holder.refused(open.handle);
@@ -441,6 +445,7 @@ impl Server<'_> {
 
     fn send(&mut self, job: &Job, held: &dyn Held) -> Result<(), Failure> {
         let geometry = held.geometry();
+        let mut expected = doubts(job, held)?;
         if let Some(pairs) = held.pairs() {
             let parents =
                 encode_parents(geometry, job.groups, job.known_depth, pairs).map_err(Failure::Object)?;
@@ -450,7 +455,6 @@ impl Server<'_> {
                 self.out.extend_from_slice(&parents);
             }
         }
-        let mut expected = doubts(job, held)?;
         let range = geometry.byte_range(job.groups);
         let mut position = range.start;
         let mut leaves = Vec::new();
@@ -632,12 +636,14 @@ enum Failure {
 }
 
 /// The values that the groups of `job` must have if they are to be checked before they leave: because the receiver
-/// asks for that, or because the object may have changed. Empty if not, or if it is only vouched for.
+/// asks for that, or because the object may have changed. Empty if not, or if it is only vouched for. The outboard they
+/// come from is checked first, so that what does not match them is wrong itself.
 fn doubts(job: &Job, held: &dyn Held) -> Result<Vec<Cv>, Failure> {
     match held.pairs() {
-        Some(pairs) if job.recheck || held.standing() != Standing::Trusted => {
-            leaf_values(held, job.groups, pairs).map_err(Failure::Object)
-        }
+        Some(pairs) if job.recheck || held.standing() != Standing::Trusted => held
+            .recheck(job.groups)
+            .and_then(|_| leaf_values(held, job.groups, pairs))
+            .map_err(Failure::Object),
         _ => Ok(Vec::new()),
     }
 }

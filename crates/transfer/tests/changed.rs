@@ -57,6 +57,9 @@ impl Held for Watched {
     fn mismatch(&self) -> Error {
         self.stored.mismatch()
     }
+    fn recheck(&self, groups: Subtree) -> Result<bool> {
+        self.stored.recheck(groups)
+    }
     fn pairs(&self) -> Option<&dyn PairStore> {
         self.stored.pairs()
     }
@@ -74,7 +77,7 @@ struct Put {
     held: Arc<Watched>,
     holder: TestHolder,
     clear: bool,
-    _dirs: [tempfile::TempDir; 2],
+    dirs: [tempfile::TempDir; 2],
 }
 
 const UNITS: u64 = 4;
@@ -102,7 +105,7 @@ impl Put {
         });
         let oid = Oid::of(data);
         let holder = TestHolder::of(held.clone(), oid, 1, clear);
-        Put { path, data: data.to_vec(), oid, held, holder, clear, _dirs: dirs }
+        Put { path, data: data.to_vec(), oid, held, holder, clear, dirs }
     }
 
     fn receiver(&self) -> TestReceiver {
@@ -248,6 +251,29 @@ fn a_recheck_finds_damage_before_it_leaves() {
     assert_eq!(receiver.sink.got().groups.len(), 0);
     assert_eq!(receiver.fetch_unit(3, 0, true), Ok(()), "the other unit is sound");
     assert_eq!(receiver.sink.got().groups.len(), 16);
+}
+
+/// S6: an outboard that is damaged while its file is served is not blamed on the file or the network: asked to check, the
+/// holder mends it and answers; cut short, it is mended before anything leaves.
+#[test]
+fn a_damaged_outboard_is_mended_while_it_serves() {
+    let put = Put::new(false);
+    let hash = put.oid.hex();
+    let outboard = put.dirs[1].path().join("objects").join(&hash[..2]).join(&hash).join("outboard");
+    let right = std::fs::read(&outboard).unwrap();
+    let file = || OpenOptions::new().write(true).open(&outboard).unwrap();
+    // The pair of all groups, and one of two groups.
+    for at in [62 * 64, 0] {
+        file().write_all_at(&[right[at] ^ 1], at as u64).unwrap();
+        let receiver = put.receiver();
+        assert_eq!(receiver.fetch_unit(1, 0, true), Ok(()));
+        assert!(std::fs::read(&outboard).unwrap() == right);
+        put.assert_no_wrong_byte(&receiver);
+    }
+    file().set_len(64).unwrap();
+    assert!(put.receiver().fetch_all().as_deref() == Ok(&put.data[..]));
+    assert!(std::fs::read(&outboard).unwrap() == right);
+    assert_eq!(put.held.standing(), Standing::Trusted);
 }
 
 /// Design 5: with clear-text data an untouched file goes from its descriptor to the socket; over TLS it is read.

@@ -93,6 +93,13 @@ fn is_dependable(source: &SourceScript, is_alone: bool) -> bool {
         || (is_alone && matches!(source.behaviour, Behaviour::LiesOnce { .. }))
 }
 
+/// Several sources that never answer may each hold the whole of a small budget until their deadline of 10 s, one after the
+/// other, which is longer than anybody waits for progress.
+fn is_starved(scenario: &Scenario) -> bool {
+    let swallows = |source: &&SourceScript| matches!(source.behaviour, Behaviour::Swallows { .. });
+    scenario.sources.iter().filter(swallows).count() >= 2 && scenario.budget_bytes <= 16 << 20
+}
+
 /// Never delivers a group.
 fn is_useless(source: &SourceScript) -> bool {
     matches!(
@@ -122,6 +129,7 @@ proptest! {
         let is_alone = scenario.sources.len() == 1;
         // Without deadlines one silent source may hold up everything, as long as nobody else may help.
         let never_waits = scenario.strategy.deadlines;
+        let never_waits = never_waits && !is_starved(&scenario);
         if never_waits && scenario.sources.iter().any(|source| is_dependable(source, is_alone)) {
             prop_assert!(report.outcome.is_ok(), "an honest source was there: {:?}", report.outcome);
         }

@@ -61,7 +61,7 @@ pub fn negotiate(ours: &Hello, theirs: &Hello) -> Result<Negotiated> {
         ours.features.iter().filter(|name| theirs.features.contains(name)).cloned().collect();
     features.sort();
     features.dedup();
-    let agent = theirs.agent.chars().filter(|c| !c.is_control()).collect();
+    let agent = dray_core::text::one_line(&theirs.agent);
     Ok(Negotiated { features, agent })
 }
 
@@ -80,7 +80,7 @@ mod tests {
         let agreed = negotiate(&hello(1, &["b", "a"], &[]), &hello(1, &["c", "b"], &[])).unwrap();
         assert_eq!(agreed.features, ["b"]);
         assert!(agreed.has("b") && !agreed.has("a"));
-        assert_eq!(agreed.agent, "test/1");
+        assert_eq!(agreed.agent, "test /1");
         let version = negotiate(&hello(1, &[], &[]), &hello(2, &[], &[])).unwrap_err();
         assert_eq!(version.kind(), ErrorKind::Unsupported);
         assert!(version.to_string().contains("version 2"));

@@ -160,7 +160,9 @@ impl Node {
         }
         let lost =
             || Error::new(ErrorKind::Unreachable, "the connection ended before the file was confirmed");
-        Err(advised(far.explain(result.err().unwrap_or_else(lost)), host.map(|_| far.host.as_str())))
+        let error = far.explain(result.err().unwrap_or_else(lost));
+        origin.ended(&error);
+        Err(advised(error, host.map(|_| far.host.as_str())))
     }
 
     fn download(

@@ -126,6 +126,7 @@ impl Origin {
     /// Keeps a failure for this side too, and passes it on.
     fn note<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result {
+            self.ended(error);
             let mut kept = Error::new(error.kind(), error.to_string());
             if let Some(advice) = error.advice() {
                 kept = kept.advise(advice);
@@ -138,6 +139,14 @@ impl Origin {
     /// The receiver has the file under its name: the values are not needed any more.
     pub(super) fn delivered(&self) {
         self.collector.pairs().discard();
+    }
+
+    /// The copy ended with `error`. After a change the file has another name in transfers, under which nobody finds the
+    /// values.
+    pub(super) fn ended(&self, error: &Error) {
+        if error.kind() == ErrorKind::Changed {
+            self.collector.pairs().discard();
+        }
     }
 
     /// The root of the file as it is now. If the file is no longer what the recorded values are of, all of it is read
@@ -311,5 +320,20 @@ mod tests {
         origin.stop.set();
         assert_eq!(origin.seal(Oid::of(b"")).unwrap_err().kind(), ErrorKind::Interrupted);
         assert_eq!(lock(&origin.recorded).units.count(), 0);
+    }
+
+    /// Documented: what a copy keeps is removed at its end, also when that is `changed`; a kill leaves it.
+    #[test]
+    fn a_changed_file_leaves_no_values() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(REMEMBER_FROM_BYTES).unwrap();
+        let origin = Origin::open(&path, NodeId::from_bytes([1; 32]), dir.path()).unwrap();
+        let kept = || std::fs::read_dir(dir.path().join("origins")).unwrap().count();
+        assert_eq!(kept(), 1);
+        file.set_len(REMEMBER_FROM_BYTES + 1).unwrap();
+        assert_eq!(origin.seal(Oid::of(b"")).unwrap_err().kind(), ErrorKind::Changed);
+        assert_eq!(kept(), 0);
     }
 }

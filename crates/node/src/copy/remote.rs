@@ -151,7 +151,7 @@ impl Node {
         if let Some(door) = provider.door.get() {
             door.door.close();
         }
-        result
+        result.inspect_err(|error| origin.ended(error))
     }
 
     /// Listens for the receiver and says so in `preface`; `None` if listening fails, and ssh carries everything.

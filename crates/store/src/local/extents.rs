@@ -78,6 +78,19 @@ fn require_regular(metadata: &Metadata, path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Usage, format!("{path:?} is {what}")).advise(advice))
 }
 
+/// `Usage` if `file`, which tells of `size` bytes, has more: the files of `/proc`, which say they have none, and one that
+/// grows have no bytes that a name could stand for.
+pub(super) fn require_end(file: &File, path: &Path, size: u64) -> Result<()> {
+    let mut byte = [0];
+    if read_full_at(file, size, &mut byte).map_err(|error| io_at("read", path, error))? {
+        let what =
+            format!("{path:?} has more bytes than the {size} it tells of: it grows, or is no ordinary file");
+        return Err(Error::new(ErrorKind::Usage, what)
+            .advise("try again when nothing writes to it, or pipe its bytes: `dray put - < FILE`"));
+    }
+    Ok(())
+}
+
 /// Fills `out` from `offset`; false if the file ends before that.
 pub(super) fn read_full_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<bool> {
     while !out.is_empty() {

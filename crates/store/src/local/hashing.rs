@@ -14,7 +14,7 @@ use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
 use dray_core::store::Extent;
 use dray_core::{Error, ErrorKind, Oid, Result};
 
-use super::extents::{ZEROS, extent_of, identity, io_at, open_regular, read_full_at};
+use super::extents::{ZEROS, extent_of, identity, io_at, open_regular, read_full_at, require_end};
 
 /// Threads at most; each has a buffer of one unit.
 const THREADS_MAX: usize = 16;
@@ -38,6 +38,7 @@ pub fn hash_file(
     if after != before {
         return Err(changed_while_hashed(path));
     }
+    require_end(&file, path, before.size_bytes)?;
     Ok((fold.root()?, before.size_bytes))
 }
 
@@ -276,6 +277,9 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
             assert!(error.to_string().contains(path) && error.advice().is_some());
         }
+        let endless = hash_file(Path::new("/proc/version"), &|_| {}, &|| false).unwrap_err();
+        assert_eq!(endless.kind(), ErrorKind::Usage, "{endless}");
+        assert!(endless.to_string().contains("no ordinary file"));
         let missing = hash_file(Path::new("/nonexistent/file"), &|_| {}, &|| false).unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::NotFound);
     }

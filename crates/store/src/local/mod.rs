@@ -30,9 +30,9 @@ use dray_core::store::{
 };
 use dray_core::{Error, ErrorKind, Oid, Result};
 
-use extents::{ExtentCache, identity, io_at, open_regular};
+use extents::{identity, io_at, open_regular, require_end};
 use hashing::Watch;
-use object::{FilePairs, LocalObject, backing_differs};
+use object::{FilePairs, LocalObject, backing_differs, backing_rotted};
 use place::{Lock, ObjectPaths, Place, TempFile, make_directory};
 use record::{Backing, FileHint, Record};
 
@@ -226,24 +226,15 @@ impl LocalStore {
     /// The object of `record`, whose backing is open as `data`. A missing or wrong outboard is built again.
     fn object(&self, record: Record, data: File) -> Result<Arc<dyn StoredObject>> {
         let paths = self.place.object(&record.oid);
-        let borrowed = record.borrowed_path();
-        let path = borrowed.clone().unwrap_or_else(|| paths.data.clone());
+        let path = record.borrowed_path().unwrap_or_else(|| paths.data.clone());
         let geometry = Geometry::new(record.size_bytes);
         let pairs = match self.open_outboard(&record, &paths, geometry)? {
             Some(pairs) => pairs,
-            None => self.rebuild_outboard(&record, &data, &path, &paths)?,
+            None => self
+                .rebuild_outboard(&record, &data, &path)?
+                .ok_or_else(|| self.mismatch(&record, &data, &path))?,
         };
-        let settled = record.holds_for(&record.backing);
-        Ok(Arc::new(LocalObject {
-            oid: record.oid,
-            geometry,
-            data,
-            path,
-            pairs,
-            trusted: settled.then_some(record.backing),
-            is_borrowed: borrowed.is_some(),
-            extents: ExtentCache::default(),
-        }))
+        Ok(Arc::new(LocalObject::new(self.clone(), record, data, path, pairs)))
     }
 
     /// The outboard, if it is there and right. It is read through only if it changed since it was last known to be
@@ -281,18 +272,13 @@ impl LocalStore {
         }
     }
 
-    fn rebuild_outboard(
-        &self,
-        record: &Record,
-        data: &File,
-        path: &Path,
-        paths: &ObjectPaths,
-    ) -> Result<FilePairs> {
+    /// Hashes the data and puts the outboard that comes out in its place; `None` if the data are not the object.
+    fn rebuild_outboard(&self, record: &Record, data: &File, path: &Path) -> Result<Option<FilePairs>> {
         let geometry = Geometry::new(record.size_bytes);
+        let paths = self.place.object(&record.oid);
         let (oid, temp) = outboard::build(&self.place, data, path, geometry, &Watch::NOBODY)?;
         if oid != record.oid {
-            let is_borrowed = record.borrowed_path().is_some();
-            return Err(backing_differs(path, is_borrowed, "has other bytes than the object"));
+            return Ok(None);
         }
         let lock = self.place.lock(&oid)?;
         if self.read_record(&oid, &lock)?.is_none() {
@@ -302,7 +288,35 @@ impl LocalStore {
         drop(lock);
         let now = file.metadata().map_err(|error| io_at("read", &paths.outboard, error))?;
         self.remember_outboard(&oid, identity(&now));
-        Ok(FilePairs::new(file, &paths.outboard, geometry))
+        Ok(Some(FilePairs::new(file, &paths.outboard, geometry)))
+    }
+
+    /// The error of `data`, at `path`, that are not the object of `record`. If its file tells nothing of that, what is
+    /// recorded about the file is not believed any more, so that putting it again hashes it anew.
+    fn mismatch(&self, record: &Record, data: &File, path: &Path) -> Error {
+        let is_borrowed = record.borrowed_path().is_some();
+        let now = data.metadata().map(|now| identity(&now));
+        if !now.is_ok_and(|now| record.looks_untouched(&now)) {
+            return backing_differs(path, is_borrowed, "has other bytes than the object");
+        }
+        self.distrust(record);
+        backing_rotted(path, is_borrowed)
+    }
+
+    /// Forgets which state of its backing is the object of `record`. Best effort: what still stands is found out again.
+    fn distrust(&self, record: &Record) {
+        let Ok(lock) = self.place.lock(&record.oid) else { return };
+        if let Ok(Some(mut now)) = self.read_record(&record.oid, &lock)
+            && (&now.extents, now.backing) == (&record.extents, record.backing)
+        {
+            now.distrust();
+            let _ = self.write_record(&now, &lock, false);
+        }
+        let hint = self.place.file_hint(&record.backing);
+        let bytes = record::read_small(&hint).unwrap_or(None);
+        if bytes.is_some_and(|bytes| FileHint::from_bytes(&bytes).is_ok_and(|hint| hint.oid == record.oid)) {
+            let _ = std::fs::remove_file(&hint);
+        }
     }
 
     /// The object an unchanged file was when it was last hashed, without reading the file.
@@ -360,6 +374,7 @@ impl Store for LocalStore {
         if identity(&after) != before {
             return Err(hashing::changed_while_hashed(path));
         }
+        require_end(&file, path, before.size_bytes)?;
         let hint = FileHint::new(oid, before, hashed_at_ns);
         self.keep_borrowed(oid, path, file, hint, Some(outboard))?.ok_or_else(|| not_found(&oid))
     }

@@ -37,6 +37,25 @@ pub(super) fn is_right(geometry: Geometry, oid: &Oid, pairs: &FilePairs) -> Resu
     check_from_file(geometry, geometry.root(), oid.as_bytes(), pairs)
 }
 
+/// Whether the pairs on the way from the root to `groups`, and those below it, are right.
+pub(super) fn is_right_at(geometry: Geometry, oid: &Oid, pairs: &FilePairs, groups: Subtree) -> Result<bool> {
+    let mut expected = *oid.as_bytes();
+    for node in geometry.path(groups) {
+        if node == groups {
+            return check_from_file(geometry, node, &expected, pairs);
+        }
+        let mut pair = [0; PAIR_BYTES];
+        pairs.read_pairs(node.pair_index(), &mut pair)?;
+        let (left_cv, right_cv) = halves(&pair);
+        if merge(&left_cv, &right_cv, node == geometry.root()) != expected {
+            return Ok(false);
+        }
+        let (_, right) = node.children();
+        expected = if groups.start >= right.start { right_cv } else { left_cv };
+    }
+    Ok(false)
+}
+
 fn check_from_file(geometry: Geometry, node: Subtree, expected: &Cv, pairs: &FilePairs) -> Result<bool> {
     if node.groups == 1 {
         return Ok(true);
@@ -103,6 +122,13 @@ mod tests {
             temp.file().read_exact_at(&mut byte, at).unwrap();
             temp.file().write_all_at(&[byte[0] ^ 1], at).unwrap();
             assert!(!is_right(geometry, &oid, &pairs).unwrap(), "pair {pair}");
+            // Seen from below it, and from nowhere else.
+            let here = Subtree { start: (pair / 16 * 16).min(2 * CHECKED_GROUPS - 16), groups: 16 };
+            assert!(!is_right_at(geometry, &oid, &pairs, geometry.root()).unwrap());
+            let seen = is_right_at(geometry, &oid, &pairs, here).unwrap();
+            let is_below = geometry.path(here).iter().any(|node| node.pair_index() == pair)
+                || (here.first_pair_index()..here.first_pair_index() + 15).contains(&pair);
+            assert_eq!(seen, !is_below, "pair {pair}");
             temp.file().write_all_at(&byte, at).unwrap();
         }
         assert!(is_right(geometry, &oid, &pairs).unwrap());

@@ -25,6 +25,10 @@ const CHECKSUM_BYTES: usize = 32;
 /// within one tick of the file system's clock leaves no trace in its times.
 const SETTLED_NS: i64 = 2_000_000_000;
 
+/// Change time that no file has: it stands in the record of bytes that were found not to be the object although their
+/// file looked untouched, so that nothing is taken for that state again.
+const DISTRUSTED_NS: i64 = i64::MIN;
+
 /// Where the bytes of an extent are.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 #[cbor(flat)]
@@ -107,6 +111,17 @@ impl Record {
     pub(super) fn holds_for(&self, now: &FileIdentity) -> bool {
         *now == self.backing
             && (self.borrowed_path().is_none() || is_settled(&self.backing, self.hashed_at_ns))
+    }
+
+    /// Believes the backing no more, whatever it looks like.
+    pub(super) fn distrust(&mut self) {
+        self.backing.ctime_ns = DISTRUSTED_NS;
+    }
+
+    /// Whether nothing about `now` tells that the bytes are not those that were hashed.
+    pub(super) fn looks_untouched(&self, now: &FileIdentity) -> bool {
+        let as_distrusted = FileIdentity { ctime_ns: DISTRUSTED_NS, ..*now };
+        self.holds_for(now) || self.backing == as_distrusted
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use dray_core::store::{Extent, FileIdentity};
 use dray_core::{Error, ErrorKind, Result};
 
-use super::extents::{ExtentCache, identity, io_at, open_regular, read_full_at};
+use super::extents::{ExtentCache, identity, io_at, open_regular, read_full_at, require_end};
 
 /// A regular file and what it was when it was opened.
 #[derive(Debug)]
@@ -21,6 +21,10 @@ impl SourceFile {
     /// Opens `path`, following symbolic links. `Usage` if it is not a regular file.
     pub fn open(path: &Path) -> Result<SourceFile> {
         let (file, identity) = open_regular(path)?;
+        // A larger one that grows meanwhile is found to have changed.
+        if identity.size_bytes == 0 {
+            require_end(&file, path, 0)?;
+        }
         Ok(SourceFile { file, path: path.to_owned(), identity, extents: ExtentCache::default() })
     }
 

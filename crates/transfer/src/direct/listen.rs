@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -15,7 +15,7 @@ use dray_core::limits::{CONNECTIONS_MAX, HELLO_TIMEOUT_MS};
 use dray_core::{Error, ErrorKind, Result};
 
 use crate::holder::ClearGrantor;
-use crate::transport::{CLEAR_PREAMBLE, TlsChannel, TlsConfig, Wake, read_exact_by};
+use crate::transport::{CLEAR_PREAMBLE, Place, Places, TlsChannel, TlsConfig, Wake, read_exact_by};
 
 /// A listening socket and what it needs to tell its connections apart.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct Listener {
     socket: TcpListener,
     tls: TlsConfig,
     tokens: Arc<ClearTokens>,
-    connections: Arc<AtomicUsize>,
+    places: Arc<Places>,
     stopped: AtomicBool,
     wake: Wake,
 }
@@ -101,7 +101,7 @@ impl Listener {
             socket,
             tls,
             tokens: Arc::default(),
-            connections: Arc::default(),
+            places: Arc::new(Places::new(CONNECTIONS_MAX)),
             stopped: AtomicBool::new(false),
             wake: Wake::new().map_err(failed)?,
         })
@@ -123,21 +123,18 @@ impl Listener {
         self.wake.signal();
     }
 
-    /// Accepts until stopped; each connection whose peer has proven its key gets a thread that runs `serve`.
+    /// Accepts until stopped; each connection whose peer has proven its key gets a thread that runs `serve`. With
+    /// [`CONNECTIONS_MAX`] of them, the oldest that has opened no object gives way to the next.
     pub fn accept_all(&self, serve: Arc<dyn Fn(TlsChannel) + Send + Sync>) {
         while !self.stopped.load(Ordering::Acquire) {
             match self.socket.accept() {
                 Ok((socket, _)) => {
-                    if self.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
-                        // Dropped at once: the peer sees a closed connection and may come again.
-                        self.connections.fetch_sub(1, Ordering::AcqRel);
-                        continue;
-                    }
-                    let guard = Guard(self.connections.clone());
+                    // Dropped at once where there is none: the peer sees a closed connection and may come again.
+                    let Some(place) = self.places.take(&socket) else { continue };
                     let (tls, tokens, serve) = (self.tls.clone(), self.tokens.clone(), serve.clone());
                     let spawned = thread::Builder::new().spawn(move || {
-                        let _guard = guard;
-                        greet(&tls, &tokens, socket, &*serve);
+                        let place = Arc::new(place);
+                        greet(&tls, &tokens, socket, &place, &*serve);
                     });
                     drop(spawned);
                 }
@@ -155,15 +152,13 @@ impl Listener {
     }
 }
 
-struct Guard(Arc<AtomicUsize>);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-fn greet(tls: &TlsConfig, tokens: &ClearTokens, socket: TcpStream, serve: &dyn Fn(TlsChannel)) {
+fn greet(
+    tls: &TlsConfig,
+    tokens: &ClearTokens,
+    socket: TcpStream,
+    place: &Arc<Place>,
+    serve: &dyn Fn(TlsChannel),
+) {
     let deadline = Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS);
     if socket.set_nonblocking(true).is_err() {
         return;
@@ -183,7 +178,8 @@ fn greet(tls: &TlsConfig, tokens: &ClearTokens, socket: TcpStream, serve: &dyn F
         }
         Some(_) => {
             // A peer that fails the handshake has been told by an alert; there is nobody else to tell.
-            if let Ok(channel) = tls.accept(socket, deadline) {
+            if let Ok(mut channel) = tls.accept(socket, deadline) {
+                channel.has_place(place.clone());
                 serve(channel);
             }
         }

@@ -5,6 +5,7 @@
 
 mod clear;
 mod pipe;
+mod places;
 mod tls;
 mod wake;
 
@@ -20,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use clear::{CLEAR_PREAMBLE, ClearChannel};
 pub use pipe::PipeChannel;
+pub use places::{Place, Places};
 pub use tls::{NodeKey, TlsChannel, TlsConfig, connect_tcp, read_exact_by};
 pub use wake::Wake;
 
@@ -56,6 +58,8 @@ pub trait Channel: Send {
     fn can_send_file(&self) -> bool {
         false
     }
+    /// The peer has shown a right to something: the connection keeps its [`Place`] from now on.
+    fn keep_place(&self) {}
     /// The same connection with answers over `data` in clear; only TLS channels can.
     fn into_clear_holder(self: Box<Self>, data: std::net::TcpStream) -> io::Result<Box<dyn Channel>> {
         drop(data);

@@ -15,7 +15,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 
-use super::{Channel, Security, Wake, poll_fds, wait_readable, wait_writable};
+use super::{Channel, Place, Security, Wake, poll_fds, wait_readable, wait_writable};
 
 /// PKCS#8 v1 header of an ed25519 private key (RFC 8410 §7); the 32 bytes of the seed follow.
 const PKCS8_PREFIX: [u8; 16] =
@@ -139,6 +139,8 @@ pub struct TlsChannel {
     socket: TcpStream,
     ahead: ReadAhead,
     security: Security,
+    /// Its place among the connections of the listener that accepted it.
+    place: Option<Arc<Place>>,
 }
 
 /// Ciphertext read from the socket and not yet given to TLS.
@@ -213,7 +215,12 @@ impl TlsChannel {
             Error::new(ErrorKind::Internal, "TLS exports no keying material").caused_by(cause)
         })?;
         let ahead = ReadAhead { bytes: vec![0; READ_AHEAD_BYTES], start: 0, end: 0 };
-        Ok(TlsChannel { connection, socket, ahead, security: Security { peer, exporter } })
+        Ok(TlsChannel { connection, socket, ahead, security: Security { peer, exporter }, place: None })
+    }
+
+    /// The connection has this place at the listener that accepted it.
+    pub(crate) fn has_place(&mut self, place: Arc<Place>) {
+        self.place = Some(place);
     }
 
     /// The socket, to wait for.
@@ -300,6 +307,12 @@ impl Channel for TlsChannel {
 
     fn security(&self) -> Option<Security> {
         Some(self.security)
+    }
+
+    fn keep_place(&self) {
+        if let Some(place) = &self.place {
+            place.keep();
+        }
     }
 
     fn into_clear_holder(self: Box<Self>, data: TcpStream) -> io::Result<Box<dyn Channel>> {

@@ -245,6 +245,9 @@ impl Channel for Cuttable {
     fn security(&self) -> Option<Security> {
         self.channel.security()
     }
+    fn keep_place(&self) {
+        self.channel.keep_place();
+    }
     fn send_file(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<bool> {
         self.check()?;
         self.channel.send_file(file, offset, len)
