@@ -51,7 +51,7 @@ pub(crate) struct Show {
 pub(crate) enum Command {
     /// Share a file: print a ticket, then serve it until interrupted
     #[command(
-        after_help = "The ticket is the only thing on standard output (with --json: in the event \"shared\"). Whoever has it can fetch the file while this\ncommand runs. The same file shared again, the same way, keeps its ticket."
+        after_help = "The ticket is the only thing on standard output (with --json: in the event \"shared\"). Whoever has it can fetch the file while this command runs. The same file shared again, the same way, keeps its ticket.\n\nStandard input is kept in the data directory, also when this command has ended, until you remove it there (docs/operating.md says how); a file is read where it is.\n\nWith --expire the command ends by itself some 30 s after that time: until then it tells who comes late that the ticket has expired."
     )]
     Put {
         /// File to share, or - for standard input
@@ -59,7 +59,7 @@ pub(crate) enum Command {
         /// Share without a secret: whoever knows the object id and an address may fetch it
         #[arg(long)]
         public: bool,
-        /// End the right after this time, for example 30s, 10m, 2h, 7d
+        /// End the right after this time, for example 30s, 10m, 2h, 7d; the command ends some 30 s later
         #[arg(long, value_name = "TIME", value_parser = crate::units::duration)]
         expire: Option<Duration>,
         /// Share under this ticket's secret, and print a ticket that names its senders and this one: the file must be
@@ -72,7 +72,7 @@ pub(crate) enum Command {
     },
     /// Fetch a file by its ticket, prove it, and go on where an earlier run stopped
     #[command(
-        after_help = "-o FILE replaces FILE once the new bytes are complete. A name that the sender suggests, also in -o DIR, never\nreplaces anything. What was put from standard input has no name: its default is 16 digits of its id."
+        after_help = "-o FILE replaces FILE once the new bytes are complete; a symbolic link FILE is itself replaced, not written through. A name that the sender suggests, also in -o DIR, never replaces anything. What was put from standard input has no name: its default is 16 digits of its id."
     )]
     Get {
         /// Ticket (dray:…) or object id (blake3:…, together with --hint)
@@ -95,7 +95,7 @@ pub(crate) enum Command {
     },
     /// Copy a file to or from another host over ssh, as scp does
     #[command(
-        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and\nmoves to direct encrypted connections when they come up. The far host needs dray too (--remote-dray).\nAfter an interruption the same command goes on where it stopped. An existing DST is replaced, as with\nscp, once the new bytes are complete. A local name with a colon is written ./a:b."
+        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and moves to direct encrypted connections when they come up. The far host needs dray too (--remote-dray). After an interruption the same command goes on where it stopped. A local name with a colon is written ./a:b.\n\nAn existing DST is replaced once the new bytes are complete. Unlike with scp, a symbolic link DST to a file is itself replaced, not written through."
     )]
     Cp {
         /// File to copy
