@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::builder::Resettable;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Every exit code and its meaning.
 pub(crate) const EXIT_CODES: [(u8, &str); 10] = [
@@ -33,6 +34,50 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
     #[command(flatten)]
     pub(crate) show: Show,
+}
+
+impl Arguments {
+    /// Reads a command line.
+    pub(crate) fn read(line: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+        let mut command = command();
+        let mut matches = command.try_get_matches_from_mut(line)?;
+        Arguments::from_arg_matches_mut(&mut matches).map_err(|slip| slip.format(&mut command))
+    }
+}
+
+/// The command line with help that says of each command what `--quiet` leaves of it.
+pub(crate) fn command() -> clap::Command {
+    let whole = Arguments::command();
+    let global: Vec<clap::Arg> = whole.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+    whole.mut_subcommands(|sub| {
+        let left = match sub.get_name() {
+            "put" => "No progress and no notes: the ticket and errors only",
+            "get" | "cp" => "No progress, no notes, no verdict: errors only",
+            "verify" => "No progress, no verdict: the exit code says it, and errors why",
+            "demo" => "Errors only",
+            "doctor" => "Only what is not as it should be",
+            _ => "Errors only (the output asked for is printed all the same)",
+        };
+        let quiet = |arg: clap::Arg| if arg.get_id() == "quiet" { arg.help(left) } else { arg };
+        sub.args(global.iter().cloned().map(quiet))
+    })
+}
+
+/// The command line without what is hidden, for completions, which would offer it.
+pub(crate) fn shown() -> clap::Command {
+    let whole = command();
+    let subs = whole.get_subcommands().filter(|sub| !sub.is_hide_set()).map(|sub| match sub.get_name() {
+        // The only one with a hidden option.
+        "put" => clap::Command::new("put")
+            .about(Resettable::from(sub.get_about().cloned()))
+            .args(sub.get_arguments().filter(|arg| !arg.is_hide_set()).cloned()),
+        _ => sub.clone(),
+    });
+    clap::Command::new("dray")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(Resettable::from(whole.get_about().cloned()))
+        .args(whole.get_arguments().cloned())
+        .subcommands(subs)
 }
 
 /// How results are shown.
@@ -159,4 +204,40 @@ pub(crate) enum Command {
     /// The far end of `dray cp`, started by ssh
     #[command(hide = true)]
     Remote,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is hidden is not offered by any shell; everything else is.
+    #[test]
+    fn completions_offer_what_is_shown() {
+        let offered: String = [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish]
+            .into_iter()
+            .map(|shell| {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut shown(), "dray", &mut script);
+                String::from_utf8(script).unwrap()
+            })
+            .collect();
+        assert!(!offered.contains("until-stdin") && !offered.contains("subcmd__remote"));
+        for word in ["--public", "--expire", "--remote-dray", "doctor", "--quiet"] {
+            assert!(offered.contains(word), "{word}");
+        }
+    }
+
+    /// `--quiet` counts before and after the name of a command, and each command says what it leaves.
+    #[test]
+    fn quiet_is_explained_by_each_command() {
+        for line in [["dray", "-q", "doctor"], ["dray", "doctor", "-q"]] {
+            let read = Arguments::read(line.map(OsString::from).into_iter()).unwrap();
+            assert!(read.show.quiet && !read.show.json, "{line:?}");
+        }
+        let mut command = command();
+        for (name, words) in [("put", "the ticket and errors only"), ("doctor", "not as it should be")] {
+            let help = command.find_subcommand_mut(name).unwrap().render_help().to_string();
+            assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{help}");
+        }
+    }
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-use clap::{CommandFactory, Parser};
 use dray_core::hint::Hint;
 use dray_core::{Error, ErrorKind, Result};
 use dray_node::{
@@ -17,13 +16,13 @@ use dray_node::{
 };
 use serde_json::json;
 
-use crate::arguments::{Arguments, Command, Show};
+use crate::arguments::{self, Arguments, Command, Show};
 use crate::demo;
 use crate::output::{Output, bytes, verified_json};
 use crate::{manual, pasted, usage};
 
 pub(crate) fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::read(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
             return refuse(&error);
@@ -163,7 +162,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
         Command::Doctor => doctor(output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "dray", &mut script);
+            clap_complete::generate(shell, &mut arguments::shown(), "dray", &mut script);
             print(&script)
         }
         Command::Man => print(&manual::page()?),

@@ -141,12 +141,10 @@ fn slips(one: &[u8], other: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
     fn of(line: &str) -> (String, String) {
-        let slip = Arguments::try_parse_from(line.split(' ')).unwrap_err();
+        let slip = Arguments::read(line.split(' ').map(OsString::from)).unwrap_err();
         let error = error(&slip);
         assert_eq!(error.kind(), ErrorKind::Usage);
         assert_eq!(error.to_string().lines().count(), 1, "{error}");
