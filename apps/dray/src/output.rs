@@ -229,8 +229,7 @@ impl Observer for Output {
             Event::Serving { node, .. } => {
                 self.note(&format!("receiver {} connected", short(&node)));
             }
-            // A log is told who came and who was refused; who watches a terminal wants to know the end of it, too.
-            Event::Served { node, sent_bytes, size_bytes, lost } if self.state().is_terminal => {
+            Event::Served { node, sent_bytes, size_bytes, lost } => {
                 self.note(&gone(&node, sent_bytes, size_bytes, lost.as_deref()));
             }
             Event::TurnedAway { reason } => {
@@ -255,7 +254,6 @@ impl Observer for Output {
             Event::SourceDown { label, reason } => {
                 self.state().senders.down(&label, one_line(&reason), Instant::now());
             }
-            Event::Served { .. } => {}
         }
     }
 }

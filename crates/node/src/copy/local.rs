@@ -94,7 +94,7 @@ impl Node {
             let _ = provider.door.set(door);
         }
         observer.event(Event::Started {
-            name: Some(source.to_owned()),
+            name: Some(if path.as_os_str().is_empty() { ".".into() } else { path.to_owned() }),
             total_bytes: size_bytes,
             resumed_bytes: 0,
         });
