@@ -15,9 +15,9 @@ pub(crate) const EXIT_CODES: [(u8, &str); 10] = [
     (3, "not found"),
     (4, "verification failed, or the source changed"),
     (5, "unreachable or timed out"),
-    (6, "refused"),
+    (6, "refused, by the other side or by this machine (a busy port, a place that may not be written)"),
     (7, "no space"),
-    (8, "some entries failed, the rest is done"),
+    (8, "some entries failed, the rest is done; doctor: something is not as it should be"),
     (130, "interrupted; the same command again goes on"),
 ];
 
