@@ -213,14 +213,15 @@ mod tests {
     /// What is hidden is not offered by any shell; everything else is.
     #[test]
     fn completions_offer_what_is_shown() {
-        let offered: String = [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish]
-            .into_iter()
-            .map(|shell| {
-                let mut script = Vec::new();
-                clap_complete::generate(shell, &mut shown(), "dray", &mut script);
-                String::from_utf8(script).unwrap()
-            })
-            .collect();
+        let offered: String =
+            [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish]
+                .into_iter()
+                .map(|shell| {
+                    let mut script = Vec::new();
+                    clap_complete::generate(shell, &mut shown(), "dray", &mut script);
+                    String::from_utf8(script).unwrap()
+                })
+                .collect();
         assert!(!offered.contains("until-stdin") && !offered.contains("subcmd__remote"));
         for word in ["--public", "--expire", "--remote-dray", "doctor", "--quiet"] {
             assert!(offered.contains(word), "{word}");

@@ -48,7 +48,7 @@ impl Output {
     }
 
     /// A line on standard error, unless quiet or JSON.
-    fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         if self.show.quiet || self.show.json {
             return;
         }

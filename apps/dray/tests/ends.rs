@@ -409,9 +409,8 @@ fn a_fifo_waits_for_its_reader() {
 fn what_the_machine_refuses_is_exit_6() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("file"), b"bytes").unwrap();
-    let busy = std::net::TcpListener::bind("[::]:0")
-        .or_else(|_| std::net::TcpListener::bind("0.0.0.0:0"))
-        .unwrap();
+    let busy =
+        std::net::TcpListener::bind("[::]:0").or_else(|_| std::net::TcpListener::bind("0.0.0.0:0")).unwrap();
     std::fs::create_dir(dir.path().join("dray")).unwrap();
     let port = format!("port = {}\n", busy.local_addr().unwrap().port());
     std::fs::write(dir.path().join("dray/config.toml"), port).unwrap();
