@@ -343,6 +343,8 @@ fn a_killed_receiver_is_not_said_to_have_all() {
     signal(&put.0);
     let served = next_event(&mut events, "served");
     assert!(served.contains("sharing ended"), "{served}");
+    let warning = next_event(&mut events, "warning");
+    assert!(warning.contains("1 receiver was cut off"), "{warning}");
     signal(&asleep);
     assert_eq!(end(asleep).0, Some(130));
 }
