@@ -106,7 +106,15 @@ impl FarEnd {
                 ),
             Some(code) if code != 0 => {
                 let kind = ErrorKind::from_exit_code(code).unwrap_or(ErrorKind::Unreachable);
-                Error::new(kind, format!("dray on {} ended with exit code {code}", self.host))
+                if is_heard {
+                    Error::new(kind, format!("dray on {} ended with exit code {code}", self.host))
+                } else {
+                    let (program, host) = (&self.program, &self.host);
+                    let what = format!("`{program}` on {host} ended with exit code {code} without a word");
+                    Error::new(kind, what).advise(format!(
+                        "is it dray? Then `dray doctor` on {host} may say why; --remote-dray names another"
+                    ))
+                }
             }
             Some(_) if !is_heard => Error::new(
                 ErrorKind::Protocol,
