@@ -82,8 +82,10 @@ impl FarEnd {
     /// was heard from it that a `dray` may say.
     pub(super) fn explain(&mut self, error: Error, is_heard: bool) -> Error {
         if error.kind() == ErrorKind::Protocol {
-            return error
-                .or_advise(format!("is `{}` on {} dray, and one of this age?", self.program, self.host));
+            return error.or_advise(format!(
+                "is `{}` on {} dray, of a version that goes with this one?",
+                self.program, self.host
+            ));
         }
         if error.kind() != ErrorKind::Unreachable {
             return error;
