@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::builder::Resettable;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Every exit code and its meaning.
 pub(crate) const EXIT_CODES: [(u8, &str); 10] = [
@@ -14,9 +15,9 @@ pub(crate) const EXIT_CODES: [(u8, &str); 10] = [
     (3, "not found"),
     (4, "verification failed, or the source changed"),
     (5, "unreachable or timed out"),
-    (6, "refused"),
+    (6, "refused, by the other side or by this machine (a busy port, a place that may not be written)"),
     (7, "no space"),
-    (8, "some entries failed, the rest is done"),
+    (8, "some entries failed, the rest is done; doctor: something is not as it should be"),
     (130, "interrupted; the same command again goes on"),
 ];
 
@@ -35,6 +36,50 @@ pub(crate) struct Arguments {
     pub(crate) show: Show,
 }
 
+impl Arguments {
+    /// Reads a command line.
+    pub(crate) fn read(line: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+        let mut command = command();
+        let mut matches = command.try_get_matches_from_mut(line)?;
+        Arguments::from_arg_matches_mut(&mut matches).map_err(|slip| slip.format(&mut command))
+    }
+}
+
+/// The command line with help that says of each command what `--quiet` leaves of it.
+pub(crate) fn command() -> clap::Command {
+    let whole = Arguments::command();
+    let global: Vec<clap::Arg> = whole.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+    whole.mut_subcommands(|sub| {
+        let left = match sub.get_name() {
+            "put" => "No progress and no notes: the ticket and errors only",
+            "get" | "cp" => "No progress, no notes, no verdict: errors only",
+            "verify" => "No progress, no verdict: the exit code says it, and errors why",
+            "demo" => "Errors only",
+            "doctor" => "Only what is not as it should be",
+            _ => "Errors only (the output asked for is printed all the same)",
+        };
+        let quiet = |arg: clap::Arg| if arg.get_id() == "quiet" { arg.help(left) } else { arg };
+        sub.args(global.iter().cloned().map(quiet))
+    })
+}
+
+/// The command line without what is hidden, for completions, which would offer it.
+pub(crate) fn shown() -> clap::Command {
+    let whole = command();
+    let subs = whole.get_subcommands().filter(|sub| !sub.is_hide_set()).map(|sub| match sub.get_name() {
+        // The only one with a hidden option.
+        "put" => clap::Command::new("put")
+            .about(Resettable::from(sub.get_about().cloned()))
+            .args(sub.get_arguments().filter(|arg| !arg.is_hide_set()).cloned()),
+        _ => sub.clone(),
+    });
+    clap::Command::new("dray")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(Resettable::from(whole.get_about().cloned()))
+        .args(whole.get_arguments().cloned())
+        .subcommands(subs)
+}
+
 /// How results are shown.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Show {
@@ -51,7 +96,7 @@ pub(crate) struct Show {
 pub(crate) enum Command {
     /// Share a file: print a ticket, then serve it until interrupted
     #[command(
-        after_help = "The ticket is the only thing on standard output (with --json: in the event \"shared\"). Whoever has it can fetch the file while this\ncommand runs. The same file shared again, the same way, keeps its ticket."
+        after_help = "The ticket is the only thing on standard output (with --json: in the event \"shared\"). Whoever has it can fetch the file while this command runs. The same file shared again, the same way, keeps its ticket.\n\nStandard input is kept in the data directory, also when this command has ended, until you remove it there (docs/operating.md says how); a file is read where it is.\n\nWith --expire the command ends by itself some 30 s after that time: until then it tells who comes late that the ticket has expired."
     )]
     Put {
         /// File to share, or - for standard input
@@ -59,7 +104,7 @@ pub(crate) enum Command {
         /// Share without a secret: whoever knows the object id and an address may fetch it
         #[arg(long)]
         public: bool,
-        /// End the right after this time, for example 30s, 10m, 2h, 7d
+        /// End the right after this time, for example 30s, 10m, 2h, 7d; the command ends some 30 s later
         #[arg(long, value_name = "TIME", value_parser = crate::units::duration)]
         expire: Option<Duration>,
         /// Share under this ticket's secret, and print a ticket that names its senders and this one: the file must be
@@ -72,7 +117,7 @@ pub(crate) enum Command {
     },
     /// Fetch a file by its ticket, prove it, and go on where an earlier run stopped
     #[command(
-        after_help = "-o FILE replaces FILE once the new bytes are complete. A name that the sender suggests, also in -o DIR, never\nreplaces anything. What was put from standard input has no name: its default is 16 digits of its id."
+        after_help = "-o FILE replaces FILE once the new bytes are complete; a symbolic link FILE is itself replaced, not written through. A name that the sender suggests, also in -o DIR, never replaces anything. What was put from standard input has no name: its default is 16 digits of its id."
     )]
     Get {
         /// Ticket (dray:…) or object id (blake3:…, together with --hint)
@@ -95,7 +140,7 @@ pub(crate) enum Command {
     },
     /// Copy a file to or from another host over ssh, as scp does
     #[command(
-        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and\nmoves to direct encrypted connections when they come up. The far host needs dray too (--remote-dray).\nAfter an interruption the same command goes on where it stopped. An existing DST is replaced, as with\nscp, once the new bytes are complete. A local name with a colon is written ./a:b."
+        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and moves to direct encrypted connections when they come up. The far host needs dray too (--remote-dray). After an interruption the same command goes on where it stopped. A local name with a colon is written ./a:b.\n\nAn existing DST is replaced once the new bytes are complete. Unlike with scp, a symbolic link DST to a file is itself replaced, not written through."
     )]
     Cp {
         /// File to copy
@@ -159,4 +204,41 @@ pub(crate) enum Command {
     /// The far end of `dray cp`, started by ssh
     #[command(hide = true)]
     Remote,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is hidden is not offered by any shell; everything else is.
+    #[test]
+    fn completions_offer_what_is_shown() {
+        let offered: String =
+            [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish]
+                .into_iter()
+                .map(|shell| {
+                    let mut script = Vec::new();
+                    clap_complete::generate(shell, &mut shown(), "dray", &mut script);
+                    String::from_utf8(script).unwrap()
+                })
+                .collect();
+        assert!(!offered.contains("until-stdin") && !offered.contains("subcmd__remote"));
+        for word in ["--public", "--expire", "--remote-dray", "doctor", "--quiet"] {
+            assert!(offered.contains(word), "{word}");
+        }
+    }
+
+    /// `--quiet` counts before and after the name of a command, and each command says what it leaves.
+    #[test]
+    fn quiet_is_explained_by_each_command() {
+        for line in [["dray", "-q", "doctor"], ["dray", "doctor", "-q"]] {
+            let read = Arguments::read(line.map(OsString::from).into_iter()).unwrap();
+            assert!(read.show.quiet && !read.show.json, "{line:?}");
+        }
+        let mut command = command();
+        for (name, words) in [("put", "the ticket and errors only"), ("doctor", "not as it should be")] {
+            let help = command.find_subcommand_mut(name).unwrap().render_help().to_string();
+            assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{help}");
+        }
+    }
 }

@@ -7,6 +7,36 @@ use dray_core::{Error, Result};
 
 use crate::arguments::{Arguments, EXIT_CODES};
 
+/// What is read and written, and where.
+const FILES: [(&str, &str); 6] = [
+    (
+        "~/.config/dray/config.toml",
+        "Configuration, TOML, optional: allow_local_targets, clear_text_data (false or true), connections (1 to 16), \
+         window_mib (2 to 1024), port (TCP port of put).",
+    ),
+    ("~/.local/share/dray", "Data directory, for its user alone."),
+    ("~/.local/share/dray/identity-*", "Key of this node."),
+    (
+        "~/.local/share/dray/store/objects/XX/OID",
+        "What is known of an object that was put; the file data in it is what put took from standard input, and stays \
+         until it is removed.",
+    ),
+    ("~/.local/share/dray/origins", "What a killed cp needs to go on."),
+    (
+        ".NAME.dray-ID, .NAME.dray-ID.state",
+        "Beside a destination: what get or cp has so far. Removed at the end; what a killed command left is used by the \
+         same command again.",
+    ),
+];
+/// What the environment says.
+const ENVIRONMENT: [(&str, &str); 5] = [
+    ("DRAY_CONFIG", "Configuration file, which must exist then."),
+    ("DRAY_DATA_DIR", "Data directory."),
+    ("XDG_CONFIG_HOME", "Stands for ~/.config above."),
+    ("XDG_DATA_HOME", "Stands for ~/.local/share above."),
+    ("SSH_ASKPASS", "Where it is set, cp gives ssh the time to ask for a password also without a terminal."),
+];
+
 /// The page, in roff.
 pub(crate) fn page() -> Result<Vec<u8>> {
     let mut command = Arguments::command();
@@ -49,6 +79,14 @@ fn rest(command: &Command) -> Roff {
         roff.control("TP", ["5"]);
         roff.text([bold(code.to_string())]);
         roff.text([roman(meaning)]);
+    }
+    for (title, entries) in [("FILES", &FILES[..]), ("ENVIRONMENT", &ENVIRONMENT[..])] {
+        roff.control("SH", [title]);
+        for (name, meaning) in entries {
+            roff.control("TP", []);
+            roff.text([bold(*name)]);
+            roff.text([roman(*meaning)]);
+        }
     }
     roff.control("SH", ["SEE ALSO"]);
     roff.text([bold("ssh"), roman("(1), "), bold("b3sum"), roman("(1)")]);
@@ -145,6 +183,11 @@ mod tests {
                     assert!(lines.iter().any(|line| line.contains(&format!("--{long}"))), "{long}");
                 }
             }
+        }
+        for word in
+            [".SH FILES", ".SH ENVIRONMENT", "DRAY_CONFIG", "DRAY_DATA_DIR", "~/.config/dray/config.toml"]
+        {
+            assert!(lines.contains(&word), "{word}");
         }
         for (code, meaning) in EXIT_CODES {
             let at = lines.iter().position(|line| *line == code.to_string()).unwrap();

@@ -57,7 +57,7 @@ impl Output {
     }
 
     /// A line on standard error, unless quiet or JSON.
-    fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         if self.show.quiet || self.show.json {
             return;
         }
@@ -256,8 +256,7 @@ impl Observer for Output {
             Event::Serving { node, .. } => {
                 self.note(&format!("receiver {} connected", short(&node)));
             }
-            // A log is told who came and who was refused; who watches a terminal wants to know the end of it, too.
-            Event::Served { node, sent_bytes, size_bytes, lost } if self.state().is_terminal => {
+            Event::Served { node, sent_bytes, size_bytes, lost } => {
                 self.note(&gone(&node, sent_bytes, size_bytes, lost.as_deref()));
             }
             Event::TurnedAway { reason } => {
@@ -282,7 +281,6 @@ impl Observer for Output {
             Event::SourceDown { label, reason } => {
                 self.state().senders.down(&label, one_line(&reason), Instant::now());
             }
-            Event::Served { .. } => {}
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Tickets and object ids as they come out of chats, mails and terminals: in brackets or quotes, with a full stop
 //! behind them, broken over lines.
 
+use dray_core::hint::{Hint, HintUri};
 use dray_core::ticket::{TICKET_PREFIX, Ticket};
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_node::Wanted;
@@ -26,9 +27,28 @@ pub(crate) fn ticket(text: &str) -> Result<Ticket> {
     unwrap(text).parse()
 }
 
+/// A further place to ask: only a hint that names the node can be followed.
+pub(crate) fn hint(text: &str) -> Result<Hint> {
+    const FORM: &str =
+        "write dray://NODE@host:port; the holder's `dray doctor` prints its NODE, 64 hex digits";
+    let bad = |what: String| Error::new(ErrorKind::Usage, what).advise(FORM);
+    let hint: Hint = text.trim().parse().map_err(|error: Error| bad(error.to_string()))?;
+    match (&hint.uri, hint.node) {
+        (HintUri::Dray { .. }, Some(_)) => Ok(hint),
+        (HintUri::Dray { .. }, None) => Err(bad(format!("hint {text:?} names no node"))),
+        (HintUri::Unknown(_), _) => Err(bad(format!("hint {text:?} does not begin with dray://"))),
+    }
+}
+
 /// An object id, with or without the name of its algorithm.
 pub(crate) fn oid(text: &str) -> Result<Oid> {
     let plain = unwrap(text);
+    if plain.starts_with(TICKET_PREFIX)
+        && let Ok(ticket) = plain.parse::<Ticket>()
+    {
+        let what = format!("that is a ticket: its object id is {}", ticket.oid);
+        return Err(Error::new(ErrorKind::Usage, what).advise("give that id instead"));
+    }
     if is_hash(&plain) { format!("blake3:{plain}").parse() } else { plain.parse() }
 }
 
@@ -83,6 +103,32 @@ mod tests {
         // What is missing stays missing.
         assert!(wanted(&text[..text.len() - 1]).is_err());
         assert!(wanted(head).is_err() && wanted("").is_err() && wanted("<>").is_err());
+    }
+
+    /// A hint is followed only to the node that it names: every other form is answered with the one that works.
+    #[test]
+    fn a_hint_names_its_node() {
+        let node = "7".repeat(64);
+        assert!(hint(&format!("dray://{node}@192.0.2.1:5")).is_ok());
+        for bad in [
+            "192.0.2.1:5",
+            "localhost:5",
+            "dray://192.0.2.1:5",
+            "dray://nonode@h:1",
+            "dray://@h:1",
+            "nonode@h:1",
+        ] {
+            let error = hint(bad).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Usage, "{bad}");
+            assert!(error.advice().unwrap().contains("dray://NODE@host:port"), "{bad}");
+        }
+    }
+
+    /// Where an object id is wanted, a ticket is answered with the id in it.
+    #[test]
+    fn the_id_in_a_ticket_is_told() {
+        let error = oid(&ticket().to_text().unwrap()).unwrap_err();
+        assert!(error.to_string().contains(&Oid::of(b"pasted").to_string()), "{error}");
     }
 
     /// The 64 digits that b3sum prints are enough.

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-use clap::{CommandFactory, Parser};
-use dray_core::hint::Hint;
+use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
 use dray_node::{
     Config, CopyOptions, CopyRequest, GetRequest, Location, Node, Observer, Output as Destination,
@@ -18,13 +17,13 @@ use dray_node::{
 };
 use serde_json::json;
 
-use crate::arguments::{Arguments, Command, Show};
+use crate::arguments::{self, Arguments, Command, Show};
 use crate::demo;
 use crate::output::{Output, bytes, print, verified_json};
 use crate::{manual, pasted, usage};
 
 pub(crate) fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::read(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
             return refuse(&error);
@@ -107,6 +106,9 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             let node = Node::open(Config::load()?)?;
             let request = PutRequest { source, public, expires_in: expire, ticket };
             let shared = node.put(&request, &**output, stop)?;
+            if shared.ticket.secret.is_none() {
+                output.note(&without_ticket(&shared.ticket));
+            }
             let observer: Arc<dyn Observer> = output.clone();
             shared.serve(stop, &observer)
         }
@@ -117,7 +119,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             }
             let request = GetRequest {
                 wanted: pasted::wanted(&wanted)?,
-                hints: hint.iter().map(|text| text.parse::<Hint>()).collect::<Result<_>>()?,
+                hints: hint.iter().map(|text| pasted::hint(text)).collect::<Result<_>>()?,
                 output: destination(path),
                 allow_local: local,
                 whole_file,
@@ -144,6 +146,12 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             whole_file,
             fsync,
         } => {
+            if source == "-" || destination == "-" {
+                return Err(Error::new(ErrorKind::Usage, "cp copies files, not standard input or output")
+                    .advise(
+                        "`dray put -` and `dray get TICKET -o -` stream; a file of that name is written ./-",
+                    ));
+            }
             let request = CopyRequest {
                 source: Location::parse(source)?,
                 destination: Location::parse(destination)?,
@@ -172,12 +180,22 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
         Command::Doctor => doctor(output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "dray", &mut script);
+            clap_complete::generate(shell, &mut arguments::shown(), "dray", &mut script);
             print(&script).map_err(cannot_print)
         }
         Command::Man => print(&manual::page()?).map_err(cannot_print),
         Command::Remote => remote(stop),
     }
+}
+
+/// How to fetch a public object by its id alone.
+fn without_ticket(ticket: &Ticket) -> String {
+    let place = ticket.hints.iter().find_map(|hint| {
+        let place = hint.uri.to_string();
+        Some(format!("dray://{}@{}", hint.node?, place.strip_prefix("dray://")?))
+    });
+    let place = place.unwrap_or_else(|| "dray://NODE@host:port".into());
+    format!("public; without the ticket: dray get {} --hint {place}", ticket.oid)
 }
 
 fn stop_when_stdin_closes(stop: &Stop) {
@@ -201,6 +219,7 @@ fn destination(path: Option<PathBuf>) -> Destination {
 }
 
 fn verify(path: &Path, oid: &str, output: &Output, stop: &Stop) -> Result<()> {
+    check_verify(path, oid)?;
     let oid = pasted::oid(oid)?;
     let total_bytes = std::fs::metadata(path).map(|metadata| metadata.len()).ok();
     let progress = |done_bytes| output.event(dray_node::Event::Hashing { done_bytes, total_bytes });
@@ -209,6 +228,20 @@ fn verify(path: &Path, oid: &str, output: &Output, stop: &Stop) -> Result<()> {
         &format!("{path:?} is {oid} ({})", bytes(size_bytes)),
         &verified_json(path, &oid, size_bytes),
     );
+    Ok(())
+}
+
+/// Slips in what `verify` is given.
+fn check_verify(path: &Path, oid: &str) -> Result<()> {
+    if path.as_os_str() == "-" {
+        return Err(Error::new(ErrorKind::Usage, "verify reads a file, not standard input")
+            .advise("write it to a file first; a file of that name is written ./-"));
+    }
+    let is_id = |text: &str| pasted::wanted(text).is_ok();
+    if !path.exists() && path.to_str().is_some_and(is_id) && !is_id(oid) {
+        return Err(Error::new(ErrorKind::Usage, "the file comes first, then the object id")
+            .advise("dray verify FILE blake3:…"));
+    }
     Ok(())
 }
 

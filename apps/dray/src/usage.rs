@@ -44,9 +44,11 @@ fn what(slip: &clap::Error, told: &str) -> String {
     }
     let first = told.split("\n\n").next().unwrap_or_default();
     let text = first.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
-    // A second file of `cp` is no unexpected argument to whoever wrote it.
+    // A second file of `cp` or `put` is no unexpected argument to whoever wrote it.
     match excess(slip) {
-        Some(argument) if is_of(told, "cp") => format!("one file at a time: {argument:?} is one too many"),
+        Some(argument) if ["cp", "put"].iter().any(|command| is_of(told, command)) => {
+            format!("one file at a time: {argument:?} is one too many")
+        }
         _ => text,
     }
 }
@@ -71,8 +73,21 @@ fn advice(slip: &clap::Error, told: &str) -> String {
                 return "run it once for each, for example: for f in *.iso; do dray cp \"$f\" host: || break; done"
                     .into();
             }
+            if excess(slip).is_some() && is_of(told, "put") {
+                return "run it once for each file: each has its own ticket and is served by its own command"
+                    .into();
+            }
             if let Some(near) = context(slip, ContextKind::SuggestedArg) {
                 return format!("did you mean {near}?");
+            }
+            let takes_files = ["put", "cp", "verify", "demo"].iter().any(|command| is_of(told, command));
+            if takes_files && context(slip, ContextKind::InvalidArg).is_some_and(|it| it.starts_with('-')) {
+                return format!("a file whose name begins with - is written ./-name; {}", usage(told));
+            }
+        }
+        Slip::ValueValidation => {
+            if let Some(command) = context(slip, ContextKind::InvalidArg).and_then(|it| command_with(&it)) {
+                return format!("`dray {command} --help` says what it takes");
             }
         }
         Slip::MissingSubcommand | Slip::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -80,10 +95,24 @@ fn advice(slip: &clap::Error, told: &str) -> String {
         }
         _ => {}
     }
+    usage(told)
+}
+
+/// How the command is called, where clap says so.
+fn usage(told: &str) -> String {
     match told.lines().find_map(|line| line.strip_prefix("Usage: ")) {
         Some(usage) => format!("usage: {usage}; --help says more"),
         None => "`dray --help` says what there is".into(),
     }
+}
+
+/// The command that alone has this argument, written as clap does.
+fn command_with(argument: &str) -> Option<String> {
+    let mut all = Arguments::command();
+    all.build();
+    let has = |sub: &&clap::Command| sub.get_arguments().any(|own| own.to_string() == argument);
+    let mut with = all.get_subcommands().filter(has).map(|sub| sub.get_name().to_owned());
+    with.next().filter(|_| with.next().is_none())
 }
 
 /// An argument that is no option and has no place.
@@ -141,12 +170,10 @@ fn slips(one: &[u8], other: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
     fn of(line: &str) -> (String, String) {
-        let slip = Arguments::try_parse_from(line.split(' ')).unwrap_err();
+        let slip = Arguments::read(line.split(' ').map(OsString::from)).unwrap_err();
         let error = error(&slip);
         assert_eq!(error.kind(), ErrorKind::Usage);
         assert_eq!(error.to_string().lines().count(), 1, "{error}");
@@ -168,7 +195,10 @@ mod tests {
             ("dray cp a", "<DST>", "usage: dray cp"),
             ("dray put --pubic x", "--pubic", "--public"),
             ("dray get x y", "'y'", "usage: dray get"),
-            ("dray put --expire 1y x", "1y", "--help"),
+            ("dray put --expire 1y x", "1y", "`dray put --help`"),
+            ("dray cp -P x a h:", "'x'", "`dray cp --help`"),
+            ("dray put one two", "one file at a time: \"two\"", "once for each"),
+            ("dray put -dash", "'-d'", "./-name"),
             ("dray --json", "no command", "put, get, cp"),
         ] {
             let told = of(line);

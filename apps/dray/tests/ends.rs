@@ -379,6 +379,8 @@ fn a_killed_receiver_is_not_said_to_have_all() {
     signal(&put.0);
     let served = next_event(&mut events, "served");
     assert!(served.contains("sharing ended"), "{served}");
+    let warning = next_event(&mut events, "warning");
+    assert!(warning.contains("1 receiver was cut off"), "{warning}");
     signal(&asleep);
     assert_eq!(end(asleep).0, Some(130));
 }
@@ -475,4 +477,22 @@ fn a_hidden_name_is_not_taken_unsaid() {
         assert_eq!(code, Some(2), "{arguments:?}: {err}");
         assert!(err.contains("no ordinary file"), "{err}");
     }
+}
+
+/// Design 5: a port or a data directory that this machine does not give is refused, exit code 6.
+#[test]
+fn what_the_machine_refuses_is_exit_6() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), b"bytes").unwrap();
+    let busy =
+        std::net::TcpListener::bind("[::]:0").or_else(|_| std::net::TcpListener::bind("0.0.0.0:0")).unwrap();
+    std::fs::create_dir(dir.path().join("dray")).unwrap();
+    let port = format!("port = {}\n", busy.local_addr().unwrap().port());
+    std::fs::write(dir.path().join("dray/config.toml"), port).unwrap();
+    let (code, _, err) = end(dray(dir.path()).args(["put", "file"]).spawn().unwrap());
+    assert!(code == Some(6) && err.contains("another program has it"), "{code:?} {err}");
+    let mut nowhere = dray(dir.path());
+    nowhere.env("DRAY_DATA_DIR", dir.path().join("file/below"));
+    let (code, _, err) = end(nowhere.args(["put", "file"]).spawn().unwrap());
+    assert!(code == Some(6) && err.contains("DRAY_DATA_DIR"), "{code:?} {err}");
 }

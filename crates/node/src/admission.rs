@@ -288,9 +288,15 @@ impl Notices {
         }
     }
 
-    /// The share has ended.
+    /// The share has ended; says how many receivers that cuts off.
     pub(crate) fn finish(&self) {
+        let cut_off = self.state().visitors.values().filter(|visitor| visitor.open > 0).count();
         self.tell_gone(true);
+        match cut_off {
+            0 => {}
+            1 => self.warn("1 receiver was cut off by this end".into()),
+            many => self.warn(format!("{many} receivers were cut off by this end")),
+        }
     }
 
     /// A receiver was refused.

@@ -174,12 +174,15 @@ impl Node {
         let object = ObjectName::Oid(oid);
         // Until the sender has suggested a name, the temporary file carries the object's.
         let working = name.map_or_else(|| OsString::from(&oid.hex()[..16]), OsStr::to_owned);
-        let delivery = Arc::new(Delivery::open(
-            &dir.join(&working),
-            object,
-            geometry.size_bytes(),
-            DeliveryOptions::default(),
-        )?);
+        let opened =
+            Delivery::open(&dir.join(&working), object, geometry.size_bytes(), DeliveryOptions::default());
+        let delivery = Arc::new(opened.map_err(|error| match name {
+            // The name that the object has for now is none that the user gave.
+            None if error.kind() == ErrorKind::Refused && error.is_retryable() => {
+                held_in(dir).with_retryable(true)
+            }
+            _ => error,
+        })?);
         let pairs: Arc<dyn PairStore> = delivery.clone();
         let verifier = Verifier::new(geometry, oid, pairs)?;
         let marked = delivery.marked_units();
@@ -521,6 +524,12 @@ fn rough(time: Duration) -> String {
 /// Whether something has this name, be it a link that leads nowhere.
 fn is_there(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok()
+}
+
+fn held_in(dir: &Path) -> Error {
+    let place = if dir == Path::new(".") { "the current directory".into() } else { format!("{dir:?}") };
+    Error::new(ErrorKind::Refused, format!("another dray is receiving this object into {place}"))
+        .advise("wait for it or stop it")
 }
 
 fn taken(path: &Path) -> Error {

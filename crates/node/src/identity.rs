@@ -58,11 +58,12 @@ fn write(fresh: &Path, seed: &[u8; 32], path: &Path) -> Result<()> {
 
 /// A file or folder of the data directory could not be made: only room or another place helps.
 fn unwritable(error: Error) -> Error {
-    let advice = match error.kind() {
-        ErrorKind::NoSpace => "free some space there",
-        _ => "set DRAY_DATA_DIR to a directory that you may write",
-    };
-    error.advise(advice)
+    if error.kind() == ErrorKind::NoSpace {
+        return error.advise("free some space there");
+    }
+    // Whatever the system's reason: nothing that was asked for is missing, a place is refused.
+    Error::new(ErrorKind::Refused, error.to_string())
+        .advise("set DRAY_DATA_DIR to a directory that you may write")
 }
 
 fn read(path: &Path) -> Result<Option<[u8; 32]>> {
@@ -107,6 +108,19 @@ mod tests {
         assert!(ids.windows(2).all(|pair| pair[0] == pair[1]));
         let names: Vec<_> = std::fs::read_dir(dir.path().join("a/b")).unwrap().collect();
         assert_eq!(names.len(), 1, "nothing temporary is left");
+    }
+
+    /// Design 5: a data directory that cannot be made is refused (exit 6), whatever the system's reason; 3 would mean
+    /// that the object was not found.
+    #[test]
+    fn a_place_that_cannot_be_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), b"").unwrap();
+        for place in [dir.path().join("file/below"), "/proc/nowhere/data".into()] {
+            let error = load_or_create(&place).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+            assert!(error.advice().unwrap().contains("DRAY_DATA_DIR"));
+        }
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub enum Event {
     },
     /// A transfer has begun.
     Started {
-        /// File name, if known.
+        /// Where to, as far as it is known: where an upload goes, in the words of the command line, on the other host.
         name: Option<PathBuf>,
         /// All bytes.
         total_bytes: u64,

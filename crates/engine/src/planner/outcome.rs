@@ -94,6 +94,10 @@ fn describe(record: &SourceRecord) -> String {
         SourceState::Barred => "not used any more",
     };
     match &record.cause {
+        // Said once: the cause may begin with what the state says.
+        Some(cause) if cause.text.starts_with(state) => {
+            format!("{} ({})", record.description.label, cause.text)
+        }
         Some(cause) => format!("{} ({state}: {})", record.description.label, cause.text),
         None => format!("{} ({state})", record.description.label),
     }

@@ -303,6 +303,21 @@ fn gives_up_and_names_the_silent() {
     assert_eq!(planner.next_deadline_us(), None);
 }
 
+/// Design 5: a lost connection is called that once.
+#[test]
+fn a_lost_connection_is_said_once() {
+    let mut planner = planner(4);
+    add_up(&mut planner, S, A, "direct", 0);
+    drain(&mut planner, S);
+    planner.handle_down(2 * S, A, Some(&Error::new(ErrorKind::Unreachable, "connection lost: reset")), false);
+    while planner.outcome().is_none() {
+        let next_us = planner.next_deadline_us().expect("a deadline");
+        drain(&mut planner, next_us);
+    }
+    let error = failure(&planner);
+    assert!(error.what().contains("direct (connection lost: reset)"), "{error}");
+}
+
 /// Signs of life that bring nothing new do not put off the end for ever.
 #[test]
 fn parents_alone_do_not_keep_a_transfer_alive() {

@@ -94,7 +94,7 @@ impl Node {
             let _ = provider.door.set(door);
         }
         observer.event(Event::Started {
-            name: Some(source.to_owned()),
+            name: Some(if path.as_os_str().is_empty() { ".".into() } else { path.to_owned() }),
             total_bytes: size_bytes,
             resumed_bytes: 0,
         });
@@ -130,6 +130,7 @@ impl Node {
         if let Some(door) = provider.door.get() {
             door.door.close();
         }
+        let is_heard = provider.is_heard();
         let last = provider.last.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(delivered) = last.delivered {
             // The far end must have what we sent, not merely say that it has something.
@@ -160,7 +161,7 @@ impl Node {
         }
         let lost =
             || Error::new(ErrorKind::Unreachable, "the connection ended before the file was confirmed");
-        let error = far.explain(result.err().unwrap_or_else(lost));
+        let error = far.explain(result.err().unwrap_or_else(lost), is_heard);
         origin.ended(&error);
         Err(advised(error, host.map(|_| far.host.as_str())))
     }
@@ -179,11 +180,13 @@ impl Node {
         let mut out = Vec::new();
         push_control(&mut out, &receiver.hello());
         push_control(&mut out, &copy_message(CopyRole::Send, path.as_os_str(), options));
+        let mut is_heard = false;
         let mut offered = || {
             channel.write_all(&out).map_err(|error| Error::io("connection lost", error))?;
             let deadline = Instant::now() + patience();
             loop {
                 let body = read_control_until(&mut channel, deadline, &|| stop.is_set())?;
+                is_heard = true;
                 match receiver.handle_control(&body)? {
                     ReceiverInput::Agreed(_) => {}
                     ReceiverInput::Copy(Message::Offer(offer)) => return Ok(offer),
@@ -198,7 +201,7 @@ impl Node {
                 far.kill();
                 return Err(error);
             }
-            Err(error) => return Err(advised(far.explain(error), Some(&far.host))),
+            Err(error) => return Err(advised(far.explain(error, is_heard), Some(&far.host))),
         };
         let incoming = Incoming {
             peer: far_name(host),
@@ -219,7 +222,7 @@ impl Node {
         };
         match self.receive(incoming, destination, observer, stop) {
             Ok(delivered) => Ok(delivered),
-            Err(error) => Err(advised(far.explain(error), Some(&far.host))),
+            Err(error) => Err(advised(far.explain(error, true), Some(&far.host))),
         }
     }
 }
@@ -232,6 +235,10 @@ fn advised(error: Error, host: Option<&str>) -> Error {
             "is the path right? It is looked up on {host}, a relative one from the home directory there"
         )),
         (ErrorKind::NotFound, None) => error.or_advise("is the path right? The directory must be there"),
+        // The far end's words, as the store has them; what to do does not cross the wire.
+        (ErrorKind::Refused, _) if error.to_string().contains("another dray is receiving") => {
+            error.or_advise("wait for it or stop it")
+        }
         (ErrorKind::Refused, _) => error.or_advise(format!("what may your user read and write {there}?")),
         (ErrorKind::NoSpace, _) => {
             error.or_advise(format!("free some space {there}, then the same command again goes on"))

@@ -24,6 +24,9 @@ pub use ssh::SshOptions;
 /// Files up to this size do not pay for a second connection.
 const DIRECT_FROM_BYTES: u64 = 4 << 20;
 
+/// Beginnings of what other programs take as a URI.
+const SCHEMES: [&str; 8] = ["ssh", "scp", "sftp", "rsync", "file", "http", "https", "ftp"];
+
 /// One end of a copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Location {
@@ -51,6 +54,14 @@ impl Location {
             _ => bytes.iter().position(|byte| *byte == b':').map(|colon| (colon, usize::MAX)),
         };
         let Some((colon, bracket)) = host_end else { return Ok(Location::Local(text.into())) };
+        let is_uri = SCHEMES.iter().any(|scheme| bytes[..colon] == *scheme.as_bytes());
+        if is_uri && bytes[colon + 1..].starts_with(b"//") {
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!("{text:?}: cp takes [user@]host:path, not a URI"),
+            )
+            .advise("write host:path, and a port with -P"));
+        }
         if colon == 0 || bytes[..colon].contains(&b'/') {
             return Ok(Location::Local(text.into()));
         }
@@ -115,5 +126,7 @@ mod tests {
             assert_eq!(Location::parse(text.into()).unwrap(), expected, "{text}");
         }
         assert!(Location::parse("-oProxyCommand=x:f".into()).is_err());
+        assert!(Location::parse("ssh://h/path".into()).unwrap_err().to_string().contains("host:path"));
+        assert_eq!(Location::parse("ssh:/path".into()).unwrap(), remote("ssh", "/path"));
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct FarEnd {
     /// For messages.
     pub(super) host: String,
     program: String,
+    /// Options for scp to go the same way.
+    scp: String,
 }
 
 impl FarEnd {
@@ -72,11 +74,19 @@ impl FarEnd {
             return Err(Error::new(ErrorKind::Internal, "ssh has no pipes"));
         };
         let channel = PipeChannel::new(OwnedFd::from(input), OwnedFd::from(output)).map_err(failed)?;
-        Ok((FarEnd { child, host, program: options.program().to_string_lossy().into_owned() }, channel))
+        let program = options.program().to_string_lossy().into_owned();
+        Ok((FarEnd { child, host, program, scp: scp_options(options) }, channel))
     }
 
-    /// After the conversation broke: the error that explains it, from how the far end ended.
-    pub(super) fn explain(&mut self, error: Error) -> Error {
+    /// After the conversation broke: the error that explains it, from how the far end ended, and from whether anything
+    /// was heard from it that a `dray` may say.
+    pub(super) fn explain(&mut self, error: Error, is_heard: bool) -> Error {
+        if error.kind() == ErrorKind::Protocol {
+            return error.or_advise(format!(
+                "is `{}` on {} dray, of a version that goes with this one?",
+                self.program, self.host
+            ));
+        }
         if error.kind() != ErrorKind::Unreachable {
             return error;
         }
@@ -86,16 +96,33 @@ impl FarEnd {
                 format!("{} has no program `{}`", self.host, self.program),
             )
             .advise(format!(
-                "copy this one there, for example: scp {} {}:.local/bin/dray — or name it with --remote-dray",
+                "copy this one there, for example: scp {}{} {}:.local/bin/dray — or name it with --remote-dray",
+                self.scp,
                 std::env::current_exe().map_or_else(|_| "dray".into(), |own| own.display().to_string()),
                 self.host
             )),
             Some(255) => Error::new(ErrorKind::Unreachable, format!("ssh to {} failed", self.host))
-                .advise("ssh's own message stands above; if there is none, dray was killed there: try again"),
+                .advise(
+                    "ssh's own message stands above; if there is none, your key or the host's is refused (does `ssh` \
+                     alone get there?), or dray was killed there",
+                ),
             Some(code) if code != 0 => {
                 let kind = ErrorKind::from_exit_code(code).unwrap_or(ErrorKind::Unreachable);
-                Error::new(kind, format!("dray on {} ended with exit code {code}", self.host))
+                if is_heard {
+                    Error::new(kind, format!("dray on {} ended with exit code {code}", self.host))
+                } else {
+                    let (program, host) = (&self.program, &self.host);
+                    let what = format!("`{program}` on {host} ended with exit code {code} without a word");
+                    Error::new(kind, what).advise(format!(
+                        "is it dray? Then `dray doctor` on {host} may say why; --remote-dray names another"
+                    ))
+                }
             }
+            Some(_) if !is_heard => Error::new(
+                ErrorKind::Protocol,
+                format!("`{}` on {} ended without a word: it is not dray", self.program, self.host),
+            )
+            .advise("name the dray there with --remote-dray"),
             _ => error.context(format_args!("{} went away", self.host)),
         }
         .with_retryable(true)
@@ -140,6 +167,24 @@ fn ssh(host: &OsStr, options: &SshOptions, stop: &Stop) -> Command {
     remote.push(" remote");
     command.arg("--").arg(host).arg(remote);
     command
+}
+
+/// What scp has to be told to reach the same host, each option with a space behind it.
+fn scp_options(options: &SshOptions) -> String {
+    let mut words: Vec<OsString> = Vec::new();
+    let mut add = |letter: &str, value: &OsStr| words.extend([letter.into(), quote(value)]);
+    if let Some(config) = &options.config {
+        add("-F", config);
+    }
+    if let Some(port) = options.port {
+        add("-P", OsStr::new(&port.to_string()));
+    }
+    options.identities.iter().for_each(|identity| add("-i", identity));
+    if let Some(jump) = &options.jump {
+        add("-J", jump);
+    }
+    options.options.iter().for_each(|option| add("-o", option));
+    words.iter().map(|word| format!("{} ", word.to_string_lossy())).collect()
 }
 
 fn add_options(command: &mut Command, options: &SshOptions) {
@@ -257,6 +302,20 @@ mod tests {
         assert_eq!(quote(OsStr::new("a b")), "'a b'");
         assert_eq!(quote(OsStr::new("it's; rm -rf /")), "'it'\\''s; rm -rf /'");
         assert_eq!(quote(OsStr::new("")), "''");
+    }
+
+    /// Design 5: the command that an error prints reaches the host the way the failed one did.
+    #[test]
+    fn scp_goes_the_same_way() {
+        let options = SshOptions {
+            port: Some(2222),
+            identities: vec!["my key".into()],
+            jump: Some("gate".into()),
+            config: Some("/c".into()),
+            ..SshOptions::default()
+        };
+        assert_eq!(scp_options(&options), "-F /c -P 2222 -i 'my key' -J gate ");
+        assert_eq!(scp_options(&SshOptions::default()), "");
     }
 
     /// Floor of the performance targets: over ssh too, nothing is slower than rsync. A cipher that somebody chose stays.

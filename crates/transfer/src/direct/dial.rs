@@ -26,6 +26,8 @@ const STAGGER: Duration = Duration::from_millis(250);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 /// Addresses of one host name that are tried.
 const ADDRESSES_MAX: usize = 4;
+/// Failures that one error names.
+const NAMED_MAX: usize = 4;
 /// Connections in a row that one lane may lose before its target is left for another.
 const LOST_MAX: u32 = 3;
 /// A connection that held this long was a good one; what is lost at once is not tried again at once.
@@ -145,6 +147,29 @@ fn most_telling(errors: Vec<Error>) -> Option<Error> {
     })
 }
 
+/// The most telling of `errors`, with what the others say behind it, so that every address that was tried is named.
+fn all_named(errors: Vec<Error>) -> Option<Error> {
+    let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let best = most_telling(errors)?;
+    let said = best.to_string();
+    // Once each, and not the one that stands in front.
+    texts.sort();
+    texts.dedup();
+    texts.retain(|text| *text != said);
+    if texts.is_empty() {
+        return Some(best);
+    }
+    let more = texts.len().saturating_sub(NAMED_MAX - 1);
+    texts.truncate(NAMED_MAX - 1);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let told = Error::new(best.kind(), format!("{said}; {}{more}", texts.join("; ")))
+        .with_retryable(best.is_retryable());
+    Some(match best.advice() {
+        Some(advice) => told.advise(advice),
+        None => told,
+    })
+}
+
 fn pause(set: &LaneSet, time: Duration) {
     let until = Instant::now() + time;
     while Instant::now() < until && !set.is_closed() {
@@ -172,8 +197,8 @@ pub fn connect_any(
             return Err(Error::new(ErrorKind::Interrupted, "cancelled"));
         }
     }
-    let best = most_telling(errors);
-    let best = best.unwrap_or_else(|| Error::new(ErrorKind::NotFound, "no hint says where to connect"));
+    let best =
+        all_named(errors).unwrap_or_else(|| Error::new(ErrorKind::NotFound, "no hint says where to connect"));
     if best.advice().is_some() {
         return Err(best);
     }
@@ -250,22 +275,26 @@ fn connect(
         .address
         .to_socket_addrs()
         .map_err(|error| context(Error::new(ErrorKind::Unreachable, "no such host").caused_by(error)))?;
-    let mut last = Error::new(ErrorKind::Unreachable, "host has no address");
+    let mut errors = Vec::new();
     for address in addresses.take(ADDRESSES_MAX) {
         if is_cancelled() {
             return Err(Error::new(ErrorKind::Interrupted, "cancelled"));
         }
         if !target.allow_local && is_local(address.ip()) {
-            last = Error::new(ErrorKind::Refused, format!("the hint leads to {}, an address of this machine or link", address.ip()))
+            let refused = Error::new(ErrorKind::Refused, format!("the hint leads to {}, an address of this machine or link", address.ip()))
                 .advise("if you trust the ticket, say --local, or set allow_local_targets = true in the configuration");
+            errors.push(refused);
             continue;
         }
         match connect_one(tls, target, address) {
             Ok(connected) => return Ok(connected),
-            Err(error) => last = error,
+            // A host name may have several addresses; where it is one, it stands in front already.
+            Err(error) if address.to_string() == target.address => errors.push(error),
+            Err(error) => errors.push(error.context(address)),
         }
     }
-    Err(context(last))
+    let none = || Error::new(ErrorKind::Unreachable, "host has no address");
+    Err(context(all_named(errors).unwrap_or_else(none)))
 }
 
 /// Addresses that mean something else to every machine: a stranger's hint must not reach what listens there
@@ -425,4 +454,29 @@ fn next_control(
 
 fn lost(error: std::io::Error) -> Error {
     Error::io("connection lost", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Design 5: an error of several attempts names each of them, up to four, and begins with the most telling one.
+    #[test]
+    fn every_address_is_named() {
+        let failed = |kind, at: u8| Error::new(kind, format!("connect to 192.0.2.{at}:1"));
+        assert!(all_named(Vec::new()).is_none());
+        let one = all_named(vec![failed(ErrorKind::Unreachable, 1)]).unwrap();
+        assert_eq!(one.to_string(), "connect to 192.0.2.1:1");
+        let errors = vec![
+            failed(ErrorKind::Unreachable, 1),
+            failed(ErrorKind::Refused, 2).advise("say --local"),
+            failed(ErrorKind::Unreachable, 1),
+            failed(ErrorKind::TimedOut, 3),
+        ];
+        let all = all_named(errors).unwrap();
+        assert_eq!((all.kind(), all.advice()), (ErrorKind::Refused, Some("say --local")));
+        assert_eq!(all.to_string(), "connect to 192.0.2.2:1; connect to 192.0.2.1:1; connect to 192.0.2.3:1");
+        let many = all_named((1..=9).map(|at| failed(ErrorKind::Unreachable, at)).collect()).unwrap();
+        assert!(many.to_string().ends_with("connect to 192.0.2.4:1; and 5 more"), "{many}");
+    }
 }

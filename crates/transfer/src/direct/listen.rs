@@ -88,11 +88,15 @@ impl Listener {
             })
             .map_err(|error| {
                 let is_taken = error.kind() == io::ErrorKind::AddrInUse;
-                let error = Error::io(format!("cannot listen on TCP port {port}"), error);
+                let what = format!("cannot listen on TCP port {port}");
                 if is_taken {
-                    error.advise("another program has it: stop that one, or choose another port")
+                    // Nobody was asked in vain, so it is not unreachable: this machine says no, as it does to a
+                    // destination that another command holds.
+                    Error::new(ErrorKind::Refused, what)
+                        .caused_by(error)
+                        .advise("another program has it: stop that one, or choose another port")
                 } else {
-                    error
+                    Error::io(what, error)
                 }
             })?;
         let failed = |error: io::Error| Error::io("prepare to listen", error);

@@ -176,7 +176,7 @@ fn lock_state(destination: &Destination, name: &OsString) -> Result<File> {
                 let what = format!("another dray is receiving this object into {:?}", destination.path);
                 return Err(Error::new(ErrorKind::Refused, what)
                     .with_retryable(true)
-                    .advise("let it finish, or stop it first"));
+                    .advise("wait for it or stop it"));
             }
             Err(TryLockError::Error(error)) => return Err(destination.failed("lock", error)),
         }
