@@ -245,6 +245,9 @@ pub fn serve(
     result
 }
 
+/// What [`Held::recipe`] says.
+type MadeRecipe = Result<Option<Arc<Recipe>>>;
+
 struct Server<'a> {
     channel: Box<dyn Channel>,
     holder: Holder,
@@ -252,7 +255,7 @@ struct Server<'a> {
     outbox: Option<&'a Outbox>,
     objects: Vec<(u32, Arc<dyn Held>)>,
     /// The object whose recipe is being made, and where it will come from.
-    describing: Option<(u32, mpsc::Receiver<Result<Option<Arc<Recipe>>>>)>,
+    describing: Option<(u32, mpsc::Receiver<MadeRecipe>)>,
     /// When the receiver must have shown its right to something; `None` once it has, or if ssh did.
     open_by: Option<Instant>,
     reader: ControlReader,

@@ -102,7 +102,7 @@ fn write_edited(base: &Path, edited: &Path, edit: Edit) {
             file.write_all(b"sixteen new byte").unwrap();
             std::io::copy(&mut input, &mut file).unwrap();
         }
-        Edit::Page => file.write_all_at(&data::random_bytes(4096, 4), size / 2 & !4095).unwrap(),
+        Edit::Page => file.write_all_at(&data::random_bytes(4096, 4), (size / 2) & !4095).unwrap(),
         Edit::Append => file.write_all_at(&data::random_bytes(MIB as usize, 5), size).unwrap(),
     }
 }
@@ -417,8 +417,7 @@ fn an_update_says_what_it_took_from_the_older_version() {
     let got = journey.program().arg("--json").run().expect(0);
     assert_alone(&journey.copy);
     let text = got.stdout_text();
-    let last =
-        text.lines().filter(|line| line.contains("\"progress\"")).next_back().expect("an event of progress");
+    let last = text.lines().rfind(|line| line.contains("\"progress\"")).expect("an event of progress");
     let event: serde_json::Value = serde_json::from_str(last).unwrap();
     let sources = event["sources"].as_array().unwrap();
     let share = |label: &str| {
