@@ -29,6 +29,8 @@ struct State {
     bar: Option<ProgressBar>,
     senders: Senders,
     last_json: Option<Instant>,
+    /// The end has been told.
+    is_all_told: bool,
     is_terminal: bool,
     /// Why a result could not be printed.
     lost: Option<Error>,
@@ -39,7 +41,11 @@ impl Output {
     pub(crate) fn new(show: Show, stop: Stop) -> Output {
         let is_terminal = std::io::stderr().is_terminal();
         let (bar, senders, last_json, lost) = (None, Senders::default(), None, None);
-        Output { show, state: Mutex::new(State { bar, senders, last_json, is_terminal, lost }), stop }
+        Output {
+            show,
+            state: Mutex::new(State { bar, senders, last_json, is_all_told: false, is_terminal, lost }),
+            stop,
+        }
     }
 
     /// `Internal` if a result could not be printed: whoever waits for it must not take silence for success.
@@ -174,9 +180,11 @@ impl Output {
         bar.set_message(message);
     }
 
-    fn json_progress(&self, value: impl FnOnce() -> Value) {
+    /// Tells how far it is now and then, and the end once whenever it comes.
+    fn json_progress(&self, is_end: bool, value: impl FnOnce() -> Value) {
         let mut state = self.state();
-        if state.last_json.is_none_or(|last| last.elapsed() >= JSON_INTERVAL) {
+        let is_news = is_end && !std::mem::replace(&mut state.is_all_told, is_end);
+        if is_news || state.last_json.is_none_or(|last| last.elapsed() >= JSON_INTERVAL) {
             state.last_json = Some(Instant::now());
             drop(state);
             self.json(&value());
@@ -188,13 +196,14 @@ impl Observer for Output {
     fn event(&self, event: Event) {
         if self.show.json {
             match event {
-                Event::Progress { done_bytes, total_bytes, sources } => self.json_progress(|| {
+                Event::Progress { done_bytes, total_bytes, sources } => self.json_progress(done_bytes == total_bytes, || {
                     json!({
                         "event": "progress", "done_bytes": done_bytes, "total_bytes": total_bytes,
                         "sources": sources.iter().map(|s| json!({"label": s.label, "bytes": s.bytes})).collect::<Vec<_>>(),
                     })
                 }),
                 Event::Hashing { done_bytes, total_bytes } => self.json_progress(
+                    false,
                     || json!({"event": "hashing", "done_bytes": done_bytes, "total_bytes": total_bytes}),
                 ),
                 Event::Shared { oid, size_bytes, ticket, addresses } => {

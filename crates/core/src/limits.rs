@@ -82,3 +82,11 @@ pub const RECIPE_LEVEL_MAX: u8 = 5;
 pub const RECIPE_NODES_HELD_MAX: usize = 64;
 /// Bytes of these nodes.
 pub const RECIPE_BYTES_HELD_MAX: usize = 512 * 1024;
+/// Objects, and older versions of them, that an update is made of (64 GiB): the pairs it proves are kept in memory.
+pub const UPDATE_BYTES_MAX: u64 = 64 << 30;
+/// Chunks of an older version; one that has more is not used.
+pub const UPDATE_CHUNKS_MAX: usize = 1 << 21;
+/// Fetched chunks that are remembered in case they stand in the object again.
+pub const UPDATE_FETCHED_CHUNKS_MAX: usize = 1 << 19;
+/// Groups that wait to be filled from fetched chunks.
+pub const UPDATE_DEFERRED_GROUPS_MAX: usize = 1 << 16;

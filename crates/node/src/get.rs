@@ -191,17 +191,26 @@ impl Node {
             0 => Vec::new(),
             _ => verifier.recover(&|unit| marked.contains(unit))?,
         };
-        let mut wanted = RangeSet::new();
-        wanted.insert(0..geometry.units());
-        for unit in &intact {
-            wanted.remove(*unit..*unit + 1);
+        // What an earlier run marked without proving it was put together by an update. Like that run, this one takes it as it
+        // is; the root over everything decides.
+        let is_unproven =
+            (intact.len() as u64) < marked.count() && OlderVersion::is_usual(geometry.size_bytes());
+        let mut there = RangeSet::new();
+        if is_unproven {
+            there = marked.clone();
+        } else {
+            for unit in &intact {
+                there.insert(*unit..*unit + 1);
+            }
         }
-        let mut damaged = marked.clone();
-        for unit in &intact {
-            damaged.remove(*unit..*unit + 1);
+        let (mut wanted, mut damaged) = (RangeSet::new(), marked);
+        wanted.insert(0..geometry.units());
+        for units in there.iter() {
+            wanted.remove(units.clone());
+            damaged.remove(units);
         }
         delivery.unmark_units(&damaged)?;
-        let resumed_bytes = resumed(geometry, intact.iter().copied());
+        let resumed_bytes = resumed(geometry, there.iter().flatten());
         // Where nothing is left to fetch, nobody would be asked for anything, and so not for a name either.
         let told_before =
             if name.is_none() && wanted.is_empty() { ask_for_name(&config, object, observer) } else { None };
@@ -212,10 +221,11 @@ impl Node {
             }
             _ => None,
         };
-        let (truth, start) = match &older {
-            None => (Truth::Proven(verifier), Start::Whole),
-            Some(_) => (Truth::updated(geometry, oid, delivery.clone())?, Start::Update),
+        let truth = match older.is_some() || is_unproven {
+            true => Truth::updated(geometry, oid, delivery.clone())?,
+            false => Truth::Proven(verifier),
         };
+        let start = if older.is_some() { Start::Update } else { Start::Whole };
         let to_fetch = wanted.clone();
         let transfer = Transfer::new(
             truth,

@@ -432,25 +432,21 @@ impl Transfer {
             }
             frontier = Vec::new();
             for asked in inner.chunks(COMPARED_SUBTREES_MAX) {
-                let call = SourceCall::Compare { subtrees: asked.to_vec() };
-                let theirs = self.ask(stop, tick, call, |state| state.compared.take())?;
-                if theirs.len() != asked.len() * PAIR_BYTES {
-                    return Err(Error::new(
-                        ErrorKind::Protocol,
-                        "the sender compared something else than was asked",
-                    ));
-                }
+                let theirs = loop {
+                    let call = SourceCall::Compare { subtrees: asked.to_vec() };
+                    let theirs = self.ask(stop, tick, call, |state| state.compared.take())?;
+                    match self.check_compared(asked, &theirs, &proven) {
+                        Ok(()) => break theirs,
+                        // If there is somebody else, that one is asked.
+                        Err(error) => self.dismiss_asked(error),
+                    }
+                };
                 for (node, theirs) in asked.iter().zip(theirs.as_chunks::<PAIR_BYTES>().0) {
                     let mut ours = [0; PAIR_BYTES];
                     collector.pairs().read_pairs(node.pair_index(), &mut ours)?;
                     let (left, right) = node.children();
-                    let (left_cv, right_cv, parent_cv) = open_pair(theirs, *node == self.geometry.root());
-                    if let Some(expected) = proven.remove(node) {
-                        if parent_cv != expected {
-                            let what = "the sender's outboard is not that of the object";
-                            return Err(Error::new(ErrorKind::VerificationFailed, what)
-                                .advise("fetch the object from somebody else, or put it again there"));
-                        }
+                    if proven.remove(node).is_some() {
+                        let (left_cv, right_cv, _) = open_pair(theirs, *node == self.geometry.root());
                         proven.extend([(left, left_cv), (right, right_cv)]);
                     }
                     for (child, range) in [(left, 0..32), (right, 32..64)] {
@@ -462,6 +458,36 @@ impl Transfer {
             }
         }
         Ok(differing)
+    }
+
+    /// Checks a holder's pairs of the subtrees `asked`, where it is known what they must hash to.
+    fn check_compared(&self, asked: &[Subtree], theirs: &[u8], proven: &HashMap<Subtree, Cv>) -> Result<()> {
+        if theirs.len() != asked.len() * PAIR_BYTES {
+            let what = "the sender compared something else than was asked";
+            return Err(Error::new(ErrorKind::Protocol, what));
+        }
+        for (node, theirs) in asked.iter().zip(theirs.as_chunks::<PAIR_BYTES>().0) {
+            let (_, _, cv) = open_pair(theirs, *node == self.geometry.root());
+            if proven.get(node).is_some_and(|expected| *expected != cv) {
+                let what = "the sender's outboard is not that of the object";
+                return Err(Error::new(ErrorKind::VerificationFailed, what)
+                    .advise("fetch the object from somebody else, or put it again there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Does without the source that was asked last, for the rest of the transfer.
+    fn dismiss_asked(&self, error: Error) {
+        let Some(id) = lock(&self.state).asked else { return };
+        lock(&self.requests).retain(|_, request| request.source != id);
+        let now_us = self.now_us();
+        lock(&self.planner).handle_down(now_us, id, Some(&error), true);
+        lock(&self.state).last_down = Some(error);
+        let source = lock(&self.sources).get(&id).cloned();
+        if let Some(source) = source {
+            source.call(SourceCall::Close);
+        }
     }
 
     /// Another round: plans `units` once more, from the sources that are there.
@@ -489,13 +515,15 @@ impl Transfer {
         };
         let before = planner.stats();
         *planner = Planner::new(config, units);
+        // All are known before the first is said to be gone: that one must not be taken for the last one.
         for (id, source) in lock(&self.sources).iter() {
             planner.add_source(*id, source.describe());
-            let state = before.iter().find(|stats| stats.source == *id).map(|stats| stats.state);
+        }
+        for SourceStats { source, state, .. } in before {
             match state {
-                Some(SourceState::Up | SourceState::Stalled) => planner.handle_up(now_us, *id, None),
-                Some(SourceState::Gone | SourceState::Barred) => planner.handle_down(now_us, *id, None, true),
-                Some(SourceState::Connecting | SourceState::Down) | None => {}
+                SourceState::Up | SourceState::Stalled => planner.handle_up(now_us, source, None),
+                SourceState::Gone | SourceState::Barred => planner.handle_down(now_us, source, None, true),
+                SourceState::Connecting | SourceState::Down => {}
             }
         }
         Ok(())
@@ -515,7 +543,6 @@ impl Transfer {
             let mut state = lock(&self.state);
             state.sealed = None;
             state.compared = None;
-            state.described = None;
         }
         loop {
             // One that fell has forgotten the question, also if it is up again.
@@ -527,7 +554,6 @@ impl Transfer {
                 source.call(match &call {
                     SourceCall::Seal { root } => SourceCall::Seal { root: *root },
                     SourceCall::Compare { subtrees } => SourceCall::Compare { subtrees: subtrees.clone() },
-                    SourceCall::Describe => SourceCall::Describe,
                     _ => return Err(Error::new(ErrorKind::Internal, "nothing to ask")),
                 });
             }
@@ -569,17 +595,20 @@ impl Transfer {
         lock(&self.planner).stats().iter().any(|stats| stats.source == id && up(stats.state))
     }
 
-    /// The source to ask things of: up, lowest priority first.
+    /// The source to ask things of: up, not silent if there is such a one, lowest priority first.
     fn best_source(&self) -> Option<(SourceId, Arc<dyn Source>)> {
-        let up: Vec<SourceId> = lock(&self.planner)
-            .stats()
-            .into_iter()
-            .filter(|stats| matches!(stats.state, SourceState::Up | SourceState::Stalled))
-            .map(|stats| stats.source)
-            .collect();
+        let stats = lock(&self.planner).stats();
         let sources = lock(&self.sources);
-        let candidates = up.into_iter().filter_map(|id| sources.get(&id).map(|source| (id, source.clone())));
-        candidates.min_by_key(|(_, source)| source.describe().priority)
+        let candidates = stats.into_iter().filter_map(|stats| {
+            let is_silent = match stats.state {
+                SourceState::Up => false,
+                SourceState::Stalled => true,
+                _ => return None,
+            };
+            let source = sources.get(&stats.source)?;
+            Some(((is_silent, source.describe().priority), (stats.source, source.clone())))
+        });
+        candidates.min_by_key(|(rank, _)| *rank).map(|(_, candidate)| candidate)
     }
 
     /// Ends every source.

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::mpsc::{self, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_core::chunker::Profile;
@@ -21,6 +23,8 @@ use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
 /// Bytes read from the object and sent at a time; small enough to stay in the cache between the two.
 const CHUNK_BYTES: u64 = 256 * 1024;
 const IDLE: Duration = Duration::from_secs(1);
+/// How often an idle connection looks whether the recipe it was asked for is made.
+const RECIPE_INTERVAL: Duration = Duration::from_millis(20);
 static ZERO_GROUP: [u8; GROUP_BYTES as usize] = [0; GROUP_BYTES as usize];
 
 /// Something a holder can send.
@@ -68,7 +72,8 @@ pub trait Held: Send + Sync {
         }
         Ok(out)
     }
-    /// The object's recipe; `None` if this holder makes none for it. May read the whole object.
+    /// The object's recipe; `None` if this holder makes none for it. May read the whole object; called on a thread of its
+    /// own, while requests for the object are answered.
     fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
         Ok(None)
     }
@@ -221,6 +226,7 @@ pub fn serve(
         provider,
         outbox,
         objects: Vec::new(),
+        describing: None,
         open_by: None,
         reader: ControlReader::default(),
         control: preface,
@@ -247,12 +253,17 @@ pub fn serve(
     result
 }
 
+/// What [`Held::recipe`] says.
+type MadeRecipe = Result<Option<Arc<Recipe>>>;
+
 struct Server<'a> {
     channel: Box<dyn Channel>,
     holder: Holder,
     provider: &'a dyn Provider,
     outbox: Option<&'a Outbox>,
     objects: Vec<(u32, Arc<dyn Held>)>,
+    /// The object whose recipe is being made, and where it will come from.
+    describing: Option<(u32, mpsc::Receiver<MadeRecipe>)>,
     /// When the receiver must have shown its right to something; `None` once it has, or if ssh did.
     open_by: Option<Instant>,
     reader: ControlReader,
@@ -287,7 +298,8 @@ impl Server<'_> {
                     if self.open_by.is_some_and(|deadline| Instant::now() >= deadline) {
                         return Err(Error::new(ErrorKind::TimedOut, "receiver opened nothing in time"));
                     }
-                    self.channel.wait(self.outbox.map(|outbox| &outbox.wake), IDLE).map_err(lost)?;
+                    let idle = if self.describing.is_some() { RECIPE_INTERVAL } else { IDLE };
+                    self.channel.wait(self.outbox.map(|outbox| &outbox.wake), idle).map_err(lost)?;
                 }
             }
         }
@@ -300,6 +312,7 @@ impl Server<'_> {
                 push_control(&mut self.control, &message);
             }
         }
+        self.push_description();
         if !self.reader.fill(&mut *self.channel).map_err(lost)? {
             self.ended = true;
         }
@@ -324,16 +337,7 @@ impl Server<'_> {
                     };
                     push_control(&mut self.control, &message);
                 }
-                HolderInput::Describe(handle) => {
-                    let message = match self.object(handle)?.recipe() {
-                        Ok(recipe) => {
-                            let root = recipe.map(|recipe| recipe.root());
-                            Message::Described(Described { handle, root })
-                        }
-                        Err(error) => Message::Fault(Fault::from_error(Some(handle), &error)),
-                    };
-                    push_control(&mut self.control, &message);
-                }
+                HolderInput::Describe(handle) => self.describe(handle)?,
                 HolderInput::Nodes(handle, ids) => self.push_nodes(handle, &ids)?,
                 HolderInput::ClearAsk => self.go_clear()?,
                 HolderInput::Copy(message) => self.provider.copy(message)?,
@@ -380,6 +384,49 @@ impl Server<'_> {
         let control = std::mem::replace(&mut self.channel, Box::new(NoChannel));
         self.channel = control.into_clear_holder(data).map_err(lost)?;
         Ok(())
+    }
+
+    /// Makes the recipe of an object beside everything else: that may take as long as reading the object does, and who is
+    /// silent meanwhile would be taken for dead.
+    fn describe(&mut self, handle: u32) -> Result<()> {
+        if self.describing.is_some() {
+            let what = "receiver asked for a recipe before the last one it asked for came";
+            return Err(Error::new(ErrorKind::Protocol, what));
+        }
+        let held = self.object(handle)?;
+        let (sender, made) = mpsc::channel();
+        let make = move || {
+            // Nobody hears it if the connection has ended; whoever asks again finds the recipe made.
+            let _ = sender.send(held.recipe());
+        };
+        thread::Builder::new()
+            .name("recipe".into())
+            .spawn(make)
+            .map_err(|error| Error::io("start a thread", error))?;
+        self.describing = Some((handle, made));
+        Ok(())
+    }
+
+    /// Answers with the recipe that was asked for, once it is made.
+    fn push_description(&mut self) {
+        let Some((handle, made)) = &self.describing else { return };
+        let handle = *handle;
+        let recipe = match made.try_recv() {
+            Ok(recipe) => recipe,
+            Err(TryRecvError::Empty) => return,
+            Err(TryRecvError::Disconnected) => {
+                Err(Error::new(ErrorKind::Internal, "the thread that made the recipe failed"))
+            }
+        };
+        self.describing = None;
+        let message = match recipe {
+            Ok(recipe) => {
+                let root = recipe.map(|recipe| recipe.root());
+                Message::Described(Described { handle, root })
+            }
+            Err(error) => Message::Fault(Fault::from_error(Some(handle), &error)),
+        };
+        push_control(&mut self.control, &message);
     }
 
     fn push_nodes(&mut self, handle: u32, ids: &[RecipeId]) -> Result<()> {

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use dray_core::frame::{FrameHead, FrameKind};
 use dray_core::limits::{HELLO_TIMEOUT_MS, REQUESTS_PER_CONNECTION_MAX, UNIT_BYTES};
 use dray_core::message::{
-    Compare, ComparedSubtree, Copy, CopyRole, Fetch, Hello, Message, ObjectName, Open, PROTOCOL_VERSION, Seal,
+    Compare, ComparedSubtree, Copy, CopyRole, Describe, Fetch, Hello, Message, Nodes, ObjectName, Open,
+    PROTOCOL_VERSION, Seal,
 };
 use dray_core::{ErrorKind, Oid};
 use dray_testkit::sample;
@@ -146,7 +147,10 @@ fn rule_breakers_are_told_and_cut_off() {
         [&FrameHead::new(FrameKind::Control, body.len(), 0).encode()[..], &body].concat()
     };
     let seal = Seal { handle: 1, root: oid };
-    let compare = Compare { handle: 1, subtrees: vec![ComparedSubtree { start_group: 0, groups: 1 }] };
+    let compare = |handle, groups| {
+        let subtrees = vec![ComparedSubtree { start_group: 1, groups }];
+        frame(Message::Compare(Compare { handle, subtrees }))
+    };
     let copy = Copy {
         role: CopyRole::Send,
         path: b"/etc/passwd".to_vec().into(),
@@ -168,7 +172,11 @@ fn rule_breakers_are_told_and_cut_off() {
         ("fetch beyond the end", frame(Message::Fetch(Fetch { start_group: 1 << 50, ..fetch(1) }))),
         ("fetch with too deep knowledge", frame(Message::Fetch(Fetch { known_depth: 9, ..fetch(1) }))),
         ("seal of what has an OID", frame(Message::Seal(seal))),
-        ("comparison of a single group", frame(Message::Compare(compare))),
+        ("comparison of no subtree", compare(1, 2)),
+        ("comparison of a single group", compare(1, 1)),
+        ("comparison of nothing open", compare(5, 2)),
+        ("recipe without the feature", frame(Message::Describe(Describe { handle: 1 }))),
+        ("nodes without the feature", frame(Message::Nodes(Nodes { handle: 1, ids: vec![] }))),
         ("copy over TLS", frame(Message::Copy(copy))),
     ];
     for (what, bytes) in cases {

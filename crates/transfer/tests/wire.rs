@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use dray_core::frame::FrameKind;
 use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
-use dray_core::message::{ClearAsk, Fetch, Message, ObjectName, Open};
+use dray_core::message::{ClearAsk, Describe, Fetch, Message, Nodes, ObjectName, Open};
 use dray_core::rights::Secret;
 use dray_core::{ErrorKind, Oid, Result};
 use dray_testkit::sample;
@@ -16,7 +16,7 @@ use dray_transfer::holder::{Held, Provider};
 use dray_transfer::transport::Security;
 use support::receive::{RawReceiver, TestReceiver};
 use support::relay::{Relay, contains};
-use support::{ProvenHeld, SECRET, TestHolder, TestProvider, hello, tls};
+use support::{ProvenHeld, SECRET, TestHolder, TestProvider, hello, hello_with_recipe, tls};
 
 /// An object of two units and a bit, and a holder of it.
 fn holder(seed: u64, clear: bool) -> (TestObject, Oid, TestHolder) {
@@ -230,4 +230,57 @@ fn a_wrong_secret_gets_no_payload() {
         kinds.push(raw.frame().expect("an end").0.kind);
     }
     assert_eq!(kinds, [FrameKind::Control, FrameKind::Control, FrameKind::End], "hello, fault, end");
+}
+
+/// Design 9: a holder that cuts a large object for its recipe is busy, not dead: it goes on sending, and answers when the
+/// recipe is made. One question for it waits at a time.
+#[test]
+fn a_holder_sends_while_it_makes_a_recipe() {
+    let object = TestObject::new(sample::bytes((2 * UNIT_BYTES) as usize, 9));
+    let oid = Oid::of(&object.data);
+    let (made, gate) = std::sync::mpsc::channel();
+    let held = ProvenHeld { recipe_gate: Some(Mutex::new(gate)), ..ProvenHeld::new(&object) };
+    let holder = TestHolder::of(Arc::new(held), oid, 1, false);
+    for is_twice in [false, true] {
+        let mut raw = RawReceiver::connect(holder.port, holder.node);
+        let name = ObjectName::Oid(oid);
+        let proof = raw.proof(&SECRET, &name);
+        let open = Open { handle: 1, object: name, proof: Some(proof.into()) };
+        raw.say(&[Message::Hello(hello_with_recipe(false)), Message::Open(open)]);
+        assert!(matches!(raw.message(), Some(Message::Hello(_))));
+        assert!(matches!(raw.message(), Some(Message::Opened(_))));
+        let describe = || Message::Describe(Describe { handle: 1 });
+        raw.say(&[describe(), Message::Fetch(fetch())]);
+        let mut kinds = vec![];
+        while kinds.last() != Some(&FrameKind::End) {
+            kinds.push(raw.frame().expect("an end").0.kind);
+        }
+        assert!(kinds.contains(&FrameKind::Data) && !kinds.contains(&FrameKind::Control), "{kinds:?}");
+        if is_twice {
+            raw.say(&[describe()]);
+            assert_eq!(raw.fault().0, ErrorKind::Protocol);
+        }
+        made.send(()).unwrap();
+        if !is_twice {
+            match raw.message() {
+                Some(Message::Described(described)) => {
+                    assert_eq!(described.root.unwrap().size_bytes(), 2 * UNIT_BYTES);
+                }
+                other => panic!("{other:?}"),
+            }
+            // What is no node of it is not found, and the connection goes on.
+            raw.say(&[
+                Message::Nodes(Nodes { handle: 1, ids: vec![[7; 32].into()] }),
+                Message::Fetch(fetch()),
+            ]);
+            made.send(()).unwrap();
+            match raw.message() {
+                Some(Message::Fault(fault)) => {
+                    assert_eq!((fault.handle, fault.kind), (Some(1), ErrorKind::NotFound.wire_code()));
+                }
+                other => panic!("{other:?}"),
+            }
+            while raw.frame().expect("an end").0.kind != FrameKind::End {}
+        }
+    }
 }

@@ -6,11 +6,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
 use dray_core::hash_tree::Geometry;
 use dray_core::limits::{
-    GROUP_BYTES, OBJECTS_PER_CONNECTION_MAX, REQUEST_GROUPS_MAX, REQUESTS_PER_CONNECTION_MAX, UNIT_GROUPS,
+    GROUP_BYTES, OBJECTS_PER_CONNECTION_MAX, RECIPE_NODES_ASKED_MAX, REQUEST_GROUPS_MAX,
+    REQUESTS_PER_CONNECTION_MAX, UNIT_GROUPS,
 };
 use dray_core::message::{
-    Cancel, Fetch, Hello, Message, ObjectName, Open, PROTOCOL_VERSION, Seal, feature, samples,
+    Cancel, Describe, Fetch, Hello, Message, Nodes, ObjectName, Open, PROTOCOL_VERSION, Seal, feature,
+    samples,
 };
+use dray_core::recipe::RecipeId;
 use dray_core::{Error, ErrorKind, Oid};
 use dray_engine::session::{Holder, HolderInput, Job};
 
@@ -25,12 +28,16 @@ const STEPS_MAX: usize = 400;
 /// counts within the limits; the first broken rule ends the connection with a protocol error.
 pub fn target(data: &[u8]) {
     let mut input = Input::new(data);
-    let mut run = Run { holder: Holder::new(hello(&mut Input::new(&[]))), model: Model::default() };
-    if !input.byte().is_multiple_of(4) {
-        // Most inputs begin politely.
-        let greeting = run.holder.handle_control(&Message::Hello(hello(&mut Input::new(&[]))).to_bytes());
+    let mut run = Run { holder: Holder::new(hello(&mut Input::new(&[16]))), model: Model::default() };
+    let greeting = input.byte();
+    if !greeting.is_multiple_of(4) {
+        // Most inputs begin politely, and half of these know what a recipe is.
+        let has_recipe = greeting & 4 != 0;
+        let hello = hello(&mut Input::new(&[if has_recipe { 16 } else { 0 }]));
+        let greeting = run.holder.handle_control(&Message::Hello(hello).to_bytes());
         assert!(matches!(greeting, Ok(HolderInput::Agreed(_))));
         run.model.agreed = true;
+        run.model.has_recipe = has_recipe;
     }
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
@@ -43,7 +50,7 @@ pub fn target(data: &[u8]) {
     }
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 enum Slot {
     Asked(ObjectName),
     Open(ObjectName, Geometry),
@@ -54,6 +61,8 @@ enum Slot {
 #[derive(Default)]
 struct Model {
     agreed: bool,
+    /// Both know what a recipe is.
+    has_recipe: bool,
     slots: BTreeMap<u32, Slot>,
     queue: VecDeque<Fetch>,
     running: Option<u32>,
@@ -68,7 +77,7 @@ struct Run {
 
 impl Run {
     fn step(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
-        let choice = input.byte() % 16;
+        let choice = input.byte() % 18;
         novelty::note((choice, self.model.queue.len().min(4), self.model.slots.len().min(3)));
         match choice {
             0 => self.hear(&Message::Hello(hello(input))),
@@ -108,6 +117,17 @@ impl Run {
             }
             12 | 13 => self.decide(input),
             14 => self.take_job(),
+            16 => {
+                let handle = u32::from(input.byte() % 20);
+                self.hear(&Message::Describe(Describe { handle }))
+            }
+            17 => {
+                let handle = u32::from(input.byte() % 20);
+                // One more than may be asked for, now and then.
+                let count = input.below(RECIPE_NODES_ASKED_MAX + 2);
+                let ids = (0..count).map(|number| [number as u8; 32].into()).collect();
+                self.hear(&Message::Nodes(Nodes { handle, ids }))
+            }
             _ => {
                 if let Some(request) = self.model.running.take() {
                     assert_eq!(self.holder.is_cancelled(request), self.model.cancelled.contains(&request));
@@ -132,7 +152,9 @@ impl Run {
             _ => self.model.next_request + 1,
         };
         let groups = match shape >> 3 & 3 {
-            0..=1 => UNIT_GROUPS << (input.byte() % 8),
+            0 => UNIT_GROUPS << (input.byte() % 8),
+            // Parts of a unit, as an update asks for.
+            1 => UNIT_GROUPS >> (input.byte() % 5),
             2 => u64::from(input.byte()),
             _ => input.near_power(),
         };
@@ -163,8 +185,11 @@ impl Run {
         let heard = heard?;
         let message = message.expect("what was heard is a message");
         if !self.model.agreed {
-            assert!(matches!((&message, &heard), (Message::Hello(_), HolderInput::Agreed(_))));
+            let (Message::Hello(hello), HolderInput::Agreed(_)) = (&message, &heard) else {
+                panic!("{message:?} was heard as {heard:?} before the hello");
+            };
             self.model.agreed = true;
+            self.model.has_recipe = hello.features.iter().any(|name| name == feature::RECIPE);
             return Ok(());
         }
         match (message, heard) {
@@ -194,6 +219,24 @@ impl Run {
                 let slot = self.model.slots.get(&seal.handle);
                 assert!(matches!(slot, Some(Slot::Open(ObjectName::Provisional(_), _))));
             }
+            (Message::Compare(compare), HolderInput::Compare(handle, subtrees)) => {
+                let Some(Slot::Open(_, geometry)) = self.model.slots.get(&handle) else {
+                    panic!("a comparison of an object that is not open");
+                };
+                assert_eq!((handle, subtrees.len()), (compare.handle, compare.subtrees.len()));
+                for node in subtrees {
+                    assert!(node.groups >= 2 && is_subtree(geometry.groups(), node.start, node.groups));
+                }
+            }
+            (Message::Describe(Describe { handle }), heard) => {
+                self.assert_describes(handle, heard == HolderInput::Describe(handle), &heard);
+            }
+            (Message::Nodes(nodes), heard) => {
+                assert!(nodes.ids.len() <= RECIPE_NODES_ASKED_MAX);
+                let ids = nodes.ids.iter().map(|id| RecipeId::from_bytes(**id)).collect();
+                let is_question = heard == HolderInput::Nodes(nodes.handle, ids);
+                self.assert_describes(nodes.handle, is_question, &heard);
+            }
             (Message::ClearAsk(_), HolderInput::ClearAsk) | (_, HolderInput::Copy(_)) => {}
             (message, heard) => panic!("{message:?} was heard as {heard:?}"),
         }
@@ -201,6 +244,17 @@ impl Run {
         assert!(self.model.queue.len() <= REQUESTS_PER_CONNECTION_MAX);
         assert!(self.model.cancelled.len() <= REQUESTS_PER_CONNECTION_MAX + 1);
         Ok(())
+    }
+
+    /// A question for a recipe is passed on if the object is open, and left out if it was refused; nothing else passes.
+    fn assert_describes(&self, handle: u32, is_question: bool, heard: &HolderInput) {
+        assert!(self.model.has_recipe, "a recipe without the feature");
+        match self.model.slots.get(&handle) {
+            Some(Slot::Open(..)) => assert!(is_question, "{heard:?}"),
+            Some(Slot::Refused) => assert_eq!(*heard, HolderInput::None),
+            other => panic!("a recipe of {other:?}"),
+        }
+        novelty::note(("recipe", is_question));
     }
 
     /// The caller decides about an object that was asked for.
@@ -269,7 +323,7 @@ fn hello(input: &mut Input<'_>) -> Hello {
     let named = |bit: u8, name: &str| if choice & bit == 0 { vec![] } else { vec![name.to_owned()] };
     Hello {
         version: if choice & 8 == 0 { PROTOCOL_VERSION } else { u16::from(choice) },
-        features: named(1, feature::CLEAR_DATA),
+        features: [named(1, feature::CLEAR_DATA), named(16, feature::RECIPE)].concat(),
         required: [named(2, feature::CLEAR_DATA), named(4, "tele\nport")].concat(),
         agent: "dray/0\u{1b}[1m".into(),
     }
@@ -291,6 +345,18 @@ pub fn seeds() -> Vec<Seed> {
             [&[1][..], &[1, 2], &[3, 0, 0, 0], &[12, 8], &[14], &[3, 0, 0, 0], &[14]].concat(),
         ),
         ("sealed".into(), [&[1][..], &[1, 3], &[12, 33], &[8, 3]].concat()),
+        (
+            "described".into(),
+            [&[5][..], &[1, 2], &[12, 33], &[16, 2], &[17, 2, 3], &[17, 2, 32], &[17, 2, 33]].concat(),
+        ),
+        ("described-unopened".into(), [&[5][..], &[1, 2], &[16, 2]].concat()),
+        ("described-refused".into(), [&[5][..], &[1, 2], &[12, 8], &[16, 2], &[17, 2, 1]].concat()),
+        ("described-without-the-feature".into(), [&[1][..], &[1, 2], &[12, 33], &[16, 2]].concat()),
+        // 3 8 s g: groups g*16>>s of the object.
+        (
+            "parts-of-a-unit".into(),
+            [&[1][..], &[1, 2], &[12, 33], &[3, 8, 4, 5], &[3, 8, 2, 3], &[14, 15, 14, 15]].concat(),
+        ),
         ("no-hello".into(), [&[0][..], &[1, 2]].concat()),
         ("other-hello".into(), [&[0][..], &[0, 4]].concat()),
         (

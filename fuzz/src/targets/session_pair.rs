@@ -5,10 +5,14 @@ use std::collections::{BTreeSet, VecDeque};
 
 use dray_core::Oid;
 use dray_core::frame::{FrameHead, FrameKind};
-use dray_core::hash_tree::Geometry;
+use dray_core::hash_tree::{Geometry, Subtree};
 use dray_core::limits::{DATA_FRAME_BYTES_MAX, GROUP_BYTES};
-use dray_core::message::{Cancel, Fetch, Hello, Message, ObjectName, Open, Opened, PROTOCOL_VERSION};
-use dray_engine::session::{Body, Holder, HolderInput, Job, Receiver};
+use dray_core::message::{
+    Cancel, Describe, Described, Fetch, Hello, Message, Node, Nodes, ObjectName, Open, Opened,
+    PROTOCOL_VERSION, feature,
+};
+use dray_core::recipe::RecipeId;
+use dray_engine::session::{Body, Holder, HolderInput, Job, Receiver, ReceiverInput};
 
 use crate::input::Input;
 use crate::{Seed, novelty};
@@ -25,8 +29,10 @@ pub fn target(data: &[u8]) {
         if input.is_empty() {
             break;
         }
-        match input.byte() % 8 {
+        match input.byte() % 10 {
             0 | 1 => pair.ask(input.byte()),
+            8 => pair.ask_for_group(input.byte()),
+            9 => pair.ask_for_recipe(input.byte()),
             2 => pair.cancel(u32::from(input.byte())),
             3 => drop(pair.reach_holder()),
             4 => drop(pair.reach_receiver()),
@@ -36,6 +42,11 @@ pub fn target(data: &[u8]) {
     let mut rest = Input::new(&[]);
     while pair.reach_holder() || pair.answer(&mut rest) || pair.reach_receiver() {}
     assert_eq!(pair.receiver.outstanding(), 0, "every request comes to an end");
+    assert_eq!(
+        (pair.described, pair.owed_nodes),
+        (pair.asked_to_describe, vec![]),
+        "every question is answered"
+    );
     assert!(pair.broken.is_subset(&pair.cancelled), "only what was cancelled may end early");
     novelty::note((pair.next_request.min(20), pair.broken.len().min(5), pair.cancelled.len().min(5)));
 }
@@ -49,15 +60,21 @@ struct Pair {
     /// The job that the holder answers, and the next byte of it.
     job: Option<(Job, u64)>,
     next_request: u32,
+    is_opened: bool,
     cancelled: BTreeSet<u32>,
+    /// Questions for the recipe, and how many of them were answered.
+    asked_to_describe: u32,
+    described: u32,
+    /// Nodes that were asked for and have not come, oldest first.
+    owed_nodes: Vec<RecipeId>,
     /// Requests that ended early.
     broken: BTreeSet<u32>,
 }
 
 impl Pair {
     fn new(geometry: Geometry) -> Pair {
-        let hello =
-            Hello { version: PROTOCOL_VERSION, features: vec![], required: vec![], agent: "dray/0".into() };
+        let features = vec![feature::RECIPE.to_owned()];
+        let hello = Hello { version: PROTOCOL_VERSION, features, required: vec![], agent: "dray/0".into() };
         let (holder, receiver) = (Holder::new(hello.clone()), Receiver::new(hello, Some(geometry), true));
         let open = Message::Open(Open { handle: 1, object: ObjectName::Oid(Oid::of(b"")), proof: None });
         let mut pair = Pair {
@@ -68,7 +85,11 @@ impl Pair {
             receiver,
             job: None,
             next_request: 1,
+            is_opened: false,
             cancelled: BTreeSet::new(),
+            asked_to_describe: 0,
+            described: 0,
+            owed_nodes: Vec::new(),
             broken: BTreeSet::new(),
         };
         if let Some(hello) = pair.holder.hello() {
@@ -87,7 +108,17 @@ impl Pair {
         if self.receiver.room() == 0 {
             return;
         }
-        let node = self.geometry.unit(u64::from(choice) % self.geometry.units());
+        self.fetch(self.geometry.unit(u64::from(choice) % self.geometry.units()), choice);
+    }
+
+    /// The receiver asks for one group.
+    fn ask_for_group(&mut self, choice: u8) {
+        if self.receiver.room() > 0 {
+            self.fetch(Subtree { start: u64::from(choice) % self.geometry.groups(), groups: 1 }, choice);
+        }
+    }
+
+    fn fetch(&mut self, node: Subtree, choice: u8) {
         let request = self.next_request;
         self.next_request += 1;
         let known_depth = u32::from(choice) % self.geometry.path(node).len() as u32;
@@ -101,6 +132,23 @@ impl Pair {
         };
         self.receiver.fetch(&fetch);
         self.to_holder.push_back(Message::Fetch(fetch).to_bytes());
+    }
+
+    /// The receiver, which may ask for it once the object is open, asks for the recipe or for some of its nodes.
+    fn ask_for_recipe(&mut self, choice: u8) {
+        if !self.is_opened {
+            return;
+        }
+        let count = choice % 8;
+        if count == 0 {
+            self.asked_to_describe += 1;
+            self.to_holder.push_back(Message::Describe(Describe { handle: 1 }).to_bytes());
+            return;
+        }
+        let ids: Vec<[u8; 32]> = (0..count).map(|number| [choice.wrapping_add(number); 32]).collect();
+        self.owed_nodes.extend(ids.iter().copied().map(RecipeId::from_bytes));
+        let ids = ids.into_iter().map(Into::into).collect();
+        self.to_holder.push_back(Message::Nodes(Nodes { handle: 1, ids }).to_bytes());
     }
 
     fn cancel(&mut self, choice: u32) {
@@ -123,6 +171,13 @@ impl Pair {
                 self.say(&Message::Opened(Opened { handle: open.handle, size_bytes, name: None }));
             }
             HolderInput::None | HolderInput::Agreed(_) => {}
+            HolderInput::Describe(handle) => self.say(&Message::Described(Described { handle, root: None })),
+            HolderInput::Nodes(handle, ids) => {
+                for id in ids {
+                    let (id, bytes) = ((*id.as_bytes()).into(), id.as_bytes().to_vec().into());
+                    self.say(&Message::Node(Node { handle, id, bytes }));
+                }
+            }
             other => panic!("{other:?}"),
         }
         true
@@ -177,7 +232,15 @@ impl Pair {
     fn reach_receiver(&mut self) -> bool {
         let Some((head, body)) = self.to_receiver.pop_front() else { return false };
         match self.receiver.handle_head(head).expect("an honest holder") {
-            Body::Control => drop(self.receiver.handle_control(&body).expect("an honest holder")),
+            Body::Control => match self.receiver.handle_control(&body).expect("an honest holder") {
+                ReceiverInput::Opened(_) => self.is_opened = true,
+                ReceiverInput::Described(None) => self.described += 1,
+                ReceiverInput::Node(id, bytes) => {
+                    assert_eq!((self.owed_nodes.remove(0), &bytes[..]), (id, &id.as_bytes()[..]), "in order");
+                }
+                ReceiverInput::Agreed(_) => {}
+                other => panic!("{other:?}"),
+            },
             Body::Parents => {}
             Body::Data => self.take(head.body_bytes as u64),
             Body::Hole => {
@@ -207,6 +270,11 @@ pub fn seeds() -> Vec<Seed> {
         ("mixed".into(), [&[2, 100][..], &mixed].concat()),
         ("cancelled-at-once".into(), [&[2, 0][..], &[0, 0, 2, 1, 0, 1]].concat()),
         ("cancelled-while-answered".into(), [&[2, 0][..], &[0, 0, 3, 3, 3, 5, 5, 0, 1, 2, 1, 3]].concat()),
+        (
+            "recipe-between-groups".into(),
+            [&[2, 100][..], &[3, 3, 4, 4, 9, 0, 8, 3, 9, 7, 8, 20, 0, 1, 3, 3, 3, 5, 0, 0, 0, 4, 4, 9, 3]]
+                .concat(),
+        ),
         ("empty-object".into(), [&[0, 0][..], &[0, 0, 0, 0]].concat()),
     ]
 }

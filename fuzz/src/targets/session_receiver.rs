@@ -8,7 +8,8 @@ use dray_core::hash_tree::{Geometry, Subtree};
 use dray_core::limits::{
     DATA_FRAME_BYTES_MAX, GROUP_BYTES, PARENT_FRAME_BYTES_MAX, REQUESTS_PER_CONNECTION_MAX,
 };
-use dray_core::message::{Fetch, Hello, Message, Opened, PROTOCOL_VERSION, samples};
+use dray_core::message::{Described, Fetch, Hello, Message, Node, Opened, PROTOCOL_VERSION, samples};
+use dray_core::recipe::RecipeId;
 use dray_core::{Error, ErrorKind};
 use dray_engine::session::{Body, Receiver, ReceiverInput};
 
@@ -93,16 +94,20 @@ impl Run {
         }
     }
 
-    /// Asks for a unit, or for the whole object.
+    /// Asks for a unit, for one group or two, or for the whole object.
     fn ask(&mut self, input: &mut Input<'_>) {
         if self.receiver.room() == 0 {
             return;
         }
         let choice = u64::from(input.byte());
-        let node = if choice == 255 {
-            self.geometry.root()
-        } else {
-            self.geometry.unit(choice % self.geometry.units())
+        let node = match choice {
+            255 => self.geometry.root(),
+            128.. => {
+                let group = (choice - 128) % self.geometry.groups();
+                let pair = self.geometry.subtree(group & !1, 2).filter(|_| choice.is_multiple_of(2));
+                pair.unwrap_or(Subtree { start: group, groups: 1 })
+            }
+            _ => self.geometry.unit(choice % self.geometry.units()),
         };
         let Subtree { start, groups } = node;
         let request = self.next_request;
@@ -121,10 +126,16 @@ impl Run {
 
     /// A control message from the holder.
     fn hear(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
-        let message = match input.byte() % 4 {
+        let message = match input.byte() % 6 {
             0 => Message::Hello(hello()),
             1 => Message::Opened(Opened { handle: 1, size_bytes: self.geometry.size_bytes(), name: None }),
             2 => Message::Opened(Opened { handle: 1, size_bytes: u64::from(input.u16()), name: None }),
+            4 => Message::Described(Described { handle: 1, root: None }),
+            5 => {
+                let id = [input.byte(); 32].into();
+                let len = input.below(9000);
+                Message::Node(Node { handle: 1, id, bytes: input.bytes(len).to_vec().into() })
+            }
             _ => {
                 let samples = samples();
                 samples[input.below(samples.len())].1.clone()
@@ -141,6 +152,16 @@ impl Run {
             "one hello, and it comes first"
         );
         self.is_agreed = true;
+        match (&message, &heard) {
+            (Message::Described(described), heard) => {
+                assert_eq!(*heard, ReceiverInput::Described(described.root));
+            }
+            (Message::Node(node), heard) => {
+                let told = ReceiverInput::Node(RecipeId::from_bytes(*node.id), node.bytes.to_vec());
+                assert_eq!(*heard, told);
+            }
+            _ => {}
+        }
         if let Some(said) = said
             && said != self.geometry
         {
@@ -230,6 +251,12 @@ pub fn seeds() -> Vec<Seed> {
             [&[3, 0][..], &[0, 1, 0, 0], &[6, 0, 1, 99], &[8, 0, 1, 9], &[6, 0, 0], &[9, 0]].concat(),
         ),
         ("cancelled".into(), [&[5, 0][..], &[0, 255], &[6, 0, 0], &[2, 1], &[9, 0]].concat()),
+        (
+            "groups".into(),
+            [&[4, 0][..], &[0, 128, 0, 131], &[6, 0, 0], &[9, 0], &[6, 0, 0], &[9, 0]].concat(),
+        ),
+        ("described".into(), [&[4, 0][..], &[3, 4], &[3, 5, 7, 0, 4, 1, 2, 3, 4], &[3, 5, 7, 0, 0]].concat()),
+        ("described-before-hello".into(), [&[4, 12][..], &[3, 4]].concat()),
         ("too-much".into(), [&[4, 0][..], &[0, 2], &[6, 0, 3]].concat()),
         ("ended-early".into(), [&[4, 0][..], &[0, 2], &[9, 0]].concat()),
         ("empty-object".into(), [&[0, 0][..], &[0, 0], &[9, 0]].concat()),

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use dray_core::error::{Error, ErrorKind};
 use dray_core::hash_tree::{Geometry, Subtree};
-use dray_core::limits::{GROUP_BYTES, REQUEST_GROUPS_MAX, UNIT_BYTES, UNIT_GROUPS};
+use dray_core::limits::{GROUP_BYTES, REQUEST_GROUPS_MAX, UNIT_BYTES};
 use dray_core::permit::{Budget, Permit};
 use dray_core::range::RangeSet;
 use dray_core::source::{Grade, RequestId, SourceCapabilities, SourceDescription, SourceId};
@@ -20,7 +20,7 @@ use dray_engine::planner::{
     Standing,
 };
 use ledger::{Issued, Ledger};
-pub use scenario::{Behaviour, Report, Scenario, SourceScript};
+pub use scenario::{Behaviour, Report, Scenario, SourceScript, Unfolding};
 
 /// Silence after which the planner sets a source aside, microseconds.
 pub const PROGRESS_TIMEOUT_US: u64 = 10_000_000;
@@ -42,6 +42,11 @@ struct Simulation<'a> {
     sources: Vec<SimulatedSource>,
     now_us: u64,
     consumer_at_us: Option<u64>,
+    /// Pieces that will be wanted, and when the next of them become known.
+    unknown_pieces: RangeSet,
+    known_end: u64,
+    unfolds_at_us: Option<u64>,
+    last_known_us: u64,
 }
 
 #[derive(PartialEq, Clone, Copy)]
@@ -81,11 +86,16 @@ struct Job {
 impl<'a> Simulation<'a> {
     fn new(scenario: &'a Scenario) -> Simulation<'a> {
         let geometry = Geometry::new(scenario.size_bytes);
-        let mut wanted_units = RangeSet::new();
-        wanted_units.insert(0..geometry.units());
-        for had in &scenario.had_units {
-            wanted_units.remove(had.clone());
+        let pieces = geometry.groups().div_ceil(scenario.piece_groups);
+        let mut unknown_pieces = RangeSet::new();
+        unknown_pieces.insert(0..pieces);
+        for had in &scenario.had_pieces {
+            unknown_pieces.remove(had.clone());
         }
+        let wanted_pieces = match scenario.unfolding {
+            None => std::mem::take(&mut unknown_pieces),
+            Some(_) => RangeSet::new(),
+        };
         let delivery = match scenario.sequential_bytes {
             Some(window_bytes) => DeliveryMode::Sequential { window_bytes },
             None => DeliveryMode::OutOfOrder,
@@ -93,8 +103,8 @@ impl<'a> Simulation<'a> {
         let budget = Budget::new(scenario.budget_bytes);
         let config = PlannerConfig {
             geometry,
-            piece_groups: UNIT_GROUPS,
-            is_open: false,
+            piece_groups: scenario.piece_groups,
+            is_open: scenario.unfolding.is_some(),
             delivery,
             budget: budget.clone(),
             window: scenario.window,
@@ -103,7 +113,7 @@ impl<'a> Simulation<'a> {
             give_up_us: GIVE_UP_US,
             last_request: 0,
         };
-        let mut planner = Planner::new(config, wanted_units.clone());
+        let mut planner = Planner::new(config, wanted_pieces.clone());
         let mut sources = Vec::new();
         for (index, &script) in scenario.sources.iter().enumerate() {
             let description = SourceDescription {
@@ -131,17 +141,17 @@ impl<'a> Simulation<'a> {
                 spent: false,
             });
         }
-        let wanted_groups = wanted_units.iter().flatten().map(|unit| geometry.unit(unit).groups).sum();
         let count = sources.len();
-        let ledger = Ledger {
+        let mut ledger = Ledger {
             geometry,
+            piece_groups: scenario.piece_groups,
             budget,
-            wanted_units,
+            wanted_pieces: RangeSet::new(),
             delivered: BTreeSet::new(),
-            wanted_groups,
+            wanted_groups: 0,
             issued: BTreeMap::new(),
             open: BTreeSet::new(),
-            consumed_units: 0,
+            consumed_pieces: 0,
             last_delivery_us: 0,
             delivered_groups: vec![0; count],
             discarded_groups: vec![0; count],
@@ -154,8 +164,19 @@ impl<'a> Simulation<'a> {
             requests_max: vec![0; count],
             reserved_bytes_max: 0,
         };
-        let consumer_at_us = scenario.sequential_bytes.map(|_| 0);
-        Simulation { scenario, planner, ledger, sources, now_us: 0, consumer_at_us }
+        wanted_pieces.iter().for_each(|pieces| ledger.want(pieces));
+        Simulation {
+            scenario,
+            planner,
+            ledger,
+            sources,
+            now_us: 0,
+            consumer_at_us: scenario.sequential_bytes.map(|_| 0),
+            unknown_pieces,
+            known_end: 0,
+            unfolds_at_us: scenario.unfolding.map(|unfolding| unfolding.interval_us),
+            last_known_us: 0,
+        }
     }
 
     fn run(mut self, limit_us: u64) -> Result<Report, String> {
@@ -166,7 +187,8 @@ impl<'a> Simulation<'a> {
                 break outcome;
             }
             let events = self.sources.iter().filter_map(SimulatedSource::next_us);
-            let next = events.chain(self.planner.next_deadline_us()).chain(self.consumer_at_us).min();
+            let next = events.chain(self.planner.next_deadline_us()).chain(self.consumer_at_us);
+            let next = next.chain(self.unfolds_at_us).min();
             let next_us = next.ok_or("the planner waits for nothing and has no deadline")?;
             polls_at_one_time = if next_us > self.now_us { 0 } else { polls_at_one_time + 1 };
             if polls_at_one_time > 100_000 {
@@ -177,6 +199,7 @@ impl<'a> Simulation<'a> {
                 return Err(format!("no outcome after {limit_us} us of virtual time"));
             }
             self.consume();
+            self.unfold();
             for index in 0..self.sources.len() {
                 if self.sources[index].next_us().is_some_and(|at_us| at_us <= self.now_us) {
                     self.step(index)?;
@@ -188,7 +211,8 @@ impl<'a> Simulation<'a> {
 
     fn finish(mut self, outcome: Result<(), Error>) -> Result<Report, String> {
         self.poll()?;
-        let complete = self.ledger.delivered.len() as u64 == self.ledger.wanted_groups;
+        let all_known = self.unfolds_at_us.is_none();
+        let complete = all_known && self.ledger.delivered.len() as u64 == self.ledger.wanted_groups;
         if outcome.is_ok() != complete {
             return Err(format!("outcome {outcome:?}, but everything delivered is {complete}"));
         }
@@ -211,6 +235,7 @@ impl<'a> Simulation<'a> {
             resent_groups: self.ledger.resent_groups,
             last_repeat_us: self.ledger.last_repeat_us,
             last_first_up_us: self.ledger.last_first_up_us,
+            last_known_us: self.last_known_us,
             outstanding_bytes_max: self.ledger.outstanding_bytes_max,
             requests_max: self.ledger.requests_max,
             reserved_bytes_max: self.ledger.reserved_bytes_max,
@@ -279,10 +304,11 @@ impl<'a> Simulation<'a> {
         if groups.groups > REQUEST_GROUPS_MAX {
             return broken("is too large");
         }
-        if !groups.start.is_multiple_of(UNIT_GROUPS)
-            || (!groups.end().is_multiple_of(UNIT_GROUPS) && groups.end() != ledger.geometry.groups())
+        let (piece_groups, piece_bytes) = (ledger.piece_groups, ledger.piece_bytes());
+        if !groups.start.is_multiple_of(piece_groups)
+            || (!groups.end().is_multiple_of(piece_groups) && groups.end() != ledger.geometry.groups())
         {
-            return broken("is not whole units");
+            return broken("is not whole pieces");
         }
         if request.0 == 0 || ledger.issued.contains_key(&request) {
             return broken("has a number used before");
@@ -290,13 +316,12 @@ impl<'a> Simulation<'a> {
         if self.sources[index].link != Link::Up {
             return broken("goes to a source that is not up");
         }
-        let units = groups.start / UNIT_GROUPS..groups.end().div_ceil(UNIT_GROUPS);
-        for unit in units.clone() {
-            let span = ledger.geometry.unit(unit);
-            if !ledger.wanted_units.contains(unit) {
+        let pieces = groups.start / piece_groups..groups.end().div_ceil(piece_groups);
+        for piece in pieces.clone() {
+            if !ledger.wanted_pieces.contains(piece) {
                 return broken("was not wanted");
             }
-            if ledger.delivered.range(span.start..span.end()).count() as u64 == span.groups {
+            if ledger.has_piece(piece) {
                 return broken("was delivered");
             }
         }
@@ -316,8 +341,8 @@ impl<'a> Simulation<'a> {
             if !self.scenario.strategy.end_game {
                 return broken(&format!("overlaps {other:?}"));
             }
-            if let Some(unit) = ledger.unassigned_unit(self.scenario.sequential_bytes) {
-                return broken(&format!("overlaps {other:?}, and nobody is asked for unit {unit}"));
+            if let Some(piece) = ledger.unassigned_piece(self.scenario.sequential_bytes) {
+                return broken(&format!("overlaps {other:?}, and nobody is asked for piece {piece}"));
             }
         }
         let range = ledger.geometry.byte_range(groups);
@@ -339,8 +364,8 @@ impl<'a> Simulation<'a> {
         ledger.requests_max[index] = ledger.requests_max[index].max(requests);
         ledger.reserved_bytes_max = ledger.reserved_bytes_max.max(ledger.budget.used_bytes());
         match self.scenario.strategy.outstanding {
-            Outstanding::Requests(count) if requests > count || units.end - units.start > 1 => {
-                return broken("is more than so many requests of one unit");
+            Outstanding::Requests(count) if requests > count || pieces.end - pieces.start > 1 => {
+                return broken("is more than so many requests of one piece");
             }
             Outstanding::Window if outstanding > stats[index].window_bytes.max(UNIT_BYTES) => {
                 return broken("exceeds the window");
@@ -363,7 +388,7 @@ impl<'a> Simulation<'a> {
             }
         }
         if let Some(window_bytes) = self.scenario.sequential_bytes
-            && units.end > ledger.consumed_units + (window_bytes / UNIT_BYTES).max(1)
+            && pieces.end > ledger.consumed_pieces + (window_bytes / piece_bytes).max(1)
         {
             return broken("is beyond the sequential window");
         }
@@ -385,16 +410,42 @@ impl<'a> Simulation<'a> {
             return;
         }
         let ledger = &mut self.ledger;
-        while ledger.consumed_units < ledger.geometry.units() {
-            let span = ledger.geometry.unit(ledger.consumed_units);
-            let has = ledger.delivered.range(span.start..span.end()).count() as u64 == span.groups;
-            if ledger.wanted_units.contains(ledger.consumed_units) && !has {
+        while ledger.consumed_pieces < ledger.pieces() {
+            let piece = ledger.consumed_pieces;
+            let may_be_wanted = self.unknown_pieces.contains(piece) || ledger.wanted_pieces.contains(piece);
+            if may_be_wanted && !ledger.has_piece(piece) {
                 break;
             }
-            ledger.consumed_units += 1;
+            ledger.consumed_pieces += 1;
         }
-        self.planner.handle_consumed(ledger.consumed_units);
+        self.planner.handle_consumed(ledger.consumed_pieces);
         self.consumer_at_us = Some(self.now_us + self.scenario.consumer_us.max(1));
+    }
+
+    /// More of what is wanted becomes known, or that there is no more.
+    fn unfold(&mut self) {
+        let Some(unfolding) = self.scenario.unfolding else { return };
+        if self.unfolds_at_us.is_none_or(|at_us| at_us > self.now_us) {
+            return;
+        }
+        self.last_known_us = self.now_us;
+        let start = self.known_end;
+        if start >= self.ledger.pieces() {
+            self.planner.want_no_more();
+            self.unfolds_at_us = None;
+            return;
+        }
+        self.known_end = start + unfolding.step_pieces.max(1);
+        for piece in start..self.known_end.min(self.ledger.pieces()) {
+            if self.unknown_pieces.contains(piece) {
+                self.unknown_pieces.remove(piece..piece + 1);
+                self.ledger.want(piece..piece + 1);
+                self.planner.want(piece..piece + 1);
+            }
+        }
+        let is_last = self.known_end >= self.ledger.pieces();
+        let wait_us = if is_last { unfolding.end_us } else { unfolding.interval_us };
+        self.unfolds_at_us = Some(self.now_us + wait_us.max(1));
     }
 
     /// The source's next event.

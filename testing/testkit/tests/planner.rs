@@ -2,14 +2,14 @@
 //! exactly once, no rule is broken, no permit leaks, and every transfer ends.
 
 use dray_core::error::ErrorKind;
-use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
+use dray_core::limits::{GROUP_BYTES, UNIT_BYTES, UNIT_GROUPS};
 use dray_engine::planner::{Outstanding, Standing, Strategy, WindowLimits};
-use dray_testkit::planner_model::{Behaviour, GIVE_UP_US, Report, Scenario, SourceScript, run};
+use dray_testkit::planner_model::{Behaviour, GIVE_UP_US, Report, Scenario, SourceScript, Unfolding, run};
 use proptest::prelude::{Strategy as Strategic, *};
 use proptest::test_runner::FileFailurePersistence;
 
-/// Virtual time by which every scenario below must have an outcome.
-const LIMIT_US: u64 = 3_600_000_000;
+/// Virtual time by which every scenario below must have an outcome: 384 groups in order, to a consumer who takes one in 40 s.
+const LIMIT_US: u64 = 28_800_000_000;
 
 fn behaviour() -> impl Strategic<Value = Behaviour> {
     let after_groups = 0u64..60;
@@ -68,10 +68,23 @@ fn strategy() -> impl Strategic<Value = Strategy> {
     ]
 }
 
+/// From all at once to a step an hour, with a recipe that ends in time or late.
+fn unfolding() -> impl Strategic<Value = Unfolding> {
+    let interval_us = prop::sample::select(vec![0u64, 1_000, 200_000, 12_000_000]);
+    let end_us = prop::sample::select(vec![0u64, 300_000, 40_000_000]);
+    (1u64..64, interval_us, end_us).prop_map(|(step_pieces, interval_us, end_us)| Unfolding {
+        step_pieces,
+        interval_us,
+        end_us,
+    })
+}
+
 prop_compose! {
     fn scenario()(
         size_bytes in prop_oneof![1 => Just(0u64), 1 => 1..UNIT_BYTES, 8 => UNIT_BYTES..24 * UNIT_BYTES],
-        had_units in prop::collection::vec((0u64..24, 0u64..6).prop_map(|(start, len)| start..start + len), 0..4),
+        piece_groups in prop::sample::select(vec![UNIT_GROUPS, UNIT_GROUPS, 1, 2, 4, 8]),
+        had_sixteenths in prop::collection::vec((0u64..384, 0u64..96).prop_map(|(start, len)| start..start + len), 0..4),
+        unfolding in prop::option::weighted(0.3, unfolding()),
         sequential_bytes in prop::option::weighted(0.3, 0u64..8 * UNIT_BYTES),
         consumer_us in prop::sample::select(vec![100_000u64, 1_000_000, 40_000_000]),
         budget_bytes in prop::sample::select(vec![1u64, 3 << 20, 16 << 20, 1 << 30]),
@@ -83,7 +96,14 @@ prop_compose! {
         ],
     ) -> Scenario {
         let window = WindowLimits { max_bytes, ..WindowLimits::default() };
-        Scenario { size_bytes, had_units, sequential_bytes, consumer_us, budget_bytes, window, strategy, sources }
+        let had_pieces = had_sixteenths
+            .into_iter()
+            .map(|groups| groups.start / piece_groups..groups.end / piece_groups)
+            .collect();
+        Scenario {
+            size_bytes, piece_groups, had_pieces, unfolding, sequential_bytes, consumer_us, budget_bytes, window, strategy,
+            sources,
+        }
     }
 }
 
@@ -143,7 +163,7 @@ proptest! {
             }
             if scenario.sequential_bytes.is_none() {
                 let last_us =
-                    report.last_delivery_us.max(report.last_repeat_us).max(report.last_first_up_us);
+                    report.last_delivery_us.max(report.last_repeat_us).max(report.last_first_up_us).max(report.last_known_us);
                 prop_assert!(report.ended_us <= last_us + 30_000_000, "{} after {last_us}", report.ended_us);
             }
             for number in 0..scenario.sources.len() {
@@ -178,7 +198,9 @@ fn honest(rate_bytes_per_s: u64, round_trip_us: u64) -> SourceScript {
 fn transfer(units: u64, sources: Vec<SourceScript>) -> Scenario {
     Scenario {
         size_bytes: units * UNIT_BYTES,
-        had_units: vec![],
+        piece_groups: UNIT_GROUPS,
+        had_pieces: vec![],
+        unfolding: None,
         sequential_bytes: None,
         consumer_us: 1,
         budget_bytes: 256 << 20,

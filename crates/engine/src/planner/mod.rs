@@ -412,9 +412,9 @@ impl Planner {
         }
     }
 
-    /// Sequential mode: the consumer is past the units `0..units`. Fewer than before changes nothing.
-    pub fn handle_consumed(&mut self, units: u64) {
-        self.work.consume(units);
+    /// Sequential mode: the consumer is past the pieces `0..pieces`. Fewer than before changes nothing.
+    pub fn handle_consumed(&mut self, pieces: u64) {
+        self.work.consume(pieces);
     }
 
     /// How a thread that delivers groups spent its time; only [`Planner::explain`] looks at it.

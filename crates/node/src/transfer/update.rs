@@ -5,35 +5,51 @@
 //! been read to its end. Nothing of this is believed: the root over everything decides, and where it is wrong, the places
 //! are found by bisection and fetched.
 
-use std::collections::HashMap;
-use std::ops::Range;
+mod pairs;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
-use std::sync::Mutex;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dray_core::chunker::Profile;
-use dray_core::hash_tree::{PAIR_BYTES, PairStore, group_cv};
-use dray_core::limits::{RECIPE_NODES_ASKED_MAX, UNIT_BYTES, UNIT_GROUPS};
+use dray_core::hash_tree::group_cv;
+use dray_core::limits::{
+    PROGRESS_TIMEOUT_MS, RECIPE_NODES_ASKED_MAX, UNIT_BYTES, UPDATE_BYTES_MAX, UPDATE_CHUNKS_MAX,
+};
 use dray_core::range::RangeSet;
-use dray_core::recipe::{PlacedChunk, ReaderLimits, RecipeId, RecipeReader, RecipeRoot};
-use dray_core::source::SourceCall;
+use dray_core::recipe::{ReaderLimits, RecipeId, RecipeReader, RecipeRoot};
+use dray_core::source::{DataPiece, SourceCall, SourceId};
 use dray_core::{Error, ErrorKind, Result};
+use dray_engine::planner::SourceState;
 use dray_transfer::recipe::Recipe;
 
-use super::{SEAL_TIMEOUT, Sink, Transfer, interrupted};
+use super::{Sink, Transfer, interrupted};
 use crate::lock;
 use crate::observer::Stop;
+pub(super) use pairs::SparsePairs;
+use plan::{Copies, Origin, Parts, Plan};
 
 /// Smaller objects and older versions are not worth the questions.
 const UPDATE_FROM_BYTES: u64 = UNIT_BYTES;
-/// Larger objects are fetched whole: what is proven of an update is kept in memory, 1/1024 of it.
-const UPDATE_BYTES_MAX: u64 = 64 << 30;
-/// Groups with a chunk that is also fetched elsewhere in the object are filled at the end; so many at most.
-const DEFERRED_GROUPS_MAX: usize = 1 << 16;
 /// Groups that wait to be copied.
 const COPIES_WAITING_MAX: usize = 256;
+/// A holder that cuts its copy more slowly than so many bytes a second had better send it.
+const CUT_BYTES_PER_S: u64 = 128 << 20;
+/// How long a holder may take to begin with that.
+const DESCRIBE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long after a question, or after the last one came, a node of the recipe may take.
+const NODE_PATIENCE: Duration = Duration::from_millis(PROGRESS_TIMEOUT_MS);
+/// How long there may be nobody to ask before everything is planned, so that the planner's own time limits count.
+const NOBODY_PATIENCE: Duration = Duration::from_secs(3);
+/// While a holder makes its recipe, a group is fetched this often: one that does not even send that is not busy but dead.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// Bytes that are looked at together when holes are kept: the usual block of a file system.
+const BLOCK_BYTES: usize = 4096;
 
 /// An older version of the object.
 #[derive(Debug)]
@@ -43,17 +59,26 @@ pub(crate) struct OlderVersion {
 }
 
 impl OlderVersion {
+    /// True if an object of this size can be put together from an older version.
+    pub(crate) fn is_usual(size_bytes: u64) -> bool {
+        (UPDATE_FROM_BYTES..=UPDATE_BYTES_MAX).contains(&size_bytes)
+    }
+
     /// The regular file at `path`, if there is one and an update from it to an object of `size_bytes` may pay.
     pub(crate) fn open(path: &std::path::Path, size_bytes: u64) -> Option<OlderVersion> {
-        let is_usual = |bytes: u64| (UPDATE_FROM_BYTES..=UPDATE_BYTES_MAX).contains(&bytes);
         // Looked at before it is opened: a device or fifo may act on being opened.
         let looked_at = std::fs::symlink_metadata(path).ok()?;
-        if !looked_at.is_file() || !is_usual(looked_at.len()) || !is_usual(size_bytes) {
+        if !looked_at.is_file() || !Self::is_usual(looked_at.len()) || !Self::is_usual(size_bytes) {
             return None;
         }
-        let file = std::fs::File::open(path).ok()?;
+        // Something else may lie there by now: a link is not followed, a fifo not waited for.
+        let flags = rustix::fs::OFlags::RDONLY
+            | rustix::fs::OFlags::NOFOLLOW
+            | rustix::fs::OFlags::NONBLOCK
+            | rustix::fs::OFlags::CLOEXEC;
+        let file = std::fs::File::from(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?);
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        Some(OlderVersion { file, size_bytes: metadata.len() }).filter(|old| is_usual(old.size_bytes))
+        Some(OlderVersion { file, size_bytes: metadata.len() }).filter(|old| Self::is_usual(old.size_bytes))
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -61,29 +86,15 @@ impl OlderVersion {
     }
 }
 
-/// Where the bytes of a part of a group come from.
-#[derive(Clone, Copy, Debug)]
-enum Origin {
-    /// The older version, from this byte on.
-    Old(u64),
-    /// The object itself, from this byte on, once it has come.
-    New(u64),
-    /// A source.
-    Missing,
-}
-
-/// Parts of a group in order: bytes, and where they come from.
-type Parts = Vec<(u32, Origin)>;
-
 impl Transfer {
     /// Fetches what `old` does not have; everything, if the sources know no recipe. To be called on a thread of its own
     /// beside [`Transfer::wait`], once, with the units wanted; errors are told there. `stop` ends it.
     pub(crate) fn update(&self, old: &OlderVersion, wanted_units: &RangeSet, stop: &Stop) {
-        let mut plan = Plan::new(self, wanted_units);
+        let want = |groups| self.want_groups(groups);
+        let mut plan = Plan::new(self.geometry, wanted_units, &want);
         // Without a recipe, or with a wrong one, what it did not tell of is fetched as if there were no older version.
         let _ = self.update_from(old, &mut plan, stop);
-        let deferred = std::mem::take(&mut plan.deferred);
-        plan.want_rest();
+        let deferred = plan.want_rest();
         lock(&self.planner).want_no_more();
         self.pump();
         self.changed.notify_all();
@@ -100,11 +111,10 @@ impl Transfer {
         let over = || stop.is_set() || self.is_over();
         thread::scope(|scope| {
             let cut = scope.spawn(|| Known::of(old, profile, &over));
-            let answer = |state: &mut super::State| state.described.take();
-            let root = self.ask(stop, &mut || {}, SourceCall::Describe, answer);
+            let root = self.describe(plan, &over);
             let known =
                 cut.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")))?;
-            let root = root?.ok_or_else(|| Error::new(ErrorKind::Unsupported, "the sender has no recipe"))?;
+            let root = root?;
             if root.size_bytes() != size_bytes || root.profile() != profile {
                 return Err(Error::new(ErrorKind::Protocol, "the recipe is not one of this object"));
             }
@@ -115,11 +125,60 @@ impl Transfer {
                     self.fail(error.duplicate());
                 }
             });
-            let read = self.read_recipe(&root, &known, plan, &sender, &over);
-            drop(sender);
+            let copies = Copies { sender, over: &over };
+            let read = self.read_recipe(&root, &known, plan, &copies);
+            drop(copies);
             let _ = copier.join();
             read
         })
+    }
+
+    /// Asks for the recipe's root, until somebody has told it or it is not worth waiting for any longer.
+    fn describe(&self, plan: &mut Plan<'_>, over: &dyn Fn() -> bool) -> Result<RecipeRoot> {
+        let began = Instant::now();
+        let patience = DESCRIBE_PATIENCE + Duration::from_secs(self.geometry.size_bytes() / CUT_BYTES_PER_S);
+        let (mut asked, mut somebody, mut probed) = (None, began, began);
+        loop {
+            if over() {
+                return Err(interrupted());
+            }
+            let best = self.best_source().map(|(id, _)| id);
+            // One that is up is given the time it takes, unless it has fallen silent and another one has not.
+            if asked.is_none() || best != asked && asked.is_none_or(|id| !self.is_answering(id)) {
+                asked = self.put_question(SourceCall::Describe);
+            }
+            if asked.is_some() {
+                somebody = Instant::now();
+            }
+            let has_waited = began.elapsed() >= patience || somebody.elapsed() >= NOBODY_PATIENCE;
+            if has_waited || !self.is_anybody_left() {
+                return Err(lost());
+            }
+            if asked.is_some() && probed.elapsed() >= PROBE_INTERVAL && self.has_fetched_all() {
+                plan.probe();
+                probed = Instant::now();
+            }
+            let mut state = lock(&self.state);
+            if let Some(described) = state.described.take() {
+                return described
+                    .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the sender has no recipe"));
+            }
+            let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
+            drop(waited.unwrap_or_else(std::sync::PoisonError::into_inner));
+        }
+    }
+
+    /// Asks the best source something; whom, if there is one. Only its answers count from here on.
+    fn put_question(&self, call: SourceCall) -> Option<SourceId> {
+        let (id, source) = self.best_source()?;
+        {
+            let mut state = lock(&self.state);
+            state.asked = Some(id);
+            state.described = None;
+            state.nodes.clear();
+        }
+        source.call(call);
+        Some(id)
     }
 
     /// Walks the recipe and plans its groups in order.
@@ -128,12 +187,11 @@ impl Transfer {
         root: &RecipeRoot,
         known: &Known,
         plan: &mut Plan<'_>,
-        copies: &SyncSender<(u64, Parts)>,
-        over: &dyn Fn() -> bool,
+        copies: &Copies<'_>,
     ) -> Result<()> {
         let mut reader = RecipeReader::new(root, ReaderLimits::default());
         let mut asked: Vec<RecipeId> = Vec::new();
-        let mut asked_of = None;
+        let mut asked_of = lock(&self.state).asked;
         let mut heard = Instant::now();
         loop {
             let mut batch = Vec::new();
@@ -145,25 +203,28 @@ impl Transfer {
                 }
             }
             let has_placed = std::iter::from_fn(|| reader.next_chunk())
-                .try_fold(false, |_, chunk| plan.place(chunk, known, copies, over).map(|()| true))?;
+                .try_fold(false, |_, chunk| plan.place(chunk, known, copies).map(|()| true))?;
             plan.tell();
             if reader.is_done() {
-                return plan.finish(copies, over);
+                return plan.finish(copies);
             }
-            if over() {
+            if (copies.over)() {
                 return Err(interrupted());
             }
-            if asked_of.is_some_and(|id| !self.is_up(id)) {
-                // Whoever comes next is asked again for what the lost one owed.
-                asked_of = None;
-                batch.append(&mut asked);
+            // Time that went into placing, or when nothing was owed, is nobody's silence.
+            if asked.is_empty() || has_placed {
+                heard = Instant::now();
             }
             asked.extend(batch.iter().copied());
-            if asked_of.is_none() {
-                let Some((id, _)) = self.best_source() else { return Err(lost()) };
-                asked_of = Some(id);
-                lock(&self.state).asked = asked_of;
+            if asked_of.is_none_or(|id| !self.is_answering(id)) {
+                // Whoever comes next is asked for what the lost one owed, if it tells of the same recipe: only who
+                // described nodes can be expected to have them.
+                if self.describe(plan, copies.over)? != *root {
+                    return Err(Error::new(ErrorKind::Protocol, "the senders do not agree on the recipe"));
+                }
+                asked_of = lock(&self.state).asked;
                 batch.clone_from(&asked);
+                heard = Instant::now();
             }
             let source = asked_of.and_then(|id| lock(&self.sources).get(&id).cloned());
             for ids in batch.chunks(RECIPE_NODES_ASKED_MAX) {
@@ -171,13 +232,15 @@ impl Transfer {
                     source.call(SourceCall::Nodes { ids: ids.to_vec() });
                 }
             }
-            let nodes = self.await_nodes(asked.is_empty() || has_placed);
-            for (id, bytes) in &nodes {
+            for (id, bytes) in self.await_nodes(asked.is_empty() || has_placed) {
+                // One that was asked of two may come twice.
+                let Some(at) = asked.iter().position(|asked| *asked == id) else { continue };
+                asked.swap_remove(at);
                 heard = Instant::now();
-                asked.retain(|asked| asked != id);
-                reader.accept(id, bytes)?;
+                reader.accept(&id, &bytes)?;
             }
-            if heard.elapsed() > SEAL_TIMEOUT {
+            let has_no_recipe = matches!(lock(&self.state).described, Some(None));
+            if has_no_recipe || heard.elapsed() >= NODE_PATIENCE {
                 return Err(lost());
             }
         }
@@ -187,10 +250,16 @@ impl Transfer {
     fn await_nodes(&self, at_once: bool) -> Vec<(RecipeId, Vec<u8>)> {
         let mut state = lock(&self.state);
         if state.nodes.is_empty() && !at_once {
-            let waited = self.changed.wait_timeout(state, std::time::Duration::from_millis(100));
+            let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
             state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
         std::mem::take(&mut state.nodes)
+    }
+
+    /// True if the source is up and not silent.
+    fn is_answering(&self, id: SourceId) -> bool {
+        let stats = lock(&self.planner).stats();
+        stats.iter().any(|stats| stats.source == id && stats.state == SourceState::Up)
     }
 
     /// True when nothing that is planned now would be fetched any more.
@@ -208,10 +277,12 @@ impl Transfer {
                 return Ok(());
             }
             let state = lock(&self.state);
-            let waited = self.changed.wait_timeout(state, std::time::Duration::from_millis(20));
+            let waited = self.changed.wait_timeout(state, Duration::from_millis(20));
             drop(waited.unwrap_or_else(std::sync::PoisonError::into_inner));
         }
-        groups.iter().try_for_each(|(group, parts)| self.fill(old, *group, parts))
+        // A stop ends it; what it is over for is told elsewhere.
+        let mut groups = groups.iter().take_while(|_| !stop.is_set());
+        groups.try_for_each(|(group, parts)| self.fill(old, *group, parts))
     }
 
     /// Puts one group together from bytes at hand.
@@ -232,11 +303,9 @@ impl Transfer {
             }
             rest = tail;
         }
-        let is_zero = bytes.iter().all(|byte| *byte == 0);
-        let data = 0..bytes.len() as u32;
-        let data = if is_zero { &[] } else { std::slice::from_ref(&data) };
+        let data = data_pieces(&bytes);
         self.local_bytes.fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
-        self.store(group, &bytes, data, group_cv(self.geometry, group, &bytes))
+        self.store(group, &bytes, &data, group_cv(self.geometry, group, &bytes))
     }
 }
 
@@ -244,189 +313,67 @@ fn lost() -> Error {
     Error::new(ErrorKind::Unreachable, "the sender was lost before it had told its recipe")
 }
 
+/// The parts of a group that are not zero, in blocks: the rest becomes hole. Whether zeros were a hole where they came
+/// from, a recipe does not tell.
+fn data_pieces(bytes: &[u8]) -> Vec<DataPiece> {
+    let mut pieces: Vec<DataPiece> = Vec::new();
+    for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
+        if block.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        // A group is far below 2^32 bytes.
+        let (start, end) = ((number * BLOCK_BYTES) as u32, (number * BLOCK_BYTES + block.len()) as u32);
+        match pieces.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => pieces.push(start..end),
+        }
+    }
+    pieces
+}
+
+/// Bytes of a chunk's hash by which it is looked up. Two chunks that share these are taken for one, and the root tells.
+type ChunkKey = [u8; 16];
+
+fn chunk_key(hash: &[u8; 32]) -> ChunkKey {
+    let mut key = [0; 16];
+    key.copy_from_slice(&hash[..16]);
+    key
+}
+
 /// The older version, cut.
 struct Known {
     recipe: Recipe,
-    /// Where each of its chunks lies first.
-    chunks: HashMap<[u8; 32], u64>,
+    /// Where each of its chunks lies first, by key.
+    chunks: Vec<(ChunkKey, u64)>,
 }
 
 impl Known {
+    /// Cuts as much of `old` as an object of that profile may have.
     fn of(old: &OlderVersion, profile: Profile, over: &dyn Fn() -> bool) -> Result<Known> {
-        let mut chunks = HashMap::new();
+        let average_bytes = u64::from(profile.average_bytes());
+        let size_bytes = old.size_bytes.min(average_bytes << 20);
+        let chunks = RefCell::new(Vec::with_capacity((size_bytes / average_bytes) as usize));
         let mut read = |offset: u64, out: &mut [u8]| {
             if over() {
                 return Err(interrupted());
             }
+            if chunks.borrow().len() > UPDATE_CHUNKS_MAX {
+                return Err(Error::new(ErrorKind::Unsupported, "the older version has too many chunks"));
+            }
             old.read_at(offset, out)
         };
-        let recipe = Recipe::read(old.size_bytes, profile, &mut read, &mut |placed| {
-            chunks.entry(placed.chunk.hash).or_insert(placed.offset);
+        let recipe = Recipe::read(size_bytes, profile, &mut read, &mut |placed| {
+            chunks.borrow_mut().push((chunk_key(&placed.chunk.hash), placed.offset));
         })?;
+        let mut chunks = chunks.into_inner();
+        chunks.sort_unstable();
+        chunks.dedup_by_key(|(key, _)| *key);
         Ok(Known { recipe, chunks })
     }
-}
 
-/// Sorts the groups of the object, in order, into those to copy, those to fetch and those to fill later.
-struct Plan<'a> {
-    transfer: &'a Transfer,
-    wanted_units: &'a RangeSet,
-    /// The group under way, and what is known of it.
-    group: u64,
-    parts: Parts,
-    filled: u64,
-    /// Where chunks that must be fetched lie first.
-    fetched: HashMap<[u8; 32], u64>,
-    deferred: Vec<(u64, Parts)>,
-    /// Groups to fetch that the planner has not been told of.
-    untold: Option<Range<u64>>,
-}
-
-impl<'a> Plan<'a> {
-    fn new(transfer: &'a Transfer, wanted_units: &'a RangeSet) -> Plan<'a> {
-        Plan {
-            transfer,
-            wanted_units,
-            group: 0,
-            parts: Vec::new(),
-            filled: 0,
-            fetched: HashMap::new(),
-            deferred: Vec::new(),
-            untold: None,
-        }
-    }
-
-    fn place(
-        &mut self,
-        placed: PlacedChunk,
-        known: &Known,
-        copies: &SyncSender<(u64, Parts)>,
-        over: &dyn Fn() -> bool,
-    ) -> Result<()> {
-        let hash = placed.chunk.hash;
-        let origin = match (known.chunks.get(&hash), self.fetched.get(&hash)) {
-            (Some(offset), _) => Origin::Old(*offset),
-            (None, Some(offset)) => Origin::New(*offset),
-            (None, None) => {
-                self.fetched.insert(hash, placed.offset);
-                Origin::Missing
-            }
-        };
-        let (mut taken, len) = (0, u64::from(placed.chunk.len));
-        while taken < len {
-            let group_bytes = self.transfer.geometry.group_bytes(self.group) as u64;
-            let part = (group_bytes - self.filled).min(len - taken);
-            let from = match origin {
-                Origin::Old(offset) => Origin::Old(offset + taken),
-                Origin::New(offset) => Origin::New(offset + taken),
-                Origin::Missing => Origin::Missing,
-            };
-            self.parts.push((part as u32, from));
-            self.filled += part;
-            taken += part;
-            if self.filled == group_bytes {
-                self.end_group(copies, over)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn end_group(&mut self, copies: &SyncSender<(u64, Parts)>, over: &dyn Fn() -> bool) -> Result<()> {
-        let (group, parts) = (self.group, std::mem::take(&mut self.parts));
-        self.group += 1;
-        self.filled = 0;
-        if !self.wanted_units.contains(group / UNIT_GROUPS) {
-            return Ok(());
-        }
-        let comes_from = |which: fn(&Origin) -> bool| parts.iter().any(|(_, origin)| which(origin));
-        let is_deferred = comes_from(|origin| matches!(origin, Origin::New(_)));
-        let is_missing = comes_from(|origin| matches!(origin, Origin::Missing));
-        if is_missing || is_deferred && self.deferred.len() >= DEFERRED_GROUPS_MAX {
-            self.want(group..group + 1);
-        } else if is_deferred {
-            self.deferred.push((group, parts));
-        } else {
-            let mut job = (group, parts);
-            // The planner hears what there is while the copying catches up.
-            while let Err(TrySendError::Full(back)) = copies.try_send(job) {
-                if over() {
-                    return Err(interrupted());
-                }
-                self.tell();
-                job = back;
-                thread::sleep(std::time::Duration::from_millis(1));
-            }
-        }
-        Ok(())
-    }
-
-    fn want(&mut self, groups: Range<u64>) {
-        match &mut self.untold {
-            Some(untold) if untold.end == groups.start => untold.end = groups.end,
-            _ => {
-                self.tell();
-                self.untold = Some(groups);
-            }
-        }
-    }
-
-    /// Tells the planner what to fetch.
-    fn tell(&mut self) {
-        if let Some(groups) = self.untold.take() {
-            self.transfer.want_groups(groups);
-        }
-    }
-
-    /// The recipe has been read.
-    fn finish(&mut self, copies: &SyncSender<(u64, Parts)>, over: &dyn Fn() -> bool) -> Result<()> {
-        if self.filled > 0 {
-            self.end_group(copies, over)?;
-        }
-        self.tell();
-        Ok(())
-    }
-
-    /// Everything the recipe did not tell of is fetched, and what was to be filled later but will not be.
-    fn want_rest(&mut self) {
-        self.tell();
-        let groups = self.transfer.geometry.groups();
-        let mut rest = std::mem::replace(&mut self.group, groups);
-        while rest < groups {
-            let unit = rest / UNIT_GROUPS;
-            let end = ((unit + 1) * UNIT_GROUPS).min(groups);
-            if self.wanted_units.contains(unit) {
-                self.want(rest..end);
-            }
-            rest = end;
-        }
-        self.tell();
-    }
-}
-
-/// Proven pairs of an update, in memory: those on the ways to what is fetched. The outboard beside the file meanwhile takes
-/// the values of everything, proven or not.
-#[derive(Debug, Default)]
-pub(crate) struct SparsePairs(Mutex<HashMap<u64, [u8; PAIR_BYTES]>>);
-
-impl PairStore for SparsePairs {
-    fn read_pairs(&self, first_index: u64, out: &mut [u8]) -> Result<()> {
-        let pairs = lock(&self.0);
-        for (index, pair) in (first_index..).zip(out.chunks_exact_mut(PAIR_BYTES)) {
-            let known = pairs.get(&index);
-            pair.copy_from_slice(known.ok_or_else(|| {
-                Error::new(ErrorKind::Internal, format!("pair {index} was taken as known that is not"))
-            })?);
-        }
-        Ok(())
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let mut pairs = lock(&self.0);
-        let (whole, rest) = bytes.as_chunks::<PAIR_BYTES>();
-        if !offset.is_multiple_of(PAIR_BYTES as u64) || !rest.is_empty() {
-            return Err(Error::new(ErrorKind::Internal, "half a pair was proven"));
-        }
-        pairs.extend((offset / PAIR_BYTES as u64..).zip(whole.iter().copied()));
-        Ok(())
+    /// Where the older version has the chunk.
+    fn offset_of(&self, key: &ChunkKey) -> Option<u64> {
+        let found = self.chunks.binary_search_by(|(known, _)| known.cmp(key));
+        found.ok().map(|at| self.chunks[at].1)
     }
 }

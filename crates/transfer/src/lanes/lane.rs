@@ -41,6 +41,7 @@ pub(super) struct Lane<'a> {
     pub(super) sealing: Option<Oid>,
     pub(super) comparing: Option<Vec<Subtree>>,
     pub(super) describing: bool,
+    has_asked_for_recipe: bool,
     /// To be reported: the other side does not know what a recipe is.
     has_no_recipe: bool,
     pub(super) awaited_nodes: Vec<RecipeId>,
@@ -99,6 +100,7 @@ impl<'a> Lane<'a> {
             sealing: None,
             comparing: None,
             describing: false,
+            has_asked_for_recipe: false,
             has_no_recipe: false,
             awaited_nodes: Vec::new(),
             group: vec![0; GROUP_BYTES as usize],
@@ -251,6 +253,13 @@ impl<'a> Lane<'a> {
                 self.emit(SourceEvent::Node { id, bytes: &bytes });
                 Ok(())
             }
+            // The object is open, so what is not found is its recipe, or a part of that; it can be had without.
+            ReceiverInput::Fault(fault) if self.has_asked_for_recipe && is_not_found(&fault) => {
+                self.describing = false;
+                self.awaited_nodes.clear();
+                self.emit(SourceEvent::Described { root: None });
+                Ok(())
+            }
             ReceiverInput::Fault(fault) => Err(fault.to_error(&self.set.peer)),
             ReceiverInput::ClearGrant(_) => {
                 Err(Error::new(ErrorKind::Protocol, "peer granted what was not asked"))
@@ -382,8 +391,9 @@ impl<'a> Lane<'a> {
             self.has_no_recipe |= std::mem::take(&mut inner.describe);
             return;
         }
-        if std::mem::take(&mut inner.describe) {
-            self.describing = true;
+        self.has_asked_for_recipe |= inner.describe || !inner.nodes.is_empty();
+        // Asked again before the answer came, one answer does for both.
+        if std::mem::take(&mut inner.describe) && !std::mem::replace(&mut self.describing, true) {
             push_control(&mut self.out, &Message::Describe(Describe { handle: HANDLE }));
         }
         while !inner.nodes.is_empty() {
@@ -479,6 +489,11 @@ impl Channel for ControlSide<'_> {
     fn security(&self) -> Option<Security> {
         self.0.security()
     }
+}
+
+/// True if the holder does not have something that belongs to the object of the lane.
+fn is_not_found(fault: &Fault) -> bool {
+    fault.handle == Some(HANDLE) && ErrorKind::from_wire_code(fault.kind) == ErrorKind::NotFound
 }
 
 fn only_control(head: FrameHead) -> Result<()> {

@@ -9,8 +9,8 @@ pub mod relay;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use dray_store::memory::MemoryStore;
 use dray_testkit::source_conformance::TestObject;
 use dray_transfer::direct::{ClearTokens, Listener};
 use dray_transfer::holder::{ClearGrantor, Held, Provider, StoredHeld, serve};
+use dray_transfer::recipe::Recipe;
 use dray_transfer::transport::{Channel, NodeKey, Security, TlsChannel, TlsConfig, Wake};
 
 pub const SECRET: Secret = Secret::from_bytes([0x5e; 16]);
@@ -37,6 +38,13 @@ pub fn hello(clear: bool) -> Hello {
     Hello { version: PROTOCOL_VERSION, features, required: vec![], agent: "test/0".into() }
 }
 
+/// The same of one that knows recipes.
+pub fn hello_with_recipe(clear: bool) -> Hello {
+    let mut hello = hello(clear);
+    hello.features.push(feature::RECIPE.to_owned());
+    hello
+}
+
 /// A port at which nobody listens.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
@@ -48,6 +56,8 @@ pub struct ProvenHeld {
     pub object: TestObject,
     /// This byte reads as another than it was put.
     pub damaged_at: Option<u64>,
+    /// Its recipe is made when this says so.
+    pub recipe_gate: Option<Mutex<mpsc::Receiver<()>>>,
 }
 
 impl ProvenHeld {
@@ -56,7 +66,7 @@ impl ProvenHeld {
         let mut writer = store.put().unwrap();
         writer.write(&object.data).unwrap();
         let stored = StoredHeld::new(writer.commit().unwrap(), Some(object.name.clone()));
-        ProvenHeld { stored, object: object.clone(), damaged_at: None }
+        ProvenHeld { stored, object: object.clone(), damaged_at: None, recipe_gate: None }
     }
 }
 
@@ -95,6 +105,12 @@ impl Held for ProvenHeld {
     }
     fn raw_file(&self) -> Option<BorrowedFd<'_>> {
         self.stored.raw_file()
+    }
+    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
+        if let Some(gate) = &self.recipe_gate {
+            let _ = gate.lock().unwrap().recv();
+        }
+        self.stored.recipe()
     }
 }
 
@@ -283,7 +299,13 @@ impl TestHolder {
         let wires = cut.clone();
         let serving = move |channel: TlsChannel| {
             // What breaks here the receiver hears of.
-            let _ = serve(wires.wrap(Box::new(channel)), Holder::new(hello(clear)), vec![], &*provider, None);
+            let _ = serve(
+                wires.wrap(Box::new(channel)),
+                Holder::new(hello_with_recipe(clear)),
+                vec![],
+                &*provider,
+                None,
+            );
         };
         let accepting = listener.clone();
         let accepting = thread::spawn(move || accepting.accept_all(Arc::new(serving)));

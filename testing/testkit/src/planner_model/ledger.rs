@@ -1,9 +1,10 @@
 //! What the planner is held to: every request it made, every group it took, and the greatest of each figure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use dray_core::hash_tree::{Geometry, Subtree};
-use dray_core::limits::UNIT_BYTES;
+use dray_core::limits::GROUP_BYTES;
 use dray_core::permit::Budget;
 use dray_core::range::RangeSet;
 use dray_core::source::RequestId;
@@ -11,14 +12,17 @@ use dray_core::source::RequestId;
 /// What the planner is held to.
 pub(super) struct Ledger {
     pub(super) geometry: Geometry,
+    /// Groups of a piece.
+    pub(super) piece_groups: u64,
     pub(super) budget: Budget,
-    pub(super) wanted_units: RangeSet,
+    /// Pieces that are wanted by now.
+    pub(super) wanted_pieces: RangeSet,
     pub(super) delivered: BTreeSet<u64>,
     pub(super) wanted_groups: u64,
     pub(super) issued: BTreeMap<RequestId, Issued>,
     /// Those of `issued` that have not ended.
     pub(super) open: BTreeSet<RequestId>,
-    pub(super) consumed_units: u64,
+    pub(super) consumed_pieces: u64,
     pub(super) last_delivery_us: u64,
     pub(super) delivered_groups: Vec<u64>,
     pub(super) discarded_groups: Vec<u64>,
@@ -42,22 +46,51 @@ pub(super) struct Issued {
 }
 
 impl Ledger {
-    /// A wanted unit that may be asked for now and that nobody is asked for.
-    pub(super) fn unassigned_unit(&self, sequential_bytes: Option<u64>) -> Option<u64> {
-        let mut end = self.geometry.units();
-        if let Some(window_bytes) = sequential_bytes {
-            end = end.min(self.consumed_units + (window_bytes / UNIT_BYTES).max(1));
+    /// Pieces of the object.
+    pub(super) fn pieces(&self) -> u64 {
+        self.geometry.groups().div_ceil(self.piece_groups)
+    }
+
+    /// Bytes of a piece, the last one excepted.
+    pub(super) fn piece_bytes(&self) -> u64 {
+        self.piece_groups * GROUP_BYTES
+    }
+
+    /// Groups of a piece.
+    pub(super) fn groups_of(&self, piece: u64) -> Range<u64> {
+        piece * self.piece_groups..((piece + 1) * self.piece_groups).min(self.geometry.groups())
+    }
+
+    /// True if every group of the piece was delivered.
+    pub(super) fn has_piece(&self, piece: u64) -> bool {
+        let groups = self.groups_of(piece);
+        self.delivered.range(groups.clone()).count() as u64 == groups.end - groups.start
+    }
+
+    /// Wants `pieces`, which lie behind everything that was wanted.
+    pub(super) fn want(&mut self, pieces: Range<u64>) {
+        for piece in pieces.start..pieces.end.min(self.pieces()) {
+            let groups = self.groups_of(piece);
+            self.wanted_groups += groups.end - groups.start;
+            self.wanted_pieces.insert(piece..piece + 1);
         }
-        let mut wanted = self.wanted_units.iter().flatten().take_while(|unit| *unit < end);
-        wanted.find(|unit| {
-            let span = self.geometry.unit(*unit);
+    }
+
+    /// A wanted piece that may be asked for now and that nobody is asked for.
+    pub(super) fn unassigned_piece(&self, sequential_bytes: Option<u64>) -> Option<u64> {
+        let mut end = self.pieces();
+        if let Some(window_bytes) = sequential_bytes {
+            end = end.min(self.consumed_pieces + (window_bytes / self.piece_bytes()).max(1));
+        }
+        let mut wanted = self.wanted_pieces.iter().flatten().take_while(|piece| *piece < end);
+        wanted.find(|piece| {
             let is_owed = |group: &u64| {
                 self.open
                     .iter()
                     .map(|open| &self.issued[open])
                     .any(|entry| entry.is_live && (entry.groups.start..entry.groups.end()).contains(group))
             };
-            (span.start..span.end()).any(|group| !self.delivered.contains(&group) && !is_owed(&group))
+            self.groups_of(*piece).any(|group| !self.delivered.contains(&group) && !is_owed(&group))
         })
     }
 

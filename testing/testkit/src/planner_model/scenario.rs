@@ -84,13 +84,28 @@ pub struct SourceScript {
     pub is_noisy: bool,
 }
 
+/// What is wanted becomes known bit by bit, in order, as when a recipe is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unfolding {
+    /// Pieces that are looked at with each step; those among them that are wanted become known.
+    pub step_pieces: u64,
+    /// Microseconds between two steps.
+    pub interval_us: u64,
+    /// Microseconds from the last step until it is said that no more will be wanted.
+    pub end_us: u64,
+}
+
 /// One transfer.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Size of the object.
     pub size_bytes: u64,
-    /// Units that are there already.
-    pub had_units: Vec<Range<u64>>,
+    /// Groups of the smallest request: 1, 2, 4, 8 or 16.
+    pub piece_groups: u64,
+    /// Pieces that are there already.
+    pub had_pieces: Vec<Range<u64>>,
+    /// When the rest of what is wanted becomes known; `None` if all is known at once.
+    pub unfolding: Option<Unfolding>,
     /// Sequential delivery with this window; `None` is out of order.
     pub sequential_bytes: Option<u64>,
     /// Microseconds between two looks of the sequential consumer, who then takes all that is in order.
@@ -126,6 +141,8 @@ pub struct Report {
     pub last_repeat_us: u64,
     /// When the last source came up for the first time, microseconds.
     pub last_first_up_us: u64,
+    /// When the last pieces became known, or that there will be no more, microseconds.
+    pub last_known_us: u64,
     /// Most bytes each source owed at once.
     pub outstanding_bytes_max: Vec<u64>,
     /// Most requests each source had open at once.

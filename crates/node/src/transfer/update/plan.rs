@@ -1,0 +1,207 @@
+//! What an update does with each group of the object, in order: copy it, fetch it, or fill it at the end.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::thread;
+use std::time::Duration;
+
+use dray_core::Result;
+use dray_core::hash_tree::Geometry;
+use dray_core::limits::{UNIT_GROUPS, UPDATE_DEFERRED_GROUPS_MAX, UPDATE_FETCHED_CHUNKS_MAX};
+use dray_core::range::RangeSet;
+use dray_core::recipe::PlacedChunk;
+
+use super::{ChunkKey, Known, chunk_key, interrupted};
+
+/// Where the bytes of a part of a group come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Origin {
+    /// The older version, from this byte on.
+    Old(u64),
+    /// The object itself, from this byte on, once it has come.
+    New(u64),
+    /// A source.
+    Missing,
+}
+
+impl Origin {
+    /// The same, so many bytes later.
+    fn after(self, bytes: u64) -> Origin {
+        match self {
+            Origin::Old(offset) => Origin::Old(offset + bytes),
+            Origin::New(offset) => Origin::New(offset + bytes),
+            Origin::Missing => Origin::Missing,
+        }
+    }
+}
+
+/// Parts of a group in order: bytes, and where they come from.
+pub(super) type Parts = Vec<(u32, Origin)>;
+
+/// Where groups go that can be copied, and what ends the wait for room there.
+pub(super) struct Copies<'a> {
+    pub(super) sender: SyncSender<(u64, Parts)>,
+    pub(super) over: &'a dyn Fn() -> bool,
+}
+
+/// Sorts the groups of the object, in order, into those to copy, those to fetch and those to fill later.
+pub(super) struct Plan<'a> {
+    geometry: Geometry,
+    wanted_units: &'a RangeSet,
+    /// Hears what to fetch, in ascending order.
+    tell: &'a dyn Fn(Range<u64>),
+    /// The group under way, and what is known of it.
+    group: u64,
+    parts: Parts,
+    filled: u64,
+    /// Groups before this one are fetched whatever the recipe says.
+    probed: u64,
+    /// Where chunks that must be fetched lie first.
+    fetched: HashMap<ChunkKey, u64>,
+    deferred: Vec<(u64, Parts)>,
+    /// Groups to fetch that have not been told.
+    untold: Option<Range<u64>>,
+}
+
+impl<'a> Plan<'a> {
+    /// For the units wanted of an object; `tell` hears which groups to fetch, in ascending order.
+    pub(super) fn new(
+        geometry: Geometry,
+        wanted_units: &'a RangeSet,
+        tell: &'a dyn Fn(Range<u64>),
+    ) -> Plan<'a> {
+        Plan {
+            geometry,
+            wanted_units,
+            tell,
+            group: 0,
+            parts: Vec::new(),
+            filled: 0,
+            probed: 0,
+            fetched: HashMap::new(),
+            deferred: Vec::new(),
+            untold: None,
+        }
+    }
+
+    /// Wants the first group that nothing is known of, whatever the recipe will say.
+    pub(super) fn probe(&mut self) {
+        let first = self.probed.max(self.group);
+        let wanted = self.wanted_units.next_from(first / UNIT_GROUPS);
+        let Some(group) = wanted.map(|units| first.max(units.start * UNIT_GROUPS)) else { return };
+        if group < self.geometry.groups() {
+            self.probed = group + 1;
+            self.want(group..group + 1);
+            self.tell();
+        }
+    }
+
+    /// Takes the next chunk of the object.
+    pub(super) fn place(&mut self, placed: PlacedChunk, known: &Known, copies: &Copies<'_>) -> Result<()> {
+        let key = chunk_key(&placed.chunk.hash);
+        let origin = match (known.offset_of(&key), self.fetched.get(&key)) {
+            (Some(offset), _) => Origin::Old(offset),
+            (None, Some(offset)) => Origin::New(*offset),
+            (None, None) => {
+                if self.fetched.len() < UPDATE_FETCHED_CHUNKS_MAX {
+                    self.fetched.insert(key, placed.offset);
+                }
+                Origin::Missing
+            }
+        };
+        let (mut taken, len) = (0, u64::from(placed.chunk.len));
+        while taken < len {
+            let group_bytes = self.geometry.group_bytes(self.group) as u64;
+            let part = (group_bytes - self.filled).min(len - taken);
+            self.push(part as u32, origin.after(taken));
+            self.filled += part;
+            taken += part;
+            if self.filled == group_bytes {
+                self.end_group(copies)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a part to the group under way; what goes on where the last one ended is one with it.
+    fn push(&mut self, len: u32, origin: Origin) {
+        match self.parts.last_mut() {
+            Some((before, last)) if last.after(u64::from(*before)) == origin => *before += len,
+            _ => self.parts.push((len, origin)),
+        }
+    }
+
+    fn end_group(&mut self, copies: &Copies<'_>) -> Result<()> {
+        let (group, mut parts) = (self.group, std::mem::take(&mut self.parts));
+        self.group += 1;
+        self.filled = 0;
+        if group < self.probed || !self.wanted_units.contains(group / UNIT_GROUPS) {
+            return Ok(());
+        }
+        let comes_from = |which: fn(&Origin) -> bool| parts.iter().any(|(_, origin)| which(origin));
+        let is_deferred = comes_from(|origin| matches!(origin, Origin::New(_)));
+        let is_missing = comes_from(|origin| matches!(origin, Origin::Missing));
+        if is_missing || is_deferred && self.deferred.len() >= UPDATE_DEFERRED_GROUPS_MAX {
+            self.want(group..group + 1);
+        } else if is_deferred {
+            parts.shrink_to_fit();
+            self.deferred.push((group, parts));
+        } else {
+            let mut job = (group, parts);
+            // The planner hears what there is while the copying catches up.
+            while let Err(TrySendError::Full(back)) = copies.sender.try_send(job) {
+                if (copies.over)() {
+                    return Err(interrupted());
+                }
+                self.tell();
+                job = back;
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    fn want(&mut self, groups: Range<u64>) {
+        match &mut self.untold {
+            Some(untold) if untold.end == groups.start => untold.end = groups.end,
+            _ => {
+                self.tell();
+                self.untold = Some(groups);
+            }
+        }
+    }
+
+    /// Says what to fetch as far as that is known.
+    pub(super) fn tell(&mut self) {
+        if let Some(groups) = self.untold.take() {
+            (self.tell)(groups);
+        }
+    }
+
+    /// The recipe has been read.
+    pub(super) fn finish(&mut self, copies: &Copies<'_>) -> Result<()> {
+        if self.filled > 0 {
+            self.end_group(copies)?;
+        }
+        self.tell();
+        Ok(())
+    }
+
+    /// Wants everything that the recipe did not tell of; returns the groups to fill when all this is there.
+    pub(super) fn want_rest(mut self) -> Vec<(u64, Parts)> {
+        self.tell();
+        let groups = self.geometry.groups();
+        let mut rest = self.group.max(self.probed);
+        while rest < groups {
+            let unit = rest / UNIT_GROUPS;
+            let end = ((unit + 1) * UNIT_GROUPS).min(groups);
+            if self.wanted_units.contains(unit) {
+                self.want(rest..end);
+            }
+            rest = end;
+        }
+        self.tell();
+        self.deferred
+    }
+}

@@ -1,0 +1,532 @@
+//! What an update makes of chunks, of what lies at the destination, and of holders that tell wrong recipes.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dray_core::hash_tree::{Geometry, PAIR_BYTES, PairStore, Subtree};
+use dray_core::limits::{GROUP_BYTES, UNIT_GROUPS};
+use dray_core::message::{Hello, ObjectName, Open, PROTOCOL_VERSION, feature};
+use dray_core::recipe::{ChunkDescriptor, PlacedChunk};
+use dray_core::source::{Grade, SourceCapabilities, SourceDescription};
+use dray_core::store::{Extent, Standing, Store};
+use dray_core::{NodeId, Oid};
+use dray_engine::planner::DeliveryMode;
+use dray_engine::session::Holder;
+use dray_store::local::{Delivery, DeliveryOptions, FinishOptions};
+use dray_store::memory::MemoryStore;
+use dray_transfer::direct::{DialConfig, Listener, Target, dial};
+use dray_transfer::holder::{Held, Provider, StoredHeld, serve};
+use dray_transfer::lanes::LaneSet;
+use dray_transfer::transport::{Channel, NodeKey, Security, TlsChannel, TlsConfig, Wake};
+
+use super::super::{Start, Truth};
+use super::*;
+
+/// Bytes that depend on `seed` alone and repeat nowhere.
+fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn older(bytes: &[u8]) -> (tempfile::TempDir, OlderVersion) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("older");
+    std::fs::write(&path, bytes).unwrap();
+    let older = OlderVersion::open(&path, bytes.len() as u64).unwrap();
+    (dir, older)
+}
+
+/// Groups and their parts.
+type Groups = Vec<(u64, Parts)>;
+
+/// A plan for all of an object of `size_bytes`, given `chunks`; the groups to copy, to fetch, and to fill at the end.
+fn planned(
+    size_bytes: u64,
+    old: &[u8],
+    chunks: &[&[u8]],
+    probes: usize,
+) -> (Groups, Vec<Range<u64>>, Groups) {
+    let geometry = Geometry::new(size_bytes);
+    let mut wanted = RangeSet::new();
+    wanted.insert(0..geometry.units());
+    let (_dir, old) = older(old);
+    let known = Known::of(&old, Profile::for_size(size_bytes).unwrap(), &|| false).unwrap();
+    let told = Mutex::new(Vec::new());
+    let tell = |groups| told.lock().unwrap().push(groups);
+    let mut plan = Plan::new(geometry, &wanted, &tell);
+    (0..probes).for_each(|_| plan.probe());
+    let (sender, copied) = sync_channel(10_000);
+    let copies = Copies { sender, over: &|| false };
+    let mut offset = 0;
+    for chunk in chunks {
+        plan.place(PlacedChunk { offset, chunk: ChunkDescriptor::of(chunk) }, &known, &copies).unwrap();
+        offset += chunk.len() as u64;
+    }
+    plan.finish(&copies).unwrap();
+    let deferred = plan.want_rest();
+    drop(copies);
+    let copied = copied.iter().collect();
+    (copied, told.into_inner().unwrap(), deferred)
+}
+
+/// The chunks of `data` as a recipe of an object of `size_bytes` has them.
+fn cut(data: &[u8], size_bytes: u64) -> Vec<&[u8]> {
+    let mut lens = Vec::new();
+    let mut chunker = Profile::for_size(size_bytes).unwrap().chunker();
+    chunker.push(data, &mut |chunk| lens.push(chunk.len()));
+    chunker.finish(&mut |chunk| lens.push(chunk.len()));
+    let mut rest = data;
+    lens.into_iter().map(|len| rest.split_off(..len).unwrap()).collect()
+}
+
+const GROUP: usize = GROUP_BYTES as usize;
+
+/// D17: a chunk is split over the groups it lies in; what goes on in the older version as it does in the object is one
+/// part; the last group may be short.
+#[test]
+fn chunks_are_split_over_groups() {
+    let size = 3 * GROUP_BYTES + 1000;
+    let old = bytes((UNIT_BYTES + 77) as usize, 1);
+    let chunks = cut(&old, size);
+    // The object is the older version from its second chunk on.
+    let skipped = chunks[0].len() as u64;
+    let mut left = size as usize;
+    let object: Vec<&[u8]> = chunks[1..]
+        .iter()
+        .map_while(|chunk| {
+            (left > 0).then(|| {
+                let taken = chunk.len().min(left);
+                left -= taken;
+                &chunk[..taken]
+            })
+        })
+        .collect();
+    let whole =
+        object.iter().take_while(|chunk| chunks.contains(chunk)).map(|chunk| chunk.len() as u64).sum::<u64>();
+    let (copied, told, deferred) = planned(size, &old, &object, 0);
+    let whole_groups = whole / GROUP_BYTES;
+    assert!(whole_groups >= 2, "{whole}");
+    assert_eq!(copied.len() as u64, whole_groups);
+    for (group, parts) in copied {
+        assert_eq!(parts, [(GROUP as u32, Origin::Old(skipped + group * GROUP_BYTES))]);
+    }
+    // The chunk that was cut short is nowhere in the older version.
+    assert_eq!(told, vec![whole_groups..4; 1]);
+    assert!(deferred.is_empty());
+}
+
+/// Issue "identical chunks within one object cost nothing on the wire": the second of two is filled from the first, in
+/// groups where nothing is missing; a group with a byte that is missing is fetched.
+#[test]
+fn a_chunk_that_stands_twice_is_fetched_once() {
+    let new = bytes(2 * GROUP, 2);
+    let (first, second) = new.split_at(GROUP);
+    let old = bytes(UNIT_BYTES as usize, 3);
+    let size = 5 * GROUP_BYTES;
+    let (copied, told, deferred) = planned(size, &old, &[first, second, first, second, first], 0);
+    assert!(copied.is_empty());
+    assert_eq!(told, vec![0..2; 1]);
+    let expected: Vec<(u64, Parts)> = [(2, 0), (3, 1), (4, 0)]
+        .map(|(group, from)| (group, vec![(GROUP as u32, Origin::New(from * GROUP_BYTES))]))
+        .into();
+    assert_eq!(deferred, expected);
+}
+
+/// What was fetched to see whether the holder lives is neither copied nor asked for again.
+#[test]
+fn probed_groups_are_planned_once() {
+    let old = bytes(UNIT_BYTES as usize, 4);
+    let chunks = cut(&old, UNIT_BYTES);
+    let (copied, told, _) = planned(UNIT_BYTES, &old, &chunks, 2);
+    assert_eq!(told, [0..1, 1..2]);
+    assert_eq!(
+        copied.iter().map(|(group, _)| *group).collect::<Vec<_>>(),
+        (2..UNIT_GROUPS).collect::<Vec<_>>()
+    );
+    // Without a recipe everything behind them is fetched.
+    let (copied, told, _) = planned(UNIT_BYTES, &old, &[], 2);
+    assert_eq!((copied.len(), told), (0, vec![0..1, 1..2, 2..16]));
+}
+
+/// S7: holes are kept by block.
+#[test]
+fn zero_blocks_are_no_data() {
+    let mut group = vec![0; GROUP - 100];
+    assert!(data_pieces(&group).is_empty());
+    group[4096] = 1;
+    group[3 * 4096 - 1] = 1;
+    let last = group.len() - 1;
+    group[last] = 1;
+    let end = group.len() as u32;
+    assert_eq!(data_pieces(&group), [4096..12_288, 61_440..end]);
+}
+
+/// Pairs come back as they were written, and others are an error, never zeros: what is taken as known must be.
+#[test]
+fn sparse_pairs_know_what_was_written() {
+    let pairs = SparsePairs::default();
+    let pair = |index: u64| [index as u8 + 1; PAIR_BYTES];
+    for run in [62..67u64, 1000..1001, 5_000_000..5_000_002] {
+        let bytes: Vec<u8> = run.clone().flat_map(pair).collect();
+        pairs.write_at(run.start * PAIR_BYTES as u64, &bytes).unwrap();
+        let mut read = vec![0; bytes.len()];
+        pairs.read_pairs(run.start, &mut read).unwrap();
+        assert_eq!(read, bytes);
+        for outside in [run.start - 1, run.end] {
+            assert_eq!(
+                pairs.read_pairs(outside, &mut [0; PAIR_BYTES]).unwrap_err().kind(),
+                ErrorKind::Internal
+            );
+        }
+    }
+    assert!(pairs.read_pairs(66, &mut [0; 2 * PAIR_BYTES]).is_err());
+    assert!(pairs.write_at(32, &[0; PAIR_BYTES]).is_err());
+    assert!(pairs.write_at(0, &[0; PAIR_BYTES + 1]).is_err());
+}
+
+/// Only a regular file of a usual size is an older version, and looking at anything else does nothing to it.
+#[test]
+fn other_things_are_no_older_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let size = UNIT_BYTES;
+    let file = |name: &str, len: u64| std::fs::File::create(path(name)).unwrap().set_len(len).unwrap();
+    file("right", size);
+    file("short", size - 1);
+    file("long", UPDATE_BYTES_MAX + 1);
+    std::os::unix::fs::symlink(path("right"), path("link")).unwrap();
+    std::fs::create_dir(path("directory")).unwrap();
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, path("fifo"), fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    let opens = |name: &str, size_bytes| OlderVersion::open(&path(name), size_bytes).is_some();
+    assert!(opens("right", size) && opens("right", UPDATE_BYTES_MAX));
+    for name in ["short", "long", "link", "directory", "fifo", "none"] {
+        assert!(!opens(name, size), "{name}");
+    }
+    assert!(!opens("right", size - 1) && !opens("right", UPDATE_BYTES_MAX + 1));
+}
+
+/// An older version with more chunks than are remembered is given up, not partly used in unbounded memory.
+#[test]
+fn cutting_ends_when_it_is_over() {
+    let (_dir, old) = older(&bytes(2 * UNIT_BYTES as usize, 5));
+    let profile = Profile::for_size(UNIT_BYTES).unwrap();
+    let error = Known::of(&old, profile, &|| true).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Interrupted);
+}
+
+/// How a holder lies about its object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lie {
+    None,
+    /// Its recipe is that of the older version, of the same size.
+    OldRecipe,
+    /// Its recipe is that of bytes that are nowhere.
+    StrangeRecipe,
+    /// Its recipe is of another size.
+    WrongSize,
+    /// It has no node of the recipe it named.
+    NoNodes,
+    /// The nodes it is asked for never come; everything else does.
+    MuteOnNodes,
+    /// The nodes it sends are not those asked for.
+    GarbageNodes,
+    /// Its recipe is that of the older version, and its outboard is made up.
+    OldRecipeWrongPairs,
+}
+
+struct Liar {
+    stored: StoredHeld,
+    lie: Lie,
+    recipes: [Arc<Recipe>; 2],
+    asked: AtomicUsize,
+}
+
+fn recipe_of(data: &[u8]) -> Arc<Recipe> {
+    let size_bytes = data.len() as u64;
+    let mut read = |offset: u64, out: &mut [u8]| {
+        out.copy_from_slice(&data[offset as usize..][..out.len()]);
+        Ok(())
+    };
+    let profile = Profile::for_size(size_bytes).unwrap();
+    Arc::new(Recipe::read(size_bytes, profile, &mut read, &mut |_| {}).unwrap())
+}
+
+impl Held for Liar {
+    fn geometry(&self) -> Geometry {
+        self.stored.geometry()
+    }
+    fn oid(&self) -> Option<Oid> {
+        self.stored.oid()
+    }
+    fn name(&self) -> Option<Vec<u8>> {
+        None
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.stored.read_at(offset, out)
+    }
+    fn extent_at(&self, offset: u64, end: u64) -> Result<Extent> {
+        self.stored.extent_at(offset, end)
+    }
+    fn standing(&self) -> Standing {
+        self.stored.standing()
+    }
+    fn mismatch(&self) -> Error {
+        self.stored.mismatch()
+    }
+    fn pairs(&self) -> Option<&dyn PairStore> {
+        self.stored.pairs()
+    }
+    fn raw_file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn compare(&self, subtrees: &[Subtree]) -> Result<Vec<u8>> {
+        match self.lie {
+            Lie::OldRecipeWrongPairs => Ok(vec![7; subtrees.len() * PAIR_BYTES]),
+            _ => self.stored.compare(subtrees),
+        }
+    }
+    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
+        let is_first = self.asked.fetch_add(1, Ordering::AcqRel) == 0;
+        let is_other = self.lie == Lie::NoNodes && !is_first;
+        Ok(Some(self.recipes[usize::from(is_other)].clone()))
+    }
+}
+
+/// Gives its object to everybody.
+struct ForEverybody(Arc<dyn Held>);
+
+impl Provider for ForEverybody {
+    fn open(&self, _: &Open, _: Option<&Security>) -> Result<Arc<dyn Held>> {
+        Ok(self.0.clone())
+    }
+}
+
+/// Alters the last byte of every long control message, or loses it: of a holder these are nodes of recipes.
+struct Garbling {
+    channel: TlsChannel,
+    is_mute: bool,
+}
+
+impl Channel for Garbling {
+    fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        self.channel.try_read(out)
+    }
+    fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
+        self.channel.write_all(data)
+    }
+    fn write_control(&mut self, data: &[u8]) -> io::Result<()> {
+        let mut data = data.to_vec();
+        if data.len() > 500 && self.is_mute {
+            return Ok(());
+        } else if data.len() > 500 {
+            *data.last_mut().unwrap() ^= 1;
+        }
+        self.channel.write_all(&data)
+    }
+    fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        self.channel.wait(wake, timeout)
+    }
+    fn security(&self) -> Option<Security> {
+        self.channel.security()
+    }
+}
+
+fn tls(seed: u8) -> TlsConfig {
+    TlsConfig::new(NodeKey::from_seed(&[seed; 32]).unwrap()).unwrap()
+}
+
+fn hello() -> Hello {
+    let features = vec![feature::RECIPE.to_owned()];
+    Hello { version: PROTOCOL_VERSION, features, required: vec![], agent: "test/0".into() }
+}
+
+/// A holder of `object` that lies; dropped, it stops.
+struct TestHolder {
+    listener: Arc<Listener>,
+    node: NodeId,
+    accepting: Option<thread::JoinHandle<()>>,
+}
+
+impl TestHolder {
+    fn new(number: u8, object: &[u8], old: &[u8], lie: Lie) -> TestHolder {
+        let mut writer = MemoryStore::new().put().unwrap();
+        writer.write(object).unwrap();
+        let stored = StoredHeld::new(writer.commit().unwrap(), None);
+        let first = match lie {
+            Lie::OldRecipe | Lie::OldRecipeWrongPairs => recipe_of(old),
+            Lie::StrangeRecipe => recipe_of(&bytes(object.len(), 99)),
+            Lie::WrongSize => recipe_of(&old[..old.len() - 1]),
+            _ => recipe_of(object),
+        };
+        let recipes = [first, recipe_of(&bytes(object.len(), 98))];
+        let liar = Liar { stored, lie, recipes, asked: AtomicUsize::new(0) };
+        let provider = ForEverybody(Arc::new(liar));
+        let listener = Arc::new(Listener::bind(tls(number), None).unwrap());
+        let accepting = listener.clone();
+        let serving = move |channel: TlsChannel| {
+            let channel: Box<dyn Channel> = match lie {
+                Lie::GarbageNodes | Lie::MuteOnNodes => {
+                    Box::new(Garbling { channel, is_mute: lie == Lie::MuteOnNodes })
+                }
+                _ => Box::new(channel),
+            };
+            let _ = serve(channel, Holder::new(hello()), vec![], &provider, None);
+        };
+        let accepting = Some(thread::spawn(move || accepting.accept_all(Arc::new(serving))));
+        TestHolder { listener, node: tls(number).node(), accepting }
+    }
+}
+
+impl Drop for TestHolder {
+    fn drop(&mut self) {
+        self.listener.stop();
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+    }
+}
+
+/// Updates `old` to `object` from holders that tell `lies`: how it ended, and the bytes that came from each of them.
+fn update(object: &[u8], old: &[u8], lies: &[Lie]) -> (Result<Oid>, Vec<u64>) {
+    let (dir, older) = older(old);
+    let oid = Oid::of(object);
+    let geometry = Geometry::new(object.len() as u64);
+    let destination = dir.path().join("copy");
+    let delivery = Arc::new(
+        Delivery::open(&destination, ObjectName::Oid(oid), geometry.size_bytes(), DeliveryOptions::default())
+            .unwrap(),
+    );
+    let mut wanted = RangeSet::new();
+    wanted.insert(0..geometry.units());
+    let transfer = Transfer::new(
+        Truth::updated(geometry, oid, delivery.clone()).unwrap(),
+        Sink::Rest(delivery.clone()),
+        wanted.clone(),
+        0,
+        64 << 20,
+        DeliveryMode::OutOfOrder,
+        Start::Update,
+    );
+    let holders: Vec<TestHolder> =
+        (1..).zip(lies).map(|(number, lie)| TestHolder::new(number, object, old, *lie)).collect();
+    let sets: Vec<_> = (0..)
+        .zip(&holders)
+        .map(|(number, holder)| {
+            let description = SourceDescription {
+                label: format!("holder {number}"),
+                // The first one is asked first.
+                priority: number as u16,
+                weight: 1,
+                capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
+            };
+            let size = Some(geometry.size_bytes());
+            let set =
+                LaneSet::new(SourceId(number), ObjectName::Oid(oid), description, size, transfer.events());
+            transfer.add_source(SourceId(number), set.clone());
+            (set, holder)
+        })
+        .collect();
+    for (set, holder) in sets {
+        let config = DialConfig {
+            tls: tls(100),
+            hello: hello(),
+            targets: vec![Target {
+                address: format!("127.0.0.1:{}", holder.listener.port().unwrap()),
+                node: holder.node,
+                priority: 0,
+                allow_local: true,
+            }],
+            lanes: 2,
+            secret: None,
+            size_bytes: Some(geometry.size_bytes()),
+            clear_data: false,
+            only_way: true,
+        };
+        dial(set, config);
+    }
+    let stop = Stop::new();
+    let result = transfer
+        .run(Some(&older), &wanted, &stop, &mut || {})
+        .and_then(|()| transfer.seal(&stop, &mut || {}));
+    let shares = transfer.stats().iter().map(|stats| stats.delivered_bytes + stats.discarded_bytes).collect();
+    if result.is_ok() {
+        delivery.finish(FinishOptions::default()).unwrap();
+        assert!(std::fs::read(&destination).unwrap() == object, "not the object's bytes");
+    }
+    transfer.close();
+    (result, shares)
+}
+
+const SIZE: usize = 12 << 20;
+
+/// The object and an older version of the same size: 100,000 bytes differ at a third, and the last MiB.
+fn versions() -> (Vec<u8>, Vec<u8>) {
+    let old = bytes(SIZE, 10);
+    let mut object = old.clone();
+    object[SIZE / 3..][..100_000].copy_from_slice(&bytes(100_000, 11));
+    object[SIZE - (1 << 20)..].copy_from_slice(&bytes(1 << 20, 12));
+    (object, old)
+}
+
+/// What differs, rounded up to chunks and groups at each end.
+const CHANGED_BYTES: u64 = 100_000 + (1 << 20) + 8 * GROUP_BYTES;
+
+/// D17, design 2: from an honest holder comes what changed, and nothing is asked for twice.
+#[test]
+fn an_honest_recipe_costs_what_changed() {
+    let (object, old) = versions();
+    let (result, shares) = update(&object, &old, &[Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[0] <= CHANGED_BYTES, "{shares:?}");
+}
+
+/// Issue "one with a wrong recipe": the right bytes arrive, the root finds what is wrong, and it costs no more than the
+/// units that are; a recipe of strange bytes costs what no older version would.
+#[test]
+fn a_wrong_recipe_costs_bytes_and_nothing_else() {
+    let (object, old) = versions();
+    let wrong_units = 4 * UNIT_BYTES;
+    let (result, shares) = update(&object, &old, &[Lie::OldRecipe]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[0] >= UNIT_BYTES && shares[0] <= wrong_units, "{shares:?}");
+    for lie in [Lie::StrangeRecipe, Lie::WrongSize] {
+        let (result, shares) = update(&object, &old, &[lie]);
+        assert_eq!(result.unwrap(), Oid::of(&object), "{lie:?}");
+        assert_eq!(shares[0], SIZE as u64, "{lie:?}");
+    }
+}
+
+/// Issue "a recipe whose nodes never come, garbage nodes": everything is fetched, soon, and proven.
+#[test]
+fn a_recipe_without_its_nodes_is_given_up() {
+    let (object, old) = versions();
+    for (lie, seconds) in [(Lie::NoNodes, 5), (Lie::GarbageNodes, 5), (Lie::MuteOnNodes, 20)] {
+        let began = Instant::now();
+        let (result, shares) = update(&object, &old, &[lie]);
+        assert_eq!(result.unwrap(), Oid::of(&object), "{lie:?}");
+        assert!((SIZE as u64..=SIZE as u64 + UNIT_BYTES).contains(&shares[0]), "{lie:?}: {shares:?}");
+        assert!(began.elapsed() < Duration::from_secs(seconds), "{lie:?}: {:?}", began.elapsed());
+    }
+}
+
+/// S34, P12: one that lies about the recipe and about its outboard, too, is done without if there is another one, and is
+/// named if there is none.
+#[test]
+fn a_made_up_outboard_does_not_end_the_update() {
+    let (object, old) = versions();
+    let (result, shares) = update(&object, &old, &[Lie::OldRecipeWrongPairs, Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[1] >= UNIT_BYTES && shares[1] <= 4 * UNIT_BYTES, "{shares:?}");
+    let (result, _) = update(&object, &old, &[Lie::OldRecipeWrongPairs]);
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::VerificationFailed);
+}
