@@ -22,6 +22,8 @@ use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
 
 /// Bytes read from the object and sent at a time; small enough to stay in the cache between the two.
 const CHUNK_BYTES: u64 = 256 * 1024;
+/// Bytes of control frames that may wait to be sent.
+const CONTROL_WAITING_MAX: usize = 256 * 1024;
 const IDLE: Duration = Duration::from_secs(1);
 /// How often an idle connection looks whether the recipe it was asked for is made.
 const RECIPE_INTERVAL: Duration = Duration::from_millis(20);
@@ -441,6 +443,10 @@ impl Server<'_> {
                 Err(error) => Message::Fault(Fault::from_error(Some(handle), &error)),
             };
             push_control(&mut self.control, &message);
+            // Questions are short and answers long: a receiver that only asks must not fill this memory.
+            if self.control.len() >= CONTROL_WAITING_MAX {
+                self.flush()?;
+            }
         }
         Ok(())
     }

@@ -234,9 +234,11 @@ fn printed_by(mut child: Child, deadline: Instant, stop: &Stop) -> Option<Vec<u8
     loop {
         match child.try_wait() {
             Ok(Some(status)) => {
-                let mut printed = Vec::new();
-                let whole = child.stdout.take()?.read_to_end(&mut printed).is_ok();
-                return (status.success() && whole).then_some(printed);
+                let (mut printed, mut output) = (Vec::new(), child.stdout.take()?);
+                // All of it is in the pipe by now; a program that the configuration left behind may hold the other end.
+                rustix::io::ioctl_fionbio(&output, true).ok()?;
+                let _ = output.read_to_end(&mut printed);
+                return status.success().then_some(printed);
             }
             Ok(None) if Instant::now() < deadline && !stop.is_set() => {
                 std::thread::sleep(Duration::from_millis(1));
