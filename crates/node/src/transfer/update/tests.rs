@@ -8,9 +8,10 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
 use dray_core::hash_tree::{Geometry, PAIR_BYTES, PairStore, Subtree};
 use dray_core::limits::{GROUP_BYTES, UNIT_GROUPS};
-use dray_core::message::{Hello, ObjectName, Open, PROTOCOL_VERSION, feature};
+use dray_core::message::{Hello, Message, ObjectName, Open, PROTOCOL_VERSION, feature};
 use dray_core::recipe::{ChunkDescriptor, PlacedChunk};
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription};
 use dray_core::store::{Extent, Standing, Store};
@@ -311,7 +312,7 @@ impl Provider for ForEverybody {
     }
 }
 
-/// Alters the last byte of every long control message, or loses it: of a holder these are nodes of recipes.
+/// Alters the last byte of every node of a recipe its holder sends, or loses it, however many go out together.
 struct Garbling {
     channel: TlsChannel,
     is_mute: bool,
@@ -324,14 +325,21 @@ impl Channel for Garbling {
     fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
         self.channel.write_all(data)
     }
-    fn write_control(&mut self, data: &[u8]) -> io::Result<()> {
-        let mut data = data.to_vec();
-        if data.len() > 500 && self.is_mute {
-            return Ok(());
-        } else if data.len() > 500 {
-            *data.last_mut().unwrap() ^= 1;
+    fn write_control(&mut self, mut data: &[u8]) -> io::Result<()> {
+        let mut sent = Vec::new();
+        while let Some((head, rest)) = data.split_first_chunk::<FRAME_HEAD_BYTES>() {
+            let (body, rest) = rest.split_at(FrameHead::decode(*head).unwrap().body_bytes);
+            let is_node = matches!(Message::from_bytes(body), Ok(Message::Node(_)));
+            if !(is_node && self.is_mute) {
+                sent.extend_from_slice(head);
+                sent.extend_from_slice(body);
+            }
+            if is_node && !self.is_mute {
+                *sent.last_mut().unwrap() ^= 1;
+            }
+            data = rest;
         }
-        self.channel.write_all(&data)
+        if sent.is_empty() { Ok(()) } else { self.channel.write_all(&sent) }
     }
     fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
         self.channel.wait(wake, timeout)
@@ -433,10 +441,10 @@ fn update(object: &[u8], old: &[u8], lies: &[Lie]) -> (Result<Oid>, Vec<u64>) {
             let set =
                 LaneSet::new(SourceId(number), ObjectName::Oid(oid), description, size, transfer.events());
             transfer.add_source(SourceId(number), set.clone());
-            (set, holder)
+            (SourceId(number), set, holder)
         })
         .collect();
-    for (set, holder) in sets {
+    for (id, set, holder) in sets {
         let config = DialConfig {
             tls: tls(100),
             hello: hello(),
@@ -453,6 +461,12 @@ fn update(object: &[u8], old: &[u8], lies: &[Lie]) -> (Result<Oid>, Vec<u64>) {
             only_way: true,
         };
         dial(set, config);
+        // In the order of the lies, or the first one might not be the one that is asked.
+        let begun = Instant::now();
+        while !transfer.is_up(id) && begun.elapsed() < Duration::from_secs(10) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(transfer.is_up(id), "{id:?} never came up");
     }
     let stop = Stop::new();
     let result = transfer
