@@ -28,6 +28,7 @@ use dray_engine::planner::{
     Strategy, WindowLimits,
 };
 
+use crate::lock;
 use crate::observer::Stop;
 
 mod update;
@@ -314,8 +315,7 @@ impl Transfer {
             }
             let state = lock(&self.state);
             if state.fatal.is_none() && !self.is_stored() {
-                let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
-                drop(waited.unwrap_or_else(PoisonError::into_inner));
+                drop(self.await_change(state, Duration::from_millis(100)));
             }
         }
     }
@@ -579,9 +579,13 @@ impl Transfer {
                     .unwrap_or(lost)
                     .advise("run the same command again: nothing is sent twice"));
             }
-            let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            drop(self.await_change(state, Duration::from_millis(100)));
         }
+    }
+
+    /// Lets go of the state until something changes, for `patience` at most, and takes it again.
+    fn await_change<'a>(&self, state: MutexGuard<'a, State>, patience: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Whether some source is up or may still come up.
@@ -952,10 +956,6 @@ impl SourceEvents for Events {
 fn interrupted() -> Error {
     Error::new(ErrorKind::Interrupted, "interrupted")
         .advise("run the same command again to go on where it stopped")
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The name of what a transfer is about, for messages.

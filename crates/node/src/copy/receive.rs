@@ -192,16 +192,14 @@ impl Node {
             weight: 1,
             capabilities: SourceCapabilities { grade: Grade::Vouched, cancel: true, holes: true },
         };
-        let size_bytes = Some(geometry.size_bytes());
-        let ssh = LaneSet::facing(
-            incoming.peer.clone(),
-            SSH,
-            object,
-            describe("ssh", 1),
-            size_bytes,
-            transfer.events(),
-        );
-        transfer.add_source(SSH, ssh.clone());
+        let (peer, size_bytes) = (incoming.peer.clone(), Some(geometry.size_bytes()));
+        let add_source = |id, label, priority| {
+            let description = describe(label, priority);
+            let set = LaneSet::facing(peer.clone(), id, object, description, size_bytes, transfer.events());
+            transfer.add_source(id, set.clone());
+            set
+        };
+        let ssh = add_source(SSH, "ssh", 1);
         let mut door = None;
         if geometry.size_bytes() >= DIRECT_FROM_BYTES
             && incoming.is_other_host
@@ -209,15 +207,7 @@ impl Node {
             && let Ok(opened) = Door::open(self, &incoming.seen_as)
         {
             push_control(&mut incoming.preface, &Message::Direct(opened.invitation.clone()));
-            let direct = LaneSet::facing(
-                incoming.peer.clone(),
-                DIRECT,
-                object,
-                describe("direct", 0),
-                size_bytes,
-                transfer.events(),
-            );
-            transfer.add_source(DIRECT, direct.clone());
+            let direct = add_source(DIRECT, "direct", 0);
             door = Some(Arc::new(ReceivingDoor::new(self, opened, direct, geometry.size_bytes())));
         }
         let (lane, knocking, sees, allow_local) =

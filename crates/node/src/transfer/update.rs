@@ -163,8 +163,7 @@ impl Transfer {
                 return described
                     .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the sender has no recipe"));
             }
-            let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
-            drop(waited.unwrap_or_else(std::sync::PoisonError::into_inner));
+            drop(self.await_change(state, Duration::from_millis(100)));
         }
     }
 
@@ -250,8 +249,7 @@ impl Transfer {
     fn await_nodes(&self, at_once: bool) -> Vec<(RecipeId, Vec<u8>)> {
         let mut state = lock(&self.state);
         if state.nodes.is_empty() && !at_once {
-            let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
-            state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            state = self.await_change(state, Duration::from_millis(100));
         }
         std::mem::take(&mut state.nodes)
     }
@@ -277,8 +275,7 @@ impl Transfer {
                 return Ok(());
             }
             let state = lock(&self.state);
-            let waited = self.changed.wait_timeout(state, Duration::from_millis(20));
-            drop(waited.unwrap_or_else(std::sync::PoisonError::into_inner));
+            drop(self.await_change(state, Duration::from_millis(20)));
         }
         // A stop ends it; what it is over for is told elsewhere.
         let mut groups = groups.iter().take_while(|_| !stop.is_set());
