@@ -400,6 +400,10 @@ impl Planner {
             return;
         }
         self.remove_all(source);
+        if self.failure.is_some() {
+            // It was closed because everything is over: where it stood before says more.
+            return;
+        }
         let Some(record) = self.sources.get_mut(&source) else { return };
         if gone || error.is_some_and(is_final) {
             record.state = SourceState::Gone;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
@@ -51,6 +52,8 @@ pub(super) struct Lane<'a> {
     control: ControlReader,
     /// When something came last.
     heard: Instant,
+    /// Bytes of the channel that the set has been told of.
+    counted_bytes: u64,
     /// The holder's answer to the opening, if it came before the lane began.
     answered: Option<Opened>,
 }
@@ -107,6 +110,7 @@ impl<'a> Lane<'a> {
             data: Vec::new(),
             control: ControlReader::default(),
             heard: Instant::now(),
+            counted_bytes: 0,
             answered: match opening {
                 Opening::Answered(opened) => Some(opened),
                 Opening::ToAsk | Opening::Asked => None,
@@ -210,6 +214,7 @@ impl<'a> Lane<'a> {
                     },
                 );
                 self.data.clear();
+                self.count();
                 if flow == Flow::Cancel {
                     self.cancel(request);
                 }
@@ -345,6 +350,7 @@ impl<'a> Lane<'a> {
                     self.heard = Instant::now();
                 }
                 None => {
+                    self.count();
                     self.hear_control()?;
                     let is_closed = self.set.is_closed();
                     self.send_work()?;
@@ -368,6 +374,13 @@ impl<'a> Lane<'a> {
             return Err(Error::new(ErrorKind::TimedOut, "connection owes data and is silent"));
         }
         Ok(())
+    }
+
+    /// Tells the set what has come since it was told last.
+    pub(super) fn count(&mut self) {
+        let received_bytes = self.channel.received_bytes();
+        self.set.received_bytes.fetch_add(received_bytes - self.counted_bytes, Ordering::Relaxed);
+        self.counted_bytes = received_bytes;
     }
 
     /// Takes in the frames of a separate control stream, if the channel has one.

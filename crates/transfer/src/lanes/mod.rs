@@ -7,6 +7,7 @@
 mod lane;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dray_core::hash_tree::Subtree;
@@ -35,6 +36,8 @@ pub struct LaneSet {
     /// taken by a call, which may come from within such a report.
     standing: Mutex<()>,
     inner: Mutex<Inner>,
+    /// What came over all lanes, those that have ended included.
+    received_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -137,6 +140,7 @@ impl LaneSet {
             events,
             standing: Mutex::new(()),
             inner: Mutex::new(Inner { size_bytes, ..Inner::default() }),
+            received_bytes: AtomicU64::new(0),
         })
     }
 
@@ -259,6 +263,7 @@ impl LaneSet {
             Lane::new(self, number, wake, channel, start, size_bytes, hook)
         };
         let result = lane.frames();
+        lane.count();
         self.fail(std::mem::take(&mut lane.running));
         let number = lane.number;
         let (seal, compare) = (lane.sealing.take(), lane.comparing.take());
@@ -296,6 +301,10 @@ impl Source for LaneSet {
 
     fn object(&self) -> ObjectName {
         self.object
+    }
+
+    fn received_bytes(&self) -> Option<u64> {
+        Some(self.received_bytes.load(Ordering::Relaxed))
     }
 
     fn call(&self, call: SourceCall) {

@@ -54,6 +54,10 @@ pub trait Channel: Send {
         let _ = out;
         Ok(None)
     }
+    /// Bytes read from the socket or pipe so far, encryption and handshake included; 0 if it does not count.
+    fn received_bytes(&self) -> u64 {
+        0
+    }
     /// True if [`Channel::send_file`] works.
     fn can_send_file(&self) -> bool {
         false

@@ -28,6 +28,7 @@ pub struct PipeChannel {
     found: [OFlags; 2],
     arriving: Pace,
     leaving: Pace,
+    received_bytes: u64,
 }
 
 /// How fast one direction flows, to know how long to leave it alone.
@@ -79,7 +80,7 @@ impl PipeChannel {
             let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
             Pace::new(rustix::pipe::fcntl_getpipe_size(pipe).unwrap_or(0))
         });
-        Ok(PipeChannel { input, output, found, arriving, leaving })
+        Ok(PipeChannel { input, output, found, arriving, leaving, received_bytes: 0 })
     }
 }
 
@@ -100,6 +101,7 @@ impl Channel for PipeChannel {
             match rustix::io::read(&self.input, &mut *out) {
                 Ok(n) => {
                     self.arriving.passed(n);
+                    self.received_bytes += n as u64;
                     return Ok(Some(n));
                 }
                 Err(rustix::io::Errno::AGAIN) => return Ok(None),
@@ -144,6 +146,10 @@ impl Channel for PipeChannel {
 
     fn security(&self) -> Option<Security> {
         None
+    }
+
+    fn received_bytes(&self) -> u64 {
+        self.received_bytes
     }
 }
 
