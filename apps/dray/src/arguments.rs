@@ -191,6 +191,15 @@ pub(crate) enum Command {
     },
     /// Look at what a transfer depends on: configuration, directories, network, ssh
     Doctor,
+    /// Say what your running transfers wait for and where each source stands; with none running, how the last one ended
+    #[command(
+        after_help = "One row for each source of a transfer:\n  STANDING  up, frozen (owes data and is silent, or keeps failing), waiting (not\n            there yet, or not again), gone, barred (lied or broke the protocol)\n  RATE/S    of the last 5 s; of a transfer that ended, of all its time\n  WINDOW    what it may owe;  QUEUE  what it owes / in how many requests\n  SHARE     its part of what came;  CAME  what came from it and was needed\n  TWICE     what came from it and was not needed\nand below it why it has nothing to do, or what happened to it. Sizes are in bytes, K, M, G and T: 1024 of the one before.\n\nTold are get and cp, also the receiving end that somebody's cp started here, once they have lasted 0.2 s."
+    )]
+    Explain {
+        /// The last transfers that ended, too: up to 16, those that failed or lasted 0.2 s
+        #[arg(short, long)]
+        all: bool,
+    },
     /// Print shell completions
     #[command(
         after_help = "To install them for your user:\n  bash  dray completions bash > ~/.local/share/bash-completion/completions/dray\n  zsh   dray completions zsh > ~/.zfunc/_dray   (with fpath+=~/.zfunc before compinit in ~/.zshrc)\n  fish  dray completions fish > ~/.config/fish/completions/dray.fish\nMake the folder first where it is not there. New shells have them."

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod demo;
+mod explain;
 mod manual;
 mod output;
 mod pasted;

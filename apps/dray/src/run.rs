@@ -18,8 +18,8 @@ use dray_node::{
 use serde_json::json;
 
 use crate::arguments::{self, Arguments, Command, Show};
-use crate::demo;
 use crate::output::{Output, bytes, print, verified_json};
+use crate::{demo, explain};
 use crate::{manual, pasted, usage};
 
 pub(crate) fn main() -> ExitCode {
@@ -178,6 +178,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
         Command::Verify { path, oid } => verify(&path, &oid, output, stop),
         Command::Demo { file } => demo::run(&file, output, stop),
         Command::Doctor => doctor(output),
+        Command::Explain { all } => explain::run(all, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut arguments::shown(), "dray", &mut script);

@@ -90,3 +90,11 @@ pub const UPDATE_CHUNKS_MAX: usize = 1 << 21;
 pub const UPDATE_FETCHED_CHUNKS_MAX: usize = 1 << 19;
 /// Groups that wait to be filled from fetched chunks.
 pub const UPDATE_DEFERRED_GROUPS_MAX: usize = 1 << 16;
+/// Bytes of one snapshot of a transfer, as JSON.
+pub const SNAPSHOT_BYTES_MAX: usize = 256 * 1024;
+/// Sources told in one snapshot.
+pub const SNAPSHOT_SOURCES_MAX: usize = 64;
+/// Snapshots of ended transfers that are kept.
+pub const SNAPSHOTS_KEPT_MAX: usize = 16;
+/// Running commands asked at once.
+pub const SNAPSHOTS_ASKED_MAX: usize = 256;

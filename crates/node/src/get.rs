@@ -27,8 +27,9 @@ use dray_transfer::lanes::LaneSet;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::explain::{Role, Watch, figures_of};
 use crate::put::unix_s;
-use crate::transfer::{OlderVersion, Sink, Start, Stream, Transfer, Truth, short_name};
+use crate::transfer::{Loss, OlderVersion, Sink, Start, Stream, Transfer, Truth, short_name};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, join, outboard};
 
 /// How far ahead of standard output the sources may be.
@@ -75,10 +76,20 @@ pub struct GetRequest {
 impl Node {
     /// Fetches, proves and delivers.
     pub fn get(&self, request: &GetRequest, observer: &dyn Observer, stop: &Stop) -> Result<Delivered> {
-        self.fetch(request, observer, stop).map_err(|error| explain(error, &request.wanted))
+        let watch = Watch::new(&self.config.paths, "get");
+        let result =
+            self.fetch(request, &watch, observer, stop).map_err(|error| explain(error, &request.wanted));
+        watch.end(&result);
+        result
     }
 
-    fn fetch(&self, request: &GetRequest, observer: &dyn Observer, stop: &Stop) -> Result<Delivered> {
+    fn fetch(
+        &self,
+        request: &GetRequest,
+        watch: &Watch,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<Delivered> {
         let (oid, size_bytes, secret) = match &request.wanted {
             Wanted::Ticket(ticket) => (ticket.oid, Some(ticket.size_bytes), ticket.secret),
             Wanted::Oid(oid) => (*oid, None, None),
@@ -106,20 +117,22 @@ impl Node {
         }
         let geometry = Geometry::new(config.size_bytes.unwrap_or(0));
         match &request.output {
-            Output::Stdout => self.stream(oid, geometry, config, Box::new(std::io::stdout()), observer, stop),
+            Output::Stdout => {
+                self.stream(oid, geometry, config, Box::new(std::io::stdout()), watch, observer, stop)
+            }
             Output::Path(path) if is_stream(path) => {
                 let out = open_stream(path, stop)?;
-                self.stream(oid, geometry, config, Box::new(out), observer, stop)
+                self.stream(oid, geometry, config, Box::new(out), watch, observer, stop)
             }
             Output::Path(path) if path.is_dir() => {
-                self.deliver(oid, geometry, config, path, None, request, observer, stop)
+                self.deliver(oid, geometry, config, path, None, request, watch, observer, stop)
             }
             Output::Path(path) => {
                 let (dir, name) = split(path)?;
-                self.deliver(oid, geometry, config, dir, Some(name), request, observer, stop)
+                self.deliver(oid, geometry, config, dir, Some(name), request, watch, observer, stop)
             }
             Output::Suggested => {
-                self.deliver(oid, geometry, config, Path::new("."), None, request, observer, stop)
+                self.deliver(oid, geometry, config, Path::new("."), None, request, watch, observer, stop)
             }
         }
     }
@@ -168,6 +181,7 @@ impl Node {
         dir: &Path,
         name: Option<&OsStr>,
         request: &GetRequest,
+        watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
@@ -236,6 +250,10 @@ impl Node {
             DeliveryMode::OutOfOrder,
             start,
         );
+        watch.begin(Role::Receiving, &oid.to_string(), None, figures_of(&transfer, resumed_bytes));
+        if let Some(name) = name {
+            watch.set_path(&dir.join(name));
+        }
         observer.event(Event::Started {
             name: name.map(|name| dir.join(name)),
             total_bytes: geometry.size_bytes(),
@@ -249,6 +267,7 @@ impl Node {
         let (either, mut is_taken) = (Stop::new(), false);
         let result = transfer.run(older.as_ref(), &to_fetch, &either, &mut || {
             report(&transfer, observer);
+            watch.tick();
             // Better to refuse as soon as the name is known than when all has come.
             let is_asked = transfer.suggested_name().is_some();
             is_taken = name.is_none() && is_asked && is_there(&dir.join(final_name()));
@@ -260,6 +279,7 @@ impl Node {
             transfer
                 .seal(&either, &mut || {
                     report(&transfer, observer);
+                    watch.tick();
                     if stop.is_set() {
                         either.set();
                     }
@@ -267,7 +287,11 @@ impl Node {
                 .map(|_| ())
         });
         report(&transfer, observer);
+        if name.is_none() && transfer.suggested_name().is_some() {
+            watch.set_path(&dir.join(final_name()));
+        }
         let result = if is_taken {
+            transfer.keep_last_words();
             transfer.close();
             if resumed_bytes == 0 {
                 // What came before the name was known is little, and nobody asked for it to be kept.
@@ -298,6 +322,7 @@ impl Node {
             delivery.finish(options)?;
             Ok(dir.join(final_name))
         });
+        watch.freeze();
         transfer.close();
         if result.is_err() && delivery.marked_units().is_empty() {
             // Nothing to go on from; threads of a source may still hold it, so it is not left to the last of them.
@@ -308,12 +333,14 @@ impl Node {
     }
 
     /// In order, to something that takes bytes only once.
+    #[allow(clippy::too_many_arguments)]
     fn stream(
         &self,
         oid: Oid,
         geometry: Geometry,
         config: DialConfig,
         out: Box<dyn Write + Send>,
+        watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
@@ -329,9 +356,15 @@ impl Node {
             DeliveryMode::Sequential { window_bytes: STREAM_WINDOW_BYTES },
             Start::Whole,
         );
+        watch.begin(Role::Receiving, &oid.to_string(), None, figures_of(&transfer, 0));
         observer.event(Event::Started { name: None, total_bytes: geometry.size_bytes(), resumed_bytes: 0 });
         start_direct(&transfer, ObjectName::Oid(oid), config);
-        let result = pass_on(&transfer, geometry, out, observer, stop);
+        let report = || {
+            report(&transfer, observer);
+            watch.tick();
+        };
+        let result = pass_on(&transfer, geometry, out, &report, stop);
+        watch.freeze();
         transfer.close();
         result.map_err(|error| error.context(format_args!("get {}", short_name(&ObjectName::Oid(oid)))))?;
         Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: None, resumed_bytes: 0 })
@@ -340,11 +373,12 @@ impl Node {
 
 /// Moves the groups to `out` in order, until the last, an error, or `stop`. The consumer may be slow or stopped for as
 /// long as it likes: a thread of its own writes, and is left behind if it hangs in a write when everything else ends.
+/// `report` runs about ten times a second.
 fn pass_on(
     transfer: &Arc<Transfer>,
     geometry: Geometry,
     mut out: Box<dyn Write + Send>,
-    observer: &dyn Observer,
+    report: &dyn Fn(),
     stop: &Stop,
 ) -> Result<()> {
     let (is_fed, cannot_write) = (Arc::new(AtomicBool::new(false)), Stop::new());
@@ -364,7 +398,7 @@ fn pass_on(
         .map_err(|error| Error::file("start a thread", error))?;
     let either = Stop::new();
     let waited = transfer.wait(&either, &mut || {
-        report(transfer, observer);
+        report();
         if stop.is_set() || cannot_write.is_set() {
             either.set();
         }
@@ -380,7 +414,7 @@ fn pass_on(
             Err(mpsc::RecvTimeoutError::Timeout) if stop.is_set() => {
                 return Err(Error::new(ErrorKind::Interrupted, "interrupted before all was written"));
             }
-            Err(mpsc::RecvTimeoutError::Timeout) => report(transfer, observer),
+            Err(mpsc::RecvTimeoutError::Timeout) => report(),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 return Err(Error::new(ErrorKind::Internal, "a thread failed"));
             }
@@ -457,7 +491,7 @@ pub(crate) fn report(transfer: &Transfer, observer: &dyn Observer) {
     for (label, why) in transfer.news() {
         observer.event(match why {
             None => Event::SourceUp { label },
-            Some(reason) => Event::SourceDown { label, reason },
+            Some(Loss { reason, is_barred }) => Event::SourceDown { label, reason, is_barred },
         });
     }
     let sources = transfer

@@ -5,6 +5,7 @@ mod admission;
 mod config;
 mod copy;
 mod doctor;
+pub mod explain;
 mod get;
 mod identity;
 mod join;

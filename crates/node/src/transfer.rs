@@ -31,6 +31,7 @@ use dray_engine::planner::{
 use crate::lock;
 use crate::observer::Stop;
 
+mod explain;
 mod update;
 
 pub(crate) use update::OlderVersion;
@@ -131,6 +132,7 @@ pub(crate) struct Transfer {
     fetched_groups: AtomicU64,
     /// Bytes of an update that were at hand.
     local_bytes: AtomicU64,
+    told: Mutex<explain::Told>,
 }
 
 /// How much of the time this process ran.
@@ -170,7 +172,15 @@ struct State {
     last_down: Option<Error>,
     suggested_name: Option<Vec<u8>>,
     holder_size: Option<u64>,
-    news: Vec<(SourceId, Option<String>)>,
+    news: Vec<(SourceId, Option<Loss>)>,
+}
+
+/// How a source was lost.
+pub(crate) struct Loss {
+    /// Why.
+    pub(crate) reason: String,
+    /// The planner closed it for what it did.
+    pub(crate) is_barred: bool,
 }
 
 impl Transfer {
@@ -215,6 +225,7 @@ impl Transfer {
             wanted_groups: AtomicU64::new(0),
             fetched_groups: AtomicU64::new(0),
             local_bytes: AtomicU64::new(0),
+            told: Mutex::default(),
             sources: Mutex::default(),
             requests: Mutex::default(),
             units: Mutex::default(),
@@ -260,7 +271,7 @@ impl Transfer {
     }
 
     /// Sources that came up (`None`) or went down (why), since the last call.
-    pub(crate) fn news(&self) -> Vec<(String, Option<String>)> {
+    pub(crate) fn news(&self) -> Vec<(String, Option<Loss>)> {
         let news = std::mem::take(&mut lock(&self.state).news);
         let sources = lock(&self.sources);
         let label =
@@ -291,6 +302,7 @@ impl Transfer {
     pub(crate) fn wait(&self, stop: &Stop, tick: &mut dyn FnMut()) -> Result<()> {
         let result = self.wait_inner(stop, tick);
         if result.is_err() {
+            self.keep_last_words();
             self.close();
         }
         result
@@ -350,6 +362,7 @@ impl Transfer {
             Truth::Updated { verifier, collector } => self.prove(verifier.root(), collector, stop, tick),
         };
         if result.is_err() {
+            self.keep_last_words();
             self.close();
         }
         result
@@ -505,6 +518,7 @@ impl Transfer {
         lock(&self.units).clear();
         self.stored_units.store(0, Ordering::Release);
         self.wanted_units.store(units.count(), Ordering::Release);
+        self.keep_round();
         let now_us = self.now_us();
         let mut planner = lock(&self.planner);
         let config = PlannerConfig {
@@ -592,6 +606,11 @@ impl Transfer {
     fn is_anybody_left(&self) -> bool {
         let over = |state| matches!(state, SourceState::Gone | SourceState::Barred);
         lock(&self.planner).stats().iter().any(|stats| !over(stats.state))
+    }
+
+    fn is_barred(&self, id: SourceId) -> bool {
+        let stats = lock(&self.planner).stats();
+        stats.iter().any(|stats| stats.source == id && stats.state == SourceState::Barred)
     }
 
     fn is_up(&self, id: SourceId) -> bool {
@@ -767,11 +786,12 @@ impl Transfer {
                 self.changed.notify_all();
             }
             SourceEvent::Down { error, gone } => {
-                let why = match &error {
+                let reason = match &error {
                     Some(error) => error.to_string(),
                     None => lock(&self.planner).cause(source).unwrap_or_else(|| "closed".to_owned()),
                 };
-                lock(&self.state).news.push((source, Some(why)));
+                let is_barred = self.is_barred(source);
+                lock(&self.state).news.push((source, Some(Loss { reason, is_barred })));
                 lock(&self.requests).retain(|_, request| request.source != source);
                 lock(&self.planner).handle_down(now_us, source, error.as_ref(), gone);
                 let mut state = lock(&self.state);

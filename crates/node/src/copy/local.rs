@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use super::receive::Incoming;
 use super::remote::read_control_until;
 use super::ssh::FarEnd;
 use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
+use crate::explain::{Figures, Role, Snapshot, SourceSnapshot, Watch};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
 
 /// How long a far end that has spoken may be silent.
@@ -38,17 +39,30 @@ fn patience() -> Duration {
 impl Node {
     /// Copies one file, here to there or there to here.
     pub fn copy(&self, request: &CopyRequest, observer: &dyn Observer, stop: &Stop) -> Result<Delivered> {
+        let watch = Watch::new(&self.config.paths, "cp");
+        let result = self.copy_watched(request, &watch, observer, stop);
+        watch.end(&result);
+        result
+    }
+
+    fn copy_watched(
+        &self,
+        request: &CopyRequest,
+        watch: &Watch,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<Delivered> {
         match (&request.source, &request.destination) {
             (Location::Local(source), Location::Remote { host, path }) => {
-                self.upload(source, Some(host), path, &request.options, observer, stop)
+                self.upload(source, Some(host), path, &request.options, watch, observer, stop)
             }
             (Location::Remote { host, path }, Location::Local(destination)) => {
-                self.download(host, path, destination, &request.options, observer, stop)
+                self.download(host, path, destination, &request.options, watch, observer, stop)
             }
             (Location::Local(source), Location::Local(destination)) => {
                 refuse_same_file(source, destination)?;
                 // The far end runs here; a relative path means the same to both.
-                self.upload(source, None, destination, &request.options, observer, stop)
+                self.upload(source, None, destination, &request.options, watch, observer, stop)
             }
             (Location::Remote { .. }, Location::Remote { .. }) => {
                 Err(Error::new(ErrorKind::Usage, "both sides are remote")
@@ -57,12 +71,14 @@ impl Node {
         }
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn upload(
         &self,
         source: &Path,
         host: Option<&std::ffi::OsString>,
         path: &Path,
         options: &CopyOptions,
+        watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
@@ -88,13 +104,22 @@ impl Node {
             allow_local: host.is_some_and(|host| is_local_host(host)),
             observer,
             size_bytes,
-            last: Mutex::default(),
+            last: Arc::default(),
         };
         if let Some(door) = door {
             let _ = provider.door.set(door);
         }
+        let peer = host.map(|_| far.host.clone());
+        watch.begin(
+            Role::Sending,
+            &source.to_string_lossy(),
+            peer.as_deref(),
+            sent_figures(provider.last.clone(), size_bytes),
+        );
+        let far_path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        watch.set_far_path(far_path);
         observer.event(Event::Started {
-            name: Some(if path.as_os_str().is_empty() { ".".into() } else { path.to_owned() }),
+            name: Some(far_path.to_owned()),
             total_bytes: size_bytes,
             resumed_bytes: 0,
         });
@@ -107,6 +132,7 @@ impl Node {
             let (provider, is_mute) = (&provider, &is_mute);
             let serving = scope.spawn(move || serve(Box::new(channel), holder, preface, provider, None));
             while !serving.is_finished() {
+                watch.tick();
                 if stop.is_set() {
                     far.kill();
                 }
@@ -126,12 +152,13 @@ impl Node {
             }
             serving.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")))
         });
+        watch.freeze();
         provider.is_over.store(true, Ordering::Release);
         if let Some(door) = provider.door.get() {
             door.door.close();
         }
         let is_heard = provider.is_heard();
-        let last = provider.last.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let last = std::mem::take(&mut *lock(&provider.last));
         if let Some(delivered) = last.delivered {
             // The far end must have what we sent, not merely say that it has something.
             if !origin.is_named(&delivered.oid) {
@@ -166,12 +193,14 @@ impl Node {
         Err(advised(error, host.map(|_| far.host.as_str())))
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn download(
         &self,
         host: &OsStr,
         path: &Path,
         destination: &Path,
         options: &CopyOptions,
+        watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
@@ -220,7 +249,7 @@ impl Node {
             // The far end said where it listens; ssh may know it under a name that only ssh resolves.
             sees: None,
         };
-        match self.receive(incoming, destination, observer, stop) {
+        match self.receive(incoming, destination, watch, observer, stop) {
             Ok(delivered) => Ok(delivered),
             Err(error) => Err(advised(far.explain(error, true), Some(&far.host))),
         }
@@ -294,7 +323,7 @@ struct NearSender<'a> {
     begun: Instant,
     observer: &'a dyn Observer,
     size_bytes: u64,
-    last: Mutex<Last>,
+    last: Arc<Mutex<Last>>,
 }
 
 impl NearSender<'_> {
@@ -320,6 +349,40 @@ struct Last {
     delivered: Option<message::Delivered>,
 }
 
+/// How many of the bytes that are new to the receiver came which way, as it says.
+fn ways(progress: &message::Progress) -> [(&'static str, u64); 2] {
+    let fresh = progress.done_bytes.saturating_sub(progress.resumed_bytes);
+    let direct = progress.direct_bytes.min(fresh);
+    [("direct", direct), ("ssh", fresh - direct)]
+}
+
+/// What a sender knows of how far the receiver is: its last words.
+fn sent_figures(last: Arc<Mutex<Last>>, size_bytes: u64) -> Figures {
+    Box::new(move || {
+        let last = lock(&last);
+        let is_there = last.delivered.is_some();
+        let (done_bytes, resumed_bytes, ways) = match &last.progress {
+            Some(progress) => (progress.done_bytes.min(size_bytes), progress.resumed_bytes, ways(progress)),
+            None => (0, 0, [("direct", 0), ("ssh", 0)]),
+        };
+        let sent_bytes: u64 = ways.iter().map(|(_, bytes)| bytes).sum();
+        let sources = (0..).zip(ways).map(|(number, (label, delivered_bytes))| SourceSnapshot {
+            number,
+            label: label.to_owned(),
+            share: delivered_bytes as f64 / sent_bytes.max(1) as f64,
+            delivered_bytes,
+            ..SourceSnapshot::default()
+        });
+        Some(Snapshot {
+            size_bytes,
+            done_bytes: if is_there { size_bytes } else { done_bytes },
+            resumed_bytes,
+            sources: sources.collect(),
+            ..Snapshot::default()
+        })
+    })
+}
+
 impl Provider for NearSender<'_> {
     fn open(&self, open: &Open, _: Option<&Security>) -> Result<Arc<dyn Held>> {
         self.hear();
@@ -342,19 +405,15 @@ impl Provider for NearSender<'_> {
                 }
             }
             Message::Progress(progress) => {
-                last.progress = Some(progress);
-                let fresh = progress.done_bytes.saturating_sub(progress.resumed_bytes);
-                let direct = progress.direct_bytes.min(fresh);
-                let sources = [("direct", direct), ("ssh", fresh - direct)]
+                let sources = ways(&progress)
                     .into_iter()
                     .filter(|(_, bytes)| *bytes > 0)
                     .map(|(label, bytes)| SourceShare { label: label.into(), bytes })
                     .collect();
-                self.observer.event(Event::Progress {
-                    done_bytes: progress.done_bytes,
-                    total_bytes: self.size_bytes,
-                    sources,
-                });
+                let done_bytes = progress.done_bytes;
+                last.progress = Some(progress);
+                drop(last);
+                self.observer.event(Event::Progress { done_bytes, total_bytes: self.size_bytes, sources });
             }
             Message::Delivered(delivered) => last.delivered = Some(delivered),
             _ => return Err(Error::new(ErrorKind::Protocol, "copy message out of place")),

@@ -22,6 +22,7 @@ use dray_transfer::transport::{Channel, PipeChannel, push_control};
 
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, ReceivingDoor};
+use crate::explain::{Role, Watch, figures_of};
 use crate::get::{report, resumed, split};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth};
 use crate::{Delivered, Event, Node, Observer, Stop};
@@ -63,6 +64,17 @@ pub(super) struct Incoming {
     pub(super) sees: Option<IpAddr>,
 }
 
+impl Incoming {
+    /// The other host, for whoever asks what runs here; `None` if it is this one.
+    fn watched_peer(&self) -> Option<String> {
+        match self.sees {
+            // At the far end the peer's name is what it does, and its address is known.
+            Some(address) => Some(address.to_string()),
+            None => self.is_other_host.then(|| self.peer.clone()),
+        }
+    }
+}
+
 /// Where the file goes: `wish` itself, or `name` in it if it is a directory.
 fn destination(wish: &Path, name: &OsStr) -> Result<PathBuf> {
     let bytes = name.as_bytes();
@@ -98,6 +110,7 @@ impl Node {
         &self,
         incoming: Incoming,
         wish: &Path,
+        watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
@@ -143,6 +156,9 @@ impl Node {
             DeliveryMode::OutOfOrder,
             if older.is_some() { Start::Update } else { Start::Whole },
         );
+        let (what, peer) = (incoming.name.to_string_lossy().into_owned(), incoming.watched_peer());
+        watch.begin(Role::Receiving, &what, peer.as_deref(), figures_of(&transfer, resumed_bytes));
+        watch.set_path(&target);
         observer.event(Event::Started {
             name: Some(target.clone()),
             total_bytes: geometry.size_bytes(),
@@ -152,6 +168,7 @@ impl Node {
         let mut told = Instant::now();
         let mut tick = || {
             report(&transfer, observer);
+            watch.tick();
             if told.elapsed() >= PROGRESS_INTERVAL {
                 told = Instant::now();
                 lanes.ssh.say(progress(&transfer, resumed_bytes));
@@ -172,6 +189,7 @@ impl Node {
             Ok(oid) => delivered_message(*oid, &target),
             Err(error) => Message::Fault(Fault::from_error(None, error)),
         });
+        watch.freeze();
         transfer.close();
         lanes.end();
         let oid = result?;

@@ -20,6 +20,7 @@ use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, HoldingDoor, ssh_connection};
 use super::origin::Origin;
 use super::receive::Incoming;
+use crate::explain::Watch;
 use crate::{Event, Node, Stop};
 
 /// How long the other side may take for its first messages.
@@ -107,7 +108,10 @@ impl Node {
             sees,
         };
         let wish = home_path(std::ffi::OsStr::from_bytes(&copy.path));
-        self.receive(incoming, &wish, &|_: Event| {}, stop).map(|_| ())
+        let watch = Watch::new(&self.config.paths, "cp");
+        let result = self.receive(incoming, &wish, &watch, &|_: Event| {}, stop);
+        watch.end(&result);
+        result.map(|_| ())
     }
 
     fn send_from_here(
