@@ -7,8 +7,10 @@ use dray_node::Paths;
 use dray_node::explain::{self, Bottleneck, Idle, Role, Snapshot, SourceSnapshot, Standing, State};
 use serde_json::{Value, json};
 
-use crate::output::{Output, bytes};
+use crate::output::{self, Output};
 
+/// Stands for a space at which no line is broken.
+const GLUE: &str = "\u{a0}";
 /// Width of everything.
 const COLUMNS: usize = 80;
 /// Width of a source's name in the table; a longer one has a line of its own.
@@ -92,7 +94,7 @@ fn shown(snapshot: &Snapshot, now: SystemTime) -> String {
         wrapped(
             &mut page,
             2,
-            &format!("{} came from the older version here", bytes(snapshot.older_version_bytes)),
+            &format!("{} came from the older version here", size(snapshot.older_version_bytes)),
         );
     }
     table(&mut page, snapshot);
@@ -112,7 +114,7 @@ fn title(snapshot: &Snapshot) -> String {
         _ if place.is_empty() => what,
         _ => format!("{what} to {place}"),
     };
-    format!("{} {ways} (process {})", snapshot.command, snapshot.pid)
+    format!("{} {ways} (pid {})", snapshot.command, snapshot.pid)
 }
 
 /// How far it is, or how it ended.
@@ -121,9 +123,9 @@ fn how_far(snapshot: &Snapshot, now: SystemTime) -> String {
     let elapsed = duration(Duration::from_micros(snapshot.elapsed_us));
     let resumed = match snapshot.resumed_bytes {
         0 => String::new(),
-        resumed => format!(", {} of them from an earlier run", bytes(resumed)),
+        resumed => format!(", {} of them from an earlier run", size(resumed)),
     };
-    let done = format!("{} of {}{resumed}", bytes(done_bytes), bytes(size_bytes));
+    let done = format!("{} of {}{resumed}", size(done_bytes), size(size_bytes));
     if let Some(ended) = snapshot.ended_unix_us {
         let ended = UNIX_EPOCH + Duration::from_micros(ended);
         let ago = duration(now.duration_since(ended).unwrap_or_default());
@@ -134,18 +136,18 @@ fn how_far(snapshot: &Snapshot, now: SystemTime) -> String {
             }
             _ => "failed",
         };
-        return format!("{how} {ago} ago, after {elapsed}: {done}, {}/s", bytes(rate_bytes_per_s));
+        return format!("{how} {ago} ago, after {elapsed}: {done}, {}/s", size(rate_bytes_per_s));
     }
     let left = match left_bytes {
         0 => String::new(),
-        left => format!("; {} left", bytes(left)),
+        left => format!("; {} left", size(left)),
     };
     let time_left = match left_bytes.checked_div(rate_bytes_per_s) {
         Some(seconds) if left_bytes > 0 => format!(", about {}", duration(Duration::from_secs(seconds))),
         _ => String::new(),
     };
     let percent = (done_bytes as f64 * 100.0 / size_bytes.max(1) as f64) as u64;
-    format!("{done} ({percent} %) after {elapsed}, {}/s{left}{time_left}", bytes(rate_bytes_per_s))
+    format!("{done} ({percent} %) after {elapsed}, {}/s{left}{time_left}", size(rate_bytes_per_s))
 }
 
 /// What holds it back, and what to do about it.
@@ -156,6 +158,9 @@ fn bottleneck(snapshot: &Snapshot) -> String {
             "the receiving end knows what it waits for: run `dray explain` there"
         }
         None | Some(Bottleneck::Unknown) => "bottleneck: not known",
+        Some(Bottleneck::Network) if snapshot.command == "cp" => {
+            "bottleneck: the network. The other end sends, and this machine waits for it: a faster path would help"
+        }
         Some(Bottleneck::Network) => {
             "bottleneck: the network. The sources deliver, and this machine waits for them: another holder in the \
              ticket (`dray put --ticket`) or a faster path would help"
@@ -258,7 +263,7 @@ fn reasons(source: &SourceSnapshot, is_over: bool) -> Vec<String> {
     match (source.standing, cause) {
         (Some(Standing::Frozen), _) if source.silent_us >= 1_000_000 => reasons.push(format!(
             "frozen: it owes {} and has said nothing for {silent}; others are asked",
-            bytes(source.queue_bytes.unwrap_or(0))
+            size(source.queue_bytes.unwrap_or(0))
         )),
         (Some(Standing::Frozen), None) => reasons.push("frozen: it was silent for too long".to_owned()),
         (Some(Standing::Barred), Some(cause)) => reasons.push(format!("barred: {cause}")),
@@ -305,23 +310,30 @@ fn short(count: u64) -> String {
     }
 }
 
-/// A time in at most two units.
+/// A size for people, whose unit stays on its line.
+fn size(count: u64) -> String {
+    output::bytes(count).replace(' ', GLUE)
+}
+
+/// A time in at most two units, which stay together.
 fn duration(time: Duration) -> String {
-    match time.as_secs() {
+    let text = match time.as_secs() {
         0..10 => format!("{:.1} s", time.as_secs_f64()),
         seconds @ 10..120 => format!("{seconds} s"),
         seconds @ 120..7200 => format!("{} min {} s", seconds / 60, seconds % 60),
         seconds @ 7200..172_800 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
         seconds => format!("{} days", seconds / 86_400),
-    }
+    };
+    text.replace(' ', GLUE)
 }
 
 /// Adds `text` indented, broken at spaces where it would be wider than the page; what comes after the first line is
 /// indented by two more.
 fn wrapped(page: &mut String, indent: usize, text: &str) {
+    let from = page.len();
     let mut line = " ".repeat(indent);
     let mut is_empty = true;
-    for word in text.split(' ') {
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
         if !is_empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
             page.push_str(&line);
             page.push('\n');
@@ -336,4 +348,94 @@ fn wrapped(page: &mut String, indent: usize, text: &str) {
     }
     page.push_str(&line);
     page.push('\n');
+    let spaced = page.split_off(from).replace(GLUE, " ");
+    page.push_str(&spaced);
+}
+
+#[cfg(test)]
+mod tests {
+    use dray_node::explain::Failure;
+
+    use super::*;
+
+    fn source(label: &str, standing: Standing) -> SourceSnapshot {
+        SourceSnapshot {
+            label: label.into(),
+            standing: Some(standing),
+            rate_bytes_per_s: u64::MAX,
+            window_bytes: Some(1 << 30),
+            queue_bytes: Some((1 << 30) - 1),
+            queue_requests: Some(64),
+            share: 1.0,
+            delivered_bytes: 1 << 60,
+            discarded_bytes: Some((1 << 50) - 1),
+            ..SourceSnapshot::default()
+        }
+    }
+
+    /// Whatever the figures, a page is 80 columns wide; a word that is longer has a line of its own.
+    #[test]
+    fn pages_fit_a_terminal() {
+        let long = "direct [2001:db8:1234:5678:9abc:def0:1234:5678]:65535";
+        let states = [Standing::Up, Standing::Frozen, Standing::Barred, Standing::Gone, Standing::Waiting];
+        let idles = [Idle::Spare, Idle::Paused, Idle::NoBudget, Idle::Consumer, Idle::NotNeeded];
+        let bottlenecks = [
+            Bottleneck::Network,
+            Bottleneck::Source,
+            Bottleneck::Disk,
+            Bottleneck::Cpu,
+            Bottleneck::Memory,
+            Bottleneck::Consumer,
+            Bottleneck::Finishing,
+        ];
+        for (index, bottleneck) in bottlenecks.into_iter().enumerate() {
+            let mut sources: Vec<_> = states.map(|standing| source(long, standing)).into();
+            sources.extend(idles.map(|idle| SourceSnapshot {
+                idle: Some(idle),
+                cause: Some("it failed, and why it did is a long story ".repeat(9)),
+                ..source("direct 192.0.2.7:4711", Standing::Up)
+            }));
+            let snapshot = Snapshot {
+                state: [State::Running, State::Failed, State::Done, State::NoAnswer][index % 4],
+                command: ["get", "cp"][index % 2].into(),
+                what: format!("blake3:{}", "0".repeat(64)),
+                path: Some("/home/somebody/in a folder/with spaces/and a name".into()),
+                size_bytes: 1 << 60,
+                done_bytes: 1 << 59,
+                left_bytes: 1 << 59,
+                rate_bytes_per_s: 1,
+                elapsed_us: u64::MAX,
+                ended_unix_us: [None, Some(1)][index % 2],
+                bottleneck: Some(bottleneck),
+                failure: Some(Failure { what: "first this, then that; ".repeat(50), ..Failure::default() }),
+                sources,
+                ..Snapshot::default()
+            };
+            let page = shown(&snapshot, SystemTime::now());
+            let wide = page.lines().find(|line| line.chars().count() > COLUMNS);
+            assert_eq!(wide, None, "{page}");
+            assert!(!page.contains(GLUE) && page.lines().all(|line| !line.ends_with(' ')), "{page}");
+        }
+    }
+
+    #[test]
+    fn figures_are_short() {
+        for (count, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (10_188, "9.9K"),
+            (10_189, "10K"),
+            ((1 << 20) - 1, "1.0M"),
+            (1 << 60, "1.0E"),
+            (u64::MAX, "16E"),
+        ] {
+            assert_eq!(short(count), text);
+        }
+        let spaced = |seconds| duration(Duration::from_secs_f64(seconds)).replace(GLUE, " ");
+        assert_eq!(
+            ["1.2 s", "119 s", "2 min 0 s", "2 h 0 min", "2 days"],
+            [1.24, 119.9, 120.0, 7200.0, 172_800.0].map(spaced)
+        );
+    }
 }

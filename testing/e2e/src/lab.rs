@@ -270,6 +270,28 @@ impl Host {
         counters::read(self)
     }
 
+    /// Limits what it sends to `rate` Mbit/s.
+    pub fn limit_sending(&self, rate: u32) {
+        let rate = format!("{rate}mbit");
+        run_tool(&[
+            "tc",
+            "-n",
+            &self.namespace,
+            "qdisc",
+            "add",
+            "dev",
+            "e0",
+            "root",
+            "tbf",
+            "rate",
+            &rate,
+            "burst",
+            "128k",
+            "limit",
+            "1m",
+        ]);
+    }
+
     /// Lets nothing but ssh in or out, as many firewalls do. Counters still count what is dropped on its way in.
     pub fn allow_only_ssh(&self) {
         // Accepting first: some versions of nft join two `!=` of neighbouring fields into one comparison.
