@@ -144,7 +144,9 @@ impl Output {
             .path
             .as_deref()
             .map_or_else(|| "standard output".to_owned(), |path| format!("{path:?}"));
-        for barred in std::mem::take(&mut self.state().barred) {
+        // Not within the loop's head, where the lock would be held for all of it.
+        let barred = std::mem::take(&mut self.state().barred);
+        for barred in barred {
             self.note(&format!("warning: {barred}"));
         }
         let fresh = delivered.size_bytes.saturating_sub(delivered.resumed_bytes);
