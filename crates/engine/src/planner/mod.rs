@@ -49,8 +49,8 @@ use work::Work;
 /// be sent again.
 const SIGNS_OF_LIFE_MAX: u32 = 2 * UNIT_GROUPS as u32;
 /// How long, in microseconds, reconnections and parent pairs may put it off: that much may pass between them and the
-/// first group.
-const GRACE_US: u64 = 5_000_000;
+/// first group. With [`PlannerConfig::give_up_us`] of 25 s, the error still comes well within 30 s.
+const GRACE_US: u64 = 4_000_000;
 
 /// What to do with a group that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
