@@ -30,12 +30,14 @@ pub struct LyingChannel {
     left_out: Option<u32>,
     /// Nothing is written any more.
     is_mute: bool,
+    /// What was said when the object was opened.
+    opened: Option<Opened>,
 }
 
 impl LyingChannel {
     /// `channel`, with what `liar` makes of it.
     pub fn new(channel: Box<dyn Channel>, liar: Arc<Liar>) -> LyingChannel {
-        LyingChannel { channel, liar, left_out: None, is_mute: false }
+        LyingChannel { channel, liar, left_out: None, is_mute: false, opened: None }
     }
 
     /// Writes whole frames, altered.
@@ -109,8 +111,11 @@ impl LyingChannel {
     }
 
     fn alter_message(&mut self, head: FrameHead, body: &[u8], out: &mut Vec<u8>) {
-        let lie = self.liar.lie;
-        let altered = match (Message::from_bytes(body), lie) {
+        let message = Message::from_bytes(body);
+        if let Ok(Message::Opened(opened)) = &message {
+            self.opened = Some(opened.clone());
+        }
+        let altered = match (message, self.liar.lie) {
             (Ok(Message::Opened(mut opened)), Lie::WrongSize) => {
                 opened.size_bytes += 1;
                 Some(Message::Opened(opened))
@@ -198,8 +203,9 @@ impl LyingChannel {
                 self.is_mute = true;
             }
             Lie::EndlessOpened => {
-                let opened = Opened { handle: HANDLE, size_bytes: 0, name: None };
-                self.repeat(out, &Message::Opened(opened))?;
+                if let Some(opened) = self.opened.clone() {
+                    self.repeat(out, &Message::Opened(opened))?;
+                }
             }
             Lie::EndlessCompared => {
                 let pairs = vec![7; 64 * 256].into();
@@ -207,7 +213,7 @@ impl LyingChannel {
                 self.repeat(out, &Message::Compared(compared))?;
             }
             Lie::EndlessFaults => {
-                let error = Error::new(ErrorKind::NotFound, "x".repeat(1000));
+                let error = Error::new(ErrorKind::NotFound, "it is lost");
                 self.repeat(out, &Message::Fault(Fault::from_error(Some(HANDLE), &error)))?;
             }
             Lie::EndlessDescribed => {

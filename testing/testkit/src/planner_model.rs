@@ -158,6 +158,7 @@ impl<'a> Simulation<'a> {
             repeated_groups: vec![0; count],
             resent_groups: vec![0; count],
             last_repeat_us: 0,
+            repeated_far: 0,
             last_first_up_us: 0,
             outstanding_bytes: vec![0; count],
             outstanding_bytes_max: vec![0; count],
@@ -562,9 +563,14 @@ impl<'a> Simulation<'a> {
             // Cancelled or not: it was proven.
             if ledger.delivered.contains(&group) {
                 ledger.repeated_groups[index] += 1;
-                ledger.last_repeat_us = self.now_us;
+                let far = group + 1 - entry.groups.start;
+                if far > ledger.repeated_far {
+                    ledger.repeated_far = far;
+                    ledger.last_repeat_us = self.now_us;
+                }
             } else {
                 expected = Disposition::Deliver;
+                ledger.repeated_far = 0;
             }
         }
         let answer = self.planner.handle_group(self.now_us, SourceId(index as u32), request, group);
