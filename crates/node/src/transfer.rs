@@ -31,6 +31,8 @@ use dray_engine::planner::{
 use crate::lock;
 use crate::observer::Stop;
 
+#[cfg(test)]
+mod tests;
 mod update;
 
 pub(crate) use update::OlderVersion;
