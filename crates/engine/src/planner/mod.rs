@@ -50,7 +50,7 @@ use work::Work;
 const RESENT_GROUPS_MAX: u64 = 2 * UNIT_GROUPS;
 /// How long, in microseconds, reconnections and parent pairs may put it off: that much may pass between them and the
 /// first group. With [`PlannerConfig::give_up_us`] of 25 s, the error still comes well within 30 s.
-const GRACE_US: u64 = 4_000_000;
+const GRACE_US: u64 = 3_000_000;
 
 /// What to do with a group that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
