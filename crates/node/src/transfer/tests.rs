@@ -153,13 +153,15 @@ fn one_honest_holder_among_random_liars_is_enough() {
     }
 }
 
-/// Design 9: liars alone are an error that names each of them; one that is only busy is waited for, so it is left out here.
+/// Design 9: liars alone are an error that names each of them. One that is only busy is waited for, and those that lie behind
+/// the data may come too late for it, so they are left out here.
 #[test]
 fn random_liars_alone_are_all_named() {
     for seed in 0..20 {
         let mut random = Random(1000 + seed);
         let object = random.bytes(3 * UNIT_BYTES as usize + 77);
-        let quick: Vec<Lie> = QUICK.into_iter().filter(|lie| *lie != Lie::Busy).collect();
+        let left_out = [Lie::Busy, Lie::Long, Lie::EndlessData, Lie::Twice, Lie::Unasked];
+        let quick: Vec<Lie> = QUICK.into_iter().filter(|lie| !left_out.contains(lie)).collect();
         let lies: Vec<(Lie, u64)> =
             (0..1 + random.next(5)).map(|_| (quick[random.next(quick.len() as u64) as usize], 0)).collect();
         let error = fetch(&object, &lies).expect_err("nobody was honest");
