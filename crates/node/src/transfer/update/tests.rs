@@ -424,6 +424,17 @@ fn a_made_up_outboard_does_not_end_the_update() {
     assert_eq!(result.unwrap_err().kind(), ErrorKind::VerificationFailed);
 }
 
+/// P12, design 9: of one that names its recipe and never sends a node of it another holder takes over, and what is at hand is
+/// not fetched.
+#[test]
+fn another_holder_is_asked_for_nodes_that_do_not_come() {
+    let (object, old) = versions();
+    let (result, shares) = update(&object, &old, &[Lie::MuteOnNodes, Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    let fetched = shares[0] + shares[1];
+    assert!(fetched <= CHANGED_BYTES, "{shares:?}");
+}
+
 /// Issue "endless answers": a holder that says without end that it lost its recipe is done without, where it is the only one
 /// with an error that names it.
 #[test]
