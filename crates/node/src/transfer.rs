@@ -32,6 +32,8 @@ use crate::lock;
 use crate::observer::Stop;
 
 mod explain;
+#[cfg(test)]
+mod tests;
 mod update;
 
 pub(crate) use update::OlderVersion;
@@ -561,7 +563,7 @@ impl Transfer {
         loop {
             // One that fell has forgotten the question, also if it is up again.
             if !asked.is_some_and(|id| self.is_up(id) && lock(&self.state).asked == Some(id))
-                && let Some((id, source)) = self.best_source()
+                && let Some((id, source)) = self.best_source(&[])
             {
                 asked = Some(id);
                 lock(&self.state).asked = asked;
@@ -618,8 +620,8 @@ impl Transfer {
         lock(&self.planner).stats().iter().any(|stats| stats.source == id && up(stats.state))
     }
 
-    /// The source to ask things of: up, not silent if there is such a one, lowest priority first.
-    fn best_source(&self) -> Option<(SourceId, Arc<dyn Source>)> {
+    /// The source to ask things of: none of `but`, up, not silent if there is such a one, lowest priority first.
+    fn best_source(&self, but: &[SourceId]) -> Option<(SourceId, Arc<dyn Source>)> {
         let stats = lock(&self.planner).stats();
         let sources = lock(&self.sources);
         let candidates = stats.into_iter().filter_map(|stats| {
@@ -628,7 +630,7 @@ impl Transfer {
                 SourceState::Stalled => true,
                 _ => return None,
             };
-            let source = sources.get(&stats.source)?;
+            let source = sources.get(&stats.source).filter(|_| !but.contains(&stats.source))?;
             Some(((is_silent, source.describe().priority), (stats.source, source.clone())))
         });
         candidates.min_by_key(|(rank, _)| *rank).map(|(_, candidate)| candidate)

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use dray_core::ticket::Ticket;
 
 use crate::data;
+use crate::gate;
 use crate::lab::Host;
 use crate::process::{Outcome, Program, Running};
 
@@ -65,6 +66,18 @@ pub fn share(host: &Host, path: &Path) -> Share {
 /// `dray put PATH`, not started yet, with time for a whole scenario.
 pub fn put<'a>(host: &'a Host, path: &Path) -> Program<'a> {
     host.dray().arg("put").arg(path).time_limit(Duration::from_secs(600))
+}
+
+/// A holder that joins `ticket` with `path` and tells the lie called `lie`, not started yet. Its key is made of `seed`; each
+/// one of a lab needs another. [`Share::of`] takes it as it takes a `dray put`; once it has lied it prints `lied: NAME`.
+pub fn liar<'a>(host: &'a Host, path: &Path, ticket: &str, lie: &str, seed: u8) -> Program<'a> {
+    host.program(gate::liar_binary())
+        .arg(path)
+        .args(["--ticket", ticket, "--lie", lie, "--seed", &seed.to_string()])
+        .args(["--address", &host.address().to_string()])
+        .arg("--data-dir")
+        .arg(host.dir().join(format!("liar-{seed}")))
+        .time_limit(Duration::from_secs(600))
 }
 
 /// `dray get TICKET -o PATH`, not started yet.

@@ -73,7 +73,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A lab of `hosts` hosts, at most nine.
+    /// A lab of `hosts` hosts, at most 99.
     pub fn of(hosts: u8) -> Setup {
         Setup { hosts, alone: false, rate_mbit: None, round_trip: None }
     }

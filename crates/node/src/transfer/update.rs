@@ -44,6 +44,8 @@ const CUT_BYTES_PER_S: u64 = 128 << 20;
 const DESCRIBE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long after a question, or after the last one came, a node of the recipe may take.
 const NODE_PATIENCE: Duration = Duration::from_millis(PROGRESS_TIMEOUT_MS);
+/// After how long another holder is asked for what one owes, if there is one: several times what waits on a slow path.
+const NODE_SILENCE: Duration = Duration::from_secs(2);
 /// How long there may be nobody to ask before everything is planned, so that the planner's own time limits count.
 const NOBODY_PATIENCE: Duration = Duration::from_secs(3);
 /// While a holder makes its recipe, a group is fetched this often: one that does not even send that is not busy but dead.
@@ -111,7 +113,7 @@ impl Transfer {
         let over = || stop.is_set() || self.is_over();
         thread::scope(|scope| {
             let cut = scope.spawn(|| Known::of(old, profile, &over));
-            let root = self.describe(plan, &over);
+            let root = self.describe(plan, &over, &[]);
             let known =
                 cut.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")))?;
             let root = root?;
@@ -133,8 +135,14 @@ impl Transfer {
         })
     }
 
-    /// Asks for the recipe's root, until somebody has told it or it is not worth waiting for any longer.
-    fn describe(&self, plan: &mut Plan<'_>, over: &dyn Fn() -> bool) -> Result<RecipeRoot> {
+    /// Asks for the recipe's root whoever is not among `silent`, until somebody has told it or it is not worth waiting for any
+    /// longer.
+    fn describe(
+        &self,
+        plan: &mut Plan<'_>,
+        over: &dyn Fn() -> bool,
+        silent: &[SourceId],
+    ) -> Result<RecipeRoot> {
         let began = Instant::now();
         let patience = DESCRIBE_PATIENCE + Duration::from_secs(self.geometry.size_bytes() / CUT_BYTES_PER_S);
         let (mut asked, mut somebody, mut probed) = (None, began, began);
@@ -142,10 +150,10 @@ impl Transfer {
             if over() {
                 return Err(interrupted());
             }
-            let best = self.best_source().map(|(id, _)| id);
+            let best = self.best_source(silent).map(|(id, _)| id);
             // One that is up is given the time it takes, unless it has fallen silent and another one has not.
             if asked.is_none() || best != asked && asked.is_none_or(|id| !self.is_answering(id)) {
-                asked = self.put_question(SourceCall::Describe);
+                asked = self.put_question(SourceCall::Describe, silent);
             }
             if asked.is_some() {
                 somebody = Instant::now();
@@ -167,9 +175,9 @@ impl Transfer {
         }
     }
 
-    /// Asks the best source something; whom, if there is one. Only its answers count from here on.
-    fn put_question(&self, call: SourceCall) -> Option<SourceId> {
-        let (id, source) = self.best_source()?;
+    /// Asks the best source that is not among `silent` something; whom, if there is one. Only its answers count from here on.
+    fn put_question(&self, call: SourceCall, silent: &[SourceId]) -> Option<SourceId> {
+        let (id, source) = self.best_source(silent)?;
         {
             let mut state = lock(&self.state);
             state.asked = Some(id);
@@ -191,6 +199,7 @@ impl Transfer {
         let mut reader = RecipeReader::new(root, ReaderLimits::default());
         let mut asked: Vec<RecipeId> = Vec::new();
         let mut asked_of = lock(&self.state).asked;
+        let mut silent: Vec<SourceId> = Vec::new();
         let mut heard = Instant::now();
         loop {
             let mut batch = Vec::new();
@@ -215,10 +224,16 @@ impl Transfer {
                 heard = Instant::now();
             }
             asked.extend(batch.iter().copied());
+            if let Some(id) = asked_of.filter(|_| heard.elapsed() >= NODE_SILENCE)
+                && self.best_source(&[&silent[..], &[id]].concat()).is_some()
+            {
+                silent.push(id);
+                asked_of = None;
+            }
             if asked_of.is_none_or(|id| !self.is_answering(id)) {
                 // Whoever comes next is asked for what the lost one owed, if it tells of the same recipe: only who
                 // described nodes can be expected to have them.
-                if self.describe(plan, copies.over)? != *root {
+                if self.describe(plan, copies.over, &silent)? != *root {
                     return Err(Error::new(ErrorKind::Protocol, "the senders do not agree on the recipe"));
                 }
                 asked_of = lock(&self.state).asked;

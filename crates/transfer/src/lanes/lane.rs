@@ -41,8 +41,10 @@ pub(super) struct Lane<'a> {
     /// Asked and not answered.
     pub(super) sealing: Option<Oid>,
     pub(super) comparing: Option<Vec<Subtree>>,
+    /// Answers that the holder owes to these two.
+    seals_owed: usize,
+    comparisons_owed: usize,
     pub(super) describing: bool,
-    has_asked_for_recipe: bool,
     /// To be reported: the other side does not know what a recipe is.
     has_no_recipe: bool,
     pub(super) awaited_nodes: Vec<RecipeId>,
@@ -54,6 +56,8 @@ pub(super) struct Lane<'a> {
     heard: Instant,
     /// Bytes of the channel that the set has been told of.
     counted_bytes: u64,
+    /// The object has been said to be open.
+    is_open: bool,
     /// The holder's answer to the opening, if it came before the lane began.
     answered: Option<Opened>,
 }
@@ -102,8 +106,9 @@ impl<'a> Lane<'a> {
             running: VecDeque::new(),
             sealing: None,
             comparing: None,
+            seals_owed: 0,
+            comparisons_owed: 0,
             describing: false,
-            has_asked_for_recipe: false,
             has_no_recipe: false,
             awaited_nodes: Vec::new(),
             group: vec![0; GROUP_BYTES as usize],
@@ -111,6 +116,7 @@ impl<'a> Lane<'a> {
             control: ControlReader::default(),
             heard: Instant::now(),
             counted_bytes: 0,
+            is_open: false,
             answered: match opening {
                 Opening::Answered(opened) => Some(opened),
                 Opening::ToAsk | Opening::Asked => None,
@@ -125,7 +131,7 @@ impl<'a> Lane<'a> {
     /// Sends and reads until the channel or the source ends.
     pub(super) fn frames(&mut self) -> Result<()> {
         if let Some(opened) = self.answered.take() {
-            self.opened(&opened);
+            self.opened(&opened)?;
         }
         loop {
             let mut head = [0; FRAME_HEAD_BYTES];
@@ -226,16 +232,15 @@ impl<'a> Lane<'a> {
     fn control(&mut self, body: &[u8]) -> Result<()> {
         match self.receiver.handle_control(body)? {
             ReceiverInput::Agreed(_) => Ok(()),
-            ReceiverInput::Opened(opened) => {
-                self.opened(&opened);
-                Ok(())
-            }
+            ReceiverInput::Opened(opened) => self.opened(&opened),
             ReceiverInput::Sealed(root) => {
+                owed(&mut self.seals_owed, "sealed")?;
                 self.sealing = None;
                 self.emit(SourceEvent::Sealed { root });
                 Ok(())
             }
             ReceiverInput::Compared(pairs) => {
+                owed(&mut self.comparisons_owed, "compared")?;
                 self.comparing = None;
                 self.emit(SourceEvent::Compared { pairs: &pairs });
                 Ok(())
@@ -259,9 +264,11 @@ impl<'a> Lane<'a> {
                 Ok(())
             }
             // The object is open, so what is not found is its recipe, or a part of that; it can be had without.
-            ReceiverInput::Fault(fault) if self.has_asked_for_recipe && is_not_found(&fault) => {
-                self.describing = false;
-                self.awaited_nodes.clear();
+            ReceiverInput::Fault(fault) if self.is_owed_recipe() && is_not_found(&fault) => {
+                // Questions are answered in the order in which they were asked, each once.
+                if !std::mem::take(&mut self.describing) {
+                    self.awaited_nodes.remove(0);
+                }
                 self.emit(SourceEvent::Described { root: None });
                 Ok(())
             }
@@ -276,8 +283,16 @@ impl<'a> Lane<'a> {
         }
     }
 
+    /// A question about the recipe is not answered.
+    fn is_owed_recipe(&self) -> bool {
+        self.describing || !self.awaited_nodes.is_empty()
+    }
+
     /// The holder has the object: says so with its name, once.
-    fn opened(&self, opened: &Opened) {
+    fn opened(&mut self, opened: &Opened) -> Result<()> {
+        if std::mem::replace(&mut self.is_open, true) {
+            return Err(Error::new(ErrorKind::Protocol, "peer opened what is open"));
+        }
         let name = opened.name.as_deref().map(|name| &name[..]);
         let _standing = self.set.standing();
         let news = {
@@ -286,6 +301,7 @@ impl<'a> Lane<'a> {
             name.is_some() && !std::mem::replace(&mut inner.is_named, name.is_some())
         };
         self.set.rise(opened.size_bytes, name, None, news);
+        Ok(())
     }
 
     fn oldest(&self) -> Result<RequestId> {
@@ -404,7 +420,6 @@ impl<'a> Lane<'a> {
             self.has_no_recipe |= std::mem::take(&mut inner.describe);
             return;
         }
-        self.has_asked_for_recipe |= inner.describe || !inner.nodes.is_empty();
         // Asked again before the answer came, one answer does for both.
         if std::mem::take(&mut inner.describe) && !std::mem::replace(&mut self.describing, true) {
             push_control(&mut self.out, &Message::Describe(Describe { handle: HANDLE }));
@@ -457,12 +472,14 @@ impl<'a> Lane<'a> {
                         |node: &Subtree| ComparedSubtree { start_group: node.start, groups: node.groups };
                     let named = subtrees.iter().map(subtree).collect();
                     self.comparing = Some(subtrees);
+                    self.comparisons_owed += 1;
                     let compare = Compare { handle: HANDLE, subtrees: named };
                     push_control(&mut self.out, &Message::Compare(compare));
                 }
                 self.ask_for_recipe(&mut inner);
                 if let Some(root) = inner.seal.take() {
                     self.sealing = Some(root);
+                    self.seals_owed += 1;
                     push_control(&mut self.out, &Message::Seal(Seal { handle: HANDLE, root }));
                 }
             }
@@ -501,6 +518,17 @@ impl Channel for ControlSide<'_> {
     }
     fn security(&self) -> Option<Security> {
         self.0.security()
+    }
+}
+
+/// Takes one answer off those that are owed; what nobody asked for is not listened to, or it would never end.
+fn owed(answers: &mut usize, what: &str) -> Result<()> {
+    match answers.checked_sub(1) {
+        Some(left) => {
+            *answers = left;
+            Ok(())
+        }
+        None => Err(Error::new(ErrorKind::Protocol, format!("peer {what} what was not asked"))),
     }
 }
 

@@ -220,19 +220,20 @@ impl LaneSet {
             inner.gone = gone;
             (std::mem::take(&mut inner.queue), std::mem::take(&mut inner.ended), error, gone)
         };
-        self.fail(queue);
+        self.fail(queue, error.as_ref());
         for request in ended {
             self.events.event(self.id, SourceEvent::Done { request });
         }
         self.events.event(self.id, SourceEvent::Down { error, gone });
     }
 
-    fn fail(&self, requests: impl IntoIterator<Item = Queued>) {
+    /// Requests go down with their connection, which `why` says what happened to. They may be asked again.
+    fn fail(&self, requests: impl IntoIterator<Item = Queued>, why: Option<&Error>) {
         for queued in requests {
             let request = queued.request;
             drop(queued.permit);
-            let error =
-                Error::new(ErrorKind::Unreachable, format!("{}: connection lost", self.description.label));
+            let text = why.map_or_else(|| "connection lost".to_owned(), ToString::to_string);
+            let error = Error::new(ErrorKind::Unreachable, text);
             self.events.event(self.id, SourceEvent::Failed { request, error });
         }
     }
@@ -264,7 +265,7 @@ impl LaneSet {
         };
         let result = lane.frames();
         lane.count();
-        self.fail(std::mem::take(&mut lane.running));
+        self.fail(std::mem::take(&mut lane.running), result.as_ref().err());
         let number = lane.number;
         let (seal, compare) = (lane.sealing.take(), lane.comparing.take());
         let (describe, nodes) = (lane.describing, std::mem::take(&mut lane.awaited_nodes));
