@@ -72,7 +72,7 @@ impl Node {
 
     /// The hello of this node.
     fn hello(&self) -> Hello {
-        let mut features = vec![feature::RECIPE.to_owned()];
+        let mut features = vec![feature::RECIPE.to_owned(), feature::ZEROS.to_owned()];
         if self.config.clear_text_data {
             features.push(feature::CLEAR_DATA.to_owned());
         }

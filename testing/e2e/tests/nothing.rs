@@ -1,0 +1,109 @@
+//! What costs nothing on the wire: zeros, whether holes or data, what stands in an object twice, and what this user has
+//! already (issue "zero runs, identical chunks within one object, and data already in the store").
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::time::Duration;
+
+use dray_e2e::actions::{self, assert_delivered, share};
+use dray_e2e::data::{self, GIB, MIB};
+use dray_e2e::{Host, Lab, Program};
+
+/// Longest time one command may take.
+const LARGE: Duration = Duration::from_secs(300);
+
+/// Runs `program` to its success; the bytes that crossed the wire of `host` meanwhile, in both directions.
+#[track_caller]
+fn cost(host: &Host, program: Program<'_>) -> u64 {
+    let before = host.counters();
+    program.time_limit(LARGE).run().expect(0);
+    let carried = host.counters() - before;
+    carried.received_bytes + carried.sent_bytes
+}
+
+/// Writes a file of zeros that are data.
+fn write_zeros(path: &Path, size_bytes: u64) {
+    let mut file = File::create(path).unwrap();
+    let zeros = vec![0; MIB as usize];
+    let mut left = size_bytes;
+    while left > 0 {
+        let len = left.min(MIB);
+        file.write_all(&zeros[..len as usize]).unwrap();
+        left -= len;
+    }
+    file.sync_all().unwrap();
+    assert!(file.metadata().unwrap().blocks() * 512 >= size_bytes, "zeros that are data take room");
+}
+
+/// S7 and the issue's "zero runs cost nothing on the wire": 1 GiB of zeros that are data, put or copied either way, over
+/// TLS, in clear and over ssh alone, costs at most 100 kB and takes as much room there as here.
+#[test]
+fn zeros_that_are_data_cost_nothing() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let source = a.file("source");
+    write_zeros(&source, GIB);
+    let shared = share(a, &source);
+    let copy = b.directory("got").join("copy");
+    let got = cost(b, actions::get(b, &shared.ticket, &copy));
+    assert_delivered(&source, &copy, Some(&shared.hash()));
+    shared.end();
+    fs::remove_file(&copy).unwrap();
+    assert!(got < 600_000, "get: {got} bytes");
+    a.sshd();
+    b.sshd();
+    for way in ["up", "down", "down over ssh alone"] {
+        if way.ends_with("alone") {
+            b.allow_only_ssh();
+        }
+        let copy = b.directory(way).join("copy");
+        let program = match way {
+            "up" => actions::copy_to(a, b, &source, &copy),
+            _ => actions::copy_from(a, b, &source, &copy),
+        };
+        let copied = cost(b, program);
+        assert_delivered(&source, &copy, None);
+        fs::remove_file(&copy).unwrap();
+        assert!(copied < 600_000, "{way}: {copied} bytes");
+    }
+}
+
+/// S7: in clear text, where the bytes do not pass through the sender, zeros are found as well, and what lies between them
+/// arrives.
+#[test]
+fn zeros_between_other_bytes_arrive_as_they_are() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let source = a.file("source");
+    write_zeros(&source, 200 * MIB + 77);
+    let file = File::options().write(true).open(&source).unwrap();
+    // Pieces of some groups, at offsets that are no multiple of anything, with holes here and there.
+    for piece in 0..10 {
+        let at = 17 * MIB * piece + 4321 * piece;
+        file.write_all_at(&data::random_bytes(300_000, piece), at).unwrap();
+    }
+    rustix::fs::fallocate(
+        &file,
+        rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE,
+        60 * MIB + 8192,
+        10 * MIB,
+    )
+    .unwrap();
+    drop(file);
+    for clear in [false, true] {
+        for host in [a, b] {
+            let dir = host.home().join(".config/dray");
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("config.toml"), format!("clear_text_data = {clear}\n")).unwrap();
+        }
+        let shared = share(a, &source);
+        let copy = b.directory(&format!("got-{clear}")).join("copy");
+        let got = cost(b, actions::get(b, &shared.ticket, &copy));
+        assert_delivered(&source, &copy, Some(&shared.hash()));
+        // The pieces, the groups they begin and end in, and the pairs of units that are not all zeros.
+        assert!(got < 5_500_000, "clear {clear}: {got} bytes");
+    }
+}
