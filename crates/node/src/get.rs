@@ -27,6 +27,7 @@ use dray_transfer::lanes::LaneSet;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::at_hand::{self, AtHand};
 use crate::put::unix_s;
 use crate::transfer::{OlderVersion, Sink, Start, Stream, Transfer, Truth, short_name};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, join, outboard};
@@ -86,10 +87,17 @@ impl Node {
         if let Wanted::Ticket(ticket) = &request.wanted {
             join::check_version(ticket)?;
         }
+        let at_hand = AtHand::find(&self.store, &oid, size_bytes);
+        let size_bytes = size_bytes.or(at_hand.as_ref().map(AtHand::size_bytes));
+        let targets = match self.targets(request) {
+            // Nobody is needed.
+            Err(_) if at_hand.is_some() => Vec::new(),
+            targets => targets?,
+        };
         let mut config = DialConfig {
             tls: self.tls.clone(),
             hello: self.hello(),
-            targets: self.targets(request)?,
+            targets,
             lanes: self.config.connections,
             secret,
             size_bytes,
@@ -106,20 +114,23 @@ impl Node {
         }
         let geometry = Geometry::new(config.size_bytes.unwrap_or(0));
         match &request.output {
-            Output::Stdout => self.stream(oid, geometry, config, Box::new(std::io::stdout()), observer, stop),
+            Output::Stdout => {
+                let out = Box::new(std::io::stdout());
+                self.stream(oid, geometry, config, at_hand, out, observer, stop)
+            }
             Output::Path(path) if is_stream(path) => {
                 let out = open_stream(path, stop)?;
-                self.stream(oid, geometry, config, Box::new(out), observer, stop)
+                self.stream(oid, geometry, config, at_hand, Box::new(out), observer, stop)
             }
             Output::Path(path) if path.is_dir() => {
-                self.deliver(oid, geometry, config, path, None, request, observer, stop)
+                self.deliver(oid, geometry, config, at_hand, path, None, request, observer, stop)
             }
             Output::Path(path) => {
                 let (dir, name) = split(path)?;
-                self.deliver(oid, geometry, config, dir, Some(name), request, observer, stop)
+                self.deliver(oid, geometry, config, at_hand, dir, Some(name), request, observer, stop)
             }
             Output::Suggested => {
-                self.deliver(oid, geometry, config, Path::new("."), None, request, observer, stop)
+                self.deliver(oid, geometry, config, at_hand, Path::new("."), None, request, observer, stop)
             }
         }
     }
@@ -165,6 +176,7 @@ impl Node {
         oid: Oid,
         geometry: Geometry,
         config: DialConfig,
+        at_hand: Option<AtHand>,
         dir: &Path,
         name: Option<&OsStr>,
         request: &GetRequest,
@@ -212,11 +224,14 @@ impl Node {
         delivery.unmark_units(&damaged)?;
         let resumed_bytes = resumed(geometry, there.iter().flatten());
         // Where nothing is left to fetch, nobody would be asked for anything, and so not for a name either.
-        let told_before =
-            if name.is_none() && wanted.is_empty() { ask_for_name(&config, object, observer) } else { None };
+        let told_before = match &at_hand {
+            Some(at_hand) => at_hand.name().map(<[u8]>::to_vec),
+            None if name.is_none() && wanted.is_empty() => ask_for_name(&config, object, observer),
+            None => None,
+        };
         // What an earlier run proved is worth more than what a similar file may have.
         let older = match name {
-            Some(name) if !request.whole_file && intact.is_empty() => {
+            Some(name) if !request.whole_file && intact.is_empty() && at_hand.is_none() => {
                 OlderVersion::open(&dir.join(name), geometry.size_bytes())
             }
             _ => None,
@@ -241,7 +256,8 @@ impl Node {
             total_bytes: geometry.size_bytes(),
             resumed_bytes,
         });
-        start_direct(&transfer, object, config);
+        let is_remembered = at_hand.is_none() && at_hand::is_remembered(geometry.size_bytes());
+        let mut others = self.start(&transfer, object, at_hand, config)?;
         let final_name = || match name {
             Some(name) => name.to_owned(),
             None => usable_name(transfer.suggested_name().or_else(|| told_before.clone()).as_deref(), &oid),
@@ -249,6 +265,7 @@ impl Node {
         let (either, mut is_taken) = (Stop::new(), false);
         let result = transfer.run(older.as_ref(), &to_fetch, &either, &mut || {
             report(&transfer, observer);
+            others.dial_if_needed(&transfer);
             // Better to refuse as soon as the name is known than when all has come.
             let is_asked = transfer.suggested_name().is_some();
             is_taken = name.is_none() && is_asked && is_there(&dir.join(final_name()));
@@ -260,6 +277,7 @@ impl Node {
             transfer
                 .seal(&either, &mut || {
                     report(&transfer, observer);
+                    others.dial_if_needed(&transfer);
                     if stop.is_set() {
                         either.set();
                     }
@@ -296,7 +314,12 @@ impl Node {
                 ..FinishOptions::default()
             };
             delivery.finish(options)?;
-            Ok(dir.join(final_name))
+            let path = dir.join(final_name);
+            if is_remembered {
+                // Best effort: without it, the object is fetched again some day.
+                let _ = self.store.refer_to(&path, &oid, geometry.size_bytes(), &*delivery);
+            }
+            Ok(path)
         });
         transfer.close();
         if result.is_err() && delivery.marked_units().is_empty() {
@@ -307,12 +330,30 @@ impl Node {
         Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(path), resumed_bytes })
     }
 
+    /// Starts the sources of a proven object: what is `at_hand` alone, if something is, otherwise everybody.
+    fn start(
+        &self,
+        transfer: &Arc<Transfer>,
+        object: ObjectName,
+        at_hand: Option<AtHand>,
+        config: DialConfig,
+    ) -> Result<Others> {
+        let mut others = Others::new(transfer, object, config);
+        match at_hand {
+            Some(at_hand) => at_hand.start(transfer, &self.hello(), self.id())?,
+            None => others.dial(),
+        }
+        Ok(others)
+    }
+
     /// In order, to something that takes bytes only once.
+    #[allow(clippy::too_many_arguments)]
     fn stream(
         &self,
         oid: Oid,
         geometry: Geometry,
         config: DialConfig,
+        at_hand: Option<AtHand>,
         out: Box<dyn Write + Send>,
         observer: &dyn Observer,
         stop: &Stop,
@@ -330,8 +371,8 @@ impl Node {
             Start::Whole,
         );
         observer.event(Event::Started { name: None, total_bytes: geometry.size_bytes(), resumed_bytes: 0 });
-        start_direct(&transfer, ObjectName::Oid(oid), config);
-        let result = pass_on(&transfer, geometry, out, observer, stop);
+        let others = self.start(&transfer, ObjectName::Oid(oid), at_hand, config)?;
+        let result = pass_on(&transfer, geometry, others, out, observer, stop);
         transfer.close();
         result.map_err(|error| error.context(format_args!("get {}", short_name(&ObjectName::Oid(oid)))))?;
         Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: None, resumed_bytes: 0 })
@@ -343,6 +384,7 @@ impl Node {
 fn pass_on(
     transfer: &Arc<Transfer>,
     geometry: Geometry,
+    mut others: Others,
     mut out: Box<dyn Write + Send>,
     observer: &dyn Observer,
     stop: &Stop,
@@ -365,6 +407,7 @@ fn pass_on(
     let either = Stop::new();
     let waited = transfer.wait(&either, &mut || {
         report(transfer, observer);
+        others.dial_if_needed(transfer);
         if stop.is_set() || cannot_write.is_set() {
             either.set();
         }
@@ -415,28 +458,45 @@ fn write_in_order(
 
 /// The direct sources of a proven object, one for each node that the targets name: all of them are used at once, and the
 /// addresses of one node are ways to the same source ([ADR 6](../../../docs/adr/0006-one-source-for-each-holder.md)).
-fn start_direct(transfer: &Arc<Transfer>, object: ObjectName, config: DialConfig) {
-    let holders = by_node(&config.targets);
-    // More holders do not mean more connections, beyond one each.
-    let lanes = config.lanes.div_ceil(holders.len().max(1));
-    let mut sources = Vec::new();
-    for (number, targets) in holders.into_iter().enumerate() {
-        let id = SourceId(u32::try_from(number).unwrap_or(u32::MAX));
-        let label = targets.first().map_or_else(String::new, |target| target.address.clone());
-        let priority = targets.iter().map(|target| target.priority).min().unwrap_or(0);
-        let description = SourceDescription {
-            label: format!("direct {label}"),
-            priority,
-            weight: 1,
-            capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
-        };
-        let set = LaneSet::new(id, object, description, config.size_bytes, transfer.events());
-        // All are known before the first is dialled: one that fails must not be taken for the last one.
-        transfer.add_source(id, set.clone());
-        sources.push((set, DialConfig { targets, lanes, ..config.clone() }));
+/// The transfer knows them before they are dialled.
+struct Others(Vec<(Arc<LaneSet>, DialConfig)>);
+
+impl Others {
+    fn new(transfer: &Arc<Transfer>, object: ObjectName, config: DialConfig) -> Others {
+        let holders = by_node(&config.targets);
+        // More holders do not mean more connections, beyond one each.
+        let lanes = config.lanes.div_ceil(holders.len().max(1));
+        let mut sources = Vec::new();
+        for (number, targets) in holders.into_iter().enumerate() {
+            let id = SourceId(u32::try_from(number).unwrap_or(u32::MAX - 1));
+            let label = targets.first().map_or_else(String::new, |target| target.address.clone());
+            let priority = targets.iter().map(|target| target.priority).min().unwrap_or(0);
+            let description = SourceDescription {
+                label: format!("direct {label}"),
+                // Behind what is at hand.
+                priority: priority.saturating_add(1),
+                weight: 1,
+                capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
+            };
+            let set = LaneSet::new(id, object, description, config.size_bytes, transfer.events());
+            // All are known before the first is dialled: one that fails must not be taken for the last one.
+            transfer.add_source(id, set.clone());
+            sources.push((set, DialConfig { targets, lanes, ..config.clone() }));
+        }
+        Others(sources)
     }
-    for (set, config) in sources {
-        dial(set, config);
+
+    fn dial(&mut self) {
+        for (set, config) in self.0.drain(..) {
+            dial(set, config);
+        }
+    }
+
+    /// Dials, unless that was done, if what is at hand turns out to be of no use.
+    fn dial_if_needed(&mut self, transfer: &Transfer) {
+        if !self.0.is_empty() && !AtHand::is_of_use(transfer) {
+            self.dial();
+        }
     }
 }
 

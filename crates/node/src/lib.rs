@@ -2,6 +2,7 @@
 //! here: [`Node::put`], [`Node::get`], [`Node::copy`], [`Node::remote_on`].
 
 mod admission;
+mod at_hand;
 mod config;
 mod copy;
 mod doctor;

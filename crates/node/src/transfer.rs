@@ -596,6 +596,12 @@ impl Transfer {
         lock(&self.planner).stats().iter().any(|stats| !over(stats.state))
     }
 
+    /// True if the source is up and not silent, or may soon be.
+    pub(crate) fn is_promising(&self, id: SourceId) -> bool {
+        let promising = |state| matches!(state, SourceState::Connecting | SourceState::Up);
+        lock(&self.planner).stats().iter().any(|stats| stats.source == id && promising(stats.state))
+    }
+
     fn is_up(&self, id: SourceId) -> bool {
         let up = |state| matches!(state, SourceState::Up | SourceState::Stalled);
         lock(&self.planner).stats().iter().any(|stats| stats.source == id && up(stats.state))

@@ -107,3 +107,103 @@ fn zeros_between_other_bytes_arrive_as_they_are() {
         assert!(got < 5_500_000, "clear {clear}: {got} bytes");
     }
 }
+
+/// The "data already in the store cost nothing": what this user has put, or fetched before, is not asked of anybody:
+/// not a packet leaves, also when nobody is there any more; holes stay holes; the name is known.
+#[test]
+fn what_is_at_hand_is_not_asked_for() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let source = a.file("source");
+    data::write_sparse(&source, 100 * MIB + 5, 3, 8);
+    let file = File::options().write(true).open(&source).unwrap();
+    file.write_all_at(&data::random_bytes(40 * MIB as usize, 9), 50 * MIB).unwrap();
+    drop(file);
+    let shared = share(a, &source);
+    let (hash, ticket) = (shared.hash(), shared.ticket.clone());
+    // The holder's own user, while it is served.
+    let own = a.directory("own").join("copy");
+    assert_eq!(cost(a, actions::get(a, &ticket, &own)), 0);
+    assert_delivered(&source, &own, Some(&hash));
+    let first = b.directory("first").join("copy");
+    assert!(cost(b, actions::get(b, &ticket, &first)) > 40 * MIB);
+    shared.end();
+    for (name, program) in [
+        ("second", actions::get(b, &ticket, &b.directory("second").join("copy"))),
+        (
+            "by name alone",
+            b.dray()
+                .arg("get")
+                .arg(format!("blake3:{hash}"))
+                .arg("-o")
+                .arg(b.directory("by name alone").join("copy")),
+        ),
+        ("suggested", b.dray().arg("get").arg(&ticket).directory(&b.directory("suggested"))),
+    ] {
+        assert_eq!(cost(b, program), 0, "{name}");
+        assert_delivered(&source, &b.file(name).join("copy"), Some(&hash));
+    }
+    let streamed = b.file("streamed");
+    b.dray().arg("get").arg(&ticket).args(["-o", "-"]).output_file(&streamed).run().expect(0);
+    data::assert_same(&source, &streamed);
+}
+
+/// The same, and the copy at hand is not what it was: cut, gone, overwritten in its middle, rotten under its old times. The
+/// network is asked for what is missing, and what was proven before is kept.
+#[test]
+fn a_copy_at_hand_that_changed_is_made_up_for() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let source = a.file("source");
+    data::write_random(&source, 64 * MIB + 5, 10);
+    let shared = share(a, &source);
+    let had = b.directory("had").join("copy");
+    for (how, at_most) in
+        [("cut", 75 * MIB), ("gone", 75 * MIB), ("overwritten", 50 * MIB), ("first byte", 75 * MIB)]
+    {
+        let _ = fs::remove_file(&had);
+        actions::get(b, &shared.ticket, &had).run().expect(0);
+        let file = File::options().write(true).open(&had).unwrap();
+        match how {
+            "cut" => file.set_len(64 * MIB).unwrap(),
+            "gone" => fs::remove_file(&had).unwrap(),
+            "first byte" => data::flip_bit(&had, 0),
+            _ => (40..50).for_each(|mib| data::flip_bit(&had, mib * MIB)),
+        }
+        let copy = b.directory(how).join("copy");
+        let got = cost(b, actions::get(b, &shared.ticket, &copy));
+        assert!((10 * MIB..at_most).contains(&got), "{how}: {got} bytes");
+        assert_delivered(&source, &copy, Some(&shared.hash()));
+        fs::remove_file(&copy).unwrap();
+    }
+    // Nobody there either: the error names both.
+    let ticket = shared.ticket.clone();
+    shared.end();
+    let copy = b.directory("nobody").join("copy");
+    let failed = actions::get(b, &ticket, &copy).time_limit(Duration::from_secs(60)).run();
+    assert_ne!(failed.code(), Some(0), "{failed}");
+}
+
+/// A get from what is at hand that is killed goes on where it was, from there or from the network.
+#[test]
+fn a_killed_get_from_what_is_at_hand_goes_on() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let source = a.file("source");
+    data::write_random(&source, 512 * MIB, 11);
+    let shared = share(a, &source);
+    let had = b.directory("had").join("copy");
+    actions::get(b, &shared.ticket, &had).time_limit(LARGE).run().expect(0);
+    let dir = b.directory("killed");
+    let copy = dir.join("copy");
+    for round in 1..3 {
+        let running = actions::get(b, &shared.ticket, &copy).start();
+        running.wait_until(false, || data::unfinished_bytes(&dir) > round * 64 * MIB);
+        running.kill();
+    }
+    let there = data::unfinished_bytes(&dir);
+    fs::remove_file(&had).unwrap();
+    let got = cost(b, actions::get(b, &shared.ticket, &copy));
+    assert!(got < 512 * MIB + 40 * MIB - there, "{got} bytes with {there} there");
+    assert_delivered(&source, &copy, Some(&shared.hash()));
+}

@@ -5,6 +5,7 @@
 //! change, never while they hash. `docs/format/object.md` has the layout and what must be durable before what.
 
 mod boot;
+mod delivered;
 pub mod delivery;
 mod extents;
 mod hashing;
