@@ -236,6 +236,13 @@ impl Node {
             }
             _ => None,
         };
+        let repeated_permille = match &request.wanted {
+            Wanted::Ticket(ticket) if !request.whole_file && intact.is_empty() && at_hand.is_none() => {
+                ticket.repeated_permille
+            }
+            _ => 0,
+        };
+        let older = older.or_else(|| OlderVersion::none(geometry.size_bytes(), repeated_permille));
         let truth = match older.is_some() || is_unproven {
             true => Truth::updated(geometry, oid, delivery.clone())?,
             false => Truth::Proven(verifier),

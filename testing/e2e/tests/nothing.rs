@@ -207,3 +207,68 @@ fn a_killed_get_from_what_is_at_hand_goes_on() {
     assert!(got < 512 * MIB + 40 * MIB - there, "{got} bytes with {there} there");
     assert_delivered(&source, &copy, Some(&shared.hash()));
 }
+
+/// Writes `half` random bytes, some more, and the same again at an odd offset.
+fn write_twice(path: &Path, half: u64) {
+    data::write_random(path, half, 21);
+    let mut whole = fs::read(path).unwrap();
+    let again = whole.clone();
+    whole.extend_from_slice(&data::random_bytes(123_457, 22));
+    whole.extend_from_slice(&again);
+    fs::write(path, whole).unwrap();
+}
+
+/// The "identical chunks within one object": 96 MiB that stand in a file twice, the second time at an odd offset, cross
+/// a wire that is no faster than chunking once; a get that is killed goes on; `-W` fetches everything.
+#[test]
+fn what_stands_in_an_object_twice_is_fetched_once() {
+    let Some(lab) = Lab::of(2).rate_mbit(200).build() else { return };
+    let (a, b) = lab.pair();
+    let source = a.file("source");
+    write_twice(&source, 96 * MIB);
+    let shared = share(a, &source);
+    let told = shared.parsed().repeated_permille;
+    assert!((60..=1000).contains(&told), "{told} of 1000");
+    let get = |dir: &Path| {
+        actions::get(b, &shared.ticket, &dir.join("copy")).env("DRAY_DATA_DIR", dir.with_extension("data"))
+    };
+    let once = b.directory("once");
+    let got = cost(b, get(&once));
+    assert_delivered(&source, &once.join("copy"), Some(&shared.hash()));
+    assert!(got < 110 * MIB, "{got} bytes");
+    fs::remove_file(once.join("copy")).unwrap();
+    let killed = b.directory("killed");
+    let before = b.counters();
+    for share in [1, 2] {
+        let running = get(&killed).start();
+        running.wait_until(false, || data::unfinished_bytes(&killed) > share * 30 * MIB);
+        running.kill();
+    }
+    let sent = (b.counters() - before).received_bytes;
+    let rest = cost(b, get(&killed));
+    assert_delivered(&source, &killed.join("copy"), Some(&shared.hash()));
+    fs::remove_file(killed.join("copy")).unwrap();
+    assert!(sent + rest < 150 * MIB, "{sent} and {rest} bytes");
+    let whole = b.directory("whole");
+    let got = cost(b, get(&whole).arg("-W"));
+    assert!(got > 192 * MIB, "{got} bytes");
+    assert_delivered(&source, &whole.join("copy"), Some(&shared.hash()));
+}
+
+/// The same guess about an object in which nothing stands twice, from a ticket that lies: the bytes are right, and the
+/// questions cost next to nothing.
+#[test]
+fn a_wrong_guess_costs_next_to_nothing() {
+    let Some(lab) = Lab::of(2).rate_mbit(600).build() else { return };
+    let (a, b) = lab.pair();
+    let source = a.file("source");
+    data::write_random(&source, 100 * MIB, 31);
+    let shared = share(a, &source);
+    let honest = shared.parsed();
+    assert_eq!(honest.repeated_permille, 0);
+    let lying = dray_core::ticket::Ticket { repeated_permille: 1000, ..honest }.to_text().unwrap();
+    let copy = b.directory("got").join("copy");
+    let got = cost(b, actions::get(b, &lying, &copy));
+    assert_delivered(&source, &copy, Some(&shared.hash()));
+    assert!(got < 108 * MIB, "{got} bytes");
+}
