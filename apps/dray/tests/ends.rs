@@ -140,6 +140,7 @@ fn a_lie_about_the_size_costs_nothing() {
             secret: None,
             expires_unix_s: None,
             hints: vec![Hint { uri: uri.clone(), node, priority: 0, weight: 1 }],
+            repeated_permille: 0,
         };
         let text = ticket.to_text().unwrap();
         let child = dray(dir.path()).args(["get", "--local", "-o", output, &text]).spawn().unwrap();
@@ -311,6 +312,7 @@ fn quiet_is_quiet() {
 fn an_expired_ticket_says_so_when_nobody_answers() {
     let dir = tempfile::tempdir().unwrap();
     let ticket = Ticket {
+        repeated_permille: 0,
         protocol: PROTOCOL_VERSION,
         oid: Oid::of(b"x"),
         size_bytes: 1,

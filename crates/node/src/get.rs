@@ -27,6 +27,7 @@ use dray_transfer::lanes::LaneSet;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::at_hand::{self, AtHand};
 use crate::explain::{Role, Watch, figures_of};
 use crate::put::unix_s;
 use crate::transfer::{Loss, OlderVersion, Sink, Start, Stream, Transfer, Truth, short_name};
@@ -97,10 +98,17 @@ impl Node {
         if let Wanted::Ticket(ticket) = &request.wanted {
             join::check_version(ticket)?;
         }
+        let at_hand = AtHand::find(&self.store, &oid, size_bytes);
+        let size_bytes = size_bytes.or(at_hand.as_ref().map(AtHand::size_bytes));
+        let targets = match self.targets(request) {
+            // Nobody is needed.
+            Err(_) if at_hand.is_some() => Vec::new(),
+            targets => targets?,
+        };
         let mut config = DialConfig {
             tls: self.tls.clone(),
             hello: self.hello(),
-            targets: self.targets(request)?,
+            targets,
             lanes: self.config.connections,
             secret,
             size_bytes,
@@ -118,21 +126,22 @@ impl Node {
         let geometry = Geometry::new(config.size_bytes.unwrap_or(0));
         match &request.output {
             Output::Stdout => {
-                self.stream(oid, geometry, config, Box::new(std::io::stdout()), watch, observer, stop)
+                let out = Box::new(std::io::stdout());
+                self.stream(oid, geometry, config, at_hand, out, watch, observer, stop)
             }
             Output::Path(path) if is_stream(path) => {
                 let out = open_stream(path, stop)?;
-                self.stream(oid, geometry, config, Box::new(out), watch, observer, stop)
+                self.stream(oid, geometry, config, at_hand, Box::new(out), watch, observer, stop)
             }
             Output::Path(path) if path.is_dir() => {
-                self.deliver(oid, geometry, config, path, None, request, watch, observer, stop)
+                self.deliver(oid, geometry, config, at_hand, path, None, request, watch, observer, stop)
             }
             Output::Path(path) => {
                 let (dir, name) = split(path)?;
-                self.deliver(oid, geometry, config, dir, Some(name), request, watch, observer, stop)
+                self.deliver(oid, geometry, config, at_hand, dir, Some(name), request, watch, observer, stop)
             }
             Output::Suggested => {
-                self.deliver(oid, geometry, config, Path::new("."), None, request, watch, observer, stop)
+                self.deliver(oid, geometry, config, at_hand, Path::new("."), None, request, watch, observer, stop)
             }
         }
     }
@@ -178,6 +187,7 @@ impl Node {
         oid: Oid,
         geometry: Geometry,
         config: DialConfig,
+        at_hand: Option<AtHand>,
         dir: &Path,
         name: Option<&OsStr>,
         request: &GetRequest,
@@ -226,15 +236,25 @@ impl Node {
         delivery.unmark_units(&damaged)?;
         let resumed_bytes = resumed(geometry, there.iter().flatten());
         // Where nothing is left to fetch, nobody would be asked for anything, and so not for a name either.
-        let told_before =
-            if name.is_none() && wanted.is_empty() { ask_for_name(&config, object, observer) } else { None };
+        let told_before = match &at_hand {
+            Some(at_hand) => at_hand.name().map(<[u8]>::to_vec),
+            None if name.is_none() && wanted.is_empty() => ask_for_name(&config, object, observer),
+            None => None,
+        };
         // What an earlier run proved is worth more than what a similar file may have.
         let older = match name {
-            Some(name) if !request.whole_file && intact.is_empty() => {
+            Some(name) if !request.whole_file && intact.is_empty() && at_hand.is_none() => {
                 OlderVersion::open(&dir.join(name), geometry.size_bytes())
             }
             _ => None,
         };
+        let repeated_permille = match &request.wanted {
+            Wanted::Ticket(ticket) if !request.whole_file && intact.is_empty() && at_hand.is_none() => {
+                ticket.repeated_permille
+            }
+            _ => 0,
+        };
+        let older = older.or_else(|| OlderVersion::none(geometry.size_bytes(), repeated_permille));
         let truth = match older.is_some() || is_unproven {
             true => Truth::updated(geometry, oid, delivery.clone())?,
             false => Truth::Proven(verifier),
@@ -259,7 +279,8 @@ impl Node {
             total_bytes: geometry.size_bytes(),
             resumed_bytes,
         });
-        start_direct(&transfer, object, config);
+        let is_remembered = at_hand.is_none() && at_hand::is_remembered(geometry.size_bytes());
+        let mut others = self.start(&transfer, object, at_hand, config)?;
         let final_name = || match name {
             Some(name) => name.to_owned(),
             None => usable_name(transfer.suggested_name().or_else(|| told_before.clone()).as_deref(), &oid),
@@ -268,6 +289,7 @@ impl Node {
         let result = transfer.run(older.as_ref(), &to_fetch, &either, &mut || {
             report(&transfer, observer);
             watch.tick();
+            others.dial_if_needed(&transfer);
             // Better to refuse as soon as the name is known than when all has come.
             let is_asked = transfer.suggested_name().is_some();
             is_taken = name.is_none() && is_asked && is_there(&dir.join(final_name()));
@@ -280,6 +302,7 @@ impl Node {
                 .seal(&either, &mut || {
                     report(&transfer, observer);
                     watch.tick();
+                    others.dial_if_needed(&transfer);
                     if stop.is_set() {
                         either.set();
                     }
@@ -320,7 +343,12 @@ impl Node {
                 ..FinishOptions::default()
             };
             delivery.finish(options)?;
-            Ok(dir.join(final_name))
+            let path = dir.join(final_name);
+            if is_remembered {
+                // Best effort: without it, the object is fetched again some day.
+                let _ = self.store.refer_to(&path, &oid, geometry.size_bytes(), &*delivery);
+            }
+            Ok(path)
         });
         watch.freeze();
         transfer.close();
@@ -332,6 +360,22 @@ impl Node {
         Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(path), resumed_bytes })
     }
 
+    /// Starts the sources of a proven object: what is `at_hand` alone, if something is, otherwise everybody.
+    fn start(
+        &self,
+        transfer: &Arc<Transfer>,
+        object: ObjectName,
+        at_hand: Option<AtHand>,
+        config: DialConfig,
+    ) -> Result<Others> {
+        let mut others = Others::new(transfer, object, config);
+        match at_hand {
+            Some(at_hand) => at_hand.start(transfer, &self.hello(), self.id())?,
+            None => others.dial(),
+        }
+        Ok(others)
+    }
+
     /// In order, to something that takes bytes only once.
     #[allow(clippy::too_many_arguments)]
     fn stream(
@@ -339,6 +383,7 @@ impl Node {
         oid: Oid,
         geometry: Geometry,
         config: DialConfig,
+        at_hand: Option<AtHand>,
         out: Box<dyn Write + Send>,
         watch: &Watch,
         observer: &dyn Observer,
@@ -358,12 +403,12 @@ impl Node {
         );
         watch.begin(Role::Receiving, &oid.to_string(), None, figures_of(&transfer, 0));
         observer.event(Event::Started { name: None, total_bytes: geometry.size_bytes(), resumed_bytes: 0 });
-        start_direct(&transfer, ObjectName::Oid(oid), config);
+        let others = self.start(&transfer, ObjectName::Oid(oid), at_hand, config)?;
         let report = || {
             report(&transfer, observer);
             watch.tick();
         };
-        let result = pass_on(&transfer, geometry, out, &report, stop);
+        let result = pass_on(&transfer, geometry, others, out, &report, stop);
         watch.freeze();
         transfer.close();
         result.map_err(|error| error.context(format_args!("get {}", short_name(&ObjectName::Oid(oid)))))?;
@@ -377,6 +422,7 @@ impl Node {
 fn pass_on(
     transfer: &Arc<Transfer>,
     geometry: Geometry,
+    mut others: Others,
     mut out: Box<dyn Write + Send>,
     report: &dyn Fn(),
     stop: &Stop,
@@ -399,6 +445,7 @@ fn pass_on(
     let either = Stop::new();
     let waited = transfer.wait(&either, &mut || {
         report();
+        others.dial_if_needed(transfer);
         if stop.is_set() || cannot_write.is_set() {
             either.set();
         }
@@ -449,28 +496,45 @@ fn write_in_order(
 
 /// The direct sources of a proven object, one for each node that the targets name: all of them are used at once, and the
 /// addresses of one node are ways to the same source ([ADR 6](../../../docs/adr/0006-one-source-for-each-holder.md)).
-fn start_direct(transfer: &Arc<Transfer>, object: ObjectName, config: DialConfig) {
-    let holders = by_node(&config.targets);
-    // More holders do not mean more connections, beyond one each.
-    let lanes = config.lanes.div_ceil(holders.len().max(1));
-    let mut sources = Vec::new();
-    for (number, targets) in holders.into_iter().enumerate() {
-        let id = SourceId(u32::try_from(number).unwrap_or(u32::MAX));
-        let label = targets.first().map_or_else(String::new, |target| target.address.clone());
-        let priority = targets.iter().map(|target| target.priority).min().unwrap_or(0);
-        let description = SourceDescription {
-            label: format!("direct {label}"),
-            priority,
-            weight: 1,
-            capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
-        };
-        let set = LaneSet::new(id, object, description, config.size_bytes, transfer.events());
-        // All are known before the first is dialled: one that fails must not be taken for the last one.
-        transfer.add_source(id, set.clone());
-        sources.push((set, DialConfig { targets, lanes, ..config.clone() }));
+/// The transfer knows them before they are dialled.
+struct Others(Vec<(Arc<LaneSet>, DialConfig)>);
+
+impl Others {
+    fn new(transfer: &Arc<Transfer>, object: ObjectName, config: DialConfig) -> Others {
+        let holders = by_node(&config.targets);
+        // More holders do not mean more connections, beyond one each.
+        let lanes = config.lanes.div_ceil(holders.len().max(1));
+        let mut sources = Vec::new();
+        for (number, targets) in holders.into_iter().enumerate() {
+            let id = SourceId(u32::try_from(number).unwrap_or(u32::MAX - 1));
+            let label = targets.first().map_or_else(String::new, |target| target.address.clone());
+            let priority = targets.iter().map(|target| target.priority).min().unwrap_or(0);
+            let description = SourceDescription {
+                label: format!("direct {label}"),
+                // Behind what is at hand.
+                priority: priority.saturating_add(1),
+                weight: 1,
+                capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
+            };
+            let set = LaneSet::new(id, object, description, config.size_bytes, transfer.events());
+            // All are known before the first is dialled: one that fails must not be taken for the last one.
+            transfer.add_source(id, set.clone());
+            sources.push((set, DialConfig { targets, lanes, ..config.clone() }));
+        }
+        Others(sources)
     }
-    for (set, config) in sources {
-        dial(set, config);
+
+    fn dial(&mut self) {
+        for (set, config) in self.0.drain(..) {
+            dial(set, config);
+        }
+    }
+
+    /// Dials, unless that was done, if what is at hand turns out to be of no use.
+    fn dial_if_needed(&mut self, transfer: &Transfer) {
+        if !self.0.is_empty() && !AtHand::is_of_use(transfer) {
+            self.dial();
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! here: [`Node::put`], [`Node::get`], [`Node::copy`], [`Node::remote_on`].
 
 mod admission;
+mod at_hand;
 mod config;
 mod copy;
 mod doctor;
@@ -73,7 +74,7 @@ impl Node {
 
     /// The hello of this node.
     fn hello(&self) -> Hello {
-        let mut features = vec![feature::RECIPE.to_owned()];
+        let mut features = vec![feature::RECIPE.to_owned(), feature::ZEROS.to_owned()];
         if self.config.clear_text_data {
             features.push(feature::CLEAR_DATA.to_owned());
         }

@@ -133,6 +133,7 @@ impl Node {
                 secret: share.secret,
                 expires_unix_s: share.expires_unix_s,
                 hints,
+                repeated_permille: object.repeated_permille(),
             },
             Some(ticket) => {
                 let (joined, left_out) = join::join(ticket, hints)?;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{
-    Collector, Cv, Geometry, PAIR_BYTES, PairStore, Subtree, Verifier, group_cv, open_pair,
+    Collector, Cv, Geometry, PAIR_BYTES, PairStore, Subtree, Verifier, group_cv, is_zero, open_pair,
 };
 use dray_core::limits::{COMPARED_SUBTREES_MAX, GROUP_BYTES, PROGRESS_TIMEOUT_MS, UNIT_GROUPS};
 use dray_core::message::ObjectName;
@@ -150,6 +150,8 @@ struct Request {
     known_depth: usize,
     /// What each group must hash to; unknown until the parents have come.
     leaves: Option<Arc<Vec<Cv>>>,
+    /// That was computed here, of zeros.
+    is_zero: bool,
 }
 
 /// Progress of a unit whose groups have not all come.
@@ -615,6 +617,12 @@ impl Transfer {
         stats.iter().any(|stats| stats.source == id && stats.state == SourceState::Barred)
     }
 
+    /// True if the source is up and not silent, or may soon be.
+    pub(crate) fn is_promising(&self, id: SourceId) -> bool {
+        let promising = |state| matches!(state, SourceState::Connecting | SourceState::Up);
+        lock(&self.planner).stats().iter().any(|stats| stats.source == id && promising(stats.state))
+    }
+
     fn is_up(&self, id: SourceId) -> bool {
         let up = |state| matches!(state, SourceState::Up | SourceState::Stalled);
         lock(&self.planner).stats().iter().any(|stats| stats.source == id && up(stats.state))
@@ -689,8 +697,10 @@ impl Transfer {
                 Some(PlannerCommand::Fetch { source, request, groups, recheck, permit }) => {
                     let verifier = self.truth.verifier();
                     let known_depth = verifier.map_or(0, |verifier| verifier.known_depth(groups));
-                    lock(&self.requests)
-                        .insert(request, Request { source, groups, known_depth, leaves: None });
+                    lock(&self.requests).insert(
+                        request,
+                        Request { source, groups, known_depth, leaves: None, is_zero: false },
+                    );
                     let known_depth = known_depth as u32;
                     (source, SourceCall::Fetch { request, groups, known_depth, recheck, permit })
                 }
@@ -819,7 +829,9 @@ impl Transfer {
             None => return Ok(false),
         };
         let leaves = verifier.accept_parents(groups, known_depth, pairs)?;
+        let way = self.geometry.path(groups).len() - 1;
         if let Some(request) = lock(&self.requests).get_mut(&request) {
+            request.is_zero = groups.groups > 1 && pairs.len() == (way - known_depth) * PAIR_BYTES;
             request.leaves = Some(Arc::new(leaves));
         }
         Ok(true)
@@ -835,10 +847,12 @@ impl Transfer {
         data: &[DataPiece],
     ) -> Flow {
         let arrived = Instant::now();
-        let cv = group_cv(self.geometry, group, bytes);
-        if self.truth.verifier().is_some() {
+        let value = || group_cv(self.geometry, group, bytes);
+        let cv = if self.truth.verifier().is_some() {
             match self.expected(request, group) {
-                Ok(Some(expected)) if expected == cv => {}
+                // Zeros whose value was computed here need not be hashed once more.
+                Ok(Some((expected, true))) if is_zero(bytes) => expected,
+                Ok(Some((expected, _))) if expected == value() => expected,
                 Ok(None) => return Flow::Cancel,
                 Err(error) if !is_mismatch(&error) => {
                     self.fail(error);
@@ -849,7 +863,9 @@ impl Transfer {
                     return Flow::Cancel;
                 }
             }
-        }
+        } else {
+            value()
+        };
         let proven = Instant::now();
         let disposition = {
             let mut planner = lock(&self.planner);
@@ -867,23 +883,23 @@ impl Transfer {
         Flow::Continue
     }
 
-    /// What `group` must hash to; `None` if its request is unknown.
-    fn expected(&self, request: RequestId, group: u64) -> Result<Option<Cv>> {
-        let (groups, leaves) = match lock(&self.requests).get(&request) {
-            Some(request) => (request.groups, request.leaves.clone()),
-            None => return Ok(None),
+    /// What `group` must hash to, and whether that was computed of zeros; `None` if its request is unknown.
+    fn expected(&self, request: RequestId, group: u64) -> Result<Option<(Cv, bool)>> {
+        let known = |request: &Request| (request.groups, request.leaves.clone(), request.is_zero);
+        let Some((groups, leaves, is_zero)) = lock(&self.requests).get(&request).map(known) else {
+            return Ok(None);
         };
-        let leaves = match leaves {
-            Some(leaves) => leaves,
-            // Nothing was missing on the way to a lone group, so no parents came.
-            None if self.parents(request, &[])? => match lock(&self.requests).get(&request) {
-                Some(Request { leaves: Some(leaves), .. }) => leaves.clone(),
+        let (leaves, is_zero) = match leaves {
+            Some(leaves) => (leaves, is_zero),
+            // Nothing was missing on the way to a lone group, or to zeros, so no parents came.
+            None if self.parents(request, &[])? => match lock(&self.requests).get(&request).map(known) {
+                Some((_, Some(leaves), is_zero)) => (leaves, is_zero),
                 _ => return Ok(None),
             },
             None => return Ok(None),
         };
         let at = group.checked_sub(groups.start).and_then(|at| usize::try_from(at).ok());
-        Ok(at.and_then(|at| leaves.get(at)).copied())
+        Ok(at.and_then(|at| leaves.get(at)).map(|leaf| (*leaf, is_zero)))
     }
 
     fn store(&self, group: u64, bytes: &[u8], data: &[DataPiece], cv: Cv) -> Result<()> {

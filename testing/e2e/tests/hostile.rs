@@ -533,6 +533,7 @@ fn a_get_from_what_is_no_holder() {
         secret: None,
         expires_unix_s: None,
         hints: vec![hint],
+        repeated_permille: 0,
     };
     let text = ticket.to_text().unwrap();
     let later = Ticket { protocol: 99, ..ticket }.to_text().unwrap();

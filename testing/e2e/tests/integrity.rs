@@ -285,7 +285,7 @@ fn altered_frames_are_caught() {
     local.allow_only_ssh();
     let source = remote.file("source");
     data::write_random(&source, SIZE, 31);
-    for lie in ["none", "flip-data", "hole-for-data"] {
+    for lie in ["none", "flip-data", "hole-for-data", "zeros-for-data"] {
         let script = remote.file(format!("far-end-{lie}"));
         let rewriter = env!("CARGO_BIN_EXE_dray-frame-rewriter");
         fs::write(&script, format!("#!/bin/sh\nexec '{rewriter}' {lie} dray \"$@\"\n")).unwrap();

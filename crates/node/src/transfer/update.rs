@@ -22,7 +22,7 @@ use dray_core::limits::{
     PROGRESS_TIMEOUT_MS, RECIPE_NODES_ASKED_MAX, UNIT_BYTES, UPDATE_BYTES_MAX, UPDATE_CHUNKS_MAX,
 };
 use dray_core::range::RangeSet;
-use dray_core::recipe::{ReaderLimits, RecipeId, RecipeReader, RecipeRoot};
+use dray_core::recipe::{ChunkDescriptor, ReaderLimits, RecipeId, RecipeReader, RecipeRoot};
 use dray_core::source::{DataPiece, SourceCall, SourceId};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::planner::SourceState;
@@ -36,6 +36,15 @@ use plan::{Copies, Origin, Parts, Plan};
 
 /// Smaller objects and older versions are not worth the questions.
 const UPDATE_FROM_BYTES: u64 = UNIT_BYTES;
+/// Where there is no older version, less than this of the object standing in it before is not worth the questions.
+const REPEATED_FROM_BYTES: u64 = 4 << 20;
+/// Nor is less than this of a thousand bytes.
+const REPEATED_FROM_PERMILLE: u16 = 30;
+/// Groups that are fetched first where there is no older version, while the holder makes its recipe: what stands first in the
+/// object is needed in any case. Doubled as often as they have come, so that a fast network does not wait.
+const AHEAD_GROUPS: u64 = 32;
+/// How often that is looked at.
+const AHEAD_INTERVAL: Duration = Duration::from_millis(10);
 /// Groups that wait to be copied.
 const COPIES_WAITING_MAX: usize = 256;
 /// A holder that cuts its copy more slowly than so many bytes a second had better send it.
@@ -53,10 +62,10 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Bytes that are looked at together when holes are kept: the usual block of a file system.
 const BLOCK_BYTES: usize = 4096;
 
-/// An older version of the object.
+/// An older version of the object, or none: then only what stands in the object more than once is spared.
 #[derive(Debug)]
 pub(crate) struct OlderVersion {
-    file: std::fs::File,
+    file: Option<std::fs::File>,
     size_bytes: u64,
 }
 
@@ -80,11 +89,24 @@ impl OlderVersion {
             | rustix::fs::OFlags::CLOEXEC;
         let file = std::fs::File::from(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?);
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        Some(OlderVersion { file, size_bytes: metadata.len() }).filter(|old| Self::is_usual(old.size_bytes))
+        Some(OlderVersion { file: Some(file), size_bytes: metadata.len() })
+            .filter(|old| Self::is_usual(old.size_bytes))
+    }
+
+    /// None at all, if so much of an object of `size_bytes` stands in it before that its recipe may pay.
+    pub(crate) fn none(size_bytes: u64, repeated_permille: u16) -> Option<OlderVersion> {
+        let repeated_bytes = size_bytes / 1000 * u64::from(repeated_permille);
+        let may_pay = Self::is_usual(size_bytes)
+            && repeated_permille >= REPEATED_FROM_PERMILLE
+            && repeated_bytes >= REPEATED_FROM_BYTES;
+        may_pay.then_some(OlderVersion { file: None, size_bytes: 0 })
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.file.read_exact_at(out, offset).map_err(|error| Error::io("read the older version", error))
+        let Some(file) = &self.file else {
+            return Err(Error::new(ErrorKind::Internal, "there is no older version"));
+        };
+        file.read_exact_at(out, offset).map_err(|error| Error::io("read the older version", error))
     }
 }
 
@@ -113,7 +135,7 @@ impl Transfer {
         let over = || stop.is_set() || self.is_over();
         thread::scope(|scope| {
             let cut = scope.spawn(|| Known::of(old, profile, &over));
-            let root = self.describe(plan, &over, &[]);
+            let root = self.describe(old, plan, &over, &[]);
             let known =
                 cut.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")))?;
             let root = root?;
@@ -128,7 +150,7 @@ impl Transfer {
                 }
             });
             let copies = Copies { sender, over: &over };
-            let read = self.read_recipe(&root, &known, plan, &copies);
+            let read = self.read_recipe(old, &root, &known, plan, &copies);
             drop(copies);
             let _ = copier.join();
             read
@@ -139,10 +161,14 @@ impl Transfer {
     /// longer.
     fn describe(
         &self,
+        old: &OlderVersion,
         plan: &mut Plan<'_>,
         over: &dyn Fn() -> bool,
         silent: &[SourceId],
     ) -> Result<RecipeRoot> {
+        let mut ahead_groups = if old.file.is_none() { AHEAD_GROUPS } else { 0 };
+        let interval =
+            Duration::from_millis(100).min(if ahead_groups > 0 { AHEAD_INTERVAL } else { Duration::MAX });
         let began = Instant::now();
         let patience = DESCRIBE_PATIENCE + Duration::from_secs(self.geometry.size_bytes() / CUT_BYTES_PER_S);
         let (mut asked, mut somebody, mut probed) = (None, began, began);
@@ -162,8 +188,14 @@ impl Transfer {
             if has_waited || !self.is_anybody_left() {
                 return Err(lost());
             }
+            if ahead_groups > 0 && self.has_fetched_all() {
+                if !plan.probe(ahead_groups) {
+                    return Err(Error::new(ErrorKind::Unsupported, "all was fetched before the recipe came"));
+                }
+                ahead_groups *= 2;
+            }
             if asked.is_some() && probed.elapsed() >= PROBE_INTERVAL && self.has_fetched_all() {
-                plan.probe();
+                plan.probe(1);
                 probed = Instant::now();
             }
             let mut state = lock(&self.state);
@@ -171,7 +203,7 @@ impl Transfer {
                 return described
                     .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the sender has no recipe"));
             }
-            drop(self.await_change(state, Duration::from_millis(100)));
+            drop(self.await_change(state, interval));
         }
     }
 
@@ -191,6 +223,7 @@ impl Transfer {
     /// Walks the recipe and plans its groups in order.
     fn read_recipe(
         &self,
+        old: &OlderVersion,
         root: &RecipeRoot,
         known: &Known,
         plan: &mut Plan<'_>,
@@ -233,7 +266,7 @@ impl Transfer {
             if asked_of.is_none_or(|id| !self.is_answering(id)) {
                 // Whoever comes next is asked for what the lost one owed, if it tells of the same recipe: only who
                 // described nodes can be expected to have them.
-                if self.describe(plan, copies.over, &silent)? != *root {
+                if self.describe(old, plan, copies.over, &silent)? != *root {
                     return Err(Error::new(ErrorKind::Protocol, "the senders do not agree on the recipe"));
                 }
                 asked_of = lock(&self.state).asked;
@@ -357,12 +390,16 @@ struct Known {
     recipe: Recipe,
     /// Where each of its chunks lies first, by key.
     chunks: Vec<(ChunkKey, u64)>,
+    /// The chunk that is nothing but zeros.
+    zeros: ChunkKey,
 }
 
 impl Known {
     /// Cuts as much of `old` as an object of that profile may have.
     fn of(old: &OlderVersion, profile: Profile, over: &dyn Fn() -> bool) -> Result<Known> {
         let average_bytes = u64::from(profile.average_bytes());
+        // A chunk of zeros is as long as a chunk may be.
+        let zeros = ChunkDescriptor::of(&vec![0; profile.average_bytes() as usize * 4]);
         let size_bytes = old.size_bytes.min(average_bytes << 20);
         let chunks = RefCell::new(Vec::with_capacity((size_bytes / average_bytes) as usize));
         let mut read = |offset: u64, out: &mut [u8]| {
@@ -380,7 +417,7 @@ impl Known {
         let mut chunks = chunks.into_inner();
         chunks.sort_unstable();
         chunks.dedup_by_key(|(key, _)| *key);
-        Ok(Known { recipe, chunks })
+        Ok(Known { recipe, chunks, zeros: chunk_key(&zeros.hash) })
     }
 
     /// Where the older version has the chunk.

@@ -5,6 +5,7 @@
 //! change, never while they hash. `docs/format/object.md` has the layout and what must be durable before what.
 
 mod boot;
+mod delivered;
 pub mod delivery;
 mod extents;
 mod hashing;
@@ -12,6 +13,7 @@ mod object;
 mod outboard;
 mod place;
 mod record;
+mod repeats;
 mod source_file;
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,7 @@ use hashing::Watch;
 use object::{FilePairs, LocalObject, backing_differs, backing_rotted};
 use place::{Lock, ObjectPaths, Place, TempFile, make_directory};
 use record::{Backing, FileHint, Record};
+use repeats::Repeats;
 
 pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
@@ -140,14 +143,15 @@ impl LocalStore {
         self.open(&oid)
     }
 
-    /// Refers to the user's file at `path`, which has been hashed as `oid` in state `file`.
+    /// Refers to the user's file at `path`, which has been hashed as `oid` in state `file`; `hashed` is what came of it if
+    /// that was now: the outboard, and how much of the file stands in it before.
     fn keep_borrowed(
         &self,
         oid: Oid,
         path: &Path,
         data: File,
         hint: FileHint,
-        outboard: Option<TempFile>,
+        hashed: Option<(TempFile, u16)>,
     ) -> Result<Option<Arc<dyn StoredObject>>> {
         let lock = self.place.lock(&oid)?;
         let existing = self.read_record(&oid, &lock).unwrap_or(None);
@@ -163,8 +167,9 @@ impl LocalStore {
         }
         let backing = Backing::Borrowed(bytes.into());
         let mut record = Record::new(oid, backing, hint.file, hint.hashed_at_ns);
-        match (outboard, &existing) {
-            (Some(outboard), _) => {
+        match (hashed, &existing) {
+            (Some((outboard, repeated_permille)), _) => {
+                record.repeated_permille = Some(repeated_permille).filter(|permille| *permille > 0);
                 make_directory(&self.place.object(&oid).folder, false)?;
                 record.share = existing.and_then(|record| record.share);
                 self.finish_record(&mut record, outboard, &lock, false)?;
@@ -172,6 +177,7 @@ impl LocalStore {
             (None, Some(existing)) => {
                 // Same object, same outboard: only where the bytes are may be new.
                 record.share = existing.share.clone();
+                record.repeated_permille = existing.repeated_permille;
                 record.outboard = existing.outboard;
                 record.boot = existing.boot.clone();
                 if record != *existing {
@@ -368,15 +374,17 @@ impl Store for LocalStore {
         }
         let hashed_at_ns = self.now_ns();
         let geometry = Geometry::new(before.size_bytes);
-        let (oid, outboard) =
-            outboard::build(&self.place, &file, path, geometry, &Watch { progress, is_stopped })?;
+        let repeats = Repeats::new(geometry);
+        let watch = Watch { progress, is_stopped, repeats: Some(&repeats) };
+        let (oid, outboard) = outboard::build(&self.place, &file, path, geometry, &watch)?;
         let after = file.metadata().map_err(|error| io_at("read", path, error))?;
         if identity(&after) != before {
             return Err(hashing::changed_while_hashed(path));
         }
         require_end(&file, path, before.size_bytes)?;
         let hint = FileHint::new(oid, before, hashed_at_ns);
-        self.keep_borrowed(oid, path, file, hint, Some(outboard))?.ok_or_else(|| not_found(&oid))
+        self.keep_borrowed(oid, path, file, hint, Some((outboard, repeats.permille())))?
+            .ok_or_else(|| not_found(&oid))
     }
 
     fn list(&self) -> Result<Vec<ObjectSummary>> {

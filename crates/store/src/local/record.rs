@@ -80,6 +80,9 @@ pub(super) struct Record {
     pub(super) boot: ByteVec,
     #[n(8)]
     pub(super) share: Option<Share>,
+    /// Of a thousand bytes, how many stand in the object before, as a guess.
+    #[n(9)]
+    pub(super) repeated_permille: Option<u16>,
 }
 
 impl Record {
@@ -96,6 +99,7 @@ impl Record {
             outboard: identity,
             boot: ByteVec::from(Vec::new()),
             share: None,
+            repeated_permille: None,
         }
     }
 

@@ -71,6 +71,17 @@ enum Got {
     Closed,
 }
 
+/// Where the bytes of a piece are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Filling {
+    /// They come next.
+    Sent,
+    /// They are zeros that are not stored.
+    Hole,
+    /// They are zeros that are data.
+    Zeros,
+}
+
 impl<'a> Lane<'a> {
     /// A lane whose hello and open leave with the first requests, in one flight.
     pub(super) fn new(
@@ -160,13 +171,14 @@ impl<'a> Lane<'a> {
                         self.cancel(request);
                     }
                 }
-                Body::Data => self.take_pieces(head.body_bytes as u64, false)?,
-                Body::Hole => {
+                Body::Data => self.take_pieces(head.body_bytes as u64, Filling::Sent)?,
+                body @ (Body::Hole | Body::Zeros) => {
                     let mut run = [0; 8];
                     let Got::Bytes = self.read(&mut run, false)? else { return Err(closed()) };
                     let run = u64::from_be_bytes(run);
-                    self.receiver.handle_hole(run)?;
-                    self.take_pieces(run, true)?;
+                    self.receiver.handle_run(run)?;
+                    let filling = if body == Body::Hole { Filling::Hole } else { Filling::Zeros };
+                    self.take_pieces(run, filling)?;
                 }
                 Body::End { complete } => {
                     let request = self.end()?;
@@ -186,20 +198,22 @@ impl<'a> Lane<'a> {
         }
     }
 
-    fn take_pieces(&mut self, mut left: u64, is_hole: bool) -> Result<()> {
+    fn take_pieces(&mut self, mut left: u64, filling: Filling) -> Result<()> {
         let request = self.oldest()?;
         while left > 0 {
             let Some(piece) = self.receiver.piece(left) else {
                 return Err(Error::new(ErrorKind::Protocol, "holder sent more than was owed"));
             };
             let range = piece.offset..piece.offset + piece.len;
-            if is_hole {
-                self.group[range].fill(0);
-            } else {
+            if filling == Filling::Sent {
                 let mut group = std::mem::take(&mut self.group);
                 let got = self.read(&mut group[range], false);
                 self.group = group;
                 let Got::Bytes = got? else { return Err(closed()) };
+            } else {
+                self.group[range].fill(0);
+            }
+            if filling != Filling::Hole {
                 // Lengths are within a group, below 2^32.
                 let (start, end) = (piece.offset as u32, (piece.offset + piece.len) as u32);
                 match self.data.last_mut() {

@@ -60,7 +60,7 @@ fn planned(
     let told = Mutex::new(Vec::new());
     let tell = |groups| told.lock().unwrap().push(groups);
     let mut plan = Plan::new(geometry, &wanted, &tell);
-    (0..probes).for_each(|_| plan.probe());
+    (0..probes).for_each(|_| assert!(plan.probe(1)));
     let (sender, copied) = sync_channel(10_000);
     let copies = Copies { sender, over: &|| false };
     let mut offset = 0;
