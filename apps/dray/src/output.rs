@@ -231,6 +231,7 @@ impl Observer for Output {
                 Event::SourceDown { label, reason } => {
                     self.json(&json!({"event": "source-down", "source": label, "reason": reason}));
                 }
+                Event::Note(text) => self.json(&json!({"event": "note", "text": text})),
                 Event::Warning(text) => self.json(&json!({"event": "warning", "text": text})),
             }
             return;
@@ -277,6 +278,7 @@ impl Observer for Output {
                     self.note(&format!("going on after {}", bytes(resumed_bytes)));
                 }
             }
+            Event::Note(text) => self.note(&one_line(&text)),
             Event::Warning(text) => self.note(&format!("warning: {}", one_line(&text))),
             Event::SourceUp { label } => {
                 let mut state = self.state();

@@ -91,6 +91,8 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// Something that is being done and takes a while.
+    Note(String),
     /// Something the user should know that does not stop the work.
     Warning(String),
 }

@@ -17,10 +17,10 @@ use dray_transfer::holder::{Held, Provider, serve};
 use dray_transfer::transport::{Channel, Security, push_control};
 
 use super::direct::HoldingDoor;
+use super::far_end::FarEnd;
 use super::origin::Origin;
 use super::receive::Incoming;
 use super::remote::read_control_until;
-use super::ssh::FarEnd;
 use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
 
@@ -30,7 +30,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(25);
 const FSYNC_PATIENCE: Duration = Duration::from_secs(900);
 
 /// How long the far end may be silent at first: longer where ssh can ask the user for a password first.
-fn patience() -> Duration {
+pub(super) fn patience() -> Duration {
     let can_ask = std::fs::File::open("/dev/tty").is_ok() || std::env::var_os("SSH_ASKPASS").is_some();
     Duration::from_secs(if can_ask { 300 } else { 25 })
 }
@@ -71,7 +71,8 @@ impl Node {
         let origin = Arc::new(origin);
         let offer = origin.offer()?;
         let size_bytes = offer.size_bytes;
-        let (mut far, channel) = FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh, stop)?;
+        let (mut far, channel) =
+            FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.hello()));
         push_control(&mut preface, &copy_message(CopyRole::Receive, path.as_os_str(), options));
@@ -175,7 +176,7 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
-        let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, stop)?;
+        let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut receiver = Receiver::new(self.hello(), None, false);
         let mut out = Vec::new();
         push_control(&mut out, &receiver.hello());
@@ -201,7 +202,11 @@ impl Node {
                 far.kill();
                 return Err(error);
             }
-            Err(error) => return Err(advised(far.explain(error, is_heard), Some(&far.host))),
+            Err(error) => {
+                // The far end is to notice, and to end.
+                drop(channel);
+                return Err(advised(far.explain(error, is_heard), Some(&far.host)));
+            }
         };
         let incoming = Incoming {
             peer: far_name(host),
@@ -219,6 +224,7 @@ impl Node {
             seen_as: Vec::new(),
             // The far end said where it listens; ssh may know it under a name that only ssh resolves.
             sees: None,
+            within: None,
         };
         match self.receive(incoming, destination, observer, stop) {
             Ok(delivered) => Ok(delivered),
