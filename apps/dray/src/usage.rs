@@ -34,8 +34,16 @@ pub(crate) fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
 /// The command line of a `cp` with `--deploy` in it, as a shell takes it.
 pub(crate) fn with_deploy(arguments: impl Iterator<Item = OsString>) -> String {
     let mut words = vec!["dray".to_owned()];
-    for argument in arguments.skip(1) {
+    let mut arguments = arguments.skip(1);
+    while let Some(argument) = arguments.next() {
         let text = argument.to_string_lossy();
+        // Either this program there or one that is named.
+        if text == "--remote-dray" {
+            arguments.next();
+        }
+        if text.starts_with("--remote-dray") {
+            continue;
+        }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:@,%[]".contains(&byte);
         let is_plain = !text.is_empty() && text.bytes().all(plain);
         words.push(if is_plain { text.into_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) });
@@ -228,7 +236,8 @@ mod tests {
     /// Design 5: where dray is missing, the error prints the command that brings it there.
     #[test]
     fn the_same_command_with_deploy() {
-        let line = ["/usr/bin/dray", "-q", "cp", "-P", "22", "it's", "h:a b"].map(OsString::from);
+        let line = ["/usr/bin/dray", "-q", "cp", "--remote-dray", "x", "-P", "22", "it's", "h:a b"]
+            .map(OsString::from);
         assert_eq!(with_deploy(line.into_iter()), "dray -q cp --deploy -P 22 'it'\\''s' 'h:a b'");
     }
 

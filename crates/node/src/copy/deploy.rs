@@ -21,6 +21,9 @@ use crate::Stop;
 
 /// What each line of the far host's sh begins with; what comes before such a line is noise of its start-up files.
 const MARK: &str = "dray-deploy-1 ";
+/// What is said first. As long as the head of a frame, so that a dray which runs there whatever was asked for, with a key
+/// that has a forced command, answers as well: with a fault.
+const QUESTION: &[u8; dray_core::frame::FRAME_HEAD_BYTES] = b"deploy?\n";
 /// Longest line that is listened to.
 const LINE_BYTES_MAX: usize = 4096;
 /// Lines of noise that are passed over.
@@ -55,7 +58,7 @@ impl Deployment {
         let (size, oid) = (self.size_bytes, self.oid);
         let (version, build) = (env!("CARGO_PKG_VERSION"), &self.oid.hex()[..16]);
         shell_script(&format!(
-            "say() {{ echo \"{MARK}$*\"; }}; fail() {{ rm -f \"$t\"; say \"$@\"; exit 1; }}; \
+            "read -r q; say() {{ echo \"{MARK}$*\"; }}; fail() {{ rm -f \"$t\"; say \"$@\"; exit 1; }}; \
              d=\"${{XDG_CACHE_HOME:-$HOME/.cache}}/dray/bin/{version}-{build}\"; f=\"$d/dray\"; t=\"$d/.new.$$\"; \
              if [ -x \"$f\" ]; then say ready; exec \"$f\" remote; fi; \
              say wants \"$(uname -s) $(uname -m)\"; read -r go; [ \"$go\" = send ] || exit 1; umask 077; \
@@ -80,6 +83,7 @@ impl Deployment {
         patience: Duration,
         stop: &Stop,
     ) -> Result<()> {
+        channel.write_all(QUESTION).map_err(|error| Error::io("connection lost", error))?;
         let answer = next_answer(channel, host, patience, stop)?;
         let Some(system) = answer.strip_prefix("wants ") else { return outcome(&answer, host) };
         if system != own_system() {
@@ -88,7 +92,15 @@ impl Deployment {
                 .advise("install the dray that is built for it there, or name one with --remote-dray"));
         }
         note(format!("copying this program to {host} ({} KiB)", self.size_bytes.div_ceil(1024)));
-        self.send(channel, kill, stop)?;
+        if let Err(lost) = self.send(channel, kill, stop) {
+            // Whoever stops listening has said why, if it could.
+            let said = next_answer(channel, host, Duration::ZERO, stop);
+            return Err(said
+                .and_then(|answer| outcome(&answer, host))
+                .err()
+                .filter(has_reason)
+                .unwrap_or(lost));
+        }
         outcome(&next_answer(channel, host, SILENCE_MAX, stop)?, host)
     }
 
@@ -128,6 +140,11 @@ impl Deployment {
         });
         if stop.is_set() { Err(Error::new(ErrorKind::Interrupted, "interrupted")) } else { result }
     }
+}
+
+/// False for an error that only says that nothing more came.
+fn has_reason(error: &Error) -> bool {
+    !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut)
 }
 
 /// What the far host says last: that it is done, or why not.

@@ -19,6 +19,7 @@ use dray_transfer::transport::{Channel, Security, push_control};
 use super::direct::HoldingDoor;
 use super::far_end::FarEnd;
 use super::origin::Origin;
+use super::pattern;
 use super::receive::Incoming;
 use super::remote::read_control_until;
 use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
@@ -203,11 +204,17 @@ impl Node {
                 return Err(error);
             }
             Err(error) => {
-                // The far end is to notice, and to end.
+                // What it said beside is worth telling; then it is to notice, and to end.
+                let _ = channel.try_read(&mut [0; 512]);
                 drop(channel);
                 return Err(advised(far.explain(error, is_heard), Some(&far.host)));
             }
         };
+        // What the user asked for, not what the far end calls it, unless that is what the pattern asks for.
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        if pattern::is_pattern(Path::new(&name)) && pattern::matches(name.as_bytes(), &offer.name) {
+            name = OsStr::from_bytes(&offer.name).to_owned();
+        }
         let incoming = Incoming {
             peer: far_name(host),
             channel,
@@ -217,8 +224,7 @@ impl Node {
             preserve: options.preserve,
             whole_file: options.whole_file,
             fsync: options.fsync,
-            // What the user asked for, not what the far end calls it.
-            name: path.file_name().unwrap_or_default().to_owned(),
+            name,
             allow_local: is_local_host(host),
             is_other_host: true,
             seen_as: Vec::new(),
@@ -237,6 +243,7 @@ impl Node {
 fn advised(error: Error, host: Option<&str>) -> Error {
     let there = host.map_or_else(|| "here".to_owned(), |host| format!("on {host}"));
     match (error.kind(), host) {
+        (ErrorKind::NotFound, _) if error.to_string().contains("stands for several files") => error,
         (ErrorKind::NotFound, Some(host)) => error.or_advise(format!(
             "is the path right? It is looked up on {host}, a relative one from the home directory there"
         )),
@@ -245,6 +252,9 @@ fn advised(error: Error, host: Option<&str>) -> Error {
         (ErrorKind::Refused, _) if error.to_string().contains("another dray is receiving") => {
             error.or_advise("wait for it or stop it")
         }
+        (ErrorKind::Refused, Some(_)) if error.to_string().contains("this login") => error.or_advise(
+            "your key is confined to one directory there: paths are relative to it, and what it may is up to whoever set it up",
+        ),
         (ErrorKind::Refused, _) => error.or_advise(format!("what may your user read and write {there}?")),
         (ErrorKind::NoSpace, _) => {
             error.or_advise(format!("free some space {there}, then the same command again goes on"))

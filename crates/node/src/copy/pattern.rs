@@ -60,7 +60,7 @@ impl Search<'_> {
 
 /// Whether `pattern` stands for `name`. Takes time in the product of both lengths at most: of several stars only the
 /// last one that was passed is tried again.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
+pub(super) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     if name.first() == Some(&b'.') && pattern.first() != Some(&b'.') && !pattern.starts_with(b"\\.") {
         return false;
     }

@@ -51,8 +51,7 @@ impl Confinement {
     /// `Refused` unless this login may write.
     pub(super) fn require_writable(&self) -> Result<()> {
         if self.is_read_only {
-            return Err(Error::new(ErrorKind::Refused, "this login may read, not write")
-                .advise("its key in authorized_keys says --read-only"));
+            return Err(Error::new(ErrorKind::Refused, "this login may only read (--read-only)"));
         }
         Ok(())
     }
@@ -70,10 +69,7 @@ impl Confinement {
         }
         let inside = self.names.iter().find_map(|name| path.strip_prefix(name).ok());
         inside.map(|path| if path.as_os_str().is_empty() { ".".into() } else { path.to_owned() }).ok_or_else(
-            || {
-                Error::new(ErrorKind::Refused, format!("{wish:?} is outside of the directory of this login"))
-                    .advise("paths are relative to the one directory that this key is for")
-            },
+            || Error::new(ErrorKind::Refused, format!("{wish:?} is outside of the directory of this login")),
         )
     }
 
@@ -88,8 +84,7 @@ impl Confinement {
                     return Err(Error::new(
                         ErrorKind::Refused,
                         format!("{path:?} leads out of the directory of this login"),
-                    )
-                    .advise("paths and links must stay in the one directory that this key is for"));
+                    ));
                 }
                 Err(Errno::NOSYS) => {
                     return Err(Error::new(ErrorKind::Unsupported, "this kernel cannot confine a login")
@@ -186,8 +181,9 @@ pub(super) fn source(wish: &OsStr, within: Option<&Confinement>) -> Result<Sourc
             let more = if found.len() > pattern::MATCHES_MAX { ", …" } else { "" };
             found.truncate(pattern::MATCHES_MAX);
             let names: Vec<String> = found.iter().map(|path| format!("{path:?}")).collect();
-            let what = format!("{wish:?} stands for several files: {}{more}", names.join(", "));
-            Err(Error::new(ErrorKind::Usage, what).advise("name one of them"))
+            // What to do does not cross the wire, so it stands here.
+            let what = format!("{wish:?} stands for several files, name one: {}{more}", names.join(", "));
+            Err(Error::new(ErrorKind::NotFound, what))
         }
     }
 }

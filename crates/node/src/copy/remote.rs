@@ -61,7 +61,12 @@ impl Node {
         let hello = self.hello();
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(hello.clone()));
-        let hello_body = read_control(&mut channel, deadline)?;
+        let hello_body = match read_control(&mut channel, deadline) {
+            Err(error) if error.kind() == ErrorKind::Protocol => {
+                return Err(tell(&mut channel, preface, error));
+            }
+            hello_body => hello_body?,
+        };
         let not_by_hand =
             || Error::new(ErrorKind::Protocol, "this is the far end of `dray cp`; it is not started by hand");
         // Versions first: a newer peer's other messages may not even decode here.
