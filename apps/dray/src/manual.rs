@@ -8,7 +8,7 @@ use dray_core::{Error, Result};
 use crate::arguments::{Arguments, EXIT_CODES};
 
 /// What is read and written, and where.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     (
         "~/.config/dray/config.toml",
         "Configuration, TOML, optional: allow_local_targets, clear_text_data (false or true), connections (1 to 16), \
@@ -22,6 +22,7 @@ const FILES: [(&str, &str); 6] = [
          until it is removed.",
     ),
     ("~/.local/share/dray/origins", "What a killed cp needs to go on."),
+    ("~/.cache/dray/bin", "What cp --deploy brought here, a directory for each build."),
     (
         ".NAME.dray-ID, .NAME.dray-ID.state",
         "Beside a destination: what get or cp has so far. Removed at the end; what a killed command left is used by the \
@@ -29,11 +30,12 @@ const FILES: [(&str, &str); 6] = [
     ),
 ];
 /// What the environment says.
-const ENVIRONMENT: [(&str, &str); 5] = [
+const ENVIRONMENT: [(&str, &str); 6] = [
     ("DRAY_CONFIG", "Configuration file, which must exist then."),
     ("DRAY_DATA_DIR", "Data directory."),
     ("XDG_CONFIG_HOME", "Stands for ~/.config above."),
     ("XDG_DATA_HOME", "Stands for ~/.local/share above."),
+    ("XDG_CACHE_HOME", "Stands for ~/.cache above."),
     ("SSH_ASKPASS", "Where it is set, cp gives ssh the time to ask for a password also without a terminal."),
 ];
 

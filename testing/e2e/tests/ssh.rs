@@ -475,6 +475,15 @@ fn a_confined_key_stays_in_its_directory() {
     assert_eq!(fs::metadata(&secret).unwrap().len(), 1000);
     assert!(!Path::new("/tmp/dray-new").exists());
 
+    // Nor by any other kind of copy.
+    for path in ["../outside", "dir", outside.to_str().unwrap(), "/etc/ssh"] {
+        let tree = cp(a, &reading).arg("-r").arg(at(path)).arg(a.file("stolen")).run();
+        assert!(tree.code() != Some(0) && !a.file("stolen").exists(), "{tree}");
+        let tree = cp(a, &writing).arg("-r").arg(a.home()).arg(at(path)).run();
+        assert!(tree.code() != Some(0), "{tree}");
+    }
+    assert_eq!(data::names(&outside), before);
+
     // A command= that is wrong says so.
     let wrong = b.sshd().restricted_options("wrong", "dray serve --stdio --only /no/such/place");
     let told = cp(a, &wrong).arg(at("file")).arg(a.file("x")).run().expect(3);

@@ -111,7 +111,9 @@ impl FarEnd {
             .options
             .named_program()
             .map_or_else(|| "dray".to_owned(), |name| format!("`{}`", name.to_string_lossy()));
-        match code {
+        // The one shell that has another code for it (csh).
+        let is_missing = code == Some(1) && !is_heard && said.contains("Command not found");
+        match if is_missing { Some(127) } else { code } {
             Some(127) => Error::new(ErrorKind::NotFound, format!("{host} has no {}", self.what_it_lacks()))
                 .advise(self.deploy()),
             Some(126) => Error::new(ErrorKind::Refused, format!("{program} on {host} cannot be run"))
@@ -179,7 +181,7 @@ impl FarEnd {
     /// The command that brings this program there.
     fn deploy(&self) -> String {
         let command = self.options.deploy_command.as_deref().unwrap_or("dray cp --deploy …");
-        format!("this copies this one there first: {command}")
+        format!("this brings this dray there first: {command}")
     }
 
     /// Ends it at once.

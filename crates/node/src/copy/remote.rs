@@ -84,6 +84,7 @@ impl Node {
             _ => Err(not_by_hand()),
         });
         let copy = match asked {
+            // `within` goes with whatever is asked for: a confined login is refused what cannot be confined.
             Ok(copy) => copy,
             Err(error) => return Err(tell(&mut channel, preface, error)),
         };

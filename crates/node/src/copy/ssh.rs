@@ -77,7 +77,7 @@ impl SshOptions {
 /// A script as a command line that every login shell understands.
 pub(super) fn shell_script(script: &str) -> OsString {
     debug_assert!(!script.contains(['\'', '\n', '\\', '!']));
-    format!("exec sh -c '{script}'").into()
+    format!("sh -c '{script}'").into()
 }
 
 /// ssh to `host`, to run `far_command` there.
@@ -225,7 +225,7 @@ mod tests {
         let options = SshOptions { remote_dray: Some("my dray".into()), ..SshOptions::default() };
         assert_eq!(options.far_command(), "'my dray' remote");
         let found = SshOptions { remote_dray: Some("dray".into()), ..SshOptions::default() }.far_command();
-        assert!(found.to_str().unwrap().starts_with("exec sh -c 'PATH="), "{found:?}");
+        assert!(found.to_str().unwrap().starts_with("sh -c 'PATH="), "{found:?}");
     }
 
     /// Floor of the performance targets: over ssh too, nothing is slower than rsync. A cipher that somebody chose stays.
