@@ -140,7 +140,7 @@ pub(crate) enum Command {
     },
     /// Copy a file to or from another host over ssh, as scp does
     #[command(
-        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and moves to direct encrypted connections when they come up. The far host needs dray too (--remote-dray). After an interruption the same command goes on where it stopped. A local name with a colon is written ./a:b.\n\nAn existing DST is replaced once the new bytes are complete. Unlike with scp, a symbolic link DST to a file is itself replaced, not written through."
+        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and moves to direct encrypted connections when they come up. The far host needs dray too: in PATH, ~/.local/bin, ~/.cargo/bin or /usr/local/bin, by --remote-dray, or brought there by --deploy. After an interruption the same command goes on where it stopped. A local name with a colon is written ./a:b.\n\nAn existing DST is replaced once the new bytes are complete. Unlike with scp, a symbolic link DST to a file is itself replaced, not written through."
     )]
     Cp {
         /// File to copy
@@ -167,9 +167,21 @@ pub(crate) enum Command {
         /// Configuration file for ssh
         #[arg(short = 'F', value_name = "FILE")]
         ssh_config: Option<OsString>,
+        /// Use IPv4 addresses only
+        #[arg(short = '4', conflicts_with = "ipv6")]
+        ipv4: bool,
+        /// Use IPv6 addresses only
+        #[arg(short = '6')]
+        ipv6: bool,
+        /// Let ssh compress what goes through it (direct connections are not compressed)
+        #[arg(short = 'C')]
+        compress: bool,
         /// Program to run on the far host
         #[arg(long, value_name = "PROGRAM", default_value = "dray")]
         remote_dray: OsString,
+        /// Copy this program into the far host's ~/.cache first, unless it is there, and use it
+        #[arg(long, conflicts_with = "remote_dray")]
+        deploy: bool,
         /// Send everything, also where an older version of the file lies at DST
         #[arg(short = 'W', long)]
         whole_file: bool,
@@ -210,6 +222,21 @@ pub(crate) enum Command {
     },
     /// Print the manual page (roff); to read it: dray man | man -l -
     Man,
+    /// Answer one cp over ssh: for command= in authorized_keys, to confine a key to one directory
+    #[command(
+        after_help = "A line of authorized_keys for a key that can fetch from /srv/data with `dray cp`, and nothing else:\n  restrict,command=\"dray serve --stdio --read-only --only /srv/data\" ssh-ed25519 AAAA…\nWhoever has that key names paths relative to DIR. Nothing outside of DIR is read, written or made, whatever paths and links say. Needs Linux 5.6 or later."
+    )]
+    Serve {
+        /// Speak on standard input and output, as ssh has them (there is no daemon yet)
+        #[arg(long, required = true)]
+        stdio: bool,
+        /// The one directory to read and write
+        #[arg(long, value_name = "DIR")]
+        only: Option<PathBuf>,
+        /// Write nothing
+        #[arg(long, requires = "only")]
+        read_only: bool,
+    },
     /// The far end of `dray cp`, started by ssh
     #[command(hide = true)]
     Remote,

@@ -8,7 +8,7 @@ use dray_core::{Error, Result};
 use crate::arguments::{Arguments, EXIT_CODES};
 
 /// What is read and written, and where.
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 9] = [
     (
         "~/.config/dray/config.toml",
         "Configuration, TOML, optional: allow_local_targets, clear_text_data (false or true), connections (1 to 16), \
@@ -28,6 +28,7 @@ const FILES: [(&str, &str); 8] = [
         "Sockets on which running transfers are asked by dray explain; without that variable they are in \
          ~/.local/share/dray/run.",
     ),
+    ("~/.cache/dray/bin", "What cp --deploy brought here, a directory for each build."),
     (
         ".NAME.dray-ID, .NAME.dray-ID.state",
         "Beside a destination: what get or cp has so far. Removed at the end; what a killed command left is used by the \
@@ -35,12 +36,13 @@ const FILES: [(&str, &str); 8] = [
     ),
 ];
 /// What the environment says.
-const ENVIRONMENT: [(&str, &str); 6] = [
+const ENVIRONMENT: [(&str, &str); 7] = [
     ("DRAY_CONFIG", "Configuration file, which must exist then."),
     ("DRAY_DATA_DIR", "Data directory."),
     ("XDG_CONFIG_HOME", "Stands for ~/.config above."),
     ("XDG_DATA_HOME", "Stands for ~/.local/share above."),
     ("XDG_RUNTIME_DIR", "Folder for sockets."),
+    ("XDG_CACHE_HOME", "Stands for ~/.cache above."),
     ("SSH_ASKPASS", "Where it is set, cp gives ssh the time to ask for a password also without a terminal."),
 ];
 

@@ -255,6 +255,7 @@ impl Observer for Output {
                 Event::SourceDown { label, reason, is_barred } => self.json(&json!({
                     "event": "source-down", "source": label, "reason": reason, "barred": is_barred,
                 })),
+                Event::Note(text) => self.json(&json!({"event": "note", "text": text})),
                 Event::Warning(text) => self.json(&json!({"event": "warning", "text": text})),
             }
             return;
@@ -301,6 +302,7 @@ impl Observer for Output {
                     self.note(&format!("going on after {}", bytes(resumed_bytes)));
                 }
             }
+            Event::Note(text) => self.note(&one_line(&text)),
             Event::Warning(text) => self.note(&format!("warning: {}", one_line(&text))),
             Event::SourceUp { label } => {
                 let mut state = self.state();

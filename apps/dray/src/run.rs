@@ -12,8 +12,8 @@ use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
 use dray_node::{
-    Config, CopyOptions, CopyRequest, GetRequest, Location, Node, Observer, Output as Destination,
-    PutRequest, PutSource, SshOptions, Stop,
+    AddressFamily, Config, Confinement, CopyOptions, CopyRequest, GetRequest, Location, Node, Observer,
+    Output as Destination, PutRequest, PutSource, SshOptions, Stop,
 };
 use serde_json::json;
 
@@ -29,7 +29,7 @@ pub(crate) fn main() -> ExitCode {
             return refuse(&error);
         }
     };
-    let is_remote = matches!(arguments.command, Command::Remote);
+    let is_remote = matches!(arguments.command, Command::Remote | Command::Serve { .. });
     let stop = Stop::new();
     let output = Arc::new(Output::new(arguments.show.clone(), stop.clone()));
     let result = catch_signals(&stop).and_then(|()| run(arguments.command, &output, &stop));
@@ -142,7 +142,11 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             jump,
             option,
             ssh_config,
+            ipv4,
+            ipv6,
+            compress,
             remote_dray,
+            deploy,
             whole_file,
             fsync,
         } => {
@@ -165,7 +169,15 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                         jump,
                         options: option,
                         config: ssh_config,
+                        family: match (ipv4, ipv6) {
+                            (true, _) => Some(AddressFamily::Inet),
+                            (_, true) => Some(AddressFamily::Inet6),
+                            _ => None,
+                        },
+                        compress,
                         remote_dray: Some(remote_dray),
+                        deploy,
+                        deploy_command: Some(usage::with_deploy(std::env::args_os())),
                     },
                 },
             };
@@ -185,7 +197,10 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             print(&script).map_err(cannot_print)
         }
         Command::Man => print(&manual::page()?).map_err(cannot_print),
-        Command::Remote => remote(stop),
+        Command::Remote => remote(None, stop),
+        Command::Serve { only, read_only, stdio: _ } => {
+            remote(only.map(|directory| Confinement::new(&directory, read_only)), stop)
+        }
     }
 }
 
@@ -268,14 +283,14 @@ fn doctor(output: &Output) -> Result<()> {
     .advise("each line marked BAD says what to do"))
 }
 
-fn remote(stop: &Stop) -> Result<()> {
+fn remote(confinement: Option<Result<Confinement>>, stop: &Stop) -> Result<()> {
     let owned = |fd: std::os::fd::BorrowedFd<'_>| {
         fd.try_clone_to_owned().map_err(|error| Error::io("take over standard input and output", error))
     };
     let input = owned(std::io::stdin().as_fd())?;
     let output = owned(std::io::stdout().as_fd())?;
     let node = Node::open(Config::load()?)?;
-    node.remote_on(input, output, stop)
+    node.remote_on(input, output, confinement, stop)
 }
 
 /// The arguments of a child process of our own kind.

@@ -244,7 +244,7 @@ impl Node {
         // What an earlier run proved is worth more than what a similar file may have.
         let older = match name {
             Some(name) if !request.whole_file && intact.is_empty() && at_hand.is_none() => {
-                OlderVersion::open(&dir.join(name), geometry.size_bytes())
+                OlderVersion::open(rustix::fs::CWD, &dir.join(name), geometry.size_bytes())
             }
             _ => None,
         };

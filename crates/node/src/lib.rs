@@ -24,7 +24,7 @@ use dray_store::local::{LocalStore, hash_file};
 use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
-pub use copy::{CopyOptions, CopyRequest, Location, SshOptions};
+pub use copy::{AddressFamily, Confinement, CopyOptions, CopyRequest, Location, SshOptions};
 pub use doctor::Finding;
 pub use get::{GetRequest, Output, Wanted};
 pub use observer::{Event, Observer, SourceShare, Stop};

@@ -17,10 +17,11 @@ use dray_transfer::holder::{Held, Provider, serve};
 use dray_transfer::transport::{Channel, Security, push_control};
 
 use super::direct::HoldingDoor;
+use super::far_end::FarEnd;
 use super::origin::Origin;
+use super::pattern;
 use super::receive::Incoming;
 use super::remote::read_control_until;
-use super::ssh::FarEnd;
 use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
 use crate::explain::{Figures, Role, Snapshot, SourceSnapshot, Watch};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
@@ -31,7 +32,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(25);
 const FSYNC_PATIENCE: Duration = Duration::from_secs(900);
 
 /// How long the far end may be silent at first: longer where ssh can ask the user for a password first.
-fn patience() -> Duration {
+pub(super) fn patience() -> Duration {
     let can_ask = std::fs::File::open("/dev/tty").is_ok() || std::env::var_os("SSH_ASKPASS").is_some();
     Duration::from_secs(if can_ask { 300 } else { 25 })
 }
@@ -87,7 +88,8 @@ impl Node {
         let origin = Arc::new(origin);
         let offer = origin.offer()?;
         let size_bytes = offer.size_bytes;
-        let (mut far, channel) = FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh, stop)?;
+        let (mut far, channel) =
+            FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.hello()));
         push_control(&mut preface, &copy_message(CopyRole::Receive, path.as_os_str(), options));
@@ -204,7 +206,7 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
-        let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, stop)?;
+        let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut receiver = Receiver::new(self.hello(), None, false);
         let mut out = Vec::new();
         push_control(&mut out, &receiver.hello());
@@ -230,8 +232,18 @@ impl Node {
                 far.kill();
                 return Err(error);
             }
-            Err(error) => return Err(advised(far.explain(error, is_heard), Some(&far.host))),
+            Err(error) => {
+                // What it said beside is worth telling; then it is to notice, and to end.
+                let _ = channel.try_read(&mut [0; 512]);
+                drop(channel);
+                return Err(advised(far.explain(error, is_heard), Some(&far.host)));
+            }
         };
+        // What the user asked for, not what the far end calls it, unless that is what the pattern asks for.
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        if pattern::is_pattern(Path::new(&name)) && pattern::matches(name.as_bytes(), &offer.name) {
+            name = OsStr::from_bytes(&offer.name).to_owned();
+        }
         let incoming = Incoming {
             peer: far_name(host),
             channel,
@@ -241,13 +253,13 @@ impl Node {
             preserve: options.preserve,
             whole_file: options.whole_file,
             fsync: options.fsync,
-            // What the user asked for, not what the far end calls it.
-            name: path.file_name().unwrap_or_default().to_owned(),
+            name,
             allow_local: is_local_host(host),
             is_other_host: true,
             seen_as: Vec::new(),
             // The far end said where it listens; ssh may know it under a name that only ssh resolves.
             sees: None,
+            within: None,
         };
         match self.receive(incoming, destination, watch, observer, stop) {
             Ok(delivered) => Ok(delivered),
@@ -260,6 +272,7 @@ impl Node {
 fn advised(error: Error, host: Option<&str>) -> Error {
     let there = host.map_or_else(|| "here".to_owned(), |host| format!("on {host}"));
     match (error.kind(), host) {
+        (ErrorKind::NotFound, _) if error.to_string().contains("stands for several files") => error,
         (ErrorKind::NotFound, Some(host)) => error.or_advise(format!(
             "is the path right? It is looked up on {host}, a relative one from the home directory there"
         )),
@@ -268,6 +281,9 @@ fn advised(error: Error, host: Option<&str>) -> Error {
         (ErrorKind::Refused, _) if error.to_string().contains("another dray is receiving") => {
             error.or_advise("wait for it or stop it")
         }
+        (ErrorKind::Refused, Some(_)) if error.to_string().contains("this login") => error.or_advise(
+            "your key is confined to one directory there: paths are relative to it, and what it may is up to whoever set it up",
+        ),
         (ErrorKind::Refused, _) => error.or_advise(format!("what may your user read and write {there}?")),
         (ErrorKind::NoSpace, _) => {
             error.or_advise(format!("free some space {there}, then the same command again goes on"))

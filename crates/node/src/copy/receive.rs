@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use dray_transfer::transport::{Channel, PipeChannel, push_control};
 
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, ReceivingDoor};
+use super::reach::{Confinement, Target, confined_target};
 use crate::explain::{Role, Watch, figures_of};
 use crate::get::{report, resumed, split};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth};
@@ -62,6 +63,8 @@ pub(super) struct Incoming {
     pub(super) seen_as: Vec<IpAddr>,
     /// Address under which we see the other side.
     pub(super) sees: Option<IpAddr>,
+    /// The directory that this login must not leave.
+    pub(super) within: Option<Arc<Confinement>>,
 }
 
 impl Incoming {
@@ -76,32 +79,50 @@ impl Incoming {
 }
 
 /// Where the file goes: `wish` itself, or `name` in it if it is a directory.
-fn destination(wish: &Path, name: &OsStr) -> Result<PathBuf> {
+fn destination(wish: &Path, name: &OsStr, within: Option<&Confinement>) -> Result<Target> {
     let bytes = name.as_bytes();
     let is_plain =
         !bytes.is_empty() && name != "." && name != ".." && !bytes.iter().any(|b| matches!(b, b'/' | 0));
-    if wish.as_os_str().is_empty() || wish.is_dir() {
-        if !is_plain {
-            return Err(Error::new(ErrorKind::Usage, format!("{name:?} is no name for a file in {wish:?}"))
-                .advise("name the destination file"));
-        }
-        return Ok(if wish.as_os_str().is_empty() { name.into() } else { wish.join(name) });
+    let no_name = || {
+        Error::new(ErrorKind::Usage, format!("{name:?} is no name for a file in {wish:?}"))
+            .advise("name the destination file")
+    };
+    if let Some(within) = within {
+        return if is_plain { confined_target(within, wish, name) } else { Err(no_name()) };
     }
-    let (dir, name) = split(wish)?;
-    Ok(dir.join(name))
+    let path = if !wish.as_os_str().is_empty() && !wish.is_dir() {
+        let (dir, name) = split(wish)?;
+        dir.join(name)
+    } else if !is_plain {
+        return Err(no_name());
+    } else if wish.as_os_str().is_empty() {
+        name.into()
+    } else {
+        wish.join(name)
+    };
+    Ok(Target { path, directory: None })
 }
 
 /// Opens the delivery. A killed command's far end may need a moment to notice and let go of the same file.
-fn open_delivery(target: &Path, object: ObjectName, size_bytes: u64) -> Result<Delivery> {
+fn open_delivery(target: &Target, object: ObjectName, size_bytes: u64) -> Result<Delivery> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
-        match Delivery::open(target, object, size_bytes, DeliveryOptions::default()) {
+        match open_delivery_once(target, object, size_bytes) {
             Err(error) if error.is_retryable() && Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(50))
             }
             result => return result,
         }
     }
+}
+
+fn open_delivery_once(target: &Target, object: ObjectName, size_bytes: u64) -> Result<Delivery> {
+    let options = DeliveryOptions::default();
+    let Some(directory) = &target.directory else {
+        return Delivery::open(&target.path, object, size_bytes, options);
+    };
+    let directory = directory.try_clone().map_err(|error| Error::io("open the destination", error))?;
+    Delivery::open_in(directory, &target.path, object, size_bytes, options)
 }
 
 impl Node {
@@ -114,7 +135,7 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
-        let target = match destination(wish, &incoming.name) {
+        let target = match destination(wish, &incoming.name, incoming.within.as_deref()) {
             Ok(target) => target,
             Err(error) => return Err(refuse(incoming, error)),
         };
@@ -144,7 +165,7 @@ impl Node {
         let older = if incoming.whole_file || !incoming.is_other_host {
             None
         } else {
-            OlderVersion::open(&target, geometry.size_bytes())
+            OlderVersion::open(target.directory(), target.name(), geometry.size_bytes())
         };
         let to_fetch = wanted.clone();
         let transfer = Transfer::new(
@@ -158,9 +179,9 @@ impl Node {
         );
         let (what, peer) = (incoming.name.to_string_lossy().into_owned(), incoming.watched_peer());
         watch.begin(Role::Receiving, &what, peer.as_deref(), figures_of(&transfer, resumed_bytes));
-        watch.set_path(&target);
+        watch.set_path(&target.path);
         observer.event(Event::Started {
-            name: Some(target.clone()),
+            name: Some(target.path.clone()),
             total_bytes: geometry.size_bytes(),
             resumed_bytes,
         });
@@ -186,14 +207,14 @@ impl Node {
         report(&transfer, observer);
         lanes.ssh.say(progress(&transfer, resumed_bytes));
         lanes.ssh.say(match &result {
-            Ok(oid) => delivered_message(*oid, &target),
+            Ok(oid) => delivered_message(*oid, &target.path),
             Err(error) => Message::Fault(Fault::from_error(None, error)),
         });
         watch.freeze();
         transfer.close();
         lanes.end();
         let oid = result?;
-        Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(target), resumed_bytes })
+        Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(target.path), resumed_bytes })
     }
 
     /// The ssh channel as a source, and a second one for what comes beside it.
@@ -297,9 +318,10 @@ fn refuse(mut incoming: Incoming, error: Error) -> Error {
     error
 }
 
-fn finish_options(incoming: &Incoming, target: &Path) -> FinishOptions {
+fn finish_options(incoming: &Incoming, target: &Target) -> FinishOptions {
     let offer = &incoming.offer;
-    let is_new = std::fs::symlink_metadata(target).is_err();
+    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    let is_new = rustix::fs::statat(target.directory(), target.name(), flags).is_err();
     FinishOptions {
         mode: mode_for(offer.mode, incoming.preserve, is_new),
         mtime: incoming.preserve.then_some((offer.mtime_s, offer.mtime_ns)),
@@ -325,7 +347,7 @@ fn mode_for(offered: u32, preserve: bool, is_new: bool) -> Option<u32> {
 fn receive_inline(
     mut incoming: Incoming,
     bytes: &[u8],
-    target: &Path,
+    target: &Target,
     finish: FinishOptions,
     observer: &dyn Observer,
 ) -> Result<Delivered> {
@@ -338,13 +360,13 @@ fn receive_inline(
                 "the sender's bytes are not those it named",
             ));
         }
-        let delivery = Delivery::open(target, incoming.offer.object, size_bytes, DeliveryOptions::default())?;
+        let delivery = open_delivery_once(target, incoming.offer.object, size_bytes)?;
         delivery.write_data(0, bytes)?;
         delivery.finish(finish)
     };
     let result = deliver();
     let answer = match &result {
-        Ok(()) => delivered_message(oid, target),
+        Ok(()) => delivered_message(oid, &target.path),
         Err(error) => Message::Fault(Fault::from_error(None, error)),
     };
     push_control(&mut incoming.preface, &answer);
@@ -352,12 +374,12 @@ fn receive_inline(
     result?;
     told.map_err(|error| Error::io("tell the sender", error))?;
     observer.event(Event::Started {
-        name: Some(target.to_owned()),
+        name: Some(target.path.clone()),
         total_bytes: size_bytes,
         resumed_bytes: 0,
     });
     observer.event(Event::Progress { done_bytes: size_bytes, total_bytes: size_bytes, sources: Vec::new() });
-    Ok(Delivered { oid, size_bytes, path: Some(target.to_owned()), resumed_bytes: 0 })
+    Ok(Delivered { oid, size_bytes, path: Some(target.path.clone()), resumed_bytes: 0 })
 }
 
 #[cfg(test)]

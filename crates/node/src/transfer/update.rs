@@ -11,6 +11,7 @@ mod plan;
 mod tests;
 
 use std::cell::RefCell;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -75,11 +76,17 @@ impl OlderVersion {
         (UPDATE_FROM_BYTES..=UPDATE_BYTES_MAX).contains(&size_bytes)
     }
 
-    /// The regular file at `path`, if there is one and an update from it to an object of `size_bytes` may pay.
-    pub(crate) fn open(path: &std::path::Path, size_bytes: u64) -> Option<OlderVersion> {
+    /// The regular file at `path`, seen from `directory`, if there is one and an update from it to an object of `size_bytes` may pay.
+    pub(crate) fn open(
+        directory: BorrowedFd<'_>,
+        path: &std::path::Path,
+        size_bytes: u64,
+    ) -> Option<OlderVersion> {
         // Looked at before it is opened: a device or fifo may act on being opened.
-        let looked_at = std::fs::symlink_metadata(path).ok()?;
-        if !looked_at.is_file() || !Self::is_usual(looked_at.len()) || !Self::is_usual(size_bytes) {
+        let looked_at = rustix::fs::statat(directory, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let is_file = rustix::fs::FileType::from_raw_mode(looked_at.st_mode).is_file();
+        let len = u64::try_from(looked_at.st_size).unwrap_or(0);
+        if !is_file || !Self::is_usual(len) || !Self::is_usual(size_bytes) {
             return None;
         }
         // Something else may lie there by now: a link is not followed, a fifo not waited for.
@@ -87,7 +94,8 @@ impl OlderVersion {
             | rustix::fs::OFlags::NOFOLLOW
             | rustix::fs::OFlags::NONBLOCK
             | rustix::fs::OFlags::CLOEXEC;
-        let file = std::fs::File::from(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?);
+        let file =
+            std::fs::File::from(rustix::fs::openat(directory, path, flags, rustix::fs::Mode::empty()).ok()?);
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
         Some(OlderVersion { file: Some(file), size_bytes: metadata.len() })
             .filter(|old| Self::is_usual(old.size_bytes))

@@ -20,7 +20,7 @@ use dray_core::{Error, ErrorKind, NodeId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use clear::{CLEAR_PREAMBLE, ClearChannel};
-pub use pipe::PipeChannel;
+pub use pipe::{OpeningBytes, PipeChannel};
 pub use places::{Place, Places};
 pub use tls::{NodeKey, TlsChannel, TlsConfig, connect_tcp, read_exact_by};
 pub use wake::Wake;

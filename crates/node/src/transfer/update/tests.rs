@@ -38,7 +38,7 @@ fn older(bytes: &[u8]) -> (tempfile::TempDir, OlderVersion) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("older");
     std::fs::write(&path, bytes).unwrap();
-    let older = OlderVersion::open(&path, bytes.len() as u64).unwrap();
+    let older = OlderVersion::open(rustix::fs::CWD, &path, bytes.len() as u64).unwrap();
     (dir, older)
 }
 
@@ -204,7 +204,8 @@ fn other_things_are_no_older_version() {
     std::fs::create_dir(path("directory")).unwrap();
     let fifo = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, path("fifo"), fifo, rustix::fs::Mode::RUSR, 0).unwrap();
-    let opens = |name: &str, size_bytes| OlderVersion::open(&path(name), size_bytes).is_some();
+    let opens =
+        |name: &str, size_bytes| OlderVersion::open(rustix::fs::CWD, &path(name), size_bytes).is_some();
     assert!(opens("right", size) && opens("right", UPDATE_BYTES_MAX));
     for name in ["short", "long", "link", "directory", "fifo", "none"] {
         assert!(!opens(name, size), "{name}");
