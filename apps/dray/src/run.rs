@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,7 +21,8 @@ use crate::output::{Output, bytes, print, verified_json};
 use crate::{demo, explain};
 use crate::{manual, pasted, usage};
 
-pub(crate) fn main() -> ExitCode {
+/// The exit code.
+pub(crate) fn main() -> u8 {
     let arguments = match Arguments::read(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -35,34 +35,34 @@ pub(crate) fn main() -> ExitCode {
     let result = catch_signals(&stop).and_then(|()| run(arguments.command, &output, &stop));
     let result = result.and_then(|()| output.check());
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => {
             // What went wrong at the far end of a copy has been told to the near end, which shows it.
             if !is_remote || error.kind() == ErrorKind::Internal {
                 output.error(&error);
             }
-            ExitCode::from(error.kind().exit_code())
+            error.kind().exit_code()
         }
     }
 }
 
 /// Help and version are printed as clap has them, errors like every other.
-fn refuse(slip: &clap::Error) -> ExitCode {
+fn refuse(slip: &clap::Error) -> u8 {
     let json = usage::wants_json(std::env::args_os());
     if !slip.use_stderr() || (slip.kind() == DisplayHelpOnMissingArgumentOrSubcommand && !json) {
         let printed = slip.print().and_then(|()| std::io::stdout().flush());
         match printed {
             Err(error) if !slip.use_stderr() => return fail(&cannot_print(error), json),
-            _ => return ExitCode::from(if slip.use_stderr() { ErrorKind::Usage.exit_code() } else { 0 }),
+            _ => return if slip.use_stderr() { ErrorKind::Usage.exit_code() } else { 0 },
         }
     }
     fail(&usage::error(slip), json)
 }
 
 /// Shows an error of the command line itself.
-fn fail(error: &Error, json: bool) -> ExitCode {
+fn fail(error: &Error, json: bool) -> u8 {
     Output::new(Show { json, quiet: false }, Stop::new()).error(error);
-    ExitCode::from(error.kind().exit_code())
+    error.kind().exit_code()
 }
 
 /// The first signal asks to stop; the second ends the process at once. A signal that whoever started us had chosen to

@@ -140,9 +140,18 @@ impl Node {
                 let (dir, name) = split(path)?;
                 self.deliver(oid, geometry, config, at_hand, dir, Some(name), request, watch, observer, stop)
             }
-            Output::Suggested => {
-                self.deliver(oid, geometry, config, at_hand, Path::new("."), None, request, watch, observer, stop)
-            }
+            Output::Suggested => self.deliver(
+                oid,
+                geometry,
+                config,
+                at_hand,
+                Path::new("."),
+                None,
+                request,
+                watch,
+                observer,
+                stop,
+            ),
         }
     }
 
