@@ -567,6 +567,9 @@ pub(crate) fn report(transfer: &Transfer, observer: &dyn Observer) {
             Some(Loss { reason, is_barred }) => Event::SourceDown { label, reason, is_barred },
         });
     }
+    for text in transfer.warnings() {
+        observer.event(Event::Warning(text));
+    }
     let sources = transfer
         .stats()
         .into_iter()

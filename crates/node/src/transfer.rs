@@ -165,7 +165,9 @@ struct State {
     asked: Option<SourceId>,
     sealed: Option<Oid>,
     compared: Option<Vec<u8>>,
-    /// The recipe's root, or that the one who was asked has none.
+    /// Who was asked for the recipe's root and has not answered.
+    describing: Vec<SourceId>,
+    /// The recipe's root, or that none of those who were asked has one.
     described: Option<Option<RecipeRoot>>,
     /// Nodes of the recipe that came and were not looked at.
     nodes: Vec<(RecipeId, Vec<u8>)>,
@@ -174,6 +176,10 @@ struct State {
     suggested_name: Option<Vec<u8>>,
     holder_size: Option<u64>,
     news: Vec<(SourceId, Option<Loss>)>,
+    /// Who told the recipe that an update followed, if nothing else can be wrong with what was made by it.
+    recipe_of: Option<SourceId>,
+    /// What the user should know.
+    warnings: Vec<String>,
 }
 
 /// How a source was lost.
@@ -278,6 +284,11 @@ impl Transfer {
         let label =
             |id: &SourceId| sources.get(id).map_or_else(String::new, |source| source.describe().label);
         news.into_iter().map(|(id, why)| (label(&id), why)).collect()
+    }
+
+    /// What the user should know, since the last call.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.state).warnings)
     }
 
     /// [`Transfer::wait`], with [`Transfer::update`] from `older` beside it if there is one; `wanted` are the units of this
@@ -535,8 +546,15 @@ impl Transfer {
             }
             SourceEvent::Described { root } => {
                 let mut state = lock(&self.state);
-                if state.asked == Some(source) {
+                let is_asked = state.describing.contains(&source);
+                state.describing.retain(|asked| *asked != source);
+                if is_asked && root.is_some() {
+                    // The first answer counts, and its nodes are asked of who gave it.
+                    state.describing.clear();
+                    state.asked = Some(source);
                     state.described = Some(root);
+                } else if root.is_none() && state.describing.is_empty() && state.asked == Some(source) {
+                    state.described = Some(None);
                 }
                 drop(state);
                 self.changed.notify_all();
@@ -561,6 +579,7 @@ impl Transfer {
                 lock(&self.planner).handle_down(now_us, source, error.as_ref(), gone);
                 let mut state = lock(&self.state);
                 state.asked.take_if(|asked| *asked == source);
+                state.describing.retain(|asked| *asked != source);
                 if error.is_some() {
                     state.last_down = error;
                 }

@@ -348,7 +348,30 @@ fn ten_senders_seven_of_them_bad() {
     ] {
         assert_named(&hurt, holders.address(number), words);
     }
+    // One that froze or told a wrong recipe does not fall: what there is to say of it stands in the explanation.
+    let told = explained(taker);
+    for (number, standing, words) in [
+        (FROZEN, "frozen", ""),
+        (FLIPS, "barred", "are not those of the object"),
+        (ENDLESS, "barred", "0 were owed"),
+        (LONG, "barred", "0 were owed"),
+        (RECIPE, "up", "its recipe is not that of the object"),
+    ] {
+        let rows = told["sources"].as_array().expect("sources");
+        let is_it = |row: &&serde_json::Value| {
+            row["label"].as_str().is_some_and(|label| label.ends_with(holders.address(number)))
+        };
+        let row = rows.iter().find(is_it).unwrap_or_else(|| panic!("{number} is not told of: {told}"));
+        assert_eq!(row["standing"], standing, "{row}");
+        assert!(row["cause"].as_str().unwrap_or_default().contains(words), "{row}");
+    }
     holders.process(FROZEN).signal(Signal::CONT);
+}
+
+/// What `dray explain` says on `host` of the transfer that ended last.
+fn explained(host: &Host) -> serde_json::Value {
+    let outcome = host.dray().args(["explain", "--json"]).run().expect(0);
+    serde_json::from_str(outcome.stdout_text().lines().next().expect("one transfer")).expect("JSON")
 }
 
 /// What a receiver makes of one lie: which one, the exit code where nobody else is there, and what it says of the liar.
@@ -479,7 +502,7 @@ fn one_honest_holder_is_enough() {
     write_older(&source, &older, SIZE);
     let older_text = older.to_str().unwrap();
     let honest = Share::of(actions::put(lab.host(2), &source).start());
-    let of_recipes = ["compared", "recipe", "garbage-nodes", "mute-nodes"];
+    let of_recipes = ["compared", "recipe", "garbage-nodes", "mute-nodes", "mute-described"];
     let lies = LIES.iter().map(|(lie, ..)| *lie).filter(|lie| *lie != "none");
     let (mut shares, mut running) = (vec![], vec![]);
     for (seed, lie) in (1..).zip(lies.chain(of_recipes)) {

@@ -136,7 +136,7 @@ impl LyingChannel {
                 }
                 Some(Message::Node(node))
             }
-            (Ok(Message::Node(_)), Lie::MuteNodes) => {
+            (Ok(Message::Node(_)), Lie::MuteNodes) | (Ok(Message::Described(_)), Lie::MuteDescribed) => {
                 self.liar.tell();
                 return;
             }

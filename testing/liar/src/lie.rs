@@ -67,6 +67,8 @@ pub enum Lie {
     GarbageNodes,
     /// Nodes of the recipe never come; everything else does.
     MuteNodes,
+    /// The root of the recipe never comes; everything else does.
+    MuteDescribed,
 }
 
 impl Lie {
@@ -74,7 +76,7 @@ impl Lie {
     pub const DRIP_MS: u64 = 200;
 
     /// All of them, and what they are called.
-    pub const ALL: [(Lie, &str); 29] = [
+    pub const ALL: [(Lie, &str); 30] = [
         (Lie::None, "none"),
         (Lie::Flip, "flip"),
         (Lie::Parents, "parents"),
@@ -104,6 +106,7 @@ impl Lie {
         (Lie::Recipe, "recipe"),
         (Lie::GarbageNodes, "garbage-nodes"),
         (Lie::MuteNodes, "mute-nodes"),
+        (Lie::MuteDescribed, "mute-described"),
     ];
 }
 

@@ -14,6 +14,8 @@ pub(super) struct Told {
     /// The planner of each round counts from zero.
     earlier: BTreeMap<SourceId, SourceExplanation>,
     earlier_duplicate_bytes: u64,
+    /// What the planner did not see.
+    causes: BTreeMap<SourceId, &'static str>,
     /// The last view before every source was closed.
     last: Option<Explanation>,
 }
@@ -26,6 +28,11 @@ impl Transfer {
             Some(last) => last.clone(),
             None => self.explain_now(&told),
         }
+    }
+
+    /// What `source` did that the planner does not see.
+    pub(super) fn note_cause(&self, source: SourceId, cause: &'static str) {
+        lock(&self.told).causes.insert(source, cause);
     }
 
     /// Bytes that crossed the sockets of `source`, if it counts them.
@@ -63,6 +70,11 @@ impl Transfer {
                 source.cause.clone_from(&earlier.cause);
             } else if source.cause.is_none() {
                 source.cause.clone_from(&earlier.cause);
+            }
+        }
+        for source in &mut now.sources {
+            if let (None, Some(cause)) = (&source.cause, told.causes.get(&source.stats.source)) {
+                source.cause = Some((*cause).to_owned());
             }
         }
         now.delivered_bytes = now.sources.iter().map(|source| source.stats.delivered_bytes).sum();

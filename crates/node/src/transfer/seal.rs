@@ -80,6 +80,7 @@ impl Transfer {
                 return Ok(oid);
             }
             let differing = self.bisect(collector, Some(oid), stop, tick)?;
+            self.blame_recipe(&differing);
             self.fetch_again(differing)?;
             self.wait_inner(stop, tick)?;
         }
@@ -88,6 +89,16 @@ impl Transfer {
         }
         let what = "what was put together from the older version and the sender's bytes is not the object";
         Err(Error::new(ErrorKind::VerificationFailed, what).advise("fetch it whole, with --whole-file"))
+    }
+
+    /// Names who told the recipe, if that alone can be why units of an update differ: all else was proven, or is as it was.
+    fn blame_recipe(&self, differing: &RangeSet) {
+        let Some(id) = lock(&self.state).recipe_of.take() else { return };
+        let cause = "its recipe is not that of the object";
+        self.note_cause(id, cause);
+        let label = lock(&self.sources).get(&id).map_or_else(String::new, |source| source.describe().label);
+        let text = format!("{label}: {cause}: {} MiB are fetched again", differing.count());
+        lock(&self.state).warnings.push(text);
     }
 
     /// The units whose values are not the holder's, found from the root down. `oid` is what the holder's values must hash

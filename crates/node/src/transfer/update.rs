@@ -12,7 +12,7 @@ mod tests;
 
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,6 +50,9 @@ const AHEAD_INTERVAL: Duration = Duration::from_millis(10);
 const COPIES_WAITING_MAX: usize = 256;
 /// A holder that cuts its copy more slowly than so many bytes a second had better send it.
 const CUT_BYTES_PER_S: u64 = 128 << 20;
+/// After how long another holder is asked the same, if there is one, and after as long again for each that was asked: who
+/// answers first is believed.
+const DESCRIBE_SILENCE: Duration = Duration::from_millis(1500);
 /// How long a holder may take to begin with that.
 const DESCRIBE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long after a question, or after the last one came, a node of the recipe may take.
@@ -66,8 +69,16 @@ const BLOCK_BYTES: usize = 4096;
 /// An older version of the object, or none: then only what stands in the object more than once is spared.
 #[derive(Debug)]
 pub(crate) struct OlderVersion {
-    file: Option<std::fs::File>,
+    /// And what it was when it was opened.
+    file: Option<(std::fs::File, Timestamp)>,
     size_bytes: u64,
+}
+
+/// When a file was changed last.
+type Timestamp = (i64, i64);
+
+fn changed_at(metadata: &std::fs::Metadata) -> Timestamp {
+    (metadata.ctime(), metadata.ctime_nsec())
 }
 
 impl OlderVersion {
@@ -97,7 +108,7 @@ impl OlderVersion {
         let file =
             std::fs::File::from(rustix::fs::openat(directory, path, flags, rustix::fs::Mode::empty()).ok()?);
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        Some(OlderVersion { file: Some(file), size_bytes: metadata.len() })
+        Some(OlderVersion { size_bytes: metadata.len(), file: Some((file, changed_at(&metadata))) })
             .filter(|old| Self::is_usual(old.size_bytes))
     }
 
@@ -110,8 +121,16 @@ impl OlderVersion {
         may_pay.then_some(OlderVersion { file: None, size_bytes: 0 })
     }
 
+    /// True if it is what it was, as far as its file system tells.
+    fn is_unchanged(&self) -> bool {
+        let unchanged = |(file, before): &(std::fs::File, Timestamp)| {
+            file.metadata().is_ok_and(|metadata| changed_at(&metadata) == *before)
+        };
+        self.file.as_ref().is_none_or(unchanged)
+    }
+
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        let Some(file) = &self.file else {
+        let Some((file, _)) = &self.file else {
             return Err(Error::new(ErrorKind::Internal, "there is no older version"));
         };
         file.read_exact_at(out, offset).map_err(|error| Error::io("read the older version", error))
@@ -125,13 +144,17 @@ impl Transfer {
         let want = |groups| self.want_groups(groups);
         let mut plan = Plan::new(self.geometry, wanted_units, &want);
         // Without a recipe, or with a wrong one, what it did not tell of is fetched as if there were no older version.
-        let _ = self.update_from(old, &mut plan, stop);
+        let is_followed = self.update_from(old, &mut plan, stop).is_ok();
         let deferred = plan.want_rest();
         lock(&self.planner).want_no_more();
         self.pump();
         self.changed.notify_all();
         if let Err(error) = self.fill_from_new(old, deferred, stop) {
             self.fail(error);
+        }
+        if is_followed && old.is_unchanged() {
+            let mut state = lock(&self.state);
+            state.recipe_of = state.asked;
         }
     }
 
@@ -179,17 +202,28 @@ impl Transfer {
             Duration::from_millis(100).min(if ahead_groups > 0 { AHEAD_INTERVAL } else { Duration::MAX });
         let began = Instant::now();
         let patience = DESCRIBE_PATIENCE + Duration::from_secs(self.geometry.size_bytes() / CUT_BYTES_PER_S);
-        let (mut asked, mut somebody, mut probed) = (None, began, began);
+        let (mut asked_at, mut somebody, mut probed) = (began, began, began);
+        {
+            let mut state = lock(&self.state);
+            state.describing.clear();
+            state.described = None;
+            state.nodes.clear();
+        }
         loop {
             if over() {
                 return Err(interrupted());
             }
-            let best = self.best_source(silent).map(|(id, _)| id);
-            // One that is up is given the time it takes, unless it has fallen silent and another one has not.
-            if asked.is_none() || best != asked && asked.is_none_or(|id| !self.is_answering(id)) {
-                asked = self.put_question(SourceCall::Describe, silent);
+            // One that is up is given the time it takes; another one is asked beside it if it takes long.
+            let asked = lock(&self.state).describing.clone();
+            let is_waiting = asked.iter().any(|id| self.is_answering(*id));
+            let mut is_asked = !asked.is_empty();
+            if !is_waiting || asked_at.elapsed() >= DESCRIBE_SILENCE * asked.len() as u32 {
+                let others = [silent, &asked].concat();
+                if self.ask_to_describe(&others).is_some() {
+                    (is_asked, asked_at) = (true, Instant::now());
+                }
             }
-            if asked.is_some() {
+            if is_asked {
                 somebody = Instant::now();
             }
             let has_waited = began.elapsed() >= patience || somebody.elapsed() >= NOBODY_PATIENCE;
@@ -202,7 +236,7 @@ impl Transfer {
                 }
                 ahead_groups *= 2;
             }
-            if asked.is_some() && probed.elapsed() >= PROBE_INTERVAL && self.has_fetched_all() {
+            if is_asked && probed.elapsed() >= PROBE_INTERVAL && self.has_fetched_all() {
                 plan.probe(1);
                 probed = Instant::now();
             }
@@ -215,16 +249,18 @@ impl Transfer {
         }
     }
 
-    /// Asks the best source that is not among `silent` something; whom, if there is one. Only its answers count from here on.
-    fn put_question(&self, call: SourceCall, silent: &[SourceId]) -> Option<SourceId> {
-        let (id, source) = self.best_source(silent)?;
+    /// Asks the best source that is not among `but` for the recipe's root; whom, if there is one.
+    fn ask_to_describe(&self, but: &[SourceId]) -> Option<SourceId> {
+        let (id, source) = self.best_source(but)?;
         {
             let mut state = lock(&self.state);
+            if state.described.is_some() {
+                return None;
+            }
             state.asked = Some(id);
-            state.described = None;
-            state.nodes.clear();
+            state.describing.push(id);
         }
-        source.call(call);
+        source.call(SourceCall::Describe);
         Some(id)
     }
 

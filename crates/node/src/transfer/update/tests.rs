@@ -236,6 +236,8 @@ enum Lie {
     NoNodes,
     /// The nodes it is asked for never come; everything else does.
     MuteOnNodes,
+    /// The root of its recipe never comes; everything else does.
+    MuteOnRecipe,
     /// The nodes it sends are not those asked for.
     GarbageNodes,
     /// Its recipe is that of the older version, and its outboard is made up where it is compared.
@@ -270,6 +272,7 @@ fn lying_holder(number: u8, object: &[u8], old: &[u8], lie: Lie) -> LyingHolder 
     };
     let frames = match lie {
         Lie::MuteOnNodes => dray_liar::Lie::MuteNodes,
+        Lie::MuteOnRecipe => dray_liar::Lie::MuteDescribed,
         Lie::GarbageNodes => dray_liar::Lie::GarbageNodes,
         Lie::OldRecipeWrongPairs => dray_liar::Lie::Compared,
         Lie::EndlessFaults => dray_liar::Lie::EndlessFaults,
@@ -434,6 +437,18 @@ fn another_holder_is_asked_for_nodes_that_do_not_come() {
     assert_eq!(result.unwrap(), Oid::of(&object));
     let fetched = shares[0] + shares[1];
     assert!(fetched <= CHANGED_BYTES, "{shares:?}");
+}
+
+/// P12, design 9: beside one that says nothing of its recipe, and sends whatever else it is asked for, another holder is asked;
+/// nobody waits until that one is given up, which takes five seconds.
+#[test]
+fn another_holder_is_asked_for_a_recipe_that_does_not_come() {
+    let (object, old) = versions();
+    let began = Instant::now();
+    let (result, shares) = update(&object, &old, &[Lie::MuteOnRecipe, Lie::MuteOnRecipe, Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares.iter().sum::<u64>() <= CHANGED_BYTES, "{shares:?}");
+    assert!(began.elapsed() < DESCRIBE_PATIENCE, "{:?}", began.elapsed());
 }
 
 /// Issue "endless answers": a holder that says without end that it lost its recipe is done without, where it is the only one
