@@ -130,6 +130,14 @@ pub fn assert_not_delivered(path: &Path) {
     assert_eq!(data::names(dir), data::unfinished(dir), "a failed delivery leaves only resume state");
 }
 
+/// Makes the user of `host` forget what was put and fetched there, so that a `get` of the same object asks the holders again.
+pub fn forget(host: &Host) {
+    match std::fs::remove_dir_all(host.data_dir().join("store")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("forget: {error}"),
+        _ => {}
+    }
+}
+
 /// Waits until `file` is old enough for its hash to be remembered (design decision 11): its status change must lie
 /// two seconds back. The kernel sets that time; it cannot be set by a test.
 pub fn let_settle(file: &Path) {

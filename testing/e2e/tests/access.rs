@@ -113,6 +113,7 @@ fn the_secret_never_crosses_the_wire() {
         let copy = taker.directory(name).join("copy");
         actions::get(taker, &share.ticket, &copy).run().expect(0);
         let forged = Ticket { secret: Some(Secret::from_bytes([7; 16])), ..share.parsed() };
+        actions::forget(taker);
         actions::get(taker, &forged.to_text().unwrap(), &taker.file("refused")).run().expect(6);
         let packets = recording.stop();
         assert_delivered(&source, &copy, Some(&share.hash()));

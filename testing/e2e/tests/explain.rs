@@ -207,6 +207,7 @@ fn a_barred_holder_is_named() {
     let last = explained(taker).remove(0);
     assert_eq!((&last["state"], &row(&last, &address)["cause"]), (&"done".into(), &cause.into()), "{last:#}");
 
+    actions::forget(taker);
     let copy = taker.directory("text").join("copy");
     let outcome = actions::get(taker, &damaged.ticket, &copy).run().expect(0);
     let text = outcome.stderr_text();
@@ -214,6 +215,7 @@ fn a_barred_holder_is_named() {
     assert_delivered(&source, &copy, Some(&damaged.hash()));
 
     honest_share.end();
+    actions::forget(taker);
     let copy = taker.directory("alone").join("copy");
     let outcome = actions::get(taker, &damaged.ticket, &copy).run().expect(4);
     assert!(outcome.stderr_text().contains(&address), "{outcome}");

@@ -5,6 +5,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -92,6 +93,7 @@ impl<'a> Holders<'a> {
     }
 
     fn get(&self, taker: &'a Host, path: &Path) -> Program<'a> {
+        actions::forget(taker);
         // A ticket has room for eight; the others are named beside it.
         let named: Vec<String> = {
             let ticket: dray_core::ticket::Ticket = self.ticket.parse().unwrap();
@@ -404,10 +406,13 @@ const LIES: [(&str, i32, &str); 25] = [
 ];
 
 /// A receiver that may have 8 MiB outstanding.
+/// And with a user of its own, who has nothing of what others fetched.
 fn with_little_memory<'a>(lab: &Lab, get: Program<'a>) -> Program<'a> {
+    static USERS: AtomicUsize = AtomicUsize::new(0);
+    let user = lab.dir().join(format!("user-{}", USERS.fetch_add(1, Ordering::Relaxed)));
     let config = lab.dir().join("little.toml");
     fs::write(&config, "window_mib = 8\n").unwrap();
-    get.env("DRAY_CONFIG", &config)
+    get.env("DRAY_CONFIG", &config).env("DRAY_DATA_DIR", user)
 }
 
 /// Starts a program and waits for it on a thread of its own, so that the time of each is its own.
