@@ -603,6 +603,9 @@ impl Transfer {
     fn best_source(&self) -> Option<(SourceId, Arc<dyn Source>)> {
         let stats = lock(&self.planner).stats();
         let sources = lock(&self.sources);
+        // A copy's spare is its control channel: without that the copy is over, while a direct path that vanished shows it
+        // only after a time.
+        let is_copy = matches!(self.truth, Truth::Vouched(_));
         let candidates = stats.into_iter().filter_map(|stats| {
             let is_silent = match stats.state {
                 SourceState::Up => false,
@@ -610,7 +613,9 @@ impl Transfer {
                 _ => return None,
             };
             let source = sources.get(&stats.source)?;
-            Some(((is_silent, source.describe().priority), (stats.source, source.clone())))
+            let priority = source.describe().priority;
+            let rank = (is_silent, if is_copy { u16::MAX - priority } else { priority });
+            Some((rank, (stats.source, source.clone())))
         });
         candidates.min_by_key(|(rank, _)| *rank).map(|(_, candidate)| candidate)
     }
