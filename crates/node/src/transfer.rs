@@ -396,6 +396,9 @@ impl Transfer {
     fn best_source(&self, but: &[SourceId]) -> Option<(SourceId, Arc<dyn Source>)> {
         let stats = lock(&self.planner).stats();
         let sources = lock(&self.sources);
+        // A copy's spare is its control channel: without that the copy is over, while a direct path that vanished shows it
+        // only after a time.
+        let is_copy = matches!(self.truth, Truth::Vouched(_));
         let candidates = stats.into_iter().filter_map(|stats| {
             let is_silent = match stats.state {
                 SourceState::Up => false,
@@ -403,7 +406,9 @@ impl Transfer {
                 _ => return None,
             };
             let source = sources.get(&stats.source).filter(|_| !but.contains(&stats.source))?;
-            Some(((is_silent, source.describe().priority), (stats.source, source.clone())))
+            let priority = source.describe().priority;
+            let rank = (is_silent, if is_copy { u16::MAX - priority } else { priority });
+            Some((rank, (stats.source, source.clone())))
         });
         candidates.min_by_key(|(rank, _)| *rank).map(|(_, candidate)| candidate)
     }
@@ -513,6 +518,8 @@ impl Transfer {
                     }
                     Err(_) => {
                         planner.handle_mismatch(now_us, source, request);
+                        drop(planner);
+                        self.refuse(request);
                         flow = Flow::Cancel;
                     }
                 }
@@ -632,6 +639,7 @@ impl Transfer {
                 }
                 Ok(Some(_)) | Err(_) => {
                     lock(&self.planner).handle_mismatch(now_us, source, request);
+                    self.refuse(request);
                     return Flow::Cancel;
                 }
             }
@@ -653,6 +661,12 @@ impl Transfer {
         }
         note_effort(arrived, proven);
         Flow::Continue
+    }
+
+    /// Looks at nothing more of a request that was not what it should be: each group would be hashed, or what proves it, all for
+    /// a few bytes of a liar.
+    fn refuse(&self, request: RequestId) {
+        lock(&self.requests).remove(&request);
     }
 
     /// What `group` must hash to, and whether that was computed of zeros; `None` if its request is unknown.

@@ -114,7 +114,19 @@ impl Lab {
         &self.hosts[index]
     }
 
-    /// Lifts the limit of [`Setup::rate_mbit`].
+    /// Limits what each host receives, as [`Setup::rate_mbit`] does, from now on.
+    pub fn limit_rate(&self, rate_mbit: u32) {
+        let rate = format!("{rate_mbit}mbit");
+        for number in 1..=self.hosts.len() {
+            let port = format!("p{number}");
+            run_tool(&[
+                "tc", "-n", &self.wire, "qdisc", "replace", "dev", &port, "root", "tbf", "rate", &rate,
+                "burst", "256k", "limit", "1m",
+            ]);
+        }
+    }
+
+    /// Lifts the limit.
     pub fn lift_rate(&self) {
         for number in 1..=self.hosts.len() {
             run_tool(&["tc", "-n", &self.wire, "qdisc", "del", "dev", &format!("p{number}"), "root"]);

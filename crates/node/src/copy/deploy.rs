@@ -26,8 +26,8 @@ const MARK: &str = "dray-deploy-1 ";
 const QUESTION: &[u8; dray_core::frame::FRAME_HEAD_BYTES] = b"deploy?\n";
 /// Longest line that is listened to.
 const LINE_BYTES_MAX: usize = 4096;
-/// Lines of noise that are passed over.
-const NOISE_LINES_MAX: usize = 1000;
+/// Noise that is passed over.
+const NOISE_BYTES_MAX: usize = 256 * 1024;
 /// The far host neither takes bytes nor says anything for so long: it is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
 /// Bytes handed to ssh at once.
@@ -107,6 +107,7 @@ impl Deployment {
     /// Sends the program. Far ends that stop reading are given up.
     fn send(&self, channel: &mut PipeChannel, kill: &mut dyn FnMut(), stop: &Stop) -> Result<()> {
         let sent = AtomicU64::new(0);
+        let mut is_mute = false;
         let result = thread::scope(|scope| {
             let sending = scope.spawn(|| {
                 let lost = |error| Error::io("connection lost", error);
@@ -131,14 +132,21 @@ impl Deployment {
                 if now != seen {
                     (seen, since) = (now, Instant::now());
                 }
-                if stop.is_set() || since.elapsed() > SILENCE_MAX {
+                is_mute |= since.elapsed() > SILENCE_MAX;
+                if stop.is_set() || is_mute {
                     kill();
                 }
                 thread::sleep(Duration::from_millis(5));
             }
             sending.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")))
         });
-        if stop.is_set() { Err(Error::new(ErrorKind::Interrupted, "interrupted")) } else { result }
+        if stop.is_set() {
+            return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
+        }
+        if is_mute {
+            return Err(Error::new(ErrorKind::TimedOut, "it took no more of this program for too long"));
+        }
+        result
     }
 }
 
@@ -196,13 +204,15 @@ fn not_run(code: &str, why: &str, host: &str) -> Error {
 /// The next line that is meant for us, without the mark.
 fn next_answer(channel: &mut PipeChannel, host: &str, patience: Duration, stop: &Stop) -> Result<String> {
     let deadline = Instant::now() + patience;
-    for _ in 0..NOISE_LINES_MAX {
+    let mut heard_bytes = 0;
+    while heard_bytes < NOISE_BYTES_MAX {
         let mut line = Vec::new();
         // A byte at a time: what follows the line is for somebody else.
         loop {
             let mut byte = [0];
             read_exact_until(channel, &mut byte, deadline, &|| stop.is_set())?;
-            if byte[0] == b'\n' {
+            heard_bytes += 1;
+            if byte[0] == b'\n' || heard_bytes == NOISE_BYTES_MAX {
                 break;
             }
             if line.is_empty() && byte[0] == dray_core::frame::FrameKind::Control as u8 {

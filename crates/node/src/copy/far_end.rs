@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -101,6 +102,11 @@ impl FarEnd {
             return error
                 .or_advise(format!("is what answers on {host} dray, of a version that goes with this one?"));
         }
+        if error.kind() == ErrorKind::TimedOut {
+            return error.context(host).or_advise(format!(
+                "does `ssh {host}` alone get there? The same command again goes on where this one stopped"
+            ));
+        }
         if error.kind() != ErrorKind::Unreachable {
             return error;
         }
@@ -194,7 +200,10 @@ impl FarEnd {
         let deadline = Instant::now() + patience;
         loop {
             match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status.code().unwrap_or(1)),
+                // As shells have it where a signal ended it.
+                Ok(Some(status)) => {
+                    return Some(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
+                }
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
                 Ok(None) | Err(_) => return None,
             }

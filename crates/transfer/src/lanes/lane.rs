@@ -200,6 +200,7 @@ impl<'a> Lane<'a> {
 
     fn take_pieces(&mut self, mut left: u64, filling: Filling) -> Result<()> {
         let request = self.oldest()?;
+        let mut is_wanted = true;
         while left > 0 {
             let Some(piece) = self.receiver.piece(left) else {
                 return Err(Error::new(ErrorKind::Protocol, "holder sent more than was owed"));
@@ -211,6 +212,10 @@ impl<'a> Lane<'a> {
                 self.group = group;
                 let Got::Bytes = got? else { return Err(closed()) };
             } else {
+                // A run of a few bytes stands for many groups, and nothing is read on the way.
+                if self.set.is_closed() {
+                    return Err(closed());
+                }
                 self.group[range].fill(0);
             }
             if filling != Filling::Hole {
@@ -223,6 +228,10 @@ impl<'a> Lane<'a> {
             }
             left -= piece.len as u64;
             if piece.completes_group {
+                if !is_wanted {
+                    self.data.clear();
+                    continue;
+                }
                 let len = piece.offset + piece.len;
                 let flow = self.set.events.event(
                     self.set.id,
@@ -236,6 +245,7 @@ impl<'a> Lane<'a> {
                 self.data.clear();
                 self.count();
                 if flow == Flow::Cancel {
+                    is_wanted = false;
                     self.cancel(request);
                 }
             }
