@@ -377,10 +377,12 @@ fn explained(host: &Host) -> serde_json::Value {
 }
 
 /// What a receiver makes of one lie: which one, the exit code where nobody else is there, and what it says of the liar.
-const LIES: [(&str, i32, &str); 25] = [
+const LIES: [(&str, i32, &str); 27] = [
     ("flip", 4, "are not those of the object, also after the sender was asked to check its copy"),
     ("parents", 4, "are not those of the object"),
     ("hole", 4, "are not those of the object"),
+    ("zeros", 4, "are not those of the object"),
+    ("bare-zeros", 4, "are not those of the object"),
     ("wrong-size", 4, "holder says the object has"),
     ("changed", 4, "the file was changed after it was put"),
     ("busy", 5, "(keeps failing: direct"),

@@ -95,6 +95,7 @@ impl LyingChannel {
                 self.alter_data(head, body, out)
             }
             FrameKind::End => self.alter_end(head, out),
+            FrameKind::Parents if self.liar.lie == Lie::BareZeros => Ok(()),
             FrameKind::Parents if self.liar.lie == Lie::Parents => {
                 let mut pairs = body.to_vec();
                 let middle = pairs.len() / 2;
@@ -173,10 +174,11 @@ impl LyingChannel {
                 self.liar.flip(&mut body);
                 push(out, head, &body);
             }
-            Lie::Hole => {
+            Lie::Hole | Lie::Zeros | Lie::BareZeros => {
                 self.liar.tell();
+                let kind = if self.liar.lie == Lie::Hole { FrameKind::Hole } else { FrameKind::Zeros };
                 let run = (body.len() as u64).to_be_bytes();
-                push(out, FrameHead::new(FrameKind::Hole, run.len(), head.request), &run);
+                push(out, FrameHead::new(kind, run.len(), head.request), &run);
             }
             Lie::Short => {
                 push(out, FrameHead::new(FrameKind::End, 0, head.request), &[]);

@@ -43,7 +43,7 @@ impl LyingHolder {
             let channel: Box<dyn Channel> = Box::new(LyingChannel::new(Box::new(channel), liar.clone()));
             let hello = Hello {
                 version: PROTOCOL_VERSION,
-                features: vec![feature::RECIPE.to_owned()],
+                features: vec![feature::RECIPE.to_owned(), feature::ZEROS.to_owned()],
                 required: vec![],
                 agent: "dray-liar".into(),
             };

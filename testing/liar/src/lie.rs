@@ -69,6 +69,10 @@ pub enum Lie {
     MuteNodes,
     /// The root of the recipe never comes; everything else does.
     MuteDescribed,
+    /// Data is said to be zeros.
+    Zeros,
+    /// The same, without the parents that would show at once that it is not.
+    BareZeros,
 }
 
 impl Lie {
@@ -76,7 +80,7 @@ impl Lie {
     pub const DRIP_MS: u64 = 200;
 
     /// All of them, and what they are called.
-    pub const ALL: [(Lie, &str); 30] = [
+    pub const ALL: [(Lie, &str); 32] = [
         (Lie::None, "none"),
         (Lie::Flip, "flip"),
         (Lie::Parents, "parents"),
@@ -107,6 +111,8 @@ impl Lie {
         (Lie::GarbageNodes, "garbage-nodes"),
         (Lie::MuteNodes, "mute-nodes"),
         (Lie::MuteDescribed, "mute-described"),
+        (Lie::Zeros, "zeros"),
+        (Lie::BareZeros, "bare-zeros"),
     ];
 }
 

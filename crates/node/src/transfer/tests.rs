@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Geometry, PairStore, Verifier};
 use dray_core::limits::UNIT_BYTES;
-use dray_core::message::{Hello, ObjectName, PROTOCOL_VERSION};
+use dray_core::message::{Hello, ObjectName, PROTOCOL_VERSION, feature};
 use dray_core::range::RangeSet;
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceId};
 use dray_core::store::Store;
@@ -36,10 +36,12 @@ impl Random {
 }
 
 /// Lies that are noticed at once; those of silence are for tests with processes.
-const QUICK: [Lie; 19] = [
+const QUICK: [Lie; 21] = [
     Lie::Flip,
     Lie::Parents,
     Lie::Hole,
+    Lie::Zeros,
+    Lie::BareZeros,
     Lie::WrongSize,
     Lie::Changed,
     Lie::Busy,
@@ -106,8 +108,12 @@ fn fetch(object: &[u8], lies: &[(Lie, u64)]) -> Result<()> {
         sets.push((set, target));
     }
     for (set, target) in sets {
-        let hello =
-            Hello { version: PROTOCOL_VERSION, features: vec![], required: vec![], agent: "test/0".into() };
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            features: vec![feature::ZEROS.to_owned()],
+            required: vec![],
+            agent: "test/0".into(),
+        };
         let config = DialConfig {
             tls: tls(100),
             hello,
