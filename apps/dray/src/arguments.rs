@@ -131,7 +131,7 @@ pub(crate) enum Command {
         /// Follow the ticket's hints to loopback and link-local addresses
         #[arg(long)]
         local: bool,
-        /// Fetch everything, also where an older version of the file lies at PATH
+        /// Fetch everything, also where an older version lies at PATH or the object itself elsewhere here
         #[arg(short = 'W', long)]
         whole_file: bool,
         /// Wait until the file and its name are on disk

@@ -4,7 +4,6 @@
 //! It is served to ourselves over a pipe, by the holder that serves receivers: so it is checked, found to have changed and
 //! reported damaged in the same way, and its bytes are proven as they come, whatever its record says.
 
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::thread;
 
@@ -19,6 +18,7 @@ use dray_store::local::LocalStore;
 use dray_transfer::holder::{Held, Provider, StoredHeld, serve};
 use dray_transfer::lanes::{LaneSet, LaneStart, Opening};
 use dray_transfer::transport::{PipeChannel, Security};
+use rustix::pipe::PipeFlags;
 
 use crate::transfer::Transfer;
 
@@ -30,7 +30,7 @@ const REMEMBERED_FROM_BYTES: u64 = UNIT_BYTES;
 /// A whole object in this user's store.
 pub(crate) struct AtHand {
     object: Arc<dyn StoredObject>,
-    /// What its file is called.
+    /// What the user called it who shared it here.
     name: Option<Vec<u8>>,
 }
 
@@ -38,18 +38,14 @@ impl AtHand {
     /// The object, if the store has all of it, of the size that is expected of it. What is wrong with it otherwise is of no
     /// interest: there are others to ask.
     pub(crate) fn find(store: &LocalStore, oid: &Oid, size_bytes: Option<u64>) -> Option<AtHand> {
-        let object = store.open(oid).ok()?;
+        let object = store.open_ready(oid).ok()??;
         if size_bytes.is_some_and(|size_bytes| size_bytes != object.size_bytes())
             || object.standing() == Standing::Changed
         {
             return None;
         }
-        let shared = store.share(oid).ok().flatten().and_then(|share| share.name);
-        let file = || store.borrowed_path(oid).ok().flatten();
-        let name = match shared {
-            Some(name) => Some(name.to_vec()),
-            None => file().and_then(|path| path.file_name().map(|name| name.as_bytes().to_vec())),
-        };
+        // A file that was only fetched may be called anything: that is not what its sender calls it.
+        let name = store.share(oid).ok().flatten().and_then(|share| share.name).map(|name| name.to_vec());
         Some(AtHand { object, name })
     }
 
@@ -58,7 +54,7 @@ impl AtHand {
         self.object.size_bytes()
     }
 
-    /// What its file is called.
+    /// What it is called where it was shared.
     pub(crate) fn name(&self) -> Option<&[u8]> {
         self.name.as_deref()
     }
@@ -66,8 +62,10 @@ impl AtHand {
     /// Adds it to `transfer`, before all others. Ends with the transfer, or when it turns out not to be the object.
     pub(crate) fn start(self, transfer: &Arc<Transfer>, hello: &Hello, node: NodeId) -> Result<()> {
         let failed = |error: std::io::Error| Error::file("open a pipe", error);
-        let (holder_reads, receiver_writes) = rustix::pipe::pipe().map_err(|error| failed(error.into()))?;
-        let (receiver_reads, holder_writes) = rustix::pipe::pipe().map_err(|error| failed(error.into()))?;
+        let (holder_reads, receiver_writes) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let (receiver_reads, holder_writes) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         let to_receiver = PipeChannel::new(holder_reads, holder_writes).map_err(failed)?;
         let to_holder = PipeChannel::new(receiver_reads, receiver_writes).map_err(failed)?;
         let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true };

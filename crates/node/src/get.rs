@@ -98,7 +98,7 @@ impl Node {
         if let Wanted::Ticket(ticket) = &request.wanted {
             join::check_version(ticket)?;
         }
-        let at_hand = AtHand::find(&self.store, &oid, size_bytes);
+        let at_hand = if request.whole_file { None } else { AtHand::find(&self.store, &oid, size_bytes) };
         let size_bytes = size_bytes.or(at_hand.as_ref().map(AtHand::size_bytes));
         let targets = match self.targets(request) {
             // Nobody is needed.
@@ -246,9 +246,10 @@ impl Node {
         let resumed_bytes = resumed(geometry, there.iter().flatten());
         // Where nothing is left to fetch, nobody would be asked for anything, and so not for a name either.
         let told_before = match &at_hand {
-            Some(at_hand) => at_hand.name().map(<[u8]>::to_vec),
+            Some(at_hand) if at_hand.name().is_some() => at_hand.name().map(<[u8]>::to_vec),
+            Some(_) if name.is_none() => ask_for_name(&config, object, observer),
             None if name.is_none() && wanted.is_empty() => ask_for_name(&config, object, observer),
-            None => None,
+            _ => None,
         };
         // What an earlier run proved is worth more than what a similar file may have.
         let older = match name {
@@ -288,7 +289,9 @@ impl Node {
             total_bytes: geometry.size_bytes(),
             resumed_bytes,
         });
-        let is_remembered = at_hand.is_none() && at_hand::is_remembered(geometry.size_bytes());
+        // Who wants everything fetched has a reason to think little of the record that is there.
+        let is_remembered =
+            at_hand.is_none() && !request.whole_file && at_hand::is_remembered(geometry.size_bytes());
         let mut others = self.start(&transfer, object, at_hand, config)?;
         let final_name = || match name {
             Some(name) => name.to_owned(),

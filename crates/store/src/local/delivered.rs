@@ -3,18 +3,20 @@
 
 use std::fs::File;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use dray_core::hash_tree::{Geometry, PAIR_BYTES, PairStore};
 use dray_core::limits::PATH_BYTES_MAX;
+use dray_core::store::StoredObject;
 use dray_core::{Oid, Result};
 
+use super::LocalStore;
 use super::extents::{io_at, open_regular};
-use super::object::FilePairs;
+use super::object::{FilePairs, LocalObject};
 use super::outboard;
 use super::place::{TempFile, make_directory};
 use super::record::{Backing, Record};
-use super::{LocalStore, not_found};
 
 /// Bytes of an outboard that are copied at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -49,11 +51,16 @@ impl LocalStore {
         Ok(true)
     }
 
-    /// The user's file in which the object lies; `None` if the store has the bytes itself. `NotFound` if it has no such
-    /// object.
-    pub fn borrowed_path(&self, oid: &Oid) -> Result<Option<PathBuf>> {
-        let lock = self.place.lock_shared(oid)?.ok_or_else(|| not_found(oid))?;
-        Ok(self.require_record(oid, &lock)?.borrowed_path())
+    /// As [`Store::open`], but only what is ready to be read: `None` where the outboard would have to be made again, for
+    /// which all of the data would be hashed.
+    pub fn open_ready(&self, oid: &Oid) -> Result<Option<Arc<dyn StoredObject>>> {
+        let (record, data) = self.open_data(oid)?;
+        let paths = self.place.object(oid);
+        let Some(pairs) = self.open_outboard(&record, &paths, Geometry::new(record.size_bytes))? else {
+            return Ok(None);
+        };
+        let path = record.borrowed_path().unwrap_or(paths.data);
+        Ok(Some(Arc::new(LocalObject::new(self.clone(), record, data, path, pairs))))
     }
 }
 
@@ -104,7 +111,6 @@ mod tests {
         assert!(stores[1].refer_to(&copy, &oid, size_bytes, put.pairs()).unwrap());
         let object = stores[1].open(&oid).unwrap();
         assert_eq!(object.standing(), Standing::Doubtful);
-        assert_eq!(stores[1].borrowed_path(&oid).unwrap(), Some(std::fs::canonicalize(&copy).unwrap()));
         assert_eq!(stores[1].share(&oid).unwrap(), None);
         let mut pairs = [vec![0; 5 * 64], vec![0; 5 * 64]];
         put.pairs().read_pairs(0, &mut pairs[0]).unwrap();
@@ -115,6 +121,11 @@ mod tests {
         let count = |bytes| hashed.store(bytes, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(stores[1].put_file(&copy, &count).unwrap().oid(), oid);
         assert_eq!(hashed.into_inner(), size_bytes);
+        // Without its outboard it is not ready, and is not hashed to be so.
+        assert!(stores[1].open_ready(&oid).unwrap().is_some());
+        let outboard = stores[1].place().object(&oid).outboard;
+        std::fs::remove_file(&outboard).unwrap();
+        assert!(stores[1].open_ready(&oid).unwrap().is_none() && !outboard.exists());
         std::fs::remove_file(&copy).unwrap();
         assert_eq!(stores[1].open(&oid).unwrap_err().kind(), ErrorKind::Changed);
     }

@@ -230,6 +230,21 @@ impl LocalStore {
     }
 
     /// The object of `record`, whose backing is open as `data`. A missing or wrong outboard is built again.
+    /// The record of `oid`, and its data.
+    fn open_data(&self, oid: &Oid) -> Result<(Record, File)> {
+        let lock = self.place.lock_shared(oid)?.ok_or_else(|| not_found(oid))?;
+        let record = self.require_record(oid, &lock)?;
+        let data = match record.borrowed_path() {
+            Some(path) => {
+                // Wherever that lies may not answer, and other objects share the lock.
+                drop(lock);
+                open_borrowed(&path, record.size_bytes)?
+            }
+            None => open_owned(&self.place.object(oid).data, record.size_bytes)?,
+        };
+        Ok((record, data))
+    }
+
     fn object(&self, record: Record, data: File) -> Result<Arc<dyn StoredObject>> {
         let paths = self.place.object(&record.oid);
         let path = record.borrowed_path().unwrap_or_else(|| paths.data.clone());
@@ -348,13 +363,7 @@ impl Store for LocalStore {
     }
 
     fn open(&self, oid: &Oid) -> Result<Arc<dyn StoredObject>> {
-        let lock = self.place.lock_shared(oid)?.ok_or_else(|| not_found(oid))?;
-        let record = self.require_record(oid, &lock)?;
-        let data = match record.borrowed_path() {
-            Some(path) => open_borrowed(&path, record.size_bytes)?,
-            None => open_owned(&self.place.object(oid).data, record.size_bytes)?,
-        };
-        drop(lock);
+        let (record, data) = self.open_data(oid)?;
         self.object(record, data)
     }
 
