@@ -294,18 +294,22 @@ fn deploy_to_a_host_with_a_bare_shell() {
     let deploy = [&options[..], &["--deploy".to_owned()]].concat();
     let source = a.file("source");
     data::write_random(&source, 5 * MIB, 1);
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o644)).unwrap();
     let tools = b.directory("tools");
     for tool in ["sh", "cat", "chmod", "dd", "mkdir", "mv", "rm", "uname", "wc"] {
         symlink(Path::new("/bin").join(tool), tools.join(tool)).unwrap();
     }
     // With noise, which this does not mind.
-    let session = format!("echo Welcome\nexport PATH={}\n{SHELL}", tools.display());
+    let session = format!("echo Welcome\numask 027\nexport PATH={}\n{SHELL}", tools.display());
     b.sshd().set_session(b, &session);
     let there = b.directory("there").join("copy");
     let before = b.counters();
     cp(a, &deploy).arg(&source).arg(b.remote(&there)).run().expect(0);
     assert_delivered(&source, &there, None);
     assert_eq!(b.sshd().logins(), 1);
+    // As without `--deploy`: the source's bits, less the umask of the login.
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&source), mode(&there)), (0o644, 0o640));
     let program_bytes = fs::metadata(dray_e2e::gate::dray_binary()).unwrap().len();
     assert!((b.counters() - before).received_bytes > program_bytes);
     let bin = b.home().join(".cache/dray/bin");
@@ -313,7 +317,7 @@ fn deploy_to_a_host_with_a_bare_shell() {
     let deployed = bin.join(version).join("dray");
     data::assert_same(&dray_e2e::gate::dray_binary(), &deployed);
     assert_eq!(data::names(&bin.join(version)), ["dray"], "nothing is left beside it");
-    assert_eq!(fs::metadata(&deployed).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(mode(&deployed), 0o700);
 
     // Once there it is found; another build beside it is left alone.
     let other = bin.join("0.0.1-other/dray");
@@ -329,6 +333,19 @@ fn deploy_to_a_host_with_a_bare_shell() {
     assert_delivered(&source, &again, None);
     assert!((b.counters() - before).received_bytes < program_bytes / 2, "it was not sent again");
     assert_eq!(fs::read_to_string(&other).unwrap(), "another version");
+
+    // In a home that hosts of several kinds share, a build for another CPU is not taken for one that runs here.
+    let [version, hash] =
+        [version.to_str().unwrap().split('-').next(), version.to_str().unwrap().rsplit('-').next()];
+    let pdp11 = bin.join(format!("{}-Linux-pdp11-{}", version.unwrap(), hash.unwrap())).join("dray");
+    fs::create_dir(pdp11.parent().unwrap()).unwrap();
+    write_script(&pdp11, "#!/no/such/interpreter\n");
+    let beside = b.directory("beside").join("copy");
+    cp(a, &options).arg(&source).arg(b.remote(&beside)).run().expect(0);
+    fs::remove_dir_all(deployed.parent().unwrap()).unwrap();
+    let missing = cp(a, &options).arg(&source).arg(b.remote(Path::new("x"))).run();
+    assert!(missing.stderr_text().contains("has no dray"), "{missing}");
+    missing.expect(3);
     fs::remove_dir_all(&bin).unwrap();
 
     // Where it cannot work: another machine, no room, no right to run or to write; and nothing is left.
@@ -394,9 +411,17 @@ fn a_killed_deployment_is_started_anew() {
     }
     let version = fs::read_dir(&bin).unwrap().next().unwrap().unwrap().path();
     assert!(!version.join("dray").exists());
+    // What such ones left is removed once it is a day old, and nothing else.
+    let other = bin.join("0.0.1-other");
+    fs::create_dir(&other).unwrap();
+    for (name, days) in [(".new.1.0", 2), (".new.2.0", 0), ("dray", 2)] {
+        let file = fs::File::create(other.join(name)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(days * 86_400)).unwrap();
+    }
     cp(a, &deploy).arg(&source).arg(b.remote(&there)).run().expect(0);
     assert_delivered(&source, &there, None);
     assert!(version.join("dray").exists());
+    assert_eq!(data::names(&other), [".new.2.0", "dray"]);
 }
 
 /// Issue 4 "the restricted key cannot read outside its directory", nor write; and a read-only one not at all.

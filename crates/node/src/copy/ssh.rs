@@ -45,14 +45,14 @@ pub enum AddressFamily {
     Inet6,
 }
 
-/// Finds dray where the `PATH` of a command over ssh often does not lead, and what `--deploy` once left. Every login
-/// shell hands it to sh as one word: there is no quote, line end, backslash or exclamation mark in it.
+/// Finds dray where the `PATH` of a command over ssh often does not lead, and what `--deploy` once left for this system
+/// and CPU: hosts of several kinds may share a home directory. Every login shell hands it to sh as one word: there is no quote, line end, backslash or exclamation mark in it.
 const FIND_AND_RUN: &str = concat!(
     "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/opt/dray/bin; ",
     "command -v dray >/dev/null 2>&1 && exec dray remote; ",
     "for f in \"${XDG_CACHE_HOME:-$HOME/.cache}\"/dray/bin/",
     env!("CARGO_PKG_VERSION"),
-    "-*/dray; do [ -x \"$f\" ] && exec \"$f\" remote; done; exit 127",
+    "-\"$(uname -s)-$(uname -m)\"-*/dray; do [ -x \"$f\" ] && exec \"$f\" remote; done; exit 127",
 );
 
 impl SshOptions {
