@@ -479,8 +479,12 @@ fn a_confined_key_stays_in_its_directory() {
     for (path, into) in
         [("new", "new"), ("", "source"), ("sub", "sub/source"), ("sub/new", "sub/new"), ("file", "file")]
     {
-        cp(a, &writing).arg(&source).arg(at(path)).run().expect(0);
+        let copied = cp(a, &writing).arg("--json").arg(&source).arg(at(path)).run().expect(0);
         data::assert_same(&source, &root.join(into));
+        // What it is told is what it may name, and nothing of the account.
+        let told = copied.stdout_text();
+        let told = told.lines().find(|line| line.contains(r#""event":"delivered""#)).unwrap();
+        assert!(told.contains(&format!(r#""path":"{into}""#)), "{told}");
         let refused = cp(a, &reading).arg(&source).arg(at(path)).run();
         assert!(refused.stderr_text().contains("--read-only"), "{refused}");
         refused.expect(6);
@@ -515,6 +519,42 @@ fn a_confined_key_stays_in_its_directory() {
     assert!(told.stderr_text().contains("/no/such/place"), "{told}");
     let deployed = cp(a, &reading).arg("--deploy").arg(at("file")).arg(a.file("x")).run().expect(6);
     assert!(deployed.stderr_text().contains("leave --deploy out"), "{deployed}");
+}
+
+/// A confined key makes its host neither dial nor listen, and nothing crosses but ssh: an unconfined login shows that it
+/// would be seen.
+#[test]
+fn a_confined_key_has_ssh_alone() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let root = b.directory("root");
+    data::write_random(&root.join("file"), 40 * MIB, 1);
+    let options =
+        b.sshd().restricted_options("key", &format!("dray serve --stdio --only {}", root.display()));
+    let at = |path: &str| format!("root@{}:{path}", b.address());
+    let got = a.file("got");
+    let opened = tcp_opened(b);
+    cp(a, &options).arg(at("file")).arg(&got).run().expect(0);
+    cp(a, &options).arg(&got).arg(at("new")).run().expect(0);
+    data::assert_same(&got, &root.join("new"));
+    assert_eq!((tcp_opened(b).0 - opened.0, tcp_opened(b).1 - opened.1), (0, 2), "two logins");
+    let opened = tcp_opened(b);
+    let there = b.directory("there").join("copy");
+    cp(a, &b.ssh_options()).arg(&got).arg(b.remote(&there)).run().expect(0);
+    let now = tcp_opened(b);
+    assert!(now.0 > opened.0 || now.1 > opened.1 + 1, "{opened:?} {now:?}");
+}
+
+/// TCP connections that `host` opened, and those that it accepted.
+fn tcp_opened(host: &Host) -> (u64, u64) {
+    let text = host.enter(|| fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: ")).map(str::split_whitespace);
+    let (names, numbers) = (lines.next().unwrap(), lines.next().unwrap());
+    let of = |wanted: &str| {
+        let number = names.clone().zip(numbers.clone()).find(|(name, _)| *name == wanted).unwrap().1;
+        number.parse().unwrap()
+    };
+    (of("ActiveOpens"), of("PassiveOpens"))
 }
 
 /// The same while somebody with access to the directory swaps a directory for a link and back all the time.

@@ -100,7 +100,7 @@ fn destination(wish: &Path, name: &OsStr, within: Option<&Confinement>) -> Resul
     } else {
         wish.join(name)
     };
-    Ok(Target { path, directory: None })
+    Ok(Target::anywhere(path))
 }
 
 /// Opens the delivery. A killed command's far end may need a moment to notice and let go of the same file.
@@ -118,7 +118,7 @@ fn open_delivery(target: &Target, object: ObjectName, size_bytes: u64) -> Result
 
 fn open_delivery_once(target: &Target, object: ObjectName, size_bytes: u64) -> Result<Delivery> {
     let options = DeliveryOptions::default();
-    let Some(directory) = &target.directory else {
+    let Some(directory) = target.folder() else {
         return Delivery::open(&target.path, object, size_bytes, options);
     };
     let directory = directory.try_clone().map_err(|error| Error::io("open the destination", error))?;
@@ -179,7 +179,7 @@ impl Node {
         );
         let (what, peer) = (incoming.name.to_string_lossy().into_owned(), incoming.watched_peer());
         watch.begin(Role::Receiving, &what, peer.as_deref(), figures_of(&transfer, resumed_bytes));
-        watch.set_path(&target.path);
+        watch.set_path(&target.own_path());
         observer.event(Event::Started {
             name: Some(target.path.clone()),
             total_bytes: geometry.size_bytes(),
@@ -207,7 +207,7 @@ impl Node {
         report(&transfer, observer);
         lanes.ssh.say(progress(&transfer, resumed_bytes));
         lanes.ssh.say(match &result {
-            Ok(oid) => delivered_message(*oid, &target.path),
+            Ok(oid) => delivered_message(*oid, &target),
             Err(error) => Message::Fault(Fault::from_error(None, error)),
         });
         watch.freeze();
@@ -242,6 +242,8 @@ impl Node {
         let mut door = None;
         if geometry.size_bytes() >= DIRECT_FROM_BYTES
             && incoming.is_other_host
+            // A confined login makes us neither listen nor dial, nor hear our addresses.
+            && incoming.within.is_none()
             // Without a listening socket, ssh carries everything.
             && let Ok(opened) = Door::open(self, &incoming.seen_as)
         {
@@ -304,9 +306,8 @@ fn progress(transfer: &Transfer, resumed_bytes: u64) -> Message {
     })
 }
 
-fn delivered_message(oid: Oid, target: &Path) -> Message {
-    let path = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
-    let mut bytes = path.as_os_str().as_bytes().to_vec();
+fn delivered_message(oid: Oid, target: &Target) -> Message {
+    let mut bytes = target.told_path().as_os_str().as_bytes().to_vec();
     bytes.truncate(dray_core::limits::PATH_BYTES_MAX);
     Message::Delivered(message::Delivered { oid, path: bytes.into() })
 }
@@ -366,7 +367,7 @@ fn receive_inline(
     };
     let result = deliver();
     let answer = match &result {
-        Ok(()) => delivered_message(oid, &target.path),
+        Ok(()) => delivered_message(oid, target),
         Err(error) => Message::Fault(Fault::from_error(None, error)),
     };
     push_control(&mut incoming.preface, &answer);

@@ -164,7 +164,10 @@ impl Node {
         push_control(&mut preface, &Message::Offer(offer));
         let connection = ssh_connection();
         let door = match connection {
-            Some((_, server)) if is_large => self.holding_door(&origin, &[server], &mut preface),
+            // A confined login makes us neither listen nor dial, nor hear our addresses.
+            Some((_, server)) if is_large && within.is_none() => {
+                self.holding_door(&origin, &[server], &mut preface)
+            }
             _ => None,
         };
         let provider = FarSender {
