@@ -23,7 +23,7 @@ use dray_transfer::transport::{Channel, PipeChannel, push_control};
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, ReceivingDoor};
 use super::reach::{Confinement, Target, confined_target};
-use crate::explain::{Role, Watch, figures_of};
+use crate::explain::{Figures, Role, Snapshot, Watch, figures_of, nothing_yet};
 use crate::get::{report, resumed, split};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth};
 use crate::{Delivered, Event, Node, Observer, Stop};
@@ -68,6 +68,12 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
+    /// `watch` tells of it from now on.
+    fn begin(&self, watch: &Watch, figures: Figures) {
+        let (what, peer) = (self.name.to_string_lossy(), self.watched_peer());
+        watch.begin(Role::Receiving, &what, peer.as_deref(), figures);
+    }
+
     /// The other host, for whoever asks what runs here; `None` if it is this one.
     fn watched_peer(&self) -> Option<String> {
         match self.sees {
@@ -135,13 +141,15 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
+        incoming.begin(watch, nothing_yet(incoming.offer.size_bytes));
         let target = match destination(wish, &incoming.name, incoming.within.as_deref()) {
             Ok(target) => target,
             Err(error) => return Err(refuse(incoming, error)),
         };
+        watch.set_path(&target.own_path());
         let finish = finish_options(&incoming, &target);
         if let Some(bytes) = incoming.offer.inline.clone() {
-            return receive_inline(incoming, &bytes, &target, finish, observer);
+            return receive_inline(incoming, &bytes, &target, finish, watch, observer);
         }
         let geometry = Geometry::new(incoming.offer.size_bytes);
         let object = incoming.offer.object;
@@ -177,9 +185,7 @@ impl Node {
             DeliveryMode::OutOfOrder,
             if older.is_some() { Start::Update } else { Start::Whole },
         );
-        let (what, peer) = (incoming.name.to_string_lossy().into_owned(), incoming.watched_peer());
-        watch.begin(Role::Receiving, &what, peer.as_deref(), figures_of(&transfer, resumed_bytes));
-        watch.set_path(&target.own_path());
+        incoming.begin(watch, figures_of(&transfer, resumed_bytes));
         observer.event(Event::Started {
             name: Some(target.path.clone()),
             total_bytes: geometry.size_bytes(),
@@ -350,6 +356,7 @@ fn receive_inline(
     bytes: &[u8],
     target: &Target,
     finish: FinishOptions,
+    watch: &Watch,
     observer: &dyn Observer,
 ) -> Result<Delivered> {
     let size_bytes = bytes.len() as u64;
@@ -366,6 +373,10 @@ fn receive_inline(
         delivery.finish(finish)
     };
     let result = deliver();
+    if result.is_ok() {
+        let all = Snapshot { size_bytes, done_bytes: size_bytes, ..Snapshot::default() };
+        incoming.begin(watch, Box::new(move || Some(all.clone())));
+    }
     let answer = match &result {
         Ok(()) => delivered_message(oid, target),
         Err(error) => Message::Fault(Fault::from_error(None, error)),
