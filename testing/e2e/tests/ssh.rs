@@ -252,6 +252,18 @@ fn why_there_is_no_copy() {
     told(up(&with(b.file("data").to_str().unwrap())).run(), 6, &["cannot be run"]);
     told(up(&with("/bin/true")).run(), 5, &["without a word"]);
 
+    // A dray there that cannot start: what is wrong with its configuration or data directory, and what to do.
+    let config = b.file("bad.toml");
+    fs::write(&config, "nonsense = 1\n").unwrap();
+    b.sshd().set_session(b, &format!("export DRAY_CONFIG={}\n{SHELL}", config.display()));
+    told(up(&options).run(), 2, &["cannot start", "bad.toml", "nonsense"]);
+    told(down(&options).run(), 2, &["cannot start", "bad.toml", "nonsense"]);
+    let data_dir = config.join("below");
+    b.sshd().set_session(b, &format!("export DRAY_DATA_DIR={}\n{SHELL}", data_dir.display()));
+    told(up(&options).run(), 6, &["cannot start", "bad.toml/below", "set DRAY_DATA_DIR"]);
+    told(down(&options).run(), 6, &["cannot start", "bad.toml/below", "set DRAY_DATA_DIR"]);
+    b.sshd().set_session(b, SHELL);
+
     // ssh itself.
     let mut known = options.clone();
     let hosts = a.file("known_hosts");
