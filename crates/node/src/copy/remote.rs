@@ -163,7 +163,7 @@ impl Node {
         Asked { copy, hello_body, mut preface, within }: Asked,
         stop: &Stop,
     ) -> Result<()> {
-        let opened = reach::source(OsStr::from_bytes(&copy.path), within.as_deref())
+        let opened = reach::source(OsStr::from_bytes(&copy.path), within.as_deref(), &|| stop.is_set())
             .and_then(|file| Origin::of(file, self.id(), &self.config.paths.data_dir));
         let (origin, offer) = match opened.and_then(|origin| origin.offer().map(|offer| (origin, offer))) {
             Ok((mut origin, offer)) => {
