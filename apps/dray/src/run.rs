@@ -177,7 +177,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                         compress,
                         remote_dray: Some(remote_dray),
                         deploy,
-                        deploy_command: Some(usage::with_deploy(std::env::args_os())),
+                        deploy_command: usage::with_deploy(std::env::args_os()),
                     },
                 },
             };

@@ -75,6 +75,28 @@ fn the_users_ssh_configuration_is_obeyed() {
             "{options:?} {host}"
         );
     }
+    // Compression is whatever the user says, by any of the ways of saying it: small files go through ssh alone.
+    let text = a.file("text");
+    fs::write(&text, "the same line again and again, with a number\n".repeat(40_000)).unwrap();
+    let compressing = a.file("compressing");
+    fs::write(&compressing, format!("Compression yes\n{}", fs::read_to_string(&config).unwrap())).unwrap();
+    let configured = ["-F".to_owned(), compressing.to_str().unwrap().to_owned()].to_vec();
+    for (number, (options, is_compressed)) in [
+        (with(&[]), false),
+        (with(&["-C"]), true),
+        (with(&["-o", "Compression=yes"]), true),
+        (configured, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let before = b.counters();
+        let there = b.directory(&format!("text-{number}")).join("copy");
+        cp(a, &options).arg(&text).arg(format!("far:{}", there.display())).run().expect(0);
+        assert_delivered(&text, &there, None);
+        let crossed = (b.counters() - before).received_bytes;
+        assert_eq!(crossed < MIB, is_compressed, "{options:?}: {crossed}");
+    }
     let six = cp(a, &with(&["-6"])).arg(&source).arg("far:x").run();
     six.expect(5);
 }

@@ -26,7 +26,7 @@ pub struct SshOptions {
     pub config: Option<OsString>,
     /// `-4` or `-6`: only addresses of that family.
     pub family: Option<AddressFamily>,
-    /// `-C`: what goes through ssh is compressed by ssh.
+    /// `-C`: what goes through ssh is compressed by ssh. Without it the configuration decides.
     pub compress: bool,
     /// Program to run there instead of the `dray` that is found there.
     pub remote_dray: Option<OsString>,
@@ -85,7 +85,9 @@ pub(super) fn ssh(host: &OsStr, options: &SshOptions, far_command: &OsStr, stop:
     let mut command = Command::new("ssh");
     // No forwarding, no terminal, no escape characters: the channel carries bytes.
     command.args(["-x", "-a", "-T", "-oClearAllForwardings=yes", "-oEscapeChar=none"]);
-    command.arg(if options.compress { "-oCompression=yes" } else { "-oCompression=no" });
+    if options.compress {
+        command.arg("-C");
+    }
     add_options(&mut command, options);
     if let Some(ciphers) = fast_ciphers(host, options, stop) {
         command.arg(format!("-oCiphers={ciphers}"));
