@@ -53,7 +53,8 @@ pub(super) struct Incoming {
     pub(super) whole_file: bool,
     /// Make data and name durable.
     pub(super) fsync: bool,
-    /// Name of the file in a directory: from the user's own words, never the far end's choice.
+    /// Name of the file in a directory: from the user's own words, or the far end's choice among the names that the user's
+    /// pattern stands for.
     pub(super) name: OsString,
     /// Direct connections to loopback and link-local addresses are all right: ssh went there too.
     pub(super) allow_local: bool,
