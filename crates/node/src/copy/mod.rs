@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use dray_core::{Error, ErrorKind, Result};
 
 pub use reach::Confinement;
+pub use remote::refuse_remote;
 pub use ssh::{AddressFamily, SshOptions};
 
 /// Files up to this size do not pay for a second connection.
