@@ -278,8 +278,8 @@ fn why_there_is_no_copy() {
     let config = b.file("bad.toml");
     fs::write(&config, "nonsense = 1\n").unwrap();
     b.sshd().set_session(b, &format!("export DRAY_CONFIG={}\n{SHELL}", config.display()));
-    told(up(&options).run(), 2, &["cannot start", "bad.toml", "nonsense"]);
-    told(down(&options).run(), 2, &["cannot start", "bad.toml", "nonsense"]);
+    told(up(&options).run(), 6, &["cannot start", "bad.toml", "nonsense"]);
+    told(down(&options).run(), 6, &["cannot start", "bad.toml", "nonsense"]);
     let data_dir = config.join("below");
     b.sshd().set_session(b, &format!("export DRAY_DATA_DIR={}\n{SHELL}", data_dir.display()));
     told(up(&options).run(), 6, &["cannot start", "bad.toml/below", "set DRAY_DATA_DIR"]);

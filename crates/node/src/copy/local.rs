@@ -275,7 +275,11 @@ fn advised(error: Error, host: Option<&str>) -> Error {
     let there = host.map_or_else(|| "here".to_owned(), |host| format!("on {host}"));
     match (error.kind(), host) {
         (ErrorKind::NotFound, _) if error.to_string().contains("stands for several files") => error,
-        (ErrorKind::Refused, _) if error.to_string().contains("stands for too much") => error,
+        (ErrorKind::Refused, _)
+            if ["stands for too much", "cannot start there"].iter().any(|it| error.what().contains(it)) =>
+        {
+            error
+        }
         (ErrorKind::NotFound, Some(host)) => error.or_advise(format!(
             "is the path right? It is looked up on {host}, a relative one from the home directory there"
         )),

@@ -44,7 +44,9 @@ pub fn refuse_remote(input: OwnedFd, output: OwnedFd, error: Error) -> Error {
     let _ = read_control(&mut channel, Instant::now() + PATIENCE);
     // What to do does not cross the wire, so it stands in what failed.
     let advice = error.advice().map_or_else(String::new, |advice| format!(" ({advice})"));
-    let told = Error::new(error.kind(), format!("dray cannot start there: {error}{advice}"));
+    // A mistake in a file there is none on the near end's command line, and has no code on the wire.
+    let kind = if error.kind() == ErrorKind::Usage { ErrorKind::Refused } else { error.kind() };
+    let told = Error::new(kind, format!("dray cannot start there: {error}{advice}"));
     let mut preface = Vec::new();
     push_control(&mut preface, &Message::Hello(plain_hello()));
     tell(&mut channel, preface, told)
