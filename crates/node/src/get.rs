@@ -244,12 +244,12 @@ impl Node {
         }
         delivery.unmark_units(&damaged)?;
         let resumed_bytes = resumed(geometry, there.iter().flatten());
-        // Where nothing is left to fetch, nobody would be asked for anything, and so not for a name either.
-        let told_before = match &at_hand {
-            Some(at_hand) if at_hand.name().is_some() => at_hand.name().map(<[u8]>::to_vec),
-            Some(_) if name.is_none() => ask_for_name(&config, object, observer),
-            None if name.is_none() && wanted.is_empty() => ask_for_name(&config, object, observer),
-            _ => None,
+        // Where nothing is left to fetch, or all is at hand, nobody would be asked for anything, and so not for a name either.
+        let is_nobody_asked = at_hand.is_some() || wanted.is_empty();
+        let told_before = match at_hand.as_ref().and_then(AtHand::name) {
+            Some(known) => Some(known.to_vec()),
+            None if name.is_none() && is_nobody_asked => ask_for_name(&config, object, observer),
+            None => None,
         };
         // What an earlier run proved is worth more than what a similar file may have.
         let older = match name {

@@ -373,23 +373,21 @@ impl Transfer {
     /// Whether some source is up or may still come up.
     fn is_anybody_left(&self) -> bool {
         let over = |state| matches!(state, SourceState::Gone | SourceState::Barred);
-        lock(&self.planner).stats().iter().any(|stats| !over(stats.state))
+        self.stats().iter().any(|stats| !over(stats.state))
     }
 
-    fn is_barred(&self, id: SourceId) -> bool {
-        let stats = lock(&self.planner).stats();
-        stats.iter().any(|stats| stats.source == id && stats.state == SourceState::Barred)
+    /// Where the source stands; `None` if the planner does not know it.
+    fn state_of(&self, id: SourceId) -> Option<SourceState> {
+        self.stats().into_iter().find(|stats| stats.source == id).map(|stats| stats.state)
     }
 
     /// True if the source is up and not silent, or may soon be.
     pub(crate) fn is_promising(&self, id: SourceId) -> bool {
-        let promising = |state| matches!(state, SourceState::Connecting | SourceState::Up);
-        lock(&self.planner).stats().iter().any(|stats| stats.source == id && promising(stats.state))
+        matches!(self.state_of(id), Some(SourceState::Connecting | SourceState::Up))
     }
 
     fn is_up(&self, id: SourceId) -> bool {
-        let up = |state| matches!(state, SourceState::Up | SourceState::Stalled);
-        lock(&self.planner).stats().iter().any(|stats| stats.source == id && up(stats.state))
+        matches!(self.state_of(id), Some(SourceState::Up | SourceState::Stalled))
     }
 
     /// The source to ask things of: none of `but`, up, not silent if there is such a one, lowest priority first.
@@ -582,7 +580,7 @@ impl Transfer {
                 };
                 lock(&self.requests).retain(|_, request| request.source != source);
                 lock(&self.planner).handle_down(now_us, source, error.as_ref(), gone);
-                let is_barred = self.is_barred(source);
+                let is_barred = self.state_of(source) == Some(SourceState::Barred);
                 let mut state = lock(&self.state);
                 state.news.push((source, Some(Loss { reason, is_barred })));
                 state.asked.take_if(|asked| *asked == source);

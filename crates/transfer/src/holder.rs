@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use dray_core::chunker::Profile;
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::hash_tree::{
-    Cv, Geometry, PAIR_BYTES, PairStore, Subtree, encode_parents, encode_path, group_cv,
+    Cv, Geometry, PAIR_BYTES, PairStore, Subtree, encode_parents, encode_path, group_cv, is_zero,
 };
 use dray_core::limits::{DATA_FRAME_BYTES_MAX, GROUP_BYTES, HELLO_TIMEOUT_MS, UNIT_GROUPS};
 use dray_core::message::{Compared, Described, Fault, Message, Node, Open, Opened, Sealed};
@@ -653,7 +653,7 @@ impl Server<'_> {
             let piece_end = extent.range.end.clamp(at + 1, stop);
             let piece = &bytes[(at - position) as usize..(piece_end - position) as usize];
             // A hole that has been filled meanwhile is data: what was read and checked is what is sent.
-            if extent.is_hole && piece.iter().all(|byte| *byte == 0) {
+            if extent.is_hole && is_zero(piece) {
                 self.push_run(FrameKind::Hole, job.request, piece.len() as u64);
             } else {
                 self.settle(job.request);

@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_core::chunker::Profile;
-use dray_core::hash_tree::group_cv;
+use dray_core::hash_tree::{group_cv, is_zero};
 use dray_core::limits::{
     PROGRESS_TIMEOUT_MS, RECIPE_NODES_ASKED_MAX, UNIT_BYTES, UPDATE_BYTES_MAX, UPDATE_CHUNKS_MAX,
 };
@@ -348,8 +348,7 @@ impl Transfer {
 
     /// True if the source is up and not silent.
     fn is_answering(&self, id: SourceId) -> bool {
-        let stats = lock(&self.planner).stats();
-        stats.iter().any(|stats| stats.source == id && stats.state == SourceState::Up)
+        self.state_of(id) == Some(SourceState::Up)
     }
 
     /// True when nothing that is planned now would be fetched any more.
@@ -407,7 +406,7 @@ fn lost() -> Error {
 fn data_pieces(bytes: &[u8]) -> Vec<DataPiece> {
     let mut pieces: Vec<DataPiece> = Vec::new();
     for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
-        if block.iter().all(|byte| *byte == 0) {
+        if is_zero(block) {
             continue;
         }
         // A group is far below 2^32 bytes.
