@@ -11,6 +11,7 @@ mod origin;
 mod receive;
 mod remote;
 mod ssh;
+mod tree;
 mod values;
 
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 use dray_core::{Error, ErrorKind, Result};
 
 pub use ssh::SshOptions;
+pub use tree::{TreeCopied, TreeOptions, TreeRequest};
 
 /// Files up to this size do not pay for a second connection.
 const DIRECT_FROM_BYTES: u64 = 4 << 20;

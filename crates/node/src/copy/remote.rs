@@ -52,11 +52,13 @@ impl Node {
             return Err(tell(&mut channel, preface, error));
         }
         let asked = read_control(&mut channel, deadline).and_then(|body| match Message::from_bytes(&body)? {
-            Message::Copy(copy) => Ok(copy),
+            asked @ (Message::Copy(_) | Message::Tree(_)) => Ok(asked),
             _ => Err(not_by_hand()),
         });
         let copy = match asked {
-            Ok(copy) => copy,
+            Ok(Message::Copy(copy)) => copy,
+            Ok(Message::Tree(tree)) => return Node::far_trees(channel, &tree, preface, stop),
+            Ok(_) => return Err(not_by_hand()),
             Err(error) => return Err(tell(&mut channel, preface, error)),
         };
         match copy.role {
@@ -207,7 +209,7 @@ impl Provider for FarSender {
 }
 
 /// A path as the far shell would have read it: relative to the home directory, where ssh starts us, and `~/` too.
-fn home_path(path: &std::ffi::OsStr) -> PathBuf {
+pub(super) fn home_path(path: &std::ffi::OsStr) -> PathBuf {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     match (path.as_bytes(), home) {
         (b"~", Some(home)) => home,
@@ -218,7 +220,7 @@ fn home_path(path: &std::ffi::OsStr) -> PathBuf {
 }
 
 /// Tells the other side of an error before the session proper has begun.
-fn tell(channel: &mut dyn Channel, mut preface: Vec<u8>, error: Error) -> Error {
+pub(super) fn tell(channel: &mut dyn Channel, mut preface: Vec<u8>, error: Error) -> Error {
     push_control(&mut preface, &Message::Fault(Fault::from_error(None, &error)));
     let _ = channel.write_all(&preface);
     error

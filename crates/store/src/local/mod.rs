@@ -15,6 +15,7 @@ mod record;
 mod source_file;
 #[cfg(test)]
 mod tests;
+pub mod tree;
 mod writer;
 
 use std::fs::File;

@@ -1,0 +1,1 @@
+//! Trees read and written on real file systems.
