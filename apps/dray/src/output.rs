@@ -163,7 +163,7 @@ impl Output {
 
     /// Names an entry that failed on standard error, also when quiet: it is an error.
     fn failed_entry(&self, path: &Path, reason: &str) {
-        let text = format!("dray: {}: {}", one_line(&format!("{path:?}")), one_line(reason));
+        let text = format!("failed: {}: {}", one_line(&format!("{path:?}")), one_line(reason));
         let state = self.state();
         match &state.bar {
             Some(bar) => bar.suspend(|| line(&mut std::io::stderr(), &text)),

@@ -270,7 +270,8 @@ impl TreeReceiver {
         Ok(())
     }
 
-    /// True once everything was told and everything asked for has come. `Protocol` if the entries ended in the middle.
+    /// True once everything was told and everything asked for has come; to be asked when every item that came was accepted.
+    /// `Protocol` if the entries ended in the middle.
     pub fn is_done(&self) -> Result<bool> {
         if self.is_told && !self.order.is_complete() {
             return Err(protocol("sender ended its entries in the middle of a tree"));

@@ -245,8 +245,7 @@ impl<'a> Writing<'a> {
 
     /// Everything has come: what is left to say, and to make durable.
     fn finish_if_complete(&mut self) -> Result<()> {
-        let is_complete = self.machine.is_done()? && self.pending.is_empty() && self.waiting.is_empty();
-        if !is_complete || self.is_finished {
+        if self.is_finished || !self.waiting.is_empty() || !self.machine.is_done()? || !self.pending.is_empty() {
             return Ok(());
         }
         self.is_finished = true;

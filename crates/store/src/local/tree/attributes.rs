@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use dray_core::limits::{TREE_XATTRS_BYTES_MAX, TREE_XATTRS_MAX};
 use dray_core::tree::Xattr;
-use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, llistxattr, removexattr, setxattr};
+use rustix::fs::{
+    XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, getxattr, lgetxattr, listxattr, llistxattr,
+    removexattr, setxattr,
+};
 use rustix::io::Errno;
 
 /// Most bytes of the list of names and of one value that Linux has.
@@ -21,6 +25,11 @@ fn is_copied(name: &[u8], is_root: bool) -> bool {
 /// than an entry holds.
 pub(super) fn read(path: &[u8], is_root: bool) -> io::Result<Vec<Xattr>> {
     read_with(&|list| llistxattr(path, list), &|name, value| lgetxattr(path, name, value), is_root)
+}
+
+/// Reads the attributes of the open file or directory `fd`.
+pub(super) fn read_open(fd: BorrowedFd<'_>, is_root: bool) -> io::Result<Vec<Xattr>> {
+    read_with(&|list| flistxattr(fd, list), &|name, value| fgetxattr(fd, name, value), is_root)
 }
 
 fn read_with(
@@ -63,8 +72,14 @@ fn read_with(
     Ok(found)
 }
 
-/// Makes the attributes of what the magic link `path` leads to those of `wanted`. Failures are counted in `failed` by
-/// attribute.
+/// Makes the attributes of the open file or directory `fd` those of `wanted`. Failures are counted in `failed` by attribute.
+pub(super) fn set(fd: BorrowedFd<'_>, wanted: &[Xattr], is_root: bool, failed: &mut BTreeMap<String, u64>) {
+    let found = read_open(fd, is_root);
+    let put = |name: &[u8], value: &[u8]| fsetxattr(fd, name, value, XattrFlags::empty());
+    change(found, wanted, &put, &|name| fremovexattr(fd, name), failed);
+}
+
+/// The same for what the magic link `path` leads to, which may be a thing that cannot be opened.
 pub(super) fn set_followed(
     path: &[u8],
     wanted: &[Xattr],
@@ -73,12 +88,23 @@ pub(super) fn set_followed(
 ) {
     let found =
         read_with(&|list| listxattr(path, list), &|name, value| getxattr(path, name, value), is_root);
+    let put = |name: &[u8], value: &[u8]| setxattr(path, name, value, XattrFlags::empty());
+    change(found, wanted, &put, &|name| removexattr(path, name), failed);
+}
+
+fn change(
+    found: io::Result<Vec<Xattr>>,
+    wanted: &[Xattr],
+    put: &dyn Fn(&[u8], &[u8]) -> Result<(), Errno>,
+    remove: &dyn Fn(&[u8]) -> Result<(), Errno>,
+    failed: &mut BTreeMap<String, u64>,
+) {
     let found = match found {
         Ok(found) => found,
         Err(error) => return count(failed, b"", error),
     };
     for xattr in wanted.iter().filter(|xattr| !found.contains(xattr)) {
-        if let Err(error) = setxattr(path, &xattr.name[..], &xattr.value, XattrFlags::empty()) {
+        if let Err(error) = put(&xattr.name, &xattr.value) {
             count(failed, &xattr.name, error.into());
         }
     }
@@ -87,7 +113,7 @@ pub(super) fn set_followed(
         if extra.name.starts_with(b"security.") {
             continue;
         }
-        if let Err(error) = removexattr(path, &extra.name[..]) {
+        if let Err(error) = remove(&extra.name) {
             count(failed, &extra.name, error.into());
         }
     }

@@ -68,10 +68,8 @@ impl Directory {
     /// A path that the kernel resolves to `name` in this very directory, for calls that take no descriptor.
     pub(super) fn proc_path(&self, name: &[u8]) -> Vec<u8> {
         let mut path = format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into_bytes();
-        if !name.is_empty() {
-            path.push(b'/');
-            path.extend_from_slice(name);
-        }
+        path.push(b'/');
+        path.extend_from_slice(name);
         path
     }
 }

@@ -179,7 +179,7 @@ impl FileTarget {
             Some(mode) if !settings.modes => mode,
             _ => settings.mode(self.metadata.mode),
         };
-        settings.apply(file.file.as_fd(), &metadata, file.mode_now, mode, None)?;
+        settings.apply(file.file.as_fd(), &metadata, file.mode_now, mode)?;
         rename(&self.directory, &file.temporary, &self.name)
             .map_err(|error| taken(&self.directory, error, "give the file its name"))?;
         file.is_placed = true;
@@ -255,17 +255,14 @@ impl Drop for NewFile {
 }
 
 impl Settings {
-    /// Gives an open file or directory what the copy keeps. `mode` is what its bits become, `xattr_path` where attributes are
-    /// set if not through the descriptor.
+    /// Gives an open file or directory what the copy keeps; `mode` is what its bits become.
     pub(super) fn apply(
         &self,
         fd: std::os::fd::BorrowedFd<'_>,
         metadata: &Metadata,
         mode_now: u32,
         mode: u32,
-        times: Option<&Timestamps>,
     ) -> Result<()> {
-        use std::os::fd::AsRawFd;
         let failed = |what: &'static str| move |error: Errno| Error::file(what, error.into());
         let mut mode_now = mode_now;
         if self.owners {
@@ -281,18 +278,10 @@ impl Settings {
             rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)).map_err(failed("set its permissions"))?;
         }
         if self.xattrs {
-            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-            // Through the magic link: these calls must follow it, and it cannot lead elsewhere.
-            super::attributes::set_followed(
-                path.as_bytes(),
-                &metadata.xattrs,
-                self.powers.is_root,
-                &mut self.failed_attributes.borrow_mut(),
-            );
+            let failures = &mut self.failed_attributes.borrow_mut();
+            super::attributes::set(fd, &metadata.xattrs, self.powers.is_root, failures);
         }
-        if let Some(times) = times {
-            rustix::fs::futimens(fd, times).map_err(failed("set its times"))?;
-        } else if self.times {
+        if self.times {
             rustix::fs::futimens(fd, &times_of(metadata)).map_err(failed("set its times"))?;
         }
         Ok(())

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dray_core::limits::{TREE_DEPTH_MAX, TREE_ENTRY_BYTES_MAX};
-use dray_core::tree::{Entry, Kind, Metadata, Name};
+use dray_core::tree::{Entry, Kind, Metadata, Name, Xattr};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 
@@ -93,7 +94,7 @@ impl FileToSend {
         let failed = |error| Error::file("open the file", error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = self.directory.open_at(&self.name, flags, Mode::empty()).map_err(failed)?;
-        let found = stat_fd(std::os::fd::AsFd::as_fd(&fd)).map_err(failed)?;
+        let found = stat_fd(fd.as_fd()).map_err(failed)?;
         if file_type(&found) != FileType::RegularFile {
             return Err(Error::new(ErrorKind::Changed, "it is no regular file any more"));
         }
@@ -114,7 +115,7 @@ impl OpenFile {
 
     /// True if nobody wrote to it since it was opened, as far as its times tell.
     pub fn is_unchanged(&self) -> Result<bool> {
-        let now = stat_fd(std::os::fd::AsFd::as_fd(&self.file))
+        let now = stat_fd(self.file.as_fd())
             .map_err(|error| Error::file("look at the file again", error))?;
         Ok(stamp(&now) == self.found)
     }
@@ -328,7 +329,7 @@ impl Walker {
             self.device = device;
         }
         let mut metadata = metadata(found);
-        self.add_xattrs(&mut metadata, &directory.proc_path(b""));
+        self.add_xattrs(&mut metadata, &|is_root| attributes::read_open(directory.as_fd(), is_root));
         let is_entered = !self.options.one_file_system || device == self.device;
         let listing = if is_entered { Listing::read(&directory) } else { Ok(Listing::default()) };
         let listing = match listing {
@@ -370,7 +371,9 @@ impl Walker {
         };
         let mut metadata = metadata(found);
         if !matches!(kind, Kind::Symlink { .. }) {
-            self.add_xattrs(&mut metadata, &parent.proc_path(file_name));
+            self.add_xattrs(&mut metadata, &|is_root| {
+                attributes::read(&parent.proc_path(file_name), is_root)
+            });
         }
         let is_again = self.add_link_group(&mut metadata, found);
         let is_file = matches!(kind, Kind::File { .. });
@@ -408,11 +411,11 @@ impl Walker {
         false
     }
 
-    fn add_xattrs(&mut self, metadata: &mut Metadata, path: &[u8]) {
+    fn add_xattrs(&mut self, metadata: &mut Metadata, read: &dyn Fn(bool) -> io::Result<Vec<Xattr>>) {
         if !self.options.xattrs {
             return;
         }
-        match attributes::read(path, self.is_root) {
+        match read(self.is_root) {
             Ok(xattrs) => metadata.xattrs = xattrs,
             Err(error) => {
                 let step = self.failed(Error::file("read its extended attributes", error));

@@ -118,7 +118,7 @@ impl OpenDirectory {
             return;
         }
         let settings = &self.settings;
-        let result = settings.apply(self.directory.as_fd(), &self.metadata, self.mode_now, self.mode, None);
+        let result = settings.apply(self.directory.as_fd(), &self.metadata, self.mode_now, self.mode);
         if let Err(error) = result {
             settings.failed.borrow_mut().push((self.path.clone(), error));
         }
@@ -471,7 +471,11 @@ impl TreeWriter {
         let is_owned = owner.0.is_none_or(|uid| uid == found.stx_uid) && owner.1.is_none_or(|gid| gid == found.stx_gid);
         let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
         let is_timed = !settings.times || mtime == (metadata.mtime_s, metadata.mtime_ns);
-        if is_owned && is_timed && mode == mode_now && !settings.xattrs {
+        let has_xattrs = || {
+            let path = target.directory.directory.proc_path(target.name.as_bytes());
+            attributes::read(&path, settings.powers.is_root).is_ok_and(|there| there == metadata.xattrs)
+        };
+        if is_owned && is_timed && mode == mode_now && (!settings.xattrs || has_xattrs()) {
             return Ok(());
         }
         let failed = |error| Error::file("open the file for its metadata", error);
@@ -482,8 +486,7 @@ impl TreeWriter {
         if (opened.stx_ino, opened.stx_mode) != (found.stx_ino, found.stx_mode) {
             return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
         }
-        let times = times_of(metadata);
-        settings.apply(fd.as_fd(), metadata, mode_now, mode, settings.times.then_some(&times))
+        settings.apply(fd.as_fd(), metadata, mode_now, mode)
     }
 
     fn enter(&mut self, parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<()> {
