@@ -10,10 +10,7 @@ use dray_core::{Error, ErrorKind};
 use crate::arguments::Arguments;
 
 /// Options of scp and rsync that `cp` has not, and what to do instead.
-const HABITS: [(&str, &str); 9] = [
-    ("-r", DIRECTORIES),
-    ("-a", DIRECTORIES),
-    ("--recursive", DIRECTORIES),
+const HABITS: [(&str, &str); 6] = [
     ("-v", "--version says which dray it is; `ssh -v HOST` shows what ssh does; --json tells every event"),
     ("--verbose", "--json tells every event; `ssh -v HOST` shows what ssh does"),
     ("-C", "data is not compressed yet; leave it out"),
@@ -21,7 +18,6 @@ const HABITS: [(&str, &str); 9] = [
     ("-4", "say -o AddressFamily=inet"),
     ("-6", "say -o AddressFamily=inet6"),
 ];
-const DIRECTORIES: &str = "directories are not copied yet, only files; until then: tar -c DIR | dray put -, and there: dray get TICKET -o - | tar -x";
 /// How many slips of the keys a suggestion forgives.
 const SLIPS_MAX: usize = 2;
 
@@ -44,9 +40,9 @@ fn what(slip: &clap::Error, told: &str) -> String {
     }
     let first = told.split("\n\n").next().unwrap_or_default();
     let text = first.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
-    // A second file of `cp` or `put` is no unexpected argument to whoever wrote it.
+    // A second file of `put` is no unexpected argument to whoever wrote it.
     match excess(slip) {
-        Some(argument) if ["cp", "put"].iter().any(|command| is_of(told, command)) => {
+        Some(argument) if is_of(told, "put") => {
             format!("one file at a time: {argument:?} is one too many")
         }
         _ => text,
@@ -68,10 +64,6 @@ fn advice(slip: &clap::Error, told: &str) -> String {
                 && let Some((_, advice)) = HABITS.iter().find(|(habit, _)| *habit == argument)
             {
                 return (*advice).into();
-            }
-            if excess(slip).is_some() && is_of(told, "cp") {
-                return "run it once for each, for example: for f in *.iso; do dray cp \"$f\" host: || break; done"
-                    .into();
             }
             if excess(slip).is_some() && is_of(told, "put") {
                 return "run it once for each file: each has its own ticket and is served by its own command"
@@ -188,8 +180,7 @@ mod tests {
             ("dray pt x", "pt", "`dray put`"),
             ("dray doctro", "doctro", "`dray doctor`"),
             ("dray frobnicate", "frobnicate", "usage: dray"),
-            ("dray cp -r dir h:", "'-r'", "directories are not copied yet"),
-            ("dray cp a b h:", "\"h:\" is one too many", "once for each"),
+            ("dray cp -C dir h:", "'-C'", "not compressed yet"),
             ("dray cp -v a h:", "'-v'", "ssh -v"),
             ("dray -v", "'-v'", "--version"),
             ("dray cp a", "<DST>", "usage: dray cp"),

@@ -118,7 +118,7 @@ pub const TREE_SOURCES_MAX: usize = 64;
 pub const TREE_EXCLUDES_MAX: usize = 128;
 /// Items of one batch of entries.
 pub const TREE_BATCH_ITEMS_MAX: usize = 1024;
-/// Bytes of these items.
+/// Bytes of one of these items.
 pub const TREE_BATCH_BYTES_MAX: usize = 56 * 1024;
 /// Batches of entries that may be under way.
 pub const TREE_BATCHES_MAX: u32 = 32;

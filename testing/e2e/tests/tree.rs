@@ -66,10 +66,13 @@ fn add_specials(root: &Path) {
     setxattr(root.join("zero"), "user.note", b"kept\0too", XattrFlags::empty()).unwrap();
     setxattr(root.join("sub"), "user.note", b"of a directory", XattrFlags::empty()).unwrap();
     // An ACL: owner rwx, user 1234 r, group r, mask r, others nothing.
-    let acl: Vec<u8> = [(1u16, 7u16, u32::MAX), (2, 4, 1234), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)]
-        .iter()
-        .flat_map(|(tag, bits, id)| [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat())
-        .collect();
+    let acl: Vec<u8> =
+        [(1u16, 7u16, u32::MAX), (2, 4, 1234), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)]
+            .iter()
+            .flat_map(|(tag, bits, id)| {
+                [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat()
+            })
+            .collect();
     let acl = [&2u32.to_le_bytes()[..], &acl].concat();
     setxattr(root.join("large"), "system.posix_acl_access", &acl, XattrFlags::empty()).unwrap();
 }
@@ -135,7 +138,8 @@ fn trees_arrive_as_they_are() {
             assert_eq!(left_behind(&copy), Vec::<PathBuf>::new());
             for name in ["sparse", "hole"] {
                 if what == "varied" {
-                    let (now, before) = (data::settled_bytes(&copy.join(name)), data::settled_bytes(&tree.join(name)));
+                    let (now, before) =
+                        (data::settled_bytes(&copy.join(name)), data::settled_bytes(&tree.join(name)));
                     assert!(now <= before + 64 * 1024, "{name} takes {now} bytes, not {before}");
                 }
             }
@@ -271,7 +275,9 @@ fn entries_that_fail_are_named_and_the_rest_is_done() {
         .run()
         .expect(8);
     let text = outcome.stderr_text();
-    for word in ["one/sub/f", "is a directory", "two/sub", "links are not followed", "gone", "3 entries failed"] {
+    for word in
+        ["one/sub/f", "is a directory", "two/sub", "links are not followed", "gone", "3 entries failed"]
+    {
         assert!(text.contains(word), "{word:?} is not in {text}");
     }
     assert_eq!(fs::read(to.join("one/x.o")).unwrap(), b"object");
@@ -280,12 +286,20 @@ fn entries_that_fail_are_named_and_the_rest_is_done() {
     // Without -r a directory is refused, and a file beside it is copied.
     let file = one.join("x.o");
     let flat = b.directory("flat");
-    let outcome = a.dray().arg("cp").args(b.ssh_options()).args([&file, &two]).arg(b.remote(&flat)).run().expect(8);
+    let outcome =
+        a.dray().arg("cp").args(b.ssh_options()).args([&file, &two]).arg(b.remote(&flat)).run().expect(8);
     assert!(outcome.stderr_text().contains("-r copies directories"), "{}", outcome.stderr_text());
     assert_eq!(data::names(&flat), ["x.o"]);
     // Several sources need a directory.
     let missing = b.file("missing");
-    a.dray().arg("cp").arg("-r").args(b.ssh_options()).args([&one, &two]).arg(b.remote(&missing)).run().expect(3);
+    a.dray()
+        .arg("cp")
+        .arg("-r")
+        .args(b.ssh_options())
+        .args([&one, &two])
+        .arg(b.remote(&missing))
+        .run()
+        .expect(3);
     assert!(!missing.exists());
 }
 

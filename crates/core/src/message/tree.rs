@@ -187,7 +187,10 @@ impl Entries {
         check(self.items.iter().all(|item| item.len() <= TREE_BATCH_BYTES_MAX), "too long an entry")?;
         let owners = self.owners.as_deref().unwrap_or_default();
         check(owners.len() <= 256, "too many owners")?;
-        check(owners.iter().all(|owner| matches!(owner.name.len(), 1..=NAME_BYTES_MAX)), "an impossible owner")
+        check(
+            owners.iter().all(|owner| matches!(owner.name.len(), 1..=NAME_BYTES_MAX)),
+            "an impossible owner",
+        )
     }
 }
 

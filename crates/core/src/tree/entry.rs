@@ -340,10 +340,8 @@ impl WireContent {
 impl WireMetadata {
     pub(super) fn of(entry: &Entry) -> WireMetadata {
         let metadata = &entry.metadata;
-        let xattr = |xattr: &Xattr| WireXattr {
-            name: xattr.name.clone().into(),
-            value: xattr.value.clone().into(),
-        };
+        let xattr =
+            |xattr: &Xattr| WireXattr { name: xattr.name.clone().into(), value: xattr.value.clone().into() };
         let node = match &entry.kind {
             Kind::Directory { entries } => entries.map(|entries| (*entries.metadata.as_bytes()).into()),
             _ => None,

@@ -401,8 +401,11 @@ impl HalfBuilder {
     /// The uppermost node is the lowest one that has everything below it.
     fn finish(mut self, out: &mut dyn FnMut(BuiltTreeNode)) -> TreeId {
         if self.inner.is_empty() {
-            let node =
-                TreeNode { half: self.half, level: 0, entries: NodeEntries::Halves(std::mem::take(&mut self.leaf)) };
+            let node = TreeNode {
+                half: self.half,
+                level: 0,
+                entries: NodeEntries::Halves(std::mem::take(&mut self.leaf)),
+            };
             let bytes = node.to_bytes();
             let id = TreeId::of_node(&bytes);
             out(BuiltTreeNode { id, bytes });

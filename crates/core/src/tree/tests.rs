@@ -14,8 +14,14 @@ fn name(text: &str) -> Option<Name> {
 
 fn file(text: &str) -> Entry {
     let kind = Kind::File { size_bytes: 6, oid: Some(Oid::of(b"sample")) };
-    let metadata =
-        Metadata { mode: 0o644, mtime_s: 1_795_000_000, mtime_ns: 5, uid: 1000, gid: 100, ..Metadata::default() };
+    let metadata = Metadata {
+        mode: 0o644,
+        mtime_s: 1_795_000_000,
+        mtime_ns: 5,
+        uid: 1000,
+        gid: 100,
+        ..Metadata::default()
+    };
     Entry { name: name(text), kind, metadata }
 }
 
@@ -154,7 +160,8 @@ fn hostile_entries_are_refused() {
         assert!(error.to_string().contains("evil"), "{error}");
         assert!(DirectoryBuilder::new().push(&entry, &mut |_| {}).is_err());
     }
-    let linked = Entry { metadata: Metadata { link_group: Some([1; 16]), ..Metadata::default() }, ..directory("d") };
+    let linked =
+        Entry { metadata: Metadata { link_group: Some([1; 16]), ..Metadata::default() }, ..directory("d") };
     assert!(Entry::from_bytes(&linked.to_bytes()).unwrap_err().to_string().contains("hard links"));
 }
 
@@ -163,7 +170,8 @@ fn hostile_entries_are_refused() {
 fn the_future_is_ignored_or_refused_by_name() {
     let mut bytes = Vec::new();
     let mut encoder = minicbor::Encoder::new(&mut bytes);
-    let written = encoder.map(4).and_then(|e| e.u8(0)?.bytes(b"f")?.u8(1)?.map(2)?.u8(0)?.u8(4)?.u8(40)?.bytes(b"new"));
+    let written =
+        encoder.map(4).and_then(|e| e.u8(0)?.bytes(b"f")?.u8(1)?.map(2)?.u8(0)?.u8(4)?.u8(40)?.bytes(b"new"));
     let written = written.and_then(|e| {
         e.u8(2)?.map(5)?.u8(0)?.u32(0o600)?.u8(1)?.i64(0)?.u8(2)?.u32(0)?.u8(3)?.u32(0)?.u8(4)?.u32(0)
     });
@@ -187,7 +195,8 @@ fn the_future_is_ignored_or_refused_by_name() {
 /// Issue "content-defined sharded nodes": an edit changes one node a level, a `touch` no content node, and an insert few.
 #[test]
 fn an_edit_changes_few_nodes() {
-    let ids = |entries: &[Entry]| nodes_of(entries).1.into_iter().map(|node| node.id).collect::<BTreeSet<_>>();
+    let ids =
+        |entries: &[Entry]| nodes_of(entries).1.into_iter().map(|node| node.id).collect::<BTreeSet<_>>();
     let before = many(20_000);
     let base = ids(&before);
     assert!(base.len() > 400);
@@ -215,7 +224,8 @@ fn hostile_nodes_are_refused() {
     let leaf = TreeNode::from_bytes(&nodes[0].bytes).unwrap();
     let NodeEntries::Halves(halves) = leaf.entries() else { panic!("leaves come first") };
     assert!(halves.len() <= TREE_NODE_ENTRIES_MAX);
-    let place = |needle: &[u8]| nodes[0].bytes.windows(needle.len()).position(|bytes| bytes == needle).unwrap();
+    let place =
+        |needle: &[u8]| nodes[0].bytes.windows(needle.len()).position(|bytes| bytes == needle).unwrap();
     for (needle, with) in [
         (&b"entry 0000001"[..], &b"entry 0000000"[..]),
         (b"entry 0000001", b"entry 0000003"),

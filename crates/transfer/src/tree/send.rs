@@ -118,9 +118,7 @@ pub fn send(
         if let Err(error) = &result {
             if error.kind() == ErrorKind::Unreachable {
                 // The receiver may have said why before it hung up.
-                if let Err(said) = server.listen() {
-                    return Err(said);
-                }
+                server.listen()?;
             } else {
                 server.out.clear();
                 push_control(&mut server.out, &Message::Fault(Fault::from_error(None, error)));
@@ -212,7 +210,10 @@ impl Server<'_> {
                 }
                 Message::TreeDone(done) if self.machine.is_idle() => self.done = Some(done),
                 Message::TreeDone(_) => {
-                    return Err(Error::new(ErrorKind::Protocol, "receiver ended before what it asked for came"));
+                    return Err(Error::new(
+                        ErrorKind::Protocol,
+                        "receiver ended before what it asked for came",
+                    ));
                 }
                 message => (self.heard)(Some(message))?,
             }

@@ -105,10 +105,13 @@ pub fn take<S: TreeSink>(
     for message in outbox.take() {
         push_control(&mut last, &message);
     }
-    push_control(&mut last, &match &result {
-        Ok(done) => Message::TreeDone(*done),
-        Err(error) => Message::Fault(Fault::from_error(None, error)),
-    });
+    push_control(
+        &mut last,
+        &match &result {
+            Ok(done) => Message::TreeDone(*done),
+            Err(error) => Message::Fault(Fault::from_error(None, error)),
+        },
+    );
     let told = channel.write_all(&last);
     let done = result?;
     told.map_err(|error| Error::io("tell the sender", error))?;
@@ -199,8 +202,11 @@ impl Taker<'_> {
     /// Reads once; true if bytes came.
     fn read(&mut self) -> Result<bool> {
         let is_head = self.filled < FRAME_HEAD_BYTES;
-        let room =
-            if is_head { &mut self.head[self.filled..] } else { &mut self.body[self.filled - FRAME_HEAD_BYTES..] };
+        let room = if is_head {
+            &mut self.head[self.filled..]
+        } else {
+            &mut self.body[self.filled - FRAME_HEAD_BYTES..]
+        };
         if !room.is_empty() {
             match self.channel.try_read(room).map_err(lost)? {
                 None => return Ok(false),

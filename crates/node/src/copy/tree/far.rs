@@ -27,10 +27,12 @@ impl Node {
         preface: Vec<u8>,
         stop: &Stop,
     ) -> Result<()> {
-        let stopped = || if stop.is_set() { Err(Error::new(ErrorKind::Interrupted, "interrupted")) } else { Ok(()) };
+        let stopped =
+            || if stop.is_set() { Err(Error::new(ErrorKind::Interrupted, "interrupted")) } else { Ok(()) };
         match tree.role {
             CopyRole::Receive => {
-                let path = tree.paths.first().map(|path| home_path(OsStr::from_bytes(path))).unwrap_or_default();
+                let path =
+                    tree.paths.first().map(|path| home_path(OsStr::from_bytes(path))).unwrap_or_default();
                 let names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
                 let into_directory = tree.flags & tree_flag::INTO_DIRECTORY != 0;
                 let landing = match Landing::resolve(&path, &names, into_directory) {
@@ -46,8 +48,7 @@ impl Node {
             }
             CopyRole::Send => {
                 let paths = tree.paths.iter().map(|path| home_path(OsStr::from_bytes(path))).collect();
-                let mut source =
-                    WalkSource::new(paths, walk_options(tree), names_owners(tree), stop.clone());
+                let mut source = WalkSource::new(paths, walk_options(tree), names_owners(tree), stop.clone());
                 let mut heard = |message: Option<Message>| match message {
                     None => stopped(),
                     Some(Message::Progress(_) | Message::EntryFailed(_)) => Ok(()),

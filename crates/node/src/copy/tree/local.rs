@@ -31,7 +31,8 @@ impl Node {
         stop: &Stop,
     ) -> Result<TreeCopied> {
         let names: Vec<Vec<u8>> = sources.iter().map(|source| landing_name(source)).collect();
-        let tree = tree_message(CopyRole::Receive, vec![Vec::new()], names.clone(), options, must_be_directory)?;
+        let tree =
+            tree_message(CopyRole::Receive, vec![Vec::new()], names.clone(), options, must_be_directory)?;
         for source in sources {
             refuse_inside(source, destination)?;
         }
@@ -48,11 +49,11 @@ impl Node {
         while let Some(walked) = walker.step() {
             copying.step(walked, &mut order)?;
         }
-        let (attributes, directories) = copying.writer.failures();
-        for (path, error) in directories {
+        let not_kept = copying.writer.failures();
+        for (path, error) in not_kept.directories {
             copying.fail(&path, error)?;
         }
-        for (what, entries) in attributes {
+        for (what, entries) in not_kept.attributes {
             let what = format!("not kept on {entries} entries: {what}");
             copying.fail(b".", Error::new(ErrorKind::Unsupported, what))?;
         }
@@ -76,7 +77,9 @@ fn refuse_inside(source: &Path, destination: &Path) -> Result<()> {
     if is_source(&target) {
         return refused(format!("{source:?} and {target:?} are the same"));
     }
-    let parent = |path: &Path| path.parent().map(|up| if up.as_os_str().is_empty() { ".".into() } else { up.to_owned() });
+    let parent = |path: &Path| {
+        path.parent().map(|up| if up.as_os_str().is_empty() { ".".into() } else { up.to_owned() })
+    };
     let existing = if destination.exists() { Some(destination.to_owned()) } else { parent(destination) };
     let whole = existing.and_then(|path| std::fs::canonicalize(path).ok()).unwrap_or_default();
     if from.is_dir() && whole.ancestors().any(is_source) {
@@ -227,9 +230,12 @@ impl Copying<'_> {
             let (mut from, mut to) = (at, at);
             let copied = match copy_file_range(&open.file, Some(&mut from), new.file(), Some(&mut to), len) {
                 Ok(copied) => copied as u64,
-                Err(rustix::io::Errno::XDEV | rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
-                    copy_piece(new, open, at, len.min(1 << 20))?
-                }
+                Err(
+                    rustix::io::Errno::XDEV
+                    | rustix::io::Errno::INVAL
+                    | rustix::io::Errno::NOSYS
+                    | rustix::io::Errno::OPNOTSUPP,
+                ) => copy_piece(new, open, at, len.min(1 << 20))?,
                 Err(error) => return Err(failed(error)),
             };
             if copied == 0 {

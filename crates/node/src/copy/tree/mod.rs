@@ -194,14 +194,37 @@ impl Node {
                     .advise("run dray cp on one of the two hosts, or copy here first"));
             }
             Location::Remote { host, path } => {
-                copied.add(&self.upload_trees(&here, host, path, must_be_directory, options, observer, stop)?);
+                copied.add(&self.upload_trees(
+                    &here,
+                    host,
+                    path,
+                    must_be_directory,
+                    options,
+                    observer,
+                    stop,
+                )?);
             }
             Location::Local(path) => {
                 if !here.is_empty() {
-                    copied.add(&Node::copy_trees_here(&here, path, must_be_directory, options, observer, stop)?);
+                    copied.add(&Node::copy_trees_here(
+                        &here,
+                        path,
+                        must_be_directory,
+                        options,
+                        observer,
+                        stop,
+                    )?);
                 }
                 for (host, paths) in there {
-                    copied.add(&self.download_trees(host, &paths, path, must_be_directory, options, observer, stop)?);
+                    copied.add(&self.download_trees(
+                        host,
+                        &paths,
+                        path,
+                        must_be_directory,
+                        options,
+                        observer,
+                        stop,
+                    )?);
                 }
             }
         }

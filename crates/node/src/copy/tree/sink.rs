@@ -85,7 +85,8 @@ impl<'a> Writing<'a> {
         if error.kind() == ErrorKind::NoSpace {
             return Err(error);
         }
-        let path = if path.is_empty() { Path::new(".") } else { Path::new(std::ffi::OsStr::from_bytes(path)) };
+        let path =
+            if path.is_empty() { Path::new(".") } else { Path::new(std::ffi::OsStr::from_bytes(path)) };
         let failed = entry_failed(path, &error);
         (self.on_failed)(&failed);
         self.failed.push(failed);
@@ -245,16 +246,20 @@ impl<'a> Writing<'a> {
 
     /// Everything has come: what is left to say, and to make durable.
     fn finish_if_complete(&mut self) -> Result<()> {
-        if self.is_finished || !self.waiting.is_empty() || !self.machine.is_done()? || !self.pending.is_empty() {
+        if self.is_finished
+            || !self.waiting.is_empty()
+            || !self.machine.is_done()?
+            || !self.pending.is_empty()
+        {
             return Ok(());
         }
         self.is_finished = true;
         self.done.entries = self.machine.entries();
-        let (attributes, directories) = self.writer.failures();
-        for (path, error) in directories {
+        let not_kept = self.writer.failures();
+        for (path, error) in not_kept.directories {
             self.fail(&path, error)?;
         }
-        for (what, entries) in attributes {
+        for (what, entries) in not_kept.attributes {
             let what = format!("not kept on {entries} entries: {what}");
             self.fail(b"", Error::new(ErrorKind::Unsupported, what))?;
         }

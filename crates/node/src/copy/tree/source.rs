@@ -229,7 +229,8 @@ impl Sending {
                 continue;
             }
             let hole = seek(&open.file, SeekFrom::Hole(at)).unwrap_or(open.size_bytes).min(open.size_bytes);
-            seek(&open.file, SeekFrom::Start(at)).map_err(|error| Error::file("read the file", error.into()))?;
+            seek(&open.file, SeekFrom::Start(at))
+                .map_err(|error| Error::file("read the file", error.into()))?;
             let sent = self.send_bytes(open, Some(hole.max(at + 1) - at), hasher, sink)?;
             if sent == 0 {
                 break;
@@ -252,11 +253,13 @@ impl Sending {
     fn hash(&self, open: &OpenFile) -> Result<[u8; 32], SendError> {
         use std::os::unix::fs::FileExt;
         let mut hasher = blake3::Hasher::new();
-        let mut bytes = vec![0; TREE_RECORD_BYTES_MAX.min(usize::try_from(open.size_bytes).unwrap_or(usize::MAX).max(1))];
+        let mut bytes =
+            vec![0; TREE_RECORD_BYTES_MAX.min(usize::try_from(open.size_bytes).unwrap_or(usize::MAX).max(1))];
         let mut at = 0;
         loop {
             self.check_stop()?;
-            let read = open.file.read_at(&mut bytes, at).map_err(|error| Error::file("read the file", error))?;
+            let read =
+                open.file.read_at(&mut bytes, at).map_err(|error| Error::file("read the file", error))?;
             if read == 0 {
                 return Ok(*hasher.finalize().as_bytes());
             }

@@ -15,6 +15,11 @@ use rustix::io::Errno;
 /// Most bytes of the list of names and of one value that Linux has.
 const LINUX_MAX: usize = 64 * 1024;
 
+/// Reads one attribute's value.
+type Get<'a> = dyn Fn(&[u8], &mut [u8]) -> Result<usize, Errno> + 'a;
+/// Sets one attribute.
+type Put<'a> = dyn Fn(&[u8], &[u8]) -> Result<(), Errno> + 'a;
+
 /// True for what is copied: of ACLs both sorts, of other names the user's own and, for root, all but the system's.
 fn is_copied(name: &[u8], is_root: bool) -> bool {
     let is_acl = name == b"system.posix_acl_access" || name == b"system.posix_acl_default";
@@ -34,7 +39,7 @@ pub(super) fn read_open(fd: BorrowedFd<'_>, is_root: bool) -> io::Result<Vec<Xat
 
 fn read_with(
     list_names: &dyn Fn(&mut [u8]) -> Result<usize, Errno>,
-    get: &dyn Fn(&[u8], &mut [u8]) -> Result<usize, Errno>,
+    get: &Get<'_>,
     is_root: bool,
 ) -> io::Result<Vec<Xattr>> {
     let mut list = [0; 1024];
@@ -80,14 +85,8 @@ pub(super) fn set(fd: BorrowedFd<'_>, wanted: &[Xattr], is_root: bool, failed: &
 }
 
 /// The same for what the magic link `path` leads to, which may be a thing that cannot be opened.
-pub(super) fn set_followed(
-    path: &[u8],
-    wanted: &[Xattr],
-    is_root: bool,
-    failed: &mut BTreeMap<String, u64>,
-) {
-    let found =
-        read_with(&|list| listxattr(path, list), &|name, value| getxattr(path, name, value), is_root);
+pub(super) fn set_followed(path: &[u8], wanted: &[Xattr], is_root: bool, failed: &mut BTreeMap<String, u64>) {
+    let found = read_with(&|list| listxattr(path, list), &|name, value| getxattr(path, name, value), is_root);
     let put = |name: &[u8], value: &[u8]| setxattr(path, name, value, XattrFlags::empty());
     change(found, wanted, &put, &|name| removexattr(path, name), failed);
 }
@@ -95,7 +94,7 @@ pub(super) fn set_followed(
 fn change(
     found: io::Result<Vec<Xattr>>,
     wanted: &[Xattr],
-    put: &dyn Fn(&[u8], &[u8]) -> Result<(), Errno>,
+    put: &Put<'_>,
     remove: &dyn Fn(&[u8]) -> Result<(), Errno>,
     failed: &mut BTreeMap<String, u64>,
 ) {

@@ -8,13 +8,13 @@ mod attributes;
 mod directory;
 mod owners;
 mod place;
-mod walk;
-mod write;
 #[cfg(test)]
 mod tests;
+mod walk;
+mod write;
 
 pub use directory::Directory;
 pub use owners::OwnerNames;
 pub use place::{FileTarget, NewFile};
 pub use walk::{FileToSend, OpenFile, WalkOptions, Walked, Walker};
-pub use write::{Landing, Placed, TreeWriter, WriteOptions};
+pub use write::{Landing, NotKept, Placed, TreeWriter, WriteOptions};

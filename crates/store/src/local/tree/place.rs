@@ -148,7 +148,8 @@ impl FileTarget {
             // Left by a killed run, unless its owner was faster and it has its name by now.
             let found = stat_fd(fd.as_fd()).map_err(failed)?;
             let named = directory.stat(&temporary).map_err(failed)?;
-            if (found.stx_ino, found.stx_nlink) != (named.stx_ino, 1) || found.stx_mode & 0o170_000 != 0o100_000
+            if (found.stx_ino, found.stx_nlink) != (named.stx_ino, 1)
+                || found.stx_mode & 0o170_000 != 0o100_000
             {
                 return Err(busy());
             }
@@ -170,11 +171,8 @@ impl FileTarget {
     pub fn finish(&self, mut file: NewFile, finished: &Finished) -> Result<(u32, u32, u64)> {
         let settings = self.directory.settings();
         file.end(finished.size_bytes)?;
-        let metadata = Metadata {
-            mtime_s: finished.mtime_s,
-            mtime_ns: finished.mtime_ns,
-            ..self.metadata.clone()
-        };
+        let metadata =
+            Metadata { mtime_s: finished.mtime_s, mtime_ns: finished.mtime_ns, ..self.metadata.clone() };
         let mode = match self.replaced_mode {
             Some(mode) if !settings.modes => mode,
             _ => settings.mode(self.metadata.mode),
@@ -248,8 +246,7 @@ impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.is_placed {
             // A file that this process cannot remove any more the next run finds.
-            let _ =
-                rustix::fs::unlinkat(&self.directory.directory, &self.temporary[..], AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.directory.directory, &self.temporary[..], AtFlags::empty());
         }
     }
 }

@@ -26,7 +26,11 @@ fn walk_options() -> WalkOptions {
 
 fn entry(name: Option<&str>, kind: Kind, mode: u32) -> Entry {
     let name = name.map(|name| Name::new(name.as_bytes()).unwrap());
-    Entry { name, kind, metadata: Metadata { mode, mtime_s: 1_000_000_000, mtime_ns: 7, ..Metadata::default() } }
+    Entry {
+        name,
+        kind,
+        metadata: Metadata { mode, mtime_s: 1_000_000_000, mtime_ns: 7, ..Metadata::default() },
+    }
 }
 
 fn directory(name: Option<&str>) -> Entry {
@@ -108,8 +112,8 @@ fn copy(from: &Path, to: &Path, walk: WalkOptions, write: WriteOptions) -> Vec<(
             }
         }
     }
-    let (attributes, directories) = writer.failures();
-    assert!(attributes.is_empty() && directories.is_empty(), "{attributes:?} {directories:?}");
+    let not_kept = writer.failures();
+    assert!(not_kept.attributes.is_empty() && not_kept.directories.is_empty(), "{not_kept:?}");
     failed
 }
 
@@ -142,7 +146,9 @@ fn picture(root: &Path) -> Vec<String> {
 fn sample(root: &Path) {
     fs::create_dir_all(root.join("sub/deep")).unwrap();
     fs::create_dir(root.join("empty")).unwrap();
-    for (name, content) in [("a", &b"one"[..]), ("zero", b""), ("sub/b\n\u{ff}", b"two"), ("sub/deep/c", b"three")] {
+    for (name, content) in
+        [("a", &b"one"[..]), ("zero", b""), ("sub/b\n\u{ff}", b"two"), ("sub/deep/c", b"three")]
+    {
         fs::write(root.join(name), content).unwrap();
     }
     symlink("nowhere", root.join("dangling")).unwrap();
@@ -234,7 +240,8 @@ fn a_racing_swap_leads_nowhere() {
             if writer.entry(&directory(Some("sub"))).is_ok() {
                 // The directory that was opened, wherever it is by now.
                 let _ = put(&mut writer, &file("f", b"new"), b"new");
-                let _ = put(&mut writer, &entry(Some("g"), Kind::Symlink { target: b"x".to_vec() }, 0o777), b"");
+                let _ =
+                    put(&mut writer, &entry(Some("g"), Kind::Symlink { target: b"x".to_vec() }, 0o777), b"");
                 let _ = put(&mut writer, &directory(Some(&format!("h{round:03}"))), b"");
                 writer.leave();
             }
@@ -259,7 +266,8 @@ fn a_file_is_old_or_new() {
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join("f"), b"older").unwrap();
     let names = || {
-        let mut names: Vec<_> = fs::read_dir(&tree).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut names: Vec<_> =
+            fs::read_dir(&tree).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         names
     };
@@ -356,12 +364,16 @@ fn a_walk_is_ordered_and_says_what_it_leaves_out() {
         let (mut names, mut failed) = (Vec::new(), Vec::new());
         while let Some(step) = walker.step() {
             match step {
-                Walked::Entry(entry, _) => names.push(entry.name.map_or("/".into(), |name| {
-                    String::from_utf8_lossy(name.as_bytes()).into_owned()
-                })),
+                Walked::Entry(entry, _) => names.push(
+                    entry
+                        .name
+                        .map_or("/".into(), |name| String::from_utf8_lossy(name.as_bytes()).into_owned()),
+                ),
                 Walked::Leave => names.push("..".into()),
                 Walked::Missing => names.push("!".into()),
-                Walked::Failed(path, _) => failed.push(path.strip_prefix(temporary.path()).unwrap().to_owned()),
+                Walked::Failed(path, _) => {
+                    failed.push(path.strip_prefix(temporary.path()).unwrap().to_owned())
+                }
             }
         }
         (names.join(" "), failed)
@@ -390,9 +402,13 @@ fn trees_land_where_cp_puts_them() {
     at("new", &[b"a"], false).unwrap();
     at("new/", &[b"a"], false).unwrap();
     at("file", &[b"a"], false).unwrap();
-    for (path, names, must) in
-        [("new", &[&b"a"[..], b"b"][..], false), ("new", &[b"a"], true), ("gone/new", &[b"a"], false), ("file/", &[b"a"], false), ("", &[b".."], false)]
-    {
+    for (path, names, must) in [
+        ("new", &[&b"a"[..], b"b"][..], false),
+        ("new", &[b"a"], true),
+        ("gone/new", &[b"a"], false),
+        ("file/", &[b"a"], false),
+        ("", &[b".."], false),
+    ] {
         assert!(at(path, names, must).is_err(), "{path} {names:?}");
     }
 }

@@ -115,8 +115,7 @@ impl OpenFile {
 
     /// True if nobody wrote to it since it was opened, as far as its times tell.
     pub fn is_unchanged(&self) -> Result<bool> {
-        let now = stat_fd(self.file.as_fd())
-            .map_err(|error| Error::file("look at the file again", error))?;
+        let now = stat_fd(self.file.as_fd()).map_err(|error| Error::file("look at the file again", error))?;
         Ok(stamp(&now) == self.found)
     }
 }
@@ -229,9 +228,8 @@ impl Walker {
                 self.path.push(b'/');
             }
             self.path.extend_from_slice(name);
-            let is_excluded = |pattern: &Vec<u8>| {
-                matches(pattern, if pattern.contains(&b'/') { &self.path } else { name })
-            };
+            let is_excluded =
+                |pattern: &Vec<u8>| matches(pattern, if pattern.contains(&b'/') { &self.path } else { name });
             if self.options.excludes.iter().any(is_excluded) {
                 continue;
             }
@@ -246,7 +244,10 @@ impl Walker {
 
     fn failed(&self, error: Error) -> Walked {
         let below = std::ffi::OsStr::from_bytes(&self.path);
-        Walked::Failed(if self.path.is_empty() { self.source.clone() } else { self.source.join(below) }, error)
+        Walked::Failed(
+            if self.path.is_empty() { self.source.clone() } else { self.source.join(below) },
+            error,
+        )
     }
 
     /// The root of the next source.
@@ -381,8 +382,8 @@ impl Walker {
         if entry.metadata.xattrs.len() > 1 && entry.to_bytes().len() > TREE_ENTRY_BYTES_MAX {
             return Err(Error::new(ErrorKind::Unsupported, "its extended attributes are too many"));
         }
-        let file = (is_file && !is_again)
-            .then(|| FileToSend { directory: parent.clone(), name: file_name.into() });
+        let file =
+            (is_file && !is_again).then(|| FileToSend { directory: parent.clone(), name: file_name.into() });
         Ok(Some(Walked::Entry(Box::new(entry), file)))
     }
 

@@ -148,9 +148,9 @@ impl Landing {
                 return Ok(None);
             }
             let advice = "name the destination file";
-            Name::new(name).map(Some).map_err(|error| {
-                Error::new(ErrorKind::Usage, error.to_string()).advise(advice)
-            })
+            Name::new(name)
+                .map(Some)
+                .map_err(|error| Error::new(ErrorKind::Usage, error.to_string()).advise(advice))
         };
         match Directory::open(path) {
             Ok(base) => Ok(Landing { base, names: names.iter().map(parse).collect::<Result<_>>()? }),
@@ -191,6 +191,18 @@ pub enum Placed {
     /// It is another name of a file whose content may be on its way: to be linked when that has come.
     Link(Box<FileTarget>),
 }
+
+/// What a copy could not keep.
+#[derive(Debug)]
+pub struct NotKept {
+    /// Attributes with the reason, and on how many entries.
+    pub attributes: BTreeMap<String, u64>,
+    /// Directories that could not be finished: path below the destination and why.
+    pub directories: Vec<(Vec<u8>, Error)>,
+}
+
+/// Makes something under a name.
+type Make<'a> = dyn Fn(&[u8]) -> io::Result<()> + 'a;
 
 /// A file with several names, once it is in place.
 #[derive(Clone, Debug)]
@@ -283,7 +295,8 @@ impl TreeWriter {
         let name = self.names.get(index).cloned().flatten();
         let failed = |error| Error::file("open the destination", error);
         // The directory that the user named is none of ours to finish.
-        let base = self.open_directory(self.base.duplicate().map_err(failed)?, false, &Metadata::default(), 0, 0);
+        let base =
+            self.open_directory(self.base.duplicate().map_err(failed)?, false, &Metadata::default(), 0, 0);
         match name {
             Some(name) => {
                 self.stack = vec![base];
@@ -348,9 +361,8 @@ impl TreeWriter {
 
     /// Makes `target` another name of the file of its group, which has come.
     pub fn link(&mut self, target: &FileTarget) -> Result<()> {
-        let gone = || {
-            Error::new(ErrorKind::NotFound, "it is a hard link to a file that could not be written")
-        };
+        let gone =
+            || Error::new(ErrorKind::NotFound, "it is a hard link to a file that could not be written");
         let group = target.metadata.link_group.ok_or_else(gone)?;
         let linked = self.links.get(&group).cloned().flatten().ok_or_else(gone)?;
         let failed = |error| Error::file("find the file that it is a hard link to", error);
@@ -358,7 +370,8 @@ impl TreeWriter {
         for name in &linked.directory {
             from = from.child(name.as_bytes()).map_err(failed)?;
         }
-        let is_it = |found: &Statx| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino) == linked.identity;
+        let is_it =
+            |found: &Statx| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino) == linked.identity;
         let to = &target.directory;
         let there = to.directory.stat(target.name.as_bytes());
         if there.as_ref().is_ok_and(&is_it) {
@@ -369,7 +382,10 @@ impl TreeWriter {
         }
         let found = from.stat(linked.name.as_bytes()).map_err(failed)?;
         if !is_it(&found) {
-            return Err(Error::new(ErrorKind::Changed, "the file that it is a hard link to was replaced meanwhile"));
+            return Err(Error::new(
+                ErrorKind::Changed,
+                "the file that it is a hard link to was replaced meanwhile",
+            ));
         }
         let make = |name: &[u8]| {
             Ok(rustix::fs::linkat(&from, linked.name.as_bytes(), &to.directory, name, AtFlags::empty())?)
@@ -381,8 +397,9 @@ impl TreeWriter {
     }
 
     /// What could not be kept: attributes with the number of entries, and directories that could not be finished.
-    pub fn failures(&mut self) -> (BTreeMap<String, u64>, Vec<(Vec<u8>, Error)>) {
-        (self.settings.failed_attributes.take(), self.settings.failed.take())
+    pub fn failures(&mut self) -> NotKept {
+        let settings = &self.settings;
+        NotKept { attributes: settings.failed_attributes.take(), directories: settings.failed.take() }
     }
 
     /// Path below the destination of an entry of the innermost directory; empty for that of a root.
@@ -412,7 +429,8 @@ impl TreeWriter {
             return made.map(|()| Placed::Done);
         }
         let path = self.path(name);
-        let target = |replaced| Box::new(FileTarget::new(parent.clone(), name.clone(), entry, replaced, path));
+        let target =
+            |replaced| Box::new(FileTarget::new(parent.clone(), name.clone(), entry, replaced, path));
         let Kind::File { size_bytes, .. } = entry.kind else {
             return self.make_special(&parent, name, entry);
         };
@@ -467,8 +485,10 @@ impl TreeWriter {
         let (settings, metadata) = (&self.settings, &target.metadata);
         let mode_now = u32::from(found.stx_mode) & 0o7777;
         let mode = if settings.modes { settings.mode(metadata.mode) } else { mode_now };
-        let owner = if settings.owners { settings.owner_of(metadata.uid, metadata.gid) } else { (None, None) };
-        let is_owned = owner.0.is_none_or(|uid| uid == found.stx_uid) && owner.1.is_none_or(|gid| gid == found.stx_gid);
+        let owner =
+            if settings.owners { settings.owner_of(metadata.uid, metadata.gid) } else { (None, None) };
+        let is_owned =
+            owner.0.is_none_or(|uid| uid == found.stx_uid) && owner.1.is_none_or(|gid| gid == found.stx_gid);
         let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
         let is_timed = !settings.times || mtime == (metadata.mtime_s, metadata.mtime_ns);
         let has_xattrs = || {
@@ -563,7 +583,7 @@ impl TreeWriter {
         if found.as_ref().is_some_and(|found| file_type(found) == FileType::Directory) {
             return Err(is_directory());
         }
-        let make: Box<dyn Fn(&[u8]) -> io::Result<()>> = match &entry.kind {
+        let make: Box<Make<'_>> = match &entry.kind {
             Kind::Symlink { target } => {
                 Box::new(move |name| Ok(rustix::fs::symlinkat(&target[..], directory, name)?))
             }
@@ -586,8 +606,7 @@ impl TreeWriter {
         let is_same = found.as_ref().is_some_and(|found| is_same(directory, name, entry, found));
         let is_changed = !is_same;
         if is_changed {
-            let made =
-                if parent.is_new { make(name.as_bytes()) } else { replace(parent, name, &*make) };
+            let made = if parent.is_new { make(name.as_bytes()) } else { replace(parent, name, &*make) };
             made.map_err(|error| taken(parent, error, "make it"))?;
         }
         self.keep_special(directory, name, entry)?;
