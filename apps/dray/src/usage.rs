@@ -183,7 +183,7 @@ mod tests {
             ("dray cp -C dir h:", "'-C'", "not compressed yet"),
             ("dray cp -v a h:", "'-v'", "ssh -v"),
             ("dray -v", "'-v'", "--version"),
-            ("dray cp a", "<DST>", "usage: dray cp"),
+            ("dray cp a", "not provided", "usage: dray cp <SRC>... <DST>"),
             ("dray put --pubic x", "--pubic", "--public"),
             ("dray get x y", "'y'", "usage: dray get"),
             ("dray put --expire 1y x", "1y", "`dray put --help`"),
