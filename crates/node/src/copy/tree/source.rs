@@ -69,7 +69,10 @@ impl WalkSource {
 
 /// What the other end is told of an entry that failed.
 pub(super) fn entry_failed(path: &Path, error: &Error) -> EntryFailed {
-    let fault = Fault::from_error(None, error);
+    // What to do does not cross the wire by itself.
+    let advice = error.advice().map(|advice| format!(" ({advice})")).unwrap_or_default();
+    let told = Error::new(error.kind(), format!("{error}{advice}"));
+    let fault = Fault::from_error(None, &told);
     let bytes = path.as_os_str().as_bytes();
     EntryFailed {
         path: bytes[..bytes.len().min(PATH_BYTES_MAX)].to_vec().into(),
