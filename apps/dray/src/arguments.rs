@@ -138,20 +138,36 @@ pub(crate) enum Command {
         #[arg(long)]
         fsync: bool,
     },
-    /// Copy a file to or from another host over ssh, as scp does
+    /// Copy files and trees to or from another host over ssh, as scp does
     #[command(
-        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and moves to direct encrypted connections when they come up. The far host needs dray too: in PATH, ~/.local/bin, ~/.cargo/bin or /usr/local/bin, by --remote-dray, or brought there by --deploy. After an interruption the same command goes on where it stopped. A local name with a colon is written ./a:b.\n\nAn existing DST is replaced once the new bytes are complete. Unlike with scp, a symbolic link DST to a file is itself replaced, not written through."
+        after_help = "One side may be [user@]host:path. Several SRC, and a DST that is a directory, mean: into DST, under the last name of each. -r copies symbolic links as links, but one that is itself SRC stands for what it points to (not with -a). Entries that fail are named on standard error, the others are copied, and the exit code is 8. With -r a file that is there with the same content is not sent again; with -p and -a size and modification time are enough.\n\nssh asks and authenticates; data starts on its channel at once and moves to direct encrypted connections when they come up. The far host needs dray too: in PATH, ~/.local/bin, ~/.cargo/bin or /usr/local/bin, by --remote-dray, or brought there by --deploy. After an interruption the same command goes on where it stopped. A local name with a colon is written ./a:b.\n\nAn existing DST is replaced once the new bytes are complete. Unlike with scp, a symbolic link DST to a file is itself replaced, not written through."
     )]
     Cp {
-        /// File to copy
-        #[arg(value_name = "SRC")]
-        source: OsString,
+        /// Files to copy, and directories with -r
+        #[arg(value_name = "SRC", required = true)]
+        source: Vec<OsString>,
         /// Where to, a file or a directory
-        #[arg(value_name = "DST")]
+        #[arg(value_name = "DST", required = true)]
         destination: OsString,
+        /// Copy directories and all that is in them
+        #[arg(short = 'r', long)]
+        recursive: bool,
         /// Keep modification time and permission bits
         #[arg(short = 'p', long)]
         preserve: bool,
+        /// Copy directories and keep everything: -r -p, setuid bits, owners (as far as the user may), extended
+        /// attributes, ACLs, hard links, devices, fifos
+        #[arg(short = 'a', long)]
+        archive: bool,
+        /// Leave out what matches: a name, or with a / in it a path below SRC; * and ? are wildcards
+        #[arg(long, value_name = "PATTERN")]
+        exclude: Vec<OsString>,
+        /// Do not go into directories on another file system
+        #[arg(short = 'x', long)]
+        one_file_system: bool,
+        /// With -a: keep the numbers of owners, not their names
+        #[arg(long)]
+        numeric_ids: bool,
         /// Port of the ssh server
         #[arg(short = 'P', value_name = "PORT")]
         port: Option<u16>,

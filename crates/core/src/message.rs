@@ -13,6 +13,10 @@ use crate::recipe::{ChunkDescriptor, RecipeBuilder, RecipeId, RecipeRoot};
 use crate::rights::Secret;
 use crate::{Error, ErrorKind, NodeId, Oid, Result, cbor};
 
+mod tree;
+
+pub use tree::{BATCHES_AHEAD_MAX, Entries, EntryFailed, Owner, Pull, Run, Tree, TreeDone, tree_flag};
+
 /// Version of the peer protocol. Peers of different versions refuse each other by name.
 pub const PROTOCOL_VERSION: u16 = 1;
 
@@ -139,6 +143,21 @@ pub enum Message {
     /// One of them.
     #[n(20)]
     Node(#[n(0)] Node),
+    /// First message of a tree copy: what the local command wants the remote one to do.
+    #[n(32)]
+    Tree(#[n(0)] Tree),
+    /// The sending side tells entries.
+    #[n(33)]
+    Entries(#[n(0)] Entries),
+    /// The receiving side asks for contents and grants more entries.
+    #[n(34)]
+    Pull(#[n(0)] Pull),
+    /// Either side could not read or write an entry.
+    #[n(35)]
+    EntryFailed(#[n(0)] EntryFailed),
+    /// The receiving side of a tree copy is done.
+    #[n(36)]
+    TreeDone(#[n(0)] TreeDone),
 }
 
 /// Feature names of this version.
@@ -149,6 +168,8 @@ pub mod feature {
     pub const RECIPE: &str = "recipe";
     /// Zeros that are data travel as runs, and what is nothing but zeros needs no pairs of its inside.
     pub const ZEROS: &str = "zeros";
+    /// Tree copies: `tree` and what follows it.
+    pub const TREE: &str = "tree";
 }
 
 /// Version and features of a peer.
@@ -594,12 +615,17 @@ impl Message {
             }
             Message::Node(node) => check(node.bytes.len() <= RECIPE_NODE_BYTES_MAX, "too long a recipe node"),
             Message::Delivered(delivered) => check(delivered.path.len() <= PATH_BYTES_MAX, "too long a path"),
+            Message::Tree(tree) => tree.bound(&check),
+            Message::Entries(entries) => entries.bound(&check),
+            Message::Pull(pull) => pull.bound(&check),
+            Message::EntryFailed(failed) => failed.bound(&check),
             Message::Cancel(_)
             | Message::Seal(_)
             | Message::Sealed(_)
             | Message::ClearAsk(_)
             | Message::Progress(_)
             | Message::Describe(_)
+            | Message::TreeDone(_)
             | Message::Described(_) => Ok(()),
         }
     }
@@ -728,6 +754,44 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 id: (*sample_recipe().0.node_id().as_bytes()).into(),
                 bytes: sample_recipe().1.into(),
             }),
+        ),
+        (
+            "tree",
+            Message::Tree(Tree {
+                role: CopyRole::Receive,
+                paths: vec![b"dir".to_vec().into()],
+                names: vec![b"a".to_vec().into(), vec![].into()],
+                flags: tree_flag::RECURSIVE | tree_flag::TIMES,
+                excludes: Some(vec![b"*.o".to_vec().into()]),
+            }),
+        ),
+        (
+            "entries",
+            Message::Entries(Entries {
+                items: vec![vec![0xf6].into(), vec![].into()],
+                owners: Some(vec![Owner { is_group: true, id: 100, name: b"users".to_vec().into() }]),
+                is_last: true,
+            }),
+        ),
+        (
+            "pull",
+            Message::Pull(Pull {
+                request: 3,
+                runs: vec![
+                    Run { first: 7, count: 40, known: None },
+                    Run { first: 50, count: 1, known: Some([0x88; 32].into()) },
+                ],
+                settled: 7,
+                batches: 9,
+            }),
+        ),
+        (
+            "entry-failed",
+            Message::EntryFailed(EntryFailed { path: b"a/\xff".to_vec().into(), kind: 9, text: "no".into() }),
+        ),
+        (
+            "tree-done",
+            Message::TreeDone(TreeDone { entries: 60, files: 50, unchanged: 9, bytes: 1 << 20, failed: 1 }),
         ),
     ]
 }

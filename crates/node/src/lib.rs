@@ -1,5 +1,6 @@
 //! The service as a library: configuration builds plugins, plugins feed the engine, and the command calls what is
-//! here: [`Node::put`], [`Node::get`], [`Node::copy`], [`Node::remote_on`].
+//! here: [`Node::put`], [`Node::get`], [`Node::copy`], [`Node::copy_trees`],
+//! [`Node::remote_on`].
 
 mod admission;
 mod at_hand;
@@ -24,7 +25,10 @@ use dray_store::local::{LocalStore, hash_file};
 use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
-pub use copy::{AddressFamily, Confinement, CopyOptions, CopyRequest, Location, SshOptions};
+pub use copy::{
+    AddressFamily, Confinement, CopyOptions, CopyRequest, Location, SshOptions, TreeCopied, TreeOptions,
+    TreeRequest,
+};
 pub use doctor::Finding;
 pub use get::{GetRequest, Output, Wanted};
 pub use observer::{Event, Observer, SourceShare, Stop};
@@ -74,7 +78,8 @@ impl Node {
 
     /// The hello of this node.
     fn hello(&self) -> Hello {
-        let mut features = vec![feature::RECIPE.to_owned(), feature::ZEROS.to_owned()];
+        let features = [feature::RECIPE, feature::ZEROS, feature::TREE];
+        let mut features: Vec<String> = features.map(str::to_owned).into();
         if self.config.clear_text_data {
             features.push(feature::CLEAR_DATA.to_owned());
         }

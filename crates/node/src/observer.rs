@@ -95,6 +95,18 @@ pub enum Event {
     },
     /// Something that is being done and takes a while.
     Note(String),
+    /// How far a tree copy is, of which nobody knows how much it will be.
+    TreeProgress {
+        /// Bytes of content so far.
+        done_bytes: u64,
+    },
+    /// An entry of a tree could not be read or written, or not in full; the others go on.
+    EntryFailed {
+        /// Which: of the sender's as it is there, of the receiver's below the destination.
+        path: PathBuf,
+        /// What failed and why.
+        reason: String,
+    },
     /// Something the user should know that does not stop the work.
     Warning(String),
 }

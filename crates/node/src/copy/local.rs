@@ -27,9 +27,9 @@ use crate::explain::{Figures, Role, Snapshot, SourceSnapshot, Watch};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
 
 /// How long a far end that has spoken may be silent.
-const SILENCE_MAX: Duration = Duration::from_secs(25);
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(25);
 /// The same where the far end waits for its disk.
-const FSYNC_PATIENCE: Duration = Duration::from_secs(900);
+pub(super) const FSYNC_PATIENCE: Duration = Duration::from_secs(900);
 
 /// How long the far end may be silent at first: longer where ssh can ask the user for a password first.
 pub(super) fn patience() -> Duration {
@@ -269,7 +269,7 @@ impl Node {
 }
 
 /// What the far end did not say with its error: what to do. `host` is `None` if that end is here.
-fn advised(error: Error, host: Option<&str>) -> Error {
+pub(super) fn advised(error: Error, host: Option<&str>) -> Error {
     let there = host.map_or_else(|| "here".to_owned(), |host| format!("on {host}"));
     match (error.kind(), host) {
         (ErrorKind::NotFound, _) if error.to_string().contains("stands for several files") => error,

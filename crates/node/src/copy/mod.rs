@@ -16,6 +16,7 @@ mod receive;
 mod remote;
 mod ssh;
 mod ssh_words;
+mod tree;
 mod values;
 
 use std::ffi::OsString;
@@ -26,6 +27,7 @@ use dray_core::{Error, ErrorKind, Result};
 
 pub use reach::Confinement;
 pub use ssh::{AddressFamily, SshOptions};
+pub use tree::{TreeCopied, TreeOptions, TreeRequest};
 
 /// Files up to this size do not pay for a second connection.
 const DIRECT_FROM_BYTES: u64 = 4 << 20;

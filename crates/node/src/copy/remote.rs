@@ -81,12 +81,19 @@ impl Node {
             Err(error) => return Err(tell(&mut channel, preface, error)),
         };
         let asked = read_control(&mut channel, deadline).and_then(|body| match Message::from_bytes(&body)? {
-            Message::Copy(copy) => Ok(copy),
+            asked @ (Message::Copy(_) | Message::Tree(_)) => Ok(asked),
             _ => Err(not_by_hand()),
         });
         let copy = match asked {
             // `within` goes with whatever is asked for: a confined login is refused what cannot be confined.
-            Ok(copy) => copy,
+            Ok(Message::Copy(copy)) => copy,
+            Ok(Message::Tree(_)) if within.is_some() => {
+                let error = Error::new(ErrorKind::Refused, "this login is confined to a directory and copies single files only")
+                    .advise("copy the files one by one, or pack them: tar -c DIR | dray put -");
+                return Err(tell(&mut channel, preface, error));
+            }
+            Ok(Message::Tree(tree)) => return Node::far_trees(channel, &tree, preface, stop),
+            Ok(_) => return Err(not_by_hand()),
             Err(error) => return Err(tell(&mut channel, preface, error)),
         };
         match copy.role {
@@ -238,7 +245,7 @@ impl Provider for FarSender {
 }
 
 /// Tells the other side of an error before the session proper has begun.
-fn tell(channel: &mut dyn Channel, mut preface: Vec<u8>, error: Error) -> Error {
+pub(super) fn tell(channel: &mut dyn Channel, mut preface: Vec<u8>, error: Error) -> Error {
     push_control(&mut preface, &Message::Fault(Fault::from_error(None, &error)));
     let _ = channel.write_all(&preface);
     error

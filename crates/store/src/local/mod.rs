@@ -17,6 +17,7 @@ mod repeats;
 mod source_file;
 #[cfg(test)]
 mod tests;
+pub mod tree;
 mod writer;
 
 use std::fs::File;

@@ -1,0 +1,282 @@
+//! `dray cp -r`: trees and several sources, over the ssh channel or within this machine ([ADR 13]).
+//!
+//! The sender tells entries as it walks; the receiver asks for contents in batches and writes them as they come. Nothing waits
+//! for a hash, and nothing is kept about single files: what is in place with the same size and time, or the same hash, need not
+//! come again.
+//!
+//! [ADR 13]: ../../../../docs/adr/0013-trees-as-a-stream.md
+
+mod far;
+mod local;
+mod near;
+mod sink;
+mod source;
+
+use std::path::PathBuf;
+
+use dray_core::message::{CopyRole, EntryFailed, Fault, Tree, TreeDone, tree_flag};
+use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::tree::{WalkOptions, WriteOptions};
+
+use super::{Location, SshOptions};
+use crate::{Event, Node, Observer, Stop};
+
+/// How to copy trees.
+#[derive(Clone, Debug, Default)]
+pub struct TreeOptions {
+    /// Go into directories (`-r`).
+    pub recursive: bool,
+    /// Keep modification times and permission bits (`-p`).
+    pub preserve: bool,
+    /// Keep everything that can be kept (`-a`): `-r -p`, all bits, owners, attributes, ACLs, hard links, devices.
+    pub archive: bool,
+    /// Owners by number, not by name.
+    pub numeric_ids: bool,
+    /// Do not leave the file system of each source.
+    pub one_file_system: bool,
+    /// Patterns of names, or of paths below a source, that are left out.
+    pub excludes: Vec<Vec<u8>>,
+    /// Send every content, whatever is there.
+    pub whole_file: bool,
+    /// Make everything durable before reporting done.
+    pub fsync: bool,
+    /// What ssh is told.
+    pub ssh: SshOptions,
+}
+
+/// A wish to copy trees.
+#[derive(Clone, Debug)]
+pub struct TreeRequest {
+    /// From, at least one.
+    pub sources: Vec<Location>,
+    /// To.
+    pub destination: Location,
+    /// How.
+    pub options: TreeOptions,
+}
+
+/// What a tree copy did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TreeCopied {
+    /// Entries told.
+    pub entries: u64,
+    /// Files whose content came.
+    pub files: u64,
+    /// Files that had the right content before.
+    pub unchanged: u64,
+    /// Bytes of content that came.
+    pub bytes: u64,
+    /// Entries that failed, at either end.
+    pub failed: u64,
+}
+
+impl TreeCopied {
+    fn of(done: &TreeDone, failed: u64) -> TreeCopied {
+        TreeCopied {
+            entries: done.entries,
+            files: done.files,
+            unchanged: done.unchanged,
+            bytes: done.bytes,
+            failed: failed.max(done.failed),
+        }
+    }
+
+    fn add(&mut self, other: &TreeCopied) {
+        self.entries += other.entries;
+        self.files += other.files;
+        self.unchanged += other.unchanged;
+        self.bytes += other.bytes;
+        self.failed += other.failed;
+    }
+}
+
+impl TreeOptions {
+    fn flags(&self, must_be_directory: bool) -> u64 {
+        let sum = [
+            (self.recursive || self.archive, tree_flag::RECURSIVE),
+            (self.preserve || self.archive, tree_flag::TIMES | tree_flag::MODES),
+            (self.archive, ARCHIVE),
+            (!self.archive, tree_flag::FOLLOW_SOURCES),
+            (self.numeric_ids, tree_flag::NUMERIC_IDS),
+            (self.one_file_system, tree_flag::ONE_FILE_SYSTEM),
+            (self.whole_file, tree_flag::WHOLE_FILE),
+            (self.fsync, tree_flag::FSYNC),
+            (must_be_directory, tree_flag::INTO_DIRECTORY),
+        ];
+        sum.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum()
+    }
+}
+
+/// What `-a` adds.
+const ARCHIVE: u64 = tree_flag::SPECIAL_MODES
+    | tree_flag::OWNERS
+    | tree_flag::XATTRS
+    | tree_flag::HARD_LINKS
+    | tree_flag::SPECIALS;
+
+/// How the sender walks.
+fn walk_options(tree: &Tree) -> WalkOptions {
+    let has = |flag| tree.flags & flag != 0;
+    WalkOptions {
+        recursive: has(tree_flag::RECURSIVE),
+        follow_sources: has(tree_flag::FOLLOW_SOURCES),
+        one_file_system: has(tree_flag::ONE_FILE_SYSTEM),
+        excludes: tree.excludes.iter().flatten().map(|pattern| pattern.to_vec()).collect(),
+        xattrs: has(tree_flag::XATTRS),
+        hard_links: has(tree_flag::HARD_LINKS),
+        specials: has(tree_flag::SPECIALS),
+    }
+}
+
+/// How the receiver writes.
+fn write_options(tree: &Tree) -> WriteOptions {
+    let has = |flag| tree.flags & flag != 0;
+    WriteOptions {
+        times: has(tree_flag::TIMES),
+        modes: has(tree_flag::MODES),
+        special_modes: has(tree_flag::SPECIAL_MODES),
+        owners: has(tree_flag::OWNERS),
+        numeric_ids: has(tree_flag::NUMERIC_IDS),
+        xattrs: has(tree_flag::XATTRS),
+        whole_file: has(tree_flag::WHOLE_FILE),
+    }
+}
+
+/// True if the sender is to name owners.
+fn names_owners(tree: &Tree) -> bool {
+    tree.flags & tree_flag::OWNERS != 0 && tree.flags & tree_flag::NUMERIC_IDS == 0
+}
+
+/// The name under which a source goes into a directory: its last component, or nothing for `.`, `..`, `/` and the home
+/// directory, whose entries go there themselves.
+fn landing_name(path: &std::path::Path) -> Vec<u8> {
+    use std::os::unix::ffi::OsStrExt;
+    let text = path.as_os_str().as_bytes();
+    let ends_in_dot = text.ends_with(b"/.") || text == b"." || text == b"~";
+    let name = path.file_name().filter(|_| !ends_in_dot);
+    name.map(|name| name.as_bytes().to_vec()).unwrap_or_default()
+}
+
+/// Shows an entry that failed.
+fn show(observer: &dyn Observer, failed: &EntryFailed) {
+    use std::os::unix::ffi::OsStrExt;
+    let fault = Fault { handle: None, kind: failed.kind, text: failed.text.clone() };
+    observer.event(Event::EntryFailed {
+        path: PathBuf::from(std::ffi::OsStr::from_bytes(&failed.path)),
+        reason: fault.to_error("").to_string(),
+    });
+}
+
+impl Node {
+    /// Copies trees: sources here to one place there, sources there to one place here, or within this machine.
+    pub fn copy_trees(
+        &self,
+        request: &TreeRequest,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<TreeCopied> {
+        let (mut here, mut there): (Vec<PathBuf>, Vec<(&std::ffi::OsStr, Vec<PathBuf>)>) = Default::default();
+        for source in &request.sources {
+            match source {
+                Location::Local(path) => here.push(path.clone()),
+                Location::Remote { host, path } => match there.last_mut() {
+                    Some((last, paths)) if *last == host.as_os_str() => paths.push(path.clone()),
+                    _ => there.push((host, vec![path.clone()])),
+                },
+            }
+        }
+        let must_be_directory = request.sources.len() > 1;
+        let options = &request.options;
+        let mut copied = TreeCopied::default();
+        match &request.destination {
+            Location::Remote { .. } if !there.is_empty() => {
+                return Err(Error::new(ErrorKind::Usage, "both sides are remote")
+                    .advise("run dray cp on one of the two hosts, or copy here first"));
+            }
+            Location::Remote { host, path } => {
+                copied.add(&self.upload_trees(
+                    &here,
+                    host,
+                    path,
+                    must_be_directory,
+                    options,
+                    observer,
+                    stop,
+                )?);
+            }
+            Location::Local(path) => {
+                if !here.is_empty() {
+                    copied.add(&Node::copy_trees_here(
+                        &here,
+                        path,
+                        must_be_directory,
+                        options,
+                        observer,
+                        stop,
+                    )?);
+                }
+                for (host, paths) in there {
+                    copied.add(&self.download_trees(
+                        host,
+                        &paths,
+                        path,
+                        must_be_directory,
+                        options,
+                        observer,
+                        stop,
+                    )?);
+                }
+            }
+        }
+        Ok(copied)
+    }
+}
+
+/// The first message of a tree copy.
+fn tree_message(
+    role: CopyRole,
+    paths: Vec<Vec<u8>>,
+    names: Vec<Vec<u8>>,
+    options: &TreeOptions,
+    must_be_directory: bool,
+) -> Result<Tree> {
+    let usage = |what: String| Error::new(ErrorKind::Usage, what);
+    let max = dray_core::limits::TREE_SOURCES_MAX;
+    if paths.len() > max || names.len() > max {
+        return Err(usage(format!("more than {max} sources")).advise("copy them in several commands"));
+    }
+    let max = dray_core::limits::TREE_EXCLUDES_MAX;
+    if options.excludes.len() > max || options.excludes.iter().any(|pattern| pattern.len() > 255) {
+        return Err(usage(format!("more than {max} patterns, or one of more than 255 bytes")));
+    }
+    let list = |list: Vec<Vec<u8>>| list.into_iter().map(Into::into).collect();
+    Ok(Tree {
+        role,
+        paths: list(paths),
+        names: list(names),
+        flags: options.flags(must_be_directory),
+        excludes: (!options.excludes.is_empty()).then(|| list(options.excludes.clone())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_land_under_their_last_name() {
+        for (path, name) in [
+            ("a", "a"),
+            ("a/", "a"),
+            ("/x/a/b", "b"),
+            (".", ""),
+            ("..", ""),
+            ("a/.", ""),
+            ("a/..", ""),
+            ("/", ""),
+            ("~", ""),
+        ] {
+            assert_eq!(landing_name(std::path::Path::new(path)), name.as_bytes(), "{path}");
+        }
+    }
+}

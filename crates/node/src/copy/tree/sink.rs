@@ -1,0 +1,366 @@
+//! The receiving end of a tree copy: entries become directories and wishes, records become files.
+
+use std::collections::VecDeque;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use dray_core::limits::{TREE_BATCH_ITEMS_MAX, TREE_BATCHES_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX};
+use dray_core::message::{Entries, EntryFailed, Message, TreeDone};
+use dray_core::tree::{Entry, Item, Kind, Record, Step};
+use dray_core::{Error, ErrorKind, Result};
+use dray_engine::session::TreeReceiver;
+use dray_store::local::tree::{FileTarget, Landing, NewFile, Placed, TreeWriter};
+use dray_transfer::tree::{Heard, TreeSink};
+
+use super::source::{ZEROS, entry_failed};
+use crate::Stop;
+
+/// Bytes of entries whose contents are under way.
+const PENDING_BYTES_MAX: usize = 8 << 20;
+
+/// Hears of entries that failed, at either end.
+pub(super) type OnFailed<'a> = dyn Fn(&EntryFailed) + Send + Sync + 'a;
+
+/// Writes what comes.
+pub(super) struct Writing<'a> {
+    machine: TreeReceiver,
+    writer: TreeWriter,
+    /// Batches for which there is no room yet.
+    waiting: VecDeque<Entries>,
+    pending: VecDeque<Pending>,
+    pending_bytes: usize,
+    current: Current,
+    failed: Vec<EntryFailed>,
+    on_failed: &'a OnFailed<'a>,
+    done: TreeDone,
+    fsync: bool,
+    is_finished: bool,
+    stop: Stop,
+}
+
+/// An entry that waits for its content, or for that of the file it is a hard link to.
+struct Pending {
+    number: u64,
+    target: Box<FileTarget>,
+    known: Option<[u8; 32]>,
+    is_link: bool,
+    bytes: usize,
+}
+
+/// The file being written.
+#[derive(Default)]
+struct Current {
+    file: Option<NewFile>,
+    hasher: blake3::Hasher,
+    /// It failed here; the rest of it is passed over.
+    has_failed: bool,
+}
+
+impl<'a> Writing<'a> {
+    pub(super) fn new(
+        writer: TreeWriter,
+        sources: usize,
+        fsync: bool,
+        on_failed: &'a OnFailed<'a>,
+        stop: Stop,
+    ) -> Writing<'a> {
+        Writing {
+            machine: TreeReceiver::new(sources),
+            writer,
+            waiting: VecDeque::new(),
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            current: Current::default(),
+            failed: Vec::new(),
+            on_failed,
+            done: TreeDone::default(),
+            fsync,
+            is_finished: false,
+            stop,
+        }
+    }
+
+    /// An entry failed here; the copy goes on, unless nothing more can be written.
+    fn fail(&mut self, path: &[u8], error: Error) -> Result<()> {
+        if error.kind() == ErrorKind::NoSpace {
+            return Err(error);
+        }
+        let path =
+            if path.is_empty() { Path::new(".") } else { Path::new(std::ffi::OsStr::from_bytes(path)) };
+        let failed = entry_failed(path, &error);
+        (self.on_failed)(&failed);
+        self.failed.push(failed);
+        self.done.failed += 1;
+        Ok(())
+    }
+
+    /// Takes batches as long as there is room for what they ask for.
+    fn decide(&mut self) -> Result<()> {
+        while let Some(batch) = self.waiting.front() {
+            let wanted = self.machine.under_way() + batch.items.len() as u64;
+            let is_idle = self.pending.is_empty();
+            let has_room = wanted <= TREE_WANTED_MAX
+                && self.pending_bytes < PENDING_BYTES_MAX
+                && !self.writer.is_full()
+                && self.machine.waiting_runs() == 0;
+            if !has_room && !is_idle {
+                return Ok(());
+            }
+            let Some(batch) = self.waiting.pop_front() else { return Ok(()) };
+            for owner in batch.owners.iter().flatten() {
+                self.writer.add_owner(owner.is_group, owner.id, &owner.name);
+            }
+            for item in &batch.items {
+                self.item(item)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, bytes: &[u8]) -> Result<()> {
+        let (item, step, number) = self.machine.accept(bytes)?;
+        let Item::Entry(entry) = item else {
+            if step == Step::Leave {
+                self.writer.leave();
+            }
+            return Ok(());
+        };
+        let is_skipped = self.writer.is_skipping() && step == Step::Inner;
+        let placed = match step {
+            Step::Root(index) => self.writer.root(index, &entry),
+            _ => self.writer.entry(&entry),
+        };
+        if is_skipped {
+            return Ok(());
+        }
+        match placed {
+            Ok(Placed::Done) => {}
+            Ok(Placed::Unchanged) => self.done.unchanged += u64::from(is_file(&entry)),
+            Ok(Placed::Wanted(target, known)) => {
+                self.machine.want(number, known);
+                self.wait_for(number, target, known, false, bytes.len());
+            }
+            Ok(Placed::Link(target)) => {
+                self.wait_for(number, target, None, true, bytes.len());
+                self.link()?;
+            }
+            Err(error) => {
+                let path = self.writer.path_of(&entry);
+                self.fail(&path, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_for(
+        &mut self,
+        number: u64,
+        target: Box<FileTarget>,
+        known: Option<[u8; 32]>,
+        is_link: bool,
+        bytes: usize,
+    ) {
+        self.pending_bytes += bytes;
+        self.pending.push_back(Pending { number, target, known, is_link, bytes });
+    }
+
+    /// Makes the hard links that wait for nothing any more.
+    fn link(&mut self) -> Result<()> {
+        while self.pending.front().is_some_and(|pending| pending.is_link) {
+            let Some(pending) = self.pending.pop_front() else { return Ok(()) };
+            self.pending_bytes -= pending.bytes;
+            let linked = self.writer.link(&pending.target);
+            let path = pending.target.path().to_vec();
+            self.writer.settle(*pending.target, None);
+            if let Err(error) = linked {
+                self.fail(&path, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, number: u64, record: &Record<'_>) -> Result<()> {
+        let Some(pending) = self.pending.front().filter(|pending| pending.number == number) else {
+            return Err(Error::new(ErrorKind::Internal, "a content came that nobody waits for"));
+        };
+        let result = match record {
+            Record::Bytes(bytes) => {
+                self.done.bytes += bytes.len() as u64;
+                self.current.write(&pending.target, bytes)
+            }
+            Record::Hole(len) => self.current.skip(&pending.target, *len, &self.stop),
+            Record::Again => self.current.restart(),
+            Record::Done(_) | Record::Same(_) | Record::Failed(_) => return self.end(record),
+        };
+        if let Err(error) = result {
+            if error.kind() == ErrorKind::Interrupted {
+                return Err(error);
+            }
+            let path = pending.target.path().to_vec();
+            self.current = Current { has_failed: true, ..Current::default() };
+            self.fail(&path, error)?;
+        }
+        Ok(())
+    }
+
+    /// The content that waits longest has come to its end.
+    fn end(&mut self, record: &Record<'_>) -> Result<()> {
+        let Some(mut pending) = self.pending.pop_front() else { return Ok(()) };
+        self.pending_bytes -= pending.bytes;
+        let mut current = std::mem::take(&mut self.current);
+        let ended = match record {
+            Record::Done(finished) if !current.has_failed => {
+                let whole = current.open(&pending.target).and_then(|file| {
+                    if *current.hasher.finalize().as_bytes() == finished.hash {
+                        return Ok(file);
+                    }
+                    Err(Error::new(ErrorKind::VerificationFailed, "its bytes are not those that were sent"))
+                });
+                whole.and_then(|file| pending.target.finish(file, finished)).map(|identity| {
+                    self.done.files += 1;
+                    Some(identity)
+                })
+            }
+            Record::Same(finished) if pending.known == Some(finished.hash) => {
+                self.writer.keep_same(&mut pending.target, finished).map(|identity| {
+                    self.done.unchanged += 1;
+                    Some(identity)
+                })
+            }
+            Record::Same(_) => {
+                return Err(Error::new(ErrorKind::Protocol, "sender found the same what is not"));
+            }
+            Record::Failed(fault) => Err(fault.to_error("")),
+            _ => Ok(None),
+        };
+        let path = pending.target.path().to_vec();
+        match ended {
+            Ok(identity) => self.writer.settle(*pending.target, identity),
+            Err(error) => {
+                self.writer.settle(*pending.target, None);
+                self.fail(&path, error)?;
+            }
+        }
+        self.link()
+    }
+
+    /// Everything has come: what is left to say, and to make durable.
+    fn finish_if_complete(&mut self) -> Result<()> {
+        if self.is_finished
+            || !self.waiting.is_empty()
+            || !self.machine.is_done()?
+            || !self.pending.is_empty()
+        {
+            return Ok(());
+        }
+        self.is_finished = true;
+        self.done.entries = self.machine.entries();
+        let not_kept = self.writer.failures();
+        for (path, error) in not_kept.directories {
+            self.fail(&path, error)?;
+        }
+        for (what, entries) in not_kept.attributes {
+            let what = format!("not kept on {entries} entries: {what}");
+            self.fail(b"", Error::new(ErrorKind::Unsupported, what))?;
+        }
+        if self.fsync {
+            Landing::sync(self.writer.base())?;
+        }
+        Ok(())
+    }
+}
+
+fn is_file(entry: &Entry) -> bool {
+    matches!(entry.kind, Kind::File { .. })
+}
+
+impl Current {
+    /// The file, opened if nothing of it has come before.
+    fn open(&mut self, target: &FileTarget) -> Result<NewFile> {
+        match self.file.take() {
+            Some(file) => Ok(file),
+            None => target.create(),
+        }
+    }
+
+    fn write(&mut self, target: &FileTarget, bytes: &[u8]) -> Result<()> {
+        if self.has_failed {
+            return Ok(());
+        }
+        let mut file = self.open(target)?;
+        self.hasher.update(bytes);
+        file.write(bytes)?;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn skip(&mut self, target: &FileTarget, len: u64, stop: &Stop) -> Result<()> {
+        if self.has_failed {
+            return Ok(());
+        }
+        let mut file = self.open(target)?;
+        file.skip(len)?;
+        let mut left = len;
+        while left > 0 {
+            if stop.is_set() {
+                return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
+            }
+            let piece = left.min(ZEROS.len() as u64);
+            self.hasher.update(&ZEROS[..piece as usize]);
+            left -= piece;
+        }
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        self.hasher.reset();
+        self.file.as_mut().map_or(Ok(()), NewFile::restart)
+    }
+}
+
+impl TreeSink for Writing<'_> {
+    fn handle(&mut self, heard: Heard) -> Result<()> {
+        match heard {
+            Heard::Message(Message::Entries(entries)) => {
+                self.machine.handle_entries(&entries)?;
+                self.waiting.push_back(entries);
+            }
+            Heard::Message(Message::EntryFailed(failed)) => (self.on_failed)(&failed),
+            Heard::Message(_) => {
+                return Err(Error::new(ErrorKind::Protocol, "sender sent a message out of place"));
+            }
+            Heard::Data(request, body) => {
+                let mut rest = &body[..];
+                while !rest.is_empty() {
+                    let (number, record) = self.machine.take(request, &mut rest)?;
+                    self.record(number, &record)?;
+                }
+            }
+            Heard::End(request) => self.machine.handle_end(request)?,
+        }
+        self.decide()?;
+        self.finish_if_complete()
+    }
+
+    fn say(&mut self, out: &mut Vec<Message>) {
+        out.extend(self.failed.drain(..).map(Message::EntryFailed));
+        let ahead = u64::from(TREE_BATCHES_MAX).saturating_sub(self.waiting.len() as u64);
+        while self.machine.pulls() < TREE_PULLS_MAX / 2
+            && let Some(pull) = self.machine.pull(ahead)
+        {
+            out.push(Message::Pull(pull));
+        }
+    }
+
+    fn done(&mut self) -> Result<Option<TreeDone>> {
+        Ok(self.is_finished.then_some(self.done))
+    }
+
+    fn done_bytes(&self) -> u64 {
+        self.done.bytes
+    }
+}
+
+/// Every batch that is granted fits what may be under way.
+const _: () = assert!(TREE_BATCH_ITEMS_MAX as u64 <= TREE_WANTED_MAX);

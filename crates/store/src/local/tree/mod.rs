@@ -1,0 +1,20 @@
+//! Directory trees of the user's file system: read by [`Walker`], written by [`TreeWriter`].
+//!
+//! Both go by descriptors. A path that the user named is resolved once; from there on each step is one name below an open
+//! directory, and a symbolic link is never followed (`openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`). Whoever
+//! swaps a directory for a link meanwhile gets an error for that entry, not a way out.
+
+mod attributes;
+mod directory;
+mod owners;
+mod place;
+#[cfg(test)]
+mod tests;
+mod walk;
+mod write;
+
+pub use directory::Directory;
+pub use owners::OwnerNames;
+pub use place::{FileTarget, NewFile};
+pub use walk::{FileToSend, OpenFile, WalkOptions, Walked, Walker};
+pub use write::{Landing, NotKept, Placed, TreeWriter, WriteOptions};

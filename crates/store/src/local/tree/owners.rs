@@ -1,0 +1,73 @@
+//! Owners by name: which number a user or group of the other host has here.
+//!
+//! Names come from `/etc/passwd` and `/etc/group` alone: this program is one static file and asks no name service.
+
+use std::collections::HashMap;
+
+use rustix::process::{getegid, geteuid, getgroups};
+
+/// Users and groups of this host.
+#[derive(Debug, Default)]
+pub struct OwnerNames {
+    users: HashMap<u32, Vec<u8>>,
+    groups: HashMap<u32, Vec<u8>>,
+}
+
+impl OwnerNames {
+    /// Reads this host's files; what cannot be read has no names.
+    pub fn of_this_host() -> OwnerNames {
+        OwnerNames { users: read("/etc/passwd"), groups: read("/etc/group") }
+    }
+
+    /// The name of a user or group, if it has one of 1 to 255 bytes.
+    pub fn name(&self, is_group: bool, id: u32) -> Option<&[u8]> {
+        let names = if is_group { &self.groups } else { &self.users };
+        names.get(&id).map(Vec::as_slice)
+    }
+
+    /// The number of the user or group called `name`.
+    pub fn id(&self, is_group: bool, name: &[u8]) -> Option<u32> {
+        let names = if is_group { &self.groups } else { &self.users };
+        names.iter().filter(|(_, known)| known.as_slice() == name).map(|(id, _)| *id).min()
+    }
+}
+
+/// Numbers by which lines `name:password:number:…` call them; the first of a number counts.
+fn read(path: &str) -> HashMap<u32, Vec<u8>> {
+    let text = std::fs::read(path).unwrap_or_default();
+    let mut found = HashMap::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        let mut fields = line.split(|byte| *byte == b':');
+        let (name, number) = (fields.next().unwrap_or_default(), fields.nth(1).unwrap_or_default());
+        let number = std::str::from_utf8(number).ok().and_then(|text| text.parse().ok());
+        if let Some(number) = number.filter(|_| matches!(name.len(), 1..=255)) {
+            found.entry(number).or_insert_with(|| name.to_vec());
+        }
+    }
+    found
+}
+
+/// What this process may do with owners.
+#[derive(Debug)]
+pub(super) struct Powers {
+    /// It may set any owner.
+    pub(super) is_root: bool,
+    pub(super) uid: u32,
+    groups: Vec<u32>,
+}
+
+impl Powers {
+    pub(super) fn of_this_process() -> Powers {
+        let mut groups: Vec<u32> = getgroups().unwrap_or_default().iter().map(|gid| gid.as_raw()).collect();
+        groups.push(getegid().as_raw());
+        Powers { is_root: geteuid().is_root(), uid: geteuid().as_raw(), groups }
+    }
+
+    /// The owner and group to set: those that this process may give.
+    pub(super) fn allowed(&self, uid: u32, gid: u32) -> (Option<u32>, Option<u32>) {
+        if self.is_root {
+            return (Some(uid), Some(gid));
+        }
+        (None, self.groups.contains(&gid).then_some(gid))
+    }
+}
