@@ -12,7 +12,7 @@ use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
 use dray_node::{
     AddressFamily, Config, Confinement, CopyOptions, CopyRequest, GetRequest, Location, Node, Observer,
-    Output as Destination, PutRequest, PutSource, SshOptions, Stop, TreeOptions, TreeRequest,
+    Output as Destination, PutRequest, PutSource, SshOptions, Stop, TreeOptions, TreeRequest, refuse_remote,
 };
 use serde_json::json;
 
@@ -177,7 +177,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                 compress,
                 remote_dray: Some(remote_dray),
                 deploy,
-                deploy_command: Some(usage::with_deploy(std::env::args_os())),
+                deploy_command: usage::with_deploy(std::env::args_os()),
             };
             let node = Node::open(Config::load()?)?;
             let begun = Instant::now();
@@ -318,7 +318,10 @@ fn remote(confinement: Option<Result<Confinement>>, stop: &Stop) -> Result<()> {
     };
     let input = owned(std::io::stdin().as_fd())?;
     let output = owned(std::io::stdout().as_fd())?;
-    let node = Node::open(Config::load()?)?;
+    let node = match Config::load().and_then(Node::open) {
+        Ok(node) => node,
+        Err(error) => return Err(refuse_remote(input, output, error)),
+    };
     node.remote_on(input, output, confinement, stop)
 }
 

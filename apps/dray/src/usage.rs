@@ -27,12 +27,13 @@ pub(crate) fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
     arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
 }
 
-/// The command line of a `cp` with `--deploy` in it, as a shell takes it.
-pub(crate) fn with_deploy(arguments: impl Iterator<Item = OsString>) -> String {
+/// The command line of a `cp` with `--deploy` in it, as a shell takes it; `None` if it has bytes that are no text: shown,
+/// they would name another file.
+pub(crate) fn with_deploy(arguments: impl Iterator<Item = OsString>) -> Option<String> {
     let mut words = vec!["dray".to_owned()];
     let mut arguments = arguments.skip(1);
     while let Some(argument) = arguments.next() {
-        let text = argument.to_string_lossy();
+        let text = argument.to_str()?;
         // Either this program there or one that is named.
         if text == "--remote-dray" {
             arguments.next();
@@ -42,12 +43,12 @@ pub(crate) fn with_deploy(arguments: impl Iterator<Item = OsString>) -> String {
         }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:@,%[]".contains(&byte);
         let is_plain = !text.is_empty() && text.bytes().all(plain);
-        words.push(if is_plain { text.into_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) });
+        words.push(if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) });
         if words.last().is_some_and(|word| word == "cp") && !words.iter().any(|word| word == "--deploy") {
             words.push("--deploy".into());
         }
     }
-    words.join(" ")
+    Some(words.join(" "))
 }
 
 /// The error of a command line that clap does not understand.
@@ -228,7 +229,10 @@ mod tests {
     fn the_same_command_with_deploy() {
         let line = ["/usr/bin/dray", "-q", "cp", "--remote-dray", "x", "-P", "22", "it's", "h:a b"]
             .map(OsString::from);
-        assert_eq!(with_deploy(line.into_iter()), "dray -q cp --deploy -P 22 'it'\\''s' 'h:a b'");
+        let command = with_deploy(line.into_iter());
+        assert_eq!(command.as_deref(), Some("dray -q cp --deploy -P 22 'it'\\''s' 'h:a b'"));
+        let odd = <OsString as std::os::unix::ffi::OsStringExt>::from_vec(b"\xff".to_vec());
+        assert_eq!(with_deploy(["dray".into(), "cp".into(), odd, "h:".into()].into_iter()), None);
     }
 
     #[test]

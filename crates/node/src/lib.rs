@@ -27,7 +27,7 @@ use dray_transfer::transport::TlsConfig;
 pub use config::{Config, ConfigFile, Paths};
 pub use copy::{
     AddressFamily, Confinement, CopyOptions, CopyRequest, Location, SshOptions, TreeCopied, TreeOptions,
-    TreeRequest,
+    TreeRequest, refuse_remote,
 };
 pub use doctor::Finding;
 pub use get::{GetRequest, Output, Wanted};
@@ -78,12 +78,11 @@ impl Node {
 
     /// The hello of this node.
     fn hello(&self) -> Hello {
-        let features = [feature::RECIPE, feature::ZEROS, feature::TREE];
-        let mut features: Vec<String> = features.map(str::to_owned).into();
+        let mut hello = plain_hello();
         if self.config.clear_text_data {
-            features.push(feature::CLEAR_DATA.to_owned());
+            hello.features.push(feature::CLEAR_DATA.to_owned());
         }
-        Hello { version: PROTOCOL_VERSION, features, required: Vec::new(), agent: AGENT.to_owned() }
+        hello
     }
 
     /// Hashes `path` and compares with `oid` (`dray verify`). `Interrupted` soon after `stop` is set.
@@ -101,6 +100,12 @@ impl Node {
         Err(dray_core::Error::new(dray_core::ErrorKind::VerificationFailed, what)
             .advise("fetch it again, or ask where the id came from: it may be of another version"))
     }
+}
+
+/// The hello of every node, whatever its configuration.
+fn plain_hello() -> Hello {
+    let features = [feature::RECIPE, feature::ZEROS, feature::TREE].map(str::to_owned).into();
+    Hello { version: PROTOCOL_VERSION, features, required: Vec::new(), agent: AGENT.to_owned() }
 }
 
 /// Locks what a thread that panicked may have held too: the panic is told where that thread is joined.

@@ -580,11 +580,11 @@ impl Transfer {
                     Some(error) => error.to_string(),
                     None => lock(&self.planner).cause(source).unwrap_or_else(|| "closed".to_owned()),
                 };
-                let is_barred = self.is_barred(source);
-                lock(&self.state).news.push((source, Some(Loss { reason, is_barred })));
                 lock(&self.requests).retain(|_, request| request.source != source);
                 lock(&self.planner).handle_down(now_us, source, error.as_ref(), gone);
+                let is_barred = self.is_barred(source);
                 let mut state = lock(&self.state);
+                state.news.push((source, Some(Loss { reason, is_barred })));
                 state.asked.take_if(|asked| *asked == source);
                 state.describing.retain(|asked| *asked != source);
                 if error.is_some() {

@@ -262,6 +262,39 @@ fn the_spare_path_is_called_spare() {
     running.wait().expect(0);
 }
 
+/// S42, operating.md "of those that failed": also a copy that failed before a byte of it came is told, in either direction.
+#[test]
+fn a_copy_that_never_began_is_told() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (near, far) = lab.pair();
+    let last = |code: u64, role: &str, what: &str| {
+        let told = explained(near).remove(0);
+        assert_eq!(
+            (&told["state"], &told["failure"]["exit_code"]),
+            (&"failed".into(), &code.into()),
+            "{told:#}"
+        );
+        assert_eq!((&told["role"], &told["command"]), (&role.into(), &"cp".into()), "{told:#}");
+        assert!(told["what"].as_str().unwrap().ends_with(what), "{told:#}");
+        assert!(told["peer"].as_str().unwrap().contains(&far.address().to_string()), "{told:#}");
+        assert!(joined(&page(near)).contains(what) && page(near).contains("failed"), "{}", page(near));
+    };
+    let missing = far.file("nothing_there");
+    near.dray()
+        .arg("cp")
+        .args(far.ssh_options())
+        .arg(far.remote(&missing))
+        .arg(near.file("x"))
+        .run()
+        .expect(3);
+    last(3, "receiving", "nothing_there");
+    let source = near.file("source");
+    data::write_random(&source, MIB, 1);
+    let up = near.dray().arg("cp").args(far.ssh_options()).args(["-P", "9"]).arg(&source);
+    up.arg(far.remote(Path::new("x"))).run().expect(5);
+    last(5, "sending", "source");
+}
+
 /// With nothing running it says so; another user is told nothing; a killed command leaves nothing that is taken for a
 /// running one, and a stopped one is told to be stopped.
 #[test]

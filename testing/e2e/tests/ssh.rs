@@ -75,6 +75,28 @@ fn the_users_ssh_configuration_is_obeyed() {
             "{options:?} {host}"
         );
     }
+    // Compression is whatever the user says, by any of the ways of saying it: small files go through ssh alone.
+    let text = a.file("text");
+    fs::write(&text, "the same line again and again, with a number\n".repeat(40_000)).unwrap();
+    let compressing = a.file("compressing");
+    fs::write(&compressing, format!("Compression yes\n{}", fs::read_to_string(&config).unwrap())).unwrap();
+    let configured = ["-F".to_owned(), compressing.to_str().unwrap().to_owned()].to_vec();
+    for (number, (options, is_compressed)) in [
+        (with(&[]), false),
+        (with(&["-C"]), true),
+        (with(&["-o", "Compression=yes"]), true),
+        (configured, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let before = b.counters();
+        let there = b.directory(&format!("text-{number}")).join("copy");
+        cp(a, &options).arg(&text).arg(format!("far:{}", there.display())).run().expect(0);
+        assert_delivered(&text, &there, None);
+        let crossed = (b.counters() - before).received_bytes;
+        assert_eq!(crossed < MIB, is_compressed, "{options:?}: {crossed}");
+    }
     let six = cp(a, &with(&["-6"])).arg(&source).arg("far:x").run();
     six.expect(5);
 }
@@ -252,6 +274,18 @@ fn why_there_is_no_copy() {
     told(up(&with(b.file("data").to_str().unwrap())).run(), 6, &["cannot be run"]);
     told(up(&with("/bin/true")).run(), 5, &["without a word"]);
 
+    // A dray there that cannot start: what is wrong with its configuration or data directory, and what to do.
+    let config = b.file("bad.toml");
+    fs::write(&config, "nonsense = 1\n").unwrap();
+    b.sshd().set_session(b, &format!("export DRAY_CONFIG={}\n{SHELL}", config.display()));
+    told(up(&options).run(), 6, &["cannot start", "bad.toml", "nonsense"]);
+    told(down(&options).run(), 6, &["cannot start", "bad.toml", "nonsense"]);
+    let data_dir = config.join("below");
+    b.sshd().set_session(b, &format!("export DRAY_DATA_DIR={}\n{SHELL}", data_dir.display()));
+    told(up(&options).run(), 6, &["cannot start", "bad.toml/below", "set DRAY_DATA_DIR"]);
+    told(down(&options).run(), 6, &["cannot start", "bad.toml/below", "set DRAY_DATA_DIR"]);
+    b.sshd().set_session(b, SHELL);
+
     // ssh itself.
     let mut known = options.clone();
     let hosts = a.file("known_hosts");
@@ -294,18 +328,22 @@ fn deploy_to_a_host_with_a_bare_shell() {
     let deploy = [&options[..], &["--deploy".to_owned()]].concat();
     let source = a.file("source");
     data::write_random(&source, 5 * MIB, 1);
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o644)).unwrap();
     let tools = b.directory("tools");
     for tool in ["sh", "cat", "chmod", "dd", "mkdir", "mv", "rm", "uname", "wc"] {
         symlink(Path::new("/bin").join(tool), tools.join(tool)).unwrap();
     }
     // With noise, which this does not mind.
-    let session = format!("echo Welcome\nexport PATH={}\n{SHELL}", tools.display());
+    let session = format!("echo Welcome\numask 027\nexport PATH={}\n{SHELL}", tools.display());
     b.sshd().set_session(b, &session);
     let there = b.directory("there").join("copy");
     let before = b.counters();
     cp(a, &deploy).arg(&source).arg(b.remote(&there)).run().expect(0);
     assert_delivered(&source, &there, None);
     assert_eq!(b.sshd().logins(), 1);
+    // As without `--deploy`: the source's bits, less the umask of the login.
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&source), mode(&there)), (0o644, 0o640));
     let program_bytes = fs::metadata(dray_e2e::gate::dray_binary()).unwrap().len();
     assert!((b.counters() - before).received_bytes > program_bytes);
     let bin = b.home().join(".cache/dray/bin");
@@ -313,7 +351,7 @@ fn deploy_to_a_host_with_a_bare_shell() {
     let deployed = bin.join(version).join("dray");
     data::assert_same(&dray_e2e::gate::dray_binary(), &deployed);
     assert_eq!(data::names(&bin.join(version)), ["dray"], "nothing is left beside it");
-    assert_eq!(fs::metadata(&deployed).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(mode(&deployed), 0o700);
 
     // Once there it is found; another build beside it is left alone.
     let other = bin.join("0.0.1-other/dray");
@@ -329,6 +367,19 @@ fn deploy_to_a_host_with_a_bare_shell() {
     assert_delivered(&source, &again, None);
     assert!((b.counters() - before).received_bytes < program_bytes / 2, "it was not sent again");
     assert_eq!(fs::read_to_string(&other).unwrap(), "another version");
+
+    // In a home that hosts of several kinds share, a build for another CPU is not taken for one that runs here.
+    let [version, hash] =
+        [version.to_str().unwrap().split('-').next(), version.to_str().unwrap().rsplit('-').next()];
+    let pdp11 = bin.join(format!("{}-Linux-pdp11-{}", version.unwrap(), hash.unwrap())).join("dray");
+    fs::create_dir(pdp11.parent().unwrap()).unwrap();
+    write_script(&pdp11, "#!/no/such/interpreter\n");
+    let beside = b.directory("beside").join("copy");
+    cp(a, &options).arg(&source).arg(b.remote(&beside)).run().expect(0);
+    fs::remove_dir_all(deployed.parent().unwrap()).unwrap();
+    let missing = cp(a, &options).arg(&source).arg(b.remote(Path::new("x"))).run();
+    assert!(missing.stderr_text().contains("has no dray"), "{missing}");
+    missing.expect(3);
     fs::remove_dir_all(&bin).unwrap();
 
     // Where it cannot work: another machine, no room, no right to run or to write; and nothing is left.
@@ -394,9 +445,17 @@ fn a_killed_deployment_is_started_anew() {
     }
     let version = fs::read_dir(&bin).unwrap().next().unwrap().unwrap().path();
     assert!(!version.join("dray").exists());
+    // What such ones left is removed once it is a day old, and nothing else.
+    let other = bin.join("0.0.1-other");
+    fs::create_dir(&other).unwrap();
+    for (name, days) in [(".new.1.0", 2), (".new.2.0", 0), ("dray", 2)] {
+        let file = fs::File::create(other.join(name)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(days * 86_400)).unwrap();
+    }
     cp(a, &deploy).arg(&source).arg(b.remote(&there)).run().expect(0);
     assert_delivered(&source, &there, None);
     assert!(version.join("dray").exists());
+    assert_eq!(data::names(&other), [".new.2.0", "dray"]);
 }
 
 /// Issue 4 "the restricted key cannot read outside its directory", nor write; and a read-only one not at all.
@@ -454,8 +513,12 @@ fn a_confined_key_stays_in_its_directory() {
     for (path, into) in
         [("new", "new"), ("", "source"), ("sub", "sub/source"), ("sub/new", "sub/new"), ("file", "file")]
     {
-        cp(a, &writing).arg(&source).arg(at(path)).run().expect(0);
+        let copied = cp(a, &writing).arg("--json").arg(&source).arg(at(path)).run().expect(0);
         data::assert_same(&source, &root.join(into));
+        // What it is told is what it may name, and nothing of the account.
+        let told = copied.stdout_text();
+        let told = told.lines().find(|line| line.contains(r#""event":"delivered""#)).unwrap();
+        assert!(told.contains(&format!(r#""path":"{into}""#)), "{told}");
         let refused = cp(a, &reading).arg(&source).arg(at(path)).run();
         assert!(refused.stderr_text().contains("--read-only"), "{refused}");
         refused.expect(6);
@@ -490,6 +553,42 @@ fn a_confined_key_stays_in_its_directory() {
     assert!(told.stderr_text().contains("/no/such/place"), "{told}");
     let deployed = cp(a, &reading).arg("--deploy").arg(at("file")).arg(a.file("x")).run().expect(6);
     assert!(deployed.stderr_text().contains("leave --deploy out"), "{deployed}");
+}
+
+/// A confined key makes its host neither dial nor listen, and nothing crosses but ssh: an unconfined login shows that it
+/// would be seen.
+#[test]
+fn a_confined_key_has_ssh_alone() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let root = b.directory("root");
+    data::write_random(&root.join("file"), 40 * MIB, 1);
+    let options =
+        b.sshd().restricted_options("key", &format!("dray serve --stdio --only {}", root.display()));
+    let at = |path: &str| format!("root@{}:{path}", b.address());
+    let got = a.file("got");
+    let opened = tcp_opened(b);
+    cp(a, &options).arg(at("file")).arg(&got).run().expect(0);
+    cp(a, &options).arg(&got).arg(at("new")).run().expect(0);
+    data::assert_same(&got, &root.join("new"));
+    assert_eq!((tcp_opened(b).0 - opened.0, tcp_opened(b).1 - opened.1), (0, 2), "two logins");
+    let opened = tcp_opened(b);
+    let there = b.directory("there").join("copy");
+    cp(a, &b.ssh_options()).arg(&got).arg(b.remote(&there)).run().expect(0);
+    let now = tcp_opened(b);
+    assert!(now.0 > opened.0 || now.1 > opened.1 + 1, "{opened:?} {now:?}");
+}
+
+/// TCP connections that `host` opened, and those that it accepted.
+fn tcp_opened(host: &Host) -> (u64, u64) {
+    let text = host.enter(|| fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: ")).map(str::split_whitespace);
+    let (names, numbers) = (lines.next().unwrap(), lines.next().unwrap());
+    let of = |wanted: &str| {
+        let number = names.clone().zip(numbers.clone()).find(|(name, _)| *name == wanted).unwrap().1;
+        number.parse().unwrap()
+    };
+    (of("ActiveOpens"), of("PassiveOpens"))
 }
 
 /// The same while somebody with access to the directory swaps a directory for a link and back all the time.

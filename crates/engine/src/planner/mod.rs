@@ -407,7 +407,10 @@ impl Planner {
         }
         let Some(record) = self.sources.get_mut(&source) else { return };
         if gone || error.is_some_and(is_final) {
-            record.state = SourceState::Gone;
+            // What it did is why, and not that its connection ended over it.
+            let broke =
+                |error: &Error| matches!(error.kind(), ErrorKind::Protocol | ErrorKind::VerificationFailed);
+            record.state = if error.is_some_and(broke) { SourceState::Barred } else { SourceState::Gone };
             let closed = || Cause::new(ErrorKind::Unreachable, "the connection was closed");
             record.cause = Some(error.map(Cause::of).or(record.cause.take()).unwrap_or_else(closed));
             self.fail_if_nobody_is_left();

@@ -6,14 +6,13 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_core::text::one_line;
 use dray_core::{Error, ErrorKind, Oid, Result};
-use dray_store::local::hash_file;
 use dray_transfer::transport::{Channel, PipeChannel, read_exact_until};
 
 use super::ssh::shell_script;
@@ -30,6 +29,8 @@ const LINE_BYTES_MAX: usize = 4096;
 const NOISE_BYTES_MAX: usize = 256 * 1024;
 /// The far host neither takes bytes nor says anything for so long: it is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
+/// Names tried for the new file: another host that shares the directory may have the same process ids.
+const NAMES_MAX: u32 = 9;
 /// Bytes handed to ssh at once.
 const PIECE_BYTES: usize = 64 * 1024;
 
@@ -44,32 +45,56 @@ impl Deployment {
     /// Hashes this program.
     pub(super) fn of_this_program(stop: &Stop) -> Result<Deployment> {
         let failed = |error| Error::io("read this program", error);
-        let path = std::env::current_exe().map_err(failed)?;
-        let (oid, size_bytes) = hash_file(&path, &|_| {}, &|| stop.is_set())?;
-        Ok(Deployment { file: File::open(&path).map_err(failed)?, size_bytes, oid })
+        // Opened once, so that what is sent is what was hashed; and the running program itself where the system names it,
+        // for another may have its path by now.
+        let mut file = File::open("/proc/self/exe")
+            .or_else(|_| std::env::current_exe().and_then(File::open))
+            .map_err(failed)?;
+        let (mut hasher, mut size_bytes, mut piece) = (blake3::Hasher::new(), 0, vec![0; PIECE_BYTES]);
+        loop {
+            if stop.is_set() {
+                return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
+            }
+            match file.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => {
+                    hasher.update(&piece[..count]);
+                    size_bytes += count as u64;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        file.rewind().map_err(failed)?;
+        Ok(Deployment { file, size_bytes, oid: Oid::from_blake3(*hasher.finalize().as_bytes()) })
     }
 
     /// What the far host is asked to run. Its answers are lines: `ready` and the conversation follows; `wants` and its
     /// system, and it waits for `send` and the bytes; `failed` or `unusable` and why, and it ends.
     ///
     /// `dd` never waits for more than is still to come: each of its reads takes at least one byte and at most a block.
-    /// The new file checks itself before it gets its name, which is the only thing that makes it be found.
+    /// The new file checks itself before it gets its name, which is the only thing that makes it be found. Until then it has
+    /// one that nobody else has, also where hosts share the directory. What killed deployments left a day ago is
+    /// removed, where there is a `find`. The program that is left running has the umask that the login gave.
     pub(super) fn far_command(&self) -> OsString {
         let (size, oid) = (self.size_bytes, self.oid);
         let (version, build) = (env!("CARGO_PKG_VERSION"), &self.oid.hex()[..16]);
         shell_script(&format!(
             "read -r q; say() {{ echo \"{MARK}$*\"; }}; fail() {{ rm -f \"$t\"; say \"$@\"; exit 1; }}; \
-             d=\"${{XDG_CACHE_HOME:-$HOME/.cache}}/dray/bin/{version}-{build}\"; f=\"$d/dray\"; t=\"$d/.new.$$\"; \
+             s=$(uname -s) m=$(uname -m) t=; b=\"${{XDG_CACHE_HOME:-$HOME/.cache}}/dray/bin\"; \
+             d=\"$b/{version}-$s-$m-{build}\"; f=\"$d/dray\"; \
              if [ -x \"$f\" ]; then say ready; exec \"$f\" remote; fi; \
-             say wants \"$(uname -s) $(uname -m)\"; read -r go; [ \"$go\" = send ] || exit 1; umask 077; \
+             say wants \"$s $m\"; read -r go; [ \"$go\" = send ] || exit 1; u=$(umask); umask 077; \
              e=$(mkdir -p \"$d\" 2>&1) || fail failed $e; \
-             e=$( (: > \"$t\") 2>&1) || fail failed $e; \
+             find \"$b\" -name \".new.*\" -type f -mtime +0 -exec rm -f {{}} + 2>/dev/null; \
+             i=0; until t=\"$d/.new.$$.$i\"; e=$( (set -C; : > \"$t\") 2>&1); \
+             do t=; i=$((i + 1)); [ \"$i\" -lt {NAMES_MAX} ] || fail failed $e; done; \
              n=0; while [ \"$n\" -lt {size} ]; do c=$(( ({size} - n) / 65536 )); [ \"$c\" -gt 0 ] || c=1; \
              e=$(dd bs=65536 count=\"$c\" 2>&1 >> \"$t\") || fail failed $e; \
              m=$(wc -c < \"$t\"); [ \"$m\" -gt \"$n\" ] || fail failed the rest never came; n=$m; done; \
              chmod 700 \"$t\"; e=$(\"$t\" verify \"$t\" {oid} 2>&1 < /dev/null); r=$?; \
              [ \"$r\" = 0 ] || fail unusable \"$r\" $e; \
-             e=$(mv -f \"$t\" \"$f\" 2>&1) || fail failed $e; say ready; exec \"$f\" remote"
+             e=$(mv -f \"$t\" \"$f\" 2>&1) || fail failed $e; say ready; umask \"$u\"; exec \"$f\" remote"
         ))
     }
 

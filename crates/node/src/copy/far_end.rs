@@ -186,8 +186,10 @@ impl FarEnd {
 
     /// The command that brings this program there.
     fn deploy(&self) -> String {
-        let command = self.options.deploy_command.as_deref().unwrap_or("dray cp --deploy …");
-        format!("this brings this dray there first: {command}")
+        match &self.options.deploy_command {
+            Some(command) => format!("this brings this dray there first: {command}"),
+            None => "the same command with --deploy brings this dray there first".into(),
+        }
     }
 
     /// Ends it at once.

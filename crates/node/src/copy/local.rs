@@ -23,7 +23,7 @@ use super::pattern;
 use super::receive::Incoming;
 use super::remote::read_control_until;
 use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
-use crate::explain::{Figures, Role, Snapshot, SourceSnapshot, Watch};
+use crate::explain::{Figures, Role, Snapshot, SourceSnapshot, Watch, nothing_yet};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
 
 /// How long a far end that has spoken may be silent.
@@ -83,11 +83,19 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
+        // From the first moment: one that fails is told too.
+        let watched_peer = host.map(|host| host.to_string_lossy().into_owned());
+        let begin =
+            |figures| watch.begin(Role::Sending, &source.to_string_lossy(), watched_peer.as_deref(), figures);
+        begin(nothing_yet(0));
+        let far_path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        watch.set_far_path(far_path);
         let mut origin = Origin::open(source, self.id(), &self.config.paths.data_dir)?;
         origin.stop = stop.clone();
         let origin = Arc::new(origin);
         let offer = origin.offer()?;
         let size_bytes = offer.size_bytes;
+        begin(nothing_yet(size_bytes));
         let (mut far, channel) =
             FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
@@ -111,15 +119,7 @@ impl Node {
         if let Some(door) = door {
             let _ = provider.door.set(door);
         }
-        let peer = host.map(|_| far.host.clone());
-        watch.begin(
-            Role::Sending,
-            &source.to_string_lossy(),
-            peer.as_deref(),
-            sent_figures(provider.last.clone(), size_bytes),
-        );
-        let far_path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        watch.set_far_path(far_path);
+        begin(sent_figures(provider.last.clone(), size_bytes));
         observer.event(Event::Started {
             name: Some(far_path.to_owned()),
             total_bytes: size_bytes,
@@ -206,6 +206,8 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
+        let asked = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        watch.begin(Role::Receiving, &asked, Some(&far_name(host)), nothing_yet(0));
         let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut receiver = Receiver::new(self.hello(), None, false);
         let mut out = Vec::new();
@@ -273,6 +275,11 @@ pub(super) fn advised(error: Error, host: Option<&str>) -> Error {
     let there = host.map_or_else(|| "here".to_owned(), |host| format!("on {host}"));
     match (error.kind(), host) {
         (ErrorKind::NotFound, _) if error.to_string().contains("stands for several files") => error,
+        (ErrorKind::Refused, _)
+            if ["stands for too much", "cannot start there"].iter().any(|it| error.what().contains(it)) =>
+        {
+            error
+        }
         (ErrorKind::NotFound, Some(host)) => error.or_advise(format!(
             "is the path right? It is looked up on {host}, a relative one from the home directory there"
         )),

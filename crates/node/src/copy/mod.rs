@@ -26,6 +26,7 @@ use std::path::PathBuf;
 use dray_core::{Error, ErrorKind, Result};
 
 pub use reach::Confinement;
+pub use remote::refuse_remote;
 pub use ssh::{AddressFamily, SshOptions};
 pub use tree::{TreeCopied, TreeOptions, TreeRequest};
 

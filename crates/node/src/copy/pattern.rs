@@ -5,11 +5,16 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use dray_core::{Error, ErrorKind, Result};
 
 /// Matches that are worth naming; one more is looked for.
 pub(super) const MATCHES_MAX: usize = 4;
-/// Entries of directories that are looked at for one pattern.
-const ENTRIES_MAX: usize = 4_000_000;
+/// Entries of directories that are looked at for one pattern: links in a circle could make it any number.
+const ENTRIES_MAX: usize = 80_000;
+/// Time for one pattern.
+const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Whether a path may be meant as a pattern.
 pub(super) fn is_pattern(path: &Path) -> bool {
@@ -17,44 +22,73 @@ pub(super) fn is_pattern(path: &Path) -> bool {
 }
 
 /// The first few paths that `pattern` stands for, in no order. `open` opens a directory; one that it does not open has
-/// nothing in it.
-pub(super) fn expand(pattern: &Path, open: &dyn Fn(&Path) -> Option<OwnedFd>) -> Vec<PathBuf> {
+/// nothing in it. `Refused` if too much would have to be looked at, `Interrupted` soon after `is_stopped` says yes.
+pub(super) fn expand(
+    pattern: &Path,
+    open: &dyn Fn(&Path) -> Option<OwnedFd>,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<Vec<PathBuf>> {
     let components: Vec<Component<'_>> = pattern.components().collect();
-    let mut search = Search { open, found: Vec::new(), entries: 0 };
-    search.descend(PathBuf::new(), &components);
+    let deadline = Instant::now() + TIME_MAX;
+    let mut search = Search { pattern, open, is_stopped, deadline, found: Vec::new(), entries: 0 };
+    search.descend(PathBuf::new(), &components)?;
     search.found.sort();
-    search.found
+    Ok(search.found)
 }
 
 struct Search<'a> {
+    pattern: &'a Path,
     open: &'a dyn Fn(&Path) -> Option<OwnedFd>,
+    is_stopped: &'a dyn Fn() -> bool,
+    deadline: Instant,
     found: Vec<PathBuf>,
     entries: usize,
 }
 
 impl Search<'_> {
-    fn descend(&mut self, at: PathBuf, rest: &[Component<'_>]) {
+    fn descend(&mut self, at: PathBuf, rest: &[Component<'_>]) -> Result<()> {
         let Some((first, rest)) = rest.split_first() else {
             self.found.push(at);
-            return;
+            return Ok(());
         };
         let name = first.as_os_str();
         if !matches!(first, Component::Normal(_)) || (!is_pattern(Path::new(name)) && !rest.is_empty()) {
             return self.descend(at.join(name), rest);
         }
         let dir = if at.as_os_str().is_empty() { Path::new(".") } else { &at };
-        let Some(opened) = (self.open)(dir) else { return };
-        let Ok(listing) = rustix::fs::Dir::new(opened) else { return };
+        let Some(opened) = (self.open)(dir) else { return Ok(()) };
+        let Ok(listing) = rustix::fs::Dir::new(opened) else { return Ok(()) };
         for entry in listing.flatten() {
-            self.entries += 1;
-            if self.found.len() > MATCHES_MAX || self.entries > ENTRIES_MAX {
-                return;
+            if self.found.len() > MATCHES_MAX {
+                return Ok(());
             }
+            self.count()?;
             let entry = entry.file_name().to_bytes();
             if entry != b"." && entry != b".." && matches(name.as_bytes(), entry) {
-                self.descend(at.join(OsStr::from_bytes(entry)), rest);
+                self.descend(at.join(OsStr::from_bytes(entry)), rest)?;
             }
         }
+        Ok(())
+    }
+
+    /// One more entry is looked at, if that is not too much.
+    fn count(&mut self) -> Result<()> {
+        self.entries += 1;
+        if (self.is_stopped)() {
+            return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
+        }
+        if self.entries <= ENTRIES_MAX && Instant::now() < self.deadline {
+            return Ok(());
+        }
+        // What to do does not cross the wire, so it stands here.
+        Err(Error::new(
+            ErrorKind::Refused,
+            format!(
+                "{:?} stands for too much: after {} names it was not done; give more of the file's path",
+                self.pattern,
+                self.entries - 1
+            ),
+        ))
     }
 }
 
@@ -167,7 +201,7 @@ mod tests {
             let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
             rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()
         };
-        let found = |pattern: &str| expand(&dir.path().join(pattern), &open);
+        let found = |pattern: &str| expand(&dir.path().join(pattern), &open, &|| false).unwrap();
         assert_eq!(found("*/y*"), [dir.path().join("two/y.txt")]);
         assert_eq!(found("*/x.txt"), [dir.path().join("one/x.txt"), dir.path().join("two/x.txt")]);
         assert_eq!(found("tw?/x\\[*"), [dir.path().join("two/x[1]")]);
@@ -176,5 +210,28 @@ mod tests {
             std::fs::write(dir.path().join(format!("many-{number}")), b"").unwrap();
         }
         assert_eq!(found("many-*").len(), MATCHES_MAX + 1);
+    }
+
+    /// S28: a pattern is no way to keep a host busy, whatever whoever may write there has put in its way.
+    #[test]
+    fn a_pattern_has_an_end() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c", "d", "e", "f"] {
+            std::os::unix::fs::symlink(".", dir.path().join(name)).unwrap();
+        }
+        let opened = std::cell::Cell::new(0);
+        let open = |path: &Path| {
+            opened.set(opened.get() + 1);
+            let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+            rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()
+        };
+        let pattern = dir.path().join("*/".repeat(30) + "none");
+        let error = expand(&pattern, &open, &|| false).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        assert!(error.to_string().contains("too much"), "{error}");
+        assert!((1..=ENTRIES_MAX).contains(&opened.get()));
+        opened.set(0);
+        let error = expand(&pattern, &open, &|| opened.get() == 10).unwrap_err();
+        assert_eq!((error.kind(), opened.get()), (ErrorKind::Interrupted, 10));
     }
 }

@@ -97,22 +97,48 @@ impl Confinement {
     }
 }
 
-/// Where a file goes: its path, for messages and from the working directory; or, in `directory`, its last component.
+/// Where a file goes.
 #[derive(Debug)]
 pub(super) struct Target {
+    /// From the working directory; in a confined login, from the directory of that.
     pub(super) path: PathBuf,
-    pub(super) directory: Option<OwnedFd>,
+    /// The opened folder and where the login is confined to; `None` if it is not.
+    confined: Option<(OwnedFd, PathBuf)>,
 }
 
 impl Target {
+    /// A target that is not confined.
+    pub(super) fn anywhere(path: PathBuf) -> Target {
+        Target { path, confined: None }
+    }
+
+    /// The opened folder of a confined login.
+    pub(super) fn folder(&self) -> Option<&OwnedFd> {
+        self.confined.as_ref().map(|(folder, _)| folder)
+    }
+
+    /// The path that whoever owns this account knows the file by.
+    pub(super) fn own_path(&self) -> PathBuf {
+        let path = match &self.confined {
+            Some((_, directory)) => directory.join(&self.path),
+            None => self.path.clone(),
+        };
+        std::path::absolute(&path).unwrap_or(path)
+    }
+
+    /// The path that the other side is told: a confined one is told what it may name, and nothing of what lies above.
+    pub(super) fn told_path(&self) -> PathBuf {
+        if self.confined.is_some() { self.path.clone() } else { self.own_path() }
+    }
+
     /// What [`Target::name`] is relative to.
     pub(super) fn directory(&self) -> BorrowedFd<'_> {
-        self.directory.as_ref().map_or(CWD, AsFd::as_fd)
+        self.folder().map_or(CWD, AsFd::as_fd)
     }
 
     /// The file, from [`Target::directory`].
     pub(super) fn name(&self) -> &Path {
-        match &self.directory {
+        match &self.confined {
             Some(_) => Path::new(self.path.file_name().unwrap_or_default()),
             None => &self.path,
         }
@@ -124,11 +150,16 @@ pub(super) fn confined_target(within: &Confinement, wish: &Path, name: &OsStr) -
     within.require_writable()?;
     let wish = within.relative(wish.as_os_str())?;
     let directory = OFlags::PATH | OFlags::DIRECTORY;
+    let target = |path: PathBuf, opened| {
+        // Told as the user would name it.
+        let path = path.strip_prefix(".").map(Path::to_owned).unwrap_or(path);
+        Target { path, confined: Some((opened, within.names[0].clone())) }
+    };
     match within.open(&wish, directory) {
         Ok(_) => {
             // A directory is opened for reading, as a delivery does: it may have to be synced.
             let opened = within.open(&wish, OFlags::RDONLY | OFlags::DIRECTORY)?;
-            Ok(Target { path: wish.join(name), directory: Some(opened) })
+            Ok(target(wish.join(name), opened))
         }
         Err(error) if matches!(error.kind(), ErrorKind::Refused) => Err(error),
         Err(_) => {
@@ -140,13 +171,17 @@ pub(super) fn confined_target(within: &Confinement, wish: &Path, name: &OsStr) -
             };
             let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
             let opened = within.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
-            Ok(Target { path: wish, directory: Some(opened) })
+            Ok(target(wish, opened))
         }
     }
 }
 
 /// Opens the one file that `wish` names: by that very name, or else as a pattern.
-pub(super) fn source(wish: &OsStr, within: Option<&Confinement>) -> Result<SourceFile> {
+pub(super) fn source(
+    wish: &OsStr,
+    within: Option<&Confinement>,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<SourceFile> {
     let path = match within {
         Some(within) => within.relative(wish)?,
         None => home_path(wish),
@@ -172,7 +207,7 @@ pub(super) fn source(wish: &OsStr, within: Option<&Confinement>) -> Result<Sourc
             None => rustix::fs::open(dir, flags | OFlags::CLOEXEC, Mode::empty()).ok(),
         }
     };
-    let mut found = pattern::expand(&path, &list);
+    let mut found = pattern::expand(&path, &list, is_stopped)?;
     match (found.pop(), found.len()) {
         (None, _) => Err(error),
         (Some(one), 0) => open(&one),
@@ -253,10 +288,10 @@ mod tests {
     fn a_confined_login_reads_nothing_outside() {
         let (dir, confinement) = confined(true);
         for wish in ["file", "./file", "~/file", "sub/../file", "link", "f*"] {
-            assert!(source(OsStr::new(wish), Some(&confinement)).is_ok(), "{wish}");
+            assert!(source(OsStr::new(wish), Some(&confinement), &|| false).is_ok(), "{wish}");
         }
         let absolute = dir.path().join("in/file");
-        assert!(source(absolute.as_os_str(), Some(&confinement)).is_ok());
+        assert!(source(absolute.as_os_str(), Some(&confinement), &|| false).is_ok());
         let secret = dir.path().join("secret");
         let sneaky = dir.path().join("in/../secret");
         for wish in ["../secret", "out", "up/secret", "etc/passwd", "sub/../../secret", "/etc/passwd"]
@@ -264,12 +299,12 @@ mod tests {
             .into_iter()
             .chain([secret.as_os_str(), sneaky.as_os_str()])
         {
-            let error = source(wish, Some(&confinement)).unwrap_err();
+            let error = source(wish, Some(&confinement), &|| false).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Refused, "{wish:?}: {error}");
         }
         // A pattern sees no more than a name.
         for wish in ["../s*", "up/s*", "etc/pass*", "*/secret", "*/passwd"] {
-            assert!(source(OsStr::new(wish), Some(&confinement)).is_err(), "{wish}");
+            assert!(source(OsStr::new(wish), Some(&confinement), &|| false).is_err(), "{wish}");
         }
     }
 
@@ -282,7 +317,9 @@ mod tests {
             [("", "name"), ("new", "new"), ("sub", "sub/name"), ("sub/new", "sub/new"), (".", "name")]
         {
             let target = confined_target(&confinement, Path::new(wish), name).unwrap();
-            assert_eq!(target.path.strip_prefix(".").unwrap_or(&target.path), Path::new(path), "{wish}");
+            // The other side hears nothing of what lies above; who owns the account finds the file.
+            assert_eq!(target.told_path(), Path::new(path), "{wish}");
+            assert_eq!(target.own_path(), dir.path().join("in").join(path));
         }
         for wish in [
             "..",

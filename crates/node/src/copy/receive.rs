@@ -23,7 +23,7 @@ use dray_transfer::transport::{Channel, PipeChannel, push_control};
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, ReceivingDoor};
 use super::reach::{Confinement, Target, confined_target};
-use crate::explain::{Role, Watch, figures_of};
+use crate::explain::{Figures, Role, Snapshot, Watch, figures_of, nothing_yet};
 use crate::get::{report, resumed, split};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth};
 use crate::{Delivered, Event, Node, Observer, Stop};
@@ -53,7 +53,8 @@ pub(super) struct Incoming {
     pub(super) whole_file: bool,
     /// Make data and name durable.
     pub(super) fsync: bool,
-    /// Name of the file in a directory: from the user's own words, never the far end's choice.
+    /// Name of the file in a directory: from the user's own words, or the far end's choice among the names that the user's
+    /// pattern stands for.
     pub(super) name: OsString,
     /// Direct connections to loopback and link-local addresses are all right: ssh went there too.
     pub(super) allow_local: bool,
@@ -68,6 +69,12 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
+    /// `watch` tells of it from now on.
+    fn begin(&self, watch: &Watch, figures: Figures) {
+        let (what, peer) = (self.name.to_string_lossy(), self.watched_peer());
+        watch.begin(Role::Receiving, &what, peer.as_deref(), figures);
+    }
+
     /// The other host, for whoever asks what runs here; `None` if it is this one.
     fn watched_peer(&self) -> Option<String> {
         match self.sees {
@@ -100,7 +107,7 @@ fn destination(wish: &Path, name: &OsStr, within: Option<&Confinement>) -> Resul
     } else {
         wish.join(name)
     };
-    Ok(Target { path, directory: None })
+    Ok(Target::anywhere(path))
 }
 
 /// Opens the delivery. A killed command's far end may need a moment to notice and let go of the same file.
@@ -118,7 +125,7 @@ fn open_delivery(target: &Target, object: ObjectName, size_bytes: u64) -> Result
 
 fn open_delivery_once(target: &Target, object: ObjectName, size_bytes: u64) -> Result<Delivery> {
     let options = DeliveryOptions::default();
-    let Some(directory) = &target.directory else {
+    let Some(directory) = target.folder() else {
         return Delivery::open(&target.path, object, size_bytes, options);
     };
     let directory = directory.try_clone().map_err(|error| Error::io("open the destination", error))?;
@@ -135,13 +142,15 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
+        incoming.begin(watch, nothing_yet(incoming.offer.size_bytes));
         let target = match destination(wish, &incoming.name, incoming.within.as_deref()) {
             Ok(target) => target,
             Err(error) => return Err(refuse(incoming, error)),
         };
+        watch.set_path(&target.own_path());
         let finish = finish_options(&incoming, &target);
         if let Some(bytes) = incoming.offer.inline.clone() {
-            return receive_inline(incoming, &bytes, &target, finish, observer);
+            return receive_inline(incoming, &bytes, &target, finish, watch, observer);
         }
         let geometry = Geometry::new(incoming.offer.size_bytes);
         let object = incoming.offer.object;
@@ -177,9 +186,7 @@ impl Node {
             DeliveryMode::OutOfOrder,
             if older.is_some() { Start::Update } else { Start::Whole },
         );
-        let (what, peer) = (incoming.name.to_string_lossy().into_owned(), incoming.watched_peer());
-        watch.begin(Role::Receiving, &what, peer.as_deref(), figures_of(&transfer, resumed_bytes));
-        watch.set_path(&target.path);
+        incoming.begin(watch, figures_of(&transfer, resumed_bytes));
         observer.event(Event::Started {
             name: Some(target.path.clone()),
             total_bytes: geometry.size_bytes(),
@@ -207,7 +214,7 @@ impl Node {
         report(&transfer, observer);
         lanes.ssh.say(progress(&transfer, resumed_bytes));
         lanes.ssh.say(match &result {
-            Ok(oid) => delivered_message(*oid, &target.path),
+            Ok(oid) => delivered_message(*oid, &target),
             Err(error) => Message::Fault(Fault::from_error(None, error)),
         });
         watch.freeze();
@@ -242,6 +249,8 @@ impl Node {
         let mut door = None;
         if geometry.size_bytes() >= DIRECT_FROM_BYTES
             && incoming.is_other_host
+            // A confined login makes us neither listen nor dial, nor hear our addresses.
+            && incoming.within.is_none()
             // Without a listening socket, ssh carries everything.
             && let Ok(opened) = Door::open(self, &incoming.seen_as)
         {
@@ -304,9 +313,8 @@ fn progress(transfer: &Transfer, resumed_bytes: u64) -> Message {
     })
 }
 
-fn delivered_message(oid: Oid, target: &Path) -> Message {
-    let path = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
-    let mut bytes = path.as_os_str().as_bytes().to_vec();
+fn delivered_message(oid: Oid, target: &Target) -> Message {
+    let mut bytes = target.told_path().as_os_str().as_bytes().to_vec();
     bytes.truncate(dray_core::limits::PATH_BYTES_MAX);
     Message::Delivered(message::Delivered { oid, path: bytes.into() })
 }
@@ -349,6 +357,7 @@ fn receive_inline(
     bytes: &[u8],
     target: &Target,
     finish: FinishOptions,
+    watch: &Watch,
     observer: &dyn Observer,
 ) -> Result<Delivered> {
     let size_bytes = bytes.len() as u64;
@@ -365,8 +374,12 @@ fn receive_inline(
         delivery.finish(finish)
     };
     let result = deliver();
+    if result.is_ok() {
+        let all = Snapshot { size_bytes, done_bytes: size_bytes, ..Snapshot::default() };
+        incoming.begin(watch, Box::new(move || Some(all.clone())));
+    }
     let answer = match &result {
-        Ok(()) => delivered_message(oid, &target.path),
+        Ok(()) => delivered_message(oid, target),
         Err(error) => Message::Fault(Fault::from_error(None, error)),
     };
     push_control(&mut incoming.preface, &answer);

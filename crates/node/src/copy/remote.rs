@@ -23,7 +23,7 @@ use super::origin::Origin;
 use super::reach::{self, Confinement};
 use super::receive::Incoming;
 use crate::explain::Watch;
-use crate::{Event, Node, Stop};
+use crate::{Event, Node, Stop, plain_hello};
 
 /// How long the other side may take for its first messages.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,6 +34,22 @@ struct Asked {
     hello_body: Vec<u8>,
     preface: Vec<u8>,
     within: Option<Arc<Confinement>>,
+}
+
+/// Tells the near end of a copy why no far end comes up here (a configuration or data directory that is not in order), over
+/// the `input` and `output` on which it waits for one. Gives the error back as it was told.
+pub fn refuse_remote(input: OwnedFd, output: OwnedFd, error: Error) -> Error {
+    let Ok(mut channel) = PipeChannel::new(input, output) else { return error };
+    // Heard before it is answered, so that it is not still speaking when we are gone.
+    let _ = read_control(&mut channel, Instant::now() + PATIENCE);
+    // What to do does not cross the wire, so it stands in what failed.
+    let advice = error.advice().map_or_else(String::new, |advice| format!(" ({advice})"));
+    // A mistake in a file there is none on the near end's command line, and has no code on the wire.
+    let kind = if error.kind() == ErrorKind::Usage { ErrorKind::Refused } else { error.kind() };
+    let told = Error::new(kind, format!("dray cannot start there: {error}{advice}"));
+    let mut preface = Vec::new();
+    push_control(&mut preface, &Message::Hello(plain_hello()));
+    tell(&mut channel, preface, told)
 }
 
 impl Node {
@@ -88,8 +104,11 @@ impl Node {
             // `within` goes with whatever is asked for: a confined login is refused what cannot be confined.
             Ok(Message::Copy(copy)) => copy,
             Ok(Message::Tree(_)) if within.is_some() => {
-                let error = Error::new(ErrorKind::Refused, "this login is confined to a directory and copies single files only")
-                    .advise("copy the files one by one, or pack them: tar -c DIR | dray put -");
+                let error = Error::new(
+                    ErrorKind::Refused,
+                    "this login is confined to a directory and copies single files only",
+                )
+                .advise("copy the files one by one, or pack them: tar -c DIR | dray put -");
                 return Err(tell(&mut channel, preface, error));
             }
             Ok(Message::Tree(tree)) => return Node::far_trees(channel, &tree, preface, stop),
@@ -156,7 +175,7 @@ impl Node {
         Asked { copy, hello_body, mut preface, within }: Asked,
         stop: &Stop,
     ) -> Result<()> {
-        let opened = reach::source(OsStr::from_bytes(&copy.path), within.as_deref())
+        let opened = reach::source(OsStr::from_bytes(&copy.path), within.as_deref(), &|| stop.is_set())
             .and_then(|file| Origin::of(file, self.id(), &self.config.paths.data_dir));
         let (origin, offer) = match opened.and_then(|origin| origin.offer().map(|offer| (origin, offer))) {
             Ok((mut origin, offer)) => {
@@ -171,7 +190,10 @@ impl Node {
         push_control(&mut preface, &Message::Offer(offer));
         let connection = ssh_connection();
         let door = match connection {
-            Some((_, server)) if is_large => self.holding_door(&origin, &[server], &mut preface),
+            // A confined login makes us neither listen nor dial, nor hear our addresses.
+            Some((_, server)) if is_large && within.is_none() => {
+                self.holding_door(&origin, &[server], &mut preface)
+            }
             _ => None,
         };
         let provider = FarSender {

@@ -26,7 +26,7 @@ pub struct SshOptions {
     pub config: Option<OsString>,
     /// `-4` or `-6`: only addresses of that family.
     pub family: Option<AddressFamily>,
-    /// `-C`: what goes through ssh is compressed by ssh.
+    /// `-C`: what goes through ssh is compressed by ssh. Without it the configuration decides.
     pub compress: bool,
     /// Program to run there instead of the `dray` that is found there.
     pub remote_dray: Option<OsString>,
@@ -45,14 +45,14 @@ pub enum AddressFamily {
     Inet6,
 }
 
-/// Finds dray where the `PATH` of a command over ssh often does not lead, and what `--deploy` once left. Every login
-/// shell hands it to sh as one word: there is no quote, line end, backslash or exclamation mark in it.
+/// Finds dray where the `PATH` of a command over ssh often does not lead, and what `--deploy` once left for this system
+/// and CPU: hosts of several kinds may share a home directory. Every login shell hands it to sh as one word: there is no quote, line end, backslash or exclamation mark in it.
 const FIND_AND_RUN: &str = concat!(
     "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/opt/dray/bin; ",
     "command -v dray >/dev/null 2>&1 && exec dray remote; ",
     "for f in \"${XDG_CACHE_HOME:-$HOME/.cache}\"/dray/bin/",
     env!("CARGO_PKG_VERSION"),
-    "-*/dray; do [ -x \"$f\" ] && exec \"$f\" remote; done; exit 127",
+    "-\"$(uname -s)-$(uname -m)\"-*/dray; do [ -x \"$f\" ] && exec \"$f\" remote; done; exit 127",
 );
 
 impl SshOptions {
@@ -85,7 +85,9 @@ pub(super) fn ssh(host: &OsStr, options: &SshOptions, far_command: &OsStr, stop:
     let mut command = Command::new("ssh");
     // No forwarding, no terminal, no escape characters: the channel carries bytes.
     command.args(["-x", "-a", "-T", "-oClearAllForwardings=yes", "-oEscapeChar=none"]);
-    command.arg(if options.compress { "-oCompression=yes" } else { "-oCompression=no" });
+    if options.compress {
+        command.arg("-C");
+    }
     add_options(&mut command, options);
     if let Some(ciphers) = fast_ciphers(host, options, stop) {
         command.arg(format!("-oCiphers={ciphers}"));

@@ -13,7 +13,7 @@ mod watch;
 use crate::config::Paths;
 
 pub use snapshot::{Bottleneck, Failure, Idle, Role, Snapshot, SourceSnapshot, Standing, State};
-pub(crate) use watch::{Figures, Watch, figures_of};
+pub(crate) use watch::{Figures, Watch, figures_of, nothing_yet};
 
 /// The transfers of this user that run on this machine, the oldest first: those of every command that keeps its sockets
 /// where this one looks. A process that is stopped is told with [`State::NoAnswer`], after two seconds.

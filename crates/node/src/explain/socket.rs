@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use dray_core::limits::{SNAPSHOT_BYTES_MAX, SNAPSHOTS_ASKED_MAX};
+use dray_store::local::boot_id;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -25,6 +26,8 @@ use crate::config::Paths;
 
 /// How long one asker may take to read its answer.
 const READER_PATIENCE: Duration = Duration::from_secs(1);
+/// A socket of another boot is left alone for so long: it may be of another machine, where neither has an id.
+const OTHER_BOOT_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Between two answers, so that asking without end does not take the CPU from the transfer.
 const BETWEEN_ANSWERS: Duration = Duration::from_millis(10);
 /// How long all that are asked may take to answer, together.
@@ -120,7 +123,7 @@ fn path_in(dir: &OwnedFd, name: &str) -> String {
 fn listen(dir: &Arc<OwnedFd>) -> io::Result<(Arc<OwnedFd>, String, UnixListener)> {
     let random: String =
         crate::random::<8>().map_err(io::Error::other)?.iter().map(|byte| format!("{byte:02x}")).collect();
-    let name = format!("{}-{}-{random}{ENDING}", crate::identity::machine(), std::process::id());
+    let name = format!("{}-{}-{random}{ENDING}", tag(), std::process::id());
     let unfinished = format!("{UNFINISHED}{name}");
     let listener = UnixListener::bind(path_in(dir, &unfinished))?;
     let finish = || {
@@ -183,10 +186,17 @@ fn is_same_user(socket: impl AsFd) -> bool {
     sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
+/// What the names of this machine's sockets begin with: the machine, and which boot of it, for machines that have no id of
+/// their own are all alike.
+fn tag() -> String {
+    let boot: String = boot_id().unwrap_or_default()[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    crate::identity::machine() + &boot
+}
+
 /// Names of sockets in `dir` that belong to this machine; those never finished are removed once they are old.
 fn names(dir: &OwnedFd) -> Vec<String> {
     let Ok(entries) = Dir::read_from(dir) else { return Vec::new() };
-    let ours = format!("{}-", crate::identity::machine());
+    let (machine, ours) = (crate::identity::machine(), format!("{}-", tag()));
     let mut names = Vec::new();
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().to_str() else { continue };
@@ -194,12 +204,14 @@ fn names(dir: &OwnedFd) -> Vec<String> {
             continue;
         }
         if let Some(unfinished) = name.strip_prefix(UNFINISHED) {
-            if unfinished.starts_with(&ours) && is_older(dir, name, UNFINISHED_AFTER) {
+            if unfinished.starts_with(&machine) && is_older(dir, name, UNFINISHED_AFTER) {
                 let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
             }
         } else if name.starts_with(&ours) {
             // Another machine's sockets, in a home directory that both share, cannot be judged from here.
             names.push(name.to_owned());
+        } else if name.starts_with(&machine) && is_older(dir, name, OTHER_BOOT_AFTER) {
+            let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
         }
     }
     names

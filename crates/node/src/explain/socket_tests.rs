@@ -61,13 +61,25 @@ fn dead_sockets_are_removed() {
     drop(mute(&paths));
     let run = data.path().join("run");
     fs::write(run.join("note"), b"").unwrap();
-    // Of another machine that shares the home directory, and one not finished yet.
-    for name in ["0000000000000000-1-aa.sock", &format!(".new-{}-1-aa.sock", crate::identity::machine())] {
-        drop(UnixListener::bind(run.join(name)).unwrap());
+    // Of another machine that shares the home directory, of one without an id as this may be, and one not finished yet.
+    let other_boot = run.join(format!("{}00000000-1-aa.sock", crate::identity::machine()));
+    for path in [
+        run.join("000000000000000000000000-1-aa.sock"),
+        other_boot.clone(),
+        run.join(format!(".new-{}-1-aa.sock", tag())),
+    ] {
+        drop(UnixListener::bind(path).unwrap());
     }
-    assert_eq!(sockets(&paths), 5);
+    assert_eq!(sockets(&paths), 6);
     assert_eq!(names_told(&paths), ["alive"]);
-    assert_eq!(sockets(&paths), 4, "only the dead one is gone");
+    assert_eq!(sockets(&paths), 5, "only the dead one is gone");
+    // Nobody's after a week: left by an earlier boot.
+    let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let week = Timespec { tv_sec: i64::try_from(unix.as_secs()).unwrap() - 8 * 86_400, tv_nsec: 0 };
+    let times = rustix::fs::Timestamps { last_access: week, last_modification: week };
+    rustix::fs::utimensat(rustix::fs::CWD, &other_boot, &times, AtFlags::empty()).unwrap();
+    assert_eq!(names_told(&paths), ["alive"]);
+    assert_eq!((sockets(&paths), other_boot.exists()), (4, false));
 }
 
 /// Whoever answers is found, however many others come, go and look for dead ones meanwhile.

@@ -244,6 +244,11 @@ fn counted(source: &SourceSnapshot) -> Counted {
     }
 }
 
+/// The figures of a transfer of which nothing has come yet; the size is 0 while it is not known.
+pub(crate) fn nothing_yet(size_bytes: u64) -> Figures {
+    Box::new(move || Some(Snapshot { size_bytes, ..Snapshot::default() }))
+}
+
 /// The figures of a transfer that receives; `resumed_bytes` were there before. It is not kept alive by them.
 pub(crate) fn figures_of(transfer: &Arc<Transfer>, resumed_bytes: u64) -> Figures {
     let transfer = Arc::downgrade(transfer);

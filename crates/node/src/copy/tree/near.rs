@@ -15,9 +15,9 @@ use dray_store::local::tree::{Landing, TreeWriter};
 use dray_transfer::transport::{Channel, push_control};
 use dray_transfer::tree::{send, take};
 
+use super::super::far_end::FarEnd;
 use super::super::local::{FSYNC_PATIENCE, SILENCE_MAX, advised, patience};
 use super::super::remote::read_control_until;
-use super::super::far_end::FarEnd;
 use super::sink::Writing;
 use super::source::WalkSource;
 use super::{
