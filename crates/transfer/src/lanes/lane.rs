@@ -200,7 +200,6 @@ impl<'a> Lane<'a> {
 
     fn take_pieces(&mut self, mut left: u64, filling: Filling) -> Result<()> {
         let request = self.oldest()?;
-        let mut is_wanted = true;
         while left > 0 {
             let Some(piece) = self.receiver.piece(left) else {
                 return Err(Error::new(ErrorKind::Protocol, "holder sent more than was owed"));
@@ -228,10 +227,6 @@ impl<'a> Lane<'a> {
             }
             left -= piece.len as u64;
             if piece.completes_group {
-                if !is_wanted {
-                    self.data.clear();
-                    continue;
-                }
                 let len = piece.offset + piece.len;
                 let flow = self.set.events.event(
                     self.set.id,
@@ -245,7 +240,6 @@ impl<'a> Lane<'a> {
                 self.data.clear();
                 self.count();
                 if flow == Flow::Cancel {
-                    is_wanted = false;
                     self.cancel(request);
                 }
             }
