@@ -266,10 +266,9 @@ fn a_suggested_name_replaces_nothing() {
 #[test]
 fn an_unreadable_command_line_is_an_event_too() {
     let dir = tempfile::tempdir().unwrap();
-    for (arguments, advice) in [
-        (&["gte", "--json", "x"][..], "dray get"),
-        (&["--json", "cp", "-C", "a", "h:"], "not compressed yet"),
-    ] {
+    for (arguments, advice) in
+        [(&["gte", "--json", "x"][..], "dray get"), (&["--json", "cp", "-B", "a", "h:"], "BatchMode")]
+    {
         let (code, out, err) = end(dray(dir.path()).args(arguments).spawn().unwrap());
         assert_eq!((code, out.lines().count()), (Some(2), 1), "{out}{err}");
         let event = out.trim();
