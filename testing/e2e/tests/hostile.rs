@@ -251,9 +251,8 @@ fn local_targets_are_allowed_by_a_flag() {
     let local = Ticket { hints: vec![Hint::new(uri, ticket.hints[0].node)], ..ticket };
     let copy = host.directory("got").join("copy");
     // As another user, who has not put it.
-    let get = || {
-        actions::get(host, &local.to_text().unwrap(), &copy).env("DRAY_DATA_DIR", host.directory("elsewhere"))
-    };
+    let elsewhere = host.directory("elsewhere");
+    let get = || actions::get(host, &local.to_text().unwrap(), &copy).env("DRAY_DATA_DIR", &elsewhere);
     get().run().expect(6);
     get().arg("--local").run().expect(0);
     assert_delivered(&source, &copy, None);

@@ -32,12 +32,14 @@ pub struct LyingChannel {
     is_mute: bool,
     /// What was said when the object was opened.
     opened: Option<Opened>,
+    /// Frames that wait for data to be sent.
+    late: Vec<u8>,
 }
 
 impl LyingChannel {
     /// `channel`, with what `liar` makes of it.
     pub fn new(channel: Box<dyn Channel>, liar: Arc<Liar>) -> LyingChannel {
-        LyingChannel { channel, liar, left_out: None, is_mute: false, opened: None }
+        LyingChannel { channel, liar, left_out: None, is_mute: false, opened: None, late: Vec::new() }
     }
 
     /// Writes whole frames, altered.
@@ -139,6 +141,11 @@ impl LyingChannel {
             }
             (Ok(Message::Node(_)), Lie::MuteNodes) | (Ok(Message::Described(_)), Lie::MuteDescribed) => {
                 self.liar.tell();
+                return;
+            }
+            (Ok(Message::Node(_)), Lie::LateNodes) if self.liar.holds_node() => {
+                self.liar.tell();
+                push(&mut self.late, head, body);
                 return;
             }
             _ => None,
@@ -300,7 +307,15 @@ impl Channel for LyingChannel {
         self.write_frames(data)
     }
     fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
-        self.channel.wait(wake, timeout)
+        if self.late.is_empty() {
+            return self.channel.wait(wake, timeout);
+        }
+        if self.liar.has_sent_data() {
+            let late = std::mem::take(&mut self.late);
+            self.channel.write_all(&late)?;
+        }
+        // The data may leave on another connection.
+        self.channel.wait(wake, timeout.min(Duration::from_millis(10)))
     }
     fn security(&self) -> Option<Security> {
         self.channel.security()

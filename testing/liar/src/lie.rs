@@ -71,7 +71,9 @@ pub enum Lie {
     MuteDescribed,
     /// Data is said to be zeros.
     Zeros,
-    /// The same, without the parents that would show at once that it is not.
+    /// No lie, but slow where it may be: of the recipe's nodes all but the first two wait until data has been sent.
+    LateNodes,
+    /// The same as [`Lie::Zeros`], without the parents that would show at once that it is not.
     BareZeros,
 }
 
@@ -80,7 +82,7 @@ impl Lie {
     pub const DRIP_MS: u64 = 200;
 
     /// All of them, and what they are called.
-    pub const ALL: [(Lie, &str); 32] = [
+    pub const ALL: [(Lie, &str); 33] = [
         (Lie::None, "none"),
         (Lie::Flip, "flip"),
         (Lie::Parents, "parents"),
@@ -112,6 +114,7 @@ impl Lie {
         (Lie::MuteNodes, "mute-nodes"),
         (Lie::MuteDescribed, "mute-described"),
         (Lie::Zeros, "zeros"),
+        (Lie::LateNodes, "late-nodes"),
         (Lie::BareZeros, "bare-zeros"),
     ];
 }
@@ -142,6 +145,7 @@ pub struct Liar {
     every: u64,
     sent_bytes: AtomicU64,
     sent_groups: AtomicU64,
+    sent_nodes: AtomicU64,
     has_lied: AtomicBool,
     confess: Box<dyn Fn(Lie) + Send + Sync>,
 }
@@ -155,6 +159,7 @@ impl Liar {
             every: 1,
             sent_bytes: AtomicU64::new(0),
             sent_groups: AtomicU64::new(0),
+            sent_nodes: AtomicU64::new(0),
             has_lied: AtomicBool::new(false),
             confess: Box::new(|_| {}),
         }
@@ -188,6 +193,16 @@ impl Liar {
     /// Whether the time of lies about bytes has come.
     pub(crate) fn is_due(&self) -> bool {
         self.sent_bytes.load(Ordering::Acquire) >= self.after_bytes
+    }
+
+    /// Whether a node of the recipe has to wait, of which this is one more.
+    pub(crate) fn holds_node(&self) -> bool {
+        self.sent_nodes.fetch_add(1, Ordering::AcqRel) >= 2 && !self.has_sent_data()
+    }
+
+    /// Whether data has been sent, over any connection.
+    pub(crate) fn has_sent_data(&self) -> bool {
+        self.sent_bytes.load(Ordering::Acquire) > 0
     }
 
     /// Notes data that are about to leave.

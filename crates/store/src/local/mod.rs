@@ -230,7 +230,6 @@ impl LocalStore {
         record.borrowed_path().is_none() && data.is_ok_and(|data| record.holds_for(&identity(&data)))
     }
 
-    /// The object of `record`, whose backing is open as `data`. A missing or wrong outboard is built again.
     /// The record of `oid`, and its data.
     fn open_data(&self, oid: &Oid) -> Result<(Record, File)> {
         let lock = self.place.lock_shared(oid)?.ok_or_else(|| not_found(oid))?;
@@ -246,6 +245,7 @@ impl LocalStore {
         Ok((record, data))
     }
 
+    /// The object of `record`, whose backing is open as `data`. A missing or wrong outboard is built again.
     fn object(&self, record: Record, data: File) -> Result<Arc<dyn StoredObject>> {
         let paths = self.place.object(&record.oid);
         let path = record.borrowed_path().unwrap_or_else(|| paths.data.clone());
@@ -350,7 +350,8 @@ impl LocalStore {
     ) -> Result<Option<Arc<dyn StoredObject>>> {
         let bytes = record::read_small(&self.place.file_hint(now)).unwrap_or(None);
         let Some(hint) = bytes.and_then(|bytes| FileHint::from_bytes(&bytes).ok()) else { return Ok(None) };
-        if !hint.holds_for(now) {
+        // No file was hashed in the future: such a hint is not ours, or was written by a clock that was wrong.
+        if !hint.holds_for(now) || hint.hashed_at_ns > self.now_ns() {
             return Ok(None);
         }
         let handle = file.try_clone().map_err(|error| io_at("read", path, error))?;

@@ -238,6 +238,8 @@ enum Lie {
     MuteOnNodes,
     /// The root of its recipe never comes; everything else does.
     MuteOnRecipe,
+    /// All but the first two nodes of its recipe come only when data has been asked for.
+    LateNodes,
     /// The nodes it sends are not those asked for.
     GarbageNodes,
     /// Its recipe is that of the older version, and its outboard is made up where it is compared.
@@ -272,6 +274,7 @@ fn lying_holder(number: u8, object: &[u8], old: &[u8], lie: Lie) -> LyingHolder 
     };
     let frames = match lie {
         Lie::MuteOnNodes => dray_liar::Lie::MuteNodes,
+        Lie::LateNodes => dray_liar::Lie::LateNodes,
         Lie::MuteOnRecipe => dray_liar::Lie::MuteDescribed,
         Lie::GarbageNodes => dray_liar::Lie::GarbageNodes,
         Lie::OldRecipeWrongPairs => dray_liar::Lie::Compared,
@@ -437,6 +440,17 @@ fn another_holder_is_asked_for_nodes_that_do_not_come() {
     assert_eq!(result.unwrap(), Oid::of(&object));
     let fetched = shares[0] + shares[1];
     assert!(fetched <= CHANGED_BYTES, "{shares:?}");
+}
+
+/// D17: what changed is asked for before the recipe has been read to its end. Whoever waited for the end would wait here for
+/// ever, as the end waits for him, and would fetch everything when he gives up.
+#[test]
+fn data_is_asked_for_before_the_recipe_ends() {
+    let (mut object, old) = versions();
+    object[100_000..200_000].copy_from_slice(&bytes(100_000, 13));
+    let (result, shares) = update(&object, &old, &[Lie::LateNodes]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[0] <= CHANGED_BYTES + 100_000 + 4 * GROUP_BYTES, "{shares:?}");
 }
 
 /// P12, design 9: beside one that says nothing of its recipe, and sends whatever else it is asked for, another holder is asked;
