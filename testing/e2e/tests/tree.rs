@@ -7,10 +7,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dray_e2e::actions::{self, await_no_dray};
+use dray_e2e::actions::{self, assert_same_tree, await_no_dray};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::process::Watch;
-use dray_e2e::{Host, Lab, Program, gate};
+use dray_e2e::{Lab, Program, gate};
 use rustix::process::Signal;
 
 const LONG: Duration = Duration::from_secs(300);
@@ -75,20 +75,6 @@ fn add_specials(root: &Path) {
             .collect();
     let acl = [&2u32.to_le_bytes()[..], &acl].concat();
     setxattr(root.join("large"), "system.posix_acl_access", &acl, XattrFlags::empty()).unwrap();
-}
-
-/// Panics unless rsync, told to compare everything, finds the trees equal.
-#[track_caller]
-fn assert_same_tree(host: &Host, source: &Path, copy: &Path, user: Option<u32>) {
-    assert!(gate::find_tool("rsync").is_some(), "these tests need rsync as a witness");
-    let slash = |path: &Path| format!("{}/", path.display());
-    let rsync = host.program("rsync").args(["-aHAXn", "--checksum", "--itemize-changes", "--delete"]);
-    let rsync = rsync.arg(slash(source)).arg(slash(copy)).time_limit(LONG);
-    let rsync = match user {
-        Some(user) => rsync.user(user),
-        None => rsync,
-    };
-    assert_eq!(rsync.run().expect(0).stdout_text(), "", "rsync would change {}", copy.display());
 }
 
 /// Entries called as this program calls what it has not finished.
