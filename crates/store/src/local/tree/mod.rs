@@ -5,6 +5,7 @@
 //! swaps a directory for a link meanwhile gets an error for that entry, not a way out.
 
 mod attributes;
+mod content;
 mod directory;
 mod owners;
 mod place;
@@ -13,6 +14,7 @@ mod tests;
 mod walk;
 mod write;
 
+pub use content::{Piece, ReadSize, hash_content};
 pub use directory::Directory;
 pub use owners::OwnerNames;
 pub use place::{FileTarget, NewFile};
