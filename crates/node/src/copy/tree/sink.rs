@@ -9,7 +9,7 @@ use dray_core::message::{Entries, EntryFailed, Message, TreeDone};
 use dray_core::tree::{Entry, Item, Kind, Record, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::TreeReceiver;
-use dray_store::local::tree::{FileTarget, Landing, NewFile, Placed, TreeWriter};
+use dray_store::local::tree::{FileTarget, NewFile, Placed, TreeWriter};
 use dray_transfer::tree::{Heard, TreeSink};
 
 use super::source::{ZEROS, entry_failed};
@@ -264,7 +264,7 @@ impl<'a> Writing<'a> {
             self.fail(b"", Error::new(ErrorKind::Unsupported, what))?;
         }
         if self.fsync {
-            Landing::sync(self.writer.base())?;
+            self.writer.sync()?;
         }
         Ok(())
     }

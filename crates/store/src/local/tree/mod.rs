@@ -6,8 +6,12 @@
 
 mod attributes;
 mod directory;
+mod links;
+mod opened;
 mod owners;
 mod place;
+mod special;
+mod temporary;
 #[cfg(test)]
 mod tests;
 mod walk;
