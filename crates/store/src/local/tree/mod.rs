@@ -7,8 +7,12 @@
 mod attributes;
 mod content;
 mod directory;
+mod links;
+mod opened;
 mod owners;
 mod place;
+mod special;
+mod temporary;
 #[cfg(test)]
 mod tests;
 mod walk;
