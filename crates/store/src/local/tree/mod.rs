@@ -9,6 +9,7 @@ mod content;
 mod directory;
 mod links;
 mod opened;
+mod own;
 mod owners;
 mod place;
 mod special;
@@ -20,6 +21,7 @@ mod write;
 
 pub use content::{Piece, ReadSize, hash_content};
 pub use directory::Directory;
+pub use own::own_directory;
 pub use owners::OwnerNames;
 pub use place::{FileTarget, NewFile};
 pub use walk::{FileToSend, OpenFile, WalkOptions, Walked, Walker};

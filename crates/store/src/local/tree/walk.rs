@@ -15,6 +15,7 @@ use rustix::fs::{FileType, Mode, OFlags, Statx};
 
 use super::attributes;
 use super::directory::{Directory, raise_open_files, stat_fd};
+use super::own;
 
 /// What the group of a hard link is derived with.
 const LINK_CONTEXT: &str = "drayman 2026-11-22 tree link group 1";
@@ -276,6 +277,7 @@ impl Walker {
     fn root(&mut self) -> Result<Walked> {
         let failed = |error| Error::file("read it", error);
         let mut path = self.source.clone();
+        own::back();
         let metadata = std::fs::symlink_metadata(&path).map_err(failed)?;
         if metadata.is_symlink() && self.options.follow_sources {
             path = std::fs::canonicalize(&path).map_err(failed)?;
@@ -385,7 +387,7 @@ impl Walker {
         let mut metadata = metadata(found);
         if !matches!(kind, Kind::Symlink { .. }) {
             self.add_xattrs(&mut metadata, &|is_root| {
-                attributes::read(&parent.proc_path(file_name), is_root)
+                parent.reach(file_name, |path| attributes::read(path, is_root))
             });
         }
         self.add_link_group(&mut metadata, found);

@@ -462,8 +462,8 @@ impl TreeWriter {
             mode
         };
         let has_xattrs = || {
-            let path = parent.directory.proc_path(name.as_bytes());
-            attributes::are(&path, &metadata.xattrs, settings.powers.is_root)
+            let is_root = settings.powers.is_root;
+            parent.directory.reach(name.as_bytes(), |path| attributes::are(path, &metadata.xattrs, is_root))
         };
         let is_attributed = !settings.xattrs || metadata.xattrs_unread || has_xattrs();
         if is_owned && is_timed && mode == mode_now && is_attributed {
