@@ -1,5 +1,6 @@
 //! An open directory, and the few operations that trees need below it.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -82,6 +83,15 @@ impl Directory {
     /// Facts about the directory itself.
     pub(super) fn stat_self(&self) -> io::Result<Statx> {
         stat_fd(self.fd.as_fd())
+    }
+
+    /// Every name in it.
+    pub(super) fn names(&self) -> io::Result<HashSet<Box<[u8]>>> {
+        let mut names = HashSet::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            names.insert(entry?.file_name().to_bytes().into());
+        }
+        Ok(names)
     }
 
     /// See the field.

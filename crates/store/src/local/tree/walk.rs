@@ -17,6 +17,8 @@ use super::attributes;
 use super::directory::{Directory, raise_open_files, stat_fd};
 use super::own;
 
+/// Bytes of a directory read at a time.
+const LISTING_BYTES: usize = 64 * 1024;
 /// What the group of a hard link is derived with.
 const LINK_CONTEXT: &str = "drayman 2026-11-22 tree link group 1";
 
@@ -129,9 +131,12 @@ struct Listing {
 }
 
 impl Listing {
-    fn read(directory: &Directory) -> io::Result<Listing> {
+    /// Reads a directory that nobody has read from; `buffer` is room for a piece of it.
+    fn read(directory: &Directory, buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let mut listing = Listing::default();
-        for entry in rustix::fs::Dir::read_from(directory)? {
+        buffer.reserve(LISTING_BYTES);
+        let mut entries = rustix::fs::RawDir::new(directory, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
@@ -183,6 +188,8 @@ pub struct Walker {
     /// Names of files with several that there was no room to remember.
     links_lost: u64,
     waiting: Vec<Walked>,
+    /// Room for a piece of a directory; always empty.
+    buffer: Vec<u8>,
 }
 
 impl Walker {
@@ -200,6 +207,7 @@ impl Walker {
             links: HashMap::new(),
             links_lost: 0,
             waiting: Vec::new(),
+            buffer: Vec::new(),
         }
     }
 
@@ -346,7 +354,8 @@ impl Walker {
         let mut metadata = metadata(found);
         self.add_xattrs(&mut metadata, &|is_root| attributes::read_open(directory.as_fd(), is_root));
         let is_entered = !self.options.one_file_system || device == self.device;
-        let listing = if is_entered { Listing::read(&directory) } else { Ok(Listing::default()) };
+        let listing =
+            if is_entered { Listing::read(&directory, &mut self.buffer) } else { Ok(Listing::default()) };
         let listing = match listing {
             Ok(listing) => listing,
             Err(error) => {

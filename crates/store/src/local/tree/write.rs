@@ -205,7 +205,7 @@ pub struct TreeWriter {
     pub(super) settings: Rc<Settings>,
     pub(super) base: Directory,
     names: Vec<Option<Name>>,
-    stack: Vec<Rc<OpenDirectory>>,
+    pub(super) stack: Vec<Rc<OpenDirectory>>,
     /// Bytes of the ways to directories that something is remembered of.
     pub(super) way_bytes: Rc<Cell<usize>>,
     /// Levels below one that could not be made: their entries are passed over.
@@ -413,6 +413,7 @@ impl TreeWriter {
             }
             Err(error) => return Err(Error::file("look at what is there", error)),
         };
+        parent.check_own(name)?;
         match file_type(&found) {
             FileType::Directory => Err(is_directory()),
             FileType::RegularFile => {
@@ -538,7 +539,10 @@ impl TreeWriter {
         // What is there is used; whether it is there need not be asked of a directory that this copy made.
         let there = if parent.is_new { None } else { Some(parent.directory.child(name.as_bytes())) };
         let (directory, mut is_new) = match there {
-            Some(Ok(directory)) => (directory, false),
+            Some(Ok(directory)) => {
+                parent.check_own(name)?;
+                (directory, false)
+            }
             Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(opened(error)),
             _ => {
                 parent.touch();
@@ -609,7 +613,9 @@ impl TreeWriter {
             is_marked,
             parent,
         };
-        self.stack.push(Rc::new(OpenDirectory::new(settings, opening, &self.open)));
+        let opened = OpenDirectory::new(settings, opening, &self.open);
+        opened.list_if_folding();
+        self.stack.push(Rc::new(opened));
     }
 }
 
