@@ -43,7 +43,7 @@ impl Node {
                 let fsync = tree.flags & tree_flag::FSYNC != 0;
                 let make = || {
                     let writer = TreeWriter::new(landing, write_options(tree));
-                    Ok(Writing::new(writer, names.len(), fsync, &|_| {}, stop.clone()))
+                    Ok(Writing::new(writer, names.len(), fsync, &|_| {}))
                 };
                 take(&mut channel, preface, make, &mut |_| stopped(), PATIENCE).map(|_| ())
             }

@@ -6,7 +6,11 @@
 //!
 //! [ADR 13]: ../../../../docs/adr/0013-trees-as-a-stream.md
 
+#[cfg(test)]
+mod copies;
 mod far;
+#[cfg(test)]
+mod hostile;
 mod local;
 mod near;
 mod sink;
@@ -161,10 +165,13 @@ fn landing_name(path: &std::path::Path) -> Vec<u8> {
 fn show(observer: &dyn Observer, failed: &EntryFailed) {
     use std::os::unix::ffi::OsStrExt;
     let fault = Fault { handle: None, kind: failed.kind, text: failed.text.clone() };
-    observer.event(Event::EntryFailed {
-        path: PathBuf::from(std::ffi::OsStr::from_bytes(&failed.path)),
-        reason: fault.to_error("").to_string(),
-    });
+    let reason = fault.to_error("").to_string();
+    let reason = match failed.unnamed {
+        Some(count) => format!("and {count} more entries: {reason}"),
+        None => reason,
+    };
+    observer
+        .event(Event::EntryFailed { path: PathBuf::from(std::ffi::OsStr::from_bytes(&failed.path)), reason });
 }
 
 impl Node {

@@ -5,15 +5,23 @@
 //! swaps a directory for a link meanwhile gets an error for that entry, not a way out.
 
 mod attributes;
+mod content;
 mod directory;
+mod links;
+mod opened;
+mod own;
 mod owners;
 mod place;
+mod special;
+mod temporary;
 #[cfg(test)]
 mod tests;
 mod walk;
 mod write;
 
+pub use content::{Piece, ReadSize, hash_content};
 pub use directory::Directory;
+pub use own::own_directory;
 pub use owners::OwnerNames;
 pub use place::{FileTarget, NewFile};
 pub use walk::{FileToSend, OpenFile, WalkOptions, Walked, Walker};

@@ -8,16 +8,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dray_core::limits::{TREE_DEPTH_MAX, TREE_ENTRY_BYTES_MAX};
+use dray_core::limits::{TREE_DEPTH_MAX, TREE_ENTRY_BYTES_MAX, TREE_LINK_GROUPS_MAX};
 use dray_core::tree::{Entry, Kind, Metadata, Name, Xattr};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 
 use super::attributes;
 use super::directory::{Directory, raise_open_files, stat_fd};
+use super::own;
 
-/// Files of several names that are remembered; the names of further ones become files of their own.
-const LINK_GROUPS_MAX: usize = 1 << 18;
+/// Bytes of a directory read at a time.
+const LISTING_BYTES: usize = 64 * 1024;
 /// What the group of a hard link is derived with.
 const LINK_CONTEXT: &str = "drayman 2026-11-22 tree link group 1";
 
@@ -43,7 +44,8 @@ pub struct WalkOptions {
 /// One step of a walk.
 #[derive(Debug)]
 pub enum Walked {
-    /// An entry; with how to read it if it is a file whose content nobody was told of before.
+    /// An entry; with how to read it if it is a file. Each name of a hard link has it: which of them the content comes under is
+    /// for the receiver to decide.
     Entry(Box<Entry>, Option<FileToSend>),
     /// The directory begun last has no more entries.
     Leave,
@@ -129,9 +131,12 @@ struct Listing {
 }
 
 impl Listing {
-    fn read(directory: &Directory) -> io::Result<Listing> {
+    /// Reads a directory that nobody has read from; `buffer` is room for a piece of it.
+    fn read(directory: &Directory, buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let mut listing = Listing::default();
-        for entry in rustix::fs::Dir::read_from(directory)? {
+        buffer.reserve(LISTING_BYTES);
+        let mut entries = rustix::fs::RawDir::new(directory, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
@@ -180,7 +185,11 @@ pub struct Walker {
     device: (u32, u32),
     /// Group and names still to come of files with several.
     links: HashMap<(u32, u32, u64), ([u8; 16], u32)>,
+    /// Names of files with several that there was no room to remember.
+    links_lost: u64,
     waiting: Vec<Walked>,
+    /// Room for a piece of a directory; always empty.
+    buffer: Vec<u8>,
 }
 
 impl Walker {
@@ -196,7 +205,9 @@ impl Walker {
             source: PathBuf::new(),
             device: (0, 0),
             links: HashMap::new(),
+            links_lost: 0,
             waiting: Vec::new(),
+            buffer: Vec::new(),
         }
     }
 
@@ -213,7 +224,8 @@ impl Walker {
                 return Some(step);
             }
             let Some(level) = self.levels.last_mut() else {
-                self.source = self.sources.next()?;
+                let Some(source) = self.sources.next() else { return self.tell_lost_links() };
+                self.source = source;
                 self.source_number += 1;
                 self.path.clear();
                 return Some(self.begin());
@@ -242,6 +254,15 @@ impl Walker {
         }
     }
 
+    /// The last step, if there was no room to remember hard links.
+    fn tell_lost_links(&mut self) -> Option<Walked> {
+        let lost = std::mem::take(&mut self.links_lost);
+        let what = format!(
+            "{lost} names are copied as files of their own: more than {TREE_LINK_GROUPS_MAX} files have further names to come"
+        );
+        (lost > 0).then(|| Walked::Failed(self.source.clone(), Error::new(ErrorKind::Unsupported, what)))
+    }
+
     fn failed(&self, error: Error) -> Walked {
         let below = std::ffi::OsStr::from_bytes(&self.path);
         Walked::Failed(
@@ -264,6 +285,7 @@ impl Walker {
     fn root(&mut self) -> Result<Walked> {
         let failed = |error| Error::file("read it", error);
         let mut path = self.source.clone();
+        own::back();
         let metadata = std::fs::symlink_metadata(&path).map_err(failed)?;
         if metadata.is_symlink() && self.options.follow_sources {
             path = std::fs::canonicalize(&path).map_err(failed)?;
@@ -332,7 +354,8 @@ impl Walker {
         let mut metadata = metadata(found);
         self.add_xattrs(&mut metadata, &|is_root| attributes::read_open(directory.as_fd(), is_root));
         let is_entered = !self.options.one_file_system || device == self.device;
-        let listing = if is_entered { Listing::read(&directory) } else { Ok(Listing::default()) };
+        let listing =
+            if is_entered { Listing::read(&directory, &mut self.buffer) } else { Ok(Listing::default()) };
         let listing = match listing {
             Ok(listing) => listing,
             Err(error) => {
@@ -373,24 +396,27 @@ impl Walker {
         let mut metadata = metadata(found);
         if !matches!(kind, Kind::Symlink { .. }) {
             self.add_xattrs(&mut metadata, &|is_root| {
-                attributes::read(&parent.proc_path(file_name), is_root)
+                parent.reach(file_name, |path| attributes::read(path, is_root))
             });
         }
-        let is_again = self.add_link_group(&mut metadata, found);
+        self.add_link_group(&mut metadata, found);
         let is_file = matches!(kind, Kind::File { .. });
-        let entry = Entry { name, kind, metadata };
+        let mut entry = Entry { name, kind, metadata };
         if entry.metadata.xattrs.len() > 1 && entry.to_bytes().len() > TREE_ENTRY_BYTES_MAX {
-            return Err(Error::new(ErrorKind::Unsupported, "its extended attributes are too many"));
+            entry.metadata.xattrs.clear();
+            entry.metadata.xattrs_unread = true;
+            let step =
+                self.failed(Error::new(ErrorKind::Unsupported, "its extended attributes are too many"));
+            self.waiting.push(step);
         }
-        let file =
-            (is_file && !is_again).then(|| FileToSend { directory: parent.clone(), name: file_name.into() });
+        let file = is_file.then(|| FileToSend { directory: parent.clone(), name: file_name.into() });
         Ok(Some(Walked::Entry(Box::new(entry), file)))
     }
 
-    /// Names the group of a file with several names; true if one of them was told before.
-    fn add_link_group(&mut self, metadata: &mut Metadata, found: &Statx) -> bool {
+    /// Names the group of a file with several names. Each name can be asked for: the first may have no place at the receiver.
+    fn add_link_group(&mut self, metadata: &mut Metadata, found: &Statx) {
         if !self.options.hard_links || found.stx_nlink < 2 {
-            return false;
+            return;
         }
         let key = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
         if let Some((group, left)) = self.links.get_mut(&key) {
@@ -399,17 +425,17 @@ impl Walker {
             if *left == 0 {
                 self.links.remove(&key);
             }
-            return true;
-        }
-        if self.links.len() < LINK_GROUPS_MAX {
+        } else if self.links.len() < TREE_LINK_GROUPS_MAX {
             let mut hasher = blake3::Hasher::new_derive_key(LINK_CONTEXT);
             hasher.update(&self.source_number.to_be_bytes()).update(&self.path);
             let mut group = [0; 16];
             group.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
             metadata.link_group = Some(group);
             self.links.insert(key, (group, found.stx_nlink - 1));
+        } else {
+            self.links_lost += 1;
         }
-        false
+        metadata.link_names = if metadata.link_group.is_some() { found.stx_nlink } else { 0 };
     }
 
     fn add_xattrs(&mut self, metadata: &mut Metadata, read: &dyn Fn(bool) -> io::Result<Vec<Xattr>>) {
@@ -419,6 +445,7 @@ impl Walker {
         match read(self.is_root) {
             Ok(xattrs) => metadata.xattrs = xattrs,
             Err(error) => {
+                metadata.xattrs_unread = true;
                 let step = self.failed(Error::file("read its extended attributes", error));
                 self.waiting.push(step);
             }
@@ -437,8 +464,7 @@ fn metadata(found: &Statx) -> Metadata {
         mtime_ns: found.stx_mtime.tv_nsec.min(999_999_999),
         uid: found.stx_uid,
         gid: found.stx_gid,
-        link_group: None,
-        xattrs: Vec::new(),
+        ..Metadata::default()
     }
 }
 
