@@ -9,6 +9,7 @@ mod content;
 mod directory;
 mod links;
 mod opened;
+mod origin;
 mod own;
 mod owners;
 mod place;
@@ -21,6 +22,7 @@ mod write;
 
 pub use content::{Piece, ReadSize, hash_content};
 pub use directory::Directory;
+pub use origin::Origin;
 pub use own::own_directory;
 pub use owners::OwnerNames;
 pub use place::{FileTarget, NewFile};

@@ -20,6 +20,7 @@ const ARCHIVE: WriteOptions = WriteOptions {
     numeric_ids: false,
     xattrs: true,
     whole_file: false,
+    harmless: false,
 };
 
 fn walk_options() -> WalkOptions {

@@ -15,7 +15,7 @@ use rustix::fs::{FileType, Mode, OFlags, Statx};
 
 use super::attributes;
 use super::directory::{Directory, raise_open_files, stat_fd};
-use super::own;
+use super::origin::Origin;
 
 /// Bytes of a directory read at a time.
 const LISTING_BYTES: usize = 64 * 1024;
@@ -176,6 +176,7 @@ struct Level {
 pub struct Walker {
     sources: std::vec::IntoIter<PathBuf>,
     source_number: u64,
+    origin: Origin,
     options: WalkOptions,
     is_root: bool,
     levels: Vec<Level>,
@@ -198,6 +199,7 @@ impl Walker {
         Walker {
             sources: sources.into_iter(),
             source_number: 0,
+            origin: Origin::Anywhere,
             options,
             is_root: rustix::process::geteuid().is_root(),
             levels: Vec::new(),
@@ -209,6 +211,11 @@ impl Walker {
             waiting: Vec::new(),
             buffer: Vec::new(),
         }
+    }
+
+    /// With sources whose paths begin at `origin`.
+    pub fn at(self, origin: Origin) -> Walker {
+        Walker { origin, ..self }
     }
 
     /// Directories whose files may wait to be read, for this process and `batches` batches of entries.
@@ -285,20 +292,20 @@ impl Walker {
     fn root(&mut self) -> Result<Walked> {
         let failed = |error| Error::file("read it", error);
         let mut path = self.source.clone();
-        own::back();
-        let metadata = std::fs::symlink_metadata(&path).map_err(failed)?;
-        if metadata.is_symlink() && self.options.follow_sources {
-            path = std::fs::canonicalize(&path).map_err(failed)?;
+        if self.options.follow_sources {
+            path = self.origin.followed(path)?;
+        } else {
+            self.origin.kind(&path)?;
         }
         let name = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"));
         let (Some(name), Some(parent)) = (name, path.parent()) else {
             // `/`, `.`, `..` and what ends with a slash: a directory.
-            let directory = Directory::open(&path)?;
+            let directory = self.origin.directory(&path)?;
             let found = directory.stat_self().map_err(failed)?;
             return self.enter(None, directory, &found);
         };
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        let parent = Arc::new(Directory::open(parent)?);
+        let parent = Arc::new(self.origin.directory(parent)?);
         let name = name.as_bytes().to_vec();
         let found = parent.stat(&name).map_err(failed)?;
         if file_type(&found) == FileType::Directory {

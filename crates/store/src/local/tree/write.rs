@@ -22,6 +22,7 @@ use super::content::hash_content;
 use super::directory::{Directory, raise_open_files};
 use super::links::LinkTable;
 use super::opened::{Bits, Devices, Mark, OpenDirectory, Opening, Way};
+use super::origin::Origin;
 use super::owners::{OwnerNames, Powers};
 use super::place::{FileTarget, Now, There, taken};
 use super::special;
@@ -43,6 +44,9 @@ pub struct WriteOptions {
     pub xattrs: bool,
     /// Want every content, whatever is there.
     pub whole_file: bool,
+    /// Make nothing that gives powers to who comes upon it, whatever this process may: no setuid, setgid and devices, and of
+    /// extended attributes none that only root sets.
+    pub harmless: bool,
 }
 
 /// What every directory of one copy shares.
@@ -54,6 +58,9 @@ pub(super) struct Settings {
     pub(super) owners: bool,
     numeric_ids: bool,
     pub(super) xattrs: bool,
+    /// Extended attributes that only root may set are set.
+    pub(super) sets_all: bool,
+    pub(super) makes_devices: bool,
     whole_file: bool,
     pub(super) umask: u32,
     pub(super) powers: Powers,
@@ -144,6 +151,16 @@ impl Landing {
     /// As `cp` and `scp` have it: into `path` if that is a directory, under the `names` of the sources; else a single source
     /// takes the path's own name. An empty name means that the entries go into the directory itself.
     pub fn resolve(path: &Path, names: &[Vec<u8>], must_be_directory: bool) -> Result<Landing> {
+        Landing::resolve_at(&Origin::Anywhere, path, names, must_be_directory)
+    }
+
+    /// The same for a path that begins at `origin`.
+    pub fn resolve_at(
+        origin: &Origin,
+        path: &Path,
+        names: &[Vec<u8>],
+        must_be_directory: bool,
+    ) -> Result<Landing> {
         let parse = |name: &Vec<u8>| {
             if name.is_empty() {
                 return Ok(None);
@@ -153,7 +170,7 @@ impl Landing {
                 .map(Some)
                 .map_err(|error| Error::new(ErrorKind::Usage, error.to_string()).advise(advice))
         };
-        match Directory::open(path) {
+        match origin.directory(path) {
             Ok(base) => Ok(Landing { base, names: names.iter().map(parse).collect::<Result<_>>()? }),
             Err(error) if must_be_directory || names.len() != 1 => {
                 Err(error.or_advise("several sources go into a directory: make it first"))
@@ -161,14 +178,14 @@ impl Landing {
             Err(error) => {
                 let text = path.as_os_str().as_bytes();
                 let trimmed = text.strip_suffix(b"/").unwrap_or(text);
-                let is_there = std::fs::symlink_metadata(OsStr::from_bytes(trimmed)).is_ok();
+                let is_there = origin.kind(Path::new(OsStr::from_bytes(trimmed))).is_ok();
                 if is_there && text.ends_with(b"/") {
                     return Err(error);
                 }
                 let path = Path::new(OsStr::from_bytes(trimmed));
                 let Some(name) = path.file_name() else { return Err(error) };
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                let base = Directory::open(parent.unwrap_or(Path::new(".")))?;
+                let base = origin.directory(parent.unwrap_or(Path::new(".")))?;
                 Ok(Landing { base, names: vec![Some(Name::new(name.as_bytes())?)] })
             }
         }
@@ -221,7 +238,9 @@ impl TreeWriter {
         let settings = Settings {
             times: options.times,
             modes: options.modes,
-            special_modes: options.special_modes,
+            special_modes: options.special_modes && !options.harmless,
+            sets_all: Powers::of_this_process().is_root && !options.harmless,
+            makes_devices: !options.harmless,
             owners: options.owners,
             numeric_ids: options.numeric_ids,
             xattrs: options.xattrs,
@@ -463,8 +482,8 @@ impl TreeWriter {
             mode
         };
         let has_xattrs = || {
-            let is_root = settings.powers.is_root;
-            parent.directory.reach(name.as_bytes(), |path| attributes::are(path, &metadata.xattrs, is_root))
+            let sets_all = settings.sets_all;
+            parent.directory.reach(name.as_bytes(), |path| attributes::are(path, &metadata.xattrs, sets_all))
         };
         let is_attributed = !settings.xattrs || metadata.xattrs_unread || has_xattrs();
         if is_owned && is_timed && mode == mode_now && is_attributed {
