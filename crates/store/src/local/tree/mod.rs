@@ -5,16 +5,22 @@
 //! swaps a directory for a link meanwhile gets an error for that entry, not a way out.
 
 mod attributes;
+mod chmod;
 mod directory;
+mod exclude;
 mod owners;
 mod place;
+mod preview;
 #[cfg(test)]
 mod tests;
 mod walk;
 mod write;
 
+pub use chmod::ModeChange;
 pub use directory::Directory;
-pub use owners::OwnerNames;
+pub use exclude::Excludes;
+pub use owners::{OwnerChange, OwnerNames};
 pub use place::{FileTarget, NewFile};
+pub use preview::{Planned, Preview};
 pub use walk::{FileToSend, OpenFile, WalkOptions, Walked, Walker};
-pub use write::{Landing, NotKept, Placed, TreeWriter, WriteOptions};
+pub use write::{Changes, Landing, NotKept, Placed, TreeWriter, WriteOptions};

@@ -379,7 +379,7 @@ fn a_walk_is_ordered_and_says_what_it_leaves_out() {
         (names.join(" "), failed)
     };
     let excludes = vec![b"*.o".to_vec(), b"sub/deep".to_vec(), b"b*".to_vec()];
-    let (names, failed) = told(WalkOptions { excludes, ..walk_options() });
+    let (names, failed) = told(WalkOptions { excludes: Excludes::new(&excludes), ..walk_options() });
     assert_eq!(names, "/ a dangling empty .. pipe sub out same .. zero .. !");
     assert_eq!(failed, [Path::new("gone")]);
     let (_, failed) = told(WalkOptions { specials: false, ..walk_options() });

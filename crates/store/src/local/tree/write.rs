@@ -1,5 +1,6 @@
 //! Writing trees: the stream of entries becomes directories, links and files, each below the directory it belongs to.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -16,8 +17,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx};
 
 use super::super::delivery::umask;
 use super::attributes;
+use super::chmod::ModeChange;
 use super::directory::{Directory, raise_open_files};
-use super::owners::{OwnerNames, Powers};
+use super::owners::{OwnerChange, OwnerNames, Powers};
 use super::place::{FileTarget, replace, taken, times_of};
 
 /// Bytes read at a time to compare what is there.
@@ -42,6 +44,17 @@ pub struct WriteOptions {
     pub whole_file: bool,
 }
 
+/// What a copy does otherwise than it is told.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Want what may differ without hashing what is there: nobody asks for the hash.
+    pub never_compares: bool,
+    /// Permission bits.
+    pub modes: Option<ModeChange>,
+    /// Owner and group.
+    pub owner: OwnerChange,
+}
+
 /// What every directory of one copy shares.
 #[derive(Debug)]
 pub(super) struct Settings {
@@ -52,6 +65,11 @@ pub(super) struct Settings {
     numeric_ids: bool,
     pub(super) xattrs: bool,
     whole_file: bool,
+    changes: Changes,
+    /// Owners are kept where they are not changed.
+    keeps_owners: bool,
+    /// The bits that the sender's word counts for.
+    told_modes: u32,
     pub(super) umask: u32,
     pub(super) powers: Powers,
     names: OwnerNames,
@@ -79,7 +97,24 @@ impl Settings {
             let known = self.owners_here.borrow();
             if self.numeric_ids { id } else { known.get(&(is_group, id)).copied().unwrap_or(id) }
         };
-        self.powers.allowed(here(false, uid), here(true, gid))
+        let change = self.changes.owner;
+        let user = change.user.or_else(|| self.keeps_owners.then(|| here(false, uid)));
+        let group = change.group.or_else(|| self.keeps_owners.then(|| here(true, gid)));
+        let (may_user, may_group) = self.powers.allowed(user.unwrap_or(0), group.unwrap_or(0));
+        (user.and(may_user), group.and(may_group))
+    }
+
+    /// The entry as it is to be here.
+    fn changed<'a>(&self, entry: &'a Entry) -> Cow<'a, Entry> {
+        match &self.changes.modes {
+            Some(modes) if !matches!(entry.kind, Kind::Symlink { .. }) => {
+                let mut entry = entry.clone();
+                let mode = entry.metadata.mode & self.told_modes;
+                entry.metadata.mode = modes.apply(mode, entry.is_directory());
+                Cow::Owned(entry)
+            }
+            _ => Cow::Borrowed(entry),
+        }
     }
 }
 
@@ -173,6 +208,10 @@ impl Landing {
         }
     }
 
+    pub(super) fn into_parts(self) -> (Directory, Vec<Option<Name>>) {
+        (self.base, self.names)
+    }
+
     /// Waits until everything on its file system is on disk.
     pub fn sync(directory: &Directory) -> Result<()> {
         rustix::fs::syncfs(directory).map_err(|error| Error::file("make it durable", error.into()))
@@ -239,6 +278,9 @@ impl TreeWriter {
             numeric_ids: options.numeric_ids,
             xattrs: options.xattrs,
             whole_file: options.whole_file,
+            changes: Changes::default(),
+            keeps_owners: options.owners,
+            told_modes: if options.special_modes { 0o7777 } else { 0o777 },
             umask: umask(),
             powers: Powers::of_this_process(),
             names: if options.owners && !options.numeric_ids {
@@ -263,6 +305,17 @@ impl TreeWriter {
         }
     }
 
+    /// The same with `changes`; to be called before the first entry.
+    pub fn with_changes(mut self, changes: Changes) -> TreeWriter {
+        if let Some(settings) = Rc::get_mut(&mut self.settings) {
+            // Bits that the user names are kept, also those for which the sender's word does not count.
+            settings.special_modes |= changes.modes.is_some();
+            settings.owners |= changes.owner != OwnerChange::default();
+            settings.changes = changes;
+        }
+        self
+    }
+
     /// The directory that everything goes into.
     pub fn base(&self) -> &Directory {
         &self.base
@@ -285,7 +338,7 @@ impl TreeWriter {
 
     /// The root of the tree of source `index`.
     pub fn root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
-        let placed = self.place_root(index, entry);
+        let placed = self.place_root(index, &self.settings.clone().changed(entry));
         self.skipping = usize::from(placed.is_err() && entry.is_directory());
         placed
     }
@@ -322,7 +375,7 @@ impl TreeWriter {
             return Ok(Placed::Unchanged);
         }
         match &entry.name {
-            Some(name) => self.place(&name.clone(), entry),
+            Some(name) => self.place(&name.clone(), &self.settings.clone().changed(entry)),
             None => Err(Error::new(ErrorKind::Protocol, "an entry without a name")),
         }
     }
@@ -465,7 +518,11 @@ impl TreeWriter {
                     self.settle(*target, Some(identity));
                     return kept.map(|()| Placed::Unchanged);
                 }
-                let known = hash_of(&parent.directory, name, size_bytes);
+                let known = if self.settings.changes.never_compares {
+                    None
+                } else {
+                    hash_of(&parent.directory, name, size_bytes)
+                };
                 Ok(Placed::Wanted(target(Some(mode)), known))
             }
             _ => Ok(Placed::Wanted(target(None), None)),
@@ -528,8 +585,9 @@ impl TreeWriter {
             }
         })?;
         let found = directory.stat_self().map_err(|error| Error::file("look at the directory", error))?;
-        self.push_directory(directory, is_new, entry, &found);
+        // Its failures bear its own name.
         self.way.push(name.clone());
+        self.push_directory(directory, is_new, entry, &found);
         Ok(())
     }
 
@@ -649,17 +707,17 @@ impl TreeWriter {
     }
 }
 
-fn file_type(found: &Statx) -> FileType {
+pub(super) fn file_type(found: &Statx) -> FileType {
     FileType::from_raw_mode(found.stx_mode.into())
 }
 
-fn is_directory() -> Error {
+pub(super) fn is_directory() -> Error {
     Error::new(ErrorKind::Refused, "what is there is a directory")
         .advise("remove it, or name another destination")
 }
 
 /// Whether what is found is the link, fifo, socket or device that the entry is.
-fn is_same(directory: &Directory, name: &Name, entry: &Entry, found: &Statx) -> bool {
+pub(super) fn is_same(directory: &Directory, name: &Name, entry: &Entry, found: &Statx) -> bool {
     let device = (found.stx_rdev_major, found.stx_rdev_minor);
     match (&entry.kind, file_type(found)) {
         (Kind::Symlink { target }, FileType::Symlink) => {
