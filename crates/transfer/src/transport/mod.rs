@@ -4,6 +4,7 @@
 //! event, so that new requests leave at once even while an answer is awaited.
 
 mod clear;
+mod compressed;
 mod limit;
 mod pipe;
 mod places;
@@ -21,6 +22,7 @@ use dray_core::{Error, ErrorKind, NodeId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use clear::{CLEAR_PREAMBLE, ClearChannel};
+pub use compressed::{CompressingChannel, UnpackingChannel};
 pub use limit::{LimitedChannel, RateLimit};
 pub use pipe::{OpeningBytes, PipeChannel};
 pub use places::{Place, Places};
