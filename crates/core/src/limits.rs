@@ -121,7 +121,7 @@ pub const TREE_NODE_BYTES_MAX: usize = 96 * 1024;
 pub const TREE_LEVEL_MAX: u8 = 10;
 
 /// Paths that one tree copy may name.
-pub const TREE_SOURCES_MAX: usize = 64;
+pub const TREE_SOURCES_MAX: usize = 2048;
 /// Patterns that one tree copy may exclude.
 pub const TREE_EXCLUDES_MAX: usize = 128;
 /// Entries or sources that one message names outside of a batch.

@@ -16,8 +16,8 @@ use crate::{Error, ErrorKind, NodeId, Oid, Result, cbor};
 mod tree;
 
 pub use tree::{
-    BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, Owner, Planned, PlannedItem, Pull, Run, Sources, Tree,
-    TreeDone, tree_flag,
+    BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, Owner, Planned, PlannedItem, Pull, Run, Sources,
+    Tree, TreeDone, tree_flag,
 };
 
 /// Version of the peer protocol. Peers of different versions refuse each other by name.
@@ -478,6 +478,9 @@ pub struct Copy {
     /// Bytes a second that the sending side may send, over all paths together; absent means any.
     #[n(5)]
     pub rate_bytes: Option<u64>,
+    /// Everything that the sending side says after the offer is compressed, and there are no other paths; absent means no.
+    #[n(6)]
+    pub compressed: Option<bool>,
 }
 
 /// See [`Message::Offer`].
@@ -711,6 +714,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 fsync: false,
                 whole_file: None,
                 rate_bytes: None,
+                compressed: None,
             }),
         ),
         (
@@ -887,6 +891,7 @@ mod tests {
                 fsync: false,
                 whole_file: None,
                 rate_bytes: None,
+                compressed: None,
             }),
         ];
         let offer = |object, inline: Option<Vec<u8>>| {

@@ -7,7 +7,8 @@ use minicbor::{Decode, Encode};
 use crate::Result;
 use crate::limits::{
     NAME_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, TREE_BATCH_BYTES_MAX, TREE_BATCH_ITEMS_MAX,
-    TREE_BATCHES_MAX, TREE_EXCLUDES_MAX, TREE_NAMED_MAX, TREE_PULL_RUNS_MAX, TREE_SOURCES_MAX, TREE_WANTED_MAX,
+    TREE_BATCHES_MAX, TREE_EXCLUDES_MAX, TREE_NAMED_MAX, TREE_PULL_RUNS_MAX, TREE_SOURCES_MAX,
+    TREE_WANTED_MAX,
 };
 
 use super::CopyRole;
@@ -239,7 +240,10 @@ impl Tree {
         check(excludes.len() <= TREE_EXCLUDES_MAX, "too many patterns")?;
         check(fits(excludes, NAME_BYTES_MAX), "too long a pattern")?;
         let words = [&self.modes, &self.owner];
-        check(words.iter().all(|word| word.as_ref().is_none_or(|word| word.len() <= NAME_BYTES_MAX)), "too long a change")?;
+        check(
+            words.iter().all(|word| word.as_ref().is_none_or(|word| word.len() <= NAME_BYTES_MAX)),
+            "too long a change",
+        )?;
         check(self.rate_bytes != Some(0), "a rate of nothing")
     }
 }
@@ -254,7 +258,10 @@ impl Planned {
 impl Sources {
     pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
         check(self.found.len() <= TREE_NAMED_MAX, "too many sources")?;
-        check(self.found.iter().all(|found| matches!(found.name.len(), 1..=NAME_BYTES_MAX)), "an impossible name")
+        check(
+            self.found.iter().all(|found| matches!(found.name.len(), 1..=NAME_BYTES_MAX)),
+            "an impossible name",
+        )
     }
 }
 

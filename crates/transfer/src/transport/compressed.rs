@@ -49,7 +49,13 @@ impl UnpackingChannel {
         let mut decoder = Decoder::new()?;
         // A sender cannot make us keep more.
         decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG))?;
-        Ok(UnpackingChannel { channel, decoder, input: vec![0; BUFFER_BYTES], pending: 0..0, has_more: false })
+        Ok(UnpackingChannel {
+            channel,
+            decoder,
+            input: vec![0; BUFFER_BYTES],
+            pending: 0..0,
+            has_more: false,
+        })
     }
 }
 

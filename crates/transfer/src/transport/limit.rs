@@ -40,7 +40,8 @@ impl RateLimit {
 
     /// Waits until some of `wanted` bytes may leave; how many, 1 at least unless none are wanted.
     pub fn take(&self, wanted: u64) -> u64 {
-        let piece = (self.bytes_per_s / (1000 / PIECE_TIME.as_millis() as u64)).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
+        let piece = (self.bytes_per_s / (1000 / PIECE_TIME.as_millis() as u64))
+            .clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
         let taken = wanted.min(piece);
         let wait = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -119,7 +119,11 @@ mod tests {
             ("0", 0o777, 0, 0),
         ] {
             let change = ModeChange::parse_with(text.as_bytes(), 0o022).unwrap();
-            assert_eq!(format!("{:o}", change.apply(mode, true)), format!("{directory:o}"), "{text} of {mode:o}");
+            assert_eq!(
+                format!("{:o}", change.apply(mode, true)),
+                format!("{directory:o}"),
+                "{text} of {mode:o}"
+            );
             assert_eq!(format!("{:o}", change.apply(mode, false)), format!("{file:o}"), "{text} of {mode:o}");
         }
         for bad in ["", "D", "99", "77777", "u", "z+w", "u+y", "u~w", ",", "D755,"] {

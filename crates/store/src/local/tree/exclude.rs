@@ -93,7 +93,9 @@ impl Pattern {
             What::Literal(text) if is_name => return path[name_at..] == text[..],
             What::Literal(text) if self.is_anchored => return path == &text[..],
             What::Literal(text) => {
-                return path.strip_suffix(&text[..]).is_some_and(|before| matches!(before.last(), None | Some(b'/')));
+                return path
+                    .strip_suffix(&text[..])
+                    .is_some_and(|before| matches!(before.last(), None | Some(b'/')));
             }
             What::Wild(tokens) if is_name => return wild(tokens, &[&path[name_at..]]),
             What::Wild(tokens) => tokens,

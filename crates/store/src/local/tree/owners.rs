@@ -72,7 +72,8 @@ impl OwnerChange {
             let found = names.id(is_group, name).or_else(number);
             found.map(Some).ok_or_else(|| {
                 let kind = if is_group { "group" } else { "user" };
-                let what = format!("there is no {kind} {:?} where the copy goes", String::from_utf8_lossy(name));
+                let what =
+                    format!("there is no {kind} {:?} where the copy goes", String::from_utf8_lossy(name));
                 Error::new(ErrorKind::NotFound, what)
             })
         };
@@ -81,7 +82,8 @@ impl OwnerChange {
         let may_user = powers.is_root || change.user.is_none_or(|user| user == powers.uid);
         if !may_user || !change.group.is_none_or(|group| powers.allowed(0, group).1.is_some()) {
             let text = String::from_utf8_lossy(text);
-            let what = format!("files cannot be given to {text:?}: only root may, or their owner to a group of his");
+            let what =
+                format!("files cannot be given to {text:?}: only root may, or their owner to a group of his");
             return Err(Error::new(ErrorKind::Refused, what));
         }
         Ok(change)
