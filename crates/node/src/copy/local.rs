@@ -90,7 +90,9 @@ impl Node {
         begin(nothing_yet(0));
         let far_path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         watch.set_far_path(far_path);
-        let mut origin = Origin::open(source, self.id(), &self.config.paths.data_dir)?;
+        let opened = Origin::open(source, self.id(), &self.config.paths.data_dir);
+        let mut origin = opened
+            .map_err(|error| if source.is_dir() { error.advise("-r copies directories") } else { error })?;
         origin.stop = stop.clone();
         let origin = Arc::new(origin);
         let offer = origin.offer()?;

@@ -258,8 +258,9 @@ impl Copying<'_> {
                 }
                 end = seek(&open.file, SeekFrom::Hole(at)).map_or(end, |hole| hole.min(end)).max(at + 1);
             }
-            let wanted = if in_kernel && at < end { (end - at).min(PIECE_BYTES) } else { READ_BYTES };
-            let wanted = self.limit.as_ref().map_or(wanted, |limit| limit.take(wanted));
+            // Under a limit in pieces that are paid for when they are there: the look beyond the end costs nothing.
+            let most = if in_kernel && self.limit.is_none() { PIECE_BYTES } else { READ_BYTES };
+            let wanted = if at < end { (end - at).min(most) } else { READ_BYTES };
             if in_kernel && at < end {
                 let (mut from, mut to) = (at, at);
                 let len = usize::try_from(wanted).unwrap_or(usize::MAX);
@@ -267,6 +268,7 @@ impl Copying<'_> {
                     Ok(copied) if copied > 0 => {
                         at += copied as u64;
                         new.filled(at);
+                        self.pay(copied as u64);
                         continue;
                     }
                     // The end, or a file system that cannot: reading says which.
@@ -277,8 +279,6 @@ impl Copying<'_> {
                 }
             }
             let max = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.buffer.len());
-            let max =
-                if is_sparse && at < end { max.min(usize::try_from(end - at).unwrap_or(max)) } else { max };
             let bytes = &mut self.buffer[..max];
             let read = open.file.read_at(bytes, at).map_err(|error| Error::file("read the file", error))?;
             if read == 0 {
@@ -288,6 +288,16 @@ impl Copying<'_> {
             written.map_err(|error| Error::file("write the file", error))?;
             at += read as u64;
             new.filled(at);
+            self.pay(read as u64);
+        }
+    }
+
+    /// Waits until so many bytes may have been written.
+    fn pay(&self, bytes: u64) {
+        let Some(limit) = &self.limit else { return };
+        let mut paid = 0;
+        while paid < bytes {
+            paid += limit.take(bytes - paid);
         }
     }
 

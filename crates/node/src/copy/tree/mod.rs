@@ -276,6 +276,14 @@ impl Node {
                 },
             }
         }
+        if let ([path], []) = (&here[..], &there[..])
+            && !request.options.recursive
+            && !request.options.archive
+            && path.is_dir()
+        {
+            return Err(Error::new(ErrorKind::Usage, format!("{path:?} is a directory"))
+                .advise("-r copies directories"));
+        }
         let must_be_directory = request.sources.len() > 1;
         let options = &request.options;
         let mut copied = TreeCopied::default();

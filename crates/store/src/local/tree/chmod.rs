@@ -95,7 +95,11 @@ fn parse_step(step: &[u8], umask: u32) -> Option<Step> {
     match step[at] {
         b'+' => of(0o7777, bits | special, only_where_run),
         b'-' => of(0o7777 & !(bits | special), 0, false),
-        _ => of(0o7777 & !(who * 7) & !set_id & !special, bits | special, only_where_run),
+        _ => {
+            // Special bits that are not named stay.
+            let set_id = if special == 0 { 0 } else { set_id };
+            of(0o7777 & !(who * 7) & !set_id, bits | special, only_where_run)
+        }
     }
 }
 
@@ -114,7 +118,8 @@ mod tests {
             ("Fa-x,Dg+s", 0o755, 0o2755, 0o644),
             ("ug=rwX,o=", 0o604, 0o770, 0o660),
             ("+w", 0o444, 0o644, 0o644),
-            ("u=rw,g=r", 0o4777, 0o647, 0o647),
+            ("u=rw,g=r", 0o4777, 0o4647, 0o4647),
+            ("ug=rws", 0o2755, 0o6665, 0o6665),
             ("D+t", 0o755, 0o1755, 0o755),
             ("0", 0o777, 0, 0),
         ] {

@@ -117,6 +117,24 @@ fn copy(from: &Path, to: &Path, walk: WalkOptions, write: WriteOptions) -> Vec<(
     failed
 }
 
+/// Issue: a copy within a host does not hash what is there for nobody.
+#[test]
+fn what_is_there_is_hashed_only_where_it_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    fs::write(dir.path().join("tree/f"), b"there").unwrap();
+    for never_compares in [false, true] {
+        let changes = Changes { never_compares, ..Changes::default() };
+        let mut writer = writer(dir.path(), MINE).with_changes(changes);
+        writer.root(0, &directory(None)).unwrap();
+        let Placed::Wanted(target, known) = writer.entry(&file("f", b"other")).unwrap() else { panic!() };
+        let expected = (!never_compares).then(|| *blake3::hash(b"there").as_bytes());
+        assert_eq!(known, expected);
+        writer.settle(*target, None);
+        writer.leave();
+    }
+}
+
 /// Path, type and bits, size, time, links and, of a link, its target: what stands below `root`.
 fn picture(root: &Path) -> Vec<String> {
     let mut lines = Vec::new();

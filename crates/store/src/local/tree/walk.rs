@@ -342,7 +342,7 @@ impl Walker {
     /// Tells a directory and opens it for its entries.
     fn enter(&mut self, name: Option<Name>, directory: Directory, found: &Statx) -> Result<Walked> {
         if !self.options.recursive {
-            return Err(Error::new(ErrorKind::Usage, "it is a directory").advise("-r copies directories"));
+            return Err(Error::new(ErrorKind::Refused, "it is a directory").advise("-r copies directories"));
         }
         if self.levels.len() >= TREE_DEPTH_MAX {
             return Err(Error::new(

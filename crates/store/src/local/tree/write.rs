@@ -189,6 +189,10 @@ impl Landing {
         };
         match Directory::open(path) {
             Ok(base) => Ok(Landing { base, names: names.iter().map(parse).collect::<Result<_>>()? }),
+            Err(_) if (must_be_directory || names.len() != 1) && path.exists() && !path.is_dir() => {
+                Err(Error::new(ErrorKind::Refused, format!("{path:?} is no directory"))
+                    .advise("several sources go into a directory"))
+            }
             Err(error) if must_be_directory || names.len() != 1 => {
                 Err(error.or_advise("several sources go into a directory: make it first"))
             }
