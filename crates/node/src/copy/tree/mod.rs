@@ -388,7 +388,7 @@ mod tests {
             ("/", ""),
             ("~", ""),
         ] {
-            assert_eq!(landing_name(std::path::Path::new(path)), name.as_bytes(), "{path}");
+            assert_eq!(landing_name(Path::new(path)), name.as_bytes(), "{path}");
         }
     }
 }

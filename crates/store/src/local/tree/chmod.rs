@@ -91,7 +91,7 @@ fn parse_step(step: &[u8], umask: u32) -> Option<Step> {
             _ => return None,
         }
     }
-    let bits = who * what & if is_masked { !umask } else { ACCESS };
+    let bits = (who * what) & if is_masked { !umask } else { ACCESS };
     match step[at] {
         b'+' => of(0o7777, bits | special, only_where_run),
         b'-' => of(0o7777 & !(bits | special), 0, false),

@@ -80,7 +80,7 @@ impl OwnerChange {
         let change = OwnerChange { user: find(false, user)?, group: find(true, group)? };
         let powers = Powers::of_this_process();
         let may_user = powers.is_root || change.user.is_none_or(|user| user == powers.uid);
-        if !may_user || !change.group.is_none_or(|group| powers.allowed(0, group).1.is_some()) {
+        if !may_user || change.group.is_some_and(|group| powers.allowed(0, group).1.is_none()) {
             let text = String::from_utf8_lossy(text);
             let what =
                 format!("files cannot be given to {text:?}: only root may, or their owner to a group of his");
