@@ -178,7 +178,7 @@ impl Output {
         }
         if is_dry {
             self.note(&format!(
-                "dry run, nothing was changed: {} entries, {} files to copy or compare, {} unchanged",
+                "dry run, nothing was changed: {} entries, {} to make, replace or compare, {} files unchanged",
                 copied.entries, copied.files, copied.unchanged,
             ));
             return;

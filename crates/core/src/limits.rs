@@ -140,3 +140,9 @@ pub const TREE_PULLS_MAX: usize = 32;
 pub const TREE_WANTED_MAX: u64 = 16 * 1024;
 /// Bytes of one record in the answer to a pull.
 pub const TREE_RECORD_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of entries that wait for their content at the receiver: names, paths, attributes, and 512 for each.
+pub const TREE_PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Entries that the receiver names when they fail; of more it says how many, by reason.
+pub const TREE_FAILED_NAMED_MAX: u64 = 10_000;
+/// Reasons that are told apart of those that are not named.
+pub const TREE_FAILED_REASONS_MAX: usize = 64;

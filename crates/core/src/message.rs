@@ -825,7 +825,12 @@ pub fn samples() -> Vec<(&'static str, Message)> {
         ),
         (
             "entry-failed",
-            Message::EntryFailed(EntryFailed { path: b"a/\xff".to_vec().into(), kind: 9, text: "no".into() }),
+            Message::EntryFailed(EntryFailed {
+                path: b"a/\xff".to_vec().into(),
+                kind: 9,
+                text: "no".into(),
+                unnamed: None,
+            }),
         ),
         (
             "tree-done",

@@ -211,16 +211,6 @@ impl Outbox {
         self.wake.signal();
     }
 
-    /// Wakes whoever waits for messages without one.
-    pub(crate) fn signal(&self) {
-        self.wake.signal();
-    }
-
-    /// What is signalled when there is a message.
-    pub(crate) fn wake(&self) -> &Wake {
-        &self.wake
-    }
-
     pub(crate) fn take(&self) -> Vec<Message> {
         std::mem::take(&mut self.messages.lock().unwrap_or_else(PoisonError::into_inner))
     }

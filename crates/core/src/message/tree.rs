@@ -120,7 +120,7 @@ pub struct Pull {
     /// Number of the request, new on this channel; 0 if nothing is asked for.
     #[n(0)]
     pub request: u32,
-    /// Entries whose content is wanted, ascending, all behind those of earlier pulls.
+    /// Entries whose content is wanted: told, not settled and not asked for before.
     #[n(1)]
     pub runs: Vec<Run>,
     /// Entries below this number are not asked for any more.
@@ -159,6 +159,16 @@ pub struct EntryFailed {
     /// What failed and why, for people.
     #[n(2)]
     pub text: String,
+    /// Absent: `path` failed. Else so many entries, which are not named, failed for this reason.
+    #[n(3)]
+    pub unnamed: Option<u64>,
+}
+
+impl EntryFailed {
+    /// How many entries it speaks of.
+    pub fn count(&self) -> u64 {
+        self.unnamed.unwrap_or(1)
+    }
 }
 
 /// What the receiver would do, in a run that changes nothing.

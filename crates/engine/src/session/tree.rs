@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use dray_core::limits::{TREE_BATCHES_MAX, TREE_PULL_RUNS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX};
-use dray_core::message::{BATCHES_AHEAD_MAX, Entries, Pull, Run};
+use dray_core::message::{BATCHES_AHEAD_MAX, Entries, Pull, Run, TreeDone};
 use dray_core::tree::{Item, Order, Record, Step, take_record};
 use dray_core::{Error, ErrorKind, Result};
 
@@ -29,15 +29,27 @@ pub struct Owed {
 #[derive(Debug)]
 pub struct TreeSender {
     granted: u64,
-    sent: u64,
+    batches: u64,
     /// Numbers behind the last entry of each batch that is not settled.
     open: VecDeque<u64>,
     entries: u64,
     settled: u64,
-    /// Entries below it cannot be asked for: they were, or were passed over.
-    next: u64,
     pulls: VecDeque<(u32, VecDeque<Run>)>,
     owed: u64,
+    /// What was told in full, and what left, to hold the receiver's account against.
+    is_told: bool,
+    sent: Sent,
+}
+
+/// Contents that left.
+#[derive(Debug, Default)]
+struct Sent {
+    /// That ended with [`Record::Done`].
+    whole: u64,
+    /// That ended with [`Record::Same`].
+    same: u64,
+    /// Bytes in records.
+    bytes: u64,
 }
 
 impl TreeSender {
@@ -45,27 +57,71 @@ impl TreeSender {
     pub fn new() -> TreeSender {
         TreeSender {
             granted: TREE_BATCHES_MAX.into(),
-            sent: 0,
+            batches: 0,
             open: VecDeque::new(),
             entries: 0,
             settled: 0,
-            next: 0,
             pulls: VecDeque::new(),
             owed: 0,
+            is_told: false,
+            sent: Sent::default(),
         }
     }
 
     /// True if a batch of entries may leave. A receiver that grants without settling gets no more than twice what may be under
     /// way, because what is not settled is remembered here.
     pub fn may_tell(&self) -> bool {
-        self.sent < self.granted && (self.open.len() as u64) < 2 * BATCHES_AHEAD_MAX
+        !self.is_told && self.batches < self.granted && (self.open.len() as u64) < 2 * BATCHES_AHEAD_MAX
     }
 
-    /// A batch of so many entries has left.
-    pub fn told(&mut self, entries: u64) {
-        self.sent += 1;
+    /// A batch of so many entries has left; the last one, perhaps.
+    pub fn told(&mut self, entries: u64, is_last: bool) {
+        self.batches += 1;
         self.entries += entries;
+        self.is_told = is_last;
         self.open.push_back(self.entries);
+    }
+
+    /// Entries told.
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// A record left.
+    pub fn sent(&mut self, record: &Record<'_>) {
+        match record {
+            Record::Bytes(bytes) => self.sent_bytes(bytes.len()),
+            Record::Done(_) => self.sent.whole += 1,
+            Record::Same(_) => self.sent.same += 1,
+            Record::Hole(_) | Record::Again | Record::Failed(_) => {}
+        }
+    }
+
+    /// A record of so many bytes left.
+    pub fn sent_bytes(&mut self, bytes: usize) {
+        self.sent.bytes += bytes as u64;
+    }
+
+    /// The receiver says that it is done. `Protocol`, naming what is missing, unless everything was told, everything asked for was
+    /// sent, and the receiver's account fits what was.
+    pub fn handle_done(&self, done: &TreeDone) -> Result<()> {
+        let sent = &self.sent;
+        let missing = if !self.is_told {
+            format!("after {} entries, before all were told", self.entries)
+        } else if self.owed > 0 || !self.pulls.is_empty() {
+            format!("before {} of the contents that it asked for came", self.owed)
+        } else if done.entries != self.entries {
+            format!("after {} of {} entries", done.entries, self.entries)
+        } else if done.bytes != sent.bytes {
+            format!("with {} of {} bytes", done.bytes, sent.bytes)
+        } else if done.files > sent.whole || done.files.saturating_add(done.failed) < sent.whole {
+            format!("with {} of {} files", done.files, sent.whole)
+        } else if done.unchanged > self.entries || done.unchanged.saturating_add(done.failed) < sent.same {
+            format!("with {} files unchanged of {} entries", done.unchanged, self.entries)
+        } else {
+            return Ok(());
+        };
+        Err(protocol(format!("receiver ended {missing}")))
     }
 
     /// Entries below this number will not be asked for.
@@ -78,21 +134,19 @@ impl TreeSender {
         self.pulls.is_empty()
     }
 
-    /// The receiver pulls.
+    /// The receiver pulls. Whether an entry has a content, and was not asked for before, is for the caller to see.
     pub fn handle_pull(&mut self, pull: Pull) -> Result<()> {
-        let mut next = self.next;
         for run in &pull.runs {
             // The bounds of the message keep the sum small.
-            let Some(end) = run.first.checked_add(run.count).filter(|end| *end <= self.entries) else {
+            if run.first.checked_add(run.count).is_none_or(|end| end > self.entries) {
                 return Err(protocol("receiver asked for entries that it was not told"));
-            };
-            if run.first < next {
-                return Err(protocol("receiver asked for entries out of order, or twice"));
+            }
+            if run.first < self.settled {
+                return Err(protocol("receiver asked for entries that it had settled"));
             }
             if run.known.is_some() && run.count != 1 {
                 return Err(protocol("receiver knows several entries by one hash"));
             }
-            next = end;
             self.owed += run.count;
         }
         if self.owed > TREE_WANTED_MAX || self.pulls.len() >= TREE_PULLS_MAX {
@@ -106,7 +160,6 @@ impl TreeSender {
         {
             return Err(protocol("receiver pulled with a number that does not fit"));
         }
-        self.next = next.max(pull.settled);
         self.settled = pull.settled;
         self.granted = pull.batches;
         while self.open.front().is_some_and(|end| *end <= self.settled) {
@@ -221,12 +274,13 @@ impl TreeReceiver {
         self.open.len()
     }
 
-    /// What to say to the sender when every entry so far is decided and `ahead` more batches are to come; `None` if it
-    /// would say nothing new.
-    pub fn pull(&mut self, ahead: u64) -> Option<Pull> {
+    /// What to say to the sender when every entry so far is decided, but for those from `undecided` on that may still be asked
+    /// for, and `ahead` more batches are to come; `None` if it would say nothing new.
+    pub fn pull(&mut self, ahead: u64, undecided: Option<u64>) -> Option<Pull> {
         let batches = (self.came + ahead).max(self.granted);
         let later = self.runs.split_off(self.runs.len().min(TREE_PULL_RUNS_MAX));
-        let settled = later.first().map_or(self.order.entries(), |run| run.first);
+        let first = later.iter().map(|run| run.first).chain(undecided).min();
+        let settled = first.unwrap_or(self.order.entries()).max(self.settled);
         if self.runs.is_empty() && batches == self.granted && (self.is_told || settled == self.settled) {
             return None;
         }
@@ -284,9 +338,15 @@ impl TreeReceiver {
         self.order.entries()
     }
 
-    /// True while something is owed by the sender.
-    pub fn is_owed(&self) -> bool {
-        !self.wanted.is_empty() || !self.is_told
+    /// What the sender owes, in words; `None` if it is nothing.
+    pub fn missing(&self) -> Option<String> {
+        let contents = self.wanted.len();
+        match (self.is_told, contents) {
+            (true, 0) => None,
+            (true, _) => Some(format!("{contents} contents")),
+            (false, 0) => Some(format!("the entries after {}", self.order.entries())),
+            (false, _) => Some(format!("{contents} contents and the entries after {}", self.order.entries())),
+        }
     }
 }
 
@@ -313,7 +373,7 @@ mod tests {
 
     fn sender() -> TreeSender {
         let mut sender = TreeSender::new();
-        sender.told(100);
+        sender.told(100, true);
         sender
     }
 
@@ -337,8 +397,6 @@ mod tests {
         for bad in [
             pull(1, &[(99, 2)], 0, 32),
             pull(1, &[(u64::MAX, 2)], 0, 32),
-            pull(1, &[(5, 1), (5, 1)], 0, 32),
-            pull(1, &[(5, 1), (4, 1)], 0, 32),
             pull(0, &[(5, 1)], 0, 32),
             pull(1, &[], 0, 32),
             pull(0, &[], 101, 32),
@@ -347,13 +405,58 @@ mod tests {
             assert_eq!(sender().handle_pull(bad.clone()).unwrap_err().kind(), ErrorKind::Protocol, "{bad:?}");
         }
         let mut large = TreeSender::new();
-        large.told(many);
+        large.told(many, true);
         assert!(large.handle_pull(pull(1, &[(0, many)], many, 40)).is_err());
         let mut again = sender();
         again.handle_pull(pull(1, &[(5, 1)], 6, 40)).unwrap();
         assert!(again.handle_pull(pull(1, &[(7, 1)], 8, 40)).is_err());
-        assert!(again.handle_pull(pull(2, &[(5, 1)], 8, 40)).is_err());
+        assert!(again.handle_pull(pull(2, &[(5, 1)], 8, 40)).is_err(), "it is settled");
         assert!(again.handle_pull(pull(0, &[], 5, 40)).is_err());
+    }
+
+    /// M9: "done" counts only when everything was told and sent, and the account fits it; the error says what is missing.
+    #[test]
+    fn an_end_is_believed_only_if_the_account_fits() {
+        let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
+        let mut sender = TreeSender::new();
+        let done = TreeDone { entries: 100, files: 1, unchanged: 98, bytes: 4, failed: 0 };
+        let refused = |sender: &TreeSender, done: TreeDone| {
+            let error = sender.handle_done(&done).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Protocol);
+            error.what().to_owned()
+        };
+        sender.told(99, false);
+        assert!(refused(&sender, TreeDone { entries: 99, ..done }).contains("after 99 entries, before all"));
+        sender.told(1, true);
+        assert!(!sender.may_tell());
+        sender.handle_pull(pull(1, &[(5, 2)], 100, 40)).unwrap();
+        assert!(refused(&sender, done).contains("before 2 of the contents"));
+        while sender.next_owed().is_some() {}
+        for record in [Record::Bytes(b"four"), Record::Done(finished), Record::Same(finished)] {
+            sender.sent(&record);
+        }
+        sender.handle_done(&done).unwrap();
+        sender.handle_done(&TreeDone { files: 0, failed: 1, ..done }).unwrap();
+        assert!(refused(&sender, TreeDone { entries: 99, ..done }).contains("99 of 100 entries"));
+        assert!(refused(&sender, TreeDone { bytes: 3, ..done }).contains("3 of 4 bytes"));
+        assert!(refused(&sender, TreeDone { files: 0, ..done }).contains("0 of 1 files"));
+        assert!(refused(&sender, TreeDone { files: 2, ..done }).contains("2 of 1 files"));
+        assert!(refused(&sender, TreeDone { unchanged: 0, ..done }).contains("0 files unchanged"));
+        assert!(refused(&sender, TreeDone { unchanged: u64::MAX, ..done }).contains("unchanged"));
+    }
+
+    /// Issue "hard links": what may still be asked for is not settled.
+    #[test]
+    fn an_entry_that_waits_is_not_settled() {
+        let mut receiver = TreeReceiver::new(2);
+        receiver.handle_entries(&batch(false)).unwrap();
+        receiver.accept(&file(None)).unwrap();
+        receiver.accept(&file(None)).unwrap();
+        assert_eq!(receiver.pull(1, Some(1)).unwrap().settled, 1);
+        receiver.want(1, None);
+        let late = receiver.pull(1, None).unwrap();
+        assert_eq!((late.runs.len(), late.settled), (1, 2));
+        assert!(receiver.missing().unwrap().contains("1 contents and the entries after 2"));
     }
 
     /// Issue "bounded memory": no more batches than were granted, nor than the receiver has settled.
@@ -362,13 +465,13 @@ mod tests {
         let mut sender = TreeSender::new();
         for _ in 0..TREE_BATCHES_MAX {
             assert!(sender.may_tell());
-            sender.told(10);
+            sender.told(10, false);
         }
         assert!(!sender.may_tell());
         sender.handle_pull(pull(0, &[], 0, u64::MAX)).unwrap();
         for _ in 0..TREE_BATCHES_MAX {
             assert!(sender.may_tell());
-            sender.told(10);
+            sender.told(10, false);
         }
         assert!(!sender.may_tell(), "nothing is settled");
         sender.handle_pull(pull(0, &[], 320, u64::MAX)).unwrap();
@@ -395,9 +498,9 @@ mod tests {
         Record::Done(finished).push(&mut frame);
         assert!(receiver.take(1, &mut &frame[..]).is_err(), "nothing was asked for");
         receiver.want(0, None);
-        let asked = receiver.pull(0).unwrap();
+        let asked = receiver.pull(0, None).unwrap();
         assert_eq!((asked.request, asked.runs.len(), asked.settled), (1, 1, 1));
-        assert!(receiver.pull(0).is_none(), "nothing new");
+        assert!(receiver.pull(0, None).is_none(), "nothing new");
         assert!(receiver.take(2, &mut &frame[..]).is_err(), "another request");
         assert!(receiver.handle_end(1).is_err(), "it is not answered");
         let mut rest = &frame[..];

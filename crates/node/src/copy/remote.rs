@@ -16,7 +16,7 @@ use dray_engine::session::{Holder, Receiver, negotiate};
 use dray_transfer::direct::is_local;
 use dray_transfer::holder::{Held, Provider, serve};
 use dray_transfer::transport::{
-    Channel, CompressingChannel, LimitedChannel, PipeChannel, RateLimit, Security, UnpackingChannel,
+    Channel, CompressingChannel, Duplex, LimitedChannel, PipeChannel, RateLimit, Security, UnpackingChannel,
     push_control, read_exact_until,
 };
 
@@ -278,16 +278,16 @@ impl Provider for FarSender {
 
 /// The channel of a sending side: under its limit, and, if asked for, compressed after `preface`, which leaves as it is.
 pub(super) fn packed(
-    mut channel: Box<dyn Channel>,
+    mut channel: Box<dyn Duplex>,
     is_compressed: bool,
     limit: Option<&Arc<RateLimit>>,
     preface: &mut Vec<u8>,
-) -> Result<Box<dyn Channel>> {
+) -> Result<Box<dyn Duplex>> {
     if is_compressed {
         // One that is closed by now is noticed by whoever reads.
         let _ = channel.write_all(&std::mem::take(preface));
     }
-    let channel = LimitedChannel::wrap(channel, limit);
+    let channel = LimitedChannel::wrap_duplex(channel, limit);
     if !is_compressed {
         return Ok(channel);
     }
@@ -296,7 +296,7 @@ pub(super) fn packed(
 }
 
 /// The channel of a receiving side.
-pub(super) fn unpacked(channel: Box<dyn Channel>, is_compressed: bool) -> Result<Box<dyn Channel>> {
+pub(super) fn unpacked(channel: Box<dyn Duplex>, is_compressed: bool) -> Result<Box<dyn Duplex>> {
     if !is_compressed {
         return Ok(channel);
     }

@@ -2,11 +2,11 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Channel, Security, Wake};
+use super::{Channel, Duplex, Security, Wake, Wants};
 
 /// A piece takes about this long.
 const PIECE_TIME: Duration = Duration::from_millis(20);
@@ -38,17 +38,25 @@ impl RateLimit {
         Arc::new(RateLimit { bytes_per_s: bytes_per_s.max(1), state })
     }
 
+    fn piece_bytes(&self) -> u64 {
+        (self.bytes_per_s / (1000 / PIECE_TIME.as_millis() as u64)).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
+    }
+
+    fn time_of(&self, bytes: u64) -> Duration {
+        Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits until some of `wanted` bytes may leave; how many, 1 at least unless none are wanted.
     pub fn take(&self, wanted: u64) -> u64 {
-        let piece = (self.bytes_per_s / (1000 / PIECE_TIME.as_millis() as u64))
-            .clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
-        let taken = wanted.min(piece);
+        let taken = wanted.min(self.piece_bytes());
         let wait = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state();
             let now = Instant::now();
-            let earliest = now.checked_sub(BURST).unwrap_or(now);
-            let begin = state.free_at.max(earliest);
-            state.free_at = begin + Duration::from_secs_f64(taken as f64 / self.bytes_per_s as f64);
+            state.free_at = state.free_at.max(now.checked_sub(BURST).unwrap_or(now)) + self.time_of(taken);
             state.free_at.saturating_duration_since(now)
         };
         if !wait.is_zero() {
@@ -59,22 +67,45 @@ impl RateLimit {
 
     /// Bytes left: the other end takes what it is sent.
     fn note(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).left_at = Instant::now();
+        self.state().left_at = Instant::now();
+    }
+
+    /// How long until the next byte may leave.
+    fn ready_in(&self) -> Duration {
+        self.state().free_at.saturating_duration_since(Instant::now())
+    }
+
+    /// `bytes` bytes left at once.
+    fn charge(&self, bytes: u64) {
+        let mut state = self.state();
+        let now = Instant::now();
+        state.free_at = state.free_at.max(now.checked_sub(BURST).unwrap_or(now)) + self.time_of(bytes);
+        state.left_at = now;
     }
 
     /// Time since bytes left. Whoever writes slowly by order cannot listen meanwhile, and is not to take the other end for dead.
     pub fn idle(&self) -> Duration {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).left_at.elapsed()
+        self.state().left_at.elapsed()
     }
 }
 
 /// A channel whose writes obey a limit.
-pub struct LimitedChannel {
-    channel: Box<dyn Channel>,
+pub struct LimitedChannel<C: ?Sized> {
     limit: Arc<RateLimit>,
+    channel: Box<C>,
 }
 
-impl LimitedChannel {
+impl LimitedChannel<dyn Duplex> {
+    /// `channel` under `limit`, if there is one.
+    pub fn wrap_duplex(channel: Box<dyn Duplex>, limit: Option<&Arc<RateLimit>>) -> Box<dyn Duplex> {
+        match limit {
+            Some(limit) => Box::new(LimitedChannel { channel, limit: limit.clone() }),
+            None => channel,
+        }
+    }
+}
+
+impl LimitedChannel<dyn Channel> {
     /// `channel` under `limit`, if there is one.
     pub fn wrap(channel: Box<dyn Channel>, limit: Option<&Arc<RateLimit>>) -> Box<dyn Channel> {
         match limit {
@@ -84,7 +115,7 @@ impl LimitedChannel {
     }
 }
 
-impl Channel for LimitedChannel {
+impl<C: Channel + ?Sized> Channel for LimitedChannel<C> {
     fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
         self.channel.try_read(out)
     }
@@ -150,6 +181,26 @@ impl Channel for LimitedChannel {
     fn into_clear_holder(self: Box<Self>, data: std::net::TcpStream) -> io::Result<Box<dyn Channel>> {
         let LimitedChannel { channel, limit } = *self;
         Ok(LimitedChannel::wrap(channel.into_clear_holder(data)?, Some(&limit)))
+    }
+}
+
+impl<C: Duplex + ?Sized> Duplex for LimitedChannel<C> {
+    fn try_write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if !self.limit.ready_in().is_zero() {
+            return Ok(0);
+        }
+        let piece = data.len().min(self.limit.piece_bytes() as usize);
+        let count = self.channel.try_write(&data[..piece])?;
+        if count > 0 {
+            self.limit.charge(count as u64);
+        }
+        Ok(count)
+    }
+
+    fn wait_for(&mut self, wants: Wants, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        let pause = if wants.write { self.limit.ready_in() } else { Duration::ZERO };
+        let wants = Wants { write: wants.write && pause.is_zero(), ..wants };
+        self.channel.wait_for(wants, wake, if pause.is_zero() { timeout } else { pause.min(timeout) })
     }
 }
 

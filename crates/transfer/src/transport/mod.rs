@@ -75,6 +75,24 @@ pub trait Channel: Send {
     }
 }
 
+/// What [`Duplex::wait_for`] waits for, besides being woken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wants {
+    /// Bytes to read, or the end of the stream.
+    pub read: bool,
+    /// Room for bytes to write.
+    pub write: bool,
+}
+
+/// A channel whose directions never wait for each other: whoever has to write can go on reading meanwhile. Two sides that both
+/// send much need it; with [`Channel::write_all`] each would wait for the other to read.
+pub trait Duplex: Channel {
+    /// Writes what there is room for now; how many bytes that was.
+    fn try_write(&mut self, data: &[u8]) -> io::Result<usize>;
+    /// Waits until what is wanted is possible, `wake` is signalled or `timeout` has passed. May return before.
+    fn wait_for(&mut self, wants: Wants, wake: Option<&Wake>, timeout: Duration) -> io::Result<()>;
+}
+
 /// What TLS proved about a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Security {

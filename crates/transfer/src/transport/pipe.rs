@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{OFlags, fcntl_getfl};
 
-use super::{Channel, Security, Wake, poll_fds, wait_readable, wait_writable};
+use super::{Channel, Duplex, Security, Wake, Wants, poll_fds, wait_readable, wait_writable};
 
 /// Size asked of the kernel for each pipe, bytes; Linux allows this much to everybody unless set otherwise.
 const PIPE_BYTES: usize = 1 << 20;
@@ -138,21 +138,15 @@ impl Channel for PipeChannel {
 
     fn write_all(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
-            match rustix::io::write(&self.output, data) {
-                Ok(n) => {
-                    self.leaving.passed(n);
-                    data = &data[n..];
+            let count = self.try_write(data)?;
+            data = &data[count..];
+            if count == 0 {
+                let pause = self.leaving.pause();
+                if pause.is_zero() {
+                    wait_writable(self.output.as_fd())?;
+                } else {
+                    std::thread::sleep(pause);
                 }
-                Err(rustix::io::Errno::AGAIN) => {
-                    let pause = self.leaving.pause();
-                    if pause.is_zero() {
-                        wait_writable(self.output.as_fd())?;
-                    } else {
-                        std::thread::sleep(pause);
-                    }
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -175,6 +169,45 @@ impl Channel for PipeChannel {
 
     fn received_bytes(&self) -> u64 {
         self.received_bytes
+    }
+}
+
+impl Duplex for PipeChannel {
+    fn try_write(&mut self, data: &[u8]) -> io::Result<usize> {
+        loop {
+            match rustix::io::write(&self.output, data) {
+                Ok(n) => {
+                    self.leaving.passed(n);
+                    return Ok(n);
+                }
+                Err(rustix::io::Errno::AGAIN) => return Ok(0),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn wait_for(&mut self, wants: Wants, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        if wants == (Wants { read: true, write: false }) {
+            return self.wait(wake, timeout);
+        }
+        let pause = if wants.write { self.leaving.pause() } else { Duration::ZERO };
+        let mut fds = Vec::with_capacity(3);
+        fds.extend(wake.map(|wake| PollFd::from_borrowed_fd(wake.fd(), PollFlags::IN)));
+        if pause.is_zero() {
+            if wants.read {
+                fds.push(PollFd::new(&self.input, PollFlags::IN));
+            }
+            if wants.write {
+                fds.push(PollFd::new(&self.output, PollFlags::OUT));
+            }
+        }
+        let timeout = if pause.is_zero() { timeout } else { pause.min(timeout) };
+        poll_fds(&mut fds, timeout)?;
+        if let Some(wake) = wake {
+            wake.clear();
+        }
+        Ok(())
     }
 }
 

@@ -12,3 +12,5 @@ use std::time::Duration;
 
 /// How often a side that works says so.
 const TOLD_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a side that ends tries to say why.
+const LAST_WORDS: Duration = Duration::from_secs(2);

@@ -7,20 +7,18 @@ use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::limits::TREE_RECORD_BYTES_MAX;
-use dray_core::message::{Entries, EntryFailed, Fault, Message, Progress, TreeDone};
+use dray_core::message::{Entries, EntryFailed, Fault, Message, Progress, Pull, TreeDone};
 use dray_core::tree::{RECORD_HEAD_BYTES, Record, bytes_head};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Owed, TreeSender};
 
-use super::TOLD_INTERVAL;
-use crate::transport::{Channel, ControlReader, Wake, push_control};
+use super::{LAST_WORDS, TOLD_INTERVAL};
+use crate::transport::{ControlReader, Duplex, Wake, Wants, push_control};
 
 /// Bytes of a data frame with which it leaves.
 const FRAME_BYTES: usize = TREE_RECORD_BYTES_MAX;
-/// Batches that the walk may be ahead.
-const BATCHES_AHEAD: usize = 4;
 /// How often a side with nothing to do looks around.
-const IDLE: Duration = Duration::from_millis(100);
+pub(super) const IDLE: Duration = Duration::from_millis(100);
 
 /// Why a content did not leave.
 #[derive(Debug)]
@@ -53,6 +51,8 @@ pub trait RecordSink {
     ) -> Result<usize, SendError>;
     /// Appends any other record.
     fn record(&mut self, record: &Record<'_>) -> Result<(), SendError>;
+    /// To be called between pieces of work that appends nothing: tells the receiver that there is progress, and hears it.
+    fn work(&mut self) -> Result<(), SendError>;
 }
 
 /// Entries to tell.
@@ -72,19 +72,21 @@ pub struct Batch {
 pub trait TreeSource: Send {
     /// The next batch; `None` after the last.
     fn next_batch(&mut self) -> Option<Batch>;
+    /// Batches that the walk may be ahead of what leaves: while the other end starts there is time to walk.
+    fn batches_ahead(&self) -> usize;
 }
 
 /// Sends the trees of `source` over `channel`, on which the hellos were exchanged; `preface` goes first. `heard` gets what else the
 /// receiver says, and every 200 ms `None`; it ends the copy with an error. Returns what the receiver says at the end.
 pub fn send(
-    channel: Box<dyn Channel>,
+    channel: Box<dyn Duplex>,
     preface: Vec<u8>,
     source: &mut dyn TreeSource,
     heard: &mut dyn FnMut(Option<Message>) -> Result<()>,
     patience: &dyn Fn() -> Duration,
 ) -> Result<TreeDone> {
     let wake = Wake::new().map_err(|error| Error::io("make a wake event", error))?;
-    let (sender, batches) = mpsc::sync_channel(BATCHES_AHEAD);
+    let (sender, batches) = mpsc::sync_channel(source.batches_ahead());
     let mut server = Server {
         channel,
         reader: ControlReader::default(),
@@ -92,9 +94,10 @@ pub fn send(
         batches,
         wake: &wake,
         files: VecDeque::new(),
-        told: 0,
-        is_told: false,
+        owed: VecDeque::new(),
+        is_answering: false,
         out: preface,
+        left: 0,
         request: 0,
         frame_start: None,
         heard,
@@ -114,17 +117,7 @@ pub fn send(
                 wake.signal();
             }
         });
-        let result = server.run();
-        if let Err(error) = &result {
-            if error.kind() == ErrorKind::Unreachable {
-                // The receiver may have said why before it hung up.
-                server.listen()?;
-            } else {
-                server.out.clear();
-                push_control(&mut server.out, &Message::Fault(Fault::from_error(None, error)));
-                let _ = server.channel.write_all(&server.out);
-            }
-        }
+        let result = server.run().or_else(|error| server.end(error));
         // Ends the walk, which may wait for room.
         drop(server);
         result
@@ -132,17 +125,20 @@ pub fn send(
 }
 
 struct Server<'a> {
-    channel: Box<dyn Channel>,
+    channel: Box<dyn Duplex>,
     reader: ControlReader,
     machine: TreeSender,
     batches: mpsc::Receiver<Batch>,
     wake: &'a Wake,
-    /// What can be asked for, by number.
-    files: VecDeque<(u64, Box<dyn TreeFile>)>,
-    told: u64,
-    is_told: bool,
-    /// Frames to send next.
+    /// What can be asked for, by number, ascending; `None` once it was.
+    files: VecDeque<(u64, Option<Box<dyn TreeFile>>)>,
+    /// What was asked for, in that order; as many as the machine says are owed.
+    owed: VecDeque<Box<dyn TreeFile>>,
+    /// A content is on its way.
+    is_answering: bool,
+    /// Frames to send next, of which so many bytes have left.
     out: Vec<u8>,
+    left: usize,
     /// Request that the data frame being filled belongs to, and where in `out` it begins.
     request: u32,
     frame_start: Option<usize>,
@@ -157,41 +153,46 @@ struct Server<'a> {
 impl Server<'_> {
     fn run(&mut self) -> Result<TreeDone> {
         self.flush()?;
+        self.listen()?;
         loop {
-            self.listen()?;
             if let Some(done) = self.done {
                 return Ok(done);
             }
             let has_told = self.tell()?;
             if let Some(owed) = self.machine.next_owed() {
                 self.answer(&owed)?;
-            } else {
-                self.flush()?;
-                if !has_told {
-                    self.rest()?;
-                }
+                continue;
             }
+            self.flush()?;
+            if !has_told {
+                self.rest()?;
+            }
+            self.listen()?;
         }
     }
 
     /// Nothing to do until something comes.
     fn rest(&mut self) -> Result<()> {
+        self.say_progress()?;
+        let wants = Wants { read: true, write: false };
+        self.channel.wait_for(wants, Some(self.wake), IDLE).map_err(lost)
+    }
+
+    /// A walk and a hash may take long: who says nothing would be taken for dead.
+    fn say_progress(&mut self) -> Result<()> {
         if self.said_at.elapsed() >= TOLD_INTERVAL {
-            // A walk may take long: who says nothing would be taken for dead.
+            self.end_frame();
             let progress = Progress { done_bytes: 0, resumed_bytes: 0, direct_bytes: 0 };
             push_control(&mut self.out, &Message::Progress(progress));
             self.flush()?;
         }
-        if self.heard_at.elapsed() > (self.patience)() {
-            return Err(Error::new(ErrorKind::TimedOut, "the other side said nothing for too long")
-                .advise("the same command again goes on where this one stopped"));
-        }
-        self.channel.wait(Some(self.wake), IDLE).map_err(lost)
+        Ok(())
     }
 
     /// Takes in what the receiver has said.
     fn listen(&mut self) -> Result<()> {
-        if self.ticked_at.elapsed() >= TOLD_INTERVAL {
+        let is_tick = self.ticked_at.elapsed() >= TOLD_INTERVAL;
+        if is_tick {
             self.ticked_at = Instant::now();
             (self.heard)(None)?;
         }
@@ -202,18 +203,18 @@ impl Server<'_> {
         };
         while let Some(body) = self.reader.next(&check)? {
             self.heard_at = Instant::now();
+            if self.done.is_some() {
+                return Err(Error::new(ErrorKind::Protocol, "receiver went on after its end"));
+            }
             match Message::from_bytes(&body)? {
-                Message::Pull(pull) => {
-                    self.machine.handle_pull(pull)?;
-                    // What was passed over will not be asked for; what is owed was taken out of here by then or comes first.
-                    self.forget_settled();
-                }
-                Message::TreeDone(done) if self.machine.is_idle() => self.done = Some(done),
-                Message::TreeDone(_) => {
-                    return Err(Error::new(
-                        ErrorKind::Protocol,
-                        "receiver ended before what it asked for came",
-                    ));
+                Message::Pull(pull) => self.pull(pull)?,
+                Message::TreeDone(done) => {
+                    self.machine.handle_done(&done)?;
+                    if self.is_answering {
+                        let what = "receiver ended before the last content that it asked for came";
+                        return Err(Error::new(ErrorKind::Protocol, what));
+                    }
+                    self.done = Some(done);
                 }
                 message => (self.heard)(Some(message))?,
             }
@@ -221,20 +222,38 @@ impl Server<'_> {
         if !is_open && self.done.is_none() {
             return Err(Error::new(ErrorKind::Unreachable, "the other side closed the connection"));
         }
+        if is_tick && self.heard_at.elapsed() > (self.patience)() {
+            return Err(Error::new(ErrorKind::TimedOut, "the other side said nothing for too long")
+                .advise("the same command again goes on where this one stopped"));
+        }
         Ok(())
     }
 
-    fn forget_settled(&mut self) {
-        if self.machine.is_idle() {
-            while self.files.front().is_some_and(|(number, _)| *number < self.machine.settled()) {
-                self.files.pop_front();
-            }
+    /// Contents are asked for; what is settled is forgotten.
+    fn pull(&mut self, pull: Pull) -> Result<()> {
+        let runs = pull.runs.clone();
+        self.machine.handle_pull(pull)?;
+        for number in runs.iter().flat_map(|run| run.first..run.first + run.count) {
+            let at = self.files.binary_search_by_key(&number, |(number, _)| *number);
+            let file = at.ok().and_then(|at| self.files.get_mut(at)).and_then(|(_, file)| file.take());
+            let Some(file) = file else {
+                let what = format!(
+                    "receiver asked for the content of entry {number}, which has none or was asked for"
+                );
+                return Err(Error::new(ErrorKind::Protocol, what));
+            };
+            self.owed.push_back(file);
         }
+        let settled = self.machine.settled();
+        while self.files.front().is_some_and(|(number, file)| *number < settled || file.is_none()) {
+            self.files.pop_front();
+        }
+        Ok(())
     }
 
     /// Tells a batch, if there is one and it may leave.
     fn tell(&mut self) -> Result<bool> {
-        if self.is_told || !self.machine.may_tell() {
+        if !self.machine.may_tell() {
             return Ok(false);
         }
         let batch = match self.batches.try_recv() {
@@ -249,32 +268,24 @@ impl Server<'_> {
             push_control(&mut self.out, &Message::EntryFailed(failed));
         }
         let Some(entries) = batch.entries else { return Ok(true) };
-        self.is_told = entries.is_last;
+        let is_last = entries.is_last;
         push_control(&mut self.out, &Message::Entries(entries));
-        self.files.extend(batch.files.into_iter().map(|(at, file)| (self.told + at, file)));
-        self.told += batch.count;
-        self.machine.told(batch.count);
+        let told = self.machine.entries();
+        self.files.extend(batch.files.into_iter().map(|(at, file)| (told + at, Some(file))));
+        self.machine.told(batch.count, is_last);
         self.flush()?;
+        self.listen()?;
         Ok(true)
     }
 
     /// Sends one content.
     fn answer(&mut self, owed: &Owed) -> Result<()> {
-        while self.files.front().is_some_and(|(number, _)| *number < owed.number) {
-            self.files.pop_front();
-        }
-        self.request = owed.request;
-        let result = match self.files.front() {
-            Some((number, _)) if *number == owed.number => {
-                let file = self.files.pop_front().map(|(_, file)| file);
-                file.map_or(Ok(()), |file| file.send(owed.known, self))
-            }
-            _ => Err(SendError::Channel(Error::new(
-                ErrorKind::Protocol,
-                "receiver asked for the content of what has none",
-            ))),
+        let Some(file) = self.owed.pop_front() else {
+            return Err(Error::new(ErrorKind::Internal, "a content is owed that was not asked for"));
         };
-        match result {
+        self.request = owed.request;
+        self.is_answering = true;
+        match file.send(owed.known, self) {
             Ok(()) => {}
             Err(SendError::Channel(error)) => return Err(error),
             Err(SendError::File(error)) => {
@@ -287,8 +298,8 @@ impl Server<'_> {
         if owed.is_last {
             self.end_frame();
             self.out.extend_from_slice(&FrameHead::new(FrameKind::End, 0, owed.request).encode());
-            self.forget_settled();
         }
+        self.is_answering = false;
         Ok(())
     }
 
@@ -319,14 +330,40 @@ impl Server<'_> {
         self.out[start..start + FRAME_HEAD_BYTES].copy_from_slice(&head);
     }
 
+    /// Sends what is there. While there is no room the receiver is heard: it may wait for room itself.
     fn flush(&mut self) -> Result<()> {
         self.end_frame();
-        if !self.out.is_empty() {
-            self.channel.write_all(&self.out).map_err(lost)?;
+        while self.left < self.out.len() {
+            let count = self.channel.try_write(&self.out[self.left..]).map_err(lost)?;
+            self.left += count;
+            if count == 0 {
+                self.listen()?;
+                let wants = Wants { read: true, write: true };
+                self.channel.wait_for(wants, None, IDLE).map_err(lost)?;
+            }
+        }
+        if self.left > 0 {
             self.out.clear();
+            self.left = 0;
             self.said_at = Instant::now();
         }
         Ok(())
+    }
+
+    /// The copy failed here: the receiver is told why, or has said why it hung up.
+    fn end(&mut self, error: Error) -> Result<TreeDone> {
+        if error.kind() == ErrorKind::Unreachable {
+            self.listen()?;
+            return Err(error);
+        }
+        // What left in part leaves whole, so that the last word is understood.
+        self.end_frame();
+        if self.left == 0 {
+            self.out.clear();
+        }
+        push_control(&mut self.out, &Message::Fault(Fault::from_error(None, &error)));
+        let _ = last_words(&mut *self.channel, &self.out[self.left..]);
+        Err(error)
     }
 }
 
@@ -353,6 +390,7 @@ impl RecordSink for Server<'_> {
         }
         self.out[start..start + RECORD_HEAD_BYTES].copy_from_slice(&bytes_head(count));
         self.out.truncate(start + RECORD_HEAD_BYTES + count);
+        self.machine.sent_bytes(count);
         Ok(count)
     }
 
@@ -361,8 +399,40 @@ impl RecordSink for Server<'_> {
         record.push(&mut bytes);
         self.make_room(bytes.len()).map_err(SendError::Channel)?;
         self.out.extend_from_slice(&bytes);
+        self.machine.sent(record);
         Ok(())
     }
+
+    fn work(&mut self) -> Result<(), SendError> {
+        if self.said_at.elapsed() >= TOLD_INTERVAL {
+            self.flush().and_then(|()| self.say_progress()).map_err(SendError::Channel)?;
+        }
+        if self.ticked_at.elapsed() >= TOLD_INTERVAL {
+            self.listen().map_err(SendError::Channel)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes `data` as long as the other side reads it, and not for long.
+pub(super) fn last_words(channel: &mut dyn Duplex, mut data: &[u8]) -> std::io::Result<()> {
+    let deadline = Instant::now() + LAST_WORDS;
+    // What the other side still says makes room for it to hear.
+    let mut unheard = vec![0; 64 * 1024];
+    let mut is_open = true;
+    while !data.is_empty() {
+        let count = channel.try_write(data)?;
+        data = &data[count..];
+        if count == 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(std::io::ErrorKind::TimedOut.into());
+            }
+            is_open = is_open && channel.try_read(&mut unheard)? != Some(0);
+            channel.wait_for(Wants { read: is_open, write: true }, None, left.min(IDLE))?;
+        }
+    }
+    Ok(())
 }
 
 fn lost(error: std::io::Error) -> Error {

@@ -57,7 +57,7 @@ impl Node {
                 }
                 let make = || {
                     let writer = TreeWriter::new(landing, write_options(tree)).with_changes(changes);
-                    Ok(Writing::new(writer, names.len(), fsync, &|_| {}, stop.clone()))
+                    Ok(Writing::new(writer, names.len(), fsync, &|_| {}))
                 };
                 take(&mut *channel, preface, make, &mut |_| stopped(), PATIENCE).map(|_| ())
             }

@@ -6,7 +6,11 @@
 //!
 //! [ADR 13]: ../../../../docs/adr/0013-trees-as-a-stream.md
 
+#[cfg(test)]
+mod copies;
 mod far;
+#[cfg(test)]
+mod hostile;
 mod local;
 mod near;
 mod preview;
@@ -73,7 +77,7 @@ pub struct TreeRequest {
 pub struct TreeCopied {
     /// Entries told.
     pub entries: u64,
-    /// Files whose content came.
+    /// Files whose content came; of a dry run, entries that would be made, replaced or compared.
     pub files: u64,
     /// Files that had the right content before.
     pub unchanged: u64,
@@ -84,10 +88,10 @@ pub struct TreeCopied {
 }
 
 impl TreeCopied {
-    fn of(done: &TreeDone, failed: u64) -> TreeCopied {
+    fn of(done: &TreeDone, failed: u64, planned: u64) -> TreeCopied {
         TreeCopied {
             entries: done.entries,
-            files: done.files,
+            files: done.files + planned,
             unchanged: done.unchanged,
             bytes: done.bytes,
             failed: failed.max(done.failed),
@@ -191,11 +195,12 @@ fn landing_name(path: &Path) -> Vec<u8> {
 /// Shows an entry that failed.
 fn show(observer: &dyn Observer, failed: &EntryFailed) {
     let fault = Fault { handle: None, kind: failed.kind, text: failed.text.clone() }.to_error("");
-    observer.event(Event::EntryFailed {
-        path: PathBuf::from(std::ffi::OsStr::from_bytes(&failed.path)),
-        kind: fault.kind(),
-        reason: fault.to_string(),
-    });
+    let reason = match failed.unnamed {
+        Some(count) => format!("and {count} more entries: {fault}"),
+        None => fault.to_string(),
+    };
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(&failed.path));
+    observer.event(Event::EntryFailed { path, kind: fault.kind(), reason });
 }
 
 /// Holds the first failure of a copy of one source back: if that was all, it is the copy's own error.

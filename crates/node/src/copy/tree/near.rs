@@ -1,12 +1,12 @@
 //! The near end of a tree copy over ssh.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use dray_core::limits::TREE_SOURCES_MAX;
 use dray_core::message::{CopyRole, EntryFailed, Hello, Message, PlannedItem, feature, tree_flag};
@@ -17,7 +17,7 @@ use dray_transfer::transport::{Channel, RateLimit, push_control};
 use dray_transfer::tree::{send, take};
 
 use super::super::far_end::FarEnd;
-use super::super::local::{FSYNC_PATIENCE, SILENCE_MAX, advised, patience};
+use super::super::local::{SILENCE_MAX, advised, patience};
 use super::super::pattern;
 use super::super::remote::{packed, read_control_until, unpacked};
 use super::preview::{self, Previewing};
@@ -63,85 +63,62 @@ impl Node {
             names_owners(&tree),
             walk_stop.clone(),
         );
-        let begun = Instant::now();
-        let heard_ms = AtomicU64::new(0);
         let failed = AtomicU64::new(0);
         let ours = self.tree_hello();
         let name = far.host.clone();
-        let mut is_greeted = false;
+        let (is_heard, mut is_greeted) = (Cell::new(false), false);
+        let planned_count = Cell::new(0);
         let mut heard = |message: Option<Message>| {
-            let Some(message) = message else { return Ok(()) };
-            let now = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-            heard_ms.store(now.max(1), Ordering::Release);
+            let Some(message) = message else {
+                if stop.is_set() {
+                    walk_stop.set();
+                    return Err(interrupted());
+                }
+                return Ok(());
+            };
+            is_heard.set(true);
             match message {
                 Message::Hello(theirs) if !is_greeted => {
                     is_greeted = true;
                     negotiate(&ours, &theirs).map(|_| ())
+                }
+                Message::Fault(fault) => Err(fault.to_error(&name)),
+                _ if !is_greeted => {
+                    Err(Error::new(ErrorKind::Protocol, "the far end did not say hello first"))
                 }
                 Message::Progress(progress) => {
                     observer.event(Event::TreeProgress { done_bytes: progress.done_bytes });
                     Ok(())
                 }
                 Message::EntryFailed(entry) => {
-                    failed.fetch_add(1, Ordering::Relaxed);
+                    failed.fetch_add(entry.count(), Ordering::Relaxed);
                     show(observer, &entry);
                     Ok(())
                 }
-                Message::Planned(planned) => {
+                Message::Planned(planned) if options.dry_run => {
+                    planned_count.set(planned_count.get() + planned.items.len() as u64);
                     planned.items.iter().for_each(|item| preview::tell(observer, item));
                     Ok(())
                 }
-                Message::Fault(fault) => Err(fault.to_error(&name)),
                 _ => Err(Error::new(ErrorKind::Protocol, "the far end sent a message out of place")),
             }
         };
-        let counting = Counting { source: &mut source, failed: &failed, observer };
-        let is_mute = AtomicBool::new(false);
+        let mut counting = Counting { source: &mut source, failed: &failed, observer };
         let first_patience = patience();
-        let limit = || match heard_ms.load(Ordering::Acquire) {
-            0 => first_patience,
-            _ if options.fsync => FSYNC_PATIENCE,
-            _ => SILENCE_MAX,
-        };
-        let is_over = AtomicBool::new(false);
-        let result = thread::scope(|scope| {
-            let mut counting = counting;
-            let watching = scope.spawn(|| {
-                // Sending may wait in a write for ever: what ends it is the end of ssh.
-                while !is_over.load(Ordering::Acquire) {
-                    let heard = Duration::from_millis(heard_ms.load(Ordering::Acquire));
-                    let is_slow = pace.as_ref().is_some_and(|pace| pace.idle() < limit());
-                    if begun.elapsed().saturating_sub(heard) > limit() && !is_slow {
-                        is_mute.store(true, Ordering::Release);
-                    }
-                    if stop.is_set() || is_mute.load(Ordering::Acquire) {
-                        walk_stop.set();
-                        far.kill();
-                        return;
-                    }
-                    thread::park_timeout(Duration::from_millis(20));
-                }
-            });
-            let result = send(channel, preface, &mut counting, &mut heard, &limit);
-            is_over.store(true, Ordering::Release);
-            walk_stop.set();
-            watching.thread().unpark();
-            let _ = watching.join();
-            result
-        });
-        if stop.is_set() {
-            return Err(interrupted());
-        }
-        if is_mute.load(Ordering::Acquire) {
-            let what = format!("{} said nothing for too long", far.host);
-            return Err(Error::new(ErrorKind::TimedOut, what)
-                .advise("does `ssh` alone reach it? the same command again goes on where this one stopped"));
-        }
+        let limit = || if is_heard.get() { SILENCE_MAX } else { first_patience };
+        let result = send(channel, preface, &mut counting, &mut heard, &limit);
+        walk_stop.set();
         match result {
-            Ok(done) => Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed))),
+            Ok(done) => Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), planned_count.get())),
+            Err(error) if stop.is_set() => {
+                far.kill();
+                Err(if error.kind() == ErrorKind::Interrupted { error } else { interrupted() })
+            }
             Err(error) => {
-                let is_heard = heard_ms.load(Ordering::Acquire) != 0;
-                Err(advised(far.explain(error, is_heard), Some(&far.host)))
+                if error.kind() == ErrorKind::TimedOut {
+                    far.kill();
+                }
+                Err(advised(far.explain(error, is_heard.get()), Some(&far.host)))
             }
         }
     }
@@ -206,7 +183,7 @@ impl Node {
         let mut channel = unpacked(Box::new(channel), options.compress)?;
         let failed = Arc::new(AtomicU64::new(0));
         let on_failed = |entry: &EntryFailed| {
-            failed.fetch_add(1, Ordering::Relaxed);
+            failed.fetch_add(entry.count(), Ordering::Relaxed);
             show(observer, entry);
         };
         let mut tick = |done_bytes| {
@@ -214,19 +191,26 @@ impl Node {
             if stop.is_set() { Err(interrupted()) } else { Ok(()) }
         };
         let fsync = tree.flags & tree_flag::FSYNC != 0;
-        let on_planned = |item: &PlannedItem| preview::tell(observer, item);
+        let planned_count = AtomicU64::new(0);
+        let on_planned = |item: &PlannedItem| {
+            planned_count.fetch_add(1, Ordering::Relaxed);
+            preview::tell(observer, item);
+        };
         let result = if options.dry_run {
             let make = || Previewing::new(landing, &tree, names.len(), &on_failed, Some(&on_planned));
             take(&mut *channel, Vec::new(), make, &mut tick, SILENCE_MAX)
         } else {
             let make = || {
                 let writer = TreeWriter::new(landing, write_options(&tree)).with_changes(changes(&tree)?);
-                Ok(Writing::new(writer, names.len(), fsync, &on_failed, stop.clone()))
+                Ok(Writing::new(writer, names.len(), fsync, &on_failed))
             };
             take(&mut *channel, Vec::new(), make, &mut tick, SILENCE_MAX)
         };
         match result {
-            Ok(done) => Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed))),
+            Ok(done) => {
+                let planned = planned_count.load(Ordering::Relaxed);
+                Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), planned))
+            }
             Err(error) if stop.is_set() => {
                 far.kill();
                 Err(if error.kind() == ErrorKind::Interrupted { error } else { interrupted() })
@@ -305,5 +289,9 @@ impl dray_transfer::tree::TreeSource for Counting<'_> {
             show(self.observer, &entry);
         }
         Some(batch)
+    }
+
+    fn batches_ahead(&self) -> usize {
+        self.source.batches_ahead()
     }
 }

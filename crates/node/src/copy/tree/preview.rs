@@ -55,7 +55,7 @@ pub(super) fn plan_here(
     let copied = TreeCopied { entries: order.entries(), ..TreeCopied::default() };
     Ok(TreeCopied {
         failed: planning.done.failed,
-        files: planning.done.files,
+        files: planning.planned_count,
         unchanged: planning.done.unchanged,
         ..copied
     })
@@ -79,6 +79,7 @@ struct Planning<'a> {
     failed: Vec<EntryFailed>,
     on_failed: &'a OnFailed<'a>,
     done: TreeDone,
+    planned_count: u64,
 }
 
 impl<'a> Planning<'a> {
@@ -89,6 +90,7 @@ impl<'a> Planning<'a> {
             failed: Vec::new(),
             on_failed,
             done: TreeDone::default(),
+            planned_count: 0,
         }
     }
 
@@ -128,7 +130,7 @@ impl<'a> Planning<'a> {
                 return;
             }
         };
-        self.done.files += u64::from(is_file);
+        self.planned_count += 1;
         if entry.is_directory() {
             path.push(b'/');
         }
@@ -194,7 +196,7 @@ impl TreeSink for Previewing<'_> {
             }
             out.push(Message::Planned(dray_core::message::Planned { items }));
         }
-        if let Some(pull) = self.machine.pull(u64::from(TREE_BATCHES_MAX)) {
+        if let Some(pull) = self.machine.pull(u64::from(TREE_BATCHES_MAX), None) {
             out.push(Message::Pull(pull));
         }
     }
@@ -206,5 +208,9 @@ impl TreeSink for Previewing<'_> {
 
     fn done_bytes(&self) -> u64 {
         0
+    }
+
+    fn missing(&self) -> Option<String> {
+        self.machine.missing()
     }
 }

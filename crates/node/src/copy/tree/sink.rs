@@ -1,10 +1,14 @@
 //! The receiving end of a tree copy: entries become directories and wishes, records become files.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use dray_core::limits::{TREE_BATCH_ITEMS_MAX, TREE_BATCHES_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX};
+use dray_core::hash_tree::ContentHasher;
+use dray_core::limits::{
+    TREE_BATCHES_MAX, TREE_FAILED_NAMED_MAX, TREE_FAILED_REASONS_MAX, TREE_PENDING_BYTES_MAX,
+    TREE_PULL_RUNS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
+};
 use dray_core::message::{Entries, EntryFailed, Message, TreeDone};
 use dray_core::tree::{Entry, Item, Kind, Record, Step};
 use dray_core::{Error, ErrorKind, Result};
@@ -12,11 +16,10 @@ use dray_engine::session::TreeReceiver;
 use dray_store::local::tree::{FileTarget, Landing, NewFile, Placed, TreeWriter};
 use dray_transfer::tree::{Heard, TreeSink};
 
-use super::source::{ZEROS, entry_failed};
-use crate::Stop;
+use super::source::entry_failed;
 
-/// Bytes of entries whose contents are under way.
-const PENDING_BYTES_MAX: usize = 8 << 20;
+/// What an entry that waits takes besides its names and attributes.
+const PENDING_ENTRY_BYTES: usize = 512;
 
 /// Hears of entries that failed, at either end.
 pub(super) type OnFailed<'a> = dyn Fn(&EntryFailed) + Send + Sync + 'a;
@@ -25,17 +28,23 @@ pub(super) type OnFailed<'a> = dyn Fn(&EntryFailed) + Send + Sync + 'a;
 pub(super) struct Writing<'a> {
     machine: TreeReceiver,
     writer: TreeWriter,
-    /// Batches for which there is no room yet.
+    /// Batches for which there is no room yet, and how many items of the first were taken.
     waiting: VecDeque<Entries>,
+    taken: usize,
+    /// In the order in which their contents come; hard links among them.
     pending: VecDeque<Pending>,
     pending_bytes: usize,
+    pending_links: usize,
+    /// Groups of hard links whose first name failed, and whose content is asked for under another.
+    fallen: HashSet<[u8; 16]>,
     current: Current,
     failed: Vec<EntryFailed>,
+    /// How many more failed, by reason.
+    unnamed: BTreeMap<(u8, String), u64>,
     on_failed: &'a OnFailed<'a>,
     done: TreeDone,
     fsync: bool,
     is_finished: bool,
-    stop: Stop,
 }
 
 /// An entry that waits for its content, or for that of the file it is a hard link to.
@@ -51,7 +60,7 @@ struct Pending {
 #[derive(Default)]
 struct Current {
     file: Option<NewFile>,
-    hasher: blake3::Hasher,
+    hasher: ContentHasher,
     /// It failed here; the rest of it is passed over.
     has_failed: bool,
 }
@@ -62,21 +71,23 @@ impl<'a> Writing<'a> {
         sources: usize,
         fsync: bool,
         on_failed: &'a OnFailed<'a>,
-        stop: Stop,
     ) -> Writing<'a> {
         Writing {
             machine: TreeReceiver::new(sources),
             writer,
             waiting: VecDeque::new(),
+            taken: 0,
             pending: VecDeque::new(),
             pending_bytes: 0,
+            pending_links: 0,
+            fallen: HashSet::new(),
             current: Current::default(),
             failed: Vec::new(),
+            unnamed: BTreeMap::new(),
             on_failed,
             done: TreeDone::default(),
             fsync,
             is_finished: false,
-            stop,
         }
     }
 
@@ -87,34 +98,50 @@ impl<'a> Writing<'a> {
         }
         let path =
             if path.is_empty() { Path::new(".") } else { Path::new(std::ffi::OsStr::from_bytes(path)) };
-        let failed = entry_failed(path, &error);
-        (self.on_failed)(&failed);
-        self.failed.push(failed);
+        let mut failed = entry_failed(path, &error);
         self.done.failed += 1;
+        if self.done.failed <= TREE_FAILED_NAMED_MAX {
+            (self.on_failed)(&failed);
+            self.failed.push(failed);
+            return Ok(());
+        }
+        if self.unnamed.len() >= TREE_FAILED_REASONS_MAX {
+            failed.kind = ErrorKind::Internal.wire_code();
+            failed.text = "for other reasons".into();
+        }
+        *self.unnamed.entry((failed.kind, failed.text)).or_default() += 1;
         Ok(())
     }
 
-    /// Takes batches as long as there is room for what they ask for.
+    /// Takes entries as long as there is room for what they ask for.
     fn decide(&mut self) -> Result<()> {
         while let Some(batch) = self.waiting.front() {
-            let wanted = self.machine.under_way() + batch.items.len() as u64;
-            let is_idle = self.pending.is_empty();
-            let has_room = wanted <= TREE_WANTED_MAX
-                && self.pending_bytes < PENDING_BYTES_MAX
-                && !self.writer.is_full()
-                && self.machine.waiting_runs() == 0;
-            if !has_room && !is_idle {
-                return Ok(());
+            if self.taken == 0 {
+                for owner in batch.owners.iter().flatten() {
+                    self.writer.add_owner(owner.is_group, owner.id, &owner.name);
+                }
             }
             let Some(batch) = self.waiting.pop_front() else { return Ok(()) };
-            for owner in batch.owners.iter().flatten() {
-                self.writer.add_owner(owner.is_group, owner.id, &owner.name);
-            }
-            for item in &batch.items {
+            while let Some(item) = batch.items.get(self.taken) {
+                if !self.has_room() {
+                    self.waiting.push_front(batch);
+                    return Ok(());
+                }
+                self.taken += 1;
                 self.item(item)?;
             }
+            self.taken = 0;
         }
         Ok(())
+    }
+
+    /// True if one more entry may be taken: always if nothing waits.
+    fn has_room(&self) -> bool {
+        let has_room = self.machine.under_way() + (self.pending_links as u64) < TREE_WANTED_MAX
+            && self.pending_bytes < TREE_PENDING_BYTES_MAX
+            && !self.writer.is_full()
+            && self.machine.waiting_runs() < TREE_PULL_RUNS_MAX;
+        has_room || self.pending.is_empty()
     }
 
     fn item(&mut self, bytes: &[u8]) -> Result<()> {
@@ -160,15 +187,29 @@ impl<'a> Writing<'a> {
         is_link: bool,
         bytes: usize,
     ) {
+        let bytes = bytes + target.path().len() + PENDING_ENTRY_BYTES;
         self.pending_bytes += bytes;
+        self.pending_links += usize::from(is_link);
         self.pending.push_back(Pending { number, target, known, is_link, bytes });
     }
 
-    /// Makes the hard links that wait for nothing any more.
+    /// Makes the hard links that wait for nothing any more. If the file that one is another name of did not come, its content is
+    /// asked for under this name, and the other names of the group wait for that.
     fn link(&mut self) -> Result<()> {
         while self.pending.front().is_some_and(|pending| pending.is_link) {
-            let Some(pending) = self.pending.pop_front() else { return Ok(()) };
+            let Some(mut pending) = self.pending.pop_front() else { return Ok(()) };
+            let group = pending.target.link_group().unwrap_or_default();
+            if !self.writer.can_link(&pending.target) {
+                if self.fallen.insert(group) {
+                    pending.is_link = false;
+                    self.pending_links -= 1;
+                    self.machine.want(pending.number, None);
+                }
+                self.pending.push_back(pending);
+                continue;
+            }
             self.pending_bytes -= pending.bytes;
+            self.pending_links -= 1;
             let linked = self.writer.link(&pending.target);
             let path = pending.target.path().to_vec();
             self.writer.settle(*pending.target, None);
@@ -188,14 +229,11 @@ impl<'a> Writing<'a> {
                 self.done.bytes += bytes.len() as u64;
                 self.current.write(&pending.target, bytes)
             }
-            Record::Hole(len) => self.current.skip(&pending.target, *len, &self.stop),
+            Record::Hole(len) => self.current.skip(&pending.target, *len),
             Record::Again => self.current.restart(),
             Record::Done(_) | Record::Same(_) | Record::Failed(_) => return self.end(record),
         };
         if let Err(error) = result {
-            if error.kind() == ErrorKind::Interrupted {
-                return Err(error);
-            }
             let path = pending.target.path().to_vec();
             self.current = Current { has_failed: true, ..Current::default() };
             self.fail(&path, error)?;
@@ -207,11 +245,15 @@ impl<'a> Writing<'a> {
     fn end(&mut self, record: &Record<'_>) -> Result<()> {
         let Some(mut pending) = self.pending.pop_front() else { return Ok(()) };
         self.pending_bytes -= pending.bytes;
+        if let Some(group) = pending.target.link_group() {
+            // If it fails, the next name that waits is asked for.
+            self.fallen.remove(&group);
+        }
         let mut current = std::mem::take(&mut self.current);
         let ended = match record {
             Record::Done(finished) if !current.has_failed => {
                 let whole = current.open(&pending.target).and_then(|file| {
-                    if *current.hasher.finalize().as_bytes() == finished.hash {
+                    if current.hasher.finish() == finished.hash {
                         return Ok(file);
                     }
                     Err(Error::new(ErrorKind::VerificationFailed, "its bytes are not those that were sent"))
@@ -263,6 +305,11 @@ impl<'a> Writing<'a> {
             let what = format!("not kept on {entries} entries: {what}");
             self.fail(b"", Error::new(ErrorKind::Unsupported, what))?;
         }
+        for ((kind, text), count) in std::mem::take(&mut self.unnamed) {
+            let failed = EntryFailed { path: Vec::new().into(), kind, text, unnamed: Some(count) };
+            (self.on_failed)(&failed);
+            self.failed.push(failed);
+        }
         if self.fsync {
             Landing::sync(self.writer.base())?;
         }
@@ -294,21 +341,13 @@ impl Current {
         Ok(())
     }
 
-    fn skip(&mut self, target: &FileTarget, len: u64, stop: &Stop) -> Result<()> {
+    fn skip(&mut self, target: &FileTarget, len: u64) -> Result<()> {
         if self.has_failed {
             return Ok(());
         }
         let mut file = self.open(target)?;
         file.skip(len)?;
-        let mut left = len;
-        while left > 0 {
-            if stop.is_set() {
-                return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
-            }
-            let piece = left.min(ZEROS.len() as u64);
-            self.hasher.update(&ZEROS[..piece as usize]);
-            left -= piece;
-        }
+        self.hasher.zeros(len);
         self.file = Some(file);
         Ok(())
     }
@@ -346,8 +385,11 @@ impl TreeSink for Writing<'_> {
     fn say(&mut self, out: &mut Vec<Message>) {
         out.extend(self.failed.drain(..).map(Message::EntryFailed));
         let ahead = u64::from(TREE_BATCHES_MAX).saturating_sub(self.waiting.len() as u64);
+        // The content of a hard link may yet be asked for.
+        let links = || self.pending.iter().filter(|pending| pending.is_link).map(|pending| pending.number);
+        let undecided = if self.pending_links > 0 { links().min() } else { None };
         while self.machine.pulls() < TREE_PULLS_MAX / 2
-            && let Some(pull) = self.machine.pull(ahead)
+            && let Some(pull) = self.machine.pull(ahead, undecided)
         {
             out.push(Message::Pull(pull));
         }
@@ -360,7 +402,10 @@ impl TreeSink for Writing<'_> {
     fn done_bytes(&self) -> u64 {
         self.done.bytes
     }
-}
 
-/// Every batch that is granted fits what may be under way.
-const _: () = assert!(TREE_BATCH_ITEMS_MAX as u64 <= TREE_WANTED_MAX);
+    fn missing(&self) -> Option<String> {
+        let missing = self.machine.missing()?;
+        let Some(first) = self.pending.iter().find(|pending| !pending.is_link) else { return Some(missing) };
+        Some(format!("{missing}, the first of {:?},", String::from_utf8_lossy(first.target.path())))
+    }
+}

@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dray_core::limits::{PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX, TREE_RECORD_BYTES_MAX};
+use dray_core::hash_tree::ContentHasher;
+use dray_core::limits::{PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX};
 use dray_core::message::{Entries, EntryFailed, Fault, Owner};
 use dray_core::tree::{Finished, Item, Metadata, Record};
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::tree::{FileToSend, OpenFile, OwnerNames, WalkOptions, Walked, Walker};
+use dray_store::local::tree::{
+    FileToSend, OpenFile, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker, hash_content,
+};
 use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource};
 
 use crate::Stop;
@@ -24,8 +27,14 @@ const BATCH_OWNERS: usize = 32;
 const FIRST_ITEMS: usize = 64;
 /// How long a batch waits to be full.
 const BATCH_PATIENCE: Duration = Duration::from_millis(20);
-/// Batches whose files may wait to be read.
+/// Batches that have left and whose files may wait to be read; a few more.
 const BATCHES_OPEN: usize = 72;
+/// Batches that the walk may be ahead: at 20 to 40 kB each a few megabytes, and about what is walked while ssh logs in.
+const BATCHES_AHEAD: usize = 192;
+/// The same where this process may not have many files open: each batch holds its directories.
+const BATCHES_AHEAD_MIN: usize = 4;
+/// Directories that a batch should have room for.
+const DIRECTORIES_ENOUGH: usize = 32;
 /// Times a file that changes is read anew.
 const READ_TRIES: usize = 3;
 
@@ -36,6 +45,7 @@ pub(super) struct WalkSource {
     names: Option<OwnerNames>,
     told: HashSet<(bool, u32)>,
     directories_max: usize,
+    batches_ahead: usize,
     is_begun: bool,
     is_over: bool,
     stop: Stop,
@@ -43,11 +53,18 @@ pub(super) struct WalkSource {
 
 impl WalkSource {
     pub(super) fn new(sources: Vec<PathBuf>, options: WalkOptions, names: bool, stop: Stop) -> WalkSource {
+        let directories_max = Walker::directories_in_batch(BATCHES_OPEN + BATCHES_AHEAD);
+        let (directories_max, batches_ahead) = if directories_max >= DIRECTORIES_ENOUGH {
+            (directories_max, BATCHES_AHEAD)
+        } else {
+            (Walker::directories_in_batch(BATCHES_OPEN + BATCHES_AHEAD_MIN), BATCHES_AHEAD_MIN)
+        };
         WalkSource {
             walker: Walker::new(sources, options),
             names: names.then(OwnerNames::of_this_host),
             told: HashSet::new(),
-            directories_max: Walker::directories_in_batch(BATCHES_OPEN),
+            directories_max,
+            batches_ahead,
             is_begun: false,
             is_over: false,
             stop,
@@ -78,6 +95,7 @@ pub(super) fn entry_failed(path: &Path, error: &Error) -> EntryFailed {
         path: bytes[..bytes.len().min(PATH_BYTES_MAX)].to_vec().into(),
         kind: fault.kind,
         text: fault.text,
+        unnamed: None,
     }
 }
 
@@ -127,6 +145,10 @@ impl TreeSource for WalkSource {
         batch.entries = Some(Entries { items, owners, is_last: self.is_over });
         Some(batch)
     }
+
+    fn batches_ahead(&self) -> usize {
+        self.batches_ahead
+    }
 }
 
 fn file_to_send(file: FileToSend, stop: &Stop) -> Sending {
@@ -147,19 +169,19 @@ impl TreeFile for Sending {
             }
             let open = self.file.open()?;
             if let Some(known) = known.filter(|_| attempt == 0)
-                && self.hash(&open)? == known
+                && self.hash(&open, sink)? == (known, open.size_bytes)
                 && open.is_unchanged()?
             {
                 return sink.record(&Record::Same(finished(&open, known, open.size_bytes)));
             }
-            let mut hasher = blake3::Hasher::new();
+            let mut hasher = ContentHasher::new();
             let size_bytes = if open.stored_bytes < open.size_bytes {
                 self.send_sparse(&open, &mut hasher, sink)?
             } else {
                 self.send_bytes(&open, None, &mut hasher, sink)?
             };
             if size_bytes == open.size_bytes && open.is_unchanged()? {
-                let hash = *hasher.finalize().as_bytes();
+                let hash = hasher.finish();
                 return sink.record(&Record::Done(finished(&open, hash, size_bytes)));
             }
         }
@@ -186,17 +208,19 @@ impl Sending {
         &self,
         open: &OpenFile,
         count: Option<u64>,
-        hasher: &mut blake3::Hasher,
+        hasher: &mut ContentHasher,
         sink: &mut dyn RecordSink,
     ) -> Result<u64, SendError> {
         // One byte more than there should be: a file that grew shows, and the end of a small one needs no second read.
-        let expected = count.unwrap_or(open.size_bytes + 1);
+        let expected = count.unwrap_or(open.size_bytes.saturating_add(1));
         let mut sent = 0;
+        let mut size = ReadSize::default();
         while sent < expected {
             self.check_stop()?;
-            let max = usize::try_from(expected - sent).unwrap_or(usize::MAX).min(TREE_RECORD_BYTES_MAX);
+            sink.work()?;
+            let max = usize::try_from(expected - sent).unwrap_or(usize::MAX).min(size.bytes());
             let read = sink.bytes(max, &mut |out| {
-                let read = (&open.file).read(out).map_err(|error| Error::file("read the file", error))?;
+                let read = size.read(|| (&open.file).read(out))?;
                 hasher.update(&out[..read]);
                 Ok(read)
             })?;
@@ -212,65 +236,39 @@ impl Sending {
     fn send_sparse(
         &self,
         open: &OpenFile,
-        hasher: &mut blake3::Hasher,
+        hasher: &mut ContentHasher,
         sink: &mut dyn RecordSink,
     ) -> Result<u64, SendError> {
         use rustix::fs::{SeekFrom, seek};
         let mut at = 0;
         while at < open.size_bytes {
             self.check_stop()?;
-            let data = match seek(&open.file, SeekFrom::Data(at)) {
-                Ok(data) => data.min(open.size_bytes),
-                Err(rustix::io::Errno::NXIO) => open.size_bytes,
-                // The file system does not tell holes: all of it is data.
-                Err(_) => at,
-            };
-            if data > at {
-                self.hash_zeros(hasher, data - at)?;
-                sink.record(&Record::Hole(data - at))?;
-                at = data;
-                continue;
+            sink.work()?;
+            match Piece::next(&open.file, at, open.size_bytes) {
+                Piece::Hole(len) => {
+                    hasher.zeros(len);
+                    sink.record(&Record::Hole(len))?;
+                    at += len;
+                }
+                Piece::Data(len) => {
+                    seek(&open.file, SeekFrom::Start(at))
+                        .map_err(|error| Error::file("read the file", error.into()))?;
+                    let sent = self.send_bytes(open, Some(len), hasher, sink)?;
+                    if sent == 0 {
+                        break;
+                    }
+                    at += sent;
+                }
             }
-            let hole = seek(&open.file, SeekFrom::Hole(at)).unwrap_or(open.size_bytes).min(open.size_bytes);
-            seek(&open.file, SeekFrom::Start(at))
-                .map_err(|error| Error::file("read the file", error.into()))?;
-            let sent = self.send_bytes(open, Some(hole.max(at + 1) - at), hasher, sink)?;
-            if sent == 0 {
-                break;
-            }
-            at += sent;
         }
         Ok(at)
     }
 
-    fn hash_zeros(&self, hasher: &mut blake3::Hasher, mut count: u64) -> Result<(), SendError> {
-        while count > 0 {
+    fn hash(&self, open: &OpenFile, sink: &mut dyn RecordSink) -> Result<([u8; 32], u64), SendError> {
+        let has_holes = open.stored_bytes < open.size_bytes;
+        hash_content(&open.file, open.size_bytes, has_holes, &mut || {
             self.check_stop()?;
-            let piece = count.min(ZEROS.len() as u64);
-            hasher.update(&ZEROS[..piece as usize]);
-            count -= piece;
-        }
-        Ok(())
-    }
-
-    fn hash(&self, open: &OpenFile) -> Result<[u8; 32], SendError> {
-        use std::os::unix::fs::FileExt;
-        let mut hasher = blake3::Hasher::new();
-        let mut bytes =
-            vec![0; TREE_RECORD_BYTES_MAX.min(usize::try_from(open.size_bytes).unwrap_or(usize::MAX).max(1))];
-        let mut at = 0;
-        loop {
-            self.check_stop()?;
-            let read =
-                open.file.read_at(&mut bytes, at).map_err(|error| Error::file("read the file", error))?;
-            if read == 0 {
-                return Ok(*hasher.finalize().as_bytes());
-            }
-            hasher.update(&bytes[..read]);
-            at += read as u64;
-        }
+            sink.work()
+        })
     }
 }
-
-/// What holes hash as.
-pub(super) static ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];

@@ -6,6 +6,7 @@
 
 mod attributes;
 mod chmod;
+mod content;
 mod directory;
 mod exclude;
 mod owners;
@@ -17,6 +18,7 @@ mod walk;
 mod write;
 
 pub use chmod::ModeChange;
+pub use content::{Piece, ReadSize, hash_content};
 pub use directory::Directory;
 pub use exclude::Excludes;
 pub use owners::{OwnerChange, OwnerNames};

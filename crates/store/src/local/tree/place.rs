@@ -118,6 +118,11 @@ impl FileTarget {
         &self.path
     }
 
+    /// The group of hard links that it is one of.
+    pub fn link_group(&self) -> Option<[u8; 16]> {
+        self.metadata.link_group
+    }
+
     /// Opens its temporary file. `Refused` if another process writes it at this moment.
     pub fn create(&self) -> Result<NewFile> {
         let failed = |error| Error::file("make a file", error);

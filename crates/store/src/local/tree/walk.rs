@@ -46,7 +46,8 @@ pub struct WalkOptions {
 /// One step of a walk.
 #[derive(Debug)]
 pub enum Walked {
-    /// An entry; with how to read it if it is a file whose content nobody was told of before.
+    /// An entry; with how to read it if it is a file. Each name of a hard link has it: which of them the content comes under is
+    /// for the receiver to decide.
     Entry(Box<Entry>, Option<FileToSend>),
     /// The directory begun last has no more entries.
     Leave,
@@ -401,21 +402,20 @@ impl Walker {
                 attributes::read(&parent.proc_path(file_name), is_root)
             });
         }
-        let is_again = self.add_link_group(&mut metadata, found);
+        self.add_link_group(&mut metadata, found);
         let is_file = matches!(kind, Kind::File { .. });
         let entry = Entry { name, kind, metadata };
         if entry.metadata.xattrs.len() > 1 && entry.to_bytes().len() > TREE_ENTRY_BYTES_MAX {
             return Err(Error::new(ErrorKind::Unsupported, "its extended attributes are too many"));
         }
-        let file =
-            (is_file && !is_again).then(|| FileToSend { directory: parent.clone(), name: file_name.into() });
+        let file = is_file.then(|| FileToSend { directory: parent.clone(), name: file_name.into() });
         Ok(Some(Walked::Entry(Box::new(entry), file)))
     }
 
-    /// Names the group of a file with several names; true if one of them was told before.
-    fn add_link_group(&mut self, metadata: &mut Metadata, found: &Statx) -> bool {
+    /// Names the group of a file with several names.
+    fn add_link_group(&mut self, metadata: &mut Metadata, found: &Statx) {
         if !self.options.hard_links || found.stx_nlink < 2 {
-            return false;
+            return;
         }
         let key = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
         if let Some((group, left)) = self.links.get_mut(&key) {
@@ -424,7 +424,7 @@ impl Walker {
             if *left == 0 {
                 self.links.remove(&key);
             }
-            return true;
+            return;
         }
         if self.links.len() < LINK_GROUPS_MAX {
             let mut hasher = blake3::Hasher::new_derive_key(LINK_CONTEXT);
@@ -434,7 +434,6 @@ impl Walker {
             metadata.link_group = Some(group);
             self.links.insert(key, (group, found.stx_nlink - 1));
         }
-        false
     }
 
     fn add_xattrs(&mut self, metadata: &mut Metadata, read: &dyn Fn(bool) -> io::Result<Vec<Xattr>>) {

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -18,12 +18,10 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx};
 use super::super::delivery::umask;
 use super::attributes;
 use super::chmod::ModeChange;
+use super::content::hash_content;
 use super::directory::{Directory, raise_open_files};
 use super::owners::{OwnerChange, OwnerNames, Powers};
 use super::place::{FileTarget, replace, taken, times_of};
-
-/// Bytes read at a time to compare what is there.
-const READ_BYTES: usize = 256 * 1024;
 
 /// What a copy keeps and does.
 #[derive(Clone, Copy, Debug, Default)]
@@ -416,6 +414,11 @@ impl TreeWriter {
         directory.finish_if_done();
     }
 
+    /// True if the file that `target` is another name of is in place.
+    pub fn can_link(&self, target: &FileTarget) -> bool {
+        target.metadata.link_group.is_some_and(|group| matches!(self.links.get(&group), Some(Some(_))))
+    }
+
     /// Makes `target` another name of the file of its group, which has come.
     pub fn link(&mut self, target: &FileTarget) -> Result<()> {
         let gone =
@@ -739,17 +742,12 @@ pub(super) fn is_same(directory: &Directory, name: &Name, entry: &Entry, found: 
 fn hash_of(directory: &Directory, name: &Name, size_bytes: u64) -> Option<[u8; 32]> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = directory.open_at(name.as_bytes(), flags, Mode::empty()).ok()?;
-    let mut file = File::from(fd);
-    if !file.metadata().ok()?.is_file() {
+    let file = File::from(fd);
+    let found = super::directory::stat_fd(file.as_fd()).ok()?;
+    if file_type(&found) != FileType::RegularFile || found.stx_size != size_bytes {
         return None;
     }
-    let mut hasher = blake3::Hasher::new();
-    let mut bytes = vec![0; READ_BYTES.min(usize::try_from(size_bytes).unwrap_or(READ_BYTES).max(1))];
-    let mut left = size_bytes;
-    while left > 0 {
-        let read = file.read(&mut bytes).ok().filter(|read| *read > 0)?;
-        hasher.update(&bytes[..read]);
-        left = left.checked_sub(read as u64)?;
-    }
-    Some(*hasher.finalize().as_bytes())
+    let has_holes = found.stx_blocks.saturating_mul(512) < size_bytes;
+    let hashed = hash_content(&file, size_bytes, has_holes, &mut || Ok::<_, Error>(()));
+    hashed.ok().filter(|(_, size)| *size == size_bytes).map(|(hash, _)| hash)
 }
