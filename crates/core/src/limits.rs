@@ -140,9 +140,17 @@ pub const TREE_PULLS_MAX: usize = 32;
 pub const TREE_WANTED_MAX: u64 = 16 * 1024;
 /// Bytes of one record in the answer to a pull.
 pub const TREE_RECORD_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of entries that wait for their content at the receiver: names, paths, attributes, and 512 for each.
+/// Bytes of entries that wait for their content at the receiver: as they came, and 512 for each.
 pub const TREE_PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Entries that the receiver names when they fail; of more it says how many, by reason.
 pub const TREE_FAILED_NAMED_MAX: u64 = 10_000;
 /// Reasons that are told apart of those that are not named.
 pub const TREE_FAILED_REASONS_MAX: usize = 64;
+/// Files of several names that the writer of a tree remembers at once, and the walk.
+pub const TREE_LINK_GROUPS_MAX: usize = 1 << 18;
+/// Bytes that those take at the writer, names and ways to them included.
+pub const TREE_LINK_BYTES_MAX: usize = 64 << 20;
+/// Bytes of entries, directories among them, with which the writer of a tree takes no more until some are done.
+pub const TREE_HELD_BYTES_MAX: usize = 16 << 20;
+/// Names of owners that the writer of a tree takes.
+pub const TREE_OWNERS_MAX: usize = 1 << 16;

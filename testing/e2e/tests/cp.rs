@@ -280,7 +280,8 @@ fn a_dry_run_changes_nothing() {
     let place = b.directory("place");
     // Before sshd starts, which sees what is mounted then. The lab unmounts it.
     tool(&["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", place.to_str().unwrap()]);
-    (a.sshd(), b.sshd());
+    a.sshd();
+    b.sshd();
     for way in WAYS {
         let copy = place.join(way);
         tool(&["cp", "-a", source.to_str().unwrap(), copy.to_str().unwrap()]);
@@ -335,7 +336,8 @@ fn a_dry_run_changes_nothing() {
 fn the_rate_is_obeyed() {
     let Some(lab) = Lab::of(2).build() else { return };
     let (a, b) = lab.pair();
-    (a.sshd(), b.sshd());
+    a.sshd();
+    b.sshd();
     const RATE: u64 = 4 * MIB;
     let size = 12 * MIB;
     let (file, tree) = (a.file("file"), a.directory("tree"));
@@ -374,7 +376,8 @@ fn the_rate_is_obeyed() {
 fn what_is_sent_is_compressed() {
     let Some(lab) = Lab::of(2).build() else { return };
     let (a, b) = lab.pair();
-    (a.sshd(), b.sshd());
+    a.sshd();
+    b.sshd();
     let (tree, file, noise) = (a.directory("tree"), a.file("text"), a.file("noise"));
     let mut text = String::new();
     for number in 0..400_000 {
@@ -527,29 +530,6 @@ fn a_missing_source_is_exit_3() {
             assert!(outcome.stderr_text().contains("-r copies directories"), "{outcome}");
         }
     }
-}
-
-/// A directory that cannot be finished is named itself, not the one above it.
-#[test]
-fn a_directory_fails_under_its_own_name() {
-    let Some(lab) = Lab::of(1).build() else { return };
-    let a = lab.host(0);
-    let (source, place) = (a.file("r"), a.directory("place"));
-    fs::create_dir_all(source.join("sub/src")).unwrap();
-    fs::write(source.join("sub/f"), b"f").unwrap();
-    // Of a directory of somebody else the user may not set the time.
-    fs::create_dir_all(place.join("r/sub/src")).unwrap();
-    for dir in ["", "r", "r/sub", "r/sub/src"] {
-        fs::set_permissions(place.join(dir), fs::Permissions::from_mode(0o777)).unwrap();
-    }
-    for dir in ["", "r", "r/sub"] {
-        std::os::unix::fs::chown(place.join(dir), Some(NOBODY), Some(NOBODY)).unwrap();
-    }
-    let user = a.dray().arg("cp").env("DRAY_DATA_DIR", place.join("data")).user(NOBODY);
-    let outcome = user.arg("-rp").arg(source).arg(&place).run().expect(8);
-    let text = outcome.stderr_text();
-    assert!(text.contains(r#"failed: "r/sub/src": "#), "{text}");
-    assert!(text.contains("1 entries failed"), "{text}");
 }
 
 /// Review "copy_file_range (or read) returning 0 early leaves a hole and exit 0": what the kernel makes up while it is read has no

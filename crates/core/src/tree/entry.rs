@@ -88,6 +88,11 @@ pub struct Metadata {
     pub gid: u32,
     /// Entries of a tree with the same group are names of one file.
     pub link_group: Option<[u8; 16]>,
+    /// In a stream: names that the file has where it comes from, so that a group can be forgotten after its last; 0 if that is not
+    /// said.
+    pub link_names: u32,
+    /// In a stream: its extended attributes could not be read, which is not that it has none.
+    pub xattrs_unread: bool,
     /// Extended attributes by ascending name; ACLs are among them.
     pub xattrs: Vec<Xattr>,
 }
@@ -215,6 +220,10 @@ pub(super) struct WireMetadata {
     /// Uppermost metadata node of a directory.
     #[n(7)]
     entries: Option<ByteArray<{ TreeId::BYTES }>>,
+    #[n(8)]
+    link_names: Option<u32>,
+    #[n(9)]
+    xattrs_unread: Option<bool>,
 }
 
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -355,7 +364,14 @@ impl WireMetadata {
             link_group: metadata.link_group.map(Into::into),
             xattrs: (!metadata.xattrs.is_empty()).then(|| metadata.xattrs.iter().map(xattr).collect()),
             entries: node,
+            link_names: metadata.link_group.and(Some(metadata.link_names).filter(|names| *names > 0)),
+            xattrs_unread: metadata.xattrs_unread.then_some(true),
         }
+    }
+
+    /// Without what only a stream says: a stored tree does not depend on where it came from.
+    pub(super) fn stored(self) -> WireMetadata {
+        WireMetadata { link_names: None, xattrs_unread: None, ..self }
     }
 
     pub(super) fn metadata(self, name: Option<&Name>) -> Result<Metadata> {
@@ -379,6 +395,10 @@ impl WireMetadata {
         if bytes > TREE_XATTRS_BYTES_MAX || !is_ordered || !xattrs.iter().all(is_named) {
             return Err(bad(name, "extended attributes that are too long, out of order or badly named"));
         }
+        let xattrs_unread = self.xattrs_unread.unwrap_or(false);
+        if self.link_names.is_some() && self.link_group.is_none() || xattrs_unread && !xattrs.is_empty() {
+            return Err(bad(name, "a field without the one that it belongs to"));
+        }
         Ok(Metadata {
             mode: self.mode,
             mtime_s: self.mtime_s,
@@ -386,6 +406,8 @@ impl WireMetadata {
             uid: self.uid,
             gid: self.gid,
             link_group: self.link_group.map(|group| *group),
+            link_names: self.link_names.unwrap_or(0),
+            xattrs_unread,
             xattrs,
         })
     }

@@ -310,7 +310,7 @@ impl DirectoryBuilder {
         }
         Entry::from_bytes(&entry.to_bytes()).map_err(|error| wrong(error.to_string()))?;
         self.content.push((name.clone(), cbor::encode(&WireContent::of(&entry.kind))), out);
-        self.metadata.push((name.clone(), cbor::encode(&WireMetadata::of(entry))), out);
+        self.metadata.push((name.clone(), cbor::encode(&WireMetadata::of(entry).stored())), out);
         self.last = Some(name.clone());
         self.entries += 1;
         Ok(())

@@ -271,6 +271,39 @@ mod tests {
         assert_eq!(*opening.lock().unwrap(), said[..OPENING_BYTES]);
     }
 
+    /// Design 9: a side that has no room to write is woken by what comes to read, and the other way round.
+    #[test]
+    fn one_direction_does_not_wait_for_the_other() {
+        let (input, far_output) = rustix::pipe::pipe().unwrap();
+        let (far_input, output) = rustix::pipe::pipe().unwrap();
+        let mut channel = PipeChannel::new(input, output).unwrap();
+        let long = Duration::from_secs(600);
+        let mut written = 0;
+        loop {
+            match channel.try_write(&[7; 64 * 1024]).unwrap() {
+                0 => break,
+                count => written += count,
+            }
+        }
+        let wants = Wants { read: true, write: true };
+        rustix::io::write(&far_output, b"heard").unwrap();
+        // It may return early, so until something is there.
+        let begun = Instant::now();
+        while channel.try_read(&mut [0; 16]).unwrap().is_none() {
+            channel.wait_for(wants, None, long).unwrap();
+        }
+        let mut drained = vec![0; written];
+        rustix::io::read(&far_input, &mut drained).unwrap();
+        while channel.try_write(b"room").unwrap() == 0 {
+            channel.wait_for(wants, None, long).unwrap();
+        }
+        // And a wake ends it, when neither is wanted.
+        let wake = Wake::new().unwrap();
+        wake.signal();
+        channel.wait_for(Wants { read: false, write: false }, Some(&wake), long).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(300));
+    }
+
     /// A pause must not keep a new request waiting: the wake event ends it.
     #[test]
     fn a_wake_ends_the_pause() {

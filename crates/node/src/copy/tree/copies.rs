@@ -8,14 +8,16 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use dray_core::message::{EntryFailed, TreeDone};
+use dray_core::message::{CopyRole, Entries, EntryFailed, TreeDone, tree_flag};
+use dray_core::tree::{Entry, Finished, Kind, Metadata, Record};
 use dray_core::{ErrorKind, Result};
 use dray_store::local::tree::{Landing, TreeWriter, WalkOptions, WriteOptions};
 use dray_transfer::transport::PipeChannel;
-use dray_transfer::tree::{send, take};
+use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource, send, take};
 
 use super::sink::Writing;
 use super::source::WalkSource;
+use super::{TreeOptions, tree_message, walk_options, write_options};
 use crate::{Stop, lock};
 
 /// Longer than any of these copies takes; one that hangs is an error, not an endless test.
@@ -205,4 +207,89 @@ fn a_tebibyte_of_hole_costs_nothing() {
     let done = again.taken.unwrap();
     assert_eq!((done.files, done.unchanged), (0, 1));
     assert_eq!(again.sent.map_err(|error| error.kind()), Ok::<_, ErrorKind>(done));
+}
+
+/// A source of one file that takes long to hash and then is the same.
+struct Slow {
+    is_over: bool,
+}
+
+/// How long the slow file says nothing by itself, and in how many pieces.
+const SLOW: (Duration, u32) = (Duration::from_millis(50), 80);
+
+impl TreeSource for Slow {
+    fn next_batch(&mut self) -> Option<Batch> {
+        if std::mem::replace(&mut self.is_over, true) {
+            return None;
+        }
+        let kind = Kind::File { size_bytes: 4, oid: None };
+        let entry = Entry { name: None, kind, metadata: Metadata { mode: 0o644, ..Metadata::default() } };
+        let items = vec![entry.to_bytes().into()];
+        Some(Batch {
+            entries: Some(Entries { items, owners: None, is_last: true }),
+            count: 1,
+            files: vec![(0, Box::new(Slow { is_over: false }))],
+            failed: Vec::new(),
+        })
+    }
+
+    fn batches_ahead(&self) -> usize {
+        1
+    }
+}
+
+impl TreeFile for Slow {
+    fn send(&self, known: Option<[u8; 32]>, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        for _ in 0..SLOW.1 {
+            thread::sleep(SLOW.0);
+            sink.work()?;
+        }
+        let hash = *blake3::hash(b"here").as_bytes();
+        assert_eq!(known, Some(hash));
+        sink.record(&Record::Same(Finished { hash, size_bytes: 4, mtime_s: 0, mtime_ns: 0 }))
+    }
+}
+
+/// Issue "every transfer ends", and no healthy one before its time: a source that hashes for longer than the other side waits for a
+/// silent one says between pieces that it lives.
+#[test]
+fn a_source_that_hashes_for_long_is_not_taken_for_dead() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::write(&to, b"here").unwrap();
+    let (near, mut far) = channels(65_536);
+    let patience = SLOW.0 * SLOW.1 / 2;
+    let done = thread::scope(|scope| {
+        scope.spawn(|| {
+            send(Box::new(near), Vec::new(), &mut Slow { is_over: false }, &mut |_| Ok(()), &|| PATIENCE)
+        });
+        let make = || {
+            let landing = Landing::resolve(&to, &[b"to".to_vec()], false)?;
+            Ok(Writing::new(TreeWriter::new(landing, WriteOptions::default()), 1, false, &|_| {}))
+        };
+        take(&mut far, Vec::new(), make, &mut |_| Ok(()), patience)
+    });
+    assert_eq!(done.unwrap().unchanged, 1);
+}
+
+/// Issue "--exclude -x --numeric-ids": what the sender and the receiver of a tree are to do stands in the first message, whichever of
+/// them is the far end.
+#[test]
+fn options_are_told_to_the_far_end() {
+    let options = TreeOptions {
+        archive: true,
+        numeric_ids: true,
+        one_file_system: true,
+        excludes: vec![b"*.o".to_vec()],
+        ..TreeOptions::default()
+    };
+    for role in [CopyRole::Send, CopyRole::Receive] {
+        let tree = tree_message(role, vec![b"path".to_vec()], Vec::new(), &options, false).unwrap();
+        let told = tree_flag::NUMERIC_IDS | tree_flag::ONE_FILE_SYSTEM;
+        assert_eq!(tree.flags & told, told);
+        let walk = walk_options(&tree, &[b"path".to_vec()]);
+        assert!(walk.one_file_system && walk.excludes.has(b"path/a.o", false), "{walk:?}");
+        assert!(!walk.excludes.has(b"path/a.c", false));
+        assert!(write_options(&tree).numeric_ids);
+    }
 }

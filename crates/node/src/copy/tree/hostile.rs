@@ -373,7 +373,8 @@ fn a_receiver_out_of_turn_ends_the_copy() {
     let told = |entries| TreeDone { entries, files: 2, unchanged: 0, bytes: 200_000, failed: 0 };
     let done = Message::TreeDone(told(3));
     let early = Message::TreeDone(told(2));
-    let cases: [(&(dyn Fn(&mut Peer) + Sync), &str); 11] = [
+    type Act<'a> = &'a (dyn Fn(&mut Peer) + Sync);
+    let cases: [(Act<'_>, &str); 11] = [
         (&|peer| peer.pull(1, &[(0, 1)], 0, 40), "content of entry 0, which has none"),
         (&|peer| peer.pull(1, &[(2, 2)], 0, 40), "not told"),
         (

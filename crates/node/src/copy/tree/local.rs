@@ -79,7 +79,7 @@ impl Node {
             copying.fail(b".", Error::new(ErrorKind::Unsupported, what))?;
         }
         if options.fsync {
-            Landing::sync(copying.writer.base())?;
+            copying.writer.sync()?;
         }
         copying.copied.entries = order.entries();
         Ok(copying.copied)

@@ -13,7 +13,7 @@ use dray_core::message::{Entries, EntryFailed, Message, TreeDone};
 use dray_core::tree::{Entry, Item, Kind, Record, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::TreeReceiver;
-use dray_store::local::tree::{FileTarget, Landing, NewFile, Placed, TreeWriter};
+use dray_store::local::tree::{FileTarget, NewFile, Placed, TreeWriter};
 use dray_transfer::tree::{Heard, TreeSink};
 
 use super::source::entry_failed;
@@ -35,8 +35,8 @@ pub(super) struct Writing<'a> {
     pending: VecDeque<Pending>,
     pending_bytes: usize,
     pending_links: usize,
-    /// Groups of hard links whose first name failed, and whose content is asked for under another.
-    fallen: HashSet<[u8; 16]>,
+    /// Groups of hard links whose content is on its way.
+    coming: HashSet<[u8; 16]>,
     current: Current,
     failed: Vec<EntryFailed>,
     /// How many more failed, by reason.
@@ -80,7 +80,7 @@ impl<'a> Writing<'a> {
             pending: VecDeque::new(),
             pending_bytes: 0,
             pending_links: 0,
-            fallen: HashSet::new(),
+            coming: HashSet::new(),
             current: Current::default(),
             failed: Vec::new(),
             unnamed: BTreeMap::new(),
@@ -187,7 +187,10 @@ impl<'a> Writing<'a> {
         is_link: bool,
         bytes: usize,
     ) {
-        let bytes = bytes + target.path().len() + PENDING_ENTRY_BYTES;
+        let bytes = bytes + PENDING_ENTRY_BYTES;
+        if let Some(group) = target.link_group().filter(|_| !is_link) {
+            self.coming.insert(group);
+        }
         self.pending_bytes += bytes;
         self.pending_links += usize::from(is_link);
         self.pending.push_back(Pending { number, target, known, is_link, bytes });
@@ -200,9 +203,10 @@ impl<'a> Writing<'a> {
             let Some(mut pending) = self.pending.pop_front() else { return Ok(()) };
             let group = pending.target.link_group().unwrap_or_default();
             if !self.writer.can_link(&pending.target) {
-                if self.fallen.insert(group) {
+                if self.coming.insert(group) {
                     pending.is_link = false;
                     self.pending_links -= 1;
+                    self.writer.begin_again(&pending.target);
                     self.machine.want(pending.number, None);
                 }
                 self.pending.push_back(pending);
@@ -211,7 +215,7 @@ impl<'a> Writing<'a> {
             self.pending_bytes -= pending.bytes;
             self.pending_links -= 1;
             let linked = self.writer.link(&pending.target);
-            let path = pending.target.path().to_vec();
+            let path = pending.target.path();
             self.writer.settle(*pending.target, None);
             if let Err(error) = linked {
                 self.fail(&path, error)?;
@@ -234,7 +238,7 @@ impl<'a> Writing<'a> {
             Record::Done(_) | Record::Same(_) | Record::Failed(_) => return self.end(record),
         };
         if let Err(error) = result {
-            let path = pending.target.path().to_vec();
+            let path = pending.target.path();
             self.current = Current { has_failed: true, ..Current::default() };
             self.fail(&path, error)?;
         }
@@ -247,7 +251,7 @@ impl<'a> Writing<'a> {
         self.pending_bytes -= pending.bytes;
         if let Some(group) = pending.target.link_group() {
             // If it fails, the next name that waits is asked for.
-            self.fallen.remove(&group);
+            self.coming.remove(&group);
         }
         let mut current = std::mem::take(&mut self.current);
         let ended = match record {
@@ -275,7 +279,7 @@ impl<'a> Writing<'a> {
             Record::Failed(fault) => Err(fault.to_error("")),
             _ => Ok(None),
         };
-        let path = pending.target.path().to_vec();
+        let path = pending.target.path();
         match ended {
             Ok(identity) => self.writer.settle(*pending.target, identity),
             Err(error) => {
@@ -311,7 +315,7 @@ impl<'a> Writing<'a> {
             self.failed.push(failed);
         }
         if self.fsync {
-            Landing::sync(self.writer.base())?;
+            self.writer.sync()?;
         }
         Ok(())
     }
@@ -406,6 +410,6 @@ impl TreeSink for Writing<'_> {
     fn missing(&self) -> Option<String> {
         let missing = self.machine.missing()?;
         let Some(first) = self.pending.iter().find(|pending| !pending.is_link) else { return Some(missing) };
-        Some(format!("{missing}, the first of {:?},", String::from_utf8_lossy(first.target.path())))
+        Some(format!("{missing}, the first of {:?},", String::from_utf8_lossy(&first.target.path())))
     }
 }

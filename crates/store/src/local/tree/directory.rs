@@ -54,6 +54,12 @@ impl Directory {
         }
     }
 
+    /// A file in this directory that has no name yet, for this user alone. `EOPNOTSUPP` and the like where there is no such thing.
+    pub(super) fn unnamed(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.fd, ".", flags, Mode::RUSR | Mode::WUSR)?)
+    }
+
     /// Facts about `name`, not through a link.
     pub(super) fn stat(&self, name: &[u8]) -> io::Result<Statx> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
@@ -76,7 +82,7 @@ impl Directory {
 
 impl Directory {
     /// A path that the kernel resolves to the very thing that `fd` has open.
-    pub(super) fn path_of(fd: &OwnedFd) -> Vec<u8> {
+    pub(super) fn path_of(fd: BorrowedFd<'_>) -> Vec<u8> {
         format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes()
     }
 }

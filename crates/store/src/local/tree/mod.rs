@@ -9,9 +9,13 @@ mod chmod;
 mod content;
 mod directory;
 mod exclude;
+mod links;
+mod opened;
 mod owners;
 mod place;
 mod preview;
+mod special;
+mod temporary;
 #[cfg(test)]
 mod tests;
 mod walk;

@@ -12,12 +12,22 @@ use rustix::process::{getegid, geteuid, getgroups};
 pub struct OwnerNames {
     users: HashMap<u32, Vec<u8>>,
     groups: HashMap<u32, Vec<u8>>,
+    /// Numbers by whether it is a group and the name.
+    ids: HashMap<(bool, Vec<u8>), u32>,
 }
 
 impl OwnerNames {
     /// Reads this host's files; what cannot be read has no names.
     pub fn of_this_host() -> OwnerNames {
-        OwnerNames { users: read("/etc/passwd"), groups: read("/etc/group") }
+        let (users, groups) = (read("/etc/passwd"), read("/etc/group"));
+        let mut ids = HashMap::new();
+        for (is_group, names) in [(false, &users), (true, &groups)] {
+            for (id, name) in names {
+                let known = ids.entry((is_group, name.clone())).or_insert(*id);
+                *known = (*known).min(*id);
+            }
+        }
+        OwnerNames { users, groups, ids }
     }
 
     /// The name of a user or group, if it has one of 1 to 255 bytes.
@@ -28,8 +38,7 @@ impl OwnerNames {
 
     /// The number of the user or group called `name`.
     pub fn id(&self, is_group: bool, name: &[u8]) -> Option<u32> {
-        let names = if is_group { &self.groups } else { &self.users };
-        names.iter().filter(|(_, known)| known.as_slice() == name).map(|(id, _)| *id).min()
+        self.ids.get(&(is_group, name.to_vec())).copied()
     }
 }
 
@@ -96,6 +105,7 @@ pub(super) struct Powers {
     /// It may set any owner.
     pub(super) is_root: bool,
     pub(super) uid: u32,
+    pub(super) gid: u32,
     groups: Vec<u32>,
 }
 
@@ -103,7 +113,7 @@ impl Powers {
     pub(super) fn of_this_process() -> Powers {
         let mut groups: Vec<u32> = getgroups().unwrap_or_default().iter().map(|gid| gid.as_raw()).collect();
         groups.push(getegid().as_raw());
-        Powers { is_root: geteuid().is_root(), uid: geteuid().as_raw(), groups }
+        Powers { is_root: geteuid().is_root(), uid: geteuid().as_raw(), gid: getegid().as_raw(), groups }
     }
 
     /// The owner and group to set: those that this process may give.

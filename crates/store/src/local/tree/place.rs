@@ -1,17 +1,23 @@
-//! One file of a tree on its way to its place: written under a temporary name, renamed when it is whole.
+//! One file of a tree on its way to its place: written without a name, or under a temporary one, and named when it is whole.
 
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use dray_core::tree::{Entry, Finished, Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
-use super::directory::stat_fd;
-use super::write::{OpenDirectory, Settings};
+use super::directory::{Directory, stat_fd};
+use super::opened::{OpenDirectory, bytes_of};
+use super::temporary::{self, Temporary};
+use super::write::Settings;
+
+/// Device and inode.
+pub(super) type Identity = (u32, u32, u64);
 
 /// Where a file goes, and what it is to be; its content is to come.
 #[derive(Debug)]
@@ -19,64 +25,38 @@ pub struct FileTarget {
     pub(super) directory: Rc<OpenDirectory>,
     pub(super) name: Name,
     pub(super) metadata: Metadata,
-    /// Permission bits of the file that it replaces.
-    pub(super) replaced_mode: Option<u32>,
-    /// Path below the destination, for messages.
-    pub(super) path: Vec<u8>,
+    pub(super) there: There,
+    held: usize,
+}
+
+/// What stands where a file goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum There {
+    Nothing,
+    /// A file with these permission bits, without setuid, setgid and sticky: those were not given to the new bytes.
+    File(u32),
+    Other,
 }
 
 /// A file being written. Dropped before it is finished, it leaves nothing.
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
-    temporary: [u8; TEMPORARY_BYTES],
+    /// Its name for now, where the file system has no files without one.
+    temporary: Option<Temporary>,
     directory: Rc<OpenDirectory>,
-    mode_now: u32,
     /// Where the next byte goes.
     position: u64,
     is_sparse: bool,
-    is_placed: bool,
-}
-
-const TEMPORARY_BYTES: usize = 22;
-
-/// The name of the file `name` until it is whole: the same on each run, so that a killed one leaves nothing behind for good.
-fn temporary(name: &Name) -> [u8; TEMPORARY_BYTES] {
-    let mut out = *b".dray-0000000000000000";
-    let hash = blake3::hash(name.as_bytes()).to_hex();
-    out[6..].copy_from_slice(&hash.as_bytes()[..16]);
-    out
-}
-
-/// Removes the temporary name of `name`, if it is there.
-pub(super) fn clear(directory: &OpenDirectory, name: &Name) {
-    let _ = rustix::fs::unlinkat(&directory.directory, &temporary(name)[..], AtFlags::empty());
-}
-
-/// Makes something under the temporary name of `name` with `make` and renames it over what is there.
-pub(super) fn replace(
-    directory: &OpenDirectory,
-    name: &Name,
-    make: &dyn Fn(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    let temporary = temporary(name);
-    let made = match make(&temporary) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            clear(directory, name);
-            make(&temporary)
-        }
-        made => made,
-    };
-    made?;
-    rename(directory, &temporary, name).inspect_err(|_| clear(directory, name))
 }
 
 /// Gives what stands under `temporary` its name. In a directory that this copy made nothing may stand there: what does has
 /// the same name in the eyes of the file system.
-fn rename(directory: &OpenDirectory, temporary: &[u8], name: &Name) -> io::Result<()> {
+fn rename(directory: &OpenDirectory, temporary: &Temporary, name: &Name) -> io::Result<()> {
     let fd = &directory.directory;
+    directory.touch();
     if directory.is_new {
-        match rustix::fs::renameat_with(fd, temporary, fd, name.as_bytes(), RenameFlags::NOREPLACE) {
+        match rustix::fs::renameat_with(fd, &temporary[..], fd, name.as_bytes(), RenameFlags::NOREPLACE) {
             // The file system cannot: look first.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 if directory.directory.stat(name.as_bytes()).is_ok() {
@@ -86,7 +66,7 @@ fn rename(directory: &OpenDirectory, temporary: &[u8], name: &Name) -> io::Resul
             result => return Ok(result?),
         }
     }
-    Ok(rustix::fs::renameat(fd, temporary, fd, name.as_bytes())?)
+    Ok(rustix::fs::renameat(fd, &temporary[..], fd, name.as_bytes())?)
 }
 
 /// Says what a name that is taken means.
@@ -102,20 +82,16 @@ pub(super) fn taken(directory: &OpenDirectory, error: io::Error, what: &str) -> 
 }
 
 impl FileTarget {
-    pub(super) fn new(
-        directory: Rc<OpenDirectory>,
-        name: Name,
-        entry: &Entry,
-        replaced_mode: Option<u32>,
-        path: Vec<u8>,
-    ) -> FileTarget {
+    pub(super) fn new(directory: Rc<OpenDirectory>, name: Name, entry: &Entry, there: There) -> FileTarget {
         directory.add_pending();
-        FileTarget { directory, name, metadata: entry.metadata.clone(), replaced_mode, path }
+        let held = size_of::<FileTarget>() + name.as_bytes().len() + bytes_of(&entry.metadata);
+        directory.settings().hold(held);
+        FileTarget { directory, name, metadata: entry.metadata.clone(), there, held }
     }
 
     /// Path below the destination.
-    pub fn path(&self) -> &[u8] {
-        &self.path
+    pub fn path(&self) -> Vec<u8> {
+        self.directory.path(&self.name)
     }
 
     /// The group of hard links that it is one of.
@@ -123,69 +99,42 @@ impl FileTarget {
         self.metadata.link_group
     }
 
-    /// Opens its temporary file. `Refused` if another process writes it at this moment.
+    /// Makes the file that is written, for nobody but this user to open until it is whole.
     pub fn create(&self) -> Result<NewFile> {
-        let failed = |error| Error::file("make a file", error);
-        let temporary = temporary(&self.name);
-        let directory = &self.directory.directory;
-        // Ours to write whatever the file's own bits say; they come at the end.
-        let mode = self.metadata.mode & 0o777 | 0o600;
-        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let (fd, was_there) = match directory.open_at(
-            &temporary,
-            flags | OFlags::CREATE | OFlags::EXCL,
-            Mode::from_raw_mode(mode),
-        ) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                (directory.open_at(&temporary, flags, Mode::empty()).map_err(failed)?, true)
+        let (fd, temporary) = self.make().map_err(|error| Error::file("make a file", error))?;
+        let (file, directory) = (File::from(fd), self.directory.clone());
+        Ok(NewFile { file, temporary, directory, position: 0, is_sparse: false })
+    }
+
+    fn make(&self) -> io::Result<(OwnedFd, Option<Temporary>)> {
+        let directory = &self.directory;
+        if directory.may_be_unnamed.get() {
+            match directory.directory.unnamed() {
+                Ok(fd) => return Ok((fd, None)),
+                Err(error) if lacks_unnamed(&error) => directory.may_be_unnamed.set(false),
+                Err(error) => return Err(error),
             }
-            result => (result.map_err(failed)?, false),
-        };
-        let busy = || {
-            Error::new(ErrorKind::Refused, "another dray is receiving this file")
-                .advise("wait for it or stop it")
-        };
-        if rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(busy());
         }
-        let mut mode_now = mode & !self.directory.settings().umask;
-        if was_there {
-            // Left by a killed run, unless its owner was faster and it has its name by now.
-            let found = stat_fd(fd.as_fd()).map_err(failed)?;
-            let named = directory.stat(&temporary).map_err(failed)?;
-            if (found.stx_ino, found.stx_nlink) != (named.stx_ino, 1)
-                || found.stx_mode & 0o170_000 != 0o100_000
-            {
-                return Err(busy());
-            }
-            rustix::fs::ftruncate(&fd, 0).map_err(|error| failed(error.into()))?;
-            mode_now = u32::from(found.stx_mode) & 0o7777;
-        }
-        Ok(NewFile {
-            file: File::from(fd),
-            temporary,
-            directory: self.directory.clone(),
-            mode_now,
-            position: 0,
-            is_sparse: false,
-            is_placed: false,
-        })
+        let (temporary, fd) =
+            temporary::make(directory, &self.name, &mut |name| make_named(directory, name))?;
+        Ok((fd, Some(temporary)))
     }
 
     /// Its file is whole: gives it everything the copy keeps, and its name.
-    pub fn finish(&self, mut file: NewFile, finished: &Finished) -> Result<(u32, u32, u64)> {
+    pub fn finish(&self, mut file: NewFile, finished: &Finished) -> Result<Identity> {
         let settings = self.directory.settings();
         file.end(finished.size_bytes)?;
-        let metadata =
-            Metadata { mtime_s: finished.mtime_s, mtime_ns: finished.mtime_ns, ..self.metadata.clone() };
-        let mode = match self.replaced_mode {
-            Some(mode) if !settings.modes => mode,
-            _ => settings.mode(self.metadata.mode),
+        let mode = match self.there {
+            There::File(mode) if !settings.modes => mode,
+            _ => settings.mode(self.metadata.mode, || self.directory.granted()),
         };
-        settings.apply(file.file.as_fd(), &metadata, file.mode_now, mode)?;
-        rename(&self.directory, &file.temporary, &self.name)
-            .map_err(|error| taken(&self.directory, error, "give the file its name"))?;
-        file.is_placed = true;
+        let metadata = Kept { mtime: (finished.mtime_s, finished.mtime_ns), ..Kept::of(&self.metadata) };
+        settings.apply_kept(file.file.as_fd(), &metadata, &self.directory.of_new_file(), mode, false);
+        if settings.fails_late(self.directory.device, file.file.as_fd()) {
+            rustix::fs::fsync(&file.file)
+                .map_err(|error| Error::file("write the file to its server", error.into()))?;
+        }
+        file.name(self).map_err(|error| taken(&self.directory, error, "give the file its name"))?;
         let found = if self.metadata.link_group.is_some() {
             let found = stat_fd(file.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
             (found.stx_dev_major, found.stx_dev_minor, found.stx_ino)
@@ -196,31 +145,58 @@ impl FileTarget {
     }
 }
 
+impl Drop for FileTarget {
+    fn drop(&mut self) {
+        self.directory.settings().release(self.held);
+    }
+}
+
+/// What file systems and kernels say that have no files without a name.
+fn lacks_unnamed(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    [Errno::OPNOTSUPP, Errno::ISDIR, Errno::INVAL, Errno::NOSYS]
+        .iter()
+        .any(|known| code == Some(known.raw_os_error()))
+}
+
+/// Makes the file `name` and locks it, so that another run does not take it for one that was left.
+fn make_named(directory: &OpenDirectory, name: &Temporary) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CREATE | OFlags::EXCL;
+    let fd = directory.directory.open_at(name, flags, Mode::RUSR | Mode::WUSR)?;
+    let is_locked = rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok();
+    let made = stat_fd(fd.as_fd())?;
+    // Another run may have been faster than the lock; then this one is to take another name.
+    match directory.directory.stat(name) {
+        Ok(found) if is_locked && found.stx_ino == made.stx_ino => Ok(fd),
+        _ => Err(Errno::EXIST.into()),
+    }
+}
+
 impl NewFile {
     /// Appends bytes.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).map_err(|error| Error::file("write the file", error))?;
+        self.file.write_all_at(bytes, self.position).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => too_large(),
+            _ => Error::file("write the file", error),
+        })?;
         self.position += bytes.len() as u64;
         Ok(())
     }
 
-    /// Leaves a hole of so many bytes.
+    /// Leaves a hole of so many bytes, which costs nothing.
     pub fn skip(&mut self, bytes: u64) -> Result<()> {
-        let too_large = || Error::new(ErrorKind::Protocol, "the file is larger than a file can be");
         let position = self.position.checked_add(bytes).filter(|position| *position < 1 << 62);
-        self.position = position.ok_or_else(too_large)?;
+        self.position = position
+            .ok_or_else(|| Error::new(ErrorKind::Protocol, "the file is larger than a file can be"))?;
         self.is_sparse = true;
-        rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Start(self.position))
-            .map_err(|error| Error::file("leave a hole", error.into()))?;
         Ok(())
     }
 
     /// Forgets everything written.
     pub fn restart(&mut self) -> Result<()> {
-        let failed = |error: Errno| Error::file("write the file anew", error.into());
-        rustix::fs::ftruncate(&self.file, 0).map_err(failed)?;
-        rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Start(0)).map_err(failed)?;
-        self.position = 0;
+        rustix::fs::ftruncate(&self.file, 0)
+            .map_err(|error| Error::file("write the file anew", error.into()))?;
+        (self.position, self.is_sparse) = (0, false);
         Ok(())
     }
 
@@ -240,60 +216,193 @@ impl NewFile {
             return Err(Error::new(ErrorKind::Protocol, what));
         }
         if self.is_sparse {
-            rustix::fs::ftruncate(&self.file, size_bytes)
-                .map_err(|error| Error::file("end the file with a hole", error.into()))?;
+            rustix::fs::ftruncate(&self.file, size_bytes).map_err(|error| match error {
+                Errno::INVAL | Errno::FBIG | Errno::OVERFLOW => too_large(),
+                error => Error::file("end the file with a hole", error.into()),
+            })?;
         }
+        Ok(())
+    }
+
+    /// Gives it its name.
+    fn name(&mut self, target: &FileTarget) -> io::Result<()> {
+        let directory = &self.directory;
+        if let Some(temporary) = self.temporary {
+            rename(directory, &temporary, &target.name)?;
+            self.temporary = None;
+            return Ok(());
+        }
+        if matches!(target.there, There::Nothing) {
+            directory.touch();
+            match self.link(target.name.as_bytes()) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !directory.is_new => {}
+                result => return result,
+            }
+        }
+        temporary::replace(directory, &target.name, &mut |temporary| self.link(temporary))
+    }
+
+    /// Makes `name` a name of this file.
+    fn link(&self, name: &[u8]) -> io::Result<()> {
+        let (settings, directory) = (self.directory.settings(), &self.directory.directory);
+        if !settings.links_by_path.get() {
+            match rustix::fs::linkat(&self.file, "", directory, name, AtFlags::EMPTY_PATH) {
+                // Kernels before 6.10 let only root do it so.
+                Err(Errno::NOENT | Errno::PERM) => {}
+                result => return Ok(result?),
+            }
+        }
+        let path = Directory::path_of(self.file.as_fd());
+        rustix::fs::linkat(rustix::fs::CWD, path, directory, name, AtFlags::SYMLINK_FOLLOW)?;
+        settings.links_by_path.set(true);
         Ok(())
     }
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        if !self.is_placed {
-            // A file that this process cannot remove any more the next run finds.
-            let _ = rustix::fs::unlinkat(&self.directory.directory, &self.temporary[..], AtFlags::empty());
+        if let Some(temporary) = &self.temporary {
+            temporary::remove(&self.directory, temporary);
         }
+    }
+}
+
+fn too_large() -> Error {
+    Error::new(ErrorKind::Unsupported, "the file is larger than the file system here can keep")
+        .advise("copy it to another file system")
+}
+
+/// What is known of a file or directory before it gets what the copy keeps; what is not known is set.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Now {
+    pub(super) mode: Option<u32>,
+    pub(super) owner: Option<(u32, u32)>,
+    pub(super) mtime: Option<(i64, u32)>,
+    pub(super) has_no_xattrs: bool,
+}
+
+/// What the copy keeps of an entry.
+#[derive(Clone, Copy)]
+pub(super) struct Kept<'a> {
+    mtime: (i64, u32),
+    metadata: &'a Metadata,
+}
+
+impl Kept<'_> {
+    pub(super) fn of(metadata: &Metadata) -> Kept<'_> {
+        Kept { mtime: (metadata.mtime_s, metadata.mtime_ns), metadata }
     }
 }
 
 impl Settings {
-    /// Gives an open file or directory what the copy keeps; `mode` is what its bits become.
+    /// Gives an open file or directory what the copy keeps; `mode` is what its bits become. What cannot be kept is counted.
     pub(super) fn apply(
         &self,
-        fd: std::os::fd::BorrowedFd<'_>,
+        fd: BorrowedFd<'_>,
         metadata: &Metadata,
-        mode_now: u32,
+        now: &Now,
         mode: u32,
-    ) -> Result<()> {
-        let failed = |what: &'static str| move |error: Errno| Error::file(what, error.into());
-        let mut mode_now = mode_now;
+        is_directory: bool,
+    ) {
+        self.apply_kept(fd, &Kept::of(metadata), now, mode, is_directory);
+    }
+
+    fn apply_kept(&self, fd: BorrowedFd<'_>, kept: &Kept<'_>, now: &Now, mode: u32, is_directory: bool) {
+        let (metadata, mut mode, mut mode_now) = (kept.metadata, mode, now.mode);
         if self.owners {
             let (uid, gid) = self.owner_of(metadata.uid, metadata.gid);
-            if uid.is_some() || gid.is_some() {
-                let (uid, gid) = (uid.map(rustix::fs::Uid::from_raw), gid.map(rustix::fs::Gid::from_raw));
-                rustix::fs::fchown(fd, uid, gid).map_err(failed("set its owner"))?;
+            let uid_to_set = uid.filter(|uid| now.owner.is_none_or(|(now, _)| now != *uid));
+            let gid_to_set = gid.filter(|gid| now.owner.is_none_or(|(_, now)| now != *gid));
+            let mut is_set = true;
+            if uid_to_set.is_some() || gid_to_set.is_some() {
+                let result =
+                    rustix::fs::fchown(fd, uid_to_set.map(Uid::from_raw), gid_to_set.map(Gid::from_raw));
+                if let Err(error) = result {
+                    self.count("owner", error);
+                    is_set = false;
+                }
                 // The kernel takes setuid and setgid away.
-                mode_now &= 0o1777;
+                mode_now = None;
             }
+            mode = self.without_foreign_powers(mode, metadata, (uid, gid), is_set, is_directory);
         }
-        if mode_now != mode {
-            rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)).map_err(failed("set its permissions"))?;
+        if self.xattrs && !(now.has_no_xattrs && metadata.xattrs.is_empty()) && !metadata.xattrs_unread {
+            let mut told = self.told.borrow_mut();
+            super::attributes::set(fd, &metadata.xattrs, self.powers.is_root, &mut told);
         }
-        if self.xattrs {
-            let failures = &mut self.failed_attributes.borrow_mut();
-            super::attributes::set(fd, &metadata.xattrs, self.powers.is_root, failures);
+        // After the ACL, which has a say in the bits.
+        if mode_now != Some(mode)
+            && let Err(error) = rustix::fs::fchmod(fd, Mode::from_raw_mode(mode))
+        {
+            self.count("permissions", error);
         }
-        if self.times {
-            rustix::fs::futimens(fd, &times_of(metadata)).map_err(failed("set its times"))?;
+        if self.times
+            && now.mtime != Some(kept.mtime)
+            && let Err(error) = rustix::fs::futimens(fd, &times_of(kept.mtime))
+        {
+            self.count("modification time", error);
         }
-        Ok(())
+    }
+
+    /// `mode` without setuid and setgid where they would lend the rights of another than they lent at the source.
+    pub(super) fn without_foreign_powers(
+        &self,
+        mode: u32,
+        metadata: &Metadata,
+        (uid, gid): (Option<u32>, Option<u32>),
+        is_set: bool,
+        is_directory: bool,
+    ) -> u32 {
+        if mode & 0o6000 == 0 || is_directory {
+            return mode;
+        }
+        let (wanted_uid, wanted_gid) = self.wanted_owner(metadata.uid, metadata.gid);
+        let has_uid = (is_set && uid.is_some()) || wanted_uid == self.powers.uid;
+        let has_gid = (is_set && gid.is_some()) || wanted_gid == self.powers.gid;
+        let foreign = if has_uid { 0 } else { 0o4000 } | if has_gid { 0 } else { 0o2000 };
+        mode & !foreign
+    }
+
+    /// Whether the file system tells of failed writes only when a file is closed, which safe code does not hear: those that
+    /// send to a server, and those of other programs.
+    fn fails_late(&self, device: (u32, u32), fd: BorrowedFd<'_>) -> bool {
+        let mut known = self.late_devices.borrow_mut();
+        if let Some((_, is_late)) = known.iter().find(|(seen, _)| *seen == device) {
+            return *is_late;
+        }
+        let is_late = rustix::fs::fstatfs(fd).is_ok_and(|found| is_late(found.f_type));
+        if known.len() >= 64 {
+            known.clear();
+        }
+        known.push((device, is_late));
+        is_late
     }
 }
 
+/// NFS, SMB (three of them), FUSE, AFS (two), Ceph, Coda, 9P, Lustre.
+const LATE: [u64; 11] = [
+    0x6969,
+    0x517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x6573_5546,
+    0x5346_414f,
+    0x6b41_4653,
+    0x00c3_6400,
+    0x7375_7245,
+    0x0102_1997,
+    0x0bd0_0bd0,
+];
+
+/// Whether a file system of this type tells of failed writes when a file is closed.
+pub(super) fn is_late(file_system: i64) -> bool {
+    LATE.contains(&(file_system as u64 & 0xffff_ffff))
+}
+
 /// The modification time as the kernel takes it; the access time stays.
-pub(super) fn times_of(metadata: &Metadata) -> Timestamps {
+pub(super) fn times_of((mtime_s, mtime_ns): (i64, u32)) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        last_modification: Timespec { tv_sec: metadata.mtime_s, tv_nsec: metadata.mtime_ns.into() },
+        last_modification: Timespec { tv_sec: mtime_s, tv_nsec: mtime_ns.into() },
     }
 }

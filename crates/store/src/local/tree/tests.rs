@@ -3,12 +3,14 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use dray_core::ErrorKind;
 use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
 
 use super::*;
+
+mod hostile;
+mod keeping;
 
 const ARCHIVE: WriteOptions = WriteOptions {
     times: true,
@@ -93,7 +95,13 @@ fn copy(from: &Path, to: &Path, walk: WalkOptions, write: WriteOptions) -> Vec<(
                     writer.root(0, &entry).unwrap();
                 } else {
                     let content = &content;
-                    let placed = writer.entry(&entry).unwrap();
+                    let placed = match writer.entry(&entry) {
+                        Ok(placed) => placed,
+                        Err(error) => {
+                            failed.push((path_of(&writer.path_of(&entry)), error));
+                            continue;
+                        }
+                    };
                     if let Placed::Wanted(target, _) = placed {
                         let mut new = target.create().unwrap();
                         new.write(content).unwrap();
@@ -133,6 +141,11 @@ fn what_is_there_is_hashed_only_where_it_is_asked_for() {
         writer.settle(*target, None);
         writer.leave();
     }
+}
+
+fn path_of(bytes: &[u8]) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    std::ffi::OsStr::from_bytes(bytes).into()
 }
 
 /// Path, type and bits, size, time, links and, of a link, its target: what stands below `root`.
@@ -231,94 +244,56 @@ fn a_link_in_the_place_of_a_directory_is_not_followed() {
     assert_eq!(fs::read(temporary.path().join("to/tree/z")).unwrap(), b"z");
 }
 
-/// Issue "a symlink swapped in by a racing local process": a directory turns into a link and back all the time; nothing is made
-/// behind the link, whatever else fails.
-#[test]
-fn a_racing_swap_leads_nowhere() {
-    let temporary = tempfile::tempdir().unwrap();
-    let (to, outside) = (temporary.path().join("to"), temporary.path().join("outside"));
-    fs::create_dir_all(to.join("tree/sub")).unwrap();
-    fs::create_dir(&outside).unwrap();
-    fs::write(outside.join("f"), b"precious").unwrap();
-    let before = fs::metadata(outside.join("f")).unwrap();
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let (sub, aside) = (to.join("tree/sub"), to.join("aside"));
-            while !is_over.load(Ordering::Relaxed) {
-                let _ = fs::rename(&sub, &aside);
-                let _ = symlink(&outside, &sub);
-                let _ = fs::remove_file(&sub);
-                let _ = fs::rename(&aside, &sub);
-            }
-        });
-        for round in 0..300 {
-            let mut writer = writer(&to, MINE);
-            writer.root(0, &directory(None)).unwrap();
-            if writer.entry(&directory(Some("sub"))).is_ok() {
-                // The directory that was opened, wherever it is by now.
-                let _ = put(&mut writer, &file("f", b"new"), b"new");
-                let _ =
-                    put(&mut writer, &entry(Some("g"), Kind::Symlink { target: b"x".to_vec() }, 0o777), b"");
-                let _ = put(&mut writer, &directory(Some(&format!("h{round:03}"))), b"");
-                writer.leave();
-            }
-            writer.leave();
-            writer.leave();
-        }
-        is_over.store(true, Ordering::Relaxed);
-    });
-    let names: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["f"]);
-    let after = fs::metadata(outside.join("f")).unwrap();
-    assert_eq!(fs::read(outside.join("f")).unwrap(), b"precious");
-    assert_eq!((after.mode(), after.mtime_nsec()), (before.mode(), before.mtime_nsec()));
-}
-
-/// Issue "every file is either old or new": a file stays as it was until the new one is whole, and what a killed run left is
-/// used up by the next.
+/// Issue "every file is either old or new": a file stays as it was until the new one is whole, and a killed run leaves nothing
+/// that the next does not use up, whether the file system has files without a name or not.
 #[test]
 fn a_file_is_old_or_new() {
-    let temporary = tempfile::tempdir().unwrap();
-    let tree = temporary.path().join("tree");
-    fs::create_dir(&tree).unwrap();
-    fs::write(tree.join("f"), b"older").unwrap();
-    let names = || {
-        let mut names: Vec<_> =
-            fs::read_dir(&tree).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        names.sort();
-        names
-    };
-    let mut first = writer(temporary.path(), MINE);
-    first.root(0, &directory(None)).unwrap();
-    let Placed::Wanted(target, None) = first.entry(&file("f", b"newer!")).unwrap() else { panic!("wanted") };
-    let mut new = target.create().unwrap();
-    new.write(b"new").unwrap();
-    assert_eq!(fs::read(tree.join("f")).unwrap(), b"older");
-    assert_eq!(names().len(), 2);
-    // Another copy of the same file meanwhile is refused.
-    assert_eq!(target.create().unwrap_err().kind(), ErrorKind::Refused);
-    // Killed: nobody removes the temporary file.
-    std::mem::forget(new);
-    let locked = names();
-    assert_eq!(locked.len(), 2);
-    // The lock lives in this process still, as that of a killed one would not.
-    let left = tree.join(&locked[0]);
-    let bytes = fs::read(&left).unwrap();
-    fs::remove_file(&left).unwrap();
-    fs::write(&left, bytes).unwrap();
-    let mut new = target.create().unwrap();
-    new.write(b"newer!").unwrap();
-    let too_short = target.create();
-    assert!(too_short.is_err());
-    target.finish(new, &finished(b"newer!")).unwrap();
-    assert_eq!(names(), ["f"]);
-    assert_eq!(fs::read(tree.join("f")).unwrap(), b"newer!");
-    // One that failed leaves nothing.
-    let mut new = target.create().unwrap();
-    new.write(b"half").unwrap();
-    assert_eq!(target.finish(new, &finished(b"whole")).unwrap_err().kind(), ErrorKind::Protocol);
-    assert_eq!(names(), ["f"]);
+    for is_unnamed in [true, false] {
+        let temporary = tempfile::tempdir().unwrap();
+        let tree = temporary.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("f"), b"older").unwrap();
+        let mut first = writer(temporary.path(), MINE);
+        first.root(0, &directory(None)).unwrap();
+        let Placed::Wanted(target, None) = first.entry(&file("f", b"newer!")).unwrap() else {
+            panic!("wanted")
+        };
+        target.directory.may_be_unnamed.set(is_unnamed);
+        let mut new = target.create().unwrap();
+        new.write(b"new").unwrap();
+        assert_eq!(fs::read(tree.join("f")).unwrap(), b"older");
+        assert_eq!(names(&tree).len(), if is_unnamed { 1 } else { 2 });
+        // Another copy of the same file meanwhile does not touch this one's bytes.
+        let mut other = target.create().unwrap();
+        other.write(b"other!").unwrap();
+        target.finish(other, &finished(b"other!")).unwrap();
+        assert_eq!(fs::read(tree.join("f")).unwrap(), b"other!");
+        // Killed: nobody removes the temporary file, nor holds it.
+        let left: Vec<_> = names(&tree).into_iter().filter(|name| name != "f").collect();
+        drop(new);
+        for name in &left {
+            fs::write(tree.join(name), b"half of it").unwrap();
+        }
+        assert_eq!(left.len(), usize::from(!is_unnamed));
+        let mut new = target.create().unwrap();
+        new.write(b"newer!").unwrap();
+        target.finish(new, &finished(b"newer!")).unwrap();
+        assert_eq!(names(&tree), ["f"]);
+        assert_eq!(fs::read(tree.join("f")).unwrap(), b"newer!");
+        // One that failed leaves nothing.
+        let mut new = target.create().unwrap();
+        new.write(b"half").unwrap();
+        assert_eq!(target.finish(new, &finished(b"whole")).unwrap_err().kind(), ErrorKind::Protocol);
+        assert_eq!(names(&tree), ["f"]);
+    }
+}
+
+/// Names in a directory, sorted.
+fn names(path: &Path) -> Vec<String> {
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let mut names: Vec<_> = fs::read_dir(path).unwrap().map(name).collect();
+    names.sort();
+    names
 }
 
 /// Issue "collisions reported": where the file system takes two names for one, the second is named and the first stays.

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dray_core::limits::{TREE_DEPTH_MAX, TREE_ENTRY_BYTES_MAX};
+use dray_core::limits::{TREE_DEPTH_MAX, TREE_ENTRY_BYTES_MAX, TREE_LINK_GROUPS_MAX};
 use dray_core::tree::{Entry, Kind, Metadata, Name, Xattr};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
@@ -17,8 +17,6 @@ use super::attributes;
 use super::directory::{Directory, raise_open_files, stat_fd};
 use super::exclude::Excludes;
 
-/// Files of several names that are remembered; the names of further ones become files of their own.
-const LINK_GROUPS_MAX: usize = 1 << 18;
 /// What the group of a hard link is derived with.
 const LINK_CONTEXT: &str = "drayman 2026-11-22 tree link group 1";
 
@@ -184,6 +182,8 @@ pub struct Walker {
     device: (u32, u32),
     /// Group and names still to come of files with several.
     links: HashMap<(u32, u32, u64), ([u8; 16], u32)>,
+    /// Names of files with several that there was no room to remember.
+    links_lost: u64,
     waiting: Vec<Walked>,
 }
 
@@ -200,6 +200,7 @@ impl Walker {
             source: PathBuf::new(),
             device: (0, 0),
             links: HashMap::new(),
+            links_lost: 0,
             waiting: Vec::new(),
         }
     }
@@ -217,7 +218,8 @@ impl Walker {
                 return Some(step);
             }
             let Some(level) = self.levels.last_mut() else {
-                self.source = self.sources.next()?;
+                let Some(source) = self.sources.next() else { return self.tell_lost_links() };
+                self.source = source;
                 self.source_number += 1;
                 self.path.clear();
                 return Some(self.begin());
@@ -239,6 +241,15 @@ impl Walker {
                 Err(error) => return Some(self.failed(error)),
             }
         }
+    }
+
+    /// The last step, if there was no room to remember hard links.
+    fn tell_lost_links(&mut self) -> Option<Walked> {
+        let lost = std::mem::take(&mut self.links_lost);
+        let what = format!(
+            "{lost} names are copied as files of their own: more than {TREE_LINK_GROUPS_MAX} files have further names to come"
+        );
+        (lost > 0).then(|| Walked::Failed(self.source.clone(), Error::new(ErrorKind::Unsupported, what)))
     }
 
     fn failed(&self, error: Error) -> Walked {
@@ -404,15 +415,19 @@ impl Walker {
         }
         self.add_link_group(&mut metadata, found);
         let is_file = matches!(kind, Kind::File { .. });
-        let entry = Entry { name, kind, metadata };
+        let mut entry = Entry { name, kind, metadata };
         if entry.metadata.xattrs.len() > 1 && entry.to_bytes().len() > TREE_ENTRY_BYTES_MAX {
-            return Err(Error::new(ErrorKind::Unsupported, "its extended attributes are too many"));
+            entry.metadata.xattrs.clear();
+            entry.metadata.xattrs_unread = true;
+            let step =
+                self.failed(Error::new(ErrorKind::Unsupported, "its extended attributes are too many"));
+            self.waiting.push(step);
         }
         let file = is_file.then(|| FileToSend { directory: parent.clone(), name: file_name.into() });
         Ok(Some(Walked::Entry(Box::new(entry), file)))
     }
 
-    /// Names the group of a file with several names.
+    /// Names the group of a file with several names. Each name can be asked for: the first may have no place at the receiver.
     fn add_link_group(&mut self, metadata: &mut Metadata, found: &Statx) {
         if !self.options.hard_links || found.stx_nlink < 2 {
             return;
@@ -424,16 +439,17 @@ impl Walker {
             if *left == 0 {
                 self.links.remove(&key);
             }
-            return;
-        }
-        if self.links.len() < LINK_GROUPS_MAX {
+        } else if self.links.len() < TREE_LINK_GROUPS_MAX {
             let mut hasher = blake3::Hasher::new_derive_key(LINK_CONTEXT);
             hasher.update(&self.source_number.to_be_bytes()).update(&self.path);
             let mut group = [0; 16];
             group.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
             metadata.link_group = Some(group);
             self.links.insert(key, (group, found.stx_nlink - 1));
+        } else {
+            self.links_lost += 1;
         }
+        metadata.link_names = if metadata.link_group.is_some() { found.stx_nlink } else { 0 };
     }
 
     fn add_xattrs(&mut self, metadata: &mut Metadata, read: &dyn Fn(bool) -> io::Result<Vec<Xattr>>) {
@@ -443,6 +459,7 @@ impl Walker {
         match read(self.is_root) {
             Ok(xattrs) => metadata.xattrs = xattrs,
             Err(error) => {
+                metadata.xattrs_unread = true;
                 let step = self.failed(Error::file("read its extended attributes", error));
                 self.waiting.push(step);
             }
@@ -461,7 +478,6 @@ fn metadata(found: &Statx) -> Metadata {
         mtime_ns: found.stx_mtime.tv_nsec.min(999_999_999),
         uid: found.stx_uid,
         gid: found.stx_gid,
-        link_group: None,
-        xattrs: Vec::new(),
+        ..Metadata::default()
     }
 }

@@ -11,17 +11,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 
+use dray_core::limits::{TREE_DEPTH_MAX, TREE_HELD_BYTES_MAX, TREE_OWNERS_MAX};
 use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx};
+use rustix::fs::{FileType, Mode, OFlags, Statx};
+use rustix::io::Errno;
 
 use super::super::delivery::umask;
-use super::attributes;
+use super::attributes::{self, Told};
 use super::chmod::ModeChange;
 use super::content::hash_content;
 use super::directory::{Directory, raise_open_files};
+use super::links::LinkTable;
+use super::opened::{Bits, Devices, Mark, OpenDirectory, Opening, Way};
 use super::owners::{OwnerChange, OwnerNames, Powers};
-use super::place::{FileTarget, replace, taken, times_of};
+use super::place::{FileTarget, Now, There, taken};
+use super::special;
 
 /// What a copy keeps and does.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,33 +78,81 @@ pub(super) struct Settings {
     names: OwnerNames,
     /// Numbers here of owners there, by whether it is a group and its number there.
     owners_here: RefCell<HashMap<(bool, u32), u32>>,
-    /// Attributes that could not be set, and on how many entries.
-    pub(super) failed_attributes: RefCell<BTreeMap<String, u64>>,
+    /// What could not be kept, and on how many entries.
+    pub(super) told: RefCell<Told>,
     /// Directories that could not be finished.
     failed: RefCell<Vec<(Vec<u8>, Error)>>,
+    /// Bytes of open directories and of files that are to come.
+    held: Cell<usize>,
+    /// Where everything is written to.
+    devices: RefCell<Devices>,
+    /// Whether file systems tell of failed writes late.
+    pub(super) late_devices: RefCell<Vec<((u32, u32), bool)>>,
+    /// Files without a name get one by their path in `/proc` alone.
+    pub(super) links_by_path: Cell<bool>,
 }
 
+/// Directories that could not be finished which are named one by one.
+const FAILED_NAMED_MAX: usize = 64;
+
 impl Settings {
-    /// The permission bits of a new entry.
-    pub(super) fn mode(&self, told: u32) -> u32 {
+    /// The permission bits of a new entry; `granted` are those that new entries may have where bits are not kept.
+    pub(super) fn mode(&self, told: u32, granted: impl FnOnce() -> u32) -> u32 {
         match (self.modes, self.special_modes) {
             (true, true) => told & 0o7777,
             (true, false) => told & 0o777,
-            (false, _) => told & 0o777 & !self.umask,
+            (false, _) => told & 0o777 & granted(),
         }
+    }
+
+    /// Something of an entry could not be kept.
+    pub(super) fn count(&self, what: &str, error: Errno) {
+        let what = format!("{what}: {}", io::Error::from(error));
+        *self.told.borrow_mut().failed.entry(what).or_default() += 1;
+    }
+
+    /// A directory could not be finished.
+    pub(super) fn fail(&self, path: Vec<u8>, error: Error) {
+        let mut failed = self.failed.borrow_mut();
+        if failed.len() < FAILED_NAMED_MAX {
+            failed.push((path, error));
+        } else {
+            *self.told.borrow_mut().failed.entry(format!("further directories: {error}")).or_default() += 1;
+        }
+    }
+
+    pub(super) fn hold(&self, bytes: usize) {
+        self.held.set(self.held.get() + bytes);
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        self.held.set(self.held.get() - bytes);
+    }
+
+    /// See [`Devices::remember`].
+    pub(super) fn remember_device(&self, device: (u32, u32), directory: &Directory) -> bool {
+        self.devices.borrow_mut().remember(device, directory)
+    }
+
+    /// The owner and group that an entry should have, in numbers of this host.
+    pub(super) fn wanted_owner(&self, uid: u32, gid: u32) -> (u32, u32) {
+        let known = self.owners_here.borrow();
+        let here = |is_group, id| {
+            if self.numeric_ids { id } else { known.get(&(is_group, id)).copied().unwrap_or(id) }
+        };
+        let change = self.changes.owner;
+        (change.user.unwrap_or_else(|| here(false, uid)), change.group.unwrap_or_else(|| here(true, gid)))
     }
 
     /// The owner and group to set, in numbers of this host; `None` for what this process may not.
     pub(super) fn owner_of(&self, uid: u32, gid: u32) -> (Option<u32>, Option<u32>) {
-        let here = |is_group, id| {
-            let known = self.owners_here.borrow();
-            if self.numeric_ids { id } else { known.get(&(is_group, id)).copied().unwrap_or(id) }
-        };
+        let (uid, gid) = self.wanted_owner(uid, gid);
+        let (uid, gid) = self.powers.allowed(uid, gid);
         let change = self.changes.owner;
-        let user = change.user.or_else(|| self.keeps_owners.then(|| here(false, uid)));
-        let group = change.group.or_else(|| self.keeps_owners.then(|| here(true, gid)));
-        let (may_user, may_group) = self.powers.allowed(user.unwrap_or(0), group.unwrap_or(0));
-        (user.and(may_user), group.and(may_group))
+        (
+            uid.filter(|_| self.keeps_owners || change.user.is_some()),
+            gid.filter(|_| self.keeps_owners || change.group.is_some()),
+        )
     }
 
     /// The entry as it is to be here.
@@ -113,54 +166,6 @@ impl Settings {
             }
             _ => Cow::Borrowed(entry),
         }
-    }
-}
-
-/// A directory that is being written.
-#[derive(Debug)]
-pub(super) struct OpenDirectory {
-    pub(super) directory: Directory,
-    /// This copy made it, so nothing is in it that it did not put there.
-    pub(super) is_new: bool,
-    settings: Rc<Settings>,
-    metadata: Metadata,
-    /// Its bits now.
-    mode_now: u32,
-    /// What its bits become; those it had if they are not kept.
-    mode: u32,
-    path: Vec<u8>,
-    /// Files in it whose content has not come.
-    pending: Cell<u64>,
-    is_left: Cell<bool>,
-    /// How many are open, of all directories.
-    open: Rc<Cell<usize>>,
-}
-
-impl OpenDirectory {
-    pub(super) fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    pub(super) fn add_pending(&self) {
-        self.pending.set(self.pending.get() + 1);
-    }
-
-    /// Its bits and times come when nothing is put into it any more.
-    fn finish_if_done(&self) {
-        if self.pending.get() > 0 || !self.is_left.get() {
-            return;
-        }
-        let settings = &self.settings;
-        let result = settings.apply(self.directory.as_fd(), &self.metadata, self.mode_now, self.mode);
-        if let Err(error) = result {
-            settings.failed.borrow_mut().push((self.path.clone(), error));
-        }
-    }
-}
-
-impl Drop for OpenDirectory {
-    fn drop(&mut self) {
-        self.open.set(self.open.get() - 1);
     }
 }
 
@@ -213,11 +218,6 @@ impl Landing {
     pub(super) fn into_parts(self) -> (Directory, Vec<Option<Name>>) {
         (self.base, self.names)
     }
-
-    /// Waits until everything on its file system is on disk.
-    pub fn sync(directory: &Directory) -> Result<()> {
-        rustix::fs::syncfs(directory).map_err(|error| Error::file("make it durable", error.into()))
-    }
 }
 
 /// What became of an entry.
@@ -236,35 +236,26 @@ pub enum Placed {
 /// What a copy could not keep.
 #[derive(Debug)]
 pub struct NotKept {
-    /// Attributes with the reason, and on how many entries.
+    /// Attributes, owners, bits and times that failed, with the reason, and on how many entries.
     pub attributes: BTreeMap<String, u64>,
+    /// What this user cannot have here and nobody would expect, and on how many entries. That is no failure.
+    pub left_out: BTreeMap<String, u64>,
     /// Directories that could not be finished: path below the destination and why.
     pub directories: Vec<(Vec<u8>, Error)>,
-}
-
-/// Makes something under a name.
-type Make<'a> = dyn Fn(&[u8]) -> io::Result<()> + 'a;
-
-/// A file with several names, once it is in place.
-#[derive(Clone, Debug)]
-struct Linked {
-    directory: Vec<Name>,
-    name: Name,
-    identity: (u32, u32, u64),
 }
 
 /// Writes the trees of one copy. Entries come in the order of the stream.
 #[derive(Debug)]
 pub struct TreeWriter {
-    settings: Rc<Settings>,
-    base: Directory,
+    pub(super) settings: Rc<Settings>,
+    pub(super) base: Directory,
     names: Vec<Option<Name>>,
     stack: Vec<Rc<OpenDirectory>>,
-    /// Names of the directories on the stack.
-    way: Vec<Name>,
+    /// Bytes of the ways to directories that something is remembered of.
+    pub(super) way_bytes: Rc<Cell<usize>>,
     /// Levels below one that could not be made: their entries are passed over.
     skipping: usize,
-    links: HashMap<[u8; 16], Option<Linked>>,
+    pub(super) links: LinkTable,
     open: Rc<Cell<usize>>,
     open_max: usize,
 }
@@ -291,17 +282,21 @@ impl TreeWriter {
                 OwnerNames::default()
             },
             owners_here: RefCell::default(),
-            failed_attributes: RefCell::default(),
+            told: RefCell::default(),
             failed: RefCell::default(),
+            held: Cell::new(0),
+            devices: RefCell::default(),
+            late_devices: RefCell::default(),
+            links_by_path: Cell::new(false),
         };
         TreeWriter {
             settings: Rc::new(settings),
             base: landing.base,
             names: landing.names,
             stack: Vec::new(),
-            way: Vec::new(),
+            way_bytes: Rc::new(Cell::new(0)),
             skipping: 0,
-            links: HashMap::new(),
+            links: LinkTable::default(),
             open: Rc::new(Cell::new(0)),
             open_max: raise_open_files() / 2,
         }
@@ -323,9 +318,15 @@ impl TreeWriter {
         &self.base
     }
 
-    /// True if so many directories wait for contents that the next entries had better wait too.
+    /// Waits until everything is on disk, on every file system that was written to.
+    pub fn sync(&self) -> Result<()> {
+        self.settings.devices.borrow().sync()
+    }
+
+    /// True if so much waits for contents, directories or bytes of memory, that the next entries had better wait too.
     pub fn is_full(&self) -> bool {
         self.open.get() > self.open_max.saturating_sub(self.stack.len())
+            || self.settings.held.get() > TREE_HELD_BYTES_MAX
     }
 
     /// The sender's name for an owner.
@@ -334,7 +335,13 @@ impl TreeWriter {
         if id != 0
             && let Some(here) = self.settings.names.id(is_group, name)
         {
-            self.settings.owners_here.borrow_mut().insert((is_group, id), here);
+            let mut known = self.settings.owners_here.borrow_mut();
+            if known.len() < TREE_OWNERS_MAX {
+                known.insert((is_group, id), here);
+            } else if here != id {
+                let what = format!("owner by name: more than {TREE_OWNERS_MAX} owners were named");
+                *self.settings.told.borrow_mut().failed.entry(what).or_default() += 1;
+            }
         }
     }
 
@@ -346,24 +353,32 @@ impl TreeWriter {
     }
 
     fn place_root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
-        self.way.clear();
         let name = self.names.get(index).cloned().flatten();
         let failed = |error| Error::file("open the destination", error);
-        // The directory that the user named is none of ours to finish.
-        let base =
-            self.open_directory(self.base.duplicate().map_err(failed)?, false, &Metadata::default(), 0, 0);
+        let found = self.base.stat_self().map_err(failed)?;
         match name {
             Some(name) => {
-                self.stack = vec![base];
+                // The directory that the user named is none of ours to finish.
+                let directory = self.base.duplicate().map_err(failed)?;
+                let opening = Opening {
+                    directory,
+                    found: &found,
+                    is_new: false,
+                    way: None,
+                    metadata: Metadata::default(),
+                    bits: Bits::default(),
+                    is_marked: false,
+                    parent: None,
+                };
+                self.stack = vec![Rc::new(OpenDirectory::new(&self.settings, opening, &self.open))];
                 let placed = self.place(&name, entry);
                 // What it leads to is on the stack now, without the base, which stays for its files alone.
                 self.stack.remove(0);
                 placed
             }
             None if entry.is_directory() => {
-                let found = self.base.stat_self().map_err(failed)?;
                 let directory = self.base.duplicate().map_err(failed)?;
-                self.push_directory(directory, false, entry, &found);
+                self.push_directory(directory, None, false, None, entry, &found);
                 Ok(Placed::Done)
             }
             None => Err(Error::new(ErrorKind::Usage, "the source is a file, not a directory")),
@@ -393,90 +408,39 @@ impl TreeWriter {
             self.skipping -= 1;
             return;
         }
-        self.way.pop();
         if let Some(directory) = self.stack.pop() {
-            directory.is_left.set(true);
-            directory.finish_if_done();
+            directory.leave();
         }
     }
 
     /// A target's content has come and it is in place, or it will not be.
     pub fn settle(&mut self, target: FileTarget, identity: Option<(u32, u32, u64)>) {
-        if let (Some(group), Some(identity)) = (target.metadata.link_group, identity) {
-            let mut way: Vec<Name> =
-                target.path.split(|byte| *byte == b'/').filter_map(|part| Name::new(part).ok()).collect();
-            way.pop();
-            let linked = Linked { directory: way, name: target.name.clone(), identity };
-            self.links.insert(group, Some(linked));
+        if let Some(group) = &target.metadata.link_group {
+            match identity {
+                Some(identity) => self.came(group, &target.directory, &target.name, identity),
+                None => self.links.failed(group),
+            }
         }
-        let directory = &target.directory;
-        directory.pending.set(directory.pending.get().saturating_sub(1));
-        directory.finish_if_done();
+        target.directory.settle();
     }
 
-    /// True if the file that `target` is another name of is in place.
-    pub fn can_link(&self, target: &FileTarget) -> bool {
-        target.metadata.link_group.is_some_and(|group| matches!(self.links.get(&group), Some(Some(_))))
-    }
-
-    /// Makes `target` another name of the file of its group, which has come.
-    pub fn link(&mut self, target: &FileTarget) -> Result<()> {
-        let gone =
-            || Error::new(ErrorKind::NotFound, "it is a hard link to a file that could not be written");
-        let group = target.metadata.link_group.ok_or_else(gone)?;
-        let linked = self.links.get(&group).cloned().flatten().ok_or_else(gone)?;
-        let failed = |error| Error::file("find the file that it is a hard link to", error);
-        let mut from = self.base.duplicate().map_err(failed)?;
-        for name in &linked.directory {
-            from = from.child(name.as_bytes()).map_err(failed)?;
-        }
-        let is_it =
-            |found: &Statx| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino) == linked.identity;
-        let to = &target.directory;
-        let there = to.directory.stat(target.name.as_bytes());
-        if there.as_ref().is_ok_and(&is_it) {
-            return Ok(());
-        }
-        if there.is_ok_and(|found| FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory) {
-            return Err(is_directory());
-        }
-        let found = from.stat(linked.name.as_bytes()).map_err(failed)?;
-        if !is_it(&found) {
-            return Err(Error::new(
-                ErrorKind::Changed,
-                "the file that it is a hard link to was replaced meanwhile",
-            ));
-        }
-        let make = |name: &[u8]| {
-            Ok(rustix::fs::linkat(&from, linked.name.as_bytes(), &to.directory, name, AtFlags::empty())?)
-        };
-        if to.is_new {
-            return make(target.name.as_bytes()).map_err(|error| taken(to, error, "make a hard link"));
-        }
-        replace(to, &target.name, &make).map_err(|error| taken(to, error, "make a hard link"))
+    /// Files of several names that are remembered.
+    #[cfg(test)]
+    pub(super) fn groups(&self) -> usize {
+        self.links.len()
     }
 
     /// What could not be kept: attributes with the number of entries, and directories that could not be finished.
     pub fn failures(&mut self) -> NotKept {
         let settings = &self.settings;
-        NotKept { attributes: settings.failed_attributes.take(), directories: settings.failed.take() }
+        let told = settings.told.take();
+        NotKept { attributes: told.failed, left_out: told.left_out, directories: settings.failed.take() }
     }
 
     /// Path below the destination of an entry of the innermost directory; empty for that of a root.
     pub fn path_of(&self, entry: &Entry) -> Vec<u8> {
-        entry.name.as_ref().map_or_else(Vec::new, |name| self.path(name))
-    }
-
-    /// Path of `name` in the innermost directory, below the destination.
-    fn path(&self, name: &Name) -> Vec<u8> {
-        let mut path = Vec::new();
-        for part in self.way.iter().chain([name]) {
-            if !path.is_empty() {
-                path.push(b'/');
-            }
-            path.extend_from_slice(part.as_bytes());
-        }
-        path
+        let way = self.stack.last().and_then(|directory| directory.way.as_ref());
+        entry.name.as_ref().map_or_else(Vec::new, |name| Way::path(way, Some(name)))
     }
 
     fn place(&mut self, name: &Name, entry: &Entry) -> Result<Placed> {
@@ -488,41 +452,40 @@ impl TreeWriter {
             self.skipping = usize::from(made.is_err());
             return made.map(|()| Placed::Done);
         }
-        let path = self.path(name);
-        let target =
-            |replaced| Box::new(FileTarget::new(parent.clone(), name.clone(), entry, replaced, path));
+        let target = |there| Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
         let Kind::File { size_bytes, .. } = entry.kind else {
-            return self.make_special(&parent, name, entry);
+            return self.place_special(&parent, name, entry);
         };
         if let Some(group) = entry.metadata.link_group {
-            if self.links.contains_key(&group) {
-                return Ok(Placed::Link(target(None)));
+            if self.links.has(&group) {
+                return Ok(Placed::Link(target(There::Nothing)));
             }
-            self.links.insert(group, None);
+            self.begin_links(group, entry);
         }
         if parent.is_new {
-            return Ok(Placed::Wanted(target(None), None));
+            return Ok(Placed::Wanted(target(There::Nothing), None));
         }
         let found = match parent.directory.stat(name.as_bytes()) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Placed::Wanted(target(None), None));
+                return Ok(Placed::Wanted(target(There::Nothing), None));
             }
             Err(error) => return Err(Error::file("look at what is there", error)),
         };
-        match FileType::from_raw_mode(found.stx_mode.into()) {
+        match file_type(&found) {
             FileType::Directory => Err(is_directory()),
             FileType::RegularFile => {
-                let mode = u32::from(found.stx_mode) & 0o7777;
+                let there = There::File(u32::from(found.stx_mode) & 0o777);
                 if self.settings.whole_file || found.stx_size != size_bytes {
-                    return Ok(Placed::Wanted(target(Some(mode)), None));
+                    return Ok(Placed::Wanted(target(there), None));
                 }
                 let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
                 if self.settings.times && mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns) {
-                    let target = target(Some(mode));
-                    let kept = self.keep(&target, &found);
-                    let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
-                    self.settle(*target, Some(identity));
+                    let kept = self.keep(&parent, name, &entry.metadata, &found);
+                    if let Some(group) = &entry.metadata.link_group {
+                        let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+                        self.came(group, &parent, name, identity);
+                    }
                     return kept.map(|()| Placed::Unchanged);
                 }
                 let known = if self.settings.changes.never_compares {
@@ -530,9 +493,9 @@ impl TreeWriter {
                 } else {
                     hash_of(&parent.directory, name, size_bytes)
                 };
-                Ok(Placed::Wanted(target(Some(mode)), known))
+                Ok(Placed::Wanted(target(there), known))
             }
-            _ => Ok(Placed::Wanted(target(None), None)),
+            _ => Ok(Placed::Wanted(target(There::Other), None)),
         }
     }
 
@@ -541,176 +504,175 @@ impl TreeWriter {
         (target.metadata.mtime_s, target.metadata.mtime_ns) = (finished.mtime_s, finished.mtime_ns);
         let found = target.directory.directory.stat(target.name.as_bytes());
         let found = found.map_err(|error| Error::file("look at what is there", error))?;
-        self.keep(target, &found)?;
+        self.keep(&target.directory, &target.name, &target.metadata, &found)?;
         Ok((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
     }
 
-    fn keep(&self, target: &FileTarget, found: &Statx) -> Result<()> {
-        let (settings, metadata) = (&self.settings, &target.metadata);
+    /// Brings what the copy keeps of the file that `found` tells of up to date.
+    fn keep(&self, parent: &OpenDirectory, name: &Name, metadata: &Metadata, found: &Statx) -> Result<()> {
+        let settings = &self.settings;
         let mode_now = u32::from(found.stx_mode) & 0o7777;
-        let mode = if settings.modes { settings.mode(metadata.mode) } else { mode_now };
+        let mode = if settings.modes { settings.mode(metadata.mode, || 0) } else { mode_now };
         let owner =
             if settings.owners { settings.owner_of(metadata.uid, metadata.gid) } else { (None, None) };
         let is_owned =
             owner.0.is_none_or(|uid| uid == found.stx_uid) && owner.1.is_none_or(|gid| gid == found.stx_gid);
         let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
         let is_timed = !settings.times || mtime == (metadata.mtime_s, metadata.mtime_ns);
-        let has_xattrs = || {
-            let path = target.directory.directory.proc_path(target.name.as_bytes());
-            attributes::read(&path, settings.powers.is_root).is_ok_and(|there| there == metadata.xattrs)
+        let mode = if settings.owners && settings.modes {
+            settings.without_foreign_powers(mode, metadata, owner, true, false)
+        } else {
+            mode
         };
-        if is_owned && is_timed && mode == mode_now && (!settings.xattrs || has_xattrs()) {
+        let has_xattrs = || {
+            let path = parent.directory.proc_path(name.as_bytes());
+            attributes::are(&path, &metadata.xattrs, settings.powers.is_root)
+        };
+        let is_attributed = !settings.xattrs || metadata.xattrs_unread || has_xattrs();
+        if is_owned && is_timed && mode == mode_now && is_attributed {
             return Ok(());
         }
         let failed = |error| Error::file("open the file for its metadata", error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = target.directory.directory.open_at(target.name.as_bytes(), flags, Mode::empty());
-        let fd = fd.map_err(failed)?;
+        let opened = parent.directory.open_at(name.as_bytes(), flags, Mode::empty());
+        let (fd, is_path) = match opened {
+            Ok(fd) => (fd, false),
+            // Its own bits may keep even its owner from reading.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let fd = parent.directory.open_at(name.as_bytes(), OFlags::PATH, Mode::empty());
+                (fd.map_err(failed)?, true)
+            }
+            Err(error) => return Err(failed(error)),
+        };
         let opened = super::directory::stat_fd(fd.as_fd()).map_err(failed)?;
         if (opened.stx_ino, opened.stx_mode) != (found.stx_ino, found.stx_mode) {
             return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
         }
-        settings.apply(fd.as_fd(), metadata, mode_now, mode)
+        if is_path {
+            settings.apply_by_path(&fd, metadata, &opened, Some(mode));
+        } else {
+            let owner = Some((found.stx_uid, found.stx_gid));
+            let now = Now { mode: Some(mode_now), owner, mtime: Some(mtime), has_no_xattrs: false };
+            settings.apply(fd.as_fd(), metadata, &now, mode, false);
+        }
+        Ok(())
+    }
+
+    /// Places a symbolic link, fifo, socket or device.
+    fn place_special(&mut self, parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<Placed> {
+        let Some(group) = entry.metadata.link_group else {
+            return special::make(parent, name, entry).map(|(placed, _)| placed);
+        };
+        if self.links.has(&group) {
+            // Without content there is nothing to wait for, unless a sender mixes files and links in one group.
+            if let Some(linked) = self.links.take(&group) {
+                return self.link_to(&linked, parent, name).map(|()| Placed::Done);
+            }
+        } else {
+            self.begin_links(group, entry);
+        }
+        match special::make(parent, name, entry) {
+            Ok((placed, identity)) => {
+                self.came(&group, parent, name, identity);
+                Ok(placed)
+            }
+            Err(error) => {
+                self.links.failed(&group);
+                Err(error)
+            }
+        }
     }
 
     fn enter(&mut self, parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<()> {
-        let mode = self.settings.mode(entry.metadata.mode) & 0o777 | 0o700;
-        let made = rustix::fs::mkdirat(&parent.directory, name.as_bytes(), Mode::from_raw_mode(mode));
-        let is_new = match made {
-            Ok(()) => true,
-            Err(rustix::io::Errno::EXIST) if !parent.is_new => false,
-            Err(error) => return Err(taken(parent, error.into(), "make the directory")),
-        };
-        let directory = parent.directory.child(name.as_bytes()).map_err(|error| {
+        if self.stack.len() > TREE_DEPTH_MAX {
+            let what = format!("it lies more than {TREE_DEPTH_MAX} directories deep");
+            return Err(Error::new(ErrorKind::Protocol, what));
+        }
+        let opened = |error: io::Error| {
             let is_other = error.kind() == io::ErrorKind::NotADirectory
-                || error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
+                || error.raw_os_error() == Some(Errno::LOOP.raw_os_error());
             if is_other {
                 Error::new(ErrorKind::Refused, "what is there is no directory, and links are not followed")
                     .advise("remove it, or name another destination")
             } else {
                 Error::file("open the directory", error)
             }
-        })?;
-        let found = directory.stat_self().map_err(|error| Error::file("look at the directory", error))?;
-        // Its failures bear its own name.
-        self.way.push(name.clone());
-        self.push_directory(directory, is_new, entry, &found);
-        Ok(())
-    }
-
-    fn push_directory(&mut self, directory: Directory, is_new: bool, entry: &Entry, found: &Statx) {
-        let mut mode_now = u32::from(found.stx_mode) & 0o7777;
-        let mut mode =
-            if is_new || self.settings.modes { self.settings.mode(entry.metadata.mode) } else { mode_now };
-        if is_new && !self.settings.modes {
-            // The setgid bit comes from the directory above, and stays.
-            mode |= mode_now & 0o2000;
-        }
-        if mode_now & 0o700 != 0o700 && found.stx_uid == self.settings.powers.uid {
-            // Entries go into it; its own bits come back when it is left.
-            let opened = Mode::from_raw_mode(mode_now | 0o700);
-            if rustix::fs::fchmod(directory.as_fd(), opened).is_ok() {
-                mode_now |= 0o700;
-            }
-        }
-        let opened = self.open_directory(directory, is_new, &entry.metadata, mode_now, mode);
-        self.stack.push(opened);
-    }
-
-    fn open_directory(
-        &self,
-        directory: Directory,
-        is_new: bool,
-        metadata: &Metadata,
-        mode_now: u32,
-        mode: u32,
-    ) -> Rc<OpenDirectory> {
-        self.open.set(self.open.get() + 1);
-        let path = self.way.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
-        Rc::new(OpenDirectory {
-            directory,
-            is_new,
-            settings: self.settings.clone(),
-            metadata: metadata.clone(),
-            mode_now,
-            mode,
-            path,
-            pending: Cell::new(0),
-            is_left: Cell::new(false),
-            open: self.open.clone(),
-        })
-    }
-
-    /// Makes a symbolic link, fifo, socket or device.
-    fn make_special(&self, parent: &OpenDirectory, name: &Name, entry: &Entry) -> Result<Placed> {
-        let directory = &parent.directory;
-        let found = if parent.is_new { None } else { directory.stat(name.as_bytes()).ok() };
-        if found.as_ref().is_some_and(|found| file_type(found) == FileType::Directory) {
-            return Err(is_directory());
-        }
-        let make: Box<Make<'_>> = match &entry.kind {
-            Kind::Symlink { target } => {
-                Box::new(move |name| Ok(rustix::fs::symlinkat(&target[..], directory, name)?))
-            }
-            kind => {
-                let (kind, device) = match *kind {
-                    Kind::Fifo => (FileType::Fifo, 0),
-                    Kind::Socket => (FileType::Socket, 0),
-                    Kind::CharacterDevice { major, minor } => {
-                        (FileType::CharacterDevice, rustix::fs::makedev(major, minor))
-                    }
-                    Kind::BlockDevice { major, minor } => {
-                        (FileType::BlockDevice, rustix::fs::makedev(major, minor))
-                    }
-                    _ => return Err(Error::new(ErrorKind::Internal, "a kind that is made elsewhere")),
-                };
-                let mode = Mode::from_raw_mode(self.settings.mode(entry.metadata.mode) & 0o777);
-                Box::new(move |name| Ok(rustix::fs::mknodat(directory, name, kind, mode, device)?))
+        };
+        // What is there is used; whether it is there need not be asked of a directory that this copy made.
+        let there = if parent.is_new { None } else { Some(parent.directory.child(name.as_bytes())) };
+        let (directory, mut is_new) = match there {
+            Some(Ok(directory)) => (directory, false),
+            Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(opened(error)),
+            _ => {
+                parent.touch();
+                // Nobody else puts anything into it before it has its owner and its bits.
+                let mode = self.settings.mode(entry.metadata.mode, || parent.granted()) & 0o755 | 0o700;
+                rustix::fs::mkdirat(&parent.directory, name.as_bytes(), Mode::from_raw_mode(mode))
+                    .map_err(|error| taken(parent, error.into(), "make the directory"))?;
+                (parent.directory.child(name.as_bytes()).map_err(opened)?, true)
             }
         };
-        let is_same = found.as_ref().is_some_and(|found| is_same(directory, name, entry, found));
-        let is_changed = !is_same;
-        if is_changed {
-            let made = if parent.is_new { make(name.as_bytes()) } else { replace(parent, name, &*make) };
-            made.map_err(|error| taken(parent, error, "make it"))?;
-        }
-        self.keep_special(directory, name, entry)?;
-        Ok(if is_changed { Placed::Done } else { Placed::Unchanged })
+        let found = directory.stat_self().map_err(|error| Error::file("look at the directory", error))?;
+        // Another one may stand there by now: then it is one that was there.
+        is_new &= found.stx_uid == self.settings.powers.uid;
+        let way = Way::below(parent.way.as_ref(), name, &self.way_bytes);
+        self.push_directory(directory, Some(way), is_new, Some(parent), entry, &found);
+        Ok(())
     }
 
-    /// What the copy keeps of an entry that cannot be opened.
-    fn keep_special(&self, directory: &Directory, name: &Name, entry: &Entry) -> Result<()> {
-        let (settings, metadata) = (&self.settings, &entry.metadata);
-        let failed = |what: &'static str| move |error: rustix::io::Errno| Error::file(what, error.into());
-        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
-        if settings.owners {
-            let (uid, gid) = settings.owner_of(metadata.uid, metadata.gid);
-            let (uid, gid) = (uid.map(rustix::fs::Uid::from_raw), gid.map(rustix::fs::Gid::from_raw));
-            if uid.is_some() || gid.is_some() {
-                rustix::fs::chownat(directory, name.as_bytes(), uid, gid, nofollow)
-                    .map_err(failed("set its owner"))?;
-            }
+    fn push_directory(
+        &mut self,
+        directory: Directory,
+        way: Option<Rc<Way>>,
+        is_new: bool,
+        parent: Option<&OpenDirectory>,
+        entry: &Entry,
+        found: &Statx,
+    ) {
+        let settings = &self.settings;
+        let granted = || parent.map_or(0o777 & !settings.umask, OpenDirectory::granted);
+        let as_new = settings.mode(entry.metadata.mode, granted);
+        let mut now = u32::from(found.stx_mode) & 0o7777;
+        let is_mine = found.stx_uid == settings.powers.uid;
+        let mark = if is_new || !is_mine { None } else { Mark::read(&directory) };
+        let was = match mark {
+            Some(Mark::Was(bits)) => now & (bits | 0o7000),
+            _ => now,
+        };
+        let is_unfinished = is_new || mark == Some(Mark::New);
+        let mut finally = if is_unfinished || settings.modes { as_new } else { was };
+        if !(settings.modes && settings.special_modes) {
+            // Setgid comes from the directory above; that and the sticky bit are not the sender's to take.
+            finally |= now & 0o7000;
         }
-        if !matches!(entry.kind, Kind::Symlink { .. }) {
-            let fd = directory
-                .open_at(name.as_bytes(), OFlags::PATH, Mode::empty())
-                .map_err(|error| Error::file("open it for its metadata", error))?;
-            let path = Directory::path_of(&fd);
-            if settings.modes {
-                let mode = Mode::from_raw_mode(settings.mode(metadata.mode));
-                // The magic link leads to the very thing that was opened.
-                rustix::fs::chmod(&path[..], mode).map_err(failed("set its permissions"))?;
-            }
-            if settings.xattrs {
-                let mut failures = settings.failed_attributes.borrow_mut();
-                attributes::set_followed(&path, &metadata.xattrs, settings.powers.is_root, &mut failures);
-            }
+        let abandoned = if is_unfinished { finally } else { was };
+        let mut is_marked = mark.is_some();
+        // Entries go into it; its own bits come when it is left.
+        // Root needs no bits for that.
+        let working = if is_mine && !settings.powers.is_root { now | 0o700 } else { now };
+        if working != now && rustix::fs::fchmod(directory.as_fd(), Mode::from_raw_mode(working)).is_ok() {
+            now = working;
         }
-        if settings.times {
-            rustix::fs::utimensat(directory, name.as_bytes(), &times_of(metadata), nofollow)
-                .map_err(failed("set its times"))?;
+        // The mark needs the bits; who is killed between the two leaves them.
+        if now & 0o777 != abandoned & 0o777 && is_mine && !is_marked {
+            is_marked = match (is_unfinished, settings.modes) {
+                // The next run sets the bits in any case.
+                (true, true) => false,
+                (true, false) => Mark::New.write(&directory),
+                (false, _) => Mark::Was(was & 0o777).write(&directory),
+            };
         }
-        Ok(())
+        let opening = Opening {
+            directory,
+            found,
+            is_new,
+            way,
+            metadata: entry.metadata.clone(),
+            bits: Bits { now, finally, abandoned },
+            is_marked,
+            parent,
+        };
+        self.stack.push(Rc::new(OpenDirectory::new(settings, opening, &self.open)));
     }
 }
 
