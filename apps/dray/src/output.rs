@@ -159,8 +159,8 @@ impl Output {
         ));
     }
 
-    /// Says what a tree copy did.
-    pub(crate) fn copied(&self, copied: &TreeCopied, elapsed: Duration) {
+    /// Says what a tree copy did, or, without a change, would have done.
+    pub(crate) fn copied(&self, copied: &TreeCopied, is_dry: bool, elapsed: Duration) {
         self.clear();
         if self.show.json {
             let event = json!({
@@ -170,9 +170,17 @@ impl Output {
                 "unchanged": copied.unchanged,
                 "bytes": copied.bytes,
                 "failed": copied.failed,
+                "dry_run": is_dry,
                 "seconds": elapsed.as_secs_f64(),
             });
             self.must("result", &event.to_string());
+            return;
+        }
+        if is_dry {
+            self.note(&format!(
+                "dry run, nothing was changed: {} entries, {} to make, replace or compare, {} files unchanged",
+                copied.entries, copied.files, copied.unchanged,
+            ));
             return;
         }
         self.note(&format!(
@@ -295,9 +303,13 @@ impl Observer for Output {
                 Event::TreeProgress { done_bytes } => {
                     self.json_progress(false, || json!({"event": "progress", "done_bytes": done_bytes}));
                 }
-                Event::EntryFailed { path, reason } => self.json(&json!({
-                    "event": "entry-failed", "path": path.to_string_lossy(), "reason": reason,
+                Event::EntryFailed { path, kind, reason } => self.json(&json!({
+                    "event": "entry-failed", "path": path.to_string_lossy(), "kind": kind.word(), "reason": reason,
                 })),
+                Event::Planned { action, path } => {
+                    let event = json!({"event": "planned", "action": action, "path": path.to_string_lossy()});
+                    self.must("plan", &event.to_string());
+                }
                 Event::Warning(text) => self.json(&json!({"event": "warning", "text": text})),
             }
             return;
@@ -346,7 +358,10 @@ impl Observer for Output {
             }
             Event::Note(text) => self.note(&one_line(&text)),
             Event::TreeProgress { done_bytes } => self.bar(done_bytes, None, String::new(), false),
-            Event::EntryFailed { path, reason } => self.failed_entry(&path, &reason),
+            Event::EntryFailed { path, reason, .. } => self.failed_entry(&path, &reason),
+            Event::Planned { action, path } => {
+                self.must("plan", &format!("{action:<8} {}", one_line(&path.to_string_lossy())));
+            }
             Event::Warning(text) => self.note(&format!("warning: {}", one_line(&text))),
             Event::SourceUp { label } => {
                 let mut state = self.state();

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -140,6 +141,11 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             preserve,
             archive,
             exclude,
+            chmod,
+            chown,
+            dry_run,
+            bwlimit,
+            pack,
             one_file_system,
             numeric_ids,
             port,
@@ -179,13 +185,19 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                 deploy,
                 deploy_command: usage::with_deploy(std::env::args_os()),
             };
+            let rate_bytes = bwlimit.and_then(|rate| rate.0);
             let node = Node::open(Config::load()?)?;
             let begun = Instant::now();
             if let [source] = &sources[..]
                 && !archive
                 && (!recursive || is_file(source))
+                // What only copies of trees know.
+                && !dry_run
+                && exclude.is_empty()
+                && chmod.is_none()
+                && chown.is_none()
             {
-                let options = CopyOptions { preserve, whole_file, fsync, ssh };
+                let options = CopyOptions { preserve, whole_file, fsync, rate_bytes, compress: pack, ssh };
                 let request = CopyRequest { source: source.clone(), destination, options };
                 let delivered = node.copy(&request, &**output, stop)?;
                 output.delivered(&delivered, begun.elapsed());
@@ -197,14 +209,19 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                 archive,
                 numeric_ids,
                 one_file_system,
-                excludes: exclude.into_iter().map(std::os::unix::ffi::OsStringExt::into_vec).collect(),
+                excludes: exclude.into_iter().map(OsString::into_vec).collect(),
+                chmod: chmod.map(OsString::into_vec),
+                chown: chown.map(OsString::into_vec),
+                dry_run,
+                rate_bytes,
+                compress: pack,
                 whole_file,
                 fsync,
                 ssh,
             };
             let request = TreeRequest { sources, destination, options };
             let copied = node.copy_trees(&request, &**output, stop)?;
-            output.copied(&copied, begun.elapsed());
+            output.copied(&copied, dry_run, begun.elapsed());
             if copied.failed == 0 {
                 return Ok(());
             }

@@ -10,13 +10,14 @@ use dray_core::{Error, ErrorKind};
 use crate::arguments::Arguments;
 
 /// Options of scp and rsync that `cp` has not, and what to do instead.
-const HABITS: [(&str, &str); 7] = [
+const HABITS: [(&str, &str); 8] = [
     ("-v", "--version says which dray it is; `ssh -v HOST` shows what ssh does; --json tells every event"),
     ("--verbose", "--json tells every event; `ssh -v HOST` shows what ssh does"),
-    ("-l", "the rate cannot be limited yet; leave it out"),
+    ("-l", "say --bwlimit RATE: it counts KiB a second where scp counts Kbit"),
     ("-B", "say -o BatchMode=yes"),
     ("-c", "say -o Ciphers=CIPHER"),
     ("-A", "say -o ForwardAgent=yes; it is not needed to copy"),
+    ("--delete", "cp removes nothing"),
     ("-3", "run dray cp on one of the two hosts, or copy here first"),
 ];
 /// How many slips of the keys a suggestion forgives.

@@ -121,9 +121,11 @@ pub const TREE_NODE_BYTES_MAX: usize = 96 * 1024;
 pub const TREE_LEVEL_MAX: u8 = 10;
 
 /// Paths that one tree copy may name.
-pub const TREE_SOURCES_MAX: usize = 64;
+pub const TREE_SOURCES_MAX: usize = 2048;
 /// Patterns that one tree copy may exclude.
 pub const TREE_EXCLUDES_MAX: usize = 128;
+/// Entries or sources that one message names outside of a batch.
+pub const TREE_NAMED_MAX: usize = 256;
 /// Items of one batch of entries.
 pub const TREE_BATCH_ITEMS_MAX: usize = 1024;
 /// Bytes of one of these items.

@@ -15,7 +15,10 @@ use crate::{Error, ErrorKind, NodeId, Oid, Result, cbor};
 
 mod tree;
 
-pub use tree::{BATCHES_AHEAD_MAX, Entries, EntryFailed, Owner, Pull, Run, Tree, TreeDone, tree_flag};
+pub use tree::{
+    BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, Owner, Planned, PlannedItem, Pull, Run, Sources,
+    Tree, TreeDone, tree_flag,
+};
 
 /// Version of the peer protocol. Peers of different versions refuse each other by name.
 pub const PROTOCOL_VERSION: u16 = 1;
@@ -158,6 +161,12 @@ pub enum Message {
     /// The receiving side of a tree copy is done.
     #[n(36)]
     TreeDone(#[n(0)] TreeDone),
+    /// The receiving side says what it would do.
+    #[n(40)]
+    Planned(#[n(0)] Planned),
+    /// The sending side says what the patterns among its paths stand for.
+    #[n(41)]
+    Sources(#[n(0)] Sources),
 }
 
 /// Feature names of this version.
@@ -466,6 +475,12 @@ pub struct Copy {
     /// Fetch everything, whatever lies at the destination; absent means no.
     #[n(4)]
     pub whole_file: Option<bool>,
+    /// Bytes a second that the sending side may send, over all paths together; absent means any.
+    #[n(5)]
+    pub rate_bytes: Option<u64>,
+    /// Everything that the sending side says after the offer is compressed, and there are no other paths; absent means no.
+    #[n(6)]
+    pub compressed: Option<bool>,
 }
 
 /// See [`Message::Offer`].
@@ -580,7 +595,10 @@ impl Message {
             Message::Fetch(fetch) => check(fetch.request != 0, "request number 0"),
             Message::Fault(fault) => fault.bound(),
             Message::ClearGrant(grant) => check(grant.token.len() == 16, "a token that is not 16 bytes"),
-            Message::Copy(copy) => check(copy.path.len() <= PATH_BYTES_MAX, "too long a path"),
+            Message::Copy(copy) => {
+                check(copy.path.len() <= PATH_BYTES_MAX, "too long a path")?;
+                check(copy.rate_bytes != Some(0), "a rate of nothing")
+            }
             Message::Offer(offer) => {
                 check(offer.size_bytes <= OBJECT_BYTES_MAX, "an impossible size")?;
                 check(offer.name.len() <= NAME_BYTES_MAX, "too long a name")?;
@@ -619,6 +637,8 @@ impl Message {
             Message::Entries(entries) => entries.bound(&check),
             Message::Pull(pull) => pull.bound(&check),
             Message::EntryFailed(failed) => failed.bound(&check),
+            Message::Planned(planned) => planned.bound(&check),
+            Message::Sources(sources) => sources.bound(&check),
             Message::Cancel(_)
             | Message::Seal(_)
             | Message::Sealed(_)
@@ -693,6 +713,8 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 preserve: true,
                 fsync: false,
                 whole_file: None,
+                rate_bytes: None,
+                compressed: None,
             }),
         ),
         (
@@ -763,6 +785,22 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 names: vec![b"a".to_vec().into(), vec![].into()],
                 flags: tree_flag::RECURSIVE | tree_flag::TIMES,
                 excludes: Some(vec![b"*.o".to_vec().into()]),
+                modes: Some(b"D755,F644".to_vec().into()),
+                owner: Some(b":users".to_vec().into()),
+                rate_bytes: Some(1 << 20),
+            }),
+        ),
+        (
+            "planned",
+            Message::Planned(Planned {
+                items: vec![PlannedItem { action: 1, path: b"a/b".to_vec().into() }],
+            }),
+        ),
+        (
+            "sources",
+            Message::Sources(Sources {
+                found: vec![FoundSource { path: 0, name: b"a.d".to_vec().into() }],
+                is_last: true,
             }),
         ),
         (
@@ -857,6 +895,8 @@ mod tests {
                 preserve: false,
                 fsync: false,
                 whole_file: None,
+                rate_bytes: None,
+                compressed: None,
             }),
         ];
         let offer = |object, inline: Option<Vec<u8>>| {

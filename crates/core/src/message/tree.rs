@@ -7,7 +7,8 @@ use minicbor::{Decode, Encode};
 use crate::Result;
 use crate::limits::{
     NAME_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, TREE_BATCH_BYTES_MAX, TREE_BATCH_ITEMS_MAX,
-    TREE_BATCHES_MAX, TREE_EXCLUDES_MAX, TREE_PULL_RUNS_MAX, TREE_SOURCES_MAX, TREE_WANTED_MAX,
+    TREE_BATCHES_MAX, TREE_EXCLUDES_MAX, TREE_NAMED_MAX, TREE_PULL_RUNS_MAX, TREE_SOURCES_MAX,
+    TREE_WANTED_MAX,
 };
 
 use super::CopyRole;
@@ -33,6 +34,15 @@ pub struct Tree {
     /// Patterns of what the sender leaves out.
     #[n(4)]
     pub excludes: Option<Vec<ByteVec>>,
+    /// Changes of permission bits that the receiver makes, as `rsync --chmod` writes them.
+    #[n(5)]
+    pub modes: Option<ByteVec>,
+    /// `USER:GROUP` that the receiver gives everything to, either part empty to leave it.
+    #[n(6)]
+    pub owner: Option<ByteVec>,
+    /// Bytes a second that the sender may send.
+    #[n(7)]
+    pub rate_bytes: Option<u64>,
 }
 
 /// What a tree copy keeps and does, as bits of [`Tree::flags`].
@@ -65,6 +75,12 @@ pub mod tree_flag {
     pub const INTO_DIRECTORY: u64 = 1 << 12;
     /// A source that is a symbolic link stands for what it points to.
     pub const FOLLOW_SOURCES: u64 = 1 << 13;
+    /// Change nothing: the receiver says what it would do.
+    pub const DRY_RUN: u64 = 1 << 14;
+    /// Paths of the sender may be patterns: it says first what they stand for.
+    pub const PATTERNS: u64 = 1 << 15;
+    /// Everything that the sender says after this is compressed.
+    pub const COMPRESSED: u64 = 1 << 16;
 }
 
 /// A batch of the sender's entries, in the order of the stream.
@@ -155,6 +171,51 @@ impl EntryFailed {
     }
 }
 
+/// What the receiver would do, in a run that changes nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Planned {
+    /// In the order of the entries.
+    #[n(0)]
+    pub items: Vec<PlannedItem>,
+}
+
+/// What would become of one entry.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct PlannedItem {
+    /// 0 it would be made, 1 replaced, 2 compared first.
+    #[n(0)]
+    pub action: u8,
+    /// Path below the destination.
+    #[n(1)]
+    pub path: ByteVec,
+}
+
+/// What the patterns among the sender's paths stand for.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Sources {
+    /// Each source in turn: which of the paths it comes from, ascending, and its name there.
+    #[n(0)]
+    pub found: Vec<FoundSource>,
+    /// Nothing comes after it.
+    #[n(1)]
+    pub is_last: bool,
+}
+
+/// A source that the sender found.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct FoundSource {
+    /// Which path of [`Tree::paths`].
+    #[n(0)]
+    pub path: u32,
+    /// The last component of what it stands for.
+    #[n(1)]
+    pub name: ByteVec,
+}
+
 /// The receiver is done with everything it was told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
 #[cbor(map)]
@@ -187,7 +248,30 @@ impl Tree {
         check(fits(&self.names, NAME_BYTES_MAX), "too long a name")?;
         let excludes = self.excludes.as_deref().unwrap_or_default();
         check(excludes.len() <= TREE_EXCLUDES_MAX, "too many patterns")?;
-        check(fits(excludes, NAME_BYTES_MAX), "too long a pattern")
+        check(fits(excludes, NAME_BYTES_MAX), "too long a pattern")?;
+        let words = [&self.modes, &self.owner];
+        check(
+            words.iter().all(|word| word.as_ref().is_none_or(|word| word.len() <= NAME_BYTES_MAX)),
+            "too long a change",
+        )?;
+        check(self.rate_bytes != Some(0), "a rate of nothing")
+    }
+}
+
+impl Planned {
+    pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
+        check(self.items.len() <= TREE_NAMED_MAX, "too many entries")?;
+        check(self.items.iter().all(|item| item.path.len() <= TREE_BATCH_BYTES_MAX), "too long a path")
+    }
+}
+
+impl Sources {
+    pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
+        check(self.found.len() <= TREE_NAMED_MAX, "too many sources")?;
+        check(
+            self.found.iter().all(|found| matches!(found.name.len(), 1..=NAME_BYTES_MAX)),
+            "an impossible name",
+        )
     }
 }
 

@@ -370,6 +370,8 @@ pub(super) fn variant(message: &Message) -> &'static str {
         Message::Pull(_) => "pull",
         Message::EntryFailed(_) => "entry-failed",
         Message::TreeDone(_) => "tree-done",
+        Message::Planned(_) => "planned",
+        Message::Sources(_) => "sources",
     }
 }
 

@@ -99,6 +99,10 @@ pub struct CopyOptions {
     pub whole_file: bool,
     /// Make data and name durable before reporting done.
     pub fsync: bool,
+    /// Bytes a second that may be sent, over all paths together (`--bwlimit`).
+    pub rate_bytes: Option<u64>,
+    /// Compress what is sent to or from another host (`-z`); it then goes over ssh alone.
+    pub compress: bool,
     /// What ssh is told.
     pub ssh: SshOptions,
 }

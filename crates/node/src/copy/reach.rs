@@ -184,7 +184,7 @@ pub(super) fn source(
             None => rustix::fs::open(dir, flags | OFlags::CLOEXEC, Mode::empty()).ok(),
         }
     };
-    let mut found = pattern::expand(&path, &list, is_stopped)?;
+    let mut found = pattern::expand(&path, pattern::MATCHES_MAX, &list, is_stopped)?;
     match (found.pop(), found.len()) {
         (None, _) => Err(error),
         (Some(one), 0) => open(&one),
@@ -194,7 +194,8 @@ pub(super) fn source(
             found.truncate(pattern::MATCHES_MAX);
             let names: Vec<String> = found.iter().map(|path| format!("{path:?}")).collect();
             // What to do does not cross the wire, so it stands here.
-            let what = format!("{wish:?} stands for several files, name one: {}{more}", names.join(", "));
+            let what =
+                format!("{wish:?} stands for several files, name one or say -r: {}{more}", names.join(", "));
             Err(Error::new(ErrorKind::NotFound, what))
         }
     }

@@ -15,7 +15,10 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Holder, Receiver, negotiate};
 use dray_transfer::direct::is_local;
 use dray_transfer::holder::{Held, Provider, serve};
-use dray_transfer::transport::{Channel, PipeChannel, Security, push_control, read_exact_until};
+use dray_transfer::transport::{
+    Channel, CompressingChannel, Duplex, LimitedChannel, PipeChannel, RateLimit, Security, UnpackingChannel,
+    push_control, read_exact_until,
+};
 
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, HoldingDoor, ssh_connection};
@@ -101,17 +104,11 @@ impl Node {
             _ => Err(not_by_hand()),
         });
         let copy = match asked {
-            // `within` goes with whatever is asked for: a confined login is refused what cannot be confined.
+            // `within` goes with whatever is asked for.
             Ok(Message::Copy(copy)) => copy,
-            Ok(Message::Tree(_)) if within.is_some() => {
-                let error = Error::new(
-                    ErrorKind::Refused,
-                    "this login is confined to a directory and copies single files only",
-                )
-                .advise("copy the files one by one, or pack them: tar -c DIR | dray put -");
-                return Err(tell(&mut channel, preface, error));
+            Ok(Message::Tree(tree)) => {
+                return Node::far_trees(channel, &tree, preface, within.as_deref(), stop);
             }
-            Ok(Message::Tree(tree)) => return Node::far_trees(channel, &tree, preface, stop),
             Ok(_) => return Err(not_by_hand()),
             Err(error) => return Err(tell(&mut channel, preface, error)),
         };
@@ -143,6 +140,8 @@ impl Node {
         let mut receiver = Receiver::new(self.hello(), None, false);
         receiver.handle_control(&hello_body)?;
         let (sees, seen_as) = ssh_connection().unzip();
+        let is_compressed = copy.compressed == Some(true);
+        let channel = unpacked(Box::new(channel), is_compressed)?;
         // The near end is the user's own command: the name is the one of the file it was told to send.
         let offer_name = offer.name.to_vec();
         let incoming = Incoming {
@@ -159,6 +158,7 @@ impl Node {
             allow_local: sees.is_some_and(is_local),
             seen_as: seen_as.into_iter().collect(),
             sees,
+            is_compressed,
             within,
         };
         let asked = OsStr::from_bytes(&copy.path);
@@ -186,13 +186,15 @@ impl Node {
         };
         let mut holder = Holder::new(self.hello());
         holder.handle_control(&hello_body)?;
-        let is_large = offer.size_bytes >= DIRECT_FROM_BYTES;
+        let is_compressed = copy.compressed == Some(true);
+        let is_large = offer.size_bytes >= DIRECT_FROM_BYTES && !is_compressed;
+        let limit = copy.rate_bytes.map(RateLimit::new);
         push_control(&mut preface, &Message::Offer(offer));
         let connection = ssh_connection();
         let door = match connection {
             // A confined login makes us neither listen nor dial, nor hear our addresses.
             Some((_, server)) if is_large && within.is_none() => {
-                self.holding_door(&origin, &[server], &mut preface)
+                self.holding_door(&origin, &[server], limit.clone(), &mut preface)
             }
             _ => None,
         };
@@ -206,7 +208,8 @@ impl Node {
         if let Some(door) = door {
             let _ = provider.door.set(door);
         }
-        let result = serve(Box::new(channel), holder, preface, &provider, None);
+        let channel = packed(Box::new(channel), is_compressed, limit.as_ref(), &mut preface)?;
+        let result = serve(channel, holder, preface, &provider, None);
         provider.is_over.store(true, Ordering::Release);
         if let Some(door) = provider.door.get() {
             door.door.close();
@@ -219,11 +222,12 @@ impl Node {
         &self,
         origin: &Arc<Origin>,
         seen_as: &[IpAddr],
+        limit: Option<Arc<RateLimit>>,
         preface: &mut Vec<u8>,
     ) -> Option<HoldingDoor> {
         let door = Door::open(self, seen_as).ok()?;
         push_control(preface, &Message::Direct(door.invitation.clone()));
-        Some(HoldingDoor::new(self, door, origin.clone(), origin.object()))
+        Some(HoldingDoor::new(self, door, origin.clone(), origin.object(), limit))
     }
 }
 
@@ -264,6 +268,34 @@ impl Provider for FarSender {
             _ => Err(Error::new(ErrorKind::Protocol, "copy message out of place")),
         }
     }
+}
+
+/// The channel of a sending side: under its limit, and, if asked for, compressed after `preface`, which leaves as it is.
+pub(super) fn packed(
+    mut channel: Box<dyn Duplex>,
+    is_compressed: bool,
+    limit: Option<&Arc<RateLimit>>,
+    preface: &mut Vec<u8>,
+) -> Result<Box<dyn Duplex>> {
+    if is_compressed {
+        // One that is closed by now is noticed by whoever reads.
+        let _ = channel.write_all(&std::mem::take(preface));
+    }
+    let channel = LimitedChannel::wrap_duplex(channel, limit);
+    if !is_compressed {
+        return Ok(channel);
+    }
+    let packed = CompressingChannel::new(channel).map_err(|error| Error::io("begin to compress", error))?;
+    Ok(Box::new(packed))
+}
+
+/// The channel of a receiving side.
+pub(super) fn unpacked(channel: Box<dyn Duplex>, is_compressed: bool) -> Result<Box<dyn Duplex>> {
+    if !is_compressed {
+        return Ok(channel);
+    }
+    let unpacked = UnpackingChannel::new(channel).map_err(|error| Error::io("begin to unpack", error))?;
+    Ok(Box::new(unpacked))
 }
 
 /// Tells the other side of an error before the session proper has begun.

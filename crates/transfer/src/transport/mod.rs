@@ -4,6 +4,8 @@
 //! event, so that new requests leave at once even while an answer is awaited.
 
 mod clear;
+mod compressed;
+mod limit;
 mod pipe;
 mod places;
 mod tls;
@@ -20,6 +22,8 @@ use dray_core::{Error, ErrorKind, NodeId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use clear::{CLEAR_PREAMBLE, ClearChannel};
+pub use compressed::{CompressingChannel, UnpackingChannel};
+pub use limit::{LimitedChannel, RateLimit};
 pub use pipe::{OpeningBytes, PipeChannel};
 pub use places::{Place, Places};
 pub use tls::{NodeKey, TlsChannel, TlsConfig, connect_tcp, read_exact_by};

@@ -287,8 +287,9 @@ fn options_are_told_to_the_far_end() {
         let tree = tree_message(role, vec![b"path".to_vec()], Vec::new(), &options, false).unwrap();
         let told = tree_flag::NUMERIC_IDS | tree_flag::ONE_FILE_SYSTEM;
         assert_eq!(tree.flags & told, told);
-        let walk = walk_options(&tree);
-        assert!(walk.one_file_system && walk.excludes == [b"*.o"], "{walk:?}");
+        let walk = walk_options(&tree, &[b"path".to_vec()]);
+        assert!(walk.one_file_system && walk.excludes.has(b"path/a.o", false), "{walk:?}");
+        assert!(!walk.excludes.has(b"path/a.c", false));
         assert!(write_options(&tree).numeric_ids);
     }
 }

@@ -1,24 +1,37 @@
 //! Trees within this machine: the same walk and the same writer, contents copied by the kernel, and shared where the file
 //! system can.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dray_core::message::CopyRole;
 use dray_core::tree::{Finished, Kind, Order, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
-    FileTarget, FileToSend, Landing, NewFile, OpenFile, Placed, TreeWriter, Walked, Walker,
+    Changes, FileTarget, FileToSend, Landing, NewFile, OpenFile, Placed, TreeWriter, Walked, Walker,
 };
 
+use dray_transfer::transport::RateLimit;
+use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
+use rustix::io::Errno;
+
 use super::source::entry_failed;
-use super::{TreeCopied, TreeOptions, landing_name, show, tree_message, walk_options, write_options};
+use super::{
+    TreeCopied, TreeOptions, changes, landing_name, preview, show, tree_message, walk_options, write_options,
+};
 use crate::{Event, Node, Observer, Stop};
 
 const TRIES: usize = 3;
 /// Bytes that the kernel copies at a time.
-const PIECE_BYTES: usize = 64 << 20;
+const PIECE_BYTES: u64 = 64 << 20;
+/// Bytes read at a time where the kernel does not copy.
+const READ_BYTES: u64 = 256 * 1024;
+/// Smaller files are read and written: that is one call less and no slower.
+const KERNEL_FROM_BYTES: u64 = 64 * 1024;
+/// Files of this size are worth asking whether blocks can be shared, whatever became of the last.
+const SHARE_ALWAYS_BYTES: u64 = 1 << 20;
 const TOLD_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Node {
@@ -31,20 +44,28 @@ impl Node {
         stop: &Stop,
     ) -> Result<TreeCopied> {
         let names: Vec<Vec<u8>> = sources.iter().map(|source| landing_name(source)).collect();
-        let tree =
-            tree_message(CopyRole::Receive, vec![Vec::new()], names.clone(), options, must_be_directory)?;
+        let tree = tree_message(CopyRole::Receive, vec![Vec::new()], Vec::new(), options, must_be_directory)?;
         for source in sources {
             refuse_inside(source, destination)?;
         }
         let landing = Landing::resolve(destination, &names, must_be_directory)?;
+        let walker = Walker::new(sources.to_vec(), walk_options(&tree, &names));
+        if options.dry_run {
+            return preview::plan_here(walker, landing, &tree, sources.len(), observer, stop);
+        }
+        // Nobody asks for the hash of what is there: what may differ is copied.
+        let changes = Changes { never_compares: true, ..changes(&tree)? };
         let mut copying = Copying {
-            writer: TreeWriter::new(landing, write_options(&tree)),
+            writer: TreeWriter::new(landing, write_options(&tree)).with_changes(changes),
             copied: TreeCopied::default(),
             observer,
             stop,
             told_at: Instant::now(),
+            can_share: true,
+            limit: options.rate_bytes.map(RateLimit::new),
+            buffer: vec![0; READ_BYTES as usize],
         };
-        let mut walker = Walker::new(sources.to_vec(), walk_options(&tree));
+        let mut walker = walker;
         let mut order = Order::new(sources.len());
         while let Some(walked) = walker.step() {
             copying.step(walked, &mut order)?;
@@ -94,6 +115,10 @@ struct Copying<'a> {
     observer: &'a dyn Observer,
     stop: &'a Stop,
     told_at: Instant,
+    /// The file system shared blocks when it was last asked.
+    can_share: bool,
+    limit: Option<Arc<RateLimit>>,
+    buffer: Vec<u8>,
 }
 
 impl Copying<'_> {
@@ -115,12 +140,17 @@ impl Copying<'_> {
         Ok(())
     }
 
-    fn step(&mut self, walked: Walked, order: &mut Order) -> Result<()> {
-        self.check_stop()?;
+    /// Says from time to time how far it is, with so many bytes of the file at hand.
+    fn tell(&mut self, more_bytes: u64) {
         if self.told_at.elapsed() >= TOLD_INTERVAL {
             self.told_at = Instant::now();
-            self.observer.event(Event::TreeProgress { done_bytes: self.copied.bytes });
+            self.observer.event(Event::TreeProgress { done_bytes: self.copied.bytes + more_bytes });
         }
+    }
+
+    fn step(&mut self, walked: Walked, order: &mut Order) -> Result<()> {
+        self.check_stop()?;
+        self.tell(0);
         let (entry, file) = match walked {
             Walked::Failed(path, error) => {
                 use std::os::unix::ffi::OsStrExt;
@@ -157,13 +187,12 @@ impl Copying<'_> {
                 self.writer.settle(*target, None);
                 linked.or_else(|error| self.fail(&path, error))
             }
-            Ok(Placed::Wanted(target, known)) => {
+            Ok(Placed::Wanted(target, _)) => {
                 let result = match &file {
                     Some(file) => self.copy(&target, file),
                     // Its first name could not be read or written; this one brings the content.
                     None => Err(Error::new(ErrorKind::NotFound, "it is a hard link to what was not copied")),
                 };
-                let _ = known;
                 let path = target.path().to_vec();
                 match result {
                     Ok(identity) => {
@@ -191,11 +220,10 @@ impl Copying<'_> {
                 new.restart()?;
             }
             let open = file.open()?;
-            self.fill(&mut new, &open)?;
+            let size_bytes = self.fill(&mut new, &open)?;
             if open.is_unchanged()? {
-                self.copied.bytes += open.size_bytes;
+                self.copied.bytes += size_bytes;
                 let (mtime_s, mtime_ns) = open.mtime();
-                let size_bytes = open.size_bytes;
                 let finished = Finished { hash: [0; 32], size_bytes, mtime_s, mtime_ns };
                 return target.finish(new, &finished);
             }
@@ -204,21 +232,25 @@ impl Copying<'_> {
             .advise("copy it when nobody writes to it"))
     }
 
-    /// Fills `new` with the file's bytes: shared with it, or copied in the kernel, holes left out.
-    fn fill(&self, new: &mut NewFile, open: &OpenFile) -> Result<()> {
-        use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
-        let failed = |error: rustix::io::Errno| Error::file("copy the file", error.into());
-        if ioctl_ficlone(new.file(), &open.file).is_ok() {
-            new.filled(open.size_bytes);
-            return Ok(());
+    /// Fills `new` with all that can be read of the file: shared with it, or copied in the kernel, holes left out. Its size is
+    /// what was read, whatever the file's metadata says: files of `/proc` have more than they tell of, those of `/sys` less.
+    fn fill(&mut self, new: &mut NewFile, open: &OpenFile) -> Result<u64> {
+        if let Some(size_bytes) = self.share(new, open)? {
+            return Ok(size_bytes);
         }
         let is_sparse = open.stored_bytes < open.size_bytes;
+        let mut in_kernel = open.size_bytes > KERNEL_FROM_BYTES;
         let mut at = 0;
-        while at < open.size_bytes {
+        loop {
             self.check_stop()?;
+            self.tell(at);
             let mut end = open.size_bytes;
-            if is_sparse {
-                let data = seek(&open.file, SeekFrom::Data(at)).map_or(end, |data| data.min(end));
+            if is_sparse && at < end {
+                let data = seek(&open.file, SeekFrom::Data(at)).map_or_else(
+                    // Nothing but a hole; or a file system that does not tell holes.
+                    |error| if error == Errno::NXIO { end } else { at },
+                    |data| data.min(end),
+                );
                 if data > at {
                     new.skip(data - at)?;
                     at = data;
@@ -226,37 +258,62 @@ impl Copying<'_> {
                 }
                 end = seek(&open.file, SeekFrom::Hole(at)).map_or(end, |hole| hole.min(end)).max(at + 1);
             }
-            let len = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-            let (mut from, mut to) = (at, at);
-            let copied = match copy_file_range(&open.file, Some(&mut from), new.file(), Some(&mut to), len) {
-                Ok(copied) => copied as u64,
-                Err(
-                    rustix::io::Errno::XDEV
-                    | rustix::io::Errno::INVAL
-                    | rustix::io::Errno::NOSYS
-                    | rustix::io::Errno::OPNOTSUPP,
-                ) => copy_piece(new, open, at, len.min(1 << 20))?,
-                Err(error) => return Err(failed(error)),
-            };
-            if copied == 0 {
-                // Shorter than it was: what comes of it is seen by its times.
-                break;
+            // Under a limit in pieces that are paid for when they are there: the look beyond the end costs nothing.
+            let most = if in_kernel && self.limit.is_none() { PIECE_BYTES } else { READ_BYTES };
+            let wanted = if at < end { (end - at).min(most) } else { READ_BYTES };
+            if in_kernel && at < end {
+                let (mut from, mut to) = (at, at);
+                let len = usize::try_from(wanted).unwrap_or(usize::MAX);
+                match copy_file_range(&open.file, Some(&mut from), new.file(), Some(&mut to), len) {
+                    Ok(copied) if copied > 0 => {
+                        at += copied as u64;
+                        new.filled(at);
+                        self.pay(copied as u64);
+                        continue;
+                    }
+                    // The end, or a file system that cannot: reading says which.
+                    Ok(_) | Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                        in_kernel = false
+                    }
+                    Err(error) => return Err(Error::file("copy the file", error.into())),
+                }
             }
-            at += copied;
+            let max = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.buffer.len());
+            let bytes = &mut self.buffer[..max];
+            let read = open.file.read_at(bytes, at).map_err(|error| Error::file("read the file", error))?;
+            if read == 0 {
+                return Ok(at);
+            }
+            let written = new.file().write_all_at(&bytes[..read], at);
+            written.map_err(|error| Error::file("write the file", error))?;
+            at += read as u64;
             new.filled(at);
+            self.pay(read as u64);
         }
-        // The size it was opened with, whatever became of it meanwhile.
-        if at < open.size_bytes {
-            new.skip(open.size_bytes - at)?;
-        }
-        Ok(())
     }
-}
 
-fn copy_piece(new: &NewFile, open: &OpenFile, at: u64, len: usize) -> Result<u64> {
-    use std::os::unix::fs::FileExt;
-    let mut bytes = vec![0; len];
-    let read = open.file.read_at(&mut bytes, at).map_err(|error| Error::file("read the file", error))?;
-    new.file().write_all_at(&bytes[..read], at).map_err(|error| Error::file("write the file", error))?;
-    Ok(read as u64)
+    /// Waits until so many bytes may have been written.
+    fn pay(&self, bytes: u64) {
+        let Some(limit) = &self.limit else { return };
+        let mut paid = 0;
+        while paid < bytes {
+            paid += limit.take(bytes - paid);
+        }
+    }
+
+    /// Lets `new` share the blocks of the file, where the file system can; its size then.
+    fn share(&mut self, new: &mut NewFile, open: &OpenFile) -> Result<Option<u64>> {
+        // One that could not is not asked again for each small file.
+        let is_worth = self.can_share || open.size_bytes >= SHARE_ALWAYS_BYTES;
+        if open.size_bytes == 0 || !is_worth || self.limit.is_some() {
+            return Ok(None);
+        }
+        self.can_share = ioctl_ficlone(new.file(), &open.file).is_ok();
+        if !self.can_share {
+            return Ok(None);
+        }
+        let found = new.file().metadata().map_err(|error| Error::file("look at the new file", error))?;
+        new.filled(found.len());
+        Ok(Some(found.len()))
+    }
 }

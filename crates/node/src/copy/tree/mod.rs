@@ -13,17 +13,20 @@ mod far;
 mod hostile;
 mod local;
 mod near;
+mod preview;
 mod sink;
 mod source;
 
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use dray_core::message::{CopyRole, EntryFailed, Fault, Tree, TreeDone, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::tree::{WalkOptions, WriteOptions};
+use dray_store::local::tree::{Changes, Excludes, ModeChange, OwnerChange, WalkOptions, WriteOptions};
 
 use super::{Location, SshOptions};
-use crate::{Event, Node, Observer, Stop};
+use crate::{Event, Node, Observer, Stop, lock};
 
 /// How to copy trees.
 #[derive(Clone, Debug, Default)]
@@ -38,8 +41,18 @@ pub struct TreeOptions {
     pub numeric_ids: bool,
     /// Do not leave the file system of each source.
     pub one_file_system: bool,
-    /// Patterns of names, or of paths below a source, that are left out.
+    /// Patterns of what is left out, as `rsync --exclude` reads them.
     pub excludes: Vec<Vec<u8>>,
+    /// Changes of permission bits, as `rsync --chmod` writes them.
+    pub chmod: Option<Vec<u8>>,
+    /// `USER:GROUP` that everything is given to, either part empty to leave it; names of the receiving host, or numbers.
+    pub chown: Option<Vec<u8>>,
+    /// Say what would be done and change nothing.
+    pub dry_run: bool,
+    /// Bytes a second that may be sent.
+    pub rate_bytes: Option<u64>,
+    /// Compress what is sent.
+    pub compress: bool,
     /// Send every content, whatever is there.
     pub whole_file: bool,
     /// Make everything durable before reporting done.
@@ -64,7 +77,7 @@ pub struct TreeRequest {
 pub struct TreeCopied {
     /// Entries told.
     pub entries: u64,
-    /// Files whose content came.
+    /// Files whose content came; of a dry run, entries that would be made, replaced or compared.
     pub files: u64,
     /// Files that had the right content before.
     pub unchanged: u64,
@@ -75,10 +88,10 @@ pub struct TreeCopied {
 }
 
 impl TreeCopied {
-    fn of(done: &TreeDone, failed: u64) -> TreeCopied {
+    fn of(done: &TreeDone, failed: u64, planned: u64) -> TreeCopied {
         TreeCopied {
             entries: done.entries,
-            files: done.files,
+            files: done.files + planned,
             unchanged: done.unchanged,
             bytes: done.bytes,
             failed: failed.max(done.failed),
@@ -106,10 +119,15 @@ impl TreeOptions {
             (self.whole_file, tree_flag::WHOLE_FILE),
             (self.fsync, tree_flag::FSYNC),
             (must_be_directory, tree_flag::INTO_DIRECTORY),
+            (self.dry_run, tree_flag::DRY_RUN),
+            (self.compress, tree_flag::COMPRESSED),
         ];
         sum.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum()
     }
 }
+
+/// Names and paths of sources in one message.
+const SOURCES_BYTES_MAX: usize = 56 * 1024;
 
 /// What `-a` adds.
 const ARCHIVE: u64 = tree_flag::SPECIAL_MODES
@@ -118,14 +136,16 @@ const ARCHIVE: u64 = tree_flag::SPECIAL_MODES
     | tree_flag::HARD_LINKS
     | tree_flag::SPECIALS;
 
-/// How the sender walks.
-fn walk_options(tree: &Tree) -> WalkOptions {
+/// How the sender walks. Patterns see the sources under `names`.
+fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> WalkOptions {
+    let excludes: Vec<Vec<u8>> = tree.excludes.iter().flatten().map(|pattern| pattern.to_vec()).collect();
     let has = |flag| tree.flags & flag != 0;
     WalkOptions {
         recursive: has(tree_flag::RECURSIVE),
         follow_sources: has(tree_flag::FOLLOW_SOURCES),
         one_file_system: has(tree_flag::ONE_FILE_SYSTEM),
-        excludes: tree.excludes.iter().flatten().map(|pattern| pattern.to_vec()).collect(),
+        excludes: Excludes::new(&excludes),
+        names: names.to_vec(),
         xattrs: has(tree_flag::XATTRS),
         hard_links: has(tree_flag::HARD_LINKS),
         specials: has(tree_flag::SPECIALS),
@@ -143,7 +163,20 @@ fn write_options(tree: &Tree) -> WriteOptions {
         numeric_ids: has(tree_flag::NUMERIC_IDS),
         xattrs: has(tree_flag::XATTRS),
         whole_file: has(tree_flag::WHOLE_FILE),
+        harmless: false,
     }
+}
+
+/// What the receiver changes.
+fn changes(tree: &Tree) -> Result<Changes> {
+    Ok(Changes {
+        never_compares: false,
+        modes: tree.modes.as_ref().map(|text| ModeChange::parse(text)).transpose()?,
+        owner: tree
+            .owner
+            .as_ref()
+            .map_or_else(|| Ok(OwnerChange::default()), |text| OwnerChange::parse(text))?,
+    })
 }
 
 /// True if the sender is to name owners.
@@ -153,8 +186,7 @@ fn names_owners(tree: &Tree) -> bool {
 
 /// The name under which a source goes into a directory: its last component, or nothing for `.`, `..`, `/` and the home
 /// directory, whose entries go there themselves.
-fn landing_name(path: &std::path::Path) -> Vec<u8> {
-    use std::os::unix::ffi::OsStrExt;
+fn landing_name(path: &Path) -> Vec<u8> {
     let text = path.as_os_str().as_bytes();
     let ends_in_dot = text.ends_with(b"/.") || text == b"." || text == b"~";
     let name = path.file_name().filter(|_| !ends_in_dot);
@@ -163,15 +195,63 @@ fn landing_name(path: &std::path::Path) -> Vec<u8> {
 
 /// Shows an entry that failed.
 fn show(observer: &dyn Observer, failed: &EntryFailed) {
-    use std::os::unix::ffi::OsStrExt;
-    let fault = Fault { handle: None, kind: failed.kind, text: failed.text.clone() };
-    let reason = fault.to_error("").to_string();
+    let fault = Fault { handle: None, kind: failed.kind, text: failed.text.clone() }.to_error("");
     let reason = match failed.unnamed {
-        Some(count) => format!("and {count} more entries: {reason}"),
-        None => reason,
+        Some(count) => format!("and {count} more entries: {fault}"),
+        None => fault.to_string(),
     };
-    observer
-        .event(Event::EntryFailed { path: PathBuf::from(std::ffi::OsStr::from_bytes(&failed.path)), reason });
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(&failed.path));
+    observer.event(Event::EntryFailed { path, kind: fault.kind(), reason });
+}
+
+/// Holds the first failure of a copy of one source back: if that was all, it is the copy's own error.
+struct Holding<'a> {
+    observer: &'a dyn Observer,
+    held: Mutex<Held>,
+}
+
+enum Held {
+    Nothing,
+    Failure(PathBuf, ErrorKind, String),
+    /// There were more, or something came; they are told as they come.
+    Passed,
+}
+
+impl Holding<'_> {
+    fn release(&self) {
+        if let Held::Failure(path, kind, reason) = std::mem::replace(&mut *lock(&self.held), Held::Passed) {
+            self.observer.event(Event::EntryFailed { path, kind, reason });
+        }
+    }
+
+    /// The copy is over.
+    fn end(&self, copied: &TreeCopied) -> Result<()> {
+        if copied.failed == 1
+            && copied.entries <= 1
+            && copied.files + copied.unchanged == 0
+            && let Held::Failure(path, kind, reason) = std::mem::replace(&mut *lock(&self.held), Held::Passed)
+        {
+            return Err(Error::new(kind, format!("{path:?}: {reason}")));
+        }
+        self.release();
+        Ok(())
+    }
+}
+
+impl Observer for Holding<'_> {
+    fn event(&self, event: Event) {
+        match event {
+            Event::EntryFailed { path, kind, reason } if matches!(*lock(&self.held), Held::Nothing) => {
+                *lock(&self.held) = Held::Failure(path, kind, reason);
+            }
+            Event::TreeProgress { done_bytes: 0 } => self.observer.event(event),
+            Event::EntryFailed { .. } | Event::TreeProgress { .. } => {
+                self.release();
+                self.observer.event(event);
+            }
+            event => self.observer.event(event),
+        }
+    }
 }
 
 impl Node {
@@ -182,6 +262,16 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<TreeCopied> {
+        if request.sources.len() > 1 {
+            return self.copy_many(request, observer, stop);
+        }
+        let holding = Holding { observer, held: Mutex::new(Held::Nothing) };
+        let copied = self.copy_many(request, &holding, stop).inspect_err(|_| holding.release())?;
+        holding.end(&copied)?;
+        Ok(copied)
+    }
+
+    fn copy_many(&self, request: &TreeRequest, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
         let (mut here, mut there): (Vec<PathBuf>, Vec<(&std::ffi::OsStr, Vec<PathBuf>)>) = Default::default();
         for source in &request.sources {
             match source {
@@ -191,6 +281,14 @@ impl Node {
                     _ => there.push((host, vec![path.clone()])),
                 },
             }
+        }
+        if let ([path], []) = (&here[..], &there[..])
+            && !request.options.recursive
+            && !request.options.archive
+            && path.is_dir()
+        {
+            return Err(Error::new(ErrorKind::Usage, format!("{path:?} is a directory"))
+                .advise("-r copies directories"));
         }
         let must_be_directory = request.sources.len() > 1;
         let options = &request.options;
@@ -249,12 +347,22 @@ fn tree_message(
 ) -> Result<Tree> {
     let usage = |what: String| Error::new(ErrorKind::Usage, what);
     let max = dray_core::limits::TREE_SOURCES_MAX;
-    if paths.len() > max || names.len() > max {
-        return Err(usage(format!("more than {max} sources")).advise("copy them in several commands"));
+    let bytes: usize = paths.iter().chain(&names).map(|name| name.len() + 3).sum();
+    if paths.len() > max || names.len() > max || bytes > SOURCES_BYTES_MAX {
+        return Err(usage("too many sources at once".into())
+            .advise("copy their directory with -r, or them in several commands"));
     }
     let max = dray_core::limits::TREE_EXCLUDES_MAX;
     if options.excludes.len() > max || options.excludes.iter().any(|pattern| pattern.len() > 255) {
         return Err(usage(format!("more than {max} patterns, or one of more than 255 bytes")));
+    }
+    if let Some(modes) = &options.chmod {
+        // Said here, not by the other end.
+        ModeChange::parse(modes)?;
+    }
+    let is_long = |text: &Option<Vec<u8>>| text.as_ref().is_some_and(|text| text.len() > 255);
+    if is_long(&options.chmod) || is_long(&options.chown) {
+        return Err(usage("--chmod or --chown with more than 255 bytes".into()));
     }
     let list = |list: Vec<Vec<u8>>| list.into_iter().map(Into::into).collect();
     Ok(Tree {
@@ -263,6 +371,9 @@ fn tree_message(
         names: list(names),
         flags: options.flags(must_be_directory),
         excludes: (!options.excludes.is_empty()).then(|| list(options.excludes.clone())),
+        modes: options.chmod.clone().map(Into::into),
+        owner: options.chown.clone().map(Into::into),
+        rate_bytes: options.rate_bytes,
     })
 }
 
@@ -283,7 +394,7 @@ mod tests {
             ("/", ""),
             ("~", ""),
         ] {
-            assert_eq!(landing_name(std::path::Path::new(path)), name.as_bytes(), "{path}");
+            assert_eq!(landing_name(Path::new(path)), name.as_bytes(), "{path}");
         }
     }
 }

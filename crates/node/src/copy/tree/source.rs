@@ -13,7 +13,7 @@ use dray_core::message::{Entries, EntryFailed, Fault, Owner};
 use dray_core::tree::{Finished, Item, Metadata, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
-    FileToSend, OpenFile, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker, hash_content,
+    FileToSend, OpenFile, Origin, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker, hash_content,
     own_directory,
 };
 use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource};
@@ -70,6 +70,11 @@ impl WalkSource {
             is_over: false,
             stop,
         }
+    }
+
+    /// With sources whose paths begin at `origin`.
+    pub(super) fn at(self, origin: Origin) -> WalkSource {
+        WalkSource { walker: self.walker.at(origin), ..self }
     }
 
     fn name_owners(&mut self, metadata: &Metadata, owners: &mut Vec<Owner>) {

@@ -30,6 +30,12 @@ impl From<OwnedFd> for Directory {
     }
 }
 
+impl From<Directory> for OwnedFd {
+    fn from(directory: Directory) -> OwnedFd {
+        directory.fd
+    }
+}
+
 impl Directory {
     /// Opens a path that the user named; links in it are followed, this once.
     pub fn open(path: &Path) -> Result<Directory> {

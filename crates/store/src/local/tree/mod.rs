@@ -5,14 +5,17 @@
 //! swaps a directory for a link meanwhile gets an error for that entry, not a way out.
 
 mod attributes;
+mod chmod;
 mod content;
 mod directory;
+mod exclude;
 mod links;
 mod opened;
 mod origin;
 mod own;
 mod owners;
 mod place;
+mod preview;
 mod special;
 mod temporary;
 #[cfg(test)]
@@ -20,11 +23,14 @@ mod tests;
 mod walk;
 mod write;
 
+pub use chmod::ModeChange;
 pub use content::{Piece, ReadSize, hash_content};
 pub use directory::Directory;
+pub use exclude::Excludes;
 pub use origin::Origin;
 pub use own::own_directory;
-pub use owners::OwnerNames;
+pub use owners::{OwnerChange, OwnerNames};
 pub use place::{FileTarget, NewFile};
+pub use preview::{Planned, Preview};
 pub use walk::{FileToSend, OpenFile, WalkOptions, Walked, Walker};
-pub use write::{Landing, NotKept, Placed, TreeWriter, WriteOptions};
+pub use write::{Changes, Landing, NotKept, Placed, TreeWriter, WriteOptions};

@@ -29,7 +29,7 @@ pub enum Origin {
 
 impl Origin {
     /// Opens the directory at `path`; links are followed, this once.
-    pub(super) fn directory(&self, path: &Path) -> Result<Directory> {
+    pub fn directory(&self, path: &Path) -> Result<Directory> {
         match self {
             Origin::Anywhere => Directory::open(path),
             Origin::Within(within) => Ok(within.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?.into()),
@@ -37,7 +37,7 @@ impl Origin {
     }
 
     /// What sort of thing stands at `path` itself, be that a link.
-    pub(super) fn kind(&self, path: &Path) -> Result<FileType> {
+    pub fn kind(&self, path: &Path) -> Result<FileType> {
         let failed = |error: io::Error| Error::file("read it", error);
         match self {
             Origin::Anywhere => {
@@ -50,6 +50,12 @@ impl Origin {
                 Ok(file_type(&stat_fd(opened.as_fd()).map_err(failed)?))
             }
         }
+    }
+
+    /// True if something stands at `path`, or where a link there leads to, and it is no directory.
+    pub(super) fn is_file(&self, path: &Path) -> bool {
+        let kind = self.followed(path.to_owned()).and_then(|path| self.kind(&path));
+        kind.is_ok_and(|kind| kind != FileType::Directory)
     }
 
     /// `path`, or where it leads to in the end if a link stands there.

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use dray_core::{Error, ErrorKind, Result};
 use rustix::process::{getegid, geteuid, getgroups};
 
 /// Users and groups of this host.
@@ -54,6 +55,48 @@ fn read(path: &str) -> HashMap<u32, Vec<u8>> {
         }
     }
     found
+}
+
+/// The owner and group that everything gets, in numbers of this host (`cp --chown`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OwnerChange {
+    /// The owner; `None` leaves it.
+    pub user: Option<u32>,
+    /// The group; `None` leaves it.
+    pub group: Option<u32>,
+}
+
+impl OwnerChange {
+    /// Reads `USER`, `USER:GROUP`, `USER:` or `:GROUP`, each a name of this host or a number, and checks that this process may
+    /// give files to them.
+    pub fn parse(text: &[u8]) -> Result<OwnerChange> {
+        let mut parts = text.splitn(2, |byte| *byte == b':');
+        let (user, group) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let names = OwnerNames::of_this_host();
+        let find = |is_group: bool, name: &[u8]| {
+            if name.is_empty() {
+                return Ok(None);
+            }
+            let number = || std::str::from_utf8(name).ok()?.parse::<u32>().ok().filter(|id| *id != u32::MAX);
+            let found = names.id(is_group, name).or_else(number);
+            found.map(Some).ok_or_else(|| {
+                let kind = if is_group { "group" } else { "user" };
+                let what =
+                    format!("there is no {kind} {:?} where the copy goes", String::from_utf8_lossy(name));
+                Error::new(ErrorKind::NotFound, what)
+            })
+        };
+        let change = OwnerChange { user: find(false, user)?, group: find(true, group)? };
+        let powers = Powers::of_this_process();
+        let may_user = powers.is_root || change.user.is_none_or(|user| user == powers.uid);
+        if !may_user || change.group.is_some_and(|group| powers.allowed(0, group).1.is_none()) {
+            let text = String::from_utf8_lossy(text);
+            let what =
+                format!("files cannot be given to {text:?}: only root may, or their owner to a group of his");
+            return Err(Error::new(ErrorKind::Refused, what));
+        }
+        Ok(change)
+    }
 }
 
 /// What this process may do with owners.

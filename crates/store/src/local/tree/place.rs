@@ -333,7 +333,7 @@ impl Settings {
         }
         if self.xattrs && !(now.has_no_xattrs && metadata.xattrs.is_empty()) && !metadata.xattrs_unread {
             let mut told = self.told.borrow_mut();
-            super::attributes::set(fd, &metadata.xattrs, self.sets_all, &mut told);
+            super::attributes::set(fd, &metadata.xattrs, self.sets_all(), &mut told);
         }
         // After the ACL, which has a say in the bits.
         if mode_now != Some(mode)

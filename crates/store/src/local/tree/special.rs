@@ -19,8 +19,11 @@ use super::write::{Placed, Settings, file_type, is_directory, is_same};
 /// Makes the link, fifo, socket or device `entry`, and says what it is then.
 pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<(Placed, Identity)> {
     let (directory, settings) = (&parent.directory, parent.settings());
-    if matches!(entry.kind, Kind::CharacterDevice { .. } | Kind::BlockDevice { .. }) && !settings.makes_devices {
-        return Err(Error::new(ErrorKind::Refused, "a login that is confined to a directory makes no devices"));
+    if matches!(entry.kind, Kind::CharacterDevice { .. } | Kind::BlockDevice { .. }) && settings.harmless {
+        return Err(Error::new(
+            ErrorKind::Refused,
+            "a login that is confined to a directory makes no devices",
+        ));
     }
     let found = if parent.is_new { None } else { directory.stat(name.as_bytes()).ok() };
     if found.is_some() {
@@ -95,7 +98,7 @@ impl Settings {
         }
         if self.xattrs && !is_link && !metadata.xattrs_unread {
             let mut told = self.told.borrow_mut();
-            attributes::set_followed(&path, &metadata.xattrs, self.sets_all, &mut told);
+            attributes::set_followed(&path, &metadata.xattrs, self.sets_all(), &mut told);
         }
         if let Some(mode) = mode.filter(|mode| now.mode != Some(*mode))
             // The magic link leads to the very thing that was opened.

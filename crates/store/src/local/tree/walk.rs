@@ -15,6 +15,7 @@ use rustix::fs::{FileType, Mode, OFlags, Statx};
 
 use super::attributes;
 use super::directory::{Directory, raise_open_files, stat_fd};
+use super::exclude::Excludes;
 use super::origin::Origin;
 
 /// Bytes of a directory read at a time.
@@ -31,8 +32,10 @@ pub struct WalkOptions {
     pub follow_sources: bool,
     /// Do not go into directories of another file system than their source's.
     pub one_file_system: bool,
-    /// Leave out entries that match: by name, or, if there is a `/` in the pattern, by path below the source.
-    pub excludes: Vec<Vec<u8>>,
+    /// Leave out what they stand for.
+    pub excludes: Excludes,
+    /// Names of the sources, with which paths begin for the patterns; of those beyond, their last component.
+    pub names: Vec<Vec<u8>>,
     /// Read extended attributes.
     pub xattrs: bool,
     /// Tell which names are hard links of one file.
@@ -247,11 +250,6 @@ impl Walker {
                 self.path.push(b'/');
             }
             self.path.extend_from_slice(name);
-            let is_excluded =
-                |pattern: &Vec<u8>| matches(pattern, if pattern.contains(&b'/') { &self.path } else { name });
-            if self.options.excludes.iter().any(is_excluded) {
-                continue;
-            }
             let (directory, name) = (level.directory.clone(), name.to_vec());
             match self.entry(&directory, &name) {
                 Ok(Some(step)) => return Some(step),
@@ -301,6 +299,9 @@ impl Walker {
         let (Some(name), Some(parent)) = (name, path.parent()) else {
             // `/`, `.`, `..` and what ends with a slash: a directory.
             let directory = self.origin.directory(&path)?;
+            if self.is_excluded(true) {
+                return Ok(Walked::Missing);
+            }
             let found = directory.stat_self().map_err(failed)?;
             return self.enter(None, directory, &found);
         };
@@ -308,6 +309,9 @@ impl Walker {
         let parent = Arc::new(self.origin.directory(parent)?);
         let name = name.as_bytes().to_vec();
         let found = parent.stat(&name).map_err(failed)?;
+        if self.is_excluded(file_type(&found) == FileType::Directory) {
+            return Ok(Walked::Missing);
+        }
         if file_type(&found) == FileType::Directory {
             let directory = parent.child(&name).map_err(failed)?;
             let found = directory.stat_self().map_err(failed)?;
@@ -330,6 +334,9 @@ impl Walker {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
+        if self.is_excluded(file_type(&found) == FileType::Directory) {
+            return Ok(None);
+        }
         let told = Some(Name::new(name)?);
         if file_type(&found) == FileType::Directory {
             let directory = parent.child(name).map_err(failed)?;
@@ -343,10 +350,28 @@ impl Walker {
         }
     }
 
+    /// Whether the entry at hand is to be left out.
+    fn is_excluded(&self, is_directory: bool) -> bool {
+        if self.options.excludes.is_empty() {
+            return false;
+        }
+        let last = || self.source.file_name().unwrap_or_default().as_bytes().to_vec();
+        let index = usize::try_from(self.source_number.saturating_sub(1)).unwrap_or(usize::MAX);
+        let mut path = self.options.names.get(index).cloned().unwrap_or_else(last);
+        if path.is_empty() && self.path.is_empty() {
+            return false;
+        }
+        if !path.is_empty() && !self.path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&self.path);
+        self.options.excludes.has(&path, is_directory)
+    }
+
     /// Tells a directory and opens it for its entries.
     fn enter(&mut self, name: Option<Name>, directory: Directory, found: &Statx) -> Result<Walked> {
         if !self.options.recursive {
-            return Err(Error::new(ErrorKind::Usage, "it is a directory").advise("-r copies directories"));
+            return Err(Error::new(ErrorKind::Refused, "it is a directory").advise("-r copies directories"));
         }
         if self.levels.len() >= TREE_DEPTH_MAX {
             return Err(Error::new(
@@ -472,56 +497,5 @@ fn metadata(found: &Statx) -> Metadata {
         uid: found.stx_uid,
         gid: found.stx_gid,
         ..Metadata::default()
-    }
-}
-
-/// Whether `text` matches `pattern`, in which `*` stands for any bytes and `?` for one.
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut at, mut in_text) = (0, 0);
-    // Where the last star was, and how far it had reached.
-    let mut star: Option<(usize, usize)> = None;
-    loop {
-        match pattern.get(at) {
-            Some(b'*') => {
-                star = Some((at, in_text));
-                at += 1;
-            }
-            Some(&byte) if in_text < text.len() && (byte == b'?' || byte == text[in_text]) => {
-                at += 1;
-                in_text += 1;
-            }
-            None if in_text == text.len() => return true,
-            _ => match star {
-                Some((place, reached)) if reached < text.len() => {
-                    star = Some((place, reached + 1));
-                    at = place + 1;
-                    in_text = reached + 1;
-                }
-                _ => return false,
-            },
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_as_shells_read_them() {
-        for (pattern, text, expected) in [
-            ("*.o", "a.o", true),
-            ("*.o", ".o", true),
-            ("*.o", "a.oo", false),
-            ("a?c*", "abc", true),
-            ("a?c", "ac", false),
-            ("", "", true),
-            ("", "a", false),
-            ("*a*b*", "xxaxxbxx", true),
-            ("*a*b*", "xxbxxaxx", false),
-            ("build", "build", true),
-        ] {
-            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! Writing trees: the stream of entries becomes directories, links and files, each below the directory it belongs to.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -18,12 +19,13 @@ use rustix::io::Errno;
 
 use super::super::delivery::umask;
 use super::attributes::{self, Told};
+use super::chmod::ModeChange;
 use super::content::hash_content;
 use super::directory::{Directory, raise_open_files};
 use super::links::LinkTable;
 use super::opened::{Bits, Devices, Mark, OpenDirectory, Opening, Way};
 use super::origin::Origin;
-use super::owners::{OwnerNames, Powers};
+use super::owners::{OwnerChange, OwnerNames, Powers};
 use super::place::{FileTarget, Now, There, taken};
 use super::special;
 
@@ -49,6 +51,17 @@ pub struct WriteOptions {
     pub harmless: bool,
 }
 
+/// What a copy does otherwise than it is told.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Want what may differ without hashing what is there: nobody asks for the hash.
+    pub never_compares: bool,
+    /// Permission bits.
+    pub modes: Option<ModeChange>,
+    /// Owner and group.
+    pub owner: OwnerChange,
+}
+
 /// What every directory of one copy shares.
 #[derive(Debug)]
 pub(super) struct Settings {
@@ -58,10 +71,14 @@ pub(super) struct Settings {
     pub(super) owners: bool,
     numeric_ids: bool,
     pub(super) xattrs: bool,
-    /// Extended attributes that only root may set are set.
-    pub(super) sets_all: bool,
-    pub(super) makes_devices: bool,
+    /// See [`WriteOptions::harmless`].
+    pub(super) harmless: bool,
     whole_file: bool,
+    changes: Changes,
+    /// Owners are kept where they are not changed.
+    keeps_owners: bool,
+    /// The bits that the sender's word counts for.
+    told_modes: u32,
     pub(super) umask: u32,
     pub(super) powers: Powers,
     names: OwnerNames,
@@ -87,11 +104,16 @@ const FAILED_NAMED_MAX: usize = 64;
 impl Settings {
     /// The permission bits of a new entry; `granted` are those that new entries may have where bits are not kept.
     pub(super) fn mode(&self, told: u32, granted: impl FnOnce() -> u32) -> u32 {
-        match (self.modes, self.special_modes) {
+        match (self.modes, self.special_modes && !self.harmless) {
             (true, true) => told & 0o7777,
             (true, false) => told & 0o777,
             (false, _) => told & 0o777 & granted(),
         }
+    }
+
+    /// True if extended attributes that only root may set are set.
+    pub(super) fn sets_all(&self) -> bool {
+        self.powers.is_root && !self.harmless
     }
 
     /// Something of an entry could not be kept.
@@ -129,13 +151,32 @@ impl Settings {
         let here = |is_group, id| {
             if self.numeric_ids { id } else { known.get(&(is_group, id)).copied().unwrap_or(id) }
         };
-        (here(false, uid), here(true, gid))
+        let change = self.changes.owner;
+        (change.user.unwrap_or_else(|| here(false, uid)), change.group.unwrap_or_else(|| here(true, gid)))
     }
 
     /// The owner and group to set, in numbers of this host; `None` for what this process may not.
     pub(super) fn owner_of(&self, uid: u32, gid: u32) -> (Option<u32>, Option<u32>) {
         let (uid, gid) = self.wanted_owner(uid, gid);
-        self.powers.allowed(uid, gid)
+        let (uid, gid) = self.powers.allowed(uid, gid);
+        let change = self.changes.owner;
+        (
+            uid.filter(|_| self.keeps_owners || change.user.is_some()),
+            gid.filter(|_| self.keeps_owners || change.group.is_some()),
+        )
+    }
+
+    /// The entry as it is to be here.
+    fn changed<'a>(&self, entry: &'a Entry) -> Cow<'a, Entry> {
+        match &self.changes.modes {
+            Some(modes) if !matches!(entry.kind, Kind::Symlink { .. }) => {
+                let mut entry = entry.clone();
+                let mode = entry.metadata.mode & self.told_modes;
+                entry.metadata.mode = modes.apply(mode, entry.is_directory());
+                Cow::Owned(entry)
+            }
+            _ => Cow::Borrowed(entry),
+        }
     }
 }
 
@@ -172,6 +213,10 @@ impl Landing {
         };
         match origin.directory(path) {
             Ok(base) => Ok(Landing { base, names: names.iter().map(parse).collect::<Result<_>>()? }),
+            Err(_) if (must_be_directory || names.len() != 1) && origin.is_file(path) => {
+                Err(Error::new(ErrorKind::Refused, format!("{path:?} is no directory"))
+                    .advise("several sources go into a directory"))
+            }
             Err(error) if must_be_directory || names.len() != 1 => {
                 Err(error.or_advise("several sources go into a directory: make it first"))
             }
@@ -189,6 +234,10 @@ impl Landing {
                 Ok(Landing { base, names: vec![Some(Name::new(name.as_bytes())?)] })
             }
         }
+    }
+
+    pub(super) fn into_parts(self) -> (Directory, Vec<Option<Name>>) {
+        (self.base, self.names)
     }
 }
 
@@ -238,13 +287,15 @@ impl TreeWriter {
         let settings = Settings {
             times: options.times,
             modes: options.modes,
-            special_modes: options.special_modes && !options.harmless,
-            sets_all: Powers::of_this_process().is_root && !options.harmless,
-            makes_devices: !options.harmless,
+            special_modes: options.special_modes,
+            harmless: options.harmless,
             owners: options.owners,
             numeric_ids: options.numeric_ids,
             xattrs: options.xattrs,
             whole_file: options.whole_file,
+            changes: Changes::default(),
+            keeps_owners: options.owners,
+            told_modes: if options.special_modes { 0o7777 } else { 0o777 },
             umask: umask(),
             powers: Powers::of_this_process(),
             names: if options.owners && !options.numeric_ids {
@@ -271,6 +322,17 @@ impl TreeWriter {
             open: Rc::new(Cell::new(0)),
             open_max: raise_open_files() / 2,
         }
+    }
+
+    /// The same with `changes`; to be called before the first entry.
+    pub fn with_changes(mut self, changes: Changes) -> TreeWriter {
+        if let Some(settings) = Rc::get_mut(&mut self.settings) {
+            // Bits that the user names are kept, also those for which the sender's word does not count.
+            settings.special_modes |= changes.modes.is_some();
+            settings.owners |= changes.owner != OwnerChange::default();
+            settings.changes = changes;
+        }
+        self
     }
 
     /// The directory that everything goes into.
@@ -307,7 +369,7 @@ impl TreeWriter {
 
     /// The root of the tree of source `index`.
     pub fn root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
-        let placed = self.place_root(index, entry);
+        let placed = self.place_root(index, &self.settings.clone().changed(entry));
         self.skipping = usize::from(placed.is_err() && entry.is_directory());
         placed
     }
@@ -352,7 +414,7 @@ impl TreeWriter {
             return Ok(Placed::Unchanged);
         }
         match &entry.name {
-            Some(name) => self.place(&name.clone(), entry),
+            Some(name) => self.place(&name.clone(), &self.settings.clone().changed(entry)),
             None => Err(Error::new(ErrorKind::Protocol, "an entry without a name")),
         }
     }
@@ -449,7 +511,11 @@ impl TreeWriter {
                     }
                     return kept.map(|()| Placed::Unchanged);
                 }
-                let known = hash_of(&parent.directory, name, size_bytes);
+                let known = if self.settings.changes.never_compares {
+                    None
+                } else {
+                    hash_of(&parent.directory, name, size_bytes)
+                };
                 Ok(Placed::Wanted(target(there), known))
             }
             _ => Ok(Placed::Wanted(target(There::Other), None)),
@@ -482,7 +548,7 @@ impl TreeWriter {
             mode
         };
         let has_xattrs = || {
-            let sets_all = settings.sets_all;
+            let sets_all = settings.sets_all();
             parent.directory.reach(name.as_bytes(), |path| attributes::are(path, &metadata.xattrs, sets_all))
         };
         let is_attributed = !settings.xattrs || metadata.xattrs_unread || has_xattrs();
