@@ -370,11 +370,11 @@ fn sent(patience: Duration, hostile: impl FnOnce(Peer) + Send) -> Result<TreeDon
 /// Design 9, M9: a receiver that asks for what there is not, or twice, takes back, ends before the end or goes on after it.
 #[test]
 fn a_receiver_out_of_turn_ends_the_copy() {
+    type Hostile<'a> = &'a (dyn Fn(&mut Peer) + Sync);
     let told = |entries| TreeDone { entries, files: 2, unchanged: 0, bytes: 200_000, failed: 0 };
     let done = Message::TreeDone(told(3));
     let early = Message::TreeDone(told(2));
-    type Act<'a> = &'a (dyn Fn(&mut Peer) + Sync);
-    let cases: [(Act<'_>, &str); 11] = [
+    let cases: [(Hostile<'_>, &str); 11] = [
         (&|peer| peer.pull(1, &[(0, 1)], 0, 40), "content of entry 0, which has none"),
         (&|peer| peer.pull(1, &[(2, 2)], 0, 40), "not told"),
         (

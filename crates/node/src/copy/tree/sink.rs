@@ -13,7 +13,7 @@ use dray_core::message::{Entries, EntryFailed, Message, TreeDone};
 use dray_core::tree::{Entry, Item, Kind, Record, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::TreeReceiver;
-use dray_store::local::tree::{FileTarget, NewFile, Placed, TreeWriter};
+use dray_store::local::tree::{FileTarget, NewFile, Placed, TreeWriter, own_directory};
 use dray_transfer::tree::{Heard, TreeSink};
 
 use super::source::entry_failed;
@@ -72,6 +72,8 @@ impl<'a> Writing<'a> {
         fsync: bool,
         on_failed: &'a OnFailed<'a>,
     ) -> Writing<'a> {
+        // The sink has a thread to itself.
+        own_directory();
         Writing {
             machine: TreeReceiver::new(sources),
             writer,

@@ -14,6 +14,7 @@ use dray_core::tree::{Finished, Item, Metadata, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
     FileToSend, OpenFile, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker, hash_content,
+    own_directory,
 };
 use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource};
 
@@ -105,6 +106,10 @@ impl TreeSource for WalkSource {
             return None;
         }
         let items_max = if self.is_begun { TREE_BATCH_ITEMS_MAX } else { FIRST_ITEMS };
+        if !self.is_begun {
+            // The walk has a thread to itself.
+            own_directory();
+        }
         self.is_begun = true;
         let begun = Instant::now();
         let (mut batch, mut items, mut owners) = (Batch::default(), Vec::new(), Vec::new());

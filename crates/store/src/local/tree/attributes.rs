@@ -39,7 +39,7 @@ fn is_copied(name: &[u8], is_root: bool) -> bool {
         || (is_root && !name.starts_with(b"system.") && !name.starts_with(b"user."))
 }
 
-/// Reads the attributes of what stands at `path`, a path through `/proc/self/fd`; ascending by name. `E2BIG` if they are more
+/// Reads the attributes of what stands at `path`, which [`Directory::reach`](super::Directory::reach) gave; ascending by name. `E2BIG` if they are more
 /// than an entry holds.
 pub(super) fn read(path: &[u8], is_root: bool) -> io::Result<Vec<Xattr>> {
     read_with(&|list| llistxattr(path, list), &|name, value| lgetxattr(path, name, value), is_root)
@@ -147,7 +147,7 @@ fn count(counts: &mut BTreeMap<String, u64>, name: &[u8], why: &str) {
     *counts.entry(format!("{name}: {why}")).or_default() += 1;
 }
 
-/// Whether the attributes of `name` in a directory, as a path through `/proc/self/fd`, are `wanted` as far as they are copied
+/// Whether the attributes of what stands at `path` are `wanted` as far as they are copied
 /// here; false if they cannot be read.
 pub(super) fn are(path: &[u8], wanted: &[Xattr], is_root: bool) -> bool {
     let wanted: Vec<&Xattr> = wanted.iter().filter(|xattr| is_copied(&xattr.name, is_root)).collect();

@@ -1,12 +1,16 @@
 //! An open directory, and the few operations that trees need below it.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dray_core::{Error, Result};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
+
+use super::own;
 
 /// What the walker and the writer ask about an entry.
 pub(super) const STAT: StatxFlags = StatxFlags::BASIC_STATS;
@@ -15,26 +19,36 @@ pub(super) const STAT: StatxFlags = StatxFlags::BASIC_STATS;
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
+    /// No other one has it, before or after.
+    number: u64,
+}
+
+impl From<OwnedFd> for Directory {
+    fn from(fd: OwnedFd) -> Directory {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Directory { fd, number: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
 }
 
 impl Directory {
     /// Opens a path that the user named; links in it are followed, this once.
     pub fn open(path: &Path) -> Result<Directory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        own::back();
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|error| Error::file(format!("open directory {path:?}"), error.into()))?;
-        Ok(Directory { fd })
+        Ok(fd.into())
     }
 
     /// Opens the directory `name` in this one. `ELOOP` or `ENOTDIR` if that is a link or no directory.
     pub(super) fn child(&self, name: &[u8]) -> io::Result<Directory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        Ok(Directory { fd: self.open_at(name, flags, Mode::empty())? })
+        Ok(self.open_at(name, flags, Mode::empty())?.into())
     }
 
     /// The same directory again.
     pub(super) fn duplicate(&self) -> io::Result<Directory> {
-        Ok(Directory { fd: self.fd.try_clone()? })
+        Ok(self.fd.try_clone()?.into())
     }
 
     /// Opens `name`, one component, below this directory and never through a link.
@@ -71,8 +85,27 @@ impl Directory {
         stat_fd(self.fd.as_fd())
     }
 
-    /// A path that the kernel resolves to `name` in this very directory, for calls that take no descriptor.
-    pub(super) fn proc_path(&self, name: &[u8]) -> Vec<u8> {
+    /// Every name in it.
+    pub(super) fn names(&self) -> io::Result<HashSet<Box<[u8]>>> {
+        let mut names = HashSet::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            names.insert(entry?.file_name().to_bytes().into());
+        }
+        Ok(names)
+    }
+
+    /// See the field.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Calls `with` with a path that the kernel resolves to `name` in this very directory, for calls that take no descriptor. `with`
+    /// opens no directories.
+    pub(super) fn reach<T>(&self, name: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
+        if own::enter(self) { with(name) } else { with(&self.proc_path(name)) }
+    }
+
+    fn proc_path(&self, name: &[u8]) -> Vec<u8> {
         let mut path = format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into_bytes();
         path.push(b'/');
         path.extend_from_slice(name);

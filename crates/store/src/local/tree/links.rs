@@ -167,6 +167,9 @@ impl TreeWriter {
             |found: &Statx| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino) == linked.identity;
         if !to.is_new {
             let there = to.directory.stat(name.as_bytes());
+            if there.is_ok() {
+                to.check_own(name)?;
+            }
             if there.as_ref().is_ok_and(&is_it) {
                 return Ok(());
             }

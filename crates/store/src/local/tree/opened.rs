@@ -1,9 +1,10 @@
 //! A directory that is being written: open from the moment it is entered until the last content in it has come, which is when
 //! its own bits and times are set.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use dray_core::tree::{Metadata, Name};
@@ -12,7 +13,7 @@ use rustix::fs::{Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 
 use super::attributes::{MARK, default_acl_bits};
 use super::directory::Directory;
-use super::place::Now;
+use super::place::{Now, same_name};
 use super::write::Settings;
 
 /// The way from the destination down to a directory: names alone, shared by all that is below it.
@@ -85,6 +86,8 @@ pub(super) struct OpenDirectory {
     is_touched: Cell<bool>,
     /// It carries [`MARK`].
     is_marked: bool,
+    /// Where the file system takes several names for one: those that were there before.
+    listed: RefCell<Option<HashSet<Box<[u8]>>>>,
     /// The file system may have files without a name.
     pub(super) may_be_unnamed: Cell<bool>,
     /// Bits that its default ACL leaves to new entries; `None` within if it has none.
@@ -138,6 +141,7 @@ impl OpenDirectory {
             bits: opening.bits,
             is_touched: Cell::new(opening.is_new),
             is_marked: opening.is_marked,
+            listed: RefCell::default(),
             may_be_unnamed: Cell::new(opening.parent.is_none_or(|parent| parent.may_be_unnamed.get())),
             // What is new inherits it.
             default_acl: Cell::new(
@@ -158,6 +162,29 @@ impl OpenDirectory {
     /// The path below the destination of `name` in it.
     pub(super) fn path(&self, name: &Name) -> Vec<u8> {
         Way::path(self.way.as_ref(), Some(name))
+    }
+
+    /// Remembers which names are there, if the file system takes several for one and something was there before this copy.
+    pub(super) fn list_if_folding(&self) {
+        if !self.is_new && folds_names(self.directory.as_fd()) {
+            self.list();
+        }
+    }
+
+    /// Remembers which names are there.
+    pub(super) fn list(&self) {
+        let Ok(names) = self.directory.names() else { return };
+        self.settings.hold(names.iter().map(|name| 48 + name.len()).sum());
+        self.listed.replace(Some(names));
+    }
+
+    /// To be asked of a name under which something stands: `Refused` if that is something of another name, which the file
+    /// system takes for the same. Each name is asked for once.
+    pub(super) fn check_own(&self, name: &Name) -> Result<()> {
+        match &*self.listed.borrow() {
+            Some(listed) if !listed.contains(name.as_bytes()) => Err(same_name()),
+            _ => Ok(()),
+        }
     }
 
     /// Something was put into it, so its time is no more what it was.
@@ -232,7 +259,8 @@ impl OpenDirectory {
 impl Drop for OpenDirectory {
     fn drop(&mut self) {
         self.open.set(self.open.get() - 1);
-        self.settings.release(self.held);
+        let listed = self.listed.take().into_iter().flatten();
+        self.settings.release(self.held + listed.map(|name| 48 + name.len()).sum::<usize>());
         if !self.is_finished.get() && self.bits.now != self.bits.abandoned {
             let fd = self.directory.as_fd();
             // The mark cannot be removed any more once the bits are narrow.
@@ -242,6 +270,30 @@ impl Drop for OpenDirectory {
             let _ = rustix::fs::fchmod(fd, Mode::from_raw_mode(self.bits.abandoned));
         }
     }
+}
+
+/// Types of file systems that take names for one that differ in case: FAT, exFAT, NTFS (two), HFS (two), SMB (three), FUSE,
+/// behind which any may be.
+const FOLDING: [u64; 10] = [
+    0x4d44,
+    0x2011_bab0,
+    0x5346_544e,
+    0x7366_746e,
+    0x4244,
+    0x482b,
+    0x517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x6573_5546,
+];
+
+/// Flag of a directory of ext4, F2FS or tmpfs that does the same (`FS_CASEFOLD_FL`).
+const CASEFOLD: u32 = 0x4000_0000;
+
+fn folds_names(directory: BorrowedFd<'_>) -> bool {
+    let is_flagged = || rustix::fs::ioctl_getflags(directory).is_ok_and(|flags| flags.bits() & CASEFOLD != 0);
+    let kind = rustix::fs::fstatfs(directory).map_or(0, |found| found.f_type as u64 & 0xffff_ffff);
+    FOLDING.contains(&kind) || is_flagged()
 }
 
 /// Memory that `metadata` takes beside its fixed part.

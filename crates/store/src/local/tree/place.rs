@@ -72,13 +72,18 @@ fn rename(directory: &OpenDirectory, temporary: &Temporary, name: &Name) -> io::
 /// Says what a name that is taken means.
 pub(super) fn taken(directory: &OpenDirectory, error: io::Error, what: &str) -> Error {
     if error.kind() == io::ErrorKind::AlreadyExists && directory.is_new {
-        return Error::new(
-            ErrorKind::Refused,
-            "another entry has this name here: this file system takes both for one (letter case, Unicode form), or another \
-             program made it",
-        );
+        return same_name();
     }
     Error::file(what.to_owned(), error)
+}
+
+/// Two names are one here.
+pub(super) fn same_name() -> Error {
+    Error::new(
+        ErrorKind::Refused,
+        "another entry has this name here: this file system takes both for one (letter case, Unicode form), or another \
+         program made it",
+    )
 }
 
 impl FileTarget {

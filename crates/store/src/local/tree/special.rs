@@ -20,6 +20,9 @@ use super::write::{Placed, Settings, file_type, is_directory, is_same};
 pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<(Placed, Identity)> {
     let (directory, settings) = (&parent.directory, parent.settings());
     let found = if parent.is_new { None } else { directory.stat(name.as_bytes()).ok() };
+    if found.is_some() {
+        parent.check_own(name)?;
+    }
     if found.as_ref().is_some_and(|found| file_type(found) == FileType::Directory) {
         return Err(is_directory());
     }

@@ -323,6 +323,35 @@ fn a_name_that_is_taken_in_a_new_directory_is_reported() {
     assert_eq!(fs::read_dir(&tree).unwrap().count(), 3);
 }
 
+/// The same in a directory that was there before, where things may be in place: only those of that very name are replaced.
+#[test]
+fn a_name_that_is_taken_in_an_old_directory_is_reported() {
+    let temporary = tempfile::tempdir().unwrap();
+    let tree = temporary.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), b"first").unwrap();
+    let mut writer = writer(temporary.path(), MINE);
+    writer.root(0, &directory(None)).unwrap();
+    writer.stack[0].list();
+    put(&mut writer, &file("file", b"second"), b"second").unwrap();
+    assert_eq!(fs::read(tree.join("file")).unwrap(), b"second");
+    // As if the file system took these for that: it is there before their turn, under a name that was not.
+    for name in ["File", "FOLDER", "Link"] {
+        fs::write(tree.join(name), b"second").unwrap();
+    }
+    for entry in [
+        file("File", b"third"),
+        directory(Some("FOLDER")),
+        entry(Some("Link"), Kind::Symlink { target: b"y".to_vec() }, 0o777),
+    ] {
+        assert_eq!(put(&mut writer, &entry, b"third").unwrap_err().kind(), ErrorKind::Refused);
+        if entry.is_directory() {
+            writer.leave();
+        }
+    }
+    assert_eq!(fs::read(tree.join("File")).unwrap(), b"second");
+}
+
 /// Issue "finished files are not sent again": same size and time are enough where times are kept; else the same hash.
 #[test]
 fn what_is_in_place_is_not_wanted() {

@@ -16,7 +16,10 @@ use rustix::fs::{FileType, Mode, OFlags, Statx};
 use super::attributes;
 use super::directory::{Directory, raise_open_files, stat_fd};
 use super::exclude::Excludes;
+use super::own;
 
+/// Bytes of a directory read at a time.
+const LISTING_BYTES: usize = 64 * 1024;
 /// What the group of a hard link is derived with.
 const LINK_CONTEXT: &str = "drayman 2026-11-22 tree link group 1";
 
@@ -131,9 +134,12 @@ struct Listing {
 }
 
 impl Listing {
-    fn read(directory: &Directory) -> io::Result<Listing> {
+    /// Reads a directory that nobody has read from; `buffer` is room for a piece of it.
+    fn read(directory: &Directory, buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let mut listing = Listing::default();
-        for entry in rustix::fs::Dir::read_from(directory)? {
+        buffer.reserve(LISTING_BYTES);
+        let mut entries = rustix::fs::RawDir::new(directory, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
@@ -185,6 +191,8 @@ pub struct Walker {
     /// Names of files with several that there was no room to remember.
     links_lost: u64,
     waiting: Vec<Walked>,
+    /// Room for a piece of a directory; always empty.
+    buffer: Vec<u8>,
 }
 
 impl Walker {
@@ -202,6 +210,7 @@ impl Walker {
             links: HashMap::new(),
             links_lost: 0,
             waiting: Vec::new(),
+            buffer: Vec::new(),
         }
     }
 
@@ -274,6 +283,7 @@ impl Walker {
     fn root(&mut self) -> Result<Walked> {
         let failed = |error| Error::file("read it", error);
         let mut path = self.source.clone();
+        own::back();
         let metadata = std::fs::symlink_metadata(&path).map_err(failed)?;
         if metadata.is_symlink() && self.options.follow_sources {
             path = std::fs::canonicalize(&path).map_err(failed)?;
@@ -369,7 +379,8 @@ impl Walker {
         let mut metadata = metadata(found);
         self.add_xattrs(&mut metadata, &|is_root| attributes::read_open(directory.as_fd(), is_root));
         let is_entered = !self.options.one_file_system || device == self.device;
-        let listing = if is_entered { Listing::read(&directory) } else { Ok(Listing::default()) };
+        let listing =
+            if is_entered { Listing::read(&directory, &mut self.buffer) } else { Ok(Listing::default()) };
         let listing = match listing {
             Ok(listing) => listing,
             Err(error) => {
@@ -410,7 +421,7 @@ impl Walker {
         let mut metadata = metadata(found);
         if !matches!(kind, Kind::Symlink { .. }) {
             self.add_xattrs(&mut metadata, &|is_root| {
-                attributes::read(&parent.proc_path(file_name), is_root)
+                parent.reach(file_name, |path| attributes::read(path, is_root))
             });
         }
         self.add_link_group(&mut metadata, found);

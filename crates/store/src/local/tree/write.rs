@@ -250,7 +250,7 @@ pub struct TreeWriter {
     pub(super) settings: Rc<Settings>,
     pub(super) base: Directory,
     names: Vec<Option<Name>>,
-    stack: Vec<Rc<OpenDirectory>>,
+    pub(super) stack: Vec<Rc<OpenDirectory>>,
     /// Bytes of the ways to directories that something is remembered of.
     pub(super) way_bytes: Rc<Cell<usize>>,
     /// Levels below one that could not be made: their entries are passed over.
@@ -472,6 +472,7 @@ impl TreeWriter {
             }
             Err(error) => return Err(Error::file("look at what is there", error)),
         };
+        parent.check_own(name)?;
         match file_type(&found) {
             FileType::Directory => Err(is_directory()),
             FileType::RegularFile => {
@@ -525,8 +526,8 @@ impl TreeWriter {
             mode
         };
         let has_xattrs = || {
-            let path = parent.directory.proc_path(name.as_bytes());
-            attributes::are(&path, &metadata.xattrs, settings.powers.is_root)
+            let is_root = settings.powers.is_root;
+            parent.directory.reach(name.as_bytes(), |path| attributes::are(path, &metadata.xattrs, is_root))
         };
         let is_attributed = !settings.xattrs || metadata.xattrs_unread || has_xattrs();
         if is_owned && is_timed && mode == mode_now && is_attributed {
@@ -601,7 +602,10 @@ impl TreeWriter {
         // What is there is used; whether it is there need not be asked of a directory that this copy made.
         let there = if parent.is_new { None } else { Some(parent.directory.child(name.as_bytes())) };
         let (directory, mut is_new) = match there {
-            Some(Ok(directory)) => (directory, false),
+            Some(Ok(directory)) => {
+                parent.check_own(name)?;
+                (directory, false)
+            }
             Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(opened(error)),
             _ => {
                 parent.touch();
@@ -672,7 +676,9 @@ impl TreeWriter {
             is_marked,
             parent,
         };
-        self.stack.push(Rc::new(OpenDirectory::new(settings, opening, &self.open)));
+        let opened = OpenDirectory::new(settings, opening, &self.open);
+        opened.list_if_folding();
+        self.stack.push(Rc::new(opened));
     }
 }
 
