@@ -3,7 +3,8 @@
 
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_core::message::CopyRole;
@@ -26,6 +27,9 @@ use crate::{Event, Node, Observer, Stop};
 const TRIES: usize = 3;
 /// Bytes that the kernel copies at a time.
 const PIECE_BYTES: u64 = 64 << 20;
+/// Steps of the walk in one batch, and batches that it may be ahead.
+const BATCH_STEPS: usize = 64;
+const BATCHES_AHEAD: usize = 8;
 /// Bytes read at a time where the kernel does not copy.
 const READ_BYTES: u64 = 256 * 1024;
 /// Smaller files are read and written: that is one call less and no slower.
@@ -65,11 +69,13 @@ impl Node {
             limit: options.rate_bytes.map(RateLimit::new),
             buffer: vec![0; READ_BYTES as usize],
         };
-        let mut walker = walker;
         let mut order = Order::new(sources.len());
-        while let Some(walked) = walker.step() {
-            copying.step(walked, &mut order)?;
-        }
+        // Looking at what is next and copying what is at hand are two things to do at once.
+        thread::scope(|scope| {
+            let (sender, batches) = mpsc::sync_channel(BATCHES_AHEAD);
+            scope.spawn(move || walk_ahead(walker, &sender));
+            batches.into_iter().flatten().try_for_each(|walked| copying.step(walked, &mut order))
+        })?;
         let not_kept = copying.writer.failures();
         for (path, error) in not_kept.directories {
             copying.fail(&path, error)?;
@@ -83,6 +89,29 @@ impl Node {
         }
         copying.copied.entries = order.entries();
         Ok(copying.copied)
+    }
+}
+
+/// Walks to the end, in batches, or until nobody takes them.
+fn walk_ahead(mut walker: Walker, batches: &mpsc::SyncSender<Vec<Walked>>) {
+    // Entries that wait keep their directories open.
+    let directories_max = Walker::directories_in_batch(BATCHES_AHEAD + 2);
+    let mut is_over = false;
+    while !is_over {
+        let (mut batch, mut directories) = (Vec::with_capacity(BATCH_STEPS), 0);
+        while batch.len() < BATCH_STEPS && directories < directories_max && !is_over {
+            match walker.step() {
+                Some(step) => {
+                    directories +=
+                        usize::from(matches!(&step, Walked::Entry(entry, _) if entry.is_directory()));
+                    batch.push(step);
+                }
+                None => is_over = true,
+            }
+        }
+        if batches.send(batch).is_err() {
+            return;
+        }
     }
 }
 
@@ -278,7 +307,10 @@ impl Copying<'_> {
                     Err(error) => return Err(Error::file("copy the file", error.into())),
                 }
             }
-            let max = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.buffer.len());
+            // A byte more than there should be: the end of a small file needs no read of its own.
+            let is_rest = at < end && end == open.size_bytes;
+            let most = usize::try_from(wanted + u64::from(is_rest)).unwrap_or(usize::MAX);
+            let max = most.min(self.buffer.len());
             let bytes = &mut self.buffer[..max];
             let read = open.file.read_at(bytes, at).map_err(|error| Error::file("read the file", error))?;
             if read == 0 {
@@ -289,6 +321,9 @@ impl Copying<'_> {
             at += read as u64;
             new.filled(at);
             self.pay(read as u64);
+            if is_rest && at == end && read < max {
+                return Ok(at);
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use dray_core::{Error, Result};
+use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
@@ -28,6 +28,11 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// True for the error of a path that may not be used, whatever stands there.
+    pub(super) fn forbids(&self, error: &Error) -> bool {
+        matches!(self, Origin::Within(_)) && error.kind() == ErrorKind::Refused
+    }
+
     /// Opens the directory at `path`; links are followed, this once.
     pub fn directory(&self, path: &Path) -> Result<Directory> {
         match self {
@@ -72,7 +77,12 @@ impl Origin {
                     rustix::fs::readlinkat(link, "", Vec::new())
                 }
             };
-            let target = std::ffi::OsString::from_vec(target.map_err(failed)?.into_bytes());
+            let target = match target {
+                Ok(target) => std::ffi::OsString::from_vec(target.into_bytes()),
+                // It was one a moment ago: look again.
+                Err(Errno::INVAL) => continue,
+                Err(error) => return Err(failed(error)),
+            };
             // Not `Path::parent`: what stands before the last name stays as it is, `..` and all.
             let text = path.as_os_str().as_bytes();
             let end = text.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);

@@ -414,8 +414,14 @@ impl Walker {
         let kind = match file_type(found) {
             FileType::RegularFile => Kind::File { size_bytes: found.stx_size, oid: None },
             FileType::Symlink => {
-                let target = rustix::fs::readlinkat(parent, file_name, Vec::new())
-                    .map_err(|error| Error::file("read the link", error.into()))?;
+                let target =
+                    rustix::fs::readlinkat(parent, file_name, Vec::new()).map_err(|error| match error {
+                        // It was one a moment ago.
+                        rustix::io::Errno::INVAL => {
+                            Error::new(ErrorKind::Changed, "it was replaced meanwhile")
+                        }
+                        error => Error::file("read the link", error.into()),
+                    })?;
                 Kind::Symlink { target: target.into_bytes() }
             }
             _ if !self.options.specials => return Ok(None),

@@ -213,6 +213,7 @@ impl Landing {
         };
         match origin.directory(path) {
             Ok(base) => Ok(Landing { base, names: names.iter().map(parse).collect::<Result<_>>()? }),
+            Err(error) if origin.forbids(&error) => Err(error),
             Err(_) if (must_be_directory || names.len() != 1) && origin.is_file(path) => {
                 Err(Error::new(ErrorKind::Refused, format!("{path:?} is no directory"))
                     .advise("several sources go into a directory"))
