@@ -255,6 +255,15 @@ fn owners_are_changed() {
         assert_eq!((found.uid(), found.gid()), (0, 1), "{way}");
         let outcome = cp(a, b, way, &["-r", "--chown", "no-such"], &[&source], &ours).run().expect(3);
         assert!(outcome.stderr_text().contains("no-such"), "{}", outcome.stderr_text());
+        // Nor is the setuid bit of one owner given to another, though the bytes are the same.
+        let target = ours.join("r/a.c");
+        fs::create_dir(ours.join("r")).unwrap();
+        fs::copy(source.join("a.c"), &target).unwrap();
+        std::os::unix::fs::chown(&target, Some(NOBODY), Some(NOBODY)).unwrap();
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o4755)).unwrap();
+        cp(a, b, way, &["-r", "--chown", "root:root"], &[&source], &ours).run().expect(0);
+        let found = fs::metadata(&target).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o755), "{way}");
         let numbers = a.directory(&format!("numbers-{way}"));
         cp(a, b, way, &["-a", "--numeric-ids"], &[&source], &numbers).run().expect(0);
         let found = fs::metadata(numbers.join("r/a.c")).unwrap();

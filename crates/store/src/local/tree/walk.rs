@@ -125,6 +125,15 @@ impl OpenFile {
     }
 }
 
+/// Says why what was a directory a moment ago cannot be entered.
+fn not_entered(error: io::Error) -> Error {
+    use rustix::io::Errno;
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOTDIR | Errno::LOOP) => Error::new(ErrorKind::Changed, "it was replaced meanwhile"),
+        _ => Error::file("read it", error),
+    }
+}
+
 /// The names of a directory, sorted, in one piece of memory.
 #[derive(Debug, Default)]
 struct Listing {
@@ -295,7 +304,9 @@ impl Walker {
         } else {
             self.origin.kind(&path)?;
         }
-        let name = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"));
+        // What is in a directory is meant by `DIR/` and `DIR/.`, also where a link leads to it.
+        let text = path.as_os_str().as_bytes();
+        let name = path.file_name().filter(|_| !text.ends_with(b"/") && !text.ends_with(b"/."));
         let (Some(name), Some(parent)) = (name, path.parent()) else {
             // `/`, `.`, `..` and what ends with a slash: a directory.
             let directory = self.origin.directory(&path)?;
@@ -313,7 +324,7 @@ impl Walker {
             return Ok(Walked::Missing);
         }
         if file_type(&found) == FileType::Directory {
-            let directory = parent.child(&name).map_err(failed)?;
+            let directory = parent.child(&name).map_err(not_entered)?;
             let found = directory.stat_self().map_err(failed)?;
             return self.enter(None, directory, &found);
         }
@@ -339,7 +350,7 @@ impl Walker {
         }
         let told = Some(Name::new(name)?);
         if file_type(&found) == FileType::Directory {
-            let directory = parent.child(name).map_err(failed)?;
+            let directory = parent.child(name).map_err(not_entered)?;
             let found = directory.stat_self().map_err(failed)?;
             return self.enter(told, directory, &found).map(Some);
         }

@@ -485,6 +485,21 @@ impl TreeWriter {
             }
             self.begin_links(group, entry);
         }
+        let placed = self.place_file(&parent, name, entry, size_bytes);
+        if let (Err(_), Some(group)) = (&placed, &entry.metadata.link_group) {
+            self.links.failed(group);
+        }
+        placed
+    }
+
+    fn place_file(
+        &mut self,
+        parent: &Rc<OpenDirectory>,
+        name: &Name,
+        entry: &Entry,
+        size_bytes: u64,
+    ) -> Result<Placed> {
+        let target = |there| Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
         if parent.is_new {
             return Ok(Placed::Wanted(target(There::Nothing), None));
         }
@@ -505,10 +520,10 @@ impl TreeWriter {
                 }
                 let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
                 if self.settings.times && mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns) {
-                    let kept = self.keep(&parent, name, &entry.metadata, &found);
+                    let kept = self.keep(parent, name, &entry.metadata, &found);
                     if let Some(group) = &entry.metadata.link_group {
                         let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
-                        self.came(group, &parent, name, identity);
+                        self.came(group, parent, name, identity);
                     }
                     return kept.map(|()| Placed::Unchanged);
                 }
@@ -536,11 +551,16 @@ impl TreeWriter {
     fn keep(&self, parent: &OpenDirectory, name: &Name, metadata: &Metadata, found: &Statx) -> Result<()> {
         let settings = &self.settings;
         let mode_now = u32::from(found.stx_mode) & 0o7777;
-        let mode = if settings.modes { settings.mode(metadata.mode, || 0) } else { mode_now };
         let owner =
             if settings.owners { settings.owner_of(metadata.uid, metadata.gid) } else { (None, None) };
         let is_owned =
             owner.0.is_none_or(|uid| uid == found.stx_uid) && owner.1.is_none_or(|gid| gid == found.stx_gid);
+        let mode = match (settings.modes, is_owned) {
+            (true, _) => settings.mode(metadata.mode, || 0),
+            (false, true) => mode_now,
+            // The setuid bit of one owner is not given to another.
+            (false, false) => mode_now & 0o1777,
+        };
         let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
         let is_timed = !settings.times || mtime == (metadata.mtime_s, metadata.mtime_ns);
         let mode = if settings.owners && settings.modes {

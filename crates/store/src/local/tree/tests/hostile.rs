@@ -248,6 +248,13 @@ fn the_next_name_takes_the_role_of_the_first() {
     writer.settle(*target, None);
     grouped.name = Name::new(b"y").ok();
     assert!(matches!(writer.entry(&grouped).unwrap(), Placed::Wanted(..)));
+    // And if a directory stands where it should be.
+    fs::create_dir(to.join("tree/z")).unwrap();
+    grouped.metadata.link_group = Some([8; 16]);
+    grouped.name = Name::new(b"z").ok();
+    writer.entry(&grouped).unwrap_err();
+    grouped.name = Name::new(b"zz").ok();
+    assert!(matches!(writer.entry(&grouped).unwrap(), Placed::Wanted(..)));
 }
 
 /// Review M1: a group is forgotten with its last name, more groups than the limit are not remembered and told of, and what
