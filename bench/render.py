@@ -87,12 +87,13 @@ def render(path):
         + ", ".join(facts[tool] for tool in ("dray", "rsync", "ssh", "nginx", "curl") if facts[tool])
         + f". Raw numbers: `bench/results/{path.name}`.\n"
     )
-    for size in sorted({run["bytes"] for run in runs}, reverse=True):
-        table(size, [run for run in runs if run["bytes"] == size])
+    # Results from before trees do not say what was moved; there a size was moved once.
+    for size, what in dict.fromkeys((run["bytes"], run.get("what")) for run in runs):
+        table(size, what or "", [run for run in runs if (run["bytes"], run.get("what")) == (size, what)])
     commands(runs)
 
 
-def table(size, runs):
+def table(size, what, runs):
     rows = list(dict.fromkeys(run["row"] for run in runs))
     timed = {row: {} for row in rows}
     memory, bad, total = {}, {row: 0 for row in rows}, {row: 0 for row in rows}
@@ -108,7 +109,7 @@ def table(size, runs):
     large = size >= 1 << 20
     unit, scale = ("s", 1) if large else ("ms", 1000)
     cpu = "CPU-s per GiB near / far" if large else "CPU ms near / far"
-    print(f"### {amount(size)}, {rounds} rounds\n")
+    print(f"### {title(size, what)}, {rounds} rounds\n")
     print(
         f"| | {unit}, median (min–max) | ÷ rsync daemon | ÷ rsync over ssh | {cpu} | peak MiB near / far "
         "| wire in / out | failed |"
@@ -145,6 +146,14 @@ def table(size, runs):
     if any(row.startswith("dray") for row in rows):
         names = ", ".join(TITLES[row] for row in losers)
         print(f"Slower than rsync over ssh: {names or 'no row of Drayman'}.\n")
+
+
+def title(size, what):
+    found = re.fullmatch(r"tree-(\d+)(-again)?", what)
+    if not found:
+        return amount(size)
+    count = int(found[1])
+    return f"{count:,} files of {amount(size / count)}" + (", nothing changed since" if found[2] else "")
 
 
 def slower(timed, row):

@@ -17,6 +17,8 @@ mod repeats;
 mod source_file;
 #[cfg(test)]
 mod tests;
+pub mod tree;
+mod within;
 mod writer;
 
 use std::fs::File;
@@ -43,6 +45,7 @@ pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 pub use hashing::hash_file;
 pub use source_file::SourceFile;
+pub use within::Within;
 
 /// A store in a data directory. Clones are the same store.
 ///
