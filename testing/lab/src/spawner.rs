@@ -103,12 +103,18 @@ impl Spawner {
     }
 }
 
-/// True if a process other than `except` runs in the process namespace. Zombies have none any more.
+/// True if a process other than `except` runs in the process namespace.
 fn any_process_in(namespace: &Path, except: u32) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else { return false };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let mut others = pids.filter(|pid| *pid != except);
-    others.any(|pid| std::fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|own| own == namespace))
+    others.any(|pid| {
+        let is_inside = std::fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|own| own == namespace);
+        // `PID (name) STATE …`; the name may hold anything (proc_pid_stat(5)).
+        let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        is_inside
+            && !stat().rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
+    })
 }
 
 impl Drop for Spawner {

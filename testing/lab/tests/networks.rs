@@ -24,7 +24,7 @@ fn losses_are_those_asked_for() {
         let link = lab.link("a", "b", Link::UNSHAPED.with_loss(loss), Link::UNSHAPED).unwrap();
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
         let (to, sink) = sink(&b, lab.address(link.b));
-        let flood = flood(&a, lab.address(link.a), to, 100e6, SENT);
+        let flood = flood(&a, lab.address(link.a), to, 200e6, SENT);
         while lab.stats().unwrap().pipes[link.up.index()].offered_packets < SENT {
             run_for(5 * MS);
         }
@@ -261,7 +261,9 @@ fn the_end_of_a_lab_ends_its_programs() {
     while processes_with(&marker).len() < 2 {
         run_for(MS);
     }
+    let started = std::time::Instant::now();
     drop(other);
+    assert!(started.elapsed() < Duration::from_secs(4), "the end of a lab waits for no zombie");
     assert_eq!(processes_with(&marker), Vec::<u32>::new());
     assert!(child.wait().unwrap().code().is_none(), "killed by a signal");
     let maker = lab.host("maker").unwrap();
