@@ -289,7 +289,23 @@ impl Lab {
     /// # Errors
     /// As [`Lab::nic`] and [`Lab::pipe`].
     pub fn mesh(&mut self, hosts: &[&str], link: impl Fn(usize, usize) -> Link) -> io::Result<MeshIds> {
-        let nics = hosts.iter().map(|name| self.nic(name, &[], 1500)).collect::<io::Result<Vec<_>>>()?;
+        let hosts: Vec<_> = hosts.iter().map(|name| (*name, Vec::new())).collect();
+        self.mesh_of(&hosts, link)
+    }
+
+    /// [`Lab::mesh`] of hosts with given addresses; those without get addresses as in [`Lab::nic`].
+    ///
+    /// # Errors
+    /// As [`Lab::nic`] and [`Lab::pipe`].
+    pub fn mesh_of(
+        &mut self,
+        hosts: &[(&str, Vec<IpAddr>)],
+        link: impl Fn(usize, usize) -> Link,
+    ) -> io::Result<MeshIds> {
+        let mtu = (0..hosts.len()).flat_map(|from| (0..from).map(move |to| (from, to)));
+        let mtu = mtu.map(|(from, to)| link(from, to).mtu.min(link(to, from).mtu)).min().unwrap_or(1500);
+        let nics = hosts.iter().map(|(name, addresses)| self.nic(name, addresses, mtu));
+        let nics = nics.collect::<io::Result<Vec<_>>>()?;
         let mut pipes = vec![vec![None; hosts.len()]; hosts.len()];
         for from in 0..hosts.len() {
             for to in (0..hosts.len()).filter(|to| *to != from) {
