@@ -152,6 +152,15 @@ mod tests {
         assert!((WIFI_LOSSY.up.loss.share() - 0.02).abs() < 0.001);
     }
 
+    /// The page for readers lists every condition.
+    #[test]
+    fn the_page_on_testing_names_every_condition() {
+        let page = include_str!("../../../docs/testing.md");
+        for condition in ALL {
+            assert!(page.contains(&format!("| `{}` |", condition.name)), "{}", condition.name);
+        }
+    }
+
     #[test]
     fn what_is_no_link_is_refused_with_an_example() {
         for text in [
