@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, sockopt};
 
-use crate::lab::{Host, run_first};
+use crate::lab::Host;
 
 /// All packets, in and out (`linux/if_ether.h`).
 const ETH_P_ALL: u16 = 0x0003;
@@ -48,7 +48,7 @@ impl Capture {
         let theirs = Arc::clone(&stop);
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            run_first();
+            dray_lab::run_first().expect("priority of the capture");
             let _ = ready.send(());
             let mut packets = Vec::new();
             let mut buffer = vec![0; PACKET_BYTES_MAX];

@@ -461,12 +461,6 @@ pub(crate) fn enter_namespace(name: &str) {
         .expect("enter the namespace");
 }
 
-/// Lets the calling thread run before all ordinary ones: what it does late would be measured as delay of the wire.
-pub(crate) fn run_first() {
-    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-    run_tool(&["chrt", "--fifo", "--pid", "10", &thread]);
-}
-
 fn add_namespace(name: &str) {
     run_tool(&["ip", "netns", "add", name]);
     run_tool(&["ip", "-n", name, "link", "set", "lo", "up"]);

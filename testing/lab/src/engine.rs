@@ -94,8 +94,12 @@ impl Drop for Engine {
     }
 }
 
-/// Lets the calling thread run before all ordinary ones, and wake when it asked to.
-fn run_first() -> io::Result<()> {
+/// Lets the calling thread run before all ordinary ones, and wake when it asked to: the engine, and threads that witness when
+/// something happens. Threads it starts are ordinary ones. It must not compute for long.
+///
+/// # Errors
+/// If real-time priority is refused, or there is no `chrt` to ask for it.
+pub fn run_first() -> io::Result<()> {
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
     let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
     let arguments = ["--reset-on-fork", "--fifo", "--pid", PRIORITY, &thread];

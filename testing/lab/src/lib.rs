@@ -45,6 +45,7 @@ mod trace;
 mod turn;
 mod wire;
 
+pub use engine::run_first;
 pub use host::{Host, Ran};
 pub use lab::{Access, AccessIds, Lab, LinkIds, MeshIds, NicId, PipeId};
 pub use link::{Change, Link, Loss, Queue, Rate};

@@ -1,7 +1,8 @@
 //! Runs commands between two hosts of a lab, in turn, and says what each took: time, CPU, bytes on the wire.
 //!
 //! The commands run on the host `near`; servers can be started on `far`. Both share the file system of this machine. Every
-//! run is one JSON object on standard output; medians and the validity of the runs go to standard error.
+//! run is one JSON object on standard output; medians and the validity of the runs go to standard error, and so does what a
+//! command after `--` prints.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -25,6 +26,7 @@ Runs commands between two hosts of a network lab (needs root).
   --before COMMAND     a shell command on the near host before each run, not timed
   --check COMMAND      a shell command on the near host after each run; if it fails, the run has failed
 
+What a command after -- prints goes to standard error; of others only the last line after a failure is kept.
 Commands find the addresses of the hosts in $NEAR and $FAR, and the name of the run in $RUN.
 Exit codes: 0 all runs succeeded, 1 a run or the lab failed, 2 usage.";
 
@@ -39,6 +41,8 @@ struct Plan {
     runs: Vec<(String, Vec<String>)>,
     rounds: u32,
     warm_up: bool,
+    /// What the commands print is shown.
+    shows_output: bool,
     far: Vec<String>,
     port: Option<u16>,
     before: Option<String>,
@@ -84,6 +88,7 @@ impl Plan {
         while let Some(option) = arguments.next() {
             if option == "--" {
                 plan.runs.push(("run".into(), arguments.by_ref().collect()));
+                plan.shows_output = true;
                 break;
             }
             if option == "--warm-up" {
@@ -174,6 +179,9 @@ impl Plan {
         lab.reset_stats()?;
         let ran = near.run(prepared(command, addresses, name))?;
         let stats = lab.stats()?;
+        if self.shows_output {
+            std::io::stderr().write_all(&[ran.stdout.as_slice(), &ran.stderr].concat())?;
+        }
         let mut failure = (!ran.status.success()).then(|| ending(&ran));
         if let (Some(check), None) = (&self.check, &failure) {
             let checked = near.run(prepared(&shell(check), addresses, name))?;

@@ -74,6 +74,7 @@ pub(crate) fn echo(host: &Host, address: IpAddr) -> (SocketAddr, Task<()>) {
     let socket = udp(host, address);
     let at = socket.local_addr().unwrap();
     let task = Task::start(move |stop| {
+        dray_lab::run_first().unwrap();
         let mut buffer = [0; 2048];
         while !stop.load(Ordering::Relaxed) {
             if let Ok((len, from)) = socket.recv_from(&mut buffer) {
@@ -86,6 +87,11 @@ pub(crate) fn echo(host: &Host, address: IpAddr) -> (SocketAddr, Task<()>) {
 
 /// Round trips of `count` packets to an [`echo`], sorted; what is lost is left out.
 pub(crate) fn pings(host: &Host, from: IpAddr, to: SocketAddr, count: u32) -> Vec<Duration> {
+    host.enter(|| ping(host, from, to, count)).unwrap()
+}
+
+fn ping(host: &Host, from: IpAddr, to: SocketAddr, count: u32) -> Vec<Duration> {
+    dray_lab::run_first().unwrap();
     let socket = udp(host, from);
     socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let mut times = Vec::new();
@@ -136,6 +142,7 @@ pub(crate) fn sink(host: &Host, address: IpAddr) -> (SocketAddr, Task<Vec<(u64, 
     let socket = udp(host, address);
     let at = socket.local_addr().unwrap();
     let task = Task::start(move |stop| {
+        dray_lab::run_first().unwrap();
         let mut came = Vec::new();
         let mut buffer = [0; 2048];
         loop {
@@ -166,6 +173,7 @@ pub(crate) fn tcp_sink(host: &Host, address: IpAddr) -> (SocketAddr, Task<Vec<(u
     let listener = host.enter(|| TcpListener::bind((address, 0)).unwrap()).unwrap();
     let at = listener.local_addr().unwrap();
     let task = Task::start(move |_| {
+        dray_lab::run_first().unwrap();
         let (mut stream, _) = listener.accept().unwrap();
         let mut buffer = vec![0; 256 << 10];
         let (mut total, mut reads) = (0, Vec::new());
