@@ -17,8 +17,10 @@ use crate::trace::Trace;
 const SEED: u64 = 0x1ab;
 /// Below this rate, super-packets of 64 KiB would be bursts that no real link has.
 const SUPER_PACKET_RATE_MIN: Rate = Rate::mbit(200);
-/// Most hosts, pipes and paths of one lab: a mistake in a loop should not take the machine down.
+/// Most hosts, devices or pipes of one lab: a mistake in a loop should not take the machine down.
 const PARTS_MAX: usize = 65_000;
+/// Most paths: 1,000 hosts from each to each.
+const PATHS_MAX: usize = 1_000_000;
 
 /// A network device of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -187,7 +189,7 @@ impl Lab {
                 format!("host {name} is there already"),
             ));
         }
-        check_room(self.hosts.len(), "hosts")?;
+        check_room(self.hosts.len(), PARTS_MAX, "hosts")?;
         let host = within(name, Host::adopt(name, namespace, Arc::clone(&self.spawner)))?;
         self.hosts.push(host.clone());
         Ok(host)
@@ -201,7 +203,7 @@ impl Lab {
     /// What the kernel refuses, for example the same address twice on one host.
     pub fn nic(&mut self, name: &str, addresses: &[IpAddr], mtu: u16) -> io::Result<NicId> {
         let host = self.host_index(name)?;
-        check_room(self.nics.len(), "devices")?;
+        check_room(self.nics.len(), PARTS_MAX, "devices")?;
         let number = self.nics.iter().filter(|nic| nic.host == host).count() as u32;
         let own = [self.next_address(false), self.next_address(true)];
         let addresses = if addresses.is_empty() { &own[..] } else { addresses };
@@ -228,7 +230,7 @@ impl Lab {
     /// `InvalidInput` if there are too many.
     pub fn pipe(&mut self, link: Link) -> io::Result<PipeId> {
         let mut pipes = self.pipes.lock().map_err(poisoned)?;
-        check_room(pipes.len(), "pipes")?;
+        check_room(pipes.len(), PARTS_MAX, "pipes")?;
         pipes.push(PipeState { slowest: link.rate, loss: link.loss });
         self.order(Order::Pipe(link));
         Ok(PipeId(pipes.len() - 1))
@@ -240,7 +242,7 @@ impl Lab {
     /// # Errors
     /// What the kernel refuses.
     pub fn path(&mut self, from: NicId, to: NicId, pipes: &[PipeId]) -> io::Result<()> {
-        check_room(self.paths.len() / 8, "paths")?;
+        check_room(self.paths.len(), PATHS_MAX, "paths")?;
         self.paths.push(Path { from, pipes: pipes.to_owned() });
         self.order(Order::Path {
             from: from.0,
@@ -384,7 +386,7 @@ impl Lab {
         if let Some(at) = self.hosts.iter().position(|host| host.name() == name) {
             return Ok(at);
         }
-        check_room(self.hosts.len(), "hosts")?;
+        check_room(self.hosts.len(), PARTS_MAX, "hosts")?;
         self.hosts.push(within(name, Host::new(name, Arc::clone(&self.spawner)))?);
         Ok(self.hosts.len() - 1)
     }
@@ -442,11 +444,11 @@ impl Drop for Lab {
     }
 }
 
-fn check_room(used: usize, what: &str) -> io::Result<()> {
-    if used < PARTS_MAX {
+fn check_room(used: usize, most: usize, what: &str) -> io::Result<()> {
+    if used < most {
         return Ok(());
     }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a lab has at most {PARTS_MAX} {what}")))
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a lab has at most {most} {what}")))
 }
 
 fn within<T>(host: &str, result: io::Result<T>) -> io::Result<T> {

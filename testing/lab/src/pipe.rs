@@ -18,7 +18,7 @@ pub(crate) type Time = u64;
 #[derive(Debug)]
 pub(crate) struct Packet {
     /// `virtio_net_hdr` and IP packet.
-    pub(crate) data: Box<[u8]>,
+    pub(crate) data: Vec<u8>,
     /// What it costs on a link, headers of all segments included.
     pub(crate) bytes: u64,
     /// Segments.
@@ -30,8 +30,10 @@ pub(crate) struct Packet {
 
 /// What became of a packet that was offered.
 pub(crate) enum Offered {
-    /// It is kept or gone.
-    Taken,
+    /// It waits.
+    Kept,
+    /// It is lost.
+    Dropped(Packet),
     /// Nothing holds it back: it goes on at once.
     Passes(Packet),
 }
@@ -122,18 +124,18 @@ impl Pipe {
         self.stats.offered_bytes += bytes;
         if !self.is_up {
             self.stats.dropped_down += packet.packets;
-            return Offered::Taken;
+            return Offered::Dropped(packet);
         }
         if self.is_lost(chance) {
             self.stats.lost_packets += packet.packets;
-            return Offered::Taken;
+            return Offered::Dropped(packet);
         }
         if self.rate.is_none() {
             return self.leave_queue(packet, now, alarms);
         }
         if self.queued_bytes + bytes > self.limit_bytes {
             self.stats.dropped_full += packet.packets;
-            return Offered::Taken;
+            return Offered::Dropped(packet);
         }
         self.queued_bytes += bytes;
         self.stats.queue_bytes_peak = self.stats.queue_bytes_peak.max(self.queued_bytes);
@@ -141,7 +143,7 @@ impl Pipe {
         if self.queue.len() == 1 {
             self.begin_service(now, alarms);
         }
-        Offered::Taken
+        Offered::Kept
     }
 
     /// An alarm rings; `now` is the moment it was set for. Returns a packet that leaves the pipe.
@@ -160,7 +162,7 @@ impl Pipe {
                 }
                 match self.leave_queue(packet, now, alarms) {
                     Offered::Passes(packet) => Some(packet),
-                    Offered::Taken => None,
+                    Offered::Kept | Offered::Dropped(_) => None,
                 }
             }
             Alarm::Due => {
@@ -275,7 +277,7 @@ impl Pipe {
             alarms.push((due, Alarm::Due));
         }
         self.line.push_back((due, packet));
-        Offered::Taken
+        Offered::Kept
     }
 
     fn is_lost(&mut self, chance: &mut impl FnMut() -> f64) -> bool {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::link::Rate;
 
-/// Most steps of one trace; 16 MiB of memory.
+/// Most steps of one trace; 24 MiB of memory.
 const STEPS_MAX: usize = 1 << 20;
 /// Longest file that is read.
 const FILE_BYTES_MAX: u64 = 64 << 20;

@@ -32,6 +32,7 @@ pub(crate) struct Wire {
     /// Alarms of the call that runs.
     new_alarms: Vec<(Time, Alarm)>,
     random: Random,
+    spare: Spare,
     pub(crate) lateness: Lateness,
     pub(crate) unrouted_packets: u64,
 }
@@ -45,6 +46,7 @@ impl Wire {
             alarms: BinaryHeap::new(),
             new_alarms: Vec::new(),
             random: Random(seed),
+            spare: Spare::new(),
             lateness: Lateness::default(),
             unrouted_packets: 0,
         }
@@ -81,7 +83,8 @@ impl Wire {
             return;
         };
         let (bytes, packets) = packet::size_on_link(data);
-        self.forward(Packet { data: data.into(), bytes, packets, path, hop: 0 }, now, out);
+        let data = self.spare.copy_of(data);
+        self.forward(Packet { data, bytes, packets, path, hop: 0 }, now, out);
     }
 
     /// Does what is due at `now`, at most a batch of it. Returns when to come again.
@@ -126,6 +129,7 @@ impl Wire {
             let path = &self.paths[packet.path];
             let Some(&pipe) = path.pipes.get(packet.hop) else {
                 out(path.to, &packet);
+                self.spare.keep(packet);
                 return;
             };
             packet.hop += 1;
@@ -134,7 +138,11 @@ impl Wire {
                 self.pipes[pipe].offer(packet, now, &mut || random.next_share(), &mut self.new_alarms);
             self.set_alarms(pipe);
             match offered {
-                Offered::Taken => return,
+                Offered::Kept => return,
+                Offered::Dropped(lost) => {
+                    self.spare.keep(lost);
+                    return;
+                }
                 Offered::Passes(passing) => packet = passing,
             }
         }
@@ -143,6 +151,46 @@ impl Wire {
     fn set_alarms(&mut self, pipe: usize) {
         for (at, alarm) in self.new_alarms.drain(..) {
             self.alarms.push(Reverse((at, pipe, alarm)));
+        }
+    }
+}
+
+/// Buffers of packets that are gone. Asking the kernel for memory may mean waiting for a thread of this process that holds a
+/// lock on its memory and is not running: tens of milliseconds on a busy machine, which would be delay of the links.
+#[derive(Debug)]
+struct Spare {
+    single: Vec<Vec<u8>>,
+    long: Vec<Vec<u8>>,
+}
+
+impl Spare {
+    /// Any packet that is no super-packet, of the usual sizes.
+    const SINGLE_BYTES: usize = 2048;
+    /// Buffers there from the start: 2 MiB.
+    const SINGLES: usize = 1024;
+
+    fn new() -> Spare {
+        // Written to, so that the memory is there and not only promised.
+        let single = (0..Spare::SINGLES).map(|_| vec![0xff; Spare::SINGLE_BYTES]).collect();
+        Spare { single, long: Vec::new() }
+    }
+
+    fn copy_of(&mut self, data: &[u8]) -> Vec<u8> {
+        let (spare, room) = match data.len() <= Spare::SINGLE_BYTES {
+            true => (&mut self.single, Spare::SINGLE_BYTES),
+            false => (&mut self.long, packet::PACKET_BYTES_MAX),
+        };
+        let mut buffer = spare.pop().unwrap_or_else(|| Vec::with_capacity(room));
+        buffer.clear();
+        buffer.extend_from_slice(data);
+        buffer
+    }
+
+    fn keep(&mut self, packet: Packet) {
+        let buffer = packet.data;
+        match buffer.capacity() <= Spare::SINGLE_BYTES {
+            true => self.single.push(buffer),
+            false => self.long.push(buffer),
         }
     }
 }
