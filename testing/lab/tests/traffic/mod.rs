@@ -120,6 +120,7 @@ pub(crate) fn flood(
 ) -> Task<u64> {
     let socket = udp(host, from);
     Task::start(move |stop| {
+        dray_lab::run_first().unwrap();
         let started = Instant::now();
         let mut payload = [0; FLOOD_PAYLOAD];
         let mut sent = 0_u64;
@@ -191,6 +192,7 @@ pub(crate) fn tcp_source(host: &Host, to: SocketAddr, limit: u64) -> Task<()> {
     let mut stream = host.enter(|| TcpStream::connect(to).unwrap()).unwrap();
     sockopt::set_tcp_congestion(&stream, "cubic").unwrap();
     Task::start(move |stop| {
+        dray_lab::run_first().unwrap();
         let block = vec![7; 64 << 10];
         let mut left = limit;
         while !stop.load(Ordering::Relaxed) && left > 0 {
