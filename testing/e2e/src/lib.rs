@@ -18,7 +18,6 @@ pub mod actions;
 pub mod capture;
 pub mod counters;
 pub mod data;
-pub mod delay;
 pub mod gate;
 pub mod lab;
 pub mod process;
