@@ -84,6 +84,9 @@ impl Planner {
     /// The work of a request that will not be done there is pending again, except for what is delivered or what
     /// another wanted request will bring. The request itself must not be wanted, or not be in the books, any more.
     pub(super) fn give_back(&mut self, entry: &Request) {
+        if is_forgotten(entry) {
+            return;
+        }
         if self.shared.is_empty() {
             self.work.give_back(entry.groups, &RangeSet::new());
         } else {
@@ -176,4 +179,16 @@ impl Planner {
         let range = self.config.geometry.byte_range(groups);
         range.end - range.start
     }
+}
+
+#[cfg(not(feature = "canary"))]
+fn is_forgotten(_: &Request) -> bool {
+    false
+}
+
+/// The canary of the simulator: nobody is asked again for what was lost half-way. Never in a shipped build; the simulator
+/// must find it (`docs/testing.md`).
+#[cfg(feature = "canary")]
+fn is_forgotten(entry: &Request) -> bool {
+    entry.reported_groups > 0
 }

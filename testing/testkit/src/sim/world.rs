@@ -1,5 +1,6 @@
 //! The whole: nodes with their processes, the faults that befall them, and one loop over the events of virtual time.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use dray_core::limits::HELLO_TIMEOUT_MS;
@@ -192,12 +193,11 @@ impl<'a> World<'a> {
         if side == Side::Dialler {
             return self.receive(number, |transfer, hands| transfer.ready(hands, id));
         }
-        if !node.serving.contains_key(&id) {
+        if let Entry::Vacant(place) = node.serving.entry(id) {
             if !matches!(self.network.standing(id, Side::Listener), Standing::Up(_)) {
                 return self.network.close(id, Side::Listener);
             }
-            let now_ns = self.network.now_ns();
-            node.serving.insert(id, Serving::new(id, now_ns));
+            place.insert(Serving::new(id, self.network.now_ns()));
             let what = Wakeup::Greeting(id);
             let event = Event::Process { node: number, process: node.process, what };
             self.network.clock.after(HELLO_TIMEOUT_MS * 1_000_000, event);
@@ -273,7 +273,10 @@ impl<'a> World<'a> {
     /// The command has ended.
     fn finish(&mut self, number: usize, transfer: &Transfer) {
         let Some((outcome, ended_ns)) = &transfer.outcome else { return };
-        let result = outcome.as_ref().map(|()| ()).map_err(|error| (error.kind(), error.to_string()));
+        let result = match outcome {
+            Ok(()) => Ok(()),
+            Err(error) => Err((error.kind(), error.to_string())),
+        };
         let words = result.as_ref().err().map_or("done", |(_, text)| text.as_str());
         self.network.trace.say(*ended_ns, "ended", number, words);
         let is_done = result.is_ok();

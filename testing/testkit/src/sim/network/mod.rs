@@ -581,9 +581,8 @@ impl Network {
     }
 
     pub(crate) fn missed(&mut self, segment: Segment) {
-        let now_ns = self.now_ns();
         if let Some(connection) = self.connections[segment.connection.0].as_deref_mut() {
-            connection.end(segment.from).out.miss(now_ns, segment.offset, segment.len);
+            connection.end(segment.from).out.miss(segment.offset, segment.len);
             self.send(segment.connection, segment.from);
         }
     }

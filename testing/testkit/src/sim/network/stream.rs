@@ -1,7 +1,8 @@
 //! One direction of a connection: what is on its way, how much may be, and what has come (TCP, without its headers).
 //!
-//! The congestion window doubles each round trip until the path's queue shows (as with HyStart, RFC 9406), and then grows while
-//! there is little queue and shrinks when there is much. A loss halves it, at most once a round trip.
+//! The congestion window doubles each round trip until the path's queue shows or something is lost. After that it is a quarter more
+//! than what the path holds at the best rate of the last round trips, as with BBR (draft-ietf-ccwg-bbr), without its pacing: the
+//! quarter finds out whether there is more to be had.
 
 use std::collections::VecDeque;
 
@@ -19,10 +20,14 @@ const SEGMENT_BYTES_MAX: u64 = 16 << 10;
 const RECORD_OVERHEAD_BYTES: u64 = 22;
 /// First window (RFC 6928).
 const FIRST_WINDOW_BYTES: u64 = 10 * PACKET_BYTES;
-const LEAST_WINDOW_BYTES: u64 = 2 * PACKET_BYTES;
+const LEAST_WINDOW_BYTES: u64 = 4 * PACKET_BYTES;
 /// Bytes a socket holds for its sender, sent or not, and for its reader (`tcp_wmem`, `tcp_rmem`).
 pub(crate) const SEND_BUFFER_BYTES: u64 = 4 << 20;
 pub(crate) const RECEIVE_BUFFER_BYTES: u64 = 6 << 20;
+/// How much larger than the path the window is, in quarters, and how many round trips a rate is remembered.
+const WINDOW_QUARTERS: u64 = 5;
+const ROUNDS: usize = 10;
+const LEAST_ROUND_NS: u64 = 1_000_000;
 /// Least wait for an acknowledgement (`TCP_RTO_MIN`), and how often it is doubled at most.
 const LEAST_TIMEOUT_NS: u64 = 200_000_000;
 const BACKOFF_MAX: u32 = 7;
@@ -53,7 +58,12 @@ pub(crate) struct Stream {
     window: u64,
     doubles: bool,
     least_round_trip_ns: Option<u64>,
-    adapted_ns: u64,
+    /// When this round began, what was acknowledged in it, and whether the window was used up.
+    round_ns: u64,
+    round_bytes: u64,
+    is_round_full: bool,
+    /// Bytes per second of the last rounds.
+    rates: VecDeque<u64>,
     /// The sender has said that there is no more.
     pub(crate) is_ended: bool,
     /// When something was last acknowledged, or first sent after a rest.
@@ -80,7 +90,10 @@ impl Stream {
             window: FIRST_WINDOW_BYTES,
             doubles: true,
             least_round_trip_ns: None,
-            adapted_ns: 0,
+            round_ns: now_ns,
+            round_bytes: 0,
+            is_round_full: false,
+            rates: VecDeque::new(),
             is_ended: false,
             heard_ns: now_ns,
         }
@@ -156,36 +169,52 @@ impl Stream {
         self.backoff = 0;
         let least_ns = self.least_round_trip_ns.map_or(round_trip_ns, |least| least.min(round_trip_ns));
         self.least_round_trip_ns = Some(least_ns);
-        let queue_ns = round_trip_ns - least_ns;
-        if self.doubles {
-            if was_full {
-                self.window += len;
-            }
-            self.doubles = queue_ns <= least_ns / 2 + 2_000_000;
-            return;
+        self.round_bytes += len;
+        self.is_round_full |= was_full;
+        if self.doubles && was_full {
+            self.window += len;
         }
-        if now_ns < self.adapted_ns.saturating_add(round_trip_ns) {
-            return;
+        let elapsed_ns = now_ns.saturating_sub(self.round_ns);
+        if elapsed_ns >= round_trip_ns.max(LEAST_ROUND_NS) {
+            self.end_round(now_ns, elapsed_ns);
         }
-        self.adapted_ns = now_ns;
-        if queue_ns > least_ns.max(20_000_000) {
-            self.window = (self.window - self.window / 8).max(LEAST_WINDOW_BYTES);
-        } else if was_full && queue_ns < least_ns / 8 {
-            self.window += self.window / 8;
-        } else if was_full && queue_ns < least_ns.max(10_000_000) {
-            self.window += 2 * PACKET_BYTES;
+        if self.doubles && round_trip_ns - least_ns > least_ns / 2 + 2_000_000 {
+            self.doubles = false;
+            self.adapt();
         }
     }
 
+    /// A round trip is over: what came in it says how fast the path is, if it had to carry all that it may.
+    fn end_round(&mut self, now_ns: u64, elapsed_ns: u64) {
+        let rate = u128::from(self.round_bytes) * 1_000_000_000 / u128::from(elapsed_ns.max(1));
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        if self.is_round_full || self.rates.iter().all(|known| *known < rate) {
+            self.rates.push_back(rate);
+            if self.rates.len() > ROUNDS {
+                self.rates.pop_front();
+            }
+        }
+        (self.round_ns, self.round_bytes, self.is_round_full) = (now_ns, 0, false);
+        if !self.doubles {
+            self.adapt();
+        }
+    }
+
+    fn adapt(&mut self) {
+        let (Some(rate), Some(least_ns)) = (self.rates.iter().max(), self.least_round_trip_ns) else {
+            return;
+        };
+        let path = u128::from(*rate) * u128::from(least_ns) / 1_000_000_000;
+        let window = u64::try_from(path).unwrap_or(u64::MAX).saturating_mul(WINDOW_QUARTERS) / 4;
+        self.window = window.max(LEAST_WINDOW_BYTES);
+    }
+
     /// A segment is known to be lost: it is sent again.
-    pub(crate) fn miss(&mut self, now_ns: u64, offset: u64, len: u64) {
+    pub(crate) fn miss(&mut self, offset: u64, len: u64) {
         self.in_flight = self.in_flight.saturating_sub(len);
         self.again.push_back((offset, len));
-        let round_trip_ns = self.least_round_trip_ns.unwrap_or(LEAST_TIMEOUT_NS);
-        if now_ns >= self.adapted_ns.saturating_add(round_trip_ns) {
-            self.adapted_ns = now_ns;
-            self.doubles = false;
-            self.window = (self.window / 2).max(LEAST_WINDOW_BYTES);
+        if std::mem::replace(&mut self.doubles, false) {
+            self.adapt();
         }
     }
 
@@ -210,5 +239,6 @@ impl Stream {
         self.again.make_contiguous().sort_unstable();
         self.window = FIRST_WINDOW_BYTES;
         self.doubles = true;
+        self.rates.clear();
     }
 }

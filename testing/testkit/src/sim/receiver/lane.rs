@@ -90,6 +90,10 @@ impl Lane {
         now_ns - self.heard_ns >= PROGRESS_TIMEOUT_MS * 1_000_000
     }
 
+    pub(super) fn is_writing(&self) -> bool {
+        matches!(self.busy, Busy::Writes)
+    }
+
     fn say(&self, hands: &mut Hands<'_>, message: &Message) {
         hands.network.write(self.id, Side::Dialler, Piece::Bytes(control_frame(message)));
     }

@@ -334,13 +334,20 @@ impl Transfer {
                 hands.find("no end within 30 s of the last progress".to_owned());
                 self.fatal = Some(Error::new(ErrorKind::Internal, "given up by the simulator"));
             }
-            Some((_, ended_ns)) if now_ns > ended_ns + CLOSE_WITHIN_NS => {
+            Some((_, ended_ns)) if now_ns > ended_ns + CLOSE_WITHIN_NS && !self.is_writing() => {
                 hands.find("sources are not gone a second after the end".to_owned());
                 self.sources.iter_mut().for_each(|source| source.has_fallen = true);
             }
             _ => {}
         }
         hands.plan_after(TICK_NS, Wakeup::Tick);
+    }
+
+    /// A thread waits for the disk, and can do nothing else.
+    fn is_writing(&self) -> bool {
+        let lanes =
+            self.sources.iter().flat_map(|source| &source.slots).filter_map(|slot| slot.lane.as_ref());
+        lanes.into_iter().any(Lane::is_writing)
     }
 
     /// Looks whether it is decided, and closes everything then.
