@@ -163,7 +163,8 @@ impl Planner {
         None
     }
 
-    /// Who of `borrowers` would have `unit` soonest, and in how many seconds; nobody who owes it already.
+    /// Who of `borrowers` would have `unit` soonest, and in how many seconds; nobody who owes it already, and who has failed
+    /// lately only if there is nobody else.
     fn soonest(
         &self,
         now_us: u64,
@@ -186,9 +187,10 @@ impl Planner {
             let guess =
                 || (record.outstanding_bytes + unit_bytes) as f64 / lender_rate.unwrap_or(UNKNOWN_RATE);
             let work_s = record.needs_s(now_us, unit_bytes).unwrap_or_else(guess);
-            (work_s + record.window.round_trip_us() as f64 / 1e6, id)
+            (record.has_failed(), work_s + record.window.round_trip_us() as f64 / 1e6, id)
         });
-        timed.min_by(|left, right| left.0.total_cmp(&right.0))
+        let soonest = timed.min_by(|left, right| left.0.cmp(&right.0).then(left.1.total_cmp(&right.1)));
+        soonest.map(|(_, seconds, id)| (seconds, id))
     }
 
     fn carry_out(&mut self, now_us: u64, loan: Loan) -> Option<PlannerCommand> {

@@ -242,3 +242,36 @@ fn a_failure_is_explained_as_it_was() {
     let account = planner.explain(26 * S);
     assert!(account.sources.iter().all(|source| source.standing == Standing::Frozen), "{account:?}");
 }
+
+/// Design 9: what one failed at goes to who has not failed, though the one that did is as idle and was the faster one. A budget
+/// that the silent ones hold between them would otherwise go from the one to the other until everything is given up.
+#[test]
+fn who_has_failed_is_asked_last() {
+    const C: SourceId = SourceId(3);
+    for is_measured in [false, true] {
+        let budget = Budget::new(2 * UNIT_BYTES);
+        let mut planner = planner_of(4, DeliveryMode::OutOfOrder, &budget);
+        add_up(&mut planner, 0, A, "dead", 0);
+        add_up(&mut planner, 0, B, "dead, too", 0);
+        let (mut asked, ..) = drain(&mut planner, 0);
+        let mut now_us = 0;
+        if is_measured {
+            for asked in std::mem::take(&mut asked) {
+                serve_some(&mut planner, 0, MS, &asked, 16);
+                now_us = 16 * MS;
+                planner.handle_done(now_us, asked.source, asked.request);
+            }
+            asked = drain(&mut planner, now_us).0;
+        }
+        assert_eq!((asked[0].source, asked[1].source, asked.len()), (A, B, 2));
+        add_up(&mut planner, now_us, C, "slow", 0);
+        assert!(drain(&mut planner, now_us).0.is_empty(), "no room in the budget");
+        now_us += 10 * S;
+        let of_a = asked.remove(0);
+        let request = of_a.request;
+        drop(of_a);
+        planner.handle_failed(now_us, A, request, &Error::new(ErrorKind::TimedOut, "silent"));
+        let (asked, ..) = drain(&mut planner, now_us);
+        assert_eq!(asked.iter().map(|asked| asked.source).collect::<Vec<_>>(), [C], "{is_measured}");
+    }
+}
