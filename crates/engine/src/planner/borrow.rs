@@ -115,12 +115,18 @@ impl Planner {
                 continue;
             }
             let owed = if self.shared.contains(request) {
-                self.owed_elsewhere(Some(*request))
+                self.owed_by_others(now_us, *request)
             } else {
                 RangeSet::new()
             };
             let rest = entry.next_group..entry.groups.end();
-            let Some(unit) = self.work.last_missing(rest, &owed) else { continue };
+            let Some(unit) = self.work.last_missing(rest, &owed) else {
+                // Somebody else owes it, too. Once both are silent, neither counts.
+                if !is_silent {
+                    *retry_s = retry_s.min(record.silent_after_s() - silence_s);
+                }
+                continue;
+            };
             let after_unit_bytes = (entry.groups.end() - unit.end()) * GROUP_BYTES;
             let until_bytes =
                 if takes { until_end_bytes } else { until_end_bytes.saturating_sub(after_unit_bytes) };
@@ -206,7 +212,7 @@ impl Planner {
             return self.issue(now_us, loan.borrower, (unit, false), permit, Role::Duplicate);
         }
         drop(permit);
-        self.cancel(loan.request);
+        self.take_away(now_us, loan.request);
         let fetch = self.ask(now_us, loan.borrower, loan.units_max, Role::Borrowed);
         self.commands.extend(fetch);
         self.commands.pop_front()

@@ -275,3 +275,39 @@ fn who_has_failed_is_asked_last() {
         assert_eq!(asked.iter().map(|asked| asked.source).collect::<Vec<_>>(), [C], "{is_measured}");
     }
 }
+
+/// S34: a unit that two sources owe, and both are silent, is owed by nobody: a third one is asked, a spare too, and does not wait
+/// for their deadline.
+#[test]
+fn what_two_silent_sources_owe_is_asked_of_a_third() {
+    const C: SourceId = SourceId(3);
+    for priority in [0, 1] {
+        let mut planner = planner(2);
+        add_up(&mut planner, 0, A, "first", 0);
+        add_up(&mut planner, 0, B, "second", 0);
+        let (asked, ..) = drain(&mut planner, 0);
+        assert_eq!((asked[0].source, asked[1].source, asked.len()), (A, B, 2));
+        let mut now_us = serve_some(&mut planner, 0, 20 * MS, &asked[0], 8);
+        now_us = serve_some(&mut planner, now_us, 20 * MS, &asked[1], 16);
+        planner.handle_done(now_us, B, asked[1].request);
+        // What the planner next asks for, and when, if nobody says anything.
+        let wait = |planner: &mut Planner, now_us: &mut u64| loop {
+            let asked = drain(planner, *now_us).0;
+            if !asked.is_empty() || *now_us > 9 * S {
+                return asked;
+            }
+            *now_us = planner.next_deadline_us().unwrap().max(*now_us + 1);
+        };
+        let twice = wait(&mut planner, &mut now_us);
+        assert_eq!((twice[0].source, twice[0].groups), (B, asked[0].groups));
+        assert!(now_us < S, "before the first is silent: {now_us}");
+        add_up(&mut planner, now_us, C, "third", priority);
+        let thrice = wait(&mut planner, &mut now_us);
+        assert_eq!((thrice[0].source, thrice[0].groups), (C, asked[0].groups), "{priority}");
+        assert!(now_us <= 3 * S, "{now_us}");
+        for group in asked[0].groups.start..asked[0].groups.end() {
+            planner.handle_group(now_us, C, thrice[0].request, group);
+        }
+        assert!(planner.outcome().unwrap().is_ok());
+    }
+}
