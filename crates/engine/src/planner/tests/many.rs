@@ -86,6 +86,8 @@ fn duplicates_are_bounded() {
     let units = 64;
     let mut planner = planner(units);
     planner.config.strategy.deadlines = false;
+    // So late that every single unit would pay.
+    planner.config.give_up_us = 1000 * S;
     planner.config.window = WindowLimits { initial_bytes: 64 << 20, ..WindowLimits::default() };
     let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true };
     let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
@@ -94,7 +96,7 @@ fn duplicates_are_bounded() {
     let (of_a, ..) = drain(&mut planner, 0);
     assert_eq!(of_a.iter().map(|asked| asked.groups.groups).sum::<u64>(), units * UNIT_GROUPS);
     add_up(&mut planner, S, B, "eager", 0);
-    let (asked, ..) = drain(&mut planner, 25 * S);
+    let (asked, ..) = drain(&mut planner, 500 * S);
     let twice: u64 = asked.iter().map(|asked| asked.permit.bytes()).sum();
     assert_eq!(twice, borrow::DUPLICATE_BYTES_MAX);
     assert!(asked.iter().all(|asked| asked.groups.groups == UNIT_GROUPS));

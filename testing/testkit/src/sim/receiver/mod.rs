@@ -146,6 +146,8 @@ pub(crate) struct Transfer {
     seen_us: u64,
     stopped_us: u64,
     progress_ns: u64,
+    /// When the process was last started or let go on.
+    awake_ns: u64,
     checkpoint_ns: u64,
     checkpoint_units: u64,
     fatal: Option<Error>,
@@ -205,6 +207,7 @@ impl Transfer {
             seen_us: 0,
             stopped_us: 0,
             progress_ns: now_ns,
+            awake_ns: now_ns,
             checkpoint_ns: now_ns,
             checkpoint_units: hands.stored.marked.count(),
             fatal: None,
@@ -307,6 +310,7 @@ impl Transfer {
     /// The process was stopped for a while: nobody is to blame for that time.
     pub(crate) fn slept(&mut self, now_ns: u64) {
         self.progress_ns = now_ns;
+        self.awake_ns = now_ns;
     }
 
     fn tick(&mut self, hands: &mut Hands<'_>) {
@@ -334,7 +338,9 @@ impl Transfer {
                 hands.find("no end within 30 s of the last progress".to_owned());
                 self.fatal = Some(Error::new(ErrorKind::Internal, "given up by the simulator"));
             }
-            Some((_, ended_ns)) if now_ns > ended_ns + CLOSE_WITHIN_NS && !self.is_writing() => {
+            Some((_, ended_ns))
+                if now_ns > self.awake_ns.max(*ended_ns) + CLOSE_WITHIN_NS && !self.is_writing() =>
+            {
                 hands.find("sources are not gone a second after the end".to_owned());
                 self.sources.iter_mut().for_each(|source| source.has_fallen = true);
             }
