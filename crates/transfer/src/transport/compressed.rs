@@ -22,11 +22,8 @@ pub struct CompressingChannel {
     channel: Box<dyn Duplex>,
     encoder: Encoder<'static>,
     buffer: Vec<u8>,
-    /// Compressed bytes for which there was no room.
+    /// Compressed bytes for which there was no room: of one piece, and nothing is written before they have left.
     packed: VecDeque<u8>,
-    /// Bytes that were compressed but not reported as written: they are when `packed` has left, and until then they are
-    /// the first of what is written.
-    unreported: usize,
 }
 
 /// Unpacks what is read.
@@ -46,7 +43,7 @@ impl CompressingChannel {
         let mut encoder = Encoder::new(LEVEL)?;
         encoder.set_parameter(CParameter::WindowLog(WINDOW_LOG))?;
         let (buffer, packed) = (vec![0; BUFFER_BYTES], VecDeque::new());
-        Ok(CompressingChannel { channel, encoder, buffer, packed, unreported: 0 })
+        Ok(CompressingChannel { channel, encoder, buffer, packed })
     }
 
     /// Compresses `data` to `packed`, flushed.
@@ -103,8 +100,7 @@ impl Channel for CompressingChannel {
     }
 
     fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
-        let done = std::mem::take(&mut self.unreported).min(data.len());
-        for piece in data[done..].chunks(BUFFER_BYTES) {
+        for piece in data.chunks(BUFFER_BYTES) {
             self.pack(piece)?;
             self.channel.write_all(self.packed.make_contiguous())?;
             self.packed.clear();
@@ -115,7 +111,7 @@ impl Channel for CompressingChannel {
     }
 
     fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
-        self.channel.wait(wake, timeout)
+        self.wait_for(Wants { read: true, write: false }, wake, timeout)
     }
 
     fn security(&self) -> Option<Security> {
@@ -176,18 +172,26 @@ impl Channel for UnpackingChannel {
 }
 
 impl Duplex for CompressingChannel {
-    /// As [`Duplex::try_write`]; after 0 the same bytes come first the next time.
     fn try_write(&mut self, data: &[u8]) -> io::Result<usize> {
-        if self.unreported == 0 {
-            let piece = &data[..data.len().min(BUFFER_BYTES)];
-            self.pack(piece)?;
-            self.unreported = piece.len();
+        if data.is_empty() || !self.push()? {
+            return Ok(0);
         }
-        Ok(if self.push()? { std::mem::take(&mut self.unreported) } else { 0 })
+        let piece = &data[..data.len().min(BUFFER_BYTES)];
+        self.pack(piece)?;
+        // What finds no room leaves while somebody waits, or before the next piece.
+        self.push()?;
+        Ok(piece.len())
     }
 
     fn wait_for(&mut self, wants: Wants, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
-        self.channel.wait_for(wants, wake, timeout)
+        let has_backlog = !self.push()?;
+        let wants = Wants { write: wants.write || has_backlog, ..wants };
+        self.channel.wait_for(wants, wake, timeout)?;
+        self.push().map(|_| ())
+    }
+
+    fn has_backlog(&self) -> bool {
+        !self.packed.is_empty() || self.channel.has_backlog()
     }
 }
 
@@ -272,11 +276,40 @@ mod tests {
                     continue;
                 }
             }
+            near.wait_for(Wants { read: true, write: false }, None, Duration::ZERO).unwrap();
             let mut out = [0; 70_001];
             let count = far.try_read(&mut out).unwrap().unwrap_or(0);
             came.extend_from_slice(&out[..count]);
         }
         assert!(came == noise && has_waited);
+    }
+
+    /// What was taken leaves also if nobody writes any more, but only waits; and what is written after a stall is what comes.
+    #[test]
+    fn what_was_taken_leaves_while_somebody_waits() {
+        let (near, far) = pipes();
+        let mut near = CompressingChannel::new(near).unwrap();
+        let mut far = UnpackingChannel::new(far).unwrap();
+        let mut noise = vec![0; 6 << 20];
+        getrandom::fill(&mut noise).unwrap();
+        let mut written = 0;
+        while !near.has_backlog() {
+            written += near.try_write(&noise[written..]).unwrap();
+        }
+        assert_eq!(near.try_write(b"last word").unwrap(), 0, "there is no room");
+        let mut came = Vec::new();
+        let mut read_on = |near: &mut CompressingChannel| {
+            near.wait_for(Wants { read: true, write: false }, None, Duration::from_millis(1)).unwrap();
+            let mut out = [0; 70_001];
+            let count = far.try_read(&mut out).unwrap().unwrap_or(0);
+            came.extend_from_slice(&out[..count]);
+            came.len()
+        };
+        while read_on(&mut near) < written {}
+        assert!(!near.has_backlog());
+        assert_eq!(near.try_write(b"last word").unwrap(), 9);
+        while read_on(&mut near) < written + 9 {}
+        assert!(came[..written] == noise[..written] && came.ends_with(b"last word"));
     }
 
     /// Garbage is an error, and so is a stream that asks for more memory than was agreed on.

@@ -202,6 +202,10 @@ impl<C: Duplex + ?Sized> Duplex for LimitedChannel<C> {
         let wants = Wants { write: wants.write && pause.is_zero(), ..wants };
         self.channel.wait_for(wants, wake, if pause.is_zero() { timeout } else { pause.min(timeout) })
     }
+
+    fn has_backlog(&self) -> bool {
+        self.channel.has_backlog()
+    }
 }
 
 #[cfg(test)]

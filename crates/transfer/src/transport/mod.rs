@@ -91,6 +91,10 @@ pub trait Duplex: Channel {
     fn try_write(&mut self, data: &[u8]) -> io::Result<usize>;
     /// Waits until what is wanted is possible, `wake` is signalled or `timeout` has passed. May return before.
     fn wait_for(&mut self, wants: Wants, wake: Option<&Wake>, timeout: Duration) -> io::Result<()>;
+    /// True if bytes that were taken by [`Duplex::try_write`] have not left; they do while somebody waits.
+    fn has_backlog(&self) -> bool {
+        false
+    }
 }
 
 /// What TLS proved about a connection.

@@ -420,7 +420,7 @@ pub(super) fn last_words(channel: &mut dyn Duplex, mut data: &[u8]) -> std::io::
     // What the other side still says makes room for it to hear.
     let mut unheard = vec![0; 64 * 1024];
     let mut is_open = true;
-    while !data.is_empty() {
+    while !data.is_empty() || channel.has_backlog() {
         let count = channel.try_write(data)?;
         data = &data[count..];
         if count == 0 {

@@ -127,6 +127,7 @@ pub fn take<S: TreeSink>(
         frames: Some(sender),
         patience,
         heard_at: Instant::now(),
+        received_bytes: 0,
         told_at: Instant::now(),
     };
     let result = thread::scope(|scope| {
@@ -218,6 +219,7 @@ struct Taker<'a> {
     frames: Option<mpsc::SyncSender<Heard>>,
     patience: Duration,
     heard_at: Instant,
+    received_bytes: u64,
     told_at: Instant,
 }
 
@@ -251,6 +253,12 @@ impl Taker<'_> {
         } else if self.read()? {
             self.heard_at = Instant::now();
             return Ok(());
+        }
+        // Of a slow compressed stream bytes come long before there is anything to read.
+        let received_bytes = self.channel.received_bytes();
+        if received_bytes != self.received_bytes {
+            self.received_bytes = received_bytes;
+            self.heard_at = Instant::now();
         }
         if has_said {
             return Ok(());
