@@ -138,6 +138,12 @@ pub const TREE_PULL_RUNS_MAX: usize = 512;
 pub const TREE_PULLS_MAX: usize = 32;
 /// Entries that were asked for and have not come.
 pub const TREE_WANTED_MAX: u64 = 16 * 1024;
+/// Bytes of a part of a large file that is asked for by itself, at least; larger where a file has more than [`TREE_PARTS_MAX`].
+pub const TREE_PART_BYTES: u64 = 16 << 20;
+/// Most parts that this implementation asks for of one file.
+pub const TREE_PARTS_MAX: u64 = 4096;
+/// Direct connections that carry the contents of one tree copy at a time.
+pub const TREE_LANES_MAX: usize = 4;
 /// Bytes of one record in the answer to a pull.
 pub const TREE_RECORD_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of entries that wait for their content at the receiver: as they came, and 512 for each.

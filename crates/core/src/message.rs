@@ -16,7 +16,7 @@ use crate::{Error, ErrorKind, NodeId, Oid, Result, cbor};
 mod tree;
 
 pub use tree::{
-    BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, Owner, Planned, PlannedItem, Pull, Run, Sources,
+    BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, Owner, Part, Planned, PlannedItem, Pull, Run, Sources,
     Tree, TreeDone, tree_flag,
 };
 
@@ -179,6 +179,8 @@ pub mod feature {
     pub const ZEROS: &str = "zeros";
     /// Tree copies: `tree` and what follows it.
     pub const TREE: &str = "tree";
+    /// Contents of trees over direct connections, and large ones in parts.
+    pub const TREE_LANES: &str = "tree-lanes";
 }
 
 /// Version and features of a peer.
@@ -816,11 +818,14 @@ pub fn samples() -> Vec<(&'static str, Message)> {
             Message::Pull(Pull {
                 request: 3,
                 runs: vec![
-                    Run { first: 7, count: 40, known: None },
-                    Run { first: 50, count: 1, known: Some([0x88; 32].into()) },
+                    Run { first: 7, count: 40, known: None, part: None },
+                    Run { first: 50, count: 1, known: Some([0x88; 32].into()), part: None },
+                    Run { first: 51, count: 1, known: None, part: Some(Part { start: 1 << 24, bytes: 9 }) },
                 ],
                 settled: 7,
                 batches: 9,
+                lane: Some(2),
+                lost: Some(1),
             }),
         ),
         (

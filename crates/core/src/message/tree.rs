@@ -6,7 +6,7 @@ use minicbor::{Decode, Encode};
 
 use crate::Result;
 use crate::limits::{
-    NAME_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, TREE_BATCH_BYTES_MAX, TREE_BATCH_ITEMS_MAX,
+    NAME_BYTES_MAX, OBJECT_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, TREE_BATCH_BYTES_MAX, TREE_BATCH_ITEMS_MAX,
     TREE_BATCHES_MAX, TREE_EXCLUDES_MAX, TREE_NAMED_MAX, TREE_PULL_RUNS_MAX, TREE_SOURCES_MAX,
     TREE_WANTED_MAX,
 };
@@ -129,6 +129,12 @@ pub struct Pull {
     /// Batches of entries granted from the beginning of the copy, in all.
     #[n(3)]
     pub batches: u64,
+    /// The direct connection over which the answer is to come; absent: this channel.
+    #[n(4)]
+    pub lane: Option<u32>,
+    /// A direct connection from which nothing is awaited any more: what is owed over it need not leave.
+    #[n(5)]
+    pub lost: Option<u32>,
 }
 
 /// Entries in a row.
@@ -144,6 +150,28 @@ pub struct Run {
     /// Hash of what the receiver has of this one entry: if it is the sender's too, the content need not come.
     #[n(2)]
     pub known: Option<ByteArray<32>>,
+    /// Not all of this one entry, but a part.
+    #[n(3)]
+    pub part: Option<Part>,
+}
+
+/// Bytes in a row of one file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Part {
+    /// Offset of the first.
+    #[n(0)]
+    pub start: u64,
+    /// How many, 1 at least.
+    #[n(1)]
+    pub bytes: u64,
+}
+
+impl Part {
+    /// Offset behind the last.
+    pub fn end(&self) -> u64 {
+        self.start + self.bytes
+    }
 }
 
 /// An entry that could not be read or written, or only in part; everything else goes on.
@@ -292,7 +320,16 @@ impl Pull {
     pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
         check(self.runs.len() <= TREE_PULL_RUNS_MAX, "too many runs")?;
         let is_run = |run: &Run| matches!(run.count, 1..=TREE_WANTED_MAX);
-        check(self.runs.iter().all(is_run), "an impossible run")
+        check(self.runs.iter().all(is_run), "an impossible run")?;
+        let is_part = |part: &Part| {
+            part.bytes > 0 && part.start.checked_add(part.bytes).is_some_and(|end| end <= OBJECT_BYTES_MAX)
+        };
+        check(
+            self.runs.iter().all(|run| {
+                run.part.as_ref().is_none_or(|part| run.count == 1 && run.known.is_none() && is_part(part))
+            }),
+            "an impossible part",
+        )
     }
 }
 

@@ -1,10 +1,12 @@
-//! State machines of a tree copy, one for each side: how many entries may be told, which contents may be asked for, and what
-//! an answer may consist of. `docs/protocol/peer.md`, "Copying trees".
+//! State machines of a tree copy, one for each side: how many entries may be told, which contents may be asked for, over which
+//! path, and what an answer may consist of. `docs/protocol/peer.md`, "Copying trees".
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use dray_core::limits::{TREE_BATCHES_MAX, TREE_PULL_RUNS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX};
-use dray_core::message::{BATCHES_AHEAD_MAX, Entries, Pull, Run, TreeDone};
+use dray_core::limits::{
+    TREE_BATCHES_MAX, TREE_PART_BYTES, TREE_PARTS_MAX, TREE_PULL_RUNS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
+};
+use dray_core::message::{BATCHES_AHEAD_MAX, Entries, Part, Pull, Run, TreeDone};
 use dray_core::tree::{Item, Order, Record, Step, take_record};
 use dray_core::{Error, ErrorKind, Result};
 
@@ -21,8 +23,78 @@ pub struct Owed {
     pub number: u64,
     /// What the receiver has of it.
     pub known: Option<[u8; 32]>,
+    /// Not all of it.
+    pub part: Option<Part>,
     /// The request ends with it.
     pub is_last: bool,
+}
+
+impl Owed {
+    /// What the runs of `request` ask for, in their order.
+    pub fn of(request: u32, runs: &[Run]) -> Vec<Owed> {
+        let mut all: Vec<Owed> = runs
+            .iter()
+            .flat_map(|run| {
+                let known = run.known.map(|hash| *hash);
+                let owed = move |number| Owed { request, number, known, part: run.part, is_last: false };
+                (run.first..run.first + run.count).map(owed)
+            })
+            .collect();
+        if let Some(last) = all.last_mut() {
+            last.is_last = true;
+        }
+        all
+    }
+}
+
+/// Contents that left over one path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TreeSent {
+    /// Whole ones, that ended with [`Record::Done`].
+    whole: u64,
+    /// Parts that ended so.
+    parts: u64,
+    /// That ended with [`Record::Same`].
+    same: u64,
+    /// Bytes in records.
+    bytes: u64,
+}
+
+impl TreeSent {
+    /// A record left, of a part or of a whole content.
+    pub fn record(&mut self, record: &Record<'_>, is_part: bool) {
+        match record {
+            Record::Bytes(bytes) => self.bytes(bytes.len()),
+            Record::Done(_) if is_part => self.parts += 1,
+            Record::Done(_) => self.whole += 1,
+            Record::Same(_) => self.same += 1,
+            Record::Hole(_) | Record::Again | Record::Failed(_) => {}
+        }
+    }
+
+    /// A record of so many bytes left.
+    pub fn bytes(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// What left over another path.
+    pub fn add(&mut self, other: &TreeSent) {
+        self.whole += other.whole;
+        self.parts += other.parts;
+        self.same += other.same;
+        self.bytes += other.bytes;
+    }
+}
+
+/// What left, and what is owed, over direct connections.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TreeLanes {
+    /// What left.
+    pub sent: TreeSent,
+    /// Contents that were asked for and have not left.
+    pub owed: u64,
+    /// A connection was lost, and with it some of what left.
+    pub has_lost: bool,
 }
 
 /// The sending side: tells batches within the receiver's grant, owes contents in the order asked.
@@ -34,22 +106,13 @@ pub struct TreeSender {
     open: VecDeque<u64>,
     entries: u64,
     settled: u64,
-    pulls: VecDeque<(u32, VecDeque<Run>)>,
-    owed: u64,
-    /// What was told in full, and what left, to hold the receiver's account against.
+    /// Of this channel.
+    owed: VecDeque<Owed>,
+    pulls: usize,
+    /// What was told in full.
     is_told: bool,
-    sent: Sent,
-}
-
-/// Contents that left.
-#[derive(Debug, Default)]
-struct Sent {
-    /// That ended with [`Record::Done`].
-    whole: u64,
-    /// That ended with [`Record::Same`].
-    same: u64,
-    /// Bytes in records.
-    bytes: u64,
+    /// What left over this channel, to hold the receiver's account against.
+    sent: TreeSent,
 }
 
 impl TreeSender {
@@ -61,10 +124,10 @@ impl TreeSender {
             open: VecDeque::new(),
             entries: 0,
             settled: 0,
-            pulls: VecDeque::new(),
-            owed: 0,
+            owed: VecDeque::new(),
+            pulls: 0,
             is_told: false,
-            sent: Sent::default(),
+            sent: TreeSent::default(),
         }
     }
 
@@ -87,36 +150,31 @@ impl TreeSender {
         self.entries
     }
 
-    /// A record left.
-    pub fn sent(&mut self, record: &Record<'_>) {
-        match record {
-            Record::Bytes(bytes) => self.sent_bytes(bytes.len()),
-            Record::Done(_) => self.sent.whole += 1,
-            Record::Same(_) => self.sent.same += 1,
-            Record::Hole(_) | Record::Again | Record::Failed(_) => {}
-        }
-    }
-
-    /// A record of so many bytes left.
-    pub fn sent_bytes(&mut self, bytes: usize) {
-        self.sent.bytes += bytes as u64;
+    /// What leaves over this channel is counted here.
+    pub fn sent(&mut self) -> &mut TreeSent {
+        &mut self.sent
     }
 
     /// The receiver says that it is done. `Protocol`, naming what is missing, unless everything was told, everything asked for was
-    /// sent, and the receiver's account fits what was.
-    pub fn handle_done(&self, done: &TreeDone) -> Result<()> {
-        let sent = &self.sent;
+    /// sent, and the receiver's account fits what was. What a lost connection took with it need not have come.
+    pub fn handle_done(&self, done: &TreeDone, lanes: &TreeLanes) -> Result<()> {
+        let (mut sent, owed, has_lost) = (self.sent, self.owed.len() as u64 + lanes.owed, lanes.has_lost);
+        sent.add(&lanes.sent);
         let missing = if !self.is_told {
             format!("after {} entries, before all were told", self.entries)
-        } else if self.owed > 0 || !self.pulls.is_empty() {
-            format!("before {} of the contents that it asked for came", self.owed)
+        } else if owed > 0 {
+            format!("before {owed} of the contents that it asked for came")
         } else if done.entries != self.entries {
             format!("after {} of {} entries", done.entries, self.entries)
-        } else if done.bytes != sent.bytes {
+        } else if done.bytes > sent.bytes || (!has_lost && done.bytes != sent.bytes) {
             format!("with {} of {} bytes", done.bytes, sent.bytes)
-        } else if done.files > sent.whole || done.files.saturating_add(done.failed) < sent.whole {
+        } else if done.files > sent.whole + sent.parts
+            || (!has_lost && done.files.saturating_add(done.failed) < sent.whole)
+        {
             format!("with {} of {} files", done.files, sent.whole)
-        } else if done.unchanged > self.entries || done.unchanged.saturating_add(done.failed) < sent.same {
+        } else if done.unchanged > self.entries
+            || (!has_lost && done.unchanged.saturating_add(done.failed) < sent.same)
+        {
             format!("with {} files unchanged of {} entries", done.unchanged, self.entries)
         } else {
             return Ok(());
@@ -129,13 +187,15 @@ impl TreeSender {
         self.settled
     }
 
-    /// True if nothing is owed.
+    /// True if nothing is owed over this channel.
     pub fn is_idle(&self) -> bool {
-        self.pulls.is_empty()
+        self.owed.is_empty()
     }
 
-    /// The receiver pulls. Whether an entry has a content, and was not asked for before, is for the caller to see.
-    pub fn handle_pull(&mut self, pull: Pull) -> Result<()> {
+    /// The receiver pulls, while `elsewhere` contents are owed over direct connections. Whether an entry has a content, and may be
+    /// asked for again, is for the caller to see, as is a pull that is to be answered over another connection.
+    pub fn handle_pull(&mut self, pull: &Pull, elsewhere: u64) -> Result<()> {
+        let mut owed = self.owed.len() as u64 + elsewhere;
         for run in &pull.runs {
             // The bounds of the message keep the sum small.
             if run.first.checked_add(run.count).is_none_or(|end| end > self.entries) {
@@ -147,16 +207,16 @@ impl TreeSender {
             if run.known.is_some() && run.count != 1 {
                 return Err(protocol("receiver knows several entries by one hash"));
             }
-            self.owed += run.count;
+            owed += run.count;
         }
-        if self.owed > TREE_WANTED_MAX || self.pulls.len() >= TREE_PULLS_MAX {
+        if owed > TREE_WANTED_MAX || self.pulls >= TREE_PULLS_MAX {
             return Err(protocol("receiver asked for more than may be under way"));
         }
         if pull.settled < self.settled || pull.settled > self.entries || pull.batches < self.granted {
             return Err(protocol("receiver takes back what it settled or granted"));
         }
         if pull.runs.is_empty() != (pull.request == 0)
-            || self.pulls.iter().any(|(request, _)| pull.request == *request)
+            || self.owed.iter().any(|owed| owed.is_last && pull.request == owed.request)
         {
             return Err(protocol("receiver pulled with a number that does not fit"));
         }
@@ -165,28 +225,18 @@ impl TreeSender {
         while self.open.front().is_some_and(|end| *end <= self.settled) {
             self.open.pop_front();
         }
-        if !pull.runs.is_empty() {
-            self.pulls.push_back((pull.request, pull.runs.into()));
+        if !pull.runs.is_empty() && pull.lane.is_none() {
+            self.owed.extend(Owed::of(pull.request, &pull.runs));
+            self.pulls += 1;
         }
         Ok(())
     }
 
-    /// The next content to send, which is owed no more.
+    /// The next content to send over this channel, which is owed no more.
     pub fn next_owed(&mut self) -> Option<Owed> {
-        let (request, runs) = self.pulls.front_mut()?;
-        let run = runs.front_mut()?;
-        let (request, number, known) = (*request, run.first, run.known.map(|hash| *hash));
-        run.first += 1;
-        run.count -= 1;
-        if run.count == 0 {
-            runs.pop_front();
-        }
-        let is_last = runs.is_empty();
-        if is_last {
-            self.pulls.pop_front();
-        }
-        self.owed -= 1;
-        Some(Owed { request, number, known, is_last })
+        let owed = self.owed.pop_front()?;
+        self.pulls -= usize::from(owed.is_last);
+        Some(owed)
     }
 }
 
@@ -194,6 +244,68 @@ impl Default for TreeSender {
     fn default() -> TreeSender {
         TreeSender::new()
     }
+}
+
+/// The way over which a content is asked for: the channel of the copy, or a direct connection beside it.
+pub type PathId = Option<u32>;
+
+/// A content that is to be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Wish {
+    number: u64,
+    known: Option<[u8; 32]>,
+    /// Bytes that it is thought to have.
+    bytes: u64,
+    shape: Shape,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shape {
+    Whole,
+    Part(Part),
+    /// The rest of it from `start` on, in parts of `part_bytes`.
+    Parts {
+        start: u64,
+        part_bytes: u64,
+    },
+}
+
+/// A content that was asked for and has not come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// Number of the entry.
+    pub number: u64,
+    /// Not all of it.
+    pub part: Option<Part>,
+    /// Bytes that it is thought to have.
+    pub bytes: u64,
+    request: u32,
+}
+
+/// What was asked for over one path.
+#[derive(Debug, Default)]
+struct Path {
+    /// In the order asked.
+    wanted: VecDeque<Wanted>,
+    /// Requests whose end has not come.
+    open: VecDeque<u32>,
+    /// What they weigh.
+    weight: u64,
+}
+
+/// What a content costs beside its bytes, in bytes: opening, hashing, naming it.
+const CONTENT_WEIGHT: u64 = 4096;
+
+fn weight(bytes: u64) -> u64 {
+    bytes.saturating_add(CONTENT_WEIGHT)
+}
+
+/// Entries that are settled with a message of their own, if nothing else is to be said.
+const SETTLED_STEP: u64 = 256;
+
+/// How many bytes a part of a file of `size_bytes` has.
+pub fn part_bytes(size_bytes: u64) -> u64 {
+    size_bytes.div_ceil(TREE_PARTS_MAX).next_multiple_of(1 << 20).max(TREE_PART_BYTES)
 }
 
 /// The receiving side: takes entries in order, asks for contents, and takes only what it asked for.
@@ -205,12 +317,12 @@ pub struct TreeReceiver {
     is_told: bool,
     settled: u64,
     requests: u32,
-    /// What was asked for and has not come: request and entry.
-    wanted: VecDeque<(u32, u64)>,
-    /// Requests whose end has not come.
-    open: VecDeque<u32>,
-    runs: Vec<Run>,
-    run_entries: u64,
+    paths: BTreeMap<PathId, Path>,
+    wishes: VecDeque<Wish>,
+    /// A wish may have a lower number than the first.
+    is_mixed: bool,
+    /// Paths that the sender is to hear of as lost.
+    lost: VecDeque<u32>,
 }
 
 impl TreeReceiver {
@@ -223,10 +335,10 @@ impl TreeReceiver {
             is_told: false,
             settled: 0,
             requests: 0,
-            wanted: VecDeque::new(),
-            open: VecDeque::new(),
-            runs: Vec::new(),
-            run_entries: 0,
+            paths: BTreeMap::from([(None, Path::default())]),
+            wishes: VecDeque::new(),
+            is_mixed: false,
+            lost: VecDeque::new(),
         }
     }
 
@@ -248,80 +360,183 @@ impl TreeReceiver {
         Ok((item, step, number))
     }
 
-    /// Wants the content of entry `number`, unless it hashes to `known`. It is asked for with the next pull.
-    pub fn want(&mut self, number: u64, known: Option<[u8; 32]>) {
-        self.run_entries += 1;
-        match self.runs.last_mut() {
-            Some(run) if known.is_none() && run.known.is_none() && run.first + run.count == number => {
-                run.count += 1;
-            }
-            _ => self.runs.push(Run { first: number, count: 1, known: known.map(Into::into) }),
+    /// Wants the content of entry `number`, of `bytes`, unless it hashes to `known`. It is asked for with one of the next pulls.
+    pub fn want(&mut self, number: u64, known: Option<[u8; 32]>, bytes: u64) {
+        let wish = Wish { number, known, bytes, shape: Shape::Whole };
+        self.is_mixed |= self.wishes.back().is_some_and(|last| number < last.number);
+        self.wishes.push_back(wish);
+    }
+
+    /// Wants the content of entry `number`, of `bytes`, in parts of `part_bytes`.
+    pub fn want_parts(&mut self, number: u64, bytes: u64, part_bytes: u64) {
+        self.want(number, None, bytes);
+        if let Some(last) = self.wishes.back_mut() {
+            last.shape = Shape::Parts { start: 0, part_bytes };
         }
     }
 
-    /// Runs that wait for the next pull.
-    pub fn waiting_runs(&self) -> usize {
-        self.runs.len()
+    /// Wants what was lost with its path again, before everything else.
+    pub fn want_again(&mut self, lost: &Wanted, known: Option<[u8; 32]>) {
+        let shape = lost.part.map_or(Shape::Whole, Shape::Part);
+        self.wishes.push_front(Wish { number: lost.number, known, bytes: lost.bytes, shape });
+        self.is_mixed = true;
     }
 
-    /// Contents under way, those that wait for the next pull included.
+    /// No part of entry `number` is asked for any more.
+    pub fn forget(&mut self, number: u64) {
+        self.wishes.retain(|wish| wish.number != number);
+    }
+
+    /// Contents under way, those that wait for a pull included.
     pub fn under_way(&self) -> u64 {
-        self.wanted.len() as u64 + self.run_entries
+        let wanted: usize = self.paths.values().map(|path| path.wanted.len()).sum();
+        (wanted + self.wishes.len()) as u64
     }
 
-    /// Pulls under way.
-    pub fn pulls(&self) -> usize {
-        self.open.len()
+    /// True if something waits for a pull.
+    pub fn has_wishes(&self) -> bool {
+        !self.wishes.is_empty()
+    }
+
+    /// Bytes of what waits and of what was asked for.
+    pub fn bytes_under_way(&self) -> u64 {
+        let asked = self.paths.values().map(|path| path.weight);
+        self.wishes.iter().map(|wish| wish.bytes).chain(asked).fold(0, u64::saturating_add)
+    }
+
+    /// Pulls under way over `path`.
+    pub fn pulls(&self, path: PathId) -> usize {
+        self.paths.get(&path).map_or(0, |path| path.open.len())
+    }
+
+    /// What is owed over `path`, in bytes; small files count for more than they have.
+    pub fn weight(&self, path: PathId) -> u64 {
+        self.paths.get(&path).map_or(0, |path| path.weight)
+    }
+
+    /// Contents may be asked for over this direct connection.
+    pub fn open(&mut self, lane: u32) {
+        self.paths.entry(Some(lane)).or_default();
+    }
+
+    /// A direct connection is lost: what it owed, in the order asked, with what was coming first.
+    pub fn lose(&mut self, lane: u32) -> VecDeque<Wanted> {
+        let Some(path) = self.paths.remove(&Some(lane)) else { return VecDeque::new() };
+        self.lost.push_back(lane);
+        path.wanted
     }
 
     /// What to say to the sender when every entry so far is decided, but for those from `undecided` on that may still be asked
-    /// for, and `ahead` more batches are to come; `None` if it would say nothing new.
-    pub fn pull(&mut self, ahead: u64, undecided: Option<u64>) -> Option<Pull> {
+    /// for, and `ahead` more batches are to come; contents up to `room` (see [`TreeReceiver::weight`]) are asked for over
+    /// `path`. `None` if it would say nothing new.
+    pub fn pull(&mut self, path: PathId, room: u64, ahead: u64, undecided: Option<u64>) -> Option<Pull> {
         let batches = (self.came + ahead).max(self.granted);
-        let later = self.runs.split_off(self.runs.len().min(TREE_PULL_RUNS_MAX));
-        let first = later.iter().map(|run| run.first).chain(undecided).min();
+        let (runs, wanted) = self.runs(room);
+        let waiting = match self.is_mixed {
+            true => self.wishes.iter().map(|wish| wish.number).min(),
+            false => self.wishes.front().map(|wish| wish.number),
+        };
+        let first = waiting.into_iter().chain(undecided).min();
         let settled = first.unwrap_or(self.order.entries()).max(self.settled);
-        if self.runs.is_empty() && batches == self.granted && (self.is_told || settled == self.settled) {
+        // Where contents come in any order, each would move it a little.
+        let is_step =
+            settled >= self.settled + SETTLED_STEP || undecided.is_none() || settled == self.order.entries();
+        let is_settling = !self.is_told && settled != self.settled && is_step;
+        let lost = self.lost.pop_front();
+        if runs.is_empty() && batches == self.granted && !is_settling && lost.is_none() {
             return None;
         }
-        let runs = std::mem::replace(&mut self.runs, later);
-        self.run_entries = self.runs.iter().map(|run| run.count).sum();
-        let request = if runs.is_empty() {
-            0
-        } else {
+        let mut request = 0;
+        if let Some(path) = self.paths.get_mut(&path).filter(|_| !runs.is_empty()) {
             // Never again 0; and never the number of one that is open, of which there are few.
             self.requests = self.requests.wrapping_add(1).max(1);
-            self.open.push_back(self.requests);
-            self.requests
-        };
-        for run in &runs {
-            self.wanted.extend((run.first..run.first + run.count).map(|number| (request, number)));
+            request = self.requests;
+            path.open.push_back(request);
+            for wanted in wanted {
+                path.weight += weight(wanted.bytes);
+                path.wanted.push_back(Wanted { request, ..wanted });
+            }
         }
         (self.settled, self.granted) = (settled, batches);
-        Some(Pull { request, runs, settled, batches })
+        Some(Pull { request, runs, settled, batches, lane: path, lost })
     }
 
-    /// Takes the next record of a data frame of `request`: which entry it belongs to.
-    pub fn take<'a>(&mut self, request: u32, rest: &mut &'a [u8]) -> Result<(u64, Record<'a>)> {
-        let Some((_, number)) = self.wanted.front().copied().filter(|(owner, _)| *owner == request) else {
-            return Err(protocol("sender sent a content that was not asked for"));
-        };
+    /// Takes wishes of so much weight, one at least if there is any room.
+    fn runs(&mut self, mut room: u64) -> (Vec<Run>, Vec<Wanted>) {
+        let (mut runs, mut wanted): (Vec<Run>, Vec<Wanted>) = Default::default();
+        while room > 0
+            && let Some(wish) = self.wishes.front_mut()
+        {
+            let (number, known, is_whole) = (wish.number, wish.known, wish.shape == Shape::Whole);
+            let is_next = |run: &Run| {
+                known.is_none()
+                    && is_whole
+                    && run.known.is_none()
+                    && run.part.is_none()
+                    && run.first + run.count == number
+            };
+            let (part, bytes) = match &mut wish.shape {
+                Shape::Whole => (None, wish.bytes),
+                Shape::Part(part) => (Some(*part), part.bytes),
+                Shape::Parts { start, part_bytes } => {
+                    let part = Part { start: *start, bytes: (*part_bytes).min(wish.bytes - *start) };
+                    (Some(part), part.bytes)
+                }
+            };
+            if let Some(run) = runs.last_mut().filter(|run| is_next(run)) {
+                run.count += 1;
+            } else if runs.len() < TREE_PULL_RUNS_MAX {
+                runs.push(Run { first: number, count: 1, known: known.map(Into::into), part });
+            } else {
+                break;
+            }
+            match &mut wish.shape {
+                Shape::Parts { start, .. } if part.is_some_and(|part| part.end() < wish.bytes) => {
+                    *start += bytes;
+                }
+                _ => {
+                    self.wishes.pop_front();
+                }
+            }
+            wanted.push(Wanted { number, part, bytes, request: 0 });
+            room = room.saturating_sub(weight(bytes));
+        }
+        self.is_mixed &= !self.wishes.is_empty();
+        (runs, wanted)
+    }
+
+    /// Takes the next record of a data frame of `request` that came over `path`: which entry it belongs to, and which part of it.
+    pub fn take<'a>(
+        &mut self,
+        path: PathId,
+        request: u32,
+        rest: &mut &'a [u8],
+    ) -> Result<(Wanted, Record<'a>)> {
+        let not_asked = || protocol("sender sent a content that was not asked for");
+        let path = self.paths.get_mut(&path).ok_or_else(not_asked)?;
+        let wanted = path.wanted.front().copied().filter(|wanted| wanted.request == request);
+        let wanted = wanted.ok_or_else(not_asked)?;
         let record = take_record(rest)?;
         if matches!(record, Record::Done(_) | Record::Same(_) | Record::Failed(_)) {
-            self.wanted.pop_front();
+            path.wanted.pop_front();
+            path.weight = path.weight.saturating_sub(weight(wanted.bytes));
         }
-        Ok((number, record))
+        Ok((wanted, record))
     }
 
-    /// The sender ended `request`.
-    pub fn handle_end(&mut self, request: u32) -> Result<()> {
-        if self.open.front() != Some(&request)
-            || self.wanted.front().is_some_and(|(owner, _)| *owner == request)
-        {
-            return Err(protocol("sender ended a request that is not answered"));
+    /// The sender ended `request` on `path`.
+    pub fn handle_end(&mut self, path: PathId, request: u32) -> Result<()> {
+        let path = self.paths.get_mut(&path);
+        match path {
+            Some(path)
+                if path.open.front() == Some(&request)
+                    && path.wanted.front().is_none_or(|wanted| wanted.request != request) =>
+            {
+                path.open.pop_front();
+                Ok(())
+            }
+            _ => Err(protocol("sender ended a request that is not answered")),
         }
-        self.open.pop_front();
-        Ok(())
     }
 
     /// True once everything was told and everything asked for has come; to be asked when every item that came was accepted.
@@ -330,7 +545,9 @@ impl TreeReceiver {
         if self.is_told && !self.order.is_complete() {
             return Err(protocol("sender ended its entries in the middle of a tree"));
         }
-        Ok(self.is_told && self.wanted.is_empty() && self.runs.is_empty() && self.open.is_empty())
+        let is_idle = |path: &Path| path.wanted.is_empty() && path.open.is_empty();
+        // What was lost is to be said, so that the sender owes it no more.
+        Ok(self.is_told && self.wishes.is_empty() && self.lost.is_empty() && self.paths.values().all(is_idle))
     }
 
     /// Entries told.
@@ -340,7 +557,7 @@ impl TreeReceiver {
 
     /// What the sender owes, in words; `None` if it is nothing.
     pub fn missing(&self) -> Option<String> {
-        let contents = self.wanted.len();
+        let contents = self.under_way();
         match (self.is_told, contents) {
             (true, 0) => None,
             (true, _) => Some(format!("{contents} contents")),
@@ -367,8 +584,8 @@ mod tests {
     }
 
     fn pull(request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) -> Pull {
-        let runs = runs.iter().map(|&(first, count)| Run { first, count, known: None }).collect();
-        Pull { request, runs, settled, batches }
+        let runs = runs.iter().map(|&(first, count)| Run { first, count, known: None, part: None }).collect();
+        Pull { request, runs, settled, batches, lane: None, lost: None }
     }
 
     fn sender() -> TreeSender {
@@ -381,8 +598,8 @@ mod tests {
     #[test]
     fn contents_are_owed_in_order() {
         let mut sender = sender();
-        sender.handle_pull(pull(1, &[(3, 2), (9, 1)], 10, 40)).unwrap();
-        sender.handle_pull(pull(2, &[(10, 1)], 11, 40)).unwrap();
+        sender.handle_pull(&pull(1, &[(3, 2), (9, 1)], 10, 40), 0).unwrap();
+        sender.handle_pull(&pull(2, &[(10, 1)], 11, 40), 0).unwrap();
         let owed: Vec<_> = std::iter::from_fn(|| sender.next_owed())
             .map(|owed| (owed.request, owed.number, owed.is_last))
             .collect();
@@ -402,16 +619,16 @@ mod tests {
             pull(0, &[], 101, 32),
             pull(0, &[], 0, 31),
         ] {
-            assert_eq!(sender().handle_pull(bad.clone()).unwrap_err().kind(), ErrorKind::Protocol, "{bad:?}");
+            assert_eq!(sender().handle_pull(&bad, 0).unwrap_err().kind(), ErrorKind::Protocol, "{bad:?}");
         }
         let mut large = TreeSender::new();
         large.told(many, true);
-        assert!(large.handle_pull(pull(1, &[(0, many)], many, 40)).is_err());
+        assert!(large.handle_pull(&pull(1, &[(0, many)], many, 40), 0).is_err());
         let mut again = sender();
-        again.handle_pull(pull(1, &[(5, 1)], 6, 40)).unwrap();
-        assert!(again.handle_pull(pull(1, &[(7, 1)], 8, 40)).is_err());
-        assert!(again.handle_pull(pull(2, &[(5, 1)], 8, 40)).is_err(), "it is settled");
-        assert!(again.handle_pull(pull(0, &[], 5, 40)).is_err());
+        again.handle_pull(&pull(1, &[(5, 1)], 6, 40), 0).unwrap();
+        assert!(again.handle_pull(&pull(1, &[(7, 1)], 8, 40), 0).is_err());
+        assert!(again.handle_pull(&pull(2, &[(5, 1)], 8, 40), 0).is_err(), "it is settled");
+        assert!(again.handle_pull(&pull(0, &[], 5, 40), 0).is_err());
     }
 
     /// M9: "done" counts only when everything was told and sent, and the account fits it; the error says what is missing.
@@ -421,7 +638,7 @@ mod tests {
         let mut sender = TreeSender::new();
         let done = TreeDone { entries: 100, files: 1, unchanged: 98, bytes: 4, failed: 0 };
         let refused = |sender: &TreeSender, done: TreeDone| {
-            let error = sender.handle_done(&done).unwrap_err();
+            let error = sender.handle_done(&done, &TreeLanes::default()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Protocol);
             error.what().to_owned()
         };
@@ -429,14 +646,14 @@ mod tests {
         assert!(refused(&sender, TreeDone { entries: 99, ..done }).contains("after 99 entries, before all"));
         sender.told(1, true);
         assert!(!sender.may_tell());
-        sender.handle_pull(pull(1, &[(5, 2)], 100, 40)).unwrap();
+        sender.handle_pull(&pull(1, &[(5, 2)], 100, 40), 0).unwrap();
         assert!(refused(&sender, done).contains("before 2 of the contents"));
         while sender.next_owed().is_some() {}
         for record in [Record::Bytes(b"four"), Record::Done(finished), Record::Same(finished)] {
-            sender.sent(&record);
+            sender.sent().record(&record, false);
         }
-        sender.handle_done(&done).unwrap();
-        sender.handle_done(&TreeDone { files: 0, failed: 1, ..done }).unwrap();
+        sender.handle_done(&done, &TreeLanes::default()).unwrap();
+        sender.handle_done(&TreeDone { files: 0, failed: 1, ..done }, &TreeLanes::default()).unwrap();
         assert!(refused(&sender, TreeDone { entries: 99, ..done }).contains("99 of 100 entries"));
         assert!(refused(&sender, TreeDone { bytes: 3, ..done }).contains("3 of 4 bytes"));
         assert!(refused(&sender, TreeDone { files: 0, ..done }).contains("0 of 1 files"));
@@ -452,11 +669,12 @@ mod tests {
         receiver.handle_entries(&batch(false)).unwrap();
         receiver.accept(&file(None)).unwrap();
         receiver.accept(&file(None)).unwrap();
-        assert_eq!(receiver.pull(1, Some(1)).unwrap().settled, 1);
-        receiver.want(1, None);
-        let late = receiver.pull(1, None).unwrap();
+        receiver.want(0, None, 1);
+        assert_eq!(receiver.pull(None, u64::MAX, 1, Some(1)).unwrap().settled, 1);
+        receiver.want(1, None, 1);
+        let late = receiver.pull(None, u64::MAX, 1, None).unwrap();
         assert_eq!((late.runs.len(), late.settled), (1, 2));
-        assert!(receiver.missing().unwrap().contains("1 contents and the entries after 2"));
+        assert!(receiver.missing().unwrap().contains("2 contents and the entries after 2"));
     }
 
     /// Issue "bounded memory": no more batches than were granted, nor than the receiver has settled.
@@ -468,13 +686,13 @@ mod tests {
             sender.told(10, false);
         }
         assert!(!sender.may_tell());
-        sender.handle_pull(pull(0, &[], 0, u64::MAX)).unwrap();
+        sender.handle_pull(&pull(0, &[], 0, u64::MAX), 0).unwrap();
         for _ in 0..TREE_BATCHES_MAX {
             assert!(sender.may_tell());
             sender.told(10, false);
         }
         assert!(!sender.may_tell(), "nothing is settled");
-        sender.handle_pull(pull(0, &[], 320, u64::MAX)).unwrap();
+        sender.handle_pull(&pull(0, &[], 320, u64::MAX), 0).unwrap();
         assert!(sender.may_tell());
     }
 
@@ -496,20 +714,99 @@ mod tests {
         let mut frame = Vec::new();
         Record::Bytes(b"x").push(&mut frame);
         Record::Done(finished).push(&mut frame);
-        assert!(receiver.take(1, &mut &frame[..]).is_err(), "nothing was asked for");
-        receiver.want(0, None);
-        let asked = receiver.pull(0, None).unwrap();
+        assert!(receiver.take(None, 1, &mut &frame[..]).is_err(), "nothing was asked for");
+        receiver.want(0, None, 1);
+        let asked = receiver.pull(None, u64::MAX, 0, None).unwrap();
         assert_eq!((asked.request, asked.runs.len(), asked.settled), (1, 1, 1));
-        assert!(receiver.pull(0, None).is_none(), "nothing new");
-        assert!(receiver.take(2, &mut &frame[..]).is_err(), "another request");
-        assert!(receiver.handle_end(1).is_err(), "it is not answered");
+        assert!(receiver.pull(None, u64::MAX, 0, None).is_none(), "nothing new");
+        assert!(receiver.take(None, 2, &mut &frame[..]).is_err(), "another request");
+        assert!(receiver.handle_end(None, 1).is_err(), "it is not answered");
         let mut rest = &frame[..];
-        assert_eq!(receiver.take(1, &mut rest).unwrap(), (0, Record::Bytes(b"x")));
-        assert_eq!(receiver.take(1, &mut rest).unwrap(), (0, Record::Done(finished)));
-        assert!(receiver.take(1, &mut &frame[..]).is_err(), "it has come");
+        let (wanted, record) = receiver.take(None, 1, &mut rest).unwrap();
+        assert_eq!((wanted.number, record), (0, Record::Bytes(b"x")));
+        let (wanted, record) = receiver.take(None, 1, &mut rest).unwrap();
+        assert_eq!((wanted.number, record), (0, Record::Done(finished)));
+        assert!(receiver.take(None, 1, &mut &frame[..]).is_err(), "it has come");
         assert!(!receiver.is_done().unwrap());
-        receiver.handle_end(1).unwrap();
-        assert!(receiver.handle_end(1).is_err());
+        receiver.handle_end(None, 1).unwrap();
+        assert!(receiver.handle_end(None, 1).is_err());
         assert!(receiver.is_done().unwrap());
+    }
+
+    fn told(count: u64) -> TreeReceiver {
+        let mut receiver = TreeReceiver::new(count as usize);
+        receiver.handle_entries(&batch(true)).unwrap();
+        for _ in 0..count {
+            receiver.accept(&file(None)).unwrap();
+        }
+        receiver
+    }
+
+    fn done() -> Vec<u8> {
+        let mut frame = Vec::new();
+        let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
+        Record::Done(finished).push(&mut frame);
+        frame
+    }
+
+    /// Issue 4 "direct paths join": each path answers what it was asked, in any order between them; what a lost one owed is asked
+    /// for again, first, and the sender hears of the loss.
+    #[test]
+    fn what_a_lost_lane_owed_is_asked_for_again() {
+        let mut receiver = told(6);
+        receiver.open(1);
+        (0..6).for_each(|number| receiver.want(number, None, 1));
+        let two = 2 * weight(1);
+        let ssh = receiver.pull(None, two, 0, Some(0)).unwrap();
+        let lane = receiver.pull(Some(1), two, 0, Some(0)).unwrap();
+        assert_eq!((ssh.runs[0].first, ssh.runs[0].count, ssh.lane), (0, 2, None));
+        assert_eq!((lane.runs[0].first, lane.runs[0].count, lane.lane), (2, 2, Some(1)));
+        assert_eq!((receiver.weight(None), receiver.weight(Some(1)), receiver.under_way()), (two, two, 6));
+        let frame = done();
+        assert!(receiver.take(None, lane.request, &mut &frame[..]).is_err(), "it was asked for elsewhere");
+        let (wanted, _) = receiver.take(Some(1), lane.request, &mut &frame[..]).unwrap();
+        assert_eq!(wanted.number, 2);
+        let lost = receiver.lose(1);
+        assert_eq!(lost.iter().map(|wanted| wanted.number).collect::<Vec<_>>(), [3]);
+        lost.iter().rev().for_each(|lost| receiver.want_again(lost, None));
+        assert!(receiver.take(Some(1), lane.request, &mut &frame[..]).is_err(), "it is lost");
+        let again = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+        let runs: Vec<_> = again.runs.iter().map(|run| (run.first, run.count)).collect();
+        assert_eq!((runs, again.lost), (vec![(3, 3)], Some(1)));
+        assert!(!receiver.is_done().unwrap());
+    }
+
+    /// A large file is asked for in parts that cover it, over any path; an endless hole in no more parts than may be.
+    #[test]
+    fn parts_cover_a_file() {
+        assert_eq!((part_bytes(1), part_bytes(1 << 30)), (TREE_PART_BYTES, TREE_PART_BYTES));
+        assert!(u64::MAX.div_ceil(part_bytes(u64::MAX >> 2)) <= 4 * TREE_PARTS_MAX);
+        let mut receiver = told(2);
+        receiver.want_parts(0, 100, 40);
+        receiver.want(1, None, 1);
+        let mut parts = Vec::new();
+        while let Some(pull) = receiver.pull(None, 1, 0, Some(0)) {
+            parts.extend(pull.runs.iter().map(|run| (run.first, run.part.map(|part| (part.start, part.bytes)))));
+        }
+        assert_eq!(parts, [(0, Some((0, 40))), (0, Some((40, 40))), (0, Some((80, 20))), (1, None)]);
+    }
+
+    /// An account that is short is believed where a connection was lost, and one that is too long never.
+    #[test]
+    fn what_a_lost_lane_took_need_not_have_come() {
+        let mut sender = TreeSender::new();
+        sender.told(1, true);
+        let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
+        let mut lanes = TreeLanes::default();
+        lanes.sent.record(&Record::Bytes(b"four"), false);
+        lanes.sent.record(&Record::Done(finished), false);
+        let done = TreeDone { entries: 1, files: 0, unchanged: 0, bytes: 3, failed: 0 };
+        assert!(sender.handle_done(&done, &lanes).is_err());
+        lanes.has_lost = true;
+        sender.handle_done(&done, &lanes).unwrap();
+        assert!(sender.handle_done(&TreeDone { bytes: 5, ..done }, &lanes).is_err());
+        assert!(sender.handle_done(&TreeDone { files: 2, ..done }, &lanes).is_err());
+        lanes.owed = 1;
+        assert!(sender.handle_done(&done, &lanes).is_err());
     }
 }
