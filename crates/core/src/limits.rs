@@ -139,7 +139,7 @@ pub const TREE_PULLS_MAX: usize = 32;
 /// Entries that were asked for and have not come.
 pub const TREE_WANTED_MAX: u64 = 16 * 1024;
 /// Bytes of a part of a large file that is asked for by itself, at least; larger where a file has more than [`TREE_PARTS_MAX`].
-pub const TREE_PART_BYTES: u64 = 16 << 20;
+pub const TREE_PART_BYTES: u64 = 4 << 20;
 /// Most parts that this implementation asks for of one file.
 pub const TREE_PARTS_MAX: u64 = 4096;
 /// Direct connections that carry the contents of one tree copy at a time.

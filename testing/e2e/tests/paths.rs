@@ -17,19 +17,39 @@ const RATE_MBIT: u32 = 20;
 /// What dialling, handshakes and the packets of the lab itself may cost beside ssh.
 const DIALLING_BYTES: u64 = 256 * 1024;
 
+/// What is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    File,
+    /// A directory with the same bytes in a few large files and many small ones.
+    Tree,
+}
+
 /// A copy from one host to the other, by a command on `near` that reaches `far` by ssh at `address`.
-struct Copy {
+struct Copy<'a> {
+    what: What,
+    to: &'a Host,
     source: PathBuf,
     copy: PathBuf,
     running: Running,
 }
 
-impl Copy {
-    fn start(near: &Host, far: &Host, address: Ipv4Addr, is_upload: bool, size: u64) -> Copy {
+impl<'a> Copy<'a> {
+    fn start(
+        near: &'a Host,
+        far: &'a Host,
+        address: Ipv4Addr,
+        is_upload: bool,
+        what: What,
+        size: u64,
+    ) -> Copy<'a> {
         let (from, to) = if is_upload { (near, far) } else { (far, near) };
-        let source = from.file(format!("source-{is_upload}"));
-        data::write_random(&source, size, 1);
-        let copy = to.file(format!("there-{is_upload}-{}-{}", near.address(), far.address()));
+        let source = from.file(format!("source-{is_upload}-{what:?}"));
+        match what {
+            What::File => data::write_random(&source, size, 1),
+            What::Tree => write_mixed_tree(&source, size),
+        }
+        let copy = to.file(format!("there-{is_upload}-{what:?}-{}-{}", near.address(), far.address()));
         std::fs::create_dir(&copy).unwrap();
         let copy = copy.join("copy");
         let remote = |path: &Path| OsString::from(format!("root@{address}:{}", path.display()));
@@ -38,8 +58,10 @@ impl Copy {
         } else {
             [remote(&source), copy.clone().into_os_string()]
         };
-        let program = near.dray().arg("cp").args(far.ssh_options()).args(words);
-        Copy { source, copy, running: program.time_limit(Duration::from_secs(600)).start() }
+        let program = near.dray().arg("cp").args(far.ssh_options());
+        let program = if what == What::Tree { program.arg("-a") } else { program }.args(words);
+        let running = program.time_limit(Duration::from_secs(600)).start();
+        Copy { what, to, source, copy, running }
     }
 
     /// Waits until `host` has carried 1 MiB more, over ssh or beside it.
@@ -59,7 +81,10 @@ impl Copy {
         let ended = self.running.wait().expect(0);
         let took = began.elapsed();
         eprintln!("ended {took:.1?} later, after {:.1?} in all", ended.elapsed);
-        assert_delivered(&self.source, &self.copy, None);
+        match self.what {
+            What::File => assert_delivered(&self.source, &self.copy, None),
+            What::Tree => assert_same_tree(self.to, &self.source, &self.copy, None),
+        }
         took
     }
 }
@@ -92,6 +117,17 @@ fn copy_trees(near: &Host, far: &Host, address: Ipv4Addr, carried: impl Fn(Count
     }
 }
 
+/// A tenth of `size` bytes in small files, the rest in two large ones.
+fn write_mixed_tree(tree: &Path, size: u64) {
+    std::fs::create_dir_all(tree.join("small")).unwrap();
+    for name in ["a", "z"] {
+        data::write_random(&tree.join(name), size / 20 * 9, 1);
+    }
+    for number in 0..size / 10 / 8192 {
+        std::fs::write(tree.join(format!("small/{number}")), data::random_bytes(8192, number)).unwrap();
+    }
+}
+
 fn write_small_files(tree: &Path) {
     for number in 0..FILES {
         let directory = tree.join(format!("{:03}", number / 100));
@@ -103,24 +139,32 @@ fn write_small_files(tree: &Path) {
     }
 }
 
+/// Both ways, one file and a tree.
+const BOTH: [(bool, What); 4] =
+    [(true, What::File), (false, What::File), (true, What::Tree), (false, What::Tree)];
+
 /// Both ways, a direct connection comes up while the copy runs.
 fn assert_direct(lab: &Lab, near: &Host, far: &Host, address: Ipv4Addr) {
-    for is_upload in [true, false] {
+    for (is_upload, what) in BOTH {
         lab.limit_rate(RATE_MBIT);
-        let copy = Copy::start(near, far, address, is_upload, 100 * MIB);
+        let before = far.counters();
+        let copy = Copy::start(near, far, address, is_upload, what, 100 * MIB);
         copy.await_growth(far, false);
         lab.lift_rate();
         let ended = copy.finish();
         assert!(ended < Duration::from_secs(20), "the end waits for a dead path: {ended:.1?}");
+        // What ssh was asked for before is what it may still carry.
+        let carried = far.counters() - before;
+        assert!(carried.other_bytes() > 50 * MIB, "{what:?}: {carried:?}");
     }
     copy_trees(near, far, address, |carried| eprintln!("{carried:?}"));
 }
 
 /// Both ways, everything goes over ssh.
 fn assert_ssh_only(near: &Host, far: &Host, address: Ipv4Addr) {
-    for is_upload in [true, false] {
+    for (is_upload, what) in BOTH {
         let before = far.counters();
-        Copy::start(near, far, address, is_upload, 16 * MIB).finish();
+        Copy::start(near, far, address, is_upload, what, 16 * MIB).finish();
         let carried = far.counters() - before;
         assert!(carried.ssh_bytes > 16 * MIB && carried.other_bytes() < DIALLING_BYTES, "{carried:?}");
     }
@@ -188,14 +232,14 @@ fn both_ends_behind_masquerade() {
 /// end can dial; once it wants the bytes, once it has them.
 #[test]
 fn paths_come_and_go() {
-    for is_upload in [true, false] {
+    for (is_upload, what) in BOTH {
         let Some(lab) = Lab::of(3).rate_mbit(RATE_MBIT).build() else { return };
         let [near, far, router] = [0, 1, 2].map(|index| lab.host(index));
         far.sshd();
         far.hide_behind(router, true);
         near.lose_unknown(router);
         near.allow_only_ssh();
-        let copy = Copy::start(near, far, router.address(), is_upload, 250 * MIB);
+        let copy = Copy::start(near, far, router.address(), is_upload, what, 250 * MIB);
         copy.await_growth(far, true);
         for _ in 0..2 {
             near.allow_everything();

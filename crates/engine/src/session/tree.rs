@@ -398,12 +398,6 @@ impl TreeReceiver {
         !self.wishes.is_empty()
     }
 
-    /// Bytes of what waits and of what was asked for.
-    pub fn bytes_under_way(&self) -> u64 {
-        let asked = self.paths.values().map(|path| path.weight);
-        self.wishes.iter().map(|wish| wish.bytes).chain(asked).fold(0, u64::saturating_add)
-    }
-
     /// Pulls under way over `path`.
     pub fn pulls(&self, path: PathId) -> usize {
         self.paths.get(&path).map_or(0, |path| path.open.len())
@@ -539,15 +533,15 @@ impl TreeReceiver {
         }
     }
 
-    /// True once everything was told and everything asked for has come; to be asked when every item that came was accepted.
+    /// True once everything was told and everything asked for has come; to be asked when every item that came was accepted. There
+    /// may be lost connections to tell of with a last pull.
     /// `Protocol` if the entries ended in the middle.
     pub fn is_done(&self) -> Result<bool> {
         if self.is_told && !self.order.is_complete() {
             return Err(protocol("sender ended its entries in the middle of a tree"));
         }
         let is_idle = |path: &Path| path.wanted.is_empty() && path.open.is_empty();
-        // What was lost is to be said, so that the sender owes it no more.
-        Ok(self.is_told && self.wishes.is_empty() && self.lost.is_empty() && self.paths.values().all(is_idle))
+        Ok(self.is_told && self.wishes.is_empty() && self.paths.values().all(is_idle))
     }
 
     /// Entries told.

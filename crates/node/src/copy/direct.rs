@@ -15,40 +15,40 @@ use dray_engine::session::{Holder, Receiver};
 use dray_transfer::direct::{DialConfig, Listener, Target, connect_any, dial, is_local};
 use dray_transfer::holder::{Held, Provider, serve};
 use dray_transfer::lanes::{LaneSet, LaneStart, Opening};
-use dray_transfer::transport::{Channel, LimitedChannel, RateLimit, Security, TlsChannel};
+use dray_transfer::transport::{Channel, LimitedChannel, RateLimit, Security, TlsChannel, TlsConfig};
 
 use crate::{Node, lock};
 
 /// The holder lets the receiver's dialling win where both ways work: one handshake less.
-const HOLDER_DELAY: Duration = Duration::from_millis(400);
+pub(super) const HOLDER_DELAY: Duration = Duration::from_millis(400);
 
 /// A holder whom nobody reaches tries again this often to reach the receiver: a path that went may come back.
-const HOLDER_RETRY: Duration = Duration::from_secs(1);
+pub(super) const HOLDER_RETRY: Duration = Duration::from_secs(1);
 /// How often it looks whether the copy is over.
-const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// How long whoever dialled waits for what is said about it over ssh, which may be on its way still.
 const WORD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Something the other side says over ssh, once.
 #[derive(Debug)]
-struct Word<T> {
+pub(super) struct Word<T> {
     said: Mutex<Option<T>>,
     arrived: Condvar,
 }
 
 impl<T: Clone> Word<T> {
-    fn new() -> Word<T> {
+    pub(super) fn new() -> Word<T> {
         Word { said: Mutex::new(None), arrived: Condvar::new() }
     }
 
-    fn say(&self, word: T) {
+    pub(super) fn say(&self, word: T) {
         *lock(&self.said) = Some(word);
         self.arrived.notify_all();
     }
 
     /// The word, waited for at most [`WORD_PATIENCE`].
-    fn hear(&self) -> Option<T> {
+    pub(super) fn hear(&self) -> Option<T> {
         let waiting = |said: &mut Option<T>| said.is_none();
         let heard = self.arrived.wait_timeout_while(lock(&self.said), WORD_PATIENCE, waiting);
         heard.unwrap_or_else(PoisonError::into_inner).0.clone()
@@ -65,7 +65,11 @@ pub(super) struct Door {
 impl Door {
     /// Listens and describes where. `seen_as` are addresses under which the other side is known to see us.
     pub(super) fn open(node: &Node, seen_as: &[IpAddr]) -> Result<Door> {
-        let listener = Listener::bind(node.tls.clone(), None)?;
+        Door::at(&node.tls, node.id(), seen_as)
+    }
+
+    pub(super) fn at(tls: &TlsConfig, id: NodeId, seen_as: &[IpAddr]) -> Result<Door> {
+        let listener = Listener::bind(tls.clone(), None)?;
         let port = listener.port()?;
         let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
         let mut addresses: Vec<IpAddr> = seen_as.to_vec();
@@ -78,7 +82,7 @@ impl Door {
             }
         }
         let invitation =
-            Direct { node: node.id(), addresses: told, secret: Secret::from_bytes(crate::random()?) };
+            Direct { node: id, addresses: told, secret: Secret::from_bytes(crate::random()?) };
         Ok(Door { listener: Arc::new(listener), invitation })
     }
 
@@ -87,7 +91,7 @@ impl Door {
         self.listener.stop();
     }
 
-    fn accept(&self, serve: Arc<dyn Fn(TlsChannel) + Send + Sync>) {
+    pub(super) fn accept(&self, serve: Arc<dyn Fn(TlsChannel) + Send + Sync>) {
         let listener = self.listener.clone();
         thread::spawn(move || listener.accept_all(serve));
     }
@@ -95,7 +99,7 @@ impl Door {
 
 /// Targets an invitation means. `seen_as` adds where ssh itself found the other end. Loopback and link-local addresses
 /// only if ssh went there too: an invitation must not make us knock at our own services.
-fn targets(theirs: &Direct, seen_as: Option<IpAddr>, allow_local: bool) -> Vec<Target> {
+pub(super) fn targets(theirs: &Direct, seen_as: Option<IpAddr>, allow_local: bool) -> Vec<Target> {
     let port = theirs
         .addresses
         .first()
@@ -124,7 +128,7 @@ pub(super) struct ReceivingDoor {
 
 /// What threads need of the node.
 struct Facts {
-    tls: dray_transfer::transport::TlsConfig,
+    tls: TlsConfig,
     hello: dray_core::message::Hello,
     lanes: usize,
     size_bytes: u64,
@@ -308,7 +312,7 @@ fn reach(
 }
 
 /// One invitation a copy: every further one would be threads and connections at a peer's will.
-fn once(invited: &AtomicBool) -> Result<()> {
+pub(super) fn once(invited: &AtomicBool) -> Result<()> {
     if invited.swap(true, Ordering::AcqRel) {
         return Err(Error::new(ErrorKind::Protocol, "the other side said twice where it listens"));
     }

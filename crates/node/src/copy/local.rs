@@ -325,7 +325,7 @@ fn refuse_same_file(source: &Path, destination: &Path) -> Result<()> {
 }
 
 /// True if the user named this very machine to ssh.
-fn is_local_host(host: &OsStr) -> bool {
+pub(super) fn is_local_host(host: &OsStr) -> bool {
     let text = host.to_string_lossy();
     let name = text.rsplit('@').next().unwrap_or_default();
     name == "localhost" || name.parse().is_ok_and(is_local)

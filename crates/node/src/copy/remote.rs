@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
-use dray_core::message::{Copy, CopyRole, Fault, Message, ObjectName, Offer, Open};
+use dray_core::message::{Copy, CopyRole, Fault, Message, ObjectName, Offer, Open, feature};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Holder, Receiver, negotiate};
 use dray_transfer::direct::is_local;
@@ -90,8 +90,12 @@ impl Node {
         let not_by_hand =
             || Error::new(ErrorKind::Protocol, "this is the far end of `dray cp`; it is not started by hand");
         // Versions first: a newer peer's other messages may not even decode here.
+        let mut knows_lanes = false;
         let greeted = match Message::from_bytes(&hello_body) {
-            Ok(Message::Hello(theirs)) => negotiate(&hello, &theirs).map(|_| ()),
+            Ok(Message::Hello(theirs)) => {
+                knows_lanes = theirs.features.iter().any(|known| known == feature::TREE_LANES);
+                negotiate(&hello, &theirs).map(|_| ())
+            }
             Ok(_) => Err(not_by_hand()),
             Err(error) => Err(error),
         };
@@ -107,7 +111,7 @@ impl Node {
             // `within` goes with whatever is asked for.
             Ok(Message::Copy(copy)) => copy,
             Ok(Message::Tree(tree)) => {
-                return Node::far_trees(channel, &tree, preface, within.as_deref(), stop);
+                return self.far_trees(channel, &tree, preface, knows_lanes, within.as_deref(), stop);
             }
             Ok(_) => return Err(not_by_hand()),
             Err(error) => return Err(tell(&mut channel, preface, error)),

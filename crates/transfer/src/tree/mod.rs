@@ -1,10 +1,13 @@
-//! Tree copies over one channel: [`send`] tells entries and answers pulls, [`take`] hands what comes to a sink on a thread of
+//! Tree copies over one channel, with direct connections beside it for contents ([`SendLanes`], [`TakeLanes`]): [`send`] tells entries and answers pulls, [`take`] hands what comes to a sink on a thread of
 //! its own and says what that asks for. What may follow what is `dray_engine::session`'s business; what stands behind an entry
 //! is the caller's.
 
+mod frames;
+mod lanes;
 mod send;
 mod take;
 
+pub use lanes::{Lane, SendLanes, TakeLanes};
 pub use send::{Batch, RecordSink, SendError, TreeFile, TreeSource, send};
 pub use take::{Heard, TreeSink, take};
 

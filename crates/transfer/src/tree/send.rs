@@ -1,22 +1,23 @@
 //! The sending side of a tree copy: one thread walks ahead, this one tells its entries and sends what is asked for.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::frame::{FrameHead, FrameKind};
 use dray_core::limits::TREE_RECORD_BYTES_MAX;
-use dray_core::message::{Entries, EntryFailed, Fault, Message, Progress, Pull, TreeDone};
-use dray_core::tree::{RECORD_HEAD_BYTES, Record, bytes_head};
+use dray_core::message::{Entries, EntryFailed, Fault, Message, Part, Progress, Pull, TreeDone};
+use dray_core::tree::{RECORD_HEAD_BYTES, Record};
 use dray_core::{Error, ErrorKind, Result};
-use dray_engine::session::{Owed, TreeSender};
+use dray_engine::session::{Owed, TreeLanes, TreeSender};
 
+use super::frames::Frames;
+use super::lanes::SendLanes;
 use super::{LAST_WORDS, TOLD_INTERVAL};
-use crate::transport::{ControlReader, Duplex, Wake, Wants, push_control};
+use crate::transport::{ControlReader, Duplex, Wake, Wants};
 
-/// Bytes of a data frame with which it leaves.
-const FRAME_BYTES: usize = TREE_RECORD_BYTES_MAX;
 /// How often a side with nothing to do looks around.
 pub(super) const IDLE: Duration = Duration::from_millis(100);
 
@@ -36,9 +37,14 @@ impl From<Error> for SendError {
 }
 
 /// A content that was told of.
-pub trait TreeFile: Send {
-    /// Sends it, and its end; `known` is the hash of what the receiver has.
-    fn send(&self, known: Option<[u8; 32]>, sink: &mut dyn RecordSink) -> Result<(), SendError>;
+pub trait TreeFile: Send + Sync {
+    /// Sends it, or a part of it, and its end; `known` is the hash of what the receiver has.
+    fn send(
+        &self,
+        known: Option<[u8; 32]>,
+        part: Option<Part>,
+        sink: &mut dyn RecordSink,
+    ) -> Result<(), SendError>;
 }
 
 /// Takes the records of one content.
@@ -63,7 +69,7 @@ pub struct Batch {
     /// How many of its items are entries.
     pub count: u64,
     /// What can be asked for, by its place among the entries; ascending.
-    pub files: Vec<(u64, Box<dyn TreeFile>)>,
+    pub files: Vec<(u64, Arc<dyn TreeFile>)>,
     /// Entries that could not be read, told before.
     pub failed: Vec<EntryFailed>,
 }
@@ -77,29 +83,31 @@ pub trait TreeSource: Send {
 }
 
 /// Sends the trees of `source` over `channel`, on which the hellos were exchanged; `preface` goes first. `heard` gets what else the
-/// receiver says, and every 200 ms `None`; it ends the copy with an error. Returns what the receiver says at the end.
+/// receiver says, and every 200 ms `None`; it ends the copy with an error. Contents may leave over `lanes`, too. Returns what the
+/// receiver says at the end.
 pub fn send(
     channel: Box<dyn Duplex>,
     preface: Vec<u8>,
     source: &mut dyn TreeSource,
+    lanes: Option<&SendLanes>,
     heard: &mut dyn FnMut(Option<Message>) -> Result<()>,
     patience: &dyn Fn() -> Duration,
 ) -> Result<TreeDone> {
-    let wake = Wake::new().map_err(|error| Error::io("make a wake event", error))?;
+    let own_wake = Wake::new().map_err(|error| Error::io("make a wake event", error))?;
+    let wake = lanes.map_or(&own_wake, SendLanes::wake);
     let (sender, batches) = mpsc::sync_channel(source.batches_ahead());
     let mut server = Server {
         channel,
         reader: ControlReader::default(),
         machine: TreeSender::new(),
         batches,
-        wake: &wake,
+        wake,
+        lanes,
         files: VecDeque::new(),
         owed: VecDeque::new(),
         is_answering: false,
-        out: preface,
-        left: 0,
-        request: 0,
-        frame_start: None,
+        is_part: false,
+        frames: Frames::after(preface),
         heard,
         patience,
         heard_at: Instant::now(),
@@ -108,7 +116,6 @@ pub fn send(
         done: None,
     };
     thread::scope(|scope| {
-        let wake = &wake;
         scope.spawn(move || {
             while let Some(batch) = source.next_batch() {
                 if sender.send(batch).is_err() {
@@ -118,6 +125,9 @@ pub fn send(
             }
         });
         let result = server.run().or_else(|error| server.end(error));
+        if let Some(lanes) = lanes {
+            lanes.close();
+        }
         // Ends the walk, which may wait for room.
         drop(server);
         result
@@ -130,18 +140,15 @@ struct Server<'a> {
     machine: TreeSender,
     batches: mpsc::Receiver<Batch>,
     wake: &'a Wake,
-    /// What can be asked for, by number, ascending; `None` once it was.
-    files: VecDeque<(u64, Option<Box<dyn TreeFile>>)>,
-    /// What was asked for, in that order; as many as the machine says are owed.
-    owed: VecDeque<Box<dyn TreeFile>>,
-    /// A content is on its way.
+    lanes: Option<&'a SendLanes>,
+    /// What can be asked for, by number, ascending; `None` once it will not be asked for again.
+    files: VecDeque<(u64, Option<Arc<dyn TreeFile>>)>,
+    /// What was asked for over this channel, in that order; as many as the machine says are owed.
+    owed: VecDeque<Arc<dyn TreeFile>>,
+    /// A content is on its way over this channel, or a part of one.
     is_answering: bool,
-    /// Frames to send next, of which so many bytes have left.
-    out: Vec<u8>,
-    left: usize,
-    /// Request that the data frame being filled belongs to, and where in `out` it begins.
-    request: u32,
-    frame_start: Option<usize>,
+    is_part: bool,
+    frames: Frames,
     heard: &'a mut dyn FnMut(Option<Message>) -> Result<()>,
     patience: &'a dyn Fn() -> Duration,
     heard_at: Instant,
@@ -158,6 +165,7 @@ impl Server<'_> {
             if let Some(done) = self.done {
                 return Ok(done);
             }
+            self.say()?;
             let has_told = self.tell()?;
             if let Some(owed) = self.machine.next_owed() {
                 self.answer(&owed)?;
@@ -181,9 +189,18 @@ impl Server<'_> {
     /// A walk and a hash may take long: who says nothing would be taken for dead.
     fn say_progress(&mut self) -> Result<()> {
         if self.said_at.elapsed() >= TOLD_INTERVAL {
-            self.end_frame();
             let progress = Progress { done_bytes: 0, resumed_bytes: 0, direct_bytes: 0 };
-            push_control(&mut self.out, &Message::Progress(progress));
+            self.frames.control(&Message::Progress(progress));
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// What lanes have to say.
+    fn say(&mut self) -> Result<()> {
+        let said = self.lanes.map(SendLanes::said).unwrap_or_default();
+        if !said.is_empty() {
+            said.iter().for_each(|message| self.frames.control(message));
             self.flush()?;
         }
         Ok(())
@@ -209,7 +226,8 @@ impl Server<'_> {
             match Message::from_bytes(&body)? {
                 Message::Pull(pull) => self.pull(pull)?,
                 Message::TreeDone(done) => {
-                    self.machine.handle_done(&done)?;
+                    let lanes = self.lanes.map_or_else(TreeLanes::default, SendLanes::account);
+                    self.machine.handle_done(&done, &lanes)?;
                     if self.is_answering {
                         let what = "receiver ended before the last content that it asked for came";
                         return Err(Error::new(ErrorKind::Protocol, what));
@@ -231,18 +249,35 @@ impl Server<'_> {
 
     /// Contents are asked for; what is settled is forgotten.
     fn pull(&mut self, pull: Pull) -> Result<()> {
-        let runs = pull.runs.clone();
-        self.machine.handle_pull(pull)?;
-        for number in runs.iter().flat_map(|run| run.first..run.first + run.count) {
-            let at = self.files.binary_search_by_key(&number, |(number, _)| *number);
-            let file = at.ok().and_then(|at| self.files.get_mut(at)).and_then(|(_, file)| file.take());
+        if let Some(lost) = pull.lost {
+            self.lanes.ok_or_else(no_lanes)?.lose(lost);
+        }
+        let elsewhere = self.lanes.map_or(0, |lanes| lanes.account().owed);
+        self.machine.handle_pull(&pull, elsewhere)?;
+        let owed = Owed::of(pull.request, &pull.runs);
+        let mut found = Vec::with_capacity(owed.len());
+        for owed in &owed {
+            // Over a connection that may be lost, or in parts, it may be asked for again until it is settled.
+            let may_come_again = pull.lane.is_some() || owed.part.is_some();
+            let at = self.files.binary_search_by_key(&owed.number, |(number, _)| *number);
+            let file = at
+                .ok()
+                .and_then(|at| self.files.get_mut(at))
+                .and_then(|(_, file)| if may_come_again { file.clone() } else { file.take() });
             let Some(file) = file else {
                 let what = format!(
-                    "receiver asked for the content of entry {number}, which has none or was asked for"
+                    "receiver asked for the content of entry {}, which has none or was asked for",
+                    owed.number
                 );
                 return Err(Error::new(ErrorKind::Protocol, what));
             };
-            self.owed.push_back(file);
+            found.push(file);
+        }
+        match pull.lane {
+            None => self.owed.extend(found),
+            Some(lane) => {
+                self.lanes.ok_or_else(no_lanes)?.push(lane, owed.into_iter().zip(found))?;
+            }
         }
         let settled = self.machine.settled();
         while self.files.front().is_some_and(|(number, file)| *number < settled || file.is_none()) {
@@ -263,13 +298,12 @@ impl Server<'_> {
                 return Err(Error::new(ErrorKind::Internal, "the walk ended in the middle"));
             }
         };
-        self.end_frame();
         for failed in batch.failed {
-            push_control(&mut self.out, &Message::EntryFailed(failed));
+            self.frames.control(&Message::EntryFailed(failed));
         }
         let Some(entries) = batch.entries else { return Ok(true) };
         let is_last = entries.is_last;
-        push_control(&mut self.out, &Message::Entries(entries));
+        self.frames.control(&Message::Entries(entries));
         let told = self.machine.entries();
         self.files.extend(batch.files.into_iter().map(|(at, file)| (told + at, Some(file))));
         self.machine.told(batch.count, is_last);
@@ -283,9 +317,10 @@ impl Server<'_> {
         let Some(file) = self.owed.pop_front() else {
             return Err(Error::new(ErrorKind::Internal, "a content is owed that was not asked for"));
         };
-        self.request = owed.request;
+        self.frames.request = owed.request;
         self.is_answering = true;
-        match file.send(owed.known, self) {
+        self.is_part = owed.part.is_some();
+        match file.send(owed.known, owed.part, self) {
             Ok(()) => {}
             Err(SendError::Channel(error)) => return Err(error),
             Err(SendError::File(error)) => {
@@ -296,55 +331,36 @@ impl Server<'_> {
             }
         }
         if owed.is_last {
-            self.end_frame();
-            self.out.extend_from_slice(&FrameHead::new(FrameKind::End, 0, owed.request).encode());
+            self.frames.end_request();
         }
         self.is_answering = false;
         Ok(())
     }
 
-    /// Makes room for a record of `len` bytes in the frame being filled, or begins one.
+    /// Makes room for a record of `len` bytes in the frame being filled.
     fn make_room(&mut self, len: usize) -> Result<()> {
-        if let Some(start) = self.frame_start
-            && self.out.len() - start + len > FRAME_HEAD_BYTES + RECORD_HEAD_BYTES + FRAME_BYTES
-        {
+        if self.frames.is_full_for(len) {
             self.flush()?;
+            self.say()?;
             self.listen()?;
-        }
-        if self.frame_start.is_none() {
-            self.frame_start = Some(self.out.len());
-            self.out.extend_from_slice(&[0; FRAME_HEAD_BYTES]);
         }
         Ok(())
     }
 
-    /// Completes the frame being filled.
-    fn end_frame(&mut self) {
-        let Some(start) = self.frame_start.take() else { return };
-        let body_bytes = self.out.len() - start - FRAME_HEAD_BYTES;
-        if body_bytes == 0 {
-            self.out.truncate(start);
-            return;
-        }
-        let head = FrameHead::new(FrameKind::Data, body_bytes, self.request).encode();
-        self.out[start..start + FRAME_HEAD_BYTES].copy_from_slice(&head);
-    }
-
     /// Sends what is there. While there is no room the receiver is heard: it may wait for room itself.
     fn flush(&mut self) -> Result<()> {
-        self.end_frame();
-        while self.left < self.out.len() {
-            let count = self.channel.try_write(&self.out[self.left..]).map_err(lost)?;
-            self.left += count;
+        self.frames.end();
+        while self.frames.left < self.frames.out.len() {
+            let count = self.channel.try_write(&self.frames.out[self.frames.left..]).map_err(lost)?;
+            self.frames.left += count;
             if count == 0 {
                 self.listen()?;
                 let wants = Wants { read: true, write: true };
                 self.channel.wait_for(wants, None, IDLE).map_err(lost)?;
             }
         }
-        if self.left > 0 {
-            self.out.clear();
-            self.left = 0;
+        if self.frames.left > 0 {
+            self.frames.clear();
             self.said_at = Instant::now();
         }
         Ok(())
@@ -357,14 +373,18 @@ impl Server<'_> {
             return Err(error);
         }
         // What left in part leaves whole, so that the last word is understood.
-        self.end_frame();
-        if self.left == 0 {
-            self.out.clear();
+        self.frames.end();
+        if self.frames.left == 0 {
+            self.frames.clear();
         }
-        push_control(&mut self.out, &Message::Fault(Fault::from_error(None, &error)));
-        let _ = last_words(&mut *self.channel, &self.out[self.left..]);
+        self.frames.control(&Message::Fault(Fault::from_error(None, &error)));
+        let _ = last_words(&mut *self.channel, &self.frames.out[self.frames.left..]);
         Err(error)
     }
+}
+
+fn no_lanes() -> Error {
+    Error::new(ErrorKind::Protocol, "receiver speaks of direct connections, of which there are none")
 }
 
 impl RecordSink for Server<'_> {
@@ -375,22 +395,8 @@ impl RecordSink for Server<'_> {
     ) -> Result<usize, SendError> {
         let max = max.min(TREE_RECORD_BYTES_MAX);
         self.make_room(RECORD_HEAD_BYTES + max).map_err(SendError::Channel)?;
-        let start = self.out.len();
-        self.out.resize(start + RECORD_HEAD_BYTES + max, 0);
-        let count = match read(&mut self.out[start + RECORD_HEAD_BYTES..]) {
-            Ok(count) => count.min(max),
-            Err(error) => {
-                self.out.truncate(start);
-                return Err(SendError::File(error));
-            }
-        };
-        if count == 0 {
-            self.out.truncate(start);
-            return Ok(0);
-        }
-        self.out[start..start + RECORD_HEAD_BYTES].copy_from_slice(&bytes_head(count));
-        self.out.truncate(start + RECORD_HEAD_BYTES + count);
-        self.machine.sent_bytes(count);
+        let count = self.frames.bytes(max, read).map_err(SendError::File)?;
+        self.machine.sent().bytes(count);
         Ok(count)
     }
 
@@ -398,8 +404,8 @@ impl RecordSink for Server<'_> {
         let mut bytes = Vec::with_capacity(64);
         record.push(&mut bytes);
         self.make_room(bytes.len()).map_err(SendError::Channel)?;
-        self.out.extend_from_slice(&bytes);
-        self.machine.sent(record);
+        self.frames.record(&bytes);
+        self.machine.sent().record(record, self.is_part);
         Ok(())
     }
 

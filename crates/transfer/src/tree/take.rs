@@ -3,15 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, TrySendError};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::message::{Fault, Message, Progress, TreeDone};
 use dray_core::{Error, ErrorKind, Result};
+use dray_engine::session::PathId;
 
 use super::TOLD_INTERVAL;
+use super::lanes::{Arrived, LANES_FRAMES, Lane, TakeLanes};
 use super::send::{IDLE, last_words};
 use crate::transport::{Duplex, Wake, Wants, push_control};
 
@@ -25,10 +27,14 @@ const SAID_BYTES: usize = 256 * 1024;
 pub enum Heard {
     /// A control message.
     Message(Message),
-    /// Records of this request.
-    Data(u32, Vec<u8>),
+    /// Records of this request, over this path.
+    Data(PathId, u32, Vec<u8>),
     /// The request is answered.
-    End(u32),
+    End(PathId, u32),
+    /// A direct connection is up.
+    Up(Arc<Lane>),
+    /// It is not any more; nothing comes over it.
+    Down(Arc<Lane>),
 }
 
 /// What is made of a tree as it comes; on a thread of its own.
@@ -105,16 +111,20 @@ impl Said {
 }
 
 /// Receives trees over `channel`, on which the hellos were exchanged, into what `make` makes on the sink's thread; `preface`
-/// goes first. `tick` is called every 200 ms with the bytes so far and ends the copy with an error.
+/// goes first. Contents may come over `lanes`, too. `tick` is called every 200 ms with the bytes so far and ends the copy with an error.
 pub fn take<S: TreeSink>(
     channel: &mut dyn Duplex,
     preface: Vec<u8>,
     make: impl FnOnce() -> Result<S> + Send,
+    lanes: Option<&TakeLanes>,
     tick: &mut dyn FnMut(u64) -> Result<()>,
     patience: Duration,
 ) -> Result<TreeDone> {
     let said = Said::new()?;
-    let (sender, frames) = mpsc::sync_channel(FRAMES_AHEAD);
+    let (sender, frames) = mpsc::sync_channel(FRAMES_AHEAD + if lanes.is_some() { LANES_FRAMES } else { 0 });
+    if let Some(lanes) = lanes {
+        lanes.attach(sender.clone());
+    }
     let mut taker = Taker {
         channel,
         said: &said,
@@ -140,6 +150,9 @@ pub fn take<S: TreeSink>(
         let moved = taker.run(tick);
         // The sink ends with what has come.
         taker.frames = None;
+        if let Some(lanes) = lanes {
+            lanes.close();
+        }
         said.close();
         let sunk = sinking.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")));
         // What broke at the sink explains more than that nothing came after it.
@@ -179,19 +192,20 @@ enum Ended {
 /// The sink's thread.
 fn sink<S: TreeSink>(
     make: impl FnOnce() -> Result<S>,
-    frames: mpsc::Receiver<Heard>,
+    frames: mpsc::Receiver<Arrived>,
     said: &Said,
 ) -> Result<Ended> {
     let mut sink = make()?;
     let mut messages = Vec::new();
     loop {
-        let Ok(heard) = frames.recv() else {
+        let Ok((heard, credit)) = frames.recv() else {
             return Ok(Ended::Missing(sink.missing().unwrap_or_else(|| "the end".into())));
         };
         if said.is_full.swap(false, Ordering::AcqRel) {
             said.wake.signal();
         }
         sink.handle(heard)?;
+        drop(credit);
         said.done_bytes.store(sink.done_bytes(), Ordering::Relaxed);
         sink.say(&mut messages);
         for message in messages.drain(..) {
@@ -215,8 +229,8 @@ struct Taker<'a> {
     /// Bytes of head and body that came.
     filled: usize,
     /// Complete frames that the sink has no room for.
-    waiting: VecDeque<Heard>,
-    frames: Option<mpsc::SyncSender<Heard>>,
+    waiting: VecDeque<Arrived>,
+    frames: Option<mpsc::SyncSender<Arrived>>,
     patience: Duration,
     heard_at: Instant,
     received_bytes: u64,
@@ -339,14 +353,16 @@ impl Taker<'_> {
             FrameKind::Control if head.request == 0 => match Message::from_bytes(&body)? {
                 Message::Fault(fault) => return Err(fault.to_error("")),
                 Message::Progress(_) => return Ok(()),
-                message @ (Message::Entries(_) | Message::EntryFailed(_)) => Heard::Message(message),
+                message @ (Message::Entries(_) | Message::EntryFailed(_) | Message::Direct(_)) => {
+                    Heard::Message(message)
+                }
                 _ => return Err(Error::new(ErrorKind::Protocol, "sender sent a message out of place")),
             },
-            FrameKind::Data => Heard::Data(head.request, body),
-            FrameKind::End => Heard::End(head.request),
+            FrameKind::Data => Heard::Data(None, head.request, body),
+            FrameKind::End => Heard::End(None, head.request),
             _ => return Err(Error::new(ErrorKind::Protocol, "sender sent a frame out of place")),
         };
-        self.waiting.push_back(heard);
+        self.waiting.push_back((heard, None));
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use dray_core::message::{CopyRole, Entries, EntryFailed, TreeDone, tree_flag};
+use dray_core::message::{CopyRole, Entries, EntryFailed, Part, TreeDone, tree_flag};
 use dray_core::tree::{Entry, Finished, Kind, Metadata, Record};
 use dray_core::{ErrorKind, Result};
 use dray_store::local::tree::{Landing, TreeWriter, WalkOptions, WriteOptions};
@@ -62,7 +62,7 @@ fn copy(from: &Path, to: &Path, walk: WalkOptions, write: WriteOptions, pipe_byt
             let landing = Landing::resolve(&to, &[b"tree".to_vec()], false)?;
             Ok(Writing::new(TreeWriter::new(landing, write), 1, false, &on_failed))
         };
-        let taken = take(&mut far, Vec::new(), make, &mut |_| Ok(()), PATIENCE);
+        let taken = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), PATIENCE);
         drop(far);
         taker_report.send((false, taken)).unwrap();
     });
@@ -74,7 +74,7 @@ fn copy(from: &Path, to: &Path, walk: WalkOptions, write: WriteOptions, pipe_byt
             }
             Ok(())
         };
-        let sent = send(Box::new(near), Vec::new(), &mut source, &mut hear, &|| PATIENCE);
+        let sent = send(Box::new(near), Vec::new(), &mut source, None, &mut hear, &|| PATIENCE);
         report.send((true, sent)).unwrap();
     });
     let (mut sent, mut taken) = (None, None);
@@ -228,7 +228,7 @@ impl TreeSource for Slow {
         Some(Batch {
             entries: Some(Entries { items, owners: None, is_last: true }),
             count: 1,
-            files: vec![(0, Box::new(Slow { is_over: false }))],
+            files: vec![(0, Arc::new(Slow { is_over: false }))],
             failed: Vec::new(),
         })
     }
@@ -239,7 +239,7 @@ impl TreeSource for Slow {
 }
 
 impl TreeFile for Slow {
-    fn send(&self, known: Option<[u8; 32]>, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+    fn send(&self, known: Option<[u8; 32]>, _: Option<Part>, sink: &mut dyn RecordSink) -> Result<(), SendError> {
         for _ in 0..SLOW.1 {
             thread::sleep(SLOW.0);
             sink.work()?;
@@ -261,13 +261,13 @@ fn a_source_that_hashes_for_long_is_not_taken_for_dead() {
     let patience = SLOW.0 * SLOW.1 / 2;
     let done = thread::scope(|scope| {
         scope.spawn(|| {
-            send(Box::new(near), Vec::new(), &mut Slow { is_over: false }, &mut |_| Ok(()), &|| PATIENCE)
+            send(Box::new(near), Vec::new(), &mut Slow { is_over: false }, None, &mut |_| Ok(()), &|| PATIENCE)
         });
         let make = || {
             let landing = Landing::resolve(&to, &[b"to".to_vec()], false)?;
             Ok(Writing::new(TreeWriter::new(landing, WriteOptions::default()), 1, false, &|_| {}))
         };
-        take(&mut far, Vec::new(), make, &mut |_| Ok(()), patience)
+        take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), patience)
     });
     assert_eq!(done.unwrap().unchanged, 1);
 }

@@ -10,14 +10,17 @@ use dray_core::limits::{TREE_NAMED_MAX, TREE_SOURCES_MAX};
 use dray_core::message::{CopyRole, FoundSource, Message, Sources, Tree, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{Landing, Origin, TreeWriter, WriteOptions};
+use dray_transfer::direct::is_local;
 use dray_transfer::transport::{PipeChannel, RateLimit, push_control};
 use dray_transfer::tree::{send, take};
 
+use super::super::direct::ssh_connection;
 use super::super::pattern;
 use super::super::reach::{Confinement, home_path};
 use super::super::remote::{packed, tell, unpacked};
+use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::Previewing;
-use super::sink::Writing;
+use super::sink::{Doors, Writing};
 use super::source::WalkSource;
 use super::{changes, names_owners, walk_options, write_options};
 use crate::{Node, Stop};
@@ -28,9 +31,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 impl Node {
     /// Carries out `tree`, in the directory of a login that is confined to one; `preface` has this end's hello. An error has been told to the other side.
     pub(in crate::copy) fn far_trees(
+        &self,
         mut channel: PipeChannel,
         tree: &Tree,
         mut preface: Vec<u8>,
+        knows_lanes: bool,
         within: Option<&Confinement>,
         stop: &Stop,
     ) -> Result<()> {
@@ -41,6 +46,14 @@ impl Node {
             Err(error) => return Err(tell(&mut channel, preface, error)),
         };
         let is_compressed = tree.flags & tree_flag::COMPRESSED != 0;
+        // A confined login makes us neither listen nor dial, nor hear our addresses; and nobody unpacks what leaves beside ssh.
+        let may_dial = ssh_connection()
+            .filter(|_| knows_lanes && within.is_none() && !is_compressed)
+            .map(|(sees, seen_as)| Seen {
+                seen_as: Some(seen_as),
+                sees: Some(sees),
+                allow_local: is_local(sees),
+            });
         let stopped =
             || if stop.is_set() { Err(Error::new(ErrorKind::Interrupted, "interrupted")) } else { Ok(()) };
         match tree.role {
@@ -63,14 +76,17 @@ impl Node {
                 let mut channel = unpacked(Box::new(channel), is_compressed)?;
                 if tree.flags & tree_flag::DRY_RUN != 0 {
                     let make = || Previewing::new(landing, tree, names.len(), &|_| {}, None);
-                    return take(&mut *channel, preface, make, &mut |_| stopped(), PATIENCE).map(|_| ());
+                    return take(&mut *channel, preface, make, None, &mut |_| stopped(), PATIENCE).map(|_| ());
                 }
+                let doors = may_dial.map(|seen| TakingDoors::new(self, seen));
                 let make = || {
                     let options = WriteOptions { harmless: within.is_some(), ..write_options(tree) };
                     let writer = TreeWriter::new(landing, options).with_changes(changes);
-                    Ok(Writing::new(writer, names.len(), fsync, &|_| {}))
+                    let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
+                    Ok(Writing::new(writer, names.len(), fsync, &|_| {}).with_doors(doors))
                 };
-                take(&mut *channel, preface, make, &mut |_| stopped(), PATIENCE).map(|_| ())
+                let lanes = doors.as_ref().map(|doors| &*doors.lanes);
+                take(&mut *channel, preface, make, lanes, &mut |_| stopped(), PATIENCE).map(|_| ())
             }
             CopyRole::Send => {
                 let mut names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
@@ -85,13 +101,18 @@ impl Node {
                 let mut source =
                     WalkSource::new(paths, walk_options(tree, &names), names_owners(tree), stop.clone())
                         .at(origin);
+                let doors = may_dial.map(|seen| GivingDoors::new(self, seen, limit)).transpose()?;
                 let mut heard = |message: Option<Message>| match message {
                     None => stopped(),
+                    Some(Message::Direct(theirs)) => {
+                        doors.as_ref().map_or(Ok(()), |doors| doors.handle_direct(theirs))
+                    }
                     Some(Message::Progress(_) | Message::EntryFailed(_)) => Ok(()),
                     Some(Message::Fault(fault)) => Err(fault.to_error("the receiving side")),
                     Some(_) => Err(Error::new(ErrorKind::Protocol, "message out of place")),
                 };
-                send(channel, preface, &mut source, &mut heard, &|| PATIENCE).map(|_| ())
+                let lanes = doors.as_ref().map(|doors| &*doors.lanes);
+                send(channel, preface, &mut source, lanes, &mut heard, &|| PATIENCE).map(|_| ())
             }
         }
     }

@@ -57,8 +57,8 @@ impl Peer {
     }
 
     fn pull(&mut self, request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) {
-        let runs = runs.iter().map(|&(first, count)| Run { first, count, known: None }).collect();
-        self.say(&Message::Pull(Pull { request, runs, settled, batches }));
+        let runs = runs.iter().map(|&(first, count)| Run { first, count, known: None, part: None }).collect();
+        self.say(&Message::Pull(Pull { request, runs, settled, batches, lane: None, lost: None }));
     }
 
     /// The next message that is no progress; `None` once the other side has gone.
@@ -119,7 +119,7 @@ fn received(patience: Duration, hostile: impl FnOnce(Peer) + Send) -> Received {
             let landing = Landing::resolve(&to, &[b"tree".to_vec()], false)?;
             Ok(Writing::new(TreeWriter::new(landing, keeping()), 1, false, &on_failed))
         };
-        let result = take(&mut far, Vec::new(), make, &mut |_| Ok(()), patience);
+        let result = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), patience);
         drop(far);
         result
     });
@@ -363,7 +363,7 @@ fn sent(patience: Duration, hostile: impl FnOnce(Peer) + Send) -> Result<TreeDon
             None | Some(Message::Progress(_)) => Ok(()),
             Some(_) => Err(Error::new(ErrorKind::Protocol, "message out of place")),
         };
-        send(Box::new(near), Vec::new(), &mut source, &mut heard, &|| patience)
+        send(Box::new(near), Vec::new(), &mut source, None, &mut heard, &|| patience)
     })
 }
 
@@ -398,8 +398,8 @@ fn a_receiver_out_of_turn_ends_the_copy() {
             &|peer| {
                 // In one piece, so that they are heard together.
                 let mut out = Vec::new();
-                let runs = vec![Run { first: 1, count: 2, known: None }];
-                push_control(&mut out, &Message::Pull(Pull { request: 1, runs, settled: 3, batches: 40 }));
+                let runs = vec![Run { first: 1, count: 2, known: None, part: None }];
+                push_control(&mut out, &Message::Pull(Pull { request: 1, runs, settled: 3, batches: 40, lane: None, lost: None }));
                 push_control(&mut out, &done);
                 peer.raw(&out);
             },

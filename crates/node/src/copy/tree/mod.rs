@@ -8,9 +8,12 @@
 
 #[cfg(test)]
 mod copies;
+mod doors;
 mod far;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod lanes_tests;
 mod local;
 mod near;
 mod preview;

@@ -17,11 +17,12 @@ use dray_transfer::transport::{Channel, RateLimit, push_control};
 use dray_transfer::tree::{send, take};
 
 use super::super::far_end::FarEnd;
-use super::super::local::{SILENCE_MAX, advised, patience};
+use super::super::local::{SILENCE_MAX, advised, is_local_host, patience};
 use super::super::pattern;
 use super::super::remote::{packed, read_control_until, unpacked};
+use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::{self, Previewing};
-use super::sink::Writing;
+use super::sink::{Doors, Writing};
 use super::source::WalkSource;
 use super::{
     TreeCopied, TreeOptions, changes, landing_name, names_owners, show, tree_message, walk_options,
@@ -54,6 +55,11 @@ impl Node {
         push_control(&mut preface, &Message::Hello(self.tree_hello()));
         push_control(&mut preface, &Message::Tree(tree.clone()));
         let pace = options.rate_bytes.map(RateLimit::new);
+        let doors = match options.compress {
+            // What leaves beside ssh nobody unpacks.
+            true => None,
+            false => Some(GivingDoors::new(self, seen(host), pace.clone())?),
+        };
         let channel = packed(Box::new(channel), options.compress, pace.as_ref(), &mut preface)?;
         // Its own stop, so that a walk that nobody listens to ends.
         let walk_stop = Stop::new();
@@ -100,13 +106,15 @@ impl Node {
                     planned.items.iter().for_each(|item| preview::tell(observer, item));
                     Ok(())
                 }
+                Message::Direct(theirs) => doors.as_ref().map_or(Ok(()), |doors| doors.handle_direct(theirs)),
                 _ => Err(Error::new(ErrorKind::Protocol, "the far end sent a message out of place")),
             }
         };
         let mut counting = Counting { source: &mut source, failed: &failed, observer };
         let first_patience = patience();
         let limit = || if is_heard.get() { SILENCE_MAX } else { first_patience };
-        let result = send(channel, preface, &mut counting, &mut heard, &limit);
+        let lanes = doors.as_ref().map(|doors| &*doors.lanes);
+        let result = send(channel, preface, &mut counting, lanes, &mut heard, &limit);
         walk_stop.set();
         match result {
             Ok(done) => Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), planned_count.get())),
@@ -150,13 +158,16 @@ impl Node {
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.tree_hello()));
         push_control(&mut preface, &Message::Tree(tree.clone()));
-        let mut is_heard = false;
+        let (mut is_heard, mut knows_lanes) = (false, false);
         let greeted = || {
             channel.write_all(&preface).map_err(|error| Error::io("connection lost", error))?;
             let deadline = Instant::now() + patience();
             let body = read_control_until(&mut channel, deadline, &|| stop.is_set())?;
             match Message::from_bytes(&body)? {
-                Message::Hello(theirs) => negotiate(&self.tree_hello(), &theirs).map(|_| ())?,
+                Message::Hello(theirs) => {
+                    knows_lanes = theirs.features.iter().any(|known| known == feature::TREE_LANES);
+                    negotiate(&self.tree_hello(), &theirs).map(|_| ())?;
+                }
                 Message::Fault(fault) => return Err(fault.to_error(&host.to_string_lossy())),
                 _ => return Err(Error::new(ErrorKind::Protocol, "the far end did not say hello first")),
             }
@@ -198,13 +209,17 @@ impl Node {
         };
         let result = if options.dry_run {
             let make = || Previewing::new(landing, &tree, names.len(), &on_failed, Some(&on_planned));
-            take(&mut *channel, Vec::new(), make, &mut tick, SILENCE_MAX)
+            take(&mut *channel, Vec::new(), make, None, &mut tick, SILENCE_MAX)
         } else {
+            let may_dial = knows_lanes && !options.compress;
+            let doors = may_dial.then(|| TakingDoors::new(self, seen(host)));
+            let lanes = doors.as_ref().map(|doors| &*doors.lanes);
             let make = || {
                 let writer = TreeWriter::new(landing, write_options(&tree)).with_changes(changes(&tree)?);
-                Ok(Writing::new(writer, names.len(), fsync, &on_failed))
+                let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
+                Ok(Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors))
             };
-            take(&mut *channel, Vec::new(), make, &mut tick, SILENCE_MAX)
+            take(&mut *channel, Vec::new(), make, lanes, &mut tick, SILENCE_MAX)
         };
         match result {
             Ok(done) => {
@@ -218,6 +233,11 @@ impl Node {
             Err(error) => Err(advised(far.explain(error, true), Some(&far.host))),
         }
     }
+}
+
+/// What the near end knows of the way to `host`: ssh does not say which.
+fn seen(host: &OsStr) -> Seen {
+    Seen { allow_local: is_local_host(host), ..Seen::default() }
 }
 
 /// The names of the sources that `paths` stand for, from the far end, as far as they are what the user's own words allow.

@@ -196,7 +196,7 @@ impl TreeSink for Previewing<'_> {
             }
             out.push(Message::Planned(dray_core::message::Planned { items }));
         }
-        if let Some(pull) = self.machine.pull(u64::from(TREE_BATCHES_MAX), None) {
+        if let Some(pull) = self.machine.pull(None, 0, u64::from(TREE_BATCHES_MAX), None) {
             out.push(Message::Pull(pull));
         }
     }

@@ -1,25 +1,47 @@
 //! The receiving end of a tree copy: entries become directories and wishes, records become files.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::ContentHasher;
 use dray_core::limits::{
-    TREE_BATCHES_MAX, TREE_FAILED_NAMED_MAX, TREE_FAILED_REASONS_MAX, TREE_PENDING_BYTES_MAX,
-    TREE_PULL_RUNS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
+    TREE_BATCHES_MAX, TREE_FAILED_NAMED_MAX, TREE_FAILED_REASONS_MAX, TREE_LANES_MAX, TREE_PART_BYTES,
+    TREE_PENDING_BYTES_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
 };
-use dray_core::message::{Entries, EntryFailed, Message, TreeDone};
-use dray_core::tree::{Entry, Item, Kind, Record, Step};
+use dray_core::message::{Direct, Entries, EntryFailed, Message, Part, TreeDone};
+use dray_core::tree::{Entry, Finished, Item, Kind, Record, Step};
 use dray_core::{Error, ErrorKind, Result};
-use dray_engine::session::TreeReceiver;
+use dray_engine::session::{PathId, TreeReceiver, Wanted, part_bytes};
 use dray_store::local::tree::{FileTarget, NewFile, Placed, TreeWriter, own_directory};
-use dray_transfer::tree::{Heard, TreeSink};
+use dray_transfer::tree::{Heard, Lane, TreeSink};
 
+use super::super::DIRECT_FROM_BYTES;
 use super::source::entry_failed;
 
 /// What an entry that waits takes besides its names and attributes.
 const PENDING_ENTRY_BYTES: usize = 512;
+
+/// Bytes that may be owed over one path while direct connections may be used: about what comes in [`PACE_TIME`], within these
+/// bounds. Small files count for more than they have. Less would leave a long path idle; more would be lost with it, or come late over
+/// a slow one while a faster one has nothing to do.
+const WINDOW_MIN: u64 = 4 << 20;
+const WINDOW_MAX: u64 = 16 << 20;
+const PACE_TIME: Duration = Duration::from_secs(1);
+/// How often the pace of a path is looked at.
+const PACE_INTERVAL: Duration = Duration::from_millis(250);
+/// Pulls over one direct connection; with those over ssh no more than may be under way.
+const LANE_PULLS_MAX: usize = TREE_PULLS_MAX / 2 / TREE_LANES_MAX;
+
+/// The means to have contents come over direct connections.
+pub(super) trait Doors: Sync {
+    /// Listens: what the sender is told; `None` if that cannot be.
+    fn invite(&self) -> Option<Direct>;
+    /// The sender said where it listens.
+    fn handle_direct(&self, theirs: Direct) -> Result<()>;
+}
 
 /// Hears of entries that failed, at either end.
 pub(super) type OnFailed<'a> = dyn Fn(&EntryFailed) + Send + Sync + 'a;
@@ -31,13 +53,25 @@ pub(super) struct Writing<'a> {
     /// Batches for which there is no room yet, and how many items of the first were taken.
     waiting: VecDeque<Entries>,
     taken: usize,
-    /// In the order in which their contents come; hard links among them.
-    pending: VecDeque<Pending>,
+    /// What comes, by number.
+    pending: BTreeMap<u64, Pending>,
     pending_bytes: usize,
-    pending_links: usize,
+    /// Hard links that wait for the first name of their group, and their numbers.
+    links: HashMap<[u8; 16], VecDeque<Pending>>,
+    link_numbers: BTreeSet<u64>,
     /// Groups of hard links whose content is on its way.
     coming: HashSet<[u8; 16]>,
-    current: Current,
+    /// What comes over each path.
+    current: BTreeMap<PathId, Current>,
+    doors: Option<&'a dyn Doors>,
+    /// The sender was told that direct connections are welcome.
+    is_inviting: bool,
+    invitation: Option<Direct>,
+    /// Those that are up.
+    lanes: BTreeMap<u32, Arc<Lane>>,
+    paces: BTreeMap<PathId, Pace>,
+    /// Bytes of contents wanted so far.
+    wanted_bytes: u64,
     failed: Vec<EntryFailed>,
     /// How many more failed, by reason.
     unnamed: BTreeMap<(u8, String), u64>,
@@ -52,17 +86,56 @@ struct Pending {
     number: u64,
     target: Box<FileTarget>,
     known: Option<[u8; 32]>,
-    is_link: bool,
-    bytes: usize,
+    size_bytes: u64,
+    /// Bytes that it takes here.
+    held: usize,
+    /// Its content comes in parts.
+    parts: Option<Parts>,
 }
 
-/// The file being written.
+/// A file that comes in parts.
+#[derive(Default)]
+struct Parts {
+    file: Option<NewFile>,
+    /// Bytes of those that came whole.
+    came: u64,
+    /// What the first of them said of the file.
+    finished: Option<Finished>,
+}
+
+/// What comes over one path.
 #[derive(Default)]
 struct Current {
+    /// The file, unless it comes in parts.
     file: Option<NewFile>,
     hasher: ContentHasher,
+    /// Bytes of a part so far.
+    position: u64,
     /// It failed here; the rest of it is passed over.
     has_failed: bool,
+}
+
+/// How fast a path is.
+struct Pace {
+    since: Instant,
+    /// What came since, as [`TreeReceiver::weight`] has it.
+    came: u64,
+    window: u64,
+}
+
+impl Pace {
+    fn new() -> Pace {
+        Pace { since: Instant::now(), came: 0, window: WINDOW_MIN }
+    }
+
+    fn came(&mut self, weight: u64) {
+        self.came += weight;
+        let elapsed = self.since.elapsed();
+        if elapsed >= PACE_INTERVAL {
+            let in_time = self.came as f64 * PACE_TIME.as_secs_f64() / elapsed.as_secs_f64();
+            *self = Pace { window: (in_time as u64).clamp(WINDOW_MIN, WINDOW_MAX), ..Pace::new() };
+        }
+    }
 }
 
 impl<'a> Writing<'a> {
@@ -79,11 +152,18 @@ impl<'a> Writing<'a> {
             writer,
             waiting: VecDeque::new(),
             taken: 0,
-            pending: VecDeque::new(),
+            pending: BTreeMap::new(),
             pending_bytes: 0,
-            pending_links: 0,
+            links: HashMap::new(),
+            link_numbers: BTreeSet::new(),
             coming: HashSet::new(),
-            current: Current::default(),
+            current: BTreeMap::new(),
+            doors: None,
+            is_inviting: false,
+            invitation: None,
+            lanes: BTreeMap::new(),
+            paces: BTreeMap::new(),
+            wanted_bytes: 0,
             failed: Vec::new(),
             unnamed: BTreeMap::new(),
             on_failed,
@@ -91,6 +171,11 @@ impl<'a> Writing<'a> {
             fsync,
             is_finished: false,
         }
+    }
+
+    /// With contents over direct connections, too.
+    pub(super) fn with_doors(self, doors: Option<&'a dyn Doors>) -> Writing<'a> {
+        Writing { doors, ..self }
     }
 
     /// An entry failed here; the copy goes on, unless nothing more can be written.
@@ -139,10 +224,9 @@ impl<'a> Writing<'a> {
 
     /// True if one more entry may be taken: always if nothing waits.
     fn has_room(&self) -> bool {
-        let has_room = self.machine.under_way() + (self.pending_links as u64) < TREE_WANTED_MAX
+        let has_room = self.machine.under_way() + (self.link_numbers.len() as u64) < TREE_WANTED_MAX
             && self.pending_bytes < TREE_PENDING_BYTES_MAX
-            && !self.writer.is_full()
-            && self.machine.waiting_runs() < TREE_PULL_RUNS_MAX;
+            && !self.writer.is_full();
         has_room || self.pending.is_empty()
     }
 
@@ -165,13 +249,16 @@ impl<'a> Writing<'a> {
         match placed {
             Ok(Placed::Done) => {}
             Ok(Placed::Unchanged) => self.done.unchanged += u64::from(is_file(&entry)),
-            Ok(Placed::Wanted(target, known)) => {
-                self.machine.want(number, known);
-                self.wait_for(number, target, known, false, bytes.len());
-            }
+            Ok(Placed::Wanted(target, known)) => self.want(number, target, known, &entry, bytes.len()),
             Ok(Placed::Link(target)) => {
-                self.wait_for(number, target, None, true, bytes.len());
-                self.link()?;
+                let held = bytes.len() + PENDING_ENTRY_BYTES;
+                self.pending_bytes += held;
+                self.link_numbers.insert(number);
+                let group = target.link_group().unwrap_or_default();
+                let size_bytes = size_of(&entry);
+                let waiting = Pending { number, target, known: None, size_bytes, held, parts: None };
+                self.links.entry(group).or_default().push_back(waiting);
+                self.link(&group)?;
             }
             Err(error) => {
                 let path = self.writer.path_of(&entry);
@@ -181,41 +268,59 @@ impl<'a> Writing<'a> {
         Ok(())
     }
 
-    fn wait_for(
+    /// A content is to come.
+    fn want(
         &mut self,
         number: u64,
         target: Box<FileTarget>,
         known: Option<[u8; 32]>,
-        is_link: bool,
-        bytes: usize,
+        entry: &Entry,
+        item_bytes: usize,
     ) {
-        let bytes = bytes + PENDING_ENTRY_BYTES;
-        if let Some(group) = target.link_group().filter(|_| !is_link) {
+        if let Some(group) = target.link_group() {
             self.coming.insert(group);
         }
-        self.pending_bytes += bytes;
-        self.pending_links += usize::from(is_link);
-        self.pending.push_back(Pending { number, target, known, is_link, bytes });
+        let held = item_bytes + PENDING_ENTRY_BYTES;
+        self.pending_bytes += held;
+        let pending = Pending { number, target, known, size_bytes: size_of(entry), held, parts: None };
+        self.ask(pending);
     }
 
-    /// Makes the hard links that wait for nothing any more. If the file that one is another name of did not come, its content is
-    /// asked for under this name, and the other names of the group wait for that.
-    fn link(&mut self) -> Result<()> {
-        while self.pending.front().is_some_and(|pending| pending.is_link) {
-            let Some(mut pending) = self.pending.pop_front() else { return Ok(()) };
-            let group = pending.target.link_group().unwrap_or_default();
+    fn ask(&mut self, mut pending: Pending) {
+        let (number, size_bytes) = (pending.number, pending.size_bytes);
+        if pending.known.is_none() {
+            self.wanted_bytes = self.wanted_bytes.saturating_add(size_bytes);
+        }
+        // What one path has begun another cannot go on with, so a large file is asked for piece by piece.
+        if self.doors.is_some() && pending.known.is_none() && size_bytes >= 2 * TREE_PART_BYTES {
+            self.invite();
+            pending.parts = self.is_inviting.then(Parts::default);
+        }
+        match &pending.parts {
+            Some(_) => self.machine.want_parts(number, size_bytes, part_bytes(size_bytes)),
+            None => self.machine.want(number, pending.known, size_bytes),
+        }
+        self.pending.insert(number, pending);
+    }
+
+    /// Makes the hard links of a group, if they wait for nothing any more. If the file that they are other names of did not come, its
+    /// content is asked for under one of these names, and the others wait for that.
+    fn link(&mut self, group: &[u8; 16]) -> Result<()> {
+        while !self.coming.contains(group)
+            && let Some(waiting) = self.links.get_mut(group)
+        {
+            let Some(pending) = waiting.pop_front() else {
+                self.links.remove(group);
+                break;
+            };
+            self.link_numbers.remove(&pending.number);
             if !self.writer.can_link(&pending.target) {
-                if self.coming.insert(group) {
-                    pending.is_link = false;
-                    self.pending_links -= 1;
-                    self.writer.begin_again(&pending.target);
-                    self.machine.want(pending.number, None);
-                }
-                self.pending.push_back(pending);
-                continue;
+                self.coming.insert(*group);
+                self.writer.begin_again(&pending.target);
+                self.ask(pending);
+                break;
             }
-            self.pending_bytes -= pending.bytes;
-            self.pending_links -= 1;
+            self.pending_bytes -= pending.held;
             let linked = self.writer.link(&pending.target);
             let path = pending.target.path();
             self.writer.settle(*pending.target, None);
@@ -226,43 +331,62 @@ impl<'a> Writing<'a> {
         Ok(())
     }
 
-    fn record(&mut self, number: u64, record: &Record<'_>) -> Result<()> {
-        let Some(pending) = self.pending.front().filter(|pending| pending.number == number) else {
+    fn record(&mut self, path: PathId, wanted: &Wanted, record: &Record<'_>) -> Result<()> {
+        let pending = self.pending.get_mut(&wanted.number);
+        let Some(pending) = pending.filter(|pending| pending.parts.is_some() == wanted.part.is_some()) else {
+            // A part of a file that failed, or is asked for as a whole by now.
+            if wanted.part.is_some() {
+                self.current.remove(&path);
+                if let Record::Bytes(bytes) = record {
+                    self.done.bytes += bytes.len() as u64;
+                }
+                return Ok(());
+            }
             return Err(Error::new(ErrorKind::Internal, "a content came that nobody waits for"));
         };
-        let result = match record {
-            Record::Bytes(bytes) => {
+        let current = self.current.entry(path).or_default();
+        let result = match (record, wanted.part) {
+            (Record::Bytes(bytes), part) => {
                 self.done.bytes += bytes.len() as u64;
-                self.current.write(&pending.target, bytes)
+                match part {
+                    None => current.write(&pending.target, bytes),
+                    Some(part) => current.write_part(pending, &part, bytes)?,
+                }
             }
-            Record::Hole(len) => self.current.skip(&pending.target, *len),
-            Record::Again => self.current.restart(),
-            Record::Done(_) | Record::Same(_) | Record::Failed(_) => return self.end(record),
+            (Record::Hole(len), None) => current.skip(&pending.target, *len),
+            (Record::Hole(len), Some(part)) => current.skip_part(&part, *len).map(Ok)?,
+            (Record::Again, None) => current.restart(),
+            (Record::Again, Some(_)) => {
+                return Err(Error::new(ErrorKind::Protocol, "sender began a part anew"));
+            }
+            (Record::Done(_) | Record::Same(_) | Record::Failed(_), part) => {
+                let current = self.current.remove(&path).unwrap_or_default();
+                return match part {
+                    None => self.end(wanted.number, current, record),
+                    Some(part) => self.end_part(wanted.number, &part, current, record),
+                };
+            }
         };
-        if let Err(error) = result {
-            let path = pending.target.path();
-            self.current = Current { has_failed: true, ..Current::default() };
-            self.fail(&path, error)?;
+        let Err(error) = result else { return Ok(()) };
+        if wanted.part.is_some() {
+            self.current.remove(&path);
+            return self.settle(wanted.number, Err(error));
         }
-        Ok(())
+        *current = Current { has_failed: true, ..Current::default() };
+        let path = pending.target.path();
+        self.fail(&path, error)
     }
 
-    /// The content that waits longest has come to its end.
-    fn end(&mut self, record: &Record<'_>) -> Result<()> {
-        let Some(mut pending) = self.pending.pop_front() else { return Ok(()) };
-        self.pending_bytes -= pending.bytes;
-        if let Some(group) = pending.target.link_group() {
-            // If it fails, the next name that waits is asked for.
-            self.coming.remove(&group);
-        }
-        let mut current = std::mem::take(&mut self.current);
+    /// A content has come to its end.
+    fn end(&mut self, number: u64, mut current: Current, record: &Record<'_>) -> Result<()> {
+        let Some(pending) = self.pending.get_mut(&number) else { return Ok(()) };
         let ended = match record {
             Record::Done(finished) if !current.has_failed => {
                 let whole = current.open(&pending.target).and_then(|file| {
                     if current.hasher.finish() == finished.hash {
                         return Ok(file);
                     }
-                    Err(Error::new(ErrorKind::VerificationFailed, "its bytes are not those that were sent"))
+                    Err(not_as_sent())
                 });
                 whole.and_then(|file| pending.target.finish(file, finished)).map(|identity| {
                     self.done.files += 1;
@@ -281,7 +405,67 @@ impl<'a> Writing<'a> {
             Record::Failed(fault) => Err(fault.to_error("")),
             _ => Ok(None),
         };
-        let path = pending.target.path();
+        self.settle(number, ended)
+    }
+
+    /// A part has come to its end.
+    fn end_part(&mut self, number: u64, part: &Part, current: Current, record: &Record<'_>) -> Result<()> {
+        let Some(pending) = self.pending.get_mut(&number) else { return Ok(()) };
+        let (size_bytes, Some(parts)) = (pending.size_bytes, &mut pending.parts) else { return Ok(()) };
+        let finished = match record {
+            Record::Done(finished) => *finished,
+            // It was written to between two parts: once more, in one piece.
+            Record::Failed(fault) if fault.to_error("").kind() == ErrorKind::Changed => {
+                return self.take_whole(number);
+            }
+            Record::Failed(fault) => return self.settle(number, Err(fault.to_error(""))),
+            _ => return Err(Error::new(ErrorKind::Protocol, "sender ended a part as a whole content")),
+        };
+        if current.position != part.bytes {
+            return Err(Error::new(ErrorKind::Protocol, "sender ended a part before its end"));
+        }
+        if current.hasher.finish() != finished.hash {
+            return self.settle(number, Err(not_as_sent()));
+        }
+        let state = |finished: &Finished| (finished.size_bytes, finished.mtime_s, finished.mtime_ns);
+        let first = *parts.finished.get_or_insert(finished);
+        if state(&first) != state(&finished) || finished.size_bytes != size_bytes {
+            return self.take_whole(number);
+        }
+        parts.came += part.bytes;
+        if parts.came < size_bytes {
+            return Ok(());
+        }
+        let file = parts.file.take().map_or_else(|| pending.target.create(), Ok);
+        let ended = file.and_then(|mut file| {
+            file.came_in_parts(size_bytes);
+            pending.target.finish(file, &finished)
+        });
+        let ended = ended.map(|identity| {
+            self.done.files += 1;
+            Some(identity)
+        });
+        self.settle(number, ended)
+    }
+
+    /// What came in parts so far is void.
+    fn take_whole(&mut self, number: u64) -> Result<()> {
+        self.machine.forget(number);
+        if let Some(pending) = self.pending.get_mut(&number) {
+            pending.parts = None;
+            self.machine.want(number, None, pending.size_bytes);
+        }
+        Ok(())
+    }
+
+    /// An entry is in place, or will not be.
+    fn settle(&mut self, number: u64, ended: Result<Option<(u32, u32, u64)>>) -> Result<()> {
+        let Some(pending) = self.pending.remove(&number) else { return Ok(()) };
+        if pending.parts.is_some() {
+            self.machine.forget(number);
+        }
+        self.pending_bytes -= pending.held;
+        let (path, group) = (pending.target.path(), pending.target.link_group());
         match ended {
             Ok(identity) => self.writer.settle(*pending.target, identity),
             Err(error) => {
@@ -289,7 +473,60 @@ impl<'a> Writing<'a> {
                 self.fail(&path, error)?;
             }
         }
-        self.link()
+        match group {
+            Some(group) => {
+                // If it failed, the next name that waits is asked for.
+                self.coming.remove(&group);
+                self.link(&group)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A direct connection is gone: what it owed is asked for again.
+    fn lose(&mut self, lane: u32) {
+        self.lanes.remove(&lane);
+        self.paces.remove(&Some(lane));
+        self.current.remove(&Some(lane));
+        for wanted in self.machine.lose(lane).iter().rev() {
+            if let Some(pending) = self.pending.get(&wanted.number)
+                && pending.parts.is_some() == wanted.part.is_some()
+            {
+                self.machine.want_again(wanted, pending.known);
+            }
+        }
+    }
+
+    /// Has the sender told, once, that direct connections are welcome.
+    fn invite(&mut self) {
+        if self.is_inviting {
+            return;
+        }
+        self.invitation = self.doors.and_then(Doors::invite);
+        self.is_inviting = self.invitation.is_some();
+        if !self.is_inviting {
+            self.doors = None;
+        }
+    }
+
+    /// The path that is to be asked next, and how much of its window is free.
+    fn next_path(&self) -> Option<(PathId, u64)> {
+        if !self.machine.has_wishes() {
+            return None;
+        }
+        let ssh_pulls = self.machine.pulls(None);
+        if !self.is_inviting {
+            return (ssh_pulls < TREE_PULLS_MAX / 2).then_some((None, u64::MAX));
+        }
+        // With direct connections ssh is the spare.
+        let lanes = self.lanes.keys().map(|lane| (Some(*lane), LANE_PULLS_MAX));
+        let paths: Vec<(PathId, usize)> =
+            if self.lanes.is_empty() { vec![(None, TREE_PULLS_MAX / 2)] } else { lanes.collect() };
+        let (path, pulls_max) = paths.into_iter().min_by_key(|(path, _)| self.machine.weight(*path))?;
+        let weight = self.machine.weight(path);
+        let window = self.paces.get(&path).map_or(WINDOW_MIN, |pace| pace.window);
+        let may_pull = self.machine.pulls(path) < pulls_max && weight <= window / 4 * 3;
+        may_pull.then(|| (path, window - weight))
     }
 
     /// Everything has come: what is left to say, and to make durable.
@@ -298,6 +535,7 @@ impl<'a> Writing<'a> {
             || !self.waiting.is_empty()
             || !self.machine.is_done()?
             || !self.pending.is_empty()
+            || !self.links.is_empty()
         {
             return Ok(());
         }
@@ -325,6 +563,15 @@ impl<'a> Writing<'a> {
 
 fn is_file(entry: &Entry) -> bool {
     matches!(entry.kind, Kind::File { .. })
+}
+
+/// Its size as it was told.
+fn size_of(entry: &Entry) -> u64 {
+    if let Kind::File { size_bytes, .. } = entry.kind { size_bytes } else { 0 }
+}
+
+fn not_as_sent() -> Error {
+    Error::new(ErrorKind::VerificationFailed, "its bytes are not those that were sent")
 }
 
 impl Current {
@@ -358,6 +605,36 @@ impl Current {
         Ok(())
     }
 
+    /// Takes bytes of a part; the inner result is the file's.
+    fn write_part(&mut self, pending: &mut Pending, part: &Part, bytes: &[u8]) -> Result<Result<()>> {
+        let at = part.start + self.position;
+        self.advance(part, bytes.len() as u64)?;
+        self.hasher.update(bytes);
+        let Some(parts) = &mut pending.parts else { return Ok(Ok(())) };
+        let file = match &mut parts.file {
+            Some(file) => file,
+            none => match pending.target.create() {
+                Ok(file) => none.insert(file),
+                Err(error) => return Ok(Err(error)),
+            },
+        };
+        Ok(file.write_at(bytes, at))
+    }
+
+    /// Takes a hole of a part.
+    fn skip_part(&mut self, part: &Part, len: u64) -> Result<()> {
+        self.advance(part, len)?;
+        self.hasher.zeros(len);
+        Ok(())
+    }
+
+    fn advance(&mut self, part: &Part, len: u64) -> Result<()> {
+        let position = self.position.checked_add(len).filter(|position| *position <= part.bytes);
+        self.position =
+            position.ok_or_else(|| Error::new(ErrorKind::Protocol, "sender sent more than the part has"))?;
+        Ok(())
+    }
+
     fn restart(&mut self) -> Result<()> {
         self.hasher.reset();
         self.file.as_mut().map_or(Ok(()), NewFile::restart)
@@ -372,17 +649,32 @@ impl TreeSink for Writing<'_> {
                 self.waiting.push_back(entries);
             }
             Heard::Message(Message::EntryFailed(failed)) => (self.on_failed)(&failed),
+            Heard::Message(Message::Direct(theirs)) if self.is_inviting => {
+                if let Some(doors) = self.doors {
+                    doors.handle_direct(theirs)?;
+                }
+            }
             Heard::Message(_) => {
                 return Err(Error::new(ErrorKind::Protocol, "sender sent a message out of place"));
             }
-            Heard::Data(request, body) => {
+            Heard::Data(path, request, body) => {
+                let owed = self.machine.weight(path);
                 let mut rest = &body[..];
                 while !rest.is_empty() {
-                    let (number, record) = self.machine.take(request, &mut rest)?;
-                    self.record(number, &record)?;
+                    let (wanted, record) = self.machine.take(path, request, &mut rest)?;
+                    self.record(path, &wanted, &record)?;
+                }
+                if self.is_inviting {
+                    let weight = owed.saturating_sub(self.machine.weight(path));
+                    self.paces.entry(path).or_insert_with(Pace::new).came(weight);
                 }
             }
-            Heard::End(request) => self.machine.handle_end(request)?,
+            Heard::End(path, request) => self.machine.handle_end(path, request)?,
+            Heard::Up(lane) => {
+                self.machine.open(lane.number());
+                self.lanes.insert(lane.number(), lane);
+            }
+            Heard::Down(lane) => self.lose(lane.number()),
         }
         self.decide()?;
         self.finish_if_complete()
@@ -390,13 +682,23 @@ impl TreeSink for Writing<'_> {
 
     fn say(&mut self, out: &mut Vec<Message>) {
         out.extend(self.failed.drain(..).map(Message::EntryFailed));
+        if self.wanted_bytes.saturating_sub(self.done.bytes) >= DIRECT_FROM_BYTES {
+            self.invite();
+        }
+        out.extend(self.invitation.take().map(Message::Direct));
         let ahead = u64::from(TREE_BATCHES_MAX).saturating_sub(self.waiting.len() as u64);
-        // The content of a hard link may yet be asked for.
-        let links = || self.pending.iter().filter(|pending| pending.is_link).map(|pending| pending.number);
-        let undecided = if self.pending_links > 0 { links().min() } else { None };
-        while self.machine.pulls() < TREE_PULLS_MAX / 2
-            && let Some(pull) = self.machine.pull(ahead, undecided)
+        // The content of a hard link may yet be asked for, and that of whatever a direct connection owes.
+        let coming = self.pending.keys().next().filter(|_| self.is_inviting);
+        let undecided = self.link_numbers.first().into_iter().chain(coming).min().copied();
+        while let Some((path, room)) = self.next_path()
+            && let Some(pull) = self.machine.pull(path, room, ahead, undecided)
         {
+            if let Some(lane) = path.and_then(|lane| self.lanes.get(&lane)) {
+                lane.note_pull();
+            }
+            out.push(Message::Pull(pull));
+        }
+        while let Some(pull) = self.machine.pull(None, 0, ahead, undecided) {
             out.push(Message::Pull(pull));
         }
     }
@@ -411,7 +713,7 @@ impl TreeSink for Writing<'_> {
 
     fn missing(&self) -> Option<String> {
         let missing = self.machine.missing()?;
-        let Some(first) = self.pending.iter().find(|pending| !pending.is_link) else { return Some(missing) };
+        let Some(first) = self.pending.values().next() else { return Some(missing) };
         Some(format!("{missing}, the first of {:?},", String::from_utf8_lossy(&first.target.path())))
     }
 }

@@ -4,16 +4,16 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::ContentHasher;
 use dray_core::limits::{PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX};
-use dray_core::message::{Entries, EntryFailed, Fault, Owner};
+use dray_core::message::{Entries, EntryFailed, Fault, Owner, Part};
 use dray_core::tree::{Finished, Item, Metadata, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
-    FileToSend, OpenFile, Origin, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker, hash_content,
+    FileState, FileToSend, OpenFile, Origin, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker, hash_content,
     own_directory,
 };
 use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource};
@@ -139,7 +139,7 @@ impl TreeSource for WalkSource {
                 Some(Walked::Leave) => Item::Leave,
                 Some(Walked::Entry(entry, file)) => {
                     if let Some(file) = file {
-                        batch.files.push((batch.count, Box::new(file_to_send(file, &self.stop))));
+                        batch.files.push((batch.count, Arc::new(file_to_send(file, &self.stop))));
                     }
                     directories += usize::from(entry.is_directory());
                     batch.count += 1;
@@ -162,17 +162,27 @@ impl TreeSource for WalkSource {
 }
 
 fn file_to_send(file: FileToSend, stop: &Stop) -> Sending {
-    Sending { file: Arc::new(file), stop: stop.clone() }
+    Sending { file, stop: stop.clone(), seen: OnceLock::new() }
 }
 
 /// One file, when its turn comes.
 struct Sending {
-    file: Arc<FileToSend>,
+    file: FileToSend,
     stop: Stop,
+    /// Its state when the first part of it was read: the others are to be of the same.
+    seen: OnceLock<FileState>,
 }
 
 impl TreeFile for Sending {
-    fn send(&self, known: Option<[u8; 32]>, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+    fn send(
+        &self,
+        known: Option<[u8; 32]>,
+        part: Option<Part>,
+        sink: &mut dyn RecordSink,
+    ) -> Result<(), SendError> {
+        if let Some(part) = part {
+            return self.send_part(&part, sink);
+        }
         for attempt in 0..READ_TRIES {
             if attempt > 0 {
                 sink.record(&Record::Again)?;
@@ -186,7 +196,7 @@ impl TreeFile for Sending {
             }
             let mut hasher = ContentHasher::new();
             let size_bytes = if open.stored_bytes < open.size_bytes {
-                self.send_sparse(&open, &mut hasher, sink)?
+                self.send_sparse(&open, 0..open.size_bytes, &mut hasher, sink)?
             } else {
                 self.send_bytes(&open, None, &mut hasher, sink)?
             };
@@ -242,19 +252,39 @@ impl Sending {
         Ok(sent)
     }
 
-    /// Sends a file with holes as it is kept.
+    /// Sends a part, of the same state of the file as the parts before.
+    fn send_part(&self, part: &Part, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        let changed = || {
+            let what = "the file changed while it was read";
+            let error = Error::new(ErrorKind::Changed, what);
+            SendError::File(error.advise("copy it when nobody writes to it"))
+        };
+        let open = self.file.open()?;
+        if *self.seen.get_or_init(|| open.state()) != open.state() || part.end() > open.size_bytes {
+            return Err(changed());
+        }
+        let mut hasher = ContentHasher::new();
+        let end = self.send_sparse(&open, part.start..part.end(), &mut hasher, sink)?;
+        if end != part.end() || !open.is_unchanged()? {
+            return Err(changed());
+        }
+        sink.record(&Record::Done(finished(&open, hasher.finish(), open.size_bytes)))
+    }
+
+    /// Sends these bytes of a file as it is kept, with its holes; behind the last that there was.
     fn send_sparse(
         &self,
         open: &OpenFile,
+        range: std::ops::Range<u64>,
         hasher: &mut ContentHasher,
         sink: &mut dyn RecordSink,
     ) -> Result<u64, SendError> {
         use rustix::fs::{SeekFrom, seek};
-        let mut at = 0;
-        while at < open.size_bytes {
+        let mut at = range.start;
+        while at < range.end {
             self.check_stop()?;
             sink.work()?;
-            match Piece::next(&open.file, at, open.size_bytes) {
+            match Piece::next(&open.file, at, range.end) {
                 Piece::Hole(len) => {
                     hasher.zeros(len);
                     sink.record(&Record::Hole(len))?;

@@ -32,5 +32,5 @@ pub use own::own_directory;
 pub use owners::{OwnerChange, OwnerNames};
 pub use place::{FileTarget, NewFile};
 pub use preview::{Planned, Preview};
-pub use walk::{FileToSend, OpenFile, WalkOptions, Walked, Walker};
+pub use walk::{FileState, FileToSend, OpenFile, WalkOptions, Walked, Walker};
 pub use write::{Changes, Landing, NotKept, Placed, TreeWriter, WriteOptions};

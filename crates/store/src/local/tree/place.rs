@@ -180,12 +180,22 @@ fn make_named(directory: &OpenDirectory, name: &Temporary) -> io::Result<OwnedFd
 impl NewFile {
     /// Appends bytes.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all_at(bytes, self.position).map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => too_large(),
-            _ => Error::file("write the file", error),
-        })?;
+        self.write_at(bytes, self.position)?;
         self.position += bytes.len() as u64;
         Ok(())
+    }
+
+    /// Writes bytes of a file that comes in parts, at `position`.
+    pub fn write_at(&self, bytes: &[u8], position: u64) -> Result<()> {
+        self.file.write_all_at(bytes, position).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => too_large(),
+            _ => Error::file("write the file", error),
+        })
+    }
+
+    /// All parts came: the file has so many bytes, those that were not written are holes.
+    pub fn came_in_parts(&mut self, bytes: u64) {
+        (self.position, self.is_sparse) = (bytes, true);
     }
 
     /// Leaves a hole of so many bytes, which costs nothing.

@@ -80,13 +80,19 @@ pub struct OpenFile {
 /// What changes when a file does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Stamp {
+    inode: u64,
     size: u64,
     mtime: (i64, u32),
     ctime: (i64, u32),
 }
 
+/// The state of a file: it differs when somebody wrote to it, as far as times tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileState(Stamp);
+
 fn stamp(found: &Statx) -> Stamp {
     Stamp {
+        inode: found.stx_ino,
         size: found.stx_size,
         mtime: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
         ctime: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
@@ -116,6 +122,11 @@ impl OpenFile {
     /// Modification time when it was opened: seconds since 1970 and nanoseconds.
     pub fn mtime(&self) -> (i64, u32) {
         self.found.mtime
+    }
+
+    /// What tells this state of the file from others.
+    pub fn state(&self) -> FileState {
+        FileState(self.found)
     }
 
     /// True if nobody wrote to it since it was opened, as far as its times tell.

@@ -1,0 +1,247 @@
+//! Contents over direct connections: real nodes on the loopback beside a pipe that stands for ssh, with a relay between them that
+//! counts what passes and can go silent.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use dray_core::message::{Direct, Message, TreeDone};
+use dray_core::{Error, Result};
+use dray_store::local::tree::{Landing, TreeWriter};
+use dray_transfer::transport::{LimitedChannel, RateLimit};
+use dray_transfer::tree::{send, take};
+
+use super::copies::{channels, keeping, recursive};
+use super::doors::{GivingDoors, Seen, TakingDoors};
+use super::sink::{Doors, Writing};
+use super::source::WalkSource;
+use crate::config::{ConfigFile, Paths};
+use crate::{Config, Node, Stop};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any of these copies takes.
+const LONG: Duration = Duration::from_secs(120);
+const MIB: u64 = 1 << 20;
+
+/// Between the receiver and the sender.
+#[derive(Default)]
+struct Relay {
+    port: AtomicU16,
+    /// Where the sender listens.
+    to: AtomicU16,
+    /// Bytes from the sender.
+    carried_bytes: AtomicU64,
+    /// It takes nothing and gives nothing from so many bytes on; 0 if it always does.
+    silent_from: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Relay {
+    fn start(silent_from: u64) -> Arc<Relay> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let relay = Arc::new(Relay { silent_from: silent_from.into(), ..Relay::default() });
+        relay.port.store(listener.local_addr().unwrap().port(), Ordering::Release);
+        let relaying = relay.clone();
+        thread::spawn(move || {
+            for near in listener.incoming() {
+                let relay = relaying.clone();
+                let far = TcpStream::connect(("127.0.0.1", relay.to.load(Ordering::Acquire)));
+                let (Ok(near), Ok(far)) = (near, far) else { continue };
+                let back = (far.try_clone().unwrap(), near.try_clone().unwrap(), relay.clone());
+                thread::spawn(move || carry(near, far, &relay, false));
+                thread::spawn(move || carry(back.0, back.1, &back.2, true));
+            }
+        });
+        relay
+    }
+
+    fn is_silent(&self) -> bool {
+        let from = self.silent_from.load(Ordering::Acquire);
+        from > 0 && self.carried_bytes.load(Ordering::Acquire) >= from
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, relay: &Relay, is_counted: bool) {
+    let mut bytes = vec![0; 64 * 1024];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        while relay.is_silent() && !relay.is_over.load(Ordering::Acquire) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        if is_counted {
+            relay.carried_bytes.fetch_add(count as u64, Ordering::AcqRel);
+        }
+        if to.write_all(&bytes[..count]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Leads the receiver to the sender by way of the relay, and keeps the sender from dialling.
+struct Through<'a>(&'a TakingDoors, &'a Relay);
+
+impl Doors for Through<'_> {
+    fn invite(&self) -> Option<Direct> {
+        self.0.invite().map(|told| Direct { addresses: Vec::new(), ..told })
+    }
+
+    fn handle_direct(&self, theirs: Direct) -> Result<()> {
+        let port = theirs.addresses[0].rsplit_once(':').unwrap().1.parse().unwrap();
+        self.1.to.store(port, Ordering::Release);
+        let relay = format!("127.0.0.1:{}", self.1.port.load(Ordering::Acquire));
+        self.0.handle_direct(Direct { addresses: vec![relay], ..theirs })
+    }
+}
+
+fn node(data: &Path) -> Node {
+    Node::open(Config::new(Paths::below(data), &ConfigFile::default()).unwrap()).unwrap()
+}
+
+/// Copies `from` to `to`: a pipe of `rate` bytes a second, and the relay; `tick` hears how many bytes came.
+fn copy(
+    from: &Path,
+    to: &Path,
+    rate: u64,
+    relay: &Arc<Relay>,
+    tick: impl Fn(u64) + Send + 'static,
+) -> (Result<TreeDone>, Result<TreeDone>) {
+    let (near, mut far) = channels(65_536);
+    let (from, to) = (from.to_owned(), to.to_owned());
+    let data = tempfile::tempdir().unwrap();
+    let (giver, taker) = (node(&data.path().join("giver")), node(&data.path().join("taker")));
+    let seen = Seen { seen_as: Some("127.0.0.1".parse().unwrap()), allow_local: true, ..Seen::default() };
+    let (report, reported) = mpsc::channel();
+    let (taker_report, relay) = (report.clone(), relay.clone());
+    thread::spawn(move || {
+        let doors = TakingDoors::new(&taker, seen);
+        let through = Through(&doors, &relay);
+        let make = || {
+            let landing = Landing::resolve(&to, &[b"tree".to_vec()], false)?;
+            let writing = Writing::new(TreeWriter::new(landing, keeping()), 1, false, &|_| {});
+            Ok(writing.with_doors(Some(&through)))
+        };
+        let mut tick = |bytes| {
+            tick(bytes);
+            Ok(())
+        };
+        let taken = take(&mut far, Vec::new(), make, Some(&doors.lanes), &mut tick, PATIENCE);
+        relay.is_over.store(true, Ordering::Release);
+        taker_report.send((false, taken)).unwrap();
+    });
+    thread::spawn(move || {
+        let doors = GivingDoors::new(&giver, seen, None).unwrap();
+        let mut source = WalkSource::new(vec![from], recursive(), false, Stop::new());
+        let mut hear = |message: Option<Message>| match message {
+            Some(Message::Direct(theirs)) => {
+                // Without an address nobody is dialled.
+                assert!(theirs.addresses.is_empty());
+                doors.handle_direct(theirs)
+            }
+            Some(Message::Fault(fault)) => Err(fault.to_error("")),
+            _ => Ok::<(), Error>(()),
+        };
+        let channel = LimitedChannel::wrap_duplex(Box::new(near), Some(&RateLimit::new(rate)));
+        let lanes = Some(&*doors.lanes);
+        let sent = send(channel, Vec::new(), &mut source, lanes, &mut hear, &|| PATIENCE);
+        report.send((true, sent)).unwrap();
+    });
+    let (mut sent, mut taken) = (None, None);
+    for _ in 0..2 {
+        match reported.recv_timeout(LONG).expect("a side of the copy hangs") {
+            (true, result) => sent = Some(result),
+            (false, result) => taken = Some(result),
+        }
+    }
+    (sent.unwrap(), taken.unwrap())
+}
+
+fn bytes(len: u64, seed: u8) -> Vec<u8> {
+    let mut out = vec![0; len as usize];
+    blake3::Hasher::new().update(&[seed]).finalize_xof().fill(&mut out);
+    out
+}
+
+/// One large file and a thousand small ones, 32 MiB in all.
+fn write_tree(root: &Path) {
+    fs::create_dir_all(root).unwrap();
+    fs::write(root.join("a large"), bytes(24 * MIB, 1)).unwrap();
+    for number in 0..1000 {
+        fs::write(root.join(format!("{number:04}")), bytes(8192, number as u8)).unwrap();
+    }
+}
+
+fn assert_same(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let name = entry.unwrap().file_name();
+        let (there, here) = (fs::read(from.join(&name)).unwrap(), fs::read(to.join(&name)).unwrap());
+        assert!(there == here, "{name:?} differs");
+        let times = |path: &Path| fs::metadata(path).map(|found| (found.mtime(), found.mtime_nsec())).unwrap();
+        assert_eq!(times(&from.join(&name)), times(&to.join(&name)), "{name:?}");
+    }
+    assert_eq!(fs::read_dir(from).unwrap().count(), fs::read_dir(to).unwrap().count());
+}
+
+/// Issue 4 "direct paths join when up and ssh becomes the spare": nearly all of a tree passes beside a slow ssh, a large file that was
+/// begun there, too.
+#[test]
+fn contents_come_over_lanes() {
+    let place = tempfile::tempdir().unwrap();
+    let (from, to) = (place.path().join("from"), place.path().join("to"));
+    write_tree(&from);
+    let relay = Relay::start(0);
+    let (sent, taken) = copy(&from, &to, 4_000_000, &relay, |_| {});
+    let done = taken.unwrap();
+    assert_eq!(sent.unwrap(), done);
+    assert_eq!((done.files, done.failed), (1001, 0));
+    assert_same(&from, &to);
+    let carried = relay.carried_bytes.load(Ordering::Acquire);
+    assert!(carried > 20 * MIB, "{carried} bytes beside ssh");
+}
+
+/// Issue 4 "direct path cut in mid-run": a path that goes silent is given up, and what it owed comes over ssh.
+#[test]
+fn a_lane_that_is_lost_costs_nothing_but_time() {
+    let place = tempfile::tempdir().unwrap();
+    let (from, to) = (place.path().join("from"), place.path().join("to"));
+    write_tree(&from);
+    let relay = Relay::start(6 * MIB);
+    let (sent, taken) = copy(&from, &to, 8_000_000, &relay, |_| {});
+    let done = taken.unwrap();
+    assert_eq!(sent.unwrap(), done);
+    assert_eq!((done.files, done.failed), (1001, 0));
+    assert_same(&from, &to);
+    assert!(relay.is_silent(), "it never was used");
+    // What was on its way is lost, no more.
+    assert!(done.bytes < 32 * MIB + 8 * MIB, "{} bytes came", done.bytes);
+}
+
+/// Issue "every file is either old or new": a file that is written to between two of its parts is taken once more, in one piece.
+#[test]
+fn a_file_that_changes_between_parts_comes_whole() {
+    let place = tempfile::tempdir().unwrap();
+    let (from, to) = (place.path().join("from"), place.path().join("to"));
+    fs::create_dir_all(&from).unwrap();
+    fs::write(from.join("file"), bytes(24 * MIB, 2)).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(from.join("file")).unwrap();
+    let is_written = Arc::new(AtomicBool::new(false));
+    let written = is_written.clone();
+    // Nobody answers at the relay: parts come over ssh.
+    let relay = Relay::start(1);
+    relay.carried_bytes.store(1, Ordering::Release);
+    let (sent, taken) = copy(&from, &to, 20_000_000, &relay, move |came| {
+        if came > 6 * MIB && !written.swap(true, Ordering::AcqRel) {
+            file.write_all_at(b"changed", 5).unwrap();
+        }
+    });
+    let done = taken.unwrap();
+    assert_eq!(sent.unwrap(), done);
+    assert!(is_written.load(Ordering::Acquire));
+    assert_eq!((done.files, done.failed), (1, 0));
+    assert!(done.bytes > 26 * MIB, "{} bytes came", done.bytes);
+    assert_same(&from, &to);
+}

@@ -1,0 +1,101 @@
+//! Records on their way into data frames, for whoever sends contents: over the channel of the copy or a direct connection.
+
+use dray_core::Result;
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::limits::TREE_RECORD_BYTES_MAX;
+use dray_core::message::Message;
+use dray_core::tree::{RECORD_HEAD_BYTES, bytes_head};
+
+use crate::transport::push_control;
+
+/// Bytes of a data frame with which it leaves.
+const FRAME_BYTES: usize = TREE_RECORD_BYTES_MAX;
+
+/// Frames to send, the last of them being filled perhaps.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    /// What is to leave, of which so many bytes have left.
+    pub(super) out: Vec<u8>,
+    pub(super) left: usize,
+    /// Request that the data frame being filled belongs to, and where in `out` it begins.
+    pub(super) request: u32,
+    start: Option<usize>,
+}
+
+impl Frames {
+    /// To send behind `preface`.
+    pub(super) fn after(preface: Vec<u8>) -> Frames {
+        Frames { out: preface, ..Frames::default() }
+    }
+
+    /// True if the frame being filled has no room for `len` bytes more, and is to leave first.
+    pub(super) fn is_full_for(&self, len: usize) -> bool {
+        self.start.is_some_and(|start| {
+            self.out.len() - start + len > FRAME_HEAD_BYTES + RECORD_HEAD_BYTES + FRAME_BYTES
+        })
+    }
+
+    /// Begins a data frame, unless one is being filled.
+    fn begin(&mut self) {
+        if self.start.is_none() {
+            self.start = Some(self.out.len());
+            self.out.extend_from_slice(&[0; FRAME_HEAD_BYTES]);
+        }
+    }
+
+    /// Completes the frame being filled.
+    pub(super) fn end(&mut self) {
+        let Some(start) = self.start.take() else { return };
+        let body_bytes = self.out.len() - start - FRAME_HEAD_BYTES;
+        if body_bytes == 0 {
+            self.out.truncate(start);
+            return;
+        }
+        let head = FrameHead::new(FrameKind::Data, body_bytes, self.request).encode();
+        self.out[start..start + FRAME_HEAD_BYTES].copy_from_slice(&head);
+    }
+
+    /// Appends a control frame.
+    pub(super) fn control(&mut self, message: &Message) {
+        self.end();
+        push_control(&mut self.out, message);
+    }
+
+    /// The request is answered.
+    pub(super) fn end_request(&mut self) {
+        self.end();
+        self.out.extend_from_slice(&FrameHead::new(FrameKind::End, 0, self.request).encode());
+    }
+
+    /// Appends a record of what `read` fills in, at most `max` bytes; how many came.
+    pub(super) fn bytes(
+        &mut self,
+        max: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
+        self.begin();
+        let start = self.out.len();
+        self.out.resize(start + RECORD_HEAD_BYTES + max, 0);
+        let result = read(&mut self.out[start + RECORD_HEAD_BYTES..]).map(|count| count.min(max));
+        let count = result.as_ref().map_or(0, |count| *count);
+        if count == 0 {
+            self.out.truncate(start);
+            return result;
+        }
+        self.out[start..start + RECORD_HEAD_BYTES].copy_from_slice(&bytes_head(count));
+        self.out.truncate(start + RECORD_HEAD_BYTES + count);
+        result
+    }
+
+    /// Appends an encoded record.
+    pub(super) fn record(&mut self, bytes: &[u8]) {
+        self.begin();
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// Everything has left.
+    pub(super) fn clear(&mut self) {
+        self.out.clear();
+        self.left = 0;
+    }
+}
