@@ -16,8 +16,8 @@ use crate::{Error, ErrorKind, NodeId, Oid, Result, cbor};
 mod tree;
 
 pub use tree::{
-    BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, Owner, Part, Planned, PlannedItem, Pull, Run, Sources,
-    Tree, TreeDone, tree_flag,
+    BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, Owner, Part, Planned, PlannedItem, Pull, Run,
+    Sources, Tree, TreeDone, tree_flag,
 };
 
 /// Version of the peer protocol. Peers of different versions refuse each other by name.

@@ -780,7 +780,9 @@ mod tests {
         receiver.want(1, None, 1);
         let mut parts = Vec::new();
         while let Some(pull) = receiver.pull(None, 1, 0, Some(0)) {
-            parts.extend(pull.runs.iter().map(|run| (run.first, run.part.map(|part| (part.start, part.bytes)))));
+            parts.extend(
+                pull.runs.iter().map(|run| (run.first, run.part.map(|part| (part.start, part.bytes)))),
+            );
         }
         assert_eq!(parts, [(0, Some((0, 40))), (0, Some((40, 40))), (0, Some((80, 20))), (1, None)]);
     }

@@ -81,8 +81,7 @@ impl Door {
                 told.push(text);
             }
         }
-        let invitation =
-            Direct { node: id, addresses: told, secret: Secret::from_bytes(crate::random()?) };
+        let invitation = Direct { node: id, addresses: told, secret: Secret::from_bytes(crate::random()?) };
         Ok(Door { listener: Arc::new(listener), invitation })
     }
 

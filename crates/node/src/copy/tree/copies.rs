@@ -239,7 +239,12 @@ impl TreeSource for Slow {
 }
 
 impl TreeFile for Slow {
-    fn send(&self, known: Option<[u8; 32]>, _: Option<Part>, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+    fn send(
+        &self,
+        known: Option<[u8; 32]>,
+        _: Option<Part>,
+        sink: &mut dyn RecordSink,
+    ) -> Result<(), SendError> {
         for _ in 0..SLOW.1 {
             thread::sleep(SLOW.0);
             sink.work()?;
@@ -261,7 +266,9 @@ fn a_source_that_hashes_for_long_is_not_taken_for_dead() {
     let patience = SLOW.0 * SLOW.1 / 2;
     let done = thread::scope(|scope| {
         scope.spawn(|| {
-            send(Box::new(near), Vec::new(), &mut Slow { is_over: false }, None, &mut |_| Ok(()), &|| PATIENCE)
+            send(Box::new(near), Vec::new(), &mut Slow { is_over: false }, None, &mut |_| Ok(()), &|| {
+                PATIENCE
+            })
         });
         let make = || {
             let landing = Landing::resolve(&to, &[b"to".to_vec()], false)?;

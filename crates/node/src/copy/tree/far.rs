@@ -47,13 +47,9 @@ impl Node {
         };
         let is_compressed = tree.flags & tree_flag::COMPRESSED != 0;
         // A confined login makes us neither listen nor dial, nor hear our addresses; and nobody unpacks what leaves beside ssh.
-        let may_dial = ssh_connection()
-            .filter(|_| knows_lanes && within.is_none() && !is_compressed)
-            .map(|(sees, seen_as)| Seen {
-                seen_as: Some(seen_as),
-                sees: Some(sees),
-                allow_local: is_local(sees),
-            });
+        let may_dial = ssh_connection().filter(|_| knows_lanes && within.is_none() && !is_compressed).map(
+            |(sees, seen_as)| Seen { seen_as: Some(seen_as), sees: Some(sees), allow_local: is_local(sees) },
+        );
         let stopped =
             || if stop.is_set() { Err(Error::new(ErrorKind::Interrupted, "interrupted")) } else { Ok(()) };
         match tree.role {
@@ -76,7 +72,8 @@ impl Node {
                 let mut channel = unpacked(Box::new(channel), is_compressed)?;
                 if tree.flags & tree_flag::DRY_RUN != 0 {
                     let make = || Previewing::new(landing, tree, names.len(), &|_| {}, None);
-                    return take(&mut *channel, preface, make, None, &mut |_| stopped(), PATIENCE).map(|_| ());
+                    return take(&mut *channel, preface, make, None, &mut |_| stopped(), PATIENCE)
+                        .map(|_| ());
                 }
                 let doors = may_dial.map(|seen| TakingDoors::new(self, seen));
                 let make = || {

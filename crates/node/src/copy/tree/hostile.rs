@@ -14,7 +14,7 @@ use dray_core::tree::{Entry, Finished, Kind, Metadata, Name, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{Landing, TreeWriter};
 use dray_transfer::transport::{Channel, PipeChannel, push_control, read_exact};
-use dray_transfer::tree::{send, take};
+use dray_transfer::tree::{SendLanes, send, take};
 
 use super::copies::{channels, keeping, recursive};
 use super::sink::Writing;
@@ -363,7 +363,8 @@ fn sent(patience: Duration, hostile: impl FnOnce(Peer) + Send) -> Result<TreeDon
             None | Some(Message::Progress(_)) => Ok(()),
             Some(_) => Err(Error::new(ErrorKind::Protocol, "message out of place")),
         };
-        send(Box::new(near), Vec::new(), &mut source, None, &mut heard, &|| patience)
+        let lanes = SendLanes::new().unwrap();
+        send(Box::new(near), Vec::new(), &mut source, Some(&lanes), &mut heard, &|| patience)
     })
 }
 
@@ -374,7 +375,7 @@ fn a_receiver_out_of_turn_ends_the_copy() {
     let told = |entries| TreeDone { entries, files: 2, unchanged: 0, bytes: 200_000, failed: 0 };
     let done = Message::TreeDone(told(3));
     let early = Message::TreeDone(told(2));
-    let cases: [(Hostile<'_>, &str); 11] = [
+    let cases: [(Hostile<'_>, &str); 12] = [
         (&|peer| peer.pull(1, &[(0, 1)], 0, 40), "content of entry 0, which has none"),
         (&|peer| peer.pull(1, &[(2, 2)], 0, 40), "not told"),
         (
@@ -392,6 +393,14 @@ fn a_receiver_out_of_turn_ends_the_copy() {
             "had settled",
         ),
         (&|peer| peer.pull(0, &[], 0, 3), "takes back"),
+        (
+            &|peer| {
+                let runs = vec![Run { first: 1, count: 1, known: None, part: None }];
+                let (lane, lost) = (Some(7), Some(9));
+                peer.say(&Message::Pull(Pull { request: 1, runs, settled: 0, batches: 40, lane, lost }));
+            },
+            "a connection that there is not",
+        ),
         (&|peer| peer.say(&early), "ended after 2 of 3 entries"),
         (&|peer| peer.say(&done), "ended with 200000 of 0 bytes"),
         (
@@ -399,7 +408,17 @@ fn a_receiver_out_of_turn_ends_the_copy() {
                 // In one piece, so that they are heard together.
                 let mut out = Vec::new();
                 let runs = vec![Run { first: 1, count: 2, known: None, part: None }];
-                push_control(&mut out, &Message::Pull(Pull { request: 1, runs, settled: 3, batches: 40, lane: None, lost: None }));
+                push_control(
+                    &mut out,
+                    &Message::Pull(Pull {
+                        request: 1,
+                        runs,
+                        settled: 3,
+                        batches: 40,
+                        lane: None,
+                        lost: None,
+                    }),
+                );
                 push_control(&mut out, &done);
                 peer.raw(&out);
             },

@@ -180,7 +180,8 @@ fn assert_same(from: &Path, to: &Path) {
         let name = entry.unwrap().file_name();
         let (there, here) = (fs::read(from.join(&name)).unwrap(), fs::read(to.join(&name)).unwrap());
         assert!(there == here, "{name:?} differs");
-        let times = |path: &Path| fs::metadata(path).map(|found| (found.mtime(), found.mtime_nsec())).unwrap();
+        let times =
+            |path: &Path| fs::metadata(path).map(|found| (found.mtime(), found.mtime_nsec())).unwrap();
         assert_eq!(times(&from.join(&name)), times(&to.join(&name)), "{name:?}");
     }
     assert_eq!(fs::read_dir(from).unwrap().count(), fs::read_dir(to).unwrap().count());

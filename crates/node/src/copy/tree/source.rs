@@ -13,8 +13,8 @@ use dray_core::message::{Entries, EntryFailed, Fault, Owner, Part};
 use dray_core::tree::{Finished, Item, Metadata, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
-    FileState, FileToSend, OpenFile, Origin, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker, hash_content,
-    own_directory,
+    FileState, FileToSend, OpenFile, Origin, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker,
+    hash_content, own_directory,
 };
 use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource};
 
