@@ -311,6 +311,8 @@ fn a_dry_run_changes_nothing() {
         told.sort();
         let changed = if way == "here" { "replace  sub/b1" } else { "compare  sub/b1" };
         let mut expected = vec![
+            "change   ./ (time)",
+            "change   sub/ (time)",
             "new      build/",
             "new      build/deep/",
             "new      build/deep/y.o",

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use dray_core::hash_tree::ContentHasher;
 use dray_core::limits::{
@@ -16,6 +18,7 @@ use dray_engine::session::TreeReceiver;
 use dray_store::local::tree::{FileTarget, NewFile, Placed, TreeWriter, own_directory};
 use dray_transfer::tree::{Heard, TreeSink};
 
+use super::held::{Failed, HeldNames};
 use super::source::entry_failed;
 
 /// What an entry that waits takes besides its names and attributes.
@@ -37,6 +40,7 @@ pub(super) struct Writing<'a> {
     pending_links: usize,
     /// Groups of hard links whose content is on its way.
     coming: HashSet<[u8; 16]>,
+    held: HeldNames,
     current: Current,
     failed: Vec<EntryFailed>,
     /// How many more failed, by reason.
@@ -62,7 +66,7 @@ struct Current {
     file: Option<NewFile>,
     hasher: ContentHasher,
     /// It failed here; the rest of it is passed over.
-    has_failed: bool,
+    failed: Option<Error>,
 }
 
 impl<'a> Writing<'a> {
@@ -83,6 +87,7 @@ impl<'a> Writing<'a> {
             pending_bytes: 0,
             pending_links: 0,
             coming: HashSet::new(),
+            held: HeldNames::default(),
             current: Current::default(),
             failed: Vec::new(),
             unnamed: BTreeMap::new(),
@@ -95,7 +100,7 @@ impl<'a> Writing<'a> {
 
     /// An entry failed here; the copy goes on, unless nothing more can be written.
     fn fail(&mut self, path: &[u8], error: Error) -> Result<()> {
-        if error.kind() == ErrorKind::NoSpace {
+        if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
             return Err(error);
         }
         let path =
@@ -164,7 +169,11 @@ impl<'a> Writing<'a> {
         }
         match placed {
             Ok(Placed::Done) => {}
-            Ok(Placed::Unchanged) => self.done.unchanged += u64::from(is_file(&entry)),
+            Ok(Placed::Unchanged) => {
+                self.done.unchanged += u64::from(is_file(&entry));
+                let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
+                self.fail_all(failed)?;
+            }
             Ok(Placed::Wanted(target, known)) => {
                 self.machine.want(number, known);
                 self.wait_for(number, target, known, false, bytes.len());
@@ -239,12 +248,21 @@ impl<'a> Writing<'a> {
             Record::Again => self.current.restart(),
             Record::Done(_) | Record::Same(_) | Record::Failed(_) => return self.end(record),
         };
-        if let Err(error) = result {
-            let path = pending.target.path();
-            self.current = Current { has_failed: true, ..Current::default() };
-            self.fail(&path, error)?;
+        match result {
+            Err(error) if error.kind() == ErrorKind::NoSpace => return Err(error),
+            Err(error) => self.current = Current { failed: Some(error), ..Current::default() },
+            Ok(()) => {}
         }
         Ok(())
+    }
+
+    fn tell(&mut self, failed: EntryFailed) {
+        (self.on_failed)(&failed);
+        self.failed.push(failed);
+    }
+
+    fn fail_all(&mut self, failed: impl IntoIterator<Item = Failed>) -> Result<()> {
+        failed.into_iter().try_for_each(|(path, error)| self.fail(&path, error))
     }
 
     /// The content that waits longest has come to its end.
@@ -256,8 +274,12 @@ impl<'a> Writing<'a> {
             self.coming.remove(&group);
         }
         let mut current = std::mem::take(&mut self.current);
+        let failed = current.failed.take();
         let ended = match record {
-            Record::Done(finished) if !current.has_failed => {
+            Record::Done(_) | Record::Failed(_) if failed.is_some() => {
+                failed.map_or(Ok(None), |error| Err(error))
+            }
+            Record::Done(finished) => {
                 let whole = current.open(&pending.target).and_then(|file| {
                     if current.hasher.finish() == finished.hash {
                         return Ok(file);
@@ -281,12 +303,16 @@ impl<'a> Writing<'a> {
             Record::Failed(fault) => Err(fault.to_error("")),
             _ => Ok(None),
         };
-        let path = pending.target.path();
         match ended {
-            Ok(identity) => self.writer.settle(*pending.target, identity),
+            Ok(identity) => {
+                let group = pending.target.link_group();
+                self.writer.settle(*pending.target, identity);
+                let failed = self.held.came(&mut self.writer, group);
+                self.fail_all(failed)?;
+            }
             Err(error) => {
-                self.writer.settle(*pending.target, None);
-                self.fail(&path, error)?;
+                let failed = self.held.failed(&mut self.writer, pending.target, error);
+                self.fail_all(failed)?;
             }
         }
         self.link()
@@ -303,18 +329,27 @@ impl<'a> Writing<'a> {
         }
         self.is_finished = true;
         self.done.entries = self.machine.entries();
+        let held = self.held.end(&mut self.writer);
+        self.fail_all(held)?;
         let not_kept = self.writer.failures();
-        for (path, error) in not_kept.directories {
-            self.fail(&path, error)?;
-        }
+        self.fail_all(not_kept.directories)?;
         for (what, entries) in not_kept.attributes {
             let what = format!("not kept on {entries} entries: {what}");
             self.fail(b"", Error::new(ErrorKind::Unsupported, what))?;
         }
         for ((kind, text), count) in std::mem::take(&mut self.unnamed) {
-            let failed = EntryFailed { path: Vec::new().into(), kind, text, unnamed: Some(count) };
-            (self.on_failed)(&failed);
-            self.failed.push(failed);
+            self.tell(EntryFailed {
+                path: Vec::new().into(),
+                kind,
+                text,
+                unnamed: Some(count),
+                left_out: None,
+            });
+        }
+        let kind = ErrorKind::Unsupported.wire_code();
+        for (text, entries) in not_kept.left_out {
+            let left_out = Some(entries);
+            self.tell(EntryFailed { path: Vec::new().into(), kind, text, unnamed: None, left_out });
         }
         if self.fsync {
             self.writer.sync()?;
@@ -337,7 +372,7 @@ impl Current {
     }
 
     fn write(&mut self, target: &FileTarget, bytes: &[u8]) -> Result<()> {
-        if self.has_failed {
+        if self.failed.is_some() {
             return Ok(());
         }
         let mut file = self.open(target)?;
@@ -348,7 +383,7 @@ impl Current {
     }
 
     fn skip(&mut self, target: &FileTarget, len: u64) -> Result<()> {
-        if self.has_failed {
+        if self.failed.is_some() {
             return Ok(());
         }
         let mut file = self.open(target)?;
@@ -365,6 +400,10 @@ impl Current {
 }
 
 impl TreeSink for Writing<'_> {
+    fn stop_with(&mut self, stop: Arc<AtomicBool>) {
+        self.writer.stop_with(stop);
+    }
+
     fn handle(&mut self, heard: Heard) -> Result<()> {
         match heard {
             Heard::Message(Message::Entries(entries)) => {
