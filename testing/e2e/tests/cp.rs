@@ -211,6 +211,9 @@ fn changes_of_bits_are_those_of_rsync() {
         "-w",
         "o+t,F0640",
         "Fu+s",
+        "Fo=u",
+        "Dg=u,F+o",
+        "a=g,Fo-u",
     ];
     for (number, change) in changes.iter().enumerate() {
         let (ours, theirs) =

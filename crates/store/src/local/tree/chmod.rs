@@ -41,7 +41,7 @@ struct Copied {
 
 impl Copied {
     fn bits(self, mode: u32) -> u32 {
-        (mode >> self.from & 7) * self.who & self.counts
+        (((mode >> self.from) & 7) * self.who) & self.counts
     }
 }
 
@@ -114,7 +114,7 @@ fn parse_step(step: &[u8], umask: u32) -> Option<Step> {
         };
         let copied = Some(Copied { from, who, counts, is_removed: step[at] == b'-' });
         // What they had goes, the special bit of each of them included.
-        let special = who >> 6 << 11 & 0o4000 | who << 7 & 0o2000 | who << 9 & 0o1000;
+        let special = ((who >> 6 << 11) & 0o4000) | ((who << 7) & 0o2000) | ((who << 9) & 0o1000);
         let keep = if step[at] == b'=' { 0o7777 & !(who * 7) & !special } else { 0o7777 };
         return Some(Step { directories, files, keep, add: 0, only_where_run: false, copied });
     }

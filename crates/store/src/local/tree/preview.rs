@@ -79,7 +79,7 @@ impl Preview {
 
     /// The root of the tree of source `index`.
     pub fn root(&mut self, index: usize, entry: &Entry) -> Result<Planned> {
-        let entry = &self.settings.changed(entry).into_owned();
+        let entry = &self.settings.changed(entry);
         self.way.clear();
         self.stack.clear();
         self.contested.begin(index);
@@ -111,7 +111,7 @@ impl Preview {
             return Some(Err(Error::new(ErrorKind::Protocol, "an entry outside a directory")));
         };
         let depth = self.stack.len();
-        let planned = self.place(parent.as_ref(), name, &self.settings.changed(entry).into_owned());
+        let planned = self.place(parent.as_ref(), name, &self.settings.changed(entry));
         self.stack.insert(depth, parent);
         self.skipping = usize::from(planned.is_err() && entry.is_directory());
         Some(planned)
