@@ -305,8 +305,10 @@ fn found_sources(
     let wrong = |what: &str| Error::new(ErrorKind::Protocol, format!("the far end {what}"));
     let (mut found, mut last) = (Vec::new(), None);
     loop {
-        let mut read = || Message::from_bytes(&read_control_until(channel, deadline, &|| stop.is_set())?);
-        let message = first.take().map_or_else(|| read(), |first| Ok(Message::Sources(first)))?;
+        let message = match first.take() {
+            Some(first) => Message::Sources(first),
+            None => Message::from_bytes(&read_control_until(channel, deadline, &|| stop.is_set())?)?,
+        };
         let sources = match message {
             Message::Sources(sources) => sources,
             Message::Fault(fault) => return Err(fault.to_error(&host.to_string_lossy())),

@@ -276,9 +276,7 @@ impl<'a> Writing<'a> {
         let mut current = std::mem::take(&mut self.current);
         let failed = current.failed.take();
         let ended = match record {
-            Record::Done(_) | Record::Failed(_) if failed.is_some() => {
-                failed.map_or(Ok(None), |error| Err(error))
-            }
+            Record::Done(_) | Record::Failed(_) if failed.is_some() => failed.map_or(Ok(None), Err),
             Record::Done(finished) => {
                 let whole = current.open(&pending.target).and_then(|file| {
                     if current.hasher.finish() == finished.hash {
