@@ -169,7 +169,8 @@ pub(crate) enum Command {
         /// Give everything to this user, group or both, by name there or by number
         #[arg(long, value_name = "USER:GROUP")]
         chown: Option<OsString>,
-        /// Only say what would be made (new), replaced, or compared because sizes are equal and times say nothing
+        /// Only say what would be made (new), replaced, compared because sizes are equal and times say nothing, or changed but
+        /// for the content
         #[arg(short = 'n', long)]
         dry_run: bool,
         /// Send at most this much a second over all paths: KiB, or with a suffix K, M, G (1024), KB, MB, GB, B

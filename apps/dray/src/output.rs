@@ -178,7 +178,7 @@ impl Output {
         }
         if is_dry {
             self.note(&format!(
-                "dry run, nothing was changed: {} entries, {} to make, replace or compare, {} files unchanged",
+                "dry run, nothing was changed: {} entries, {} to make, replace, compare or change, {} files unchanged",
                 copied.entries, copied.files, copied.unchanged,
             ));
             return;
@@ -306,8 +306,12 @@ impl Observer for Output {
                 Event::EntryFailed { path, kind, reason } => self.json(&json!({
                     "event": "entry-failed", "path": path.to_string_lossy(), "kind": kind.word(), "reason": reason,
                 })),
-                Event::Planned { action, path } => {
-                    let event = json!({"event": "planned", "action": action, "path": path.to_string_lossy()});
+                Event::Planned { action, changes, path } => {
+                    let mut event =
+                        json!({"event": "planned", "action": action, "path": path.to_string_lossy()});
+                    if !changes.is_empty() {
+                        event["changes"] = json!(changes);
+                    }
                     self.must("plan", &event.to_string());
                 }
                 Event::Warning(text) => self.json(&json!({"event": "warning", "text": text})),
@@ -359,8 +363,10 @@ impl Observer for Output {
             Event::Note(text) => self.note(&one_line(&text)),
             Event::TreeProgress { done_bytes } => self.bar(done_bytes, None, String::new(), false),
             Event::EntryFailed { path, reason, .. } => self.failed_entry(&path, &reason),
-            Event::Planned { action, path } => {
-                self.must("plan", &format!("{action:<8} {}", one_line(&path.to_string_lossy())));
+            Event::Planned { action, changes, path } => {
+                let what =
+                    if changes.is_empty() { String::new() } else { format!(" ({})", changes.join(", ")) };
+                self.must("plan", &format!("{action:<8} {}{what}", one_line(&path.to_string_lossy())));
             }
             Event::Warning(text) => self.note(&format!("warning: {}", one_line(&text))),
             Event::SourceUp { label } => {

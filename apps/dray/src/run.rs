@@ -6,14 +6,15 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
 use dray_node::{
-    AddressFamily, Config, Confinement, CopyOptions, CopyRequest, GetRequest, Location, Node, Observer,
-    Output as Destination, PutRequest, PutSource, SshOptions, Stop, TreeOptions, TreeRequest, refuse_remote,
+    AddressFamily, Config, Confinement, Copied, CopyOptions, CopyRequest, GetRequest, Location, Node,
+    Observer, Output as Destination, PutRequest, PutSource, SshOptions, Stop, TreeCopied, TreeOptions,
+    TreeRequest, is_unsized, refuse_remote,
 };
 use serde_json::json;
 
@@ -186,7 +187,6 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                 deploy_command: usage::with_deploy(std::env::args_os()),
             };
             let rate_bytes = bwlimit.and_then(|rate| rate.0);
-            let node = Node::open(Config::load()?)?;
             let begun = Instant::now();
             if let [source] = &sources[..]
                 && !archive
@@ -196,12 +196,18 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                 && exclude.is_empty()
                 && chmod.is_none()
                 && chown.is_none()
+                && !matches!(source, Location::Local(path) if is_unsized(path))
             {
+                let node = Node::open(Config::load()?)?;
                 let options = CopyOptions { preserve, whole_file, fsync, rate_bytes, compress: pack, ssh };
                 let request = CopyRequest { source: source.clone(), destination, options };
-                let delivered = node.copy(&request, &**output, stop)?;
-                output.delivered(&delivered, begun.elapsed());
-                return Ok(());
+                return match node.copy(&request, &**output, stop)? {
+                    Copied::File(delivered) => {
+                        output.delivered(&delivered, begun.elapsed());
+                        Ok(())
+                    }
+                    Copied::Files(copied) => tell_copied(&copied, false, begun.elapsed(), output),
+                };
             }
             let options = TreeOptions {
                 recursive,
@@ -220,13 +226,9 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                 ssh,
             };
             let request = TreeRequest { sources, destination, options };
+            let node = Node::passing(Config::load()?)?;
             let copied = node.copy_trees(&request, &**output, stop)?;
-            output.copied(&copied, dry_run, begun.elapsed());
-            if copied.failed == 0 {
-                return Ok(());
-            }
-            let what = format!("{} entries failed, the rest is done", copied.failed);
-            Err(Error::new(ErrorKind::Partial, what).advise("each is named above, with the reason"))
+            tell_copied(&copied, dry_run, begun.elapsed(), output)
         }
         Command::Verify { path, oid } => verify(&path, &oid, output, stop),
         Command::Demo { file } => demo::run(&file, output, stop),
@@ -243,6 +245,16 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             remote(only.map(|directory| Confinement::new(&directory, read_only)), stop)
         }
     }
+}
+
+/// Says what a copy of trees did; an error if some entries failed.
+fn tell_copied(copied: &TreeCopied, is_dry: bool, elapsed: Duration, output: &Output) -> Result<()> {
+    output.copied(copied, is_dry, elapsed);
+    if copied.failed == 0 {
+        return Ok(());
+    }
+    let what = format!("{} entries failed, the rest is done", copied.failed);
+    Err(Error::new(ErrorKind::Partial, what).advise("each is named above, with the reason"))
 }
 
 /// True for a regular file of this host, which goes the way of single files.
@@ -335,7 +347,7 @@ fn remote(confinement: Option<Result<Confinement>>, stop: &Stop) -> Result<()> {
     };
     let input = owned(std::io::stdin().as_fd())?;
     let output = owned(std::io::stdout().as_fd())?;
-    let node = match Config::load().and_then(Node::open) {
+    let node = match Config::load().and_then(Node::passing) {
         Ok(node) => node,
         Err(error) => return Err(refuse_remote(input, output, error)),
     };

@@ -120,8 +120,12 @@ pub const TREE_NODE_BYTES_MAX: usize = 96 * 1024;
 /// Level of the uppermost node of a directory; leaves have level 0.
 pub const TREE_LEVEL_MAX: u8 = 10;
 
-/// Paths that one tree copy may name.
-pub const TREE_SOURCES_MAX: usize = 2048;
+/// Sources that one tree copy may name: more than the longest command line of Linux holds.
+pub const TREE_SOURCES_MAX: usize = 1 << 18;
+/// Bytes of their paths and names.
+pub const TREE_SOURCES_BYTES_MAX: usize = 16 << 20;
+/// Sources in one message.
+pub const TREE_SOURCES_IN_MESSAGE_MAX: usize = 2048;
 /// Patterns that one tree copy may exclude.
 pub const TREE_EXCLUDES_MAX: usize = 128;
 /// Entries or sources that one message names outside of a batch.
@@ -158,5 +162,9 @@ pub const TREE_LINK_GROUPS_MAX: usize = 1 << 18;
 pub const TREE_LINK_BYTES_MAX: usize = 64 << 20;
 /// Bytes of entries, directories among them, with which the writer of a tree takes no more until some are done.
 pub const TREE_HELD_BYTES_MAX: usize = 16 << 20;
+/// Bytes by which a file may have grown since it was told, beside its size once more.
+pub const TREE_GROWTH_BYTES_MAX: u64 = 1 << 30;
+/// Entries of sources that share a name whose paths the writer of a tree remembers.
+pub const TREE_CONTESTED_MAX: usize = 1 << 20;
 /// Names of owners that the writer of a tree takes.
 pub const TREE_OWNERS_MAX: usize = 1 << 16;

@@ -16,8 +16,8 @@ use crate::{Error, ErrorKind, NodeId, Oid, Result, cbor};
 mod tree;
 
 pub use tree::{
-    BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, Owner, Part, Planned, PlannedItem, Pull, Run,
-    Sources, Tree, TreeDone, tree_flag,
+    BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, MoreSources, Owner, Part, Planned, PlannedItem,
+    Pull, Run, Sources, Tree, TreeDone, tree_flag,
 };
 
 /// Version of the peer protocol. Peers of different versions refuse each other by name.
@@ -167,6 +167,9 @@ pub enum Message {
     /// The sending side says what the patterns among its paths stand for.
     #[n(41)]
     Sources(#[n(0)] Sources),
+    /// The near end names more sources than the first message has room for.
+    #[n(42)]
+    MoreSources(#[n(0)] MoreSources),
 }
 
 /// Feature names of this version.
@@ -483,6 +486,10 @@ pub struct Copy {
     /// Everything that the sending side says after the offer is compressed, and there are no other paths; absent means no.
     #[n(6)]
     pub compressed: Option<bool>,
+    /// The far end, if it sends, may answer with `sources` and a tree: where the path is a pattern for several files, or the
+    /// file's metadata does not say how many bytes it has; absent means no.
+    #[n(7)]
+    pub or_several: Option<bool>,
 }
 
 /// See [`Message::Offer`].
@@ -641,6 +648,7 @@ impl Message {
             Message::EntryFailed(failed) => failed.bound(&check),
             Message::Planned(planned) => planned.bound(&check),
             Message::Sources(sources) => sources.bound(&check),
+            Message::MoreSources(more) => more.bound(&check),
             Message::Cancel(_)
             | Message::Seal(_)
             | Message::Sealed(_)
@@ -717,6 +725,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 whole_file: None,
                 rate_bytes: None,
                 compressed: None,
+                or_several: None,
             }),
         ),
         (
@@ -795,13 +804,27 @@ pub fn samples() -> Vec<(&'static str, Message)> {
         (
             "planned",
             Message::Planned(Planned {
-                items: vec![PlannedItem { action: 1, path: b"a/b".to_vec().into() }],
+                items: vec![PlannedItem { action: 1, path: b"a/b".to_vec().into(), changes: None }],
+            }),
+        ),
+        (
+            "planned-change",
+            Message::Planned(Planned {
+                items: vec![PlannedItem { action: 3, path: b"a/c".to_vec().into(), changes: Some(5) }],
             }),
         ),
         (
             "sources",
             Message::Sources(Sources {
                 found: vec![FoundSource { path: 0, name: b"a.d".to_vec().into() }],
+                is_last: true,
+            }),
+        ),
+        (
+            "more-sources",
+            Message::MoreSources(MoreSources {
+                paths: vec![b"b".to_vec().into()],
+                names: vec![b"b".to_vec().into()],
                 is_last: true,
             }),
         ),
@@ -835,6 +858,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 kind: 9,
                 text: "no".into(),
                 unnamed: None,
+                left_out: None,
             }),
         ),
         (
@@ -902,6 +926,7 @@ mod tests {
                 whole_file: None,
                 rate_bytes: None,
                 compressed: None,
+                or_several: None,
             }),
         ];
         let offer = |object, inline: Option<Vec<u8>>| {

@@ -98,7 +98,7 @@ impl Node {
         if let Wanted::Ticket(ticket) = &request.wanted {
             join::check_version(ticket)?;
         }
-        let at_hand = if request.whole_file { None } else { AtHand::find(&self.store, &oid, size_bytes) };
+        let at_hand = if request.whole_file { None } else { AtHand::find(self.store()?, &oid, size_bytes) };
         let size_bytes = size_bytes.or(at_hand.as_ref().map(AtHand::size_bytes));
         let targets = match self.targets(request) {
             // Nobody is needed.
@@ -358,7 +358,8 @@ impl Node {
             let path = dir.join(final_name);
             if is_remembered {
                 // Best effort: without it, the object is fetched again some day.
-                let _ = self.store.refer_to(&path, &oid, geometry.size_bytes(), &*delivery);
+                let store = self.store()?;
+                let _ = store.refer_to(&path, &oid, geometry.size_bytes(), &*delivery);
             }
             Ok(path)
         });

@@ -26,8 +26,8 @@ use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
 pub use copy::{
-    AddressFamily, Confinement, CopyOptions, CopyRequest, Location, SshOptions, TreeCopied, TreeOptions,
-    TreeRequest, refuse_remote,
+    AddressFamily, Confinement, Copied, CopyOptions, CopyRequest, Location, SshOptions, TreeCopied,
+    TreeOptions, TreeRequest, refuse_remote,
 };
 pub use doctor::Finding;
 pub use get::{GetRequest, Output, Wanted};
@@ -55,7 +55,8 @@ pub struct Delivered {
 pub struct Node {
     config: Config,
     tls: TlsConfig,
-    store: Arc<LocalStore>,
+    /// `None` if the data directory was not opened.
+    store: Option<Arc<LocalStore>>,
 }
 
 impl Node {
@@ -63,7 +64,21 @@ impl Node {
     pub fn open(config: Config) -> Result<Node> {
         let key = identity::load_or_create(&config.paths.data_dir)?;
         let store = Arc::new(LocalStore::open(&config.paths.data_dir.join("store"))?);
-        Ok(Node { tls: TlsConfig::new(key)?, config, store })
+        Ok(Node { tls: TlsConfig::new(key)?, config, store: Some(store) })
+    }
+
+    /// For what keeps nothing in the data directory, copies of trees above all: it is neither made nor written to. Where there is no
+    /// identity in it, this process has one of its own, which each end of a copy tells the other over ssh.
+    pub fn passing(config: Config) -> Result<Node> {
+        let key = identity::load_or_pass(&config.paths.data_dir)?;
+        Ok(Node { tls: TlsConfig::new(key)?, config, store: None })
+    }
+
+    /// What this user has put and fetched.
+    fn store(&self) -> Result<&Arc<LocalStore>> {
+        let not_open =
+            || dray_core::Error::new(dray_core::ErrorKind::Internal, "the data directory is not open");
+        self.store.as_ref().ok_or_else(not_open)
     }
 
     /// This node's public key.
@@ -100,6 +115,11 @@ impl Node {
         Err(dray_core::Error::new(dray_core::ErrorKind::VerificationFailed, what)
             .advise("fetch it again, or ask where the id came from: it may be of another version"))
     }
+}
+
+/// True for a file that has other bytes than its metadata tells of, as those of `/proc` and `/sys`: [`Node::copy_trees`] copies such.
+pub fn is_unsized(path: &Path) -> bool {
+    dray_store::local::SourceFile::is_unsized(path)
 }
 
 /// The hello of every node, whatever its configuration.

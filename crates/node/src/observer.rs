@@ -111,8 +111,10 @@ pub enum Event {
     },
     /// What a run that changes nothing would do with an entry; nothing is told of what would stay.
     Planned {
-        /// What would be done: `new`, `replace` or `compare`.
+        /// What would be done: `new`, `replace`, `compare` or `change`.
         action: &'static str,
+        /// Of what would be changed: `permissions`, `owner`, `time`, `attributes`.
+        changes: Vec<&'static str>,
         /// Path below the destination.
         path: PathBuf,
     },

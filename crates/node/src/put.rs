@@ -86,7 +86,7 @@ impl Node {
             PutSource::Path(path) => {
                 let total = std::fs::metadata(path).map(|metadata| metadata.len()).ok();
                 let hashing = |done_bytes| observer.event(Event::Hashing { done_bytes, total_bytes: total });
-                let object = self.store.put_file_until(path, &hashing, &|| stop.is_set())?;
+                let object = self.store()?.put_file_until(path, &hashing, &|| stop.is_set())?;
                 (object, path.file_name().map(|name| name.as_bytes().to_vec()))
             }
             PutSource::Stdin => (self.take_in(observer, stop)?, None),
@@ -101,7 +101,7 @@ impl Node {
         let expires_unix_s =
             request.expires_in.map(|duration| unix_s().saturating_add(duration.as_secs().max(1)));
         let fresh = Secret::from_bytes(crate::random()?);
-        let share = self.store.update_share(&oid, &mut |old| {
+        let share = self.store()?.update_share(&oid, &mut |old| {
             if let Some(Ticket { secret, expires_unix_s, .. }) = request.ticket {
                 let port = old.and_then(|old| old.port);
                 return Ok(Some(Share { secret, expires_unix_s, port, name: name.clone().map(Into::into) }));
@@ -122,7 +122,8 @@ impl Node {
         if share.port != Some(port) {
             share.port = Some(port);
             let mine = share.clone();
-            self.store.update_share(&oid, &mut |now| Ok(now.map(|now| Share { port: mine.port, ..now })))?;
+            self.store()?
+                .update_share(&oid, &mut |now| Ok(now.map(|now| Share { port: mine.port, ..now })))?;
         }
         let hints = self.hints(port, observer);
         let ticket = match &request.ticket {
@@ -151,7 +152,7 @@ impl Node {
     }
 
     fn take_in(&self, observer: &dyn Observer, stop: &Stop) -> Result<Arc<dyn StoredObject>> {
-        let mut writer = self.store.put()?;
+        let mut writer = self.store()?.put()?;
         let input = std::io::stdin();
         let mut buffer = vec![0; 1 << 20];
         let mut done_bytes = 0;

@@ -159,6 +159,7 @@ fn rule_breakers_are_told_and_cut_off() {
         whole_file: None,
         rate_bytes: None,
         compressed: None,
+        or_several: None,
     };
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("unknown kind", head([9, 0, 0, 0, 0, 0, 0, 0])),

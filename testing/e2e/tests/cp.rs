@@ -211,6 +211,9 @@ fn changes_of_bits_are_those_of_rsync() {
         "-w",
         "o+t,F0640",
         "Fu+s",
+        "Fo=u",
+        "Dg=u,F+o",
+        "a=g,Fo-u",
     ];
     for (number, change) in changes.iter().enumerate() {
         let (ours, theirs) =
@@ -311,6 +314,8 @@ fn a_dry_run_changes_nothing() {
         told.sort();
         let changed = if way == "here" { "replace  sub/b1" } else { "compare  sub/b1" };
         let mut expected = vec![
+            "change   ./ (time)",
+            "change   sub/ (time)",
             "new      build/",
             "new      build/deep/",
             "new      build/deep/y.o",

@@ -301,6 +301,7 @@ fn hostile_words() -> Vec<(&'static str, Vec<u8>, Vec<i32>)> {
             whole_file: None,
             rate_bytes: None,
             compressed: None,
+            or_several: None,
         }))
     };
     let progress = Progress { done_bytes: u64::MAX, resumed_bytes: u64::MAX, direct_bytes: u64::MAX };

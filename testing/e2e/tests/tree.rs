@@ -146,6 +146,19 @@ fn trees_arrive_as_they_are() {
     }
 }
 
+/// A far end that is a user without rights, who may write to `place`: ssh logs in as root, and from there it is that user.
+fn far_user(host: &dray_e2e::Host, place: &Path) -> PathBuf {
+    let far = host.file("far");
+    let script = format!(
+        "#!/bin/sh\nexport DRAY_DATA_DIR={}\nexec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups {} \"$@\"\n",
+        place.join("data").display(),
+        gate::dray_binary().display()
+    );
+    fs::write(&far, script).unwrap();
+    fs::set_permissions(&far, fs::Permissions::from_mode(0o755)).unwrap();
+    far
+}
+
 /// The same where the far end is a user without rights: what that user may keep is kept, and the exit code is 0.
 #[test]
 fn a_tree_arrives_for_a_user() {
@@ -157,18 +170,8 @@ fn a_tree_arrives_for_a_user() {
     let place = b.directory("user");
     std::os::unix::fs::chown(&place, Some(NOBODY), Some(NOBODY)).unwrap();
     let copy = place.join("copy");
-    // ssh logs in as root; from there the far end is the user.
-    let far = b.file("far");
-    let data_dir = place.join("data");
-    let dray = gate::dray_binary();
-    let script = format!(
-        "#!/bin/sh\nexport DRAY_DATA_DIR={}\nexec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups {} \"$@\"\n",
-        data_dir.display(),
-        dray.display()
-    );
-    fs::write(&far, script).unwrap();
-    fs::set_permissions(&far, fs::Permissions::from_mode(0o755)).unwrap();
-    let program = archive(actions::copy_to(a, b, &source, &copy)).arg("--remote-dray").arg(&far);
+    let program =
+        archive(actions::copy_to(a, b, &source, &copy)).arg("--remote-dray").arg(far_user(b, &place));
     program.run().expect(0);
     assert_eq!(fs::metadata(copy.join("large")).unwrap().uid(), NOBODY);
     assert_same_tree(b, &source, &copy, Some(NOBODY));
@@ -305,6 +308,22 @@ fn a_tree_is_copied_within_a_host() {
     a.dray().args(["cp", "-r"]).arg(&source).arg(lab.host(0).file("")).run().expect(2);
 }
 
+/// Copies `source` with `-a` to a new place on `b`; the most memory that either end took.
+fn memory_of_copy(a: &dray_e2e::Host, b: &dray_e2e::Host, source: &Path) -> (u64, u64) {
+    let copy = b.file("copy");
+    let running = actions::copy_to(a, b, source, &copy).arg("-a").time_limit(LONG).start();
+    let mut far = None;
+    running.wait_until(true, || {
+        far = b.pids_of("dray").first().copied();
+        far.is_some()
+    });
+    let mut far = Watch::start(far.expect("a far end runs"));
+    let near = running.wait().expect(0).peak_memory_bytes;
+    let far = far.stop().peak_memory_bytes;
+    eprintln!("VmHWM near {} MiB, far {} MiB", near / MIB, far / MIB);
+    (near, far)
+}
+
 /// Issue "a million-entry directory … within the memory budget" (a million with `DRAY_E2E_FULL=1`).
 #[test]
 fn a_flat_directory_takes_bounded_memory() {
@@ -315,17 +334,66 @@ fn a_flat_directory_takes_bounded_memory() {
     for number in 0..gate::sized(100_000, 1_000_000) {
         fs::File::create(source.join(format!("entry number {number:07}"))).unwrap();
     }
-    let copy = b.file("copy");
-    let running = actions::copy_to(a, b, &source, &copy).arg("-a").time_limit(LONG).start();
-    let mut far = None;
-    running.wait_until(true, || {
-        far = b.pids_of("dray").first().copied();
-        far.is_some()
-    });
-    let mut far = Watch::start(far.expect("a far end runs"));
-    let near = running.wait().expect(0).peak_memory_bytes;
-    let far = far.stop().peak_memory_bytes;
-    eprintln!("VmHWM near {} MiB, far {} MiB", near / MIB, far / MIB);
+    let (near, far) = memory_of_copy(a, b, &source);
     assert!(near > 0 && near < 256 * MIB && far < 256 * MIB);
-    assert_eq!(fs::read_dir(&copy).unwrap().count(), fs::read_dir(&source).unwrap().count());
+    assert_eq!(fs::read_dir(b.file("copy")).unwrap().count(), fs::read_dir(&source).unwrap().count());
+}
+
+/// Issue "a tree of two million entries … within the memory budget": what it takes does not grow with it.
+#[test]
+fn a_large_tree_takes_bounded_memory() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let source = a.directory("large");
+    let (directories, files) = (gate::sized(40, 2000), 1000);
+    for directory in 0..directories {
+        let directory = source.join(format!("directory {directory:04}"));
+        fs::create_dir(&directory).unwrap();
+        for file in 0..files {
+            fs::File::create(directory.join(format!("entry number {file:04}"))).unwrap();
+        }
+    }
+    let (near, far) = memory_of_copy(a, b, &source);
+    assert!(near > 0 && near < 64 * MIB && far < 64 * MIB);
+    for entry in fs::read_dir(&source).unwrap() {
+        let copied = b.file("copy").join(entry.unwrap().file_name());
+        assert_eq!(fs::read_dir(copied).unwrap().count(), files);
+    }
+}
+
+/// Issue "a compiler toolchain and a kernel source tree arrive as root and as a user": trees that people have, `DRAY_E2E_TREES` names
+/// them (paths, separated by colons); without it the sources of this program. Up and down as root, up for a user.
+#[test]
+fn named_trees_arrive() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    a.sshd();
+    b.sshd();
+    let named = std::env::var_os("DRAY_E2E_TREES");
+    let trees = named.map_or_else(|| vec![sources()], |named| std::env::split_paths(&named).collect());
+    for tree in trees {
+        // Where the user can read it, too.
+        let source = a.file("named");
+        a.program("cp").arg("-a").arg(&tree).arg(&source).time_limit(LONG).run().expect(0);
+        let rate = |way: &str, begun: std::time::Instant| {
+            eprintln!("{} {way}: {:.1} s", tree.display(), begun.elapsed().as_secs_f64());
+        };
+        let place = b.directory("user");
+        std::os::unix::fs::chown(&place, Some(NOBODY), Some(NOBODY)).unwrap();
+        for way in ["up", "down", "user"] {
+            let copy = if way == "user" { place.join("copy") } else { b.file("copy") };
+            let begun = std::time::Instant::now();
+            let program = match way {
+                "up" => actions::copy_to(a, b, &source, &copy),
+                "down" => actions::copy_from(a, b, &source, &copy),
+                _ => actions::copy_to(a, b, &source, &copy).arg("--remote-dray").arg(far_user(b, &place)),
+            };
+            archive(program).run().expect(0);
+            rate(way, begun);
+            assert_same_tree(b, &source, &copy, (way == "user").then_some(NOBODY));
+            fs::remove_dir_all(&copy).unwrap();
+        }
+        fs::remove_dir_all(&source).unwrap();
+    }
 }

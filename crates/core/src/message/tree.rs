@@ -8,7 +8,7 @@ use crate::Result;
 use crate::limits::{
     NAME_BYTES_MAX, OBJECT_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, TREE_BATCH_BYTES_MAX,
     TREE_BATCH_ITEMS_MAX, TREE_BATCHES_MAX, TREE_EXCLUDES_MAX, TREE_NAMED_MAX, TREE_PULL_RUNS_MAX,
-    TREE_SOURCES_MAX, TREE_WANTED_MAX,
+    TREE_SOURCES_IN_MESSAGE_MAX, TREE_WANTED_MAX,
 };
 
 use super::CopyRole;
@@ -20,7 +20,7 @@ pub struct Tree {
     /// What the far end is to do.
     #[n(0)]
     pub role: CopyRole,
-    /// Where the far end writes, if it receives: one path. What it reads, if it sends: 1 to 64. Any bytes, relative to the home
+    /// Where the far end writes, if it receives: one path. What it reads, if it sends: one or more. Any bytes, relative to the home
     /// directory.
     #[n(1)]
     pub paths: Vec<ByteVec>,
@@ -81,6 +81,8 @@ pub mod tree_flag {
     pub const PATTERNS: u64 = 1 << 15;
     /// Everything that the sender says after this is compressed.
     pub const COMPRESSED: u64 = 1 << 16;
+    /// More sources follow in [`MoreSources`](super::MoreSources).
+    pub const MORE_SOURCES: u64 = 1 << 17;
 }
 
 /// A batch of the sender's entries, in the order of the stream.
@@ -190,12 +192,15 @@ pub struct EntryFailed {
     /// Absent: `path` failed. Else so many entries, which are not named, failed for this reason.
     #[n(3)]
     pub unnamed: Option<u64>,
+    /// Nothing failed: of so many entries something was left out that this user cannot have there, as anybody would expect.
+    #[n(4)]
+    pub left_out: Option<u64>,
 }
 
 impl EntryFailed {
-    /// How many entries it speaks of.
+    /// How many entries it says have failed.
     pub fn count(&self) -> u64 {
-        self.unnamed.unwrap_or(1)
+        if self.left_out.is_some() { 0 } else { self.unnamed.unwrap_or(1) }
     }
 }
 
@@ -212,12 +217,16 @@ pub struct Planned {
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 #[cbor(map)]
 pub struct PlannedItem {
-    /// 0 it would be made, 1 replaced, 2 compared first.
+    /// 0 it would be made, 1 replaced, 2 compared first, 3 it stays and its metadata is brought up to date.
     #[n(0)]
     pub action: u8,
     /// Path below the destination.
     #[n(1)]
     pub path: ByteVec,
+    /// What of the metadata, with action 3: the sum of 1 permission bits, 2 owner or group, 4 modification time, 8 extended
+    /// attributes or ACLs.
+    #[n(2)]
+    pub changes: Option<u8>,
 }
 
 /// What the patterns among the sender's paths stand for.
@@ -229,6 +238,21 @@ pub struct Sources {
     pub found: Vec<FoundSource>,
     /// Nothing comes after it.
     #[n(1)]
+    pub is_last: bool,
+}
+
+/// Sources of a [`Tree`] for which it had no room.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct MoreSources {
+    /// To be appended to [`Tree::paths`].
+    #[n(0)]
+    pub paths: Vec<ByteVec>,
+    /// To be appended to [`Tree::names`].
+    #[n(1)]
+    pub names: Vec<ByteVec>,
+    /// Nothing comes after it.
+    #[n(2)]
     pub is_last: bool,
 }
 
@@ -270,9 +294,9 @@ type Check<'a> = &'a dyn Fn(bool, &str) -> Result<()>;
 impl Tree {
     pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
         let fits = |list: &[ByteVec], max| list.iter().all(|bytes| bytes.len() <= max);
-        check(matches!(self.paths.len(), 1..=TREE_SOURCES_MAX), "no path or too many")?;
+        check(matches!(self.paths.len(), 1..=TREE_SOURCES_IN_MESSAGE_MAX), "no path or too many")?;
         check(fits(&self.paths, PATH_BYTES_MAX), "too long a path")?;
-        check(self.names.len() <= TREE_SOURCES_MAX, "too many names")?;
+        check(self.names.len() <= TREE_SOURCES_IN_MESSAGE_MAX, "too many names")?;
         check(fits(&self.names, NAME_BYTES_MAX), "too long a name")?;
         let excludes = self.excludes.as_deref().unwrap_or_default();
         check(excludes.len() <= TREE_EXCLUDES_MAX, "too many patterns")?;
@@ -283,6 +307,17 @@ impl Tree {
             "too long a change",
         )?;
         check(self.rate_bytes != Some(0), "a rate of nothing")
+    }
+}
+
+impl MoreSources {
+    pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
+        let fits = |list: &[ByteVec], max| {
+            list.len() <= TREE_SOURCES_IN_MESSAGE_MAX && list.iter().all(|bytes| bytes.len() <= max)
+        };
+        check(!self.paths.is_empty() || !self.names.is_empty(), "no more sources")?;
+        check(fits(&self.paths, PATH_BYTES_MAX), "too long a path or too many")?;
+        check(fits(&self.names, NAME_BYTES_MAX), "too long a name or too many")
     }
 }
 

@@ -372,6 +372,7 @@ pub(super) fn variant(message: &Message) -> &'static str {
         Message::TreeDone(_) => "tree-done",
         Message::Planned(_) => "planned",
         Message::Sources(_) => "sources",
+        Message::MoreSources(_) => "more-sources",
     }
 }
 

@@ -22,7 +22,7 @@ use super::origin::Origin;
 use super::pattern;
 use super::receive::Incoming;
 use super::remote::{packed, read_control_until, unpacked};
-use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
+use super::{Copied, CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
 use crate::explain::{Figures, Role, Snapshot, SourceSnapshot, Watch, nothing_yet};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
 
@@ -38,8 +38,8 @@ pub(super) fn patience() -> Duration {
 }
 
 impl Node {
-    /// Copies one file, here to there or there to here.
-    pub fn copy(&self, request: &CopyRequest, observer: &dyn Observer, stop: &Stop) -> Result<Delivered> {
+    /// Copies one file, here to there or there to here; from there also what a pattern stands for.
+    pub fn copy(&self, request: &CopyRequest, observer: &dyn Observer, stop: &Stop) -> Result<Copied> {
         let watch = Watch::new(&self.config.paths, "cp");
         let result = self.copy_watched(request, &watch, observer, stop);
         watch.end(&result);
@@ -52,11 +52,11 @@ impl Node {
         watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
-    ) -> Result<Delivered> {
+    ) -> Result<Copied> {
         match (&request.source, &request.destination) {
-            (Location::Local(source), Location::Remote { host, path }) => {
-                self.upload(source, Some(host), path, &request.options, watch, observer, stop)
-            }
+            (Location::Local(source), Location::Remote { host, path }) => self
+                .upload(source, Some(host), path, &request.options, watch, observer, stop)
+                .map(Copied::File),
             (Location::Remote { host, path }, Location::Local(destination)) => {
                 self.download(host, path, destination, &request.options, watch, observer, stop)
             }
@@ -64,6 +64,7 @@ impl Node {
                 refuse_same_file(source, destination)?;
                 // The far end runs here; a relative path means the same to both.
                 self.upload(source, None, destination, &request.options, watch, observer, stop)
+                    .map(Copied::File)
             }
             (Location::Remote { .. }, Location::Remote { .. }) => {
                 Err(Error::new(ErrorKind::Usage, "both sides are remote")
@@ -215,7 +216,7 @@ impl Node {
         watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
-    ) -> Result<Delivered> {
+    ) -> Result<Copied> {
         let asked = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
         watch.begin(Role::Receiving, &asked, Some(&far_name(host)), nothing_yet(0));
         let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
@@ -229,17 +230,24 @@ impl Node {
             let deadline = Instant::now() + patience();
             loop {
                 let body = read_control_until(&mut channel, deadline, &|| stop.is_set())?;
-                is_heard = true;
+                if is_heard && let Ok(Message::Sources(found)) = Message::from_bytes(&body) {
+                    return Ok(Answer::Several(found));
+                }
                 match receiver.handle_control(&body)? {
-                    ReceiverInput::Agreed(_) => {}
-                    ReceiverInput::Copy(Message::Offer(offer)) => return Ok(offer),
+                    ReceiverInput::Agreed(_) => is_heard = true,
+                    ReceiverInput::Copy(Message::Offer(offer)) => return Ok(Answer::Offer(offer)),
                     ReceiverInput::Fault(fault) => return Err(fault.to_error(&far_name(host))),
                     _ => return Err(Error::new(ErrorKind::Protocol, "the far end made no offer")),
                 }
             }
         };
         let offer = match offered() {
-            Ok(offer) => offer,
+            Ok(Answer::Offer(offer)) => offer,
+            Ok(Answer::Several(found)) => {
+                return self
+                    .download_several(far, channel, found, path, destination, options, observer, stop)
+                    .map(Copied::Files);
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted && stop.is_set() => {
                 far.kill();
                 return Err(error);
@@ -275,17 +283,28 @@ impl Node {
             within: None,
         };
         match self.receive(incoming, destination, watch, observer, stop) {
-            Ok(delivered) => Ok(delivered),
+            Ok(delivered) => Ok(Copied::File(delivered)),
             Err(error) => Err(advised(far.explain(error, true), Some(&far.host))),
         }
     }
+}
+
+/// What the far end says to the wish for one file.
+enum Answer {
+    Offer(message::Offer),
+    /// What the path stands for; their tree follows.
+    Several(message::Sources),
 }
 
 /// What the far end did not say with its error: what to do. `host` is `None` if that end is here.
 pub(super) fn advised(error: Error, host: Option<&str>) -> Error {
     let there = host.map_or_else(|| "here".to_owned(), |host| format!("on {host}"));
     match (error.kind(), host) {
-        (ErrorKind::NotFound, _) if error.to_string().contains("stands for several files") => error,
+        (ErrorKind::NotFound, _)
+            if ["stands for several files", "--chown"].iter().any(|it| error.to_string().contains(it)) =>
+        {
+            error
+        }
         (ErrorKind::Refused, _)
             if ["stands for too much", "cannot start there"].iter().any(|it| error.what().contains(it)) =>
         {
@@ -338,6 +357,7 @@ fn far_name(host: &OsStr) -> String {
 fn copy_message(role: CopyRole, path: &OsStr, options: &CopyOptions, is_other_host: bool) -> Message {
     Message::Copy(Copy {
         role,
+        or_several: matches!(role, CopyRole::Send).then_some(true),
         path: path.as_bytes().to_vec().into(),
         preserve: options.preserve,
         fsync: options.fsync,

@@ -25,6 +25,8 @@ use std::path::PathBuf;
 
 use dray_core::{Error, ErrorKind, Result};
 
+use crate::Delivered;
+
 pub use reach::Confinement;
 pub use remote::refuse_remote;
 pub use ssh::{AddressFamily, SshOptions};
@@ -37,7 +39,7 @@ const DIRECT_FROM_BYTES: u64 = 4 << 20;
 const SCHEMES: [&str; 8] = ["ssh", "scp", "sftp", "rsync", "file", "http", "https", "ftp"];
 
 /// One end of a copy.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Location {
     /// A path here.
     Local(PathBuf),
@@ -105,6 +107,16 @@ pub struct CopyOptions {
     pub compress: bool,
     /// What ssh is told.
     pub ssh: SshOptions,
+}
+
+/// What became of a wish to copy one file.
+#[derive(Debug)]
+pub enum Copied {
+    /// The file is there.
+    File(Delivered),
+    /// It was a pattern that stands for several files, or a file whose metadata does not say how many bytes it has: they were copied
+    /// as [`Node::copy_trees`] does it.
+    Files(TreeCopied),
 }
 
 /// A wish to copy one file.

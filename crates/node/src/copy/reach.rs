@@ -153,24 +153,53 @@ pub(super) fn confined_target(within: &Confinement, wish: &Path, name: &OsStr) -
     }
 }
 
-/// Opens the one file that `wish` names: by that very name, or else as a pattern.
+/// What is to be sent.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// One file.
+    One(SourceFile),
+    /// One whose metadata does not say how many bytes it has, as in `/proc`.
+    Unsized,
+    /// The pattern stands for several files; the error where one was wanted.
+    Several(Error),
+}
+
+impl Source {
+    /// The one file that was wanted.
+    pub(super) fn one(self) -> Result<SourceFile> {
+        match self {
+            Source::One(file) => Ok(file),
+            Source::Unsized => {
+                Err(Error::new(ErrorKind::Unsupported, "it does not say how many bytes it has"))
+            }
+            Source::Several(error) => Err(error),
+        }
+    }
+}
+
+/// Opens what `wish` names: by that very name, or else as a pattern.
 pub(super) fn source(
     wish: &OsStr,
     within: Option<&Confinement>,
     is_stopped: &dyn Fn() -> bool,
-) -> Result<SourceFile> {
+) -> Result<Source> {
     let path = match within {
         Some(within) => within.relative(wish)?,
         None => home_path(wish),
     };
     let open = |path: &Path| match within {
-        None => SourceFile::open(path),
+        None if SourceFile::is_unsized(path) => Ok(Source::Unsized),
+        None => SourceFile::open(path).map(Source::One),
         Some(within) => {
             // Looked at before it is opened: a device or fifo may act on being opened.
             let look = File::from(within.open(path, OFlags::PATH)?);
             SourceFile::require_regular(&look, path)?;
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-            SourceFile::opened(File::from(within.open(path, flags)?), path)
+            let file = File::from(within.open(path, flags)?);
+            if SourceFile::is_open_unsized(&file) {
+                return Ok(Source::Unsized);
+            }
+            SourceFile::opened(file, path).map(Source::One)
         }
     };
     let error = match open(&path) {
@@ -196,7 +225,7 @@ pub(super) fn source(
             // What to do does not cross the wire, so it stands here.
             let what =
                 format!("{wish:?} stands for several files, name one or say -r: {}{more}", names.join(", "));
-            Err(Error::new(ErrorKind::NotFound, what))
+            Ok(Source::Several(Error::new(ErrorKind::NotFound, what)))
         }
     }
 }
@@ -282,7 +311,8 @@ mod tests {
         }
         // A pattern sees no more than a name.
         for wish in ["../s*", "up/s*", "etc/pass*", "*/secret", "*/passwd"] {
-            assert!(source(OsStr::new(wish), Some(&confinement), &|| false).is_err(), "{wish}");
+            let found = source(OsStr::new(wish), Some(&confinement), &|| false);
+            assert!(found.and_then(Source::one).is_err(), "{wish}");
         }
     }
 

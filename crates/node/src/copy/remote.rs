@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
-use dray_core::message::{Copy, CopyRole, Fault, Message, ObjectName, Offer, Open, feature};
+use dray_core::message::{Copy, CopyRole, Fault, Message, ObjectName, Offer, Open, Tree, feature, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Holder, Receiver, negotiate};
 use dray_transfer::direct::is_local;
@@ -23,8 +23,9 @@ use dray_transfer::transport::{
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, HoldingDoor, ssh_connection};
 use super::origin::Origin;
-use super::reach::{self, Confinement};
+use super::reach::{self, Confinement, Source};
 use super::receive::Incoming;
+use super::tree::read_more;
 use crate::explain::Watch;
 use crate::{Event, Node, Stop, plain_hello};
 
@@ -45,14 +46,18 @@ pub fn refuse_remote(input: OwnedFd, output: OwnedFd, error: Error) -> Error {
     let Ok(mut channel) = PipeChannel::new(input, output) else { return error };
     // Heard before it is answered, so that it is not still speaking when we are gone.
     let _ = read_control(&mut channel, Instant::now() + PATIENCE);
+    let mut preface = Vec::new();
+    push_control(&mut preface, &Message::Hello(plain_hello()));
+    tell(&mut channel, preface, cannot_start(&error))
+}
+
+/// What the near end is told of a far end that does not come up.
+fn cannot_start(error: &Error) -> Error {
     // What to do does not cross the wire, so it stands in what failed.
     let advice = error.advice().map_or_else(String::new, |advice| format!(" ({advice})"));
     // A mistake in a file there is none on the near end's command line, and has no code on the wire.
     let kind = if error.kind() == ErrorKind::Usage { ErrorKind::Refused } else { error.kind() };
-    let told = Error::new(kind, format!("dray cannot start there: {error}{advice}"));
-    let mut preface = Vec::new();
-    push_control(&mut preface, &Message::Hello(plain_hello()));
-    tell(&mut channel, preface, told)
+    Error::new(kind, format!("dray cannot start there: {error}{advice}"))
 }
 
 impl Node {
@@ -111,26 +116,43 @@ impl Node {
             // `within` goes with whatever is asked for.
             Ok(Message::Copy(copy)) => copy,
             Ok(Message::Tree(tree)) => {
-                return self.far_trees(channel, &tree, preface, knows_lanes, within.as_deref(), stop);
+                return match read_more(tree, &mut || read_control(&mut channel, deadline)) {
+                    Ok(tree) => self.far_trees(channel, &tree, preface, knows_lanes, within.as_deref(), stop),
+                    Err(error) => Err(tell(&mut channel, preface, error)),
+                };
             }
             Ok(_) => return Err(not_by_hand()),
             Err(error) => return Err(tell(&mut channel, preface, error)),
         };
-        match copy.role {
-            CopyRole::Receive => {
-                let offer = match Message::from_bytes(&read_control(&mut channel, deadline)?)? {
-                    Message::Offer(offer) => offer,
-                    _ => {
-                        return Err(tell(
-                            &mut channel,
-                            preface,
-                            Error::new(ErrorKind::Protocol, "no offer came"),
-                        ));
-                    }
-                };
-                self.receive_here(channel, Asked { copy, hello_body, preface, within }, offer, stop)
-            }
-            CopyRole::Send => self.send_from_here(channel, Asked { copy, hello_body, preface, within }, stop),
+        let offer = match copy.role {
+            CopyRole::Receive => match Message::from_bytes(&read_control(&mut channel, deadline)?)? {
+                Message::Offer(offer) => Some(offer),
+                _ => {
+                    return Err(tell(
+                        &mut channel,
+                        preface,
+                        Error::new(ErrorKind::Protocol, "no offer came"),
+                    ));
+                }
+            },
+            CopyRole::Send => None,
+        };
+        // What is known of one file is kept in the data directory, so that its copy goes on where it stopped.
+        let opened;
+        let node = match &self.store {
+            Some(_) => self,
+            None => match Node::open(self.config.clone()) {
+                Ok(node) => {
+                    opened = node;
+                    &opened
+                }
+                Err(error) => return Err(tell(&mut channel, preface, cannot_start(&error))),
+            },
+        };
+        let asked = Asked { copy, hello_body, preface, within };
+        match offer {
+            Some(offer) => node.receive_here(channel, asked, offer, stop),
+            None => node.send_from_here(channel, asked, stop),
         }
     }
 
@@ -179,8 +201,14 @@ impl Node {
         Asked { copy, hello_body, mut preface, within }: Asked,
         stop: &Stop,
     ) -> Result<()> {
-        let opened = reach::source(OsStr::from_bytes(&copy.path), within.as_deref(), &|| stop.is_set())
-            .and_then(|file| Origin::of(file, self.id(), &self.config.paths.data_dir));
+        let is_stopped = || stop.is_set();
+        let found = match reach::source(OsStr::from_bytes(&copy.path), within.as_deref(), &is_stopped) {
+            Ok(Source::Several(_) | Source::Unsized) if copy.or_several == Some(true) => {
+                return self.far_trees(channel, &several(&copy), preface, false, within.as_deref(), stop);
+            }
+            found => found.and_then(Source::one),
+        };
+        let opened = found.and_then(|file| Origin::of(file, self.id(), &self.config.paths.data_dir));
         let (origin, offer) = match opened.and_then(|origin| origin.offer().map(|offer| (origin, offer))) {
             Ok((mut origin, offer)) => {
                 origin.stop = stop.clone();
@@ -232,6 +260,23 @@ impl Node {
         let door = Door::open(self, seen_as).ok()?;
         push_control(preface, &Message::Direct(door.invitation.clone()));
         Some(HoldingDoor::new(self, door, origin.clone(), origin.object(), limit))
+    }
+}
+
+/// A wish for one file as one for the several that its path stands for.
+fn several(copy: &Copy) -> Tree {
+    let kept = if copy.preserve { tree_flag::TIMES | tree_flag::MODES } else { 0 };
+    let is_compressed = copy.compressed == Some(true);
+    let compressed = if is_compressed { tree_flag::COMPRESSED } else { 0 };
+    Tree {
+        role: CopyRole::Send,
+        paths: vec![copy.path.clone()],
+        names: Vec::new(),
+        flags: tree_flag::PATTERNS | tree_flag::FOLLOW_SOURCES | kept | compressed,
+        excludes: None,
+        modes: None,
+        owner: None,
+        rate_bytes: copy.rate_bytes,
     }
 }
 

@@ -1,6 +1,7 @@
 //! A file of the user, open to be sent while its name is not known yet (the origin of a copy).
 
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use dray_core::store::{Extent, FileIdentity};
@@ -35,6 +36,29 @@ impl SourceFile {
     /// `Usage` unless `file`, which may be open for nothing but that (`O_PATH`), is a regular one.
     pub fn require_regular(file: &File, path: &Path) -> Result<()> {
         require_regular(&file.metadata().map_err(|error| io_at("look at", path, error))?, path)
+    }
+
+    /// True for a regular file at `path`, be it behind a link, that has other bytes than its metadata tells of: those of `/proc` say
+    /// they have none, those of `/sys` that they have a page. False for what cannot be read.
+    pub fn is_unsized(path: &Path) -> bool {
+        let may_be = std::fs::metadata(path).is_ok_and(|metadata| may_be_unsized(&metadata));
+        may_be && open_regular(path).is_ok_and(|(file, _)| SourceFile::is_open_unsized(&file))
+    }
+
+    /// The same of an open file.
+    pub fn is_open_unsized(file: &File) -> bool {
+        let Some(metadata) = file.metadata().ok().filter(may_be_unsized) else { return false };
+        let mut bytes = vec![0; usize::try_from(metadata.len()).unwrap_or(0) + 1];
+        let (wanted, mut read) = (bytes.len(), 0);
+        loop {
+            match file.read_at(&mut bytes[read..], read as u64) {
+                Ok(0) => return read + 1 != wanted,
+                Ok(count) if read + count == wanted => return true,
+                Ok(count) => read += count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
     }
 
     fn of(file: File, identity: FileIdentity, path: &Path) -> Result<SourceFile> {
@@ -89,5 +113,35 @@ impl SourceFile {
     pub fn changed(&self) -> Error {
         Error::new(ErrorKind::Changed, format!("{:?} changed while it was sent", self.path))
             .advise("copy it again when nobody writes to it")
+    }
+}
+
+/// True for a regular file that takes no room on a disk and tells of few bytes: one that has none, and what the system makes up.
+fn may_be_unsized(metadata: &Metadata) -> bool {
+    metadata.is_file() && metadata.blocks() == 0 && metadata.len() <= UNSIZED_TOLD_MAX
+}
+
+/// More than a page of any machine, which is what the system tells of files it makes up.
+const UNSIZED_TOLD_MAX: u64 = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S60, over ssh as well: what `/proc` and `/sys` tell of their files says nothing.
+    #[test]
+    fn files_that_do_not_tell_their_size_are_known() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        std::fs::write(path("none"), b"").unwrap();
+        std::fs::write(path("some"), b"some").unwrap();
+        File::create(path("hole")).unwrap().set_len(3000).unwrap();
+        for name in ["none", "some", "hole", "missing"] {
+            assert!(!SourceFile::is_unsized(&path(name)), "{name}");
+        }
+        for path in ["/proc/cpuinfo", "/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+            let path = Path::new(path);
+            assert_eq!(SourceFile::is_unsized(path), path.exists(), "{path:?}");
+        }
     }
 }

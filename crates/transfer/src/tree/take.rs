@@ -39,6 +39,8 @@ pub enum Heard {
 
 /// What is made of a tree as it comes; on a thread of its own.
 pub trait TreeSink {
+    /// Said first: once `stop` is set, nobody waits for what it does any more.
+    fn stop_with(&mut self, _stop: Arc<AtomicBool>) {}
     /// Takes the next of what came. Only what breaks the protocol, or the whole copy, is an error.
     fn handle(&mut self, heard: Heard) -> Result<()>;
     /// What the sender is to be told now: pulls, and entries that failed here.
@@ -61,7 +63,7 @@ struct Said {
     /// The sink has ended.
     is_over: AtomicBool,
     /// Nobody takes what the sink says any more.
-    is_closed: AtomicBool,
+    is_closed: Arc<AtomicBool>,
     done_bytes: AtomicU64,
 }
 
@@ -73,7 +75,7 @@ impl Said {
             wake: Wake::new().map_err(|error| Error::io("make a wake event", error))?,
             is_full: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
-            is_closed: AtomicBool::new(false),
+            is_closed: Arc::default(),
             done_bytes: AtomicU64::new(0),
         })
     }
@@ -161,6 +163,8 @@ pub fn take<S: TreeSink>(
             (Ok(Ended::Missing(missing)), Err(error)) if error.kind() == ErrorKind::Unreachable => {
                 Err(error.context(format_args!("{missing} did not come")))
             }
+            // It was told to stop because of that.
+            (Err(stopped), Err(error)) if stopped.kind() == ErrorKind::Interrupted => Err(error),
             (Err(error), _) | (Ok(Ended::Missing(_)), Err(error)) => Err(error),
             (Ok(Ended::Missing(_)), Ok(())) => {
                 Err(Error::new(ErrorKind::Internal, "the copy ended in the middle"))
@@ -196,6 +200,7 @@ fn sink<S: TreeSink>(
     said: &Said,
 ) -> Result<Ended> {
     let mut sink = make()?;
+    sink.stop_with(said.is_closed.clone());
     let mut messages = Vec::new();
     loop {
         let Ok((heard, credit)) = frames.recv() else {

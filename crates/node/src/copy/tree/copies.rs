@@ -279,6 +279,83 @@ fn a_source_that_hashes_for_long_is_not_taken_for_dead() {
     assert_eq!(done.unwrap().unchanged, 1);
 }
 
+/// Names of one file, of which the first cannot be read.
+struct Names(bool);
+
+impl TreeSource for Names {
+    fn next_batch(&mut self) -> Option<Batch> {
+        if std::mem::replace(&mut self.0, true) {
+            return None;
+        }
+        let directory =
+            Entry { name: None, kind: Kind::Directory { entries: None }, metadata: Metadata::default() };
+        let mut items = vec![directory.to_bytes().into()];
+        for name in ["a", "b", "c"] {
+            let metadata =
+                Metadata { mode: 0o644, link_group: Some([7; 16]), link_names: 3, ..Metadata::default() };
+            let name = Some(dray_core::tree::Name::new(name.as_bytes()).unwrap());
+            items.push(
+                Entry { name, kind: Kind::File { size_bytes: 3, oid: None }, metadata }.to_bytes().into(),
+            );
+        }
+        items.push(Vec::new().into());
+        let file = |number: u64| (number, Arc::new(OneName(number)) as Arc<dyn TreeFile>);
+        Some(Batch {
+            entries: Some(Entries { items, owners: None, is_last: true }),
+            count: 4,
+            files: (1..4).map(file).collect(),
+            failed: Vec::new(),
+        })
+    }
+
+    fn batches_ahead(&self) -> usize {
+        1
+    }
+}
+
+struct OneName(u64);
+
+impl TreeFile for OneName {
+    fn send(&self, _: Option<[u8; 32]>, _: Option<Part>, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        if self.0 == 1 {
+            let error = dray_core::Error::new(ErrorKind::Changed, "the file changed each time it was read");
+            return Err(SendError::File(error));
+        }
+        sink.record(&Record::Bytes(b"new"))?;
+        let hash = *blake3::hash(b"new").as_bytes();
+        sink.record(&Record::Done(Finished { hash, size_bytes: 3, mtime_s: 0, mtime_ns: 0 }))
+    }
+}
+
+/// Issue "hard links": the content fails under the first name and comes under the second; the first becomes a link to that, and what
+/// was one file stays one.
+#[test]
+fn a_group_whose_first_content_fails_stays_one_file() {
+    let place = tempfile::tempdir().unwrap();
+    let tree = place.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("a"), b"older").unwrap();
+    fs::hard_link(tree.join("a"), tree.join("b")).unwrap();
+    fs::hard_link(tree.join("a"), tree.join("c")).unwrap();
+    let (near, mut far) = channels(65_536);
+    let done = thread::scope(|scope| {
+        scope.spawn(|| {
+            send(Box::new(near), Vec::new(), &mut Names(false), None, &mut |_| Ok(()), &|| PATIENCE)
+        });
+        let make = || {
+            let landing = Landing::resolve(place.path(), &[b"tree".to_vec()], false)?;
+            Ok(Writing::new(TreeWriter::new(landing, WriteOptions::default()), 1, false, &|_| {}))
+        };
+        take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), PATIENCE)
+    });
+    let done = done.unwrap();
+    assert_eq!((done.files, done.failed), (1, 0));
+    for name in ["a", "b", "c"] {
+        assert_eq!(fs::read(tree.join(name)).unwrap(), b"new", "{name}");
+        assert_eq!(fs::metadata(tree.join(name)).unwrap().nlink(), 3, "{name}");
+    }
+}
+
 /// Issue "--exclude -x --numeric-ids": what the sender and the receiver of a tree are to do stands in the first message, whichever of
 /// them is the far end.
 #[test]

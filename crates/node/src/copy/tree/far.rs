@@ -9,7 +9,7 @@ use std::time::Duration;
 use dray_core::limits::{TREE_NAMED_MAX, TREE_SOURCES_MAX};
 use dray_core::message::{CopyRole, FoundSource, Message, Sources, Tree, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::tree::{Landing, Origin, TreeWriter, WriteOptions};
+use dray_store::local::tree::{Landing, Origin, Preview, TreeWriter, WriteOptions};
 use dray_transfer::direct::is_local;
 use dray_transfer::transport::{PipeChannel, RateLimit, push_control};
 use dray_transfer::tree::{send, take};
@@ -70,14 +70,17 @@ impl Node {
                     Err(error) => return Err(tell(&mut channel, preface, error)),
                 };
                 let mut channel = unpacked(Box::new(channel), is_compressed)?;
+                let options = WriteOptions { harmless: within.is_some(), ..write_options(tree) };
                 if tree.flags & tree_flag::DRY_RUN != 0 {
-                    let make = || Previewing::new(landing, tree, names.len(), &|_| {}, None);
+                    let make = || {
+                        let preview = Preview::new(landing, options, changes);
+                        Ok(Previewing::new(preview, names.len(), &|_| {}, None))
+                    };
                     return take(&mut *channel, preface, make, None, &mut |_| stopped(), PATIENCE)
                         .map(|_| ());
                 }
                 let doors = may_dial.map(|seen| TakingDoors::new(self, seen));
                 let make = || {
-                    let options = WriteOptions { harmless: within.is_some(), ..write_options(tree) };
                     let writer = TreeWriter::new(landing, options).with_changes(changes);
                     let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
                     Ok(Writing::new(writer, names.len(), fsync, &|_| {}).with_doors(doors))
@@ -105,7 +108,11 @@ impl Node {
                         doors.as_ref().map_or(Ok(()), |doors| doors.handle_direct(theirs))
                     }
                     Some(Message::Progress(_) | Message::EntryFailed(_)) => Ok(()),
-                    Some(Message::Fault(fault)) => Err(fault.to_error("the receiving side")),
+                    // The other side knows, and shows it.
+                    Some(Message::Fault(fault)) => {
+                        let what = fault.to_error("the receiving side").to_string();
+                        Err(Error::new(ErrorKind::Interrupted, what))
+                    }
                     Some(_) => Err(Error::new(ErrorKind::Protocol, "message out of place")),
                 };
                 let lanes = doors.as_ref().map(|doors| &*doors.lanes);

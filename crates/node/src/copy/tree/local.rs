@@ -12,15 +12,18 @@ use dray_core::tree::{Finished, Kind, Order, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
     Changes, FileTarget, FileToSend, Landing, NewFile, OpenFile, Placed, TreeWriter, Walked, Walker,
+    own_directory,
 };
 
 use dray_transfer::transport::RateLimit;
 use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
 use rustix::io::Errno;
 
+use super::held::{Failed, HeldNames};
 use super::source::entry_failed;
 use super::{
-    TreeCopied, TreeOptions, changes, landing_name, preview, show, tree_message, walk_options, write_options,
+    TreeCopied, TreeOptions, changes, landing_name, left_out, preview, show, tree_message, walk_options,
+    write_options,
 };
 use crate::{Event, Node, Observer, Stop};
 
@@ -54,46 +57,43 @@ impl Node {
         }
         let landing = Landing::resolve(destination, &names, must_be_directory)?;
         let walker = Walker::new(sources.to_vec(), walk_options(&tree, &names));
-        if options.dry_run {
-            return preview::plan_here(walker, landing, &tree, sources.len(), observer, stop);
-        }
         // Nobody asks for the hash of what is there: what may differ is copied.
         let changes = Changes { never_compares: true, ..changes(&tree)? };
-        let mut copying = Copying {
-            writer: TreeWriter::new(landing, write_options(&tree)).with_changes(changes),
-            copied: TreeCopied::default(),
-            observer,
-            stop,
-            told_at: Instant::now(),
-            can_share: true,
-            limit: options.rate_bytes.map(RateLimit::new),
-            buffer: vec![0; READ_BYTES as usize],
-        };
-        let mut order = Order::new(sources.len());
-        // Looking at what is next and copying what is at hand are two things to do at once.
+        let write = write_options(&tree);
+        // Walking and writing each have a thread that stands in the directory at hand. Looking at what is next and copying what is at
+        // hand are two things to do at once.
         thread::scope(|scope| {
-            let (sender, batches) = mpsc::sync_channel(BATCHES_AHEAD);
-            scope.spawn(move || walk_ahead(walker, &sender));
-            batches.into_iter().flatten().try_for_each(|walked| copying.step(walked, &mut order))
-        })?;
-        let not_kept = copying.writer.failures();
-        for (path, error) in not_kept.directories {
-            copying.fail(&path, error)?;
-        }
-        for (what, entries) in not_kept.attributes {
-            let what = format!("not kept on {entries} entries: {what}");
-            copying.fail(b".", Error::new(ErrorKind::Unsupported, what))?;
-        }
-        if options.fsync {
-            copying.writer.sync()?;
-        }
-        copying.copied.entries = order.entries();
-        Ok(copying.copied)
+            let copying = if options.dry_run {
+                scope.spawn(move || {
+                    preview::plan_here(walker, landing, write, changes, sources.len(), observer, stop)
+                })
+            } else {
+                let (sender, batches) = mpsc::sync_channel(BATCHES_AHEAD);
+                scope.spawn(move || walk_ahead(walker, &sender));
+                scope.spawn(move || {
+                    own_directory();
+                    let copying = Copying {
+                        writer: TreeWriter::new(landing, write).with_changes(changes),
+                        copied: TreeCopied::default(),
+                        held: HeldNames::default(),
+                        observer,
+                        stop,
+                        told_at: Instant::now(),
+                        can_share: true,
+                        limit: options.rate_bytes.map(RateLimit::new),
+                        buffer: vec![0; READ_BYTES as usize],
+                    };
+                    copying.all(batches, sources.len(), options.fsync)
+                })
+            };
+            copying.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")))
+        })
     }
 }
 
 /// Walks to the end, in batches, or until nobody takes them.
 fn walk_ahead(mut walker: Walker, batches: &mpsc::SyncSender<Vec<Walked>>) {
+    own_directory();
     // Entries that wait keep their directories open.
     let directories_max = Walker::directories_in_batch(BATCHES_AHEAD + 2);
     let mut is_over = false;
@@ -102,8 +102,10 @@ fn walk_ahead(mut walker: Walker, batches: &mpsc::SyncSender<Vec<Walked>>) {
         while batch.len() < BATCH_STEPS && directories < directories_max && !is_over {
             match walker.step() {
                 Some(step) => {
-                    directories +=
-                        usize::from(matches!(&step, Walked::Entry(entry, _) if entry.is_directory()));
+                    // Each source may be in a directory of its own.
+                    directories += usize::from(
+                        matches!(&step, Walked::Entry(entry, _) if entry.is_directory() || entry.name.is_none()),
+                    );
                     batch.push(step);
                 }
                 None => is_over = true,
@@ -141,6 +143,7 @@ fn refuse_inside(source: &Path, destination: &Path) -> Result<()> {
 struct Copying<'a> {
     writer: TreeWriter,
     copied: TreeCopied,
+    held: HeldNames,
     observer: &'a dyn Observer,
     stop: &'a Stop,
     told_at: Instant,
@@ -151,6 +154,37 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
+    /// Copies what is walked, to the end.
+    fn all(
+        mut self,
+        batches: mpsc::Receiver<Vec<Walked>>,
+        sources: usize,
+        fsync: bool,
+    ) -> Result<TreeCopied> {
+        let mut order = Order::new(sources);
+        batches.into_iter().flatten().try_for_each(|walked| self.step(walked, &mut order))?;
+        let held = self.held.end(&mut self.writer);
+        self.fail_all(held)?;
+        let not_kept = self.writer.failures();
+        self.fail_all(not_kept.directories)?;
+        for (what, entries) in not_kept.attributes {
+            let what = format!("not kept on {entries} entries: {what}");
+            self.fail(b".", Error::new(ErrorKind::Unsupported, what))?;
+        }
+        for (what, entries) in not_kept.left_out {
+            self.observer.event(left_out(&what, entries));
+        }
+        if fsync {
+            self.writer.sync()?;
+        }
+        self.copied.entries = order.entries();
+        Ok(self.copied)
+    }
+
+    fn fail_all(&mut self, failed: Vec<Failed>) -> Result<()> {
+        failed.into_iter().try_for_each(|(path, error)| self.fail(&path, error))
+    }
+
     fn fail(&mut self, path: &[u8], error: Error) -> Result<()> {
         use std::os::unix::ffi::OsStrExt;
         if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
@@ -208,7 +242,8 @@ impl Copying<'_> {
             Ok(Placed::Done) => Ok(()),
             Ok(Placed::Unchanged) => {
                 self.copied.unchanged += u64::from(matches!(entry.kind, Kind::File { .. }));
-                Ok(())
+                let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
+                self.fail_all(failed)
             }
             Ok(Placed::Link(target)) => {
                 let linked = self.writer.link(&target);
@@ -222,18 +257,16 @@ impl Copying<'_> {
                     // Its first name could not be read or written; this one brings the content.
                     None => Err(Error::new(ErrorKind::NotFound, "it is a hard link to what was not copied")),
                 };
-                let path = target.path().to_vec();
-                match result {
+                let failed = match result {
                     Ok(identity) => {
                         self.copied.files += 1;
+                        let group = target.link_group();
                         self.writer.settle(*target, Some(identity));
-                        Ok(())
+                        self.held.came(&mut self.writer, group)
                     }
-                    Err(error) => {
-                        self.writer.settle(*target, None);
-                        self.fail(&path, error)
-                    }
-                }
+                    Err(error) => self.held.failed(&mut self.writer, target, error).into_iter().collect(),
+                };
+                self.fail_all(failed)
             }
             Err(error) => {
                 let path = self.writer.path_of(&entry);

@@ -10,6 +10,7 @@
 mod copies;
 mod doors;
 mod far;
+mod held;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod near;
 mod preview;
 mod sink;
 mod source;
+mod sources;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +29,8 @@ use std::sync::Mutex;
 use dray_core::message::{CopyRole, EntryFailed, Fault, Tree, TreeDone, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{Changes, Excludes, ModeChange, OwnerChange, WalkOptions, WriteOptions};
+
+pub(super) use sources::read_more;
 
 use super::{Location, SshOptions};
 use crate::{Event, Node, Observer, Stop, lock};
@@ -129,9 +133,6 @@ impl TreeOptions {
     }
 }
 
-/// Names and paths of sources in one message.
-const SOURCES_BYTES_MAX: usize = 56 * 1024;
-
 /// What `-a` adds.
 const ARCHIVE: u64 = tree_flag::SPECIAL_MODES
     | tree_flag::OWNERS
@@ -196,8 +197,17 @@ fn landing_name(path: &Path) -> Vec<u8> {
     name.map(|name| name.as_bytes().to_vec()).unwrap_or_default()
 }
 
-/// Shows an entry that failed.
+/// What could not be had here and nobody would expect.
+fn left_out(what: &str, entries: u64) -> Event {
+    Event::Warning(format!("left out on {entries} entries: {what}"))
+}
+
+/// Shows an entry that failed, or what was left out.
 fn show(observer: &dyn Observer, failed: &EntryFailed) {
+    if let Some(entries) = failed.left_out {
+        observer.event(left_out(&failed.text, entries));
+        return;
+    }
     let fault = Fault { handle: None, kind: failed.kind, text: failed.text.clone() }.to_error("");
     let reason = match failed.unnamed {
         Some(count) => format!("and {count} more entries: {fault}"),
@@ -276,7 +286,7 @@ impl Node {
 
     fn copy_many(&self, request: &TreeRequest, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
         let (mut here, mut there): (Vec<PathBuf>, Vec<(&std::ffi::OsStr, Vec<PathBuf>)>) = Default::default();
-        for source in &request.sources {
+        for source in sources::once(&request.sources, observer) {
             match source {
                 Location::Local(path) => here.push(path.clone()),
                 Location::Remote { host, path } => match there.last_mut() {
@@ -349,12 +359,7 @@ fn tree_message(
     must_be_directory: bool,
 ) -> Result<Tree> {
     let usage = |what: String| Error::new(ErrorKind::Usage, what);
-    let max = dray_core::limits::TREE_SOURCES_MAX;
-    let bytes: usize = paths.iter().chain(&names).map(|name| name.len() + 3).sum();
-    if paths.len() > max || names.len() > max || bytes > SOURCES_BYTES_MAX {
-        return Err(usage("too many sources at once".into())
-            .advise("copy their directory with -r, or them in several commands"));
-    }
+    sources::check(&paths, &names)?;
     let max = dray_core::limits::TREE_EXCLUDES_MAX;
     if options.excludes.len() > max || options.excludes.iter().any(|pattern| pattern.len() > 255) {
         return Err(usage(format!("more than {max} patterns, or one of more than 255 bytes")));

@@ -9,13 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use dray_core::limits::TREE_SOURCES_MAX;
-use dray_core::message::{CopyRole, EntryFailed, Hello, Message, PlannedItem, feature, tree_flag};
+use dray_core::message::{
+    CopyRole, EntryFailed, Hello, Message, PlannedItem, Sources, Tree, feature, tree_flag,
+};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::negotiate;
-use dray_store::local::tree::{Landing, TreeWriter};
-use dray_transfer::transport::{Channel, RateLimit, push_control};
+use dray_store::local::tree::{Landing, Preview, TreeWriter};
+use dray_transfer::transport::{Channel, PipeChannel, RateLimit, push_control};
 use dray_transfer::tree::{send, take};
 
+use super::super::CopyOptions;
 use super::super::far_end::FarEnd;
 use super::super::local::{SILENCE_MAX, advised, is_local_host, patience};
 use super::super::pattern;
@@ -24,6 +27,7 @@ use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::{self, Previewing};
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
+use super::sources::push_tree;
 use super::{
     TreeCopied, TreeOptions, changes, landing_name, names_owners, show, tree_message, walk_options,
     write_options,
@@ -53,7 +57,7 @@ impl Node {
         let (mut far, channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.tree_hello()));
-        push_control(&mut preface, &Message::Tree(tree.clone()));
+        push_tree(&mut preface, &tree);
         let pace = options.rate_bytes.map(RateLimit::new);
         let doors = match options.compress {
             // What leaves beside ssh nobody unpacks.
@@ -157,7 +161,7 @@ impl Node {
         let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.tree_hello()));
-        push_control(&mut preface, &Message::Tree(tree.clone()));
+        push_tree(&mut preface, &tree);
         let (mut is_heard, mut knows_lanes) = (false, false);
         let greeted = || {
             channel.write_all(&preface).map_err(|error| Error::io("connection lost", error))?;
@@ -175,7 +179,7 @@ impl Node {
             match landing {
                 Some(landing) => Ok((landing, names)),
                 None => {
-                    let names = found_sources(&mut channel, host, paths, &names, deadline, stop)?;
+                    let names = found_sources(&mut channel, host, paths, &names, None, deadline, stop)?;
                     // A pattern that stands for several wants a directory, as several sources do.
                     Ok((resolve(&names, names.len() > 1)?, names))
                 }
@@ -191,46 +195,58 @@ impl Node {
                 return Err(advised(far.explain(error, is_heard), Some(&far.host)));
             }
         };
-        let mut channel = unpacked(Box::new(channel), options.compress)?;
-        let failed = Arc::new(AtomicU64::new(0));
-        let on_failed = |entry: &EntryFailed| {
-            failed.fetch_add(entry.count(), Ordering::Relaxed);
-            show(observer, entry);
+        // What leaves beside ssh nobody unpacks.
+        let may_dial = knows_lanes && !options.compress;
+        let doors = may_dial.then(|| TakingDoors::new(self, seen(host)));
+        receive_trees(far, channel, landing, &names, &tree, options, observer, stop, doors)
+    }
+
+    /// The far end of a copy of one file answered with what the path stands for: takes those files.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the two sides of one command line, and what was said so far"
+    )]
+    pub(in crate::copy) fn download_several(
+        &self,
+        mut far: FarEnd,
+        mut channel: PipeChannel,
+        first: Sources,
+        path: &Path,
+        destination: &Path,
+        options: &CopyOptions,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<TreeCopied> {
+        let options = TreeOptions {
+            preserve: options.preserve,
+            rate_bytes: options.rate_bytes,
+            compress: options.compress,
+            whole_file: options.whole_file,
+            fsync: options.fsync,
+            ..TreeOptions::default()
         };
-        let mut tick = |done_bytes| {
-            observer.event(Event::TreeProgress { done_bytes });
-            if stop.is_set() { Err(interrupted()) } else { Ok(()) }
-        };
-        let fsync = tree.flags & tree_flag::FSYNC != 0;
-        let planned_count = AtomicU64::new(0);
-        let on_planned = |item: &PlannedItem| {
-            planned_count.fetch_add(1, Ordering::Relaxed);
-            preview::tell(observer, item);
-        };
-        let result = if options.dry_run {
-            let make = || Previewing::new(landing, &tree, names.len(), &on_failed, Some(&on_planned));
-            take(&mut *channel, Vec::new(), make, None, &mut tick, SILENCE_MAX)
-        } else {
-            let may_dial = knows_lanes && !options.compress;
-            let doors = may_dial.then(|| TakingDoors::new(self, seen(host)));
-            let lanes = doors.as_ref().map(|doors| &*doors.lanes);
-            let make = || {
-                let writer = TreeWriter::new(landing, write_options(&tree)).with_changes(changes(&tree)?);
-                let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
-                Ok(Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors))
-            };
-            take(&mut *channel, Vec::new(), make, lanes, &mut tick, SILENCE_MAX)
-        };
-        match result {
-            Ok(done) => {
-                let planned = planned_count.load(Ordering::Relaxed);
-                Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), planned))
+        let host = far.host.clone();
+        let (paths, deadline) = ([path.to_owned()], Instant::now() + patience());
+        let resolved = found_sources(
+            &mut channel,
+            OsStr::new(&host),
+            &paths,
+            &[landing_name(path)],
+            Some(first),
+            deadline,
+            stop,
+        )
+        .and_then(|names| Ok((Landing::resolve(destination, &names, names.len() > 1)?, names)));
+        match resolved {
+            Ok((landing, names)) => {
+                let tree = tree_message(CopyRole::Send, Vec::new(), names.clone(), &options, false)?;
+                receive_trees(far, channel, landing, &names, &tree, &options, observer, stop, None)
             }
             Err(error) if stop.is_set() => {
                 far.kill();
-                Err(if error.kind() == ErrorKind::Interrupted { error } else { interrupted() })
+                Err(error)
             }
-            Err(error) => Err(advised(far.explain(error, true), Some(&far.host))),
+            Err(error) => Err(advised(far.explain(error, true), Some(&host))),
         }
     }
 }
@@ -240,19 +256,82 @@ fn seen(host: &OsStr) -> Seen {
     Seen { allow_local: is_local_host(host), ..Seen::default() }
 }
 
-/// The names of the sources that `paths` stand for, from the far end, as far as they are what the user's own words allow.
+/// Takes the trees that the far end tells, whose sources have these names.
+#[expect(clippy::too_many_arguments, reason = "the two sides of one command line")]
+fn receive_trees(
+    mut far: FarEnd,
+    channel: PipeChannel,
+    landing: Landing,
+    names: &[Vec<u8>],
+    tree: &Tree,
+    options: &TreeOptions,
+    observer: &dyn Observer,
+    stop: &Stop,
+    doors: Option<TakingDoors>,
+) -> Result<TreeCopied> {
+    let mut channel = unpacked(Box::new(channel), options.compress)?;
+    let failed = Arc::new(AtomicU64::new(0));
+    let on_failed = |entry: &EntryFailed| {
+        failed.fetch_add(entry.count(), Ordering::Relaxed);
+        show(observer, entry);
+    };
+    let mut tick = |done_bytes| {
+        observer.event(Event::TreeProgress { done_bytes });
+        if stop.is_set() { Err(interrupted()) } else { Ok(()) }
+    };
+    let fsync = tree.flags & tree_flag::FSYNC != 0;
+    let planned_count = AtomicU64::new(0);
+    let on_planned = |item: &PlannedItem| {
+        planned_count.fetch_add(1, Ordering::Relaxed);
+        preview::tell(observer, item);
+    };
+    let result = if options.dry_run {
+        let make = || {
+            let preview = Preview::new(landing, write_options(tree), changes(tree)?);
+            Ok(Previewing::new(preview, names.len(), &on_failed, Some(&on_planned)))
+        };
+        take(&mut *channel, Vec::new(), make, None, &mut tick, SILENCE_MAX)
+    } else {
+        let lanes = doors.as_ref().map(|doors| &*doors.lanes);
+        let make = || {
+            let writer = TreeWriter::new(landing, write_options(tree)).with_changes(changes(tree)?);
+            let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
+            Ok(Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors))
+        };
+        take(&mut *channel, Vec::new(), make, lanes, &mut tick, SILENCE_MAX)
+    };
+    match result {
+        Ok(done) => {
+            let planned = planned_count.load(Ordering::Relaxed);
+            Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), planned))
+        }
+        Err(error) if stop.is_set() => {
+            far.kill();
+            Err(if error.kind() == ErrorKind::Interrupted { error } else { interrupted() })
+        }
+        Err(error) => Err(advised(far.explain(error, true), Some(&far.host))),
+    }
+}
+
+/// The names of the sources that `paths` stand for, from the far end, as far as they are what the user's own words allow; `first` is what
+/// it has said of them.
 fn found_sources(
     channel: &mut dyn Channel,
     host: &OsStr,
     paths: &[PathBuf],
     names: &[Vec<u8>],
+    mut first: Option<Sources>,
     deadline: Instant,
     stop: &Stop,
 ) -> Result<Vec<Vec<u8>>> {
     let wrong = |what: &str| Error::new(ErrorKind::Protocol, format!("the far end {what}"));
     let (mut found, mut last) = (Vec::new(), None);
     loop {
-        let sources = match Message::from_bytes(&read_control_until(channel, deadline, &|| stop.is_set())?)? {
+        let message = match first.take() {
+            Some(first) => Message::Sources(first),
+            None => Message::from_bytes(&read_control_until(channel, deadline, &|| stop.is_set())?)?,
+        };
+        let sources = match message {
             Message::Sources(sources) => sources,
             Message::Fault(fault) => return Err(fault.to_error(&host.to_string_lossy())),
             _ => return Err(wrong("did not say what the patterns stand for")),

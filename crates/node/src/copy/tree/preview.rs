@@ -6,33 +6,36 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use dray_core::limits::{CONTROL_FRAME_BYTES_MAX, TREE_BATCHES_MAX, TREE_NAMED_MAX};
-use dray_core::message::{EntryFailed, Message, PlannedItem, Tree, TreeDone};
+use dray_core::message::{EntryFailed, Message, PlannedItem, TreeDone};
 use dray_core::tree::{Entry, Item, Kind, Order, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::TreeReceiver;
-use dray_store::local::tree::{Landing, Planned, Preview, Walked, Walker};
+use dray_store::local::tree::{
+    Changes, Differences, Landing, Planned, Preview, Walked, Walker, WriteOptions, own_directory,
+};
 use dray_transfer::tree::{Heard, TreeSink};
 
 use super::sink::OnFailed;
 use super::source::entry_failed;
-use super::{TreeCopied, changes, show, write_options};
+use super::{TreeCopied, show};
 use crate::{Event, Observer, Stop};
 
 /// Paths in one message, in bytes.
 const SAID_BYTES: usize = CONTROL_FRAME_BYTES_MAX / 4;
 
-/// Plans a copy within this machine.
+/// Plans a copy within this machine, on a thread that does nothing else.
 pub(super) fn plan_here(
     mut walker: Walker,
     landing: Landing,
-    tree: &Tree,
+    options: WriteOptions,
+    changes: Changes,
     sources: usize,
     observer: &dyn Observer,
     stop: &Stop,
 ) -> Result<TreeCopied> {
-    changes(tree)?;
+    own_directory();
     let on_failed = |failed: &EntryFailed| show(observer, failed);
-    let mut planning = Planning::new(Preview::new(landing, &write_options(tree), true), &on_failed);
+    let mut planning = Planning::new(Preview::new(landing, options, changes), &on_failed);
     let mut order = Order::new(sources);
     while let Some(walked) = walker.step() {
         if stop.is_set() {
@@ -66,10 +69,22 @@ pub(super) fn tell(observer: &dyn Observer, item: &PlannedItem) {
     let action = match item.action {
         0 => "new",
         1 => "replace",
+        3 => "change",
         _ => "compare",
     };
+    let changes = CHANGES.iter().filter(|(bit, _)| item.changes.unwrap_or(0) & bit != 0);
+    let changes = changes.map(|(_, word)| *word).collect();
     let path = if item.path.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(&item.path)) };
-    observer.event(Event::Planned { action, path: PathBuf::from(path) });
+    observer.event(Event::Planned { action, changes, path: PathBuf::from(path) });
+}
+
+/// Bits of [`PlannedItem::changes`], and words for the user.
+const CHANGES: [(u8, &str); 4] = [(1, "permissions"), (2, "owner"), (4, "time"), (8, "attributes")];
+
+fn bits(differences: &Differences) -> u8 {
+    let Differences { permissions, owner, time, attributes } = *differences;
+    let set = [permissions, owner, time, attributes].into_iter().zip(CHANGES);
+    set.filter(|(is_set, _)| *is_set).map(|(_, (bit, _))| bit).sum()
 }
 
 /// Entries in the order of the stream, and what is to be said of them.
@@ -121,10 +136,14 @@ impl<'a> Planning<'a> {
 
     fn plan(&mut self, planned: Planned, entry: &Entry, mut path: Vec<u8>) {
         let is_file = matches!(entry.kind, Kind::File { .. });
-        let action = match planned {
-            Planned::Create => 0,
-            Planned::Replace => 1,
-            Planned::Compare => 2,
+        let (action, changes) = match planned {
+            Planned::Create => (0, None),
+            Planned::Replace => (1, None),
+            Planned::Compare => (2, None),
+            Planned::Change(differences) => {
+                self.done.unchanged += u64::from(is_file);
+                (3, Some(bits(&differences)))
+            }
             Planned::Keep => {
                 self.done.unchanged += u64::from(is_file);
                 return;
@@ -132,9 +151,12 @@ impl<'a> Planning<'a> {
         };
         self.planned_count += 1;
         if entry.is_directory() {
+            if path.is_empty() {
+                path.push(b'.');
+            }
             path.push(b'/');
         }
-        self.planned.push_back(PlannedItem { action, path: path.into() });
+        self.planned.push_back(PlannedItem { action, path: path.into(), changes });
     }
 }
 
@@ -148,16 +170,16 @@ pub(super) struct Previewing<'a> {
 }
 
 impl<'a> Previewing<'a> {
+    /// To be made by the thread that uses it.
     pub(super) fn new(
-        landing: Landing,
-        tree: &Tree,
+        preview: Preview,
         sources: usize,
         on_failed: &'a OnFailed<'a>,
         on_planned: Option<&'a (dyn Fn(&PlannedItem) + Send + Sync)>,
-    ) -> Result<Previewing<'a>> {
-        changes(tree)?;
-        let planning = Planning::new(Preview::new(landing, &write_options(tree), false), on_failed);
-        Ok(Previewing { machine: TreeReceiver::new(sources), planning, on_planned, is_finished: false })
+    ) -> Previewing<'a> {
+        own_directory();
+        let planning = Planning::new(preview, on_failed);
+        Previewing { machine: TreeReceiver::new(sources), planning, on_planned, is_finished: false }
     }
 }
 
@@ -166,6 +188,9 @@ impl TreeSink for Previewing<'_> {
         match heard {
             Heard::Message(Message::Entries(entries)) => {
                 self.machine.handle_entries(&entries)?;
+                for owner in entries.owners.iter().flatten() {
+                    self.planning.preview.add_owner(owner.is_group, owner.id, &owner.name);
+                }
                 for item in &entries.items {
                     let (item, step, _) = self.machine.accept(item)?;
                     self.planning.item(&item, step);
@@ -192,7 +217,7 @@ impl TreeSink for Previewing<'_> {
                 bytes += item.path.len();
                 // A path that long no message has room for, and no user reads.
                 let path: Vec<u8> = item.path.iter().copied().take(SAID_BYTES).collect();
-                items.push(PlannedItem { action: item.action, path: path.into() });
+                items.push(PlannedItem { path: path.into(), ..item });
             }
             out.push(Message::Planned(dray_core::message::Planned { items }));
         }

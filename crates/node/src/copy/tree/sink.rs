@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::ContentHasher;
@@ -19,6 +20,7 @@ use dray_store::local::tree::{FileTarget, NewFile, Placed, TreeWriter, own_direc
 use dray_transfer::tree::{Heard, Lane, TreeSink};
 
 use super::super::DIRECT_FROM_BYTES;
+use super::held::{Failed, HeldNames};
 use super::source::entry_failed;
 
 /// What an entry that waits takes besides its names and attributes.
@@ -61,6 +63,7 @@ pub(super) struct Writing<'a> {
     link_numbers: BTreeSet<u64>,
     /// Groups of hard links whose content is on its way.
     coming: HashSet<[u8; 16]>,
+    held: HeldNames,
     /// What comes over each path.
     current: BTreeMap<PathId, Current>,
     doors: Option<&'a dyn Doors>,
@@ -112,7 +115,7 @@ struct Current {
     /// Bytes of a part so far.
     position: u64,
     /// It failed here; the rest of it is passed over.
-    has_failed: bool,
+    failed: Option<Error>,
 }
 
 /// How fast a path is.
@@ -157,6 +160,7 @@ impl<'a> Writing<'a> {
             links: HashMap::new(),
             link_numbers: BTreeSet::new(),
             coming: HashSet::new(),
+            held: HeldNames::default(),
             current: BTreeMap::new(),
             doors: None,
             is_inviting: false,
@@ -180,7 +184,7 @@ impl<'a> Writing<'a> {
 
     /// An entry failed here; the copy goes on, unless nothing more can be written.
     fn fail(&mut self, path: &[u8], error: Error) -> Result<()> {
-        if error.kind() == ErrorKind::NoSpace {
+        if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
             return Err(error);
         }
         let path =
@@ -248,7 +252,11 @@ impl<'a> Writing<'a> {
         }
         match placed {
             Ok(Placed::Done) => {}
-            Ok(Placed::Unchanged) => self.done.unchanged += u64::from(is_file(&entry)),
+            Ok(Placed::Unchanged) => {
+                self.done.unchanged += u64::from(is_file(&entry));
+                let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
+                self.fail_all(failed)?;
+            }
             Ok(Placed::Wanted(target, known)) => self.want(number, target, known, &entry, bytes.len()),
             Ok(Placed::Link(target)) => {
                 let held = bytes.len() + PENDING_ENTRY_BYTES;
@@ -368,20 +376,33 @@ impl<'a> Writing<'a> {
             }
         };
         let Err(error) = result else { return Ok(()) };
+        if error.kind() == ErrorKind::NoSpace {
+            return Err(error);
+        }
         if wanted.part.is_some() {
             self.current.remove(&path);
             return self.settle(wanted.number, Err(error));
         }
-        *current = Current { has_failed: true, ..Current::default() };
-        let path = pending.target.path();
-        self.fail(&path, error)
+        *current = Current { failed: Some(error), ..Current::default() };
+        Ok(())
+    }
+
+    fn tell(&mut self, failed: EntryFailed) {
+        (self.on_failed)(&failed);
+        self.failed.push(failed);
+    }
+
+    fn fail_all(&mut self, failed: impl IntoIterator<Item = Failed>) -> Result<()> {
+        failed.into_iter().try_for_each(|(path, error)| self.fail(&path, error))
     }
 
     /// A content has come to its end.
     fn end(&mut self, number: u64, mut current: Current, record: &Record<'_>) -> Result<()> {
         let Some(pending) = self.pending.get_mut(&number) else { return Ok(()) };
+        let failed = current.failed.take();
         let ended = match record {
-            Record::Done(finished) if !current.has_failed => {
+            Record::Done(_) | Record::Failed(_) if failed.is_some() => failed.map_or(Ok(None), Err),
+            Record::Done(finished) => {
                 let whole = current.open(&pending.target).and_then(|file| {
                     if current.hasher.finish() == finished.hash {
                         return Ok(file);
@@ -465,12 +486,16 @@ impl<'a> Writing<'a> {
             self.machine.forget(number);
         }
         self.pending_bytes -= pending.held;
-        let (path, group) = (pending.target.path(), pending.target.link_group());
+        let group = pending.target.link_group();
         match ended {
-            Ok(identity) => self.writer.settle(*pending.target, identity),
+            Ok(identity) => {
+                self.writer.settle(*pending.target, identity);
+                let failed = self.held.came(&mut self.writer, group);
+                self.fail_all(failed)?;
+            }
             Err(error) => {
-                self.writer.settle(*pending.target, None);
-                self.fail(&path, error)?;
+                let failed = self.held.failed(&mut self.writer, pending.target, error);
+                self.fail_all(failed)?;
             }
         }
         match group {
@@ -541,18 +566,27 @@ impl<'a> Writing<'a> {
         }
         self.is_finished = true;
         self.done.entries = self.machine.entries();
+        let held = self.held.end(&mut self.writer);
+        self.fail_all(held)?;
         let not_kept = self.writer.failures();
-        for (path, error) in not_kept.directories {
-            self.fail(&path, error)?;
-        }
+        self.fail_all(not_kept.directories)?;
         for (what, entries) in not_kept.attributes {
             let what = format!("not kept on {entries} entries: {what}");
             self.fail(b"", Error::new(ErrorKind::Unsupported, what))?;
         }
         for ((kind, text), count) in std::mem::take(&mut self.unnamed) {
-            let failed = EntryFailed { path: Vec::new().into(), kind, text, unnamed: Some(count) };
-            (self.on_failed)(&failed);
-            self.failed.push(failed);
+            self.tell(EntryFailed {
+                path: Vec::new().into(),
+                kind,
+                text,
+                unnamed: Some(count),
+                left_out: None,
+            });
+        }
+        let kind = ErrorKind::Unsupported.wire_code();
+        for (text, entries) in not_kept.left_out {
+            let left_out = Some(entries);
+            self.tell(EntryFailed { path: Vec::new().into(), kind, text, unnamed: None, left_out });
         }
         if self.fsync {
             self.writer.sync()?;
@@ -584,7 +618,7 @@ impl Current {
     }
 
     fn write(&mut self, target: &FileTarget, bytes: &[u8]) -> Result<()> {
-        if self.has_failed {
+        if self.failed.is_some() {
             return Ok(());
         }
         let mut file = self.open(target)?;
@@ -595,7 +629,7 @@ impl Current {
     }
 
     fn skip(&mut self, target: &FileTarget, len: u64) -> Result<()> {
-        if self.has_failed {
+        if self.failed.is_some() {
             return Ok(());
         }
         let mut file = self.open(target)?;
@@ -642,6 +676,10 @@ impl Current {
 }
 
 impl TreeSink for Writing<'_> {
+    fn stop_with(&mut self, stop: Arc<AtomicBool>) {
+        self.writer.stop_with(stop);
+    }
+
     fn handle(&mut self, heard: Heard) -> Result<()> {
         match heard {
             Heard::Message(Message::Entries(entries)) => {

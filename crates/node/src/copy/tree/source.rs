@@ -102,6 +102,7 @@ pub(super) fn entry_failed(path: &Path, error: &Error) -> EntryFailed {
         kind: fault.kind,
         text: fault.text,
         unnamed: None,
+        left_out: None,
     }
 }
 
@@ -141,7 +142,8 @@ impl TreeSource for WalkSource {
                     if let Some(file) = file {
                         batch.files.push((batch.count, Arc::new(file_to_send(file, &self.stop))));
                     }
-                    directories += usize::from(entry.is_directory());
+                    // Each source may be in a directory of its own.
+                    directories += usize::from(entry.is_directory() || entry.name.is_none());
                     batch.count += 1;
                     self.name_owners(&entry.metadata, &mut owners);
                     Item::Entry(*entry)
@@ -200,7 +202,9 @@ impl TreeFile for Sending {
             } else {
                 self.send_bytes(&open, None, &mut hasher, sink)?
             };
-            if size_bytes == open.size_bytes && open.is_unchanged()? {
+            // Nobody wrote to it, so what was read is what it has, whatever its metadata says: files of `/proc` tell of less than they
+            // have, those of `/sys` of more.
+            if open.is_unchanged()? {
                 let hash = hasher.finish();
                 return sink.record(&Record::Done(finished(&open, hash, size_bytes)));
             }
@@ -232,7 +236,7 @@ impl Sending {
         sink: &mut dyn RecordSink,
     ) -> Result<u64, SendError> {
         // One byte more than there should be: a file that grew shows, and the end of a small one needs no second read.
-        let expected = count.unwrap_or(open.size_bytes.saturating_add(1));
+        let mut expected = count.unwrap_or(open.size_bytes.saturating_add(1));
         let mut sent = 0;
         let mut size = ReadSize::default();
         while sent < expected {
@@ -245,8 +249,11 @@ impl Sending {
                 Ok(read)
             })?;
             sent += read as u64;
-            if read == 0 || (read < max && count.is_none()) {
+            if read == 0 || (sent == open.size_bytes && read < max && count.is_none()) {
                 break;
+            }
+            if count.is_none() && sent == expected && open.is_unchanged()? {
+                expected = u64::MAX;
             }
         }
         Ok(sent)

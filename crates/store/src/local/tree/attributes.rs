@@ -150,8 +150,20 @@ fn count(counts: &mut BTreeMap<String, u64>, name: &[u8], why: &str) {
 /// Whether the attributes of what stands at `path` are `wanted` as far as they are copied
 /// here; false if they cannot be read.
 pub(super) fn are(path: &[u8], wanted: &[Xattr], is_root: bool) -> bool {
-    let wanted: Vec<&Xattr> = wanted.iter().filter(|xattr| is_copied(&xattr.name, is_root)).collect();
-    read(path, is_root).is_ok_and(|there| there.iter().eq(wanted))
+    are_found(read(path, is_root), wanted, is_root)
+}
+
+/// The same of the open file or directory `fd`.
+pub(super) fn are_open(fd: BorrowedFd<'_>, wanted: &[Xattr], is_root: bool) -> bool {
+    are_found(read_open(fd, is_root), wanted, is_root)
+}
+
+fn are_found(found: io::Result<Vec<Xattr>>, wanted: &[Xattr], is_root: bool) -> bool {
+    let Ok(found) = found else { return false };
+    let is_wanted = |there: &Xattr| wanted.iter().any(|xattr| xattr.name == there.name);
+    // Those that `change` leaves.
+    let found = found.iter().filter(|there| !there.name.starts_with(b"security.") || is_wanted(there));
+    found.eq(wanted.iter().filter(|xattr| is_copied(&xattr.name, is_root)))
 }
 
 /// The permission bits that the default ACL of `directory` leaves to what is made in it; `None` if it has none.

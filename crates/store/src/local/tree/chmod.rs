@@ -23,12 +23,32 @@ struct Step {
     add: u32,
     /// Running is added to directories and to what somebody may run (`X`).
     only_where_run: bool,
+    /// Bits of the entry that come or go, too.
+    copied: Option<Copied>,
+}
+
+/// The bits of one class that others get or lose, as in `o=u`.
+#[derive(Clone, Copy, Debug)]
+struct Copied {
+    /// Where they stand: 6 for the owner's, 3 for the group's, 0 for the others'.
+    from: u32,
+    /// Who gets or loses them, as bits of running.
+    who: u32,
+    /// What of them counts.
+    counts: u32,
+    is_removed: bool,
+}
+
+impl Copied {
+    fn bits(self, mode: u32) -> u32 {
+        (((mode >> self.from) & 7) * self.who) & self.counts
+    }
 }
 
 impl ModeChange {
     /// Parses changes separated by commas: each `D` (directories only) or `F` (all else) or neither, then an octal mode, or
-    /// `u`, `g`, `o`, `a`, then `+`, `-` or `=`, then `r`, `w`, `x`, `X`, `s`, `t`. Without any of `ugoa` all are
-    /// meant, less the umask of this process.
+    /// `u`, `g`, `o`, `a`, then `+`, `-` or `=`, then `r`, `w`, `x`, `X`, `s`, `t`, or one of `u`, `g`, `o` for the bits that
+    /// those have. Without any of `ugoa` before the sign all are meant, less the umask of this process.
     pub fn parse(text: &[u8]) -> Result<ModeChange> {
         ModeChange::parse_with(text, umask())
     }
@@ -48,7 +68,11 @@ impl ModeChange {
             mode,
             |mode, step| {
                 let may_run = !step.only_where_run || is_directory || mode & RUN != 0;
-                mode & step.keep | if may_run { step.add } else { step.add & !RUN }
+                let added = if may_run { step.add } else { step.add & !RUN };
+                match step.copied {
+                    Some(copied) if copied.is_removed => mode & !copied.bits(mode),
+                    copied => mode & step.keep | added | copied.map_or(0, |copied| copied.bits(mode)),
+                }
             },
         )
     }
@@ -60,7 +84,9 @@ fn parse_step(step: &[u8], umask: u32) -> Option<Step> {
         [b'F', rest @ ..] => (false, true, rest),
         rest => (true, true, rest),
     };
-    let of = |keep, add, only_where_run| Some(Step { directories, files, keep, add, only_where_run });
+    let of = |keep, add, only_where_run| {
+        Some(Step { directories, files, keep, add, only_where_run, copied: None })
+    };
     if step.first().is_some_and(u8::is_ascii_digit) {
         let text = std::str::from_utf8(step).ok()?;
         let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777)?;
@@ -79,6 +105,19 @@ fn parse_step(step: &[u8], umask: u32) -> Option<Step> {
     }
     let is_masked = who == 0;
     let who = if is_masked { RUN } else { who };
+    let counts = if is_masked { !umask } else { ACCESS };
+    if let [from @ (b'u' | b'g' | b'o')] = step[at + 1..] {
+        let from = match from {
+            b'u' => 6,
+            b'g' => 3,
+            _ => 0,
+        };
+        let copied = Some(Copied { from, who, counts, is_removed: step[at] == b'-' });
+        // What they had goes, the special bit of each of them included.
+        let special = ((who >> 6 << 11) & 0o4000) | ((who << 7) & 0o2000) | ((who << 9) & 0o1000);
+        let keep = if step[at] == b'=' { 0o7777 & !(who * 7) & !special } else { 0o7777 };
+        return Some(Step { directories, files, keep, add: 0, only_where_run: false, copied });
+    }
     let (mut what, mut special, mut only_where_run) = (0, 0, false);
     for byte in &step[at + 1..] {
         match byte {
@@ -91,7 +130,7 @@ fn parse_step(step: &[u8], umask: u32) -> Option<Step> {
             _ => return None,
         }
     }
-    let bits = (who * what) & if is_masked { !umask } else { ACCESS };
+    let bits = (who * what) & counts;
     match step[at] {
         b'+' => of(0o7777, bits | special, only_where_run),
         b'-' => of(0o7777 & !(bits | special), 0, false),
@@ -122,6 +161,17 @@ mod tests {
             ("ug=rws", 0o2755, 0o6665, 0o6665),
             ("D+t", 0o755, 0o1755, 0o755),
             ("0", 0o777, 0, 0),
+            // Seen of rsync 3.5.0.
+            ("o=u", 0o7751, 0o6757, 0o6757),
+            ("g=u", 0o7751, 0o5771, 0o5771),
+            ("u=g", 0o7751, 0o3551, 0o3551),
+            ("a=g", 0o7751, 0o555, 0o555),
+            ("=u", 0o7751, 0o755, 0o755),
+            ("o+u", 0o6754, 0o6757, 0o6757),
+            ("o-u", 0o7751, 0o7750, 0o7750),
+            ("ug-o", 0o7751, 0o7641, 0o7641),
+            ("+u", 0o7751, 0o7755, 0o7755),
+            ("-o", 0o7751, 0o7640, 0o7640),
         ] {
             let change = ModeChange::parse_with(text.as_bytes(), 0o022).unwrap();
             assert_eq!(
@@ -131,7 +181,9 @@ mod tests {
             );
             assert_eq!(format!("{:o}", change.apply(mode, false)), format!("{file:o}"), "{text} of {mode:o}");
         }
-        for bad in ["", "D", "99", "77777", "u", "z+w", "u+y", "u~w", ",", "D755,"] {
+        for bad in
+            ["", "D", "99", "77777", "u", "z+w", "u+y", "u~w", ",", "D755,", "g=uw", "o=wu", "o=uX", "a=a"]
+        {
             let error = ModeChange::parse_with(bad.as_bytes(), 0).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{bad}");
         }

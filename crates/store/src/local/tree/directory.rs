@@ -40,7 +40,7 @@ impl Directory {
     /// Opens a path that the user named; links in it are followed, this once.
     pub fn open(path: &Path) -> Result<Directory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        own::back();
+        own::back()?;
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|error| Error::file(format!("open directory {path:?}"), error.into()))?;
         Ok(fd.into())

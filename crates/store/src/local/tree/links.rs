@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 
 use dray_core::limits::{TREE_LINK_BYTES_MAX, TREE_LINK_GROUPS_MAX};
-use dray_core::tree::{Entry, Name};
+use dray_core::tree::Name;
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FileType, Statx};
 use rustix::io::Errno;
@@ -149,7 +149,14 @@ impl TreeWriter {
     pub fn begin_again(&mut self, target: &FileTarget) {
         if let Some(group) = target.metadata.link_group.filter(|group| !self.links.has(group)) {
             // How many names are still to come nobody counted.
-            self.links.begin(group, 0, self.way_bytes.get());
+            self.begin_links(group, 0);
+        }
+    }
+
+    /// The content that was to come under the name of `target` did not; it may still become another name of its group's file.
+    pub fn fall_back(&mut self, target: &FileTarget) {
+        if let Some(group) = &target.metadata.link_group {
+            self.links.failed(group);
         }
     }
 
@@ -200,8 +207,9 @@ impl TreeWriter {
         })
     }
 
-    pub(super) fn begin_links(&mut self, group: [u8; 16], entry: &Entry) {
-        if !self.links.begin(group, entry.metadata.link_names, self.way_bytes.get()) {
+    /// The first name of a group of `names` names comes; 0 if nobody knows how many there are.
+    pub(super) fn begin_links(&mut self, group: [u8; 16], names: u32) {
+        if !self.links.begin(group, names, self.way_bytes.get()) {
             let what = format!(
                 "hard links: more than {TREE_LINK_GROUPS_MAX} files of several names at once, or too long ones"
             );

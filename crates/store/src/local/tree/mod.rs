@@ -7,6 +7,7 @@
 mod attributes;
 mod chmod;
 mod content;
+mod contested;
 mod directory;
 mod exclude;
 mod links;
@@ -16,6 +17,7 @@ mod own;
 mod owners;
 mod place;
 mod preview;
+mod settings;
 mod special;
 mod temporary;
 #[cfg(test)]
@@ -32,5 +34,6 @@ pub use own::own_directory;
 pub use owners::{OwnerChange, OwnerNames};
 pub use place::{FileTarget, NewFile};
 pub use preview::{Planned, Preview};
+pub use settings::{Changes, Differences, WriteOptions};
 pub use walk::{FileState, FileToSend, OpenFile, WalkOptions, Walked, Walker};
-pub use write::{Changes, Landing, NotKept, Placed, TreeWriter, WriteOptions};
+pub use write::{Landing, NotKept, Placed, TreeWriter};

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 use super::attributes::{MARK, default_acl_bits};
 use super::directory::Directory;
 use super::place::{Now, same_name};
-use super::write::Settings;
+use super::settings::Settings;
 
 /// The way from the destination down to a directory: names alone, shared by all that is below it.
 #[derive(Debug)]

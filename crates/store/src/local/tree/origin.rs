@@ -46,7 +46,7 @@ impl Origin {
         let failed = |error: io::Error| Error::file("read it", error);
         match self {
             Origin::Anywhere => {
-                own::back();
+                own::back()?;
                 let found = rustix::fs::lstat(path).map_err(|error| failed(error.into()))?;
                 Ok(FileType::from_raw_mode(found.st_mode))
             }

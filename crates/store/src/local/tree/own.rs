@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 
+use dray_core::{Error, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::fchdir;
 
@@ -61,14 +62,17 @@ pub(super) fn enter(directory: &Directory) -> bool {
     }
 }
 
-/// Before a path of the user's is opened: where the process is.
-pub(super) fn back() {
+/// Before a path of the user's is opened: where the process is. An error if this thread cannot go there any more: from
+/// anywhere else a relative path would lead to something else.
+pub(super) fn back() -> Result<()> {
     if let Stand::In(_) = STAND.get() {
-        let is_back = START.with_borrow(|start| start.as_ref().is_some_and(|start| fchdir(start).is_ok()));
-        if is_back {
-            STAND.set(Stand::Start);
-        }
+        let gone = |error: rustix::io::Errno| Error::file("go back to the working directory", error.into());
+        START
+            .with_borrow(|start| start.as_ref().map_or(Err(rustix::io::Errno::NOENT), fchdir))
+            .map_err(gone)?;
+        STAND.set(Stand::Start);
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -113,5 +117,28 @@ mod tests {
         leave.send(()).unwrap();
         walking.join().unwrap();
         assert_eq!(std::env::current_dir().unwrap(), here);
+    }
+
+    /// A thread that cannot go back opens none of the user's relative paths: they would be looked up in the tree.
+    #[test]
+    fn who_cannot_go_back_opens_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir_all(place.path().join("tree/src")).unwrap();
+        let path = place.path().join("tree");
+        // Nobody goes back to what is no directory; a directory whose bits were taken away is as good, but for root.
+        let start = OwnedFd::from(fs::File::create(place.path().join("start")).unwrap());
+        let walking = thread::spawn(move || {
+            let tree = Directory::open(&path).unwrap();
+            own_directory();
+            if STAND.get() == Stand::Shared {
+                return;
+            }
+            assert!(enter(&tree));
+            START.set(Some(start));
+            let error = Directory::open(Path::new("src")).unwrap_err();
+            assert!(error.to_string().contains("working directory"), "{error}");
+            assert!(super::super::Origin::Anywhere.kind(Path::new("src")).is_err());
+        });
+        walking.join().unwrap();
     }
 }

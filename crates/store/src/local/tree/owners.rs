@@ -81,8 +81,11 @@ impl OwnerChange {
             let found = names.id(is_group, name).or_else(number);
             found.map(Some).ok_or_else(|| {
                 let kind = if is_group { "group" } else { "user" };
-                let what =
-                    format!("there is no {kind} {:?} where the copy goes", String::from_utf8_lossy(name));
+                // What to do does not cross the wire, so it stands here.
+                let what = format!(
+                    "there is no {kind} {:?} where the copy goes; --chown takes names and numbers of that host",
+                    String::from_utf8_lossy(name)
+                );
                 Error::new(ErrorKind::NotFound, what)
             })
         };

@@ -6,15 +6,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
-use dray_core::tree::{Entry, Finished, Metadata, Name};
+use dray_core::limits::TREE_GROWTH_BYTES_MAX;
+use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use super::directory::{Directory, stat_fd};
 use super::opened::{OpenDirectory, bytes_of};
+use super::settings::Settings;
 use super::temporary::{self, Temporary};
-use super::write::Settings;
 
 /// Device and inode.
 pub(super) type Identity = (u32, u32, u64);
@@ -26,6 +27,8 @@ pub struct FileTarget {
     pub(super) name: Name,
     pub(super) metadata: Metadata,
     pub(super) there: There,
+    /// Its size as it was told.
+    size_bytes: u64,
     held: usize,
 }
 
@@ -45,8 +48,9 @@ pub struct NewFile {
     /// Its name for now, where the file system has no files without one.
     temporary: Option<Temporary>,
     directory: Rc<OpenDirectory>,
-    /// Where the next byte goes.
+    /// Where the next byte goes, and beyond which place none does.
     position: u64,
+    end_max: u64,
     is_sparse: bool,
 }
 
@@ -91,7 +95,11 @@ impl FileTarget {
         directory.add_pending();
         let held = size_of::<FileTarget>() + name.as_bytes().len() + bytes_of(&entry.metadata);
         directory.settings().hold(held);
-        FileTarget { directory, name, metadata: entry.metadata.clone(), there, held }
+        let size_bytes = match entry.kind {
+            Kind::File { size_bytes, .. } => size_bytes,
+            _ => 0,
+        };
+        FileTarget { directory, name, metadata: entry.metadata.clone(), there, size_bytes, held }
     }
 
     /// Path below the destination.
@@ -108,7 +116,9 @@ impl FileTarget {
     pub fn create(&self) -> Result<NewFile> {
         let (fd, temporary) = self.make().map_err(|error| Error::file("make a file", error))?;
         let (file, directory) = (File::from(fd), self.directory.clone());
-        Ok(NewFile { file, temporary, directory, position: 0, is_sparse: false })
+        // Files grow while they are copied, but not from nothing to everything that the disk holds.
+        let end_max = self.size_bytes.saturating_mul(2).saturating_add(TREE_GROWTH_BYTES_MAX);
+        Ok(NewFile { file, temporary, directory, position: 0, end_max, is_sparse: false })
     }
 
     fn make(&self) -> io::Result<(OwnedFd, Option<Temporary>)> {
@@ -178,8 +188,9 @@ fn make_named(directory: &OpenDirectory, name: &Temporary) -> io::Result<OwnedFd
 }
 
 impl NewFile {
-    /// Appends bytes.
+    /// Appends bytes. `Changed` if the file would become far larger than was told.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.check_end(bytes.len() as u64)?;
         self.write_at(bytes, self.position)?;
         self.position += bytes.len() as u64;
         Ok(())
@@ -201,10 +212,20 @@ impl NewFile {
     /// Leaves a hole of so many bytes, which costs nothing.
     pub fn skip(&mut self, bytes: u64) -> Result<()> {
         let position = self.position.checked_add(bytes).filter(|position| *position < 1 << 62);
-        self.position = position
+        let position = position
             .ok_or_else(|| Error::new(ErrorKind::Protocol, "the file is larger than a file can be"))?;
+        self.check_end(bytes)?;
+        self.position = position;
         self.is_sparse = true;
         Ok(())
+    }
+
+    fn check_end(&self, bytes: u64) -> Result<()> {
+        if bytes <= self.end_max.saturating_sub(self.position) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Changed, "it is far larger than when the copy came to it")
+            .advise("copy it when nobody writes to it"))
     }
 
     /// Forgets everything written.

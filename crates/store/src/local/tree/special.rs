@@ -13,8 +13,9 @@ use super::attributes;
 use super::directory::{Directory, stat_fd};
 use super::opened::OpenDirectory;
 use super::place::{Identity, Now, taken, times_of};
+use super::settings::Settings;
 use super::temporary::replace;
-use super::write::{Placed, Settings, file_type, is_directory, is_same};
+use super::write::{Placed, file_type, is_directory, is_same};
 
 /// Makes the link, fifo, socket or device `entry`, and says what it is then.
 pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<(Placed, Identity)> {

@@ -435,3 +435,44 @@ fn trees_land_where_cp_puts_them() {
         assert!(at(path, names, must).is_err(), "{path} {names:?}");
     }
 }
+
+/// Design 9: who waits for the hash of a large file that is there is not kept when nobody wants the copy any more.
+#[test]
+fn a_hash_of_what_is_there_can_be_stopped() {
+    let place = tempfile::tempdir().unwrap();
+    let tree = place.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("f"), b"content").unwrap();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut writer = writer(place.path(), WriteOptions::default());
+    writer.stop_with(stop.clone());
+    writer.root(0, &directory(None)).unwrap();
+    let Placed::Wanted(target, Some(_)) = writer.entry(&file("f", b"content")).unwrap() else {
+        panic!("its hash is known")
+    };
+    writer.settle(*target, None);
+    stop.store(true, std::sync::atomic::Ordering::Release);
+    let error = writer.entry(&file("f", b"content")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+}
+
+/// Design 17: a file may have grown since it was told, but a sender does not fill the disk with one that it told to be small.
+#[test]
+fn a_file_does_not_grow_without_end() {
+    use dray_core::limits::TREE_GROWTH_BYTES_MAX;
+    let place = tempfile::tempdir().unwrap();
+    let mut writer = writer(place.path(), WriteOptions::default());
+    writer.root(0, &directory(None)).unwrap();
+    let Placed::Wanted(target, _) = writer.entry(&file("f", b"content")).unwrap() else { panic!("wanted") };
+    let mut new = target.create().unwrap();
+    new.skip(TREE_GROWTH_BYTES_MAX).unwrap();
+    new.write(&[1; 14]).unwrap();
+    for error in [new.write(b"x").unwrap_err(), new.skip(1).unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Changed, "{error}");
+    }
+    // Read anew it may come to its end yet.
+    new.restart().unwrap();
+    new.write(b"content").unwrap();
+    target.finish(new, &finished(b"content")).unwrap();
+    assert_eq!(fs::read(place.path().join("tree/f")).unwrap(), b"content");
+}

@@ -212,6 +212,8 @@ pub struct Walker {
     /// Names of files with several that there was no room to remember.
     links_lost: u64,
     waiting: Vec<Walked>,
+    /// The directory of the last source that was in one.
+    parent: Option<(PathBuf, Arc<Directory>)>,
     /// Room for a piece of a directory; always empty.
     buffer: Vec<u8>,
 }
@@ -232,6 +234,7 @@ impl Walker {
             links: HashMap::new(),
             links_lost: 0,
             waiting: Vec::new(),
+            parent: None,
             buffer: Vec::new(),
         }
     }
@@ -328,7 +331,7 @@ impl Walker {
             return self.enter(None, directory, &found);
         };
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        let parent = Arc::new(self.origin.directory(parent)?);
+        let parent = self.parent(parent)?;
         let name = name.as_bytes().to_vec();
         let found = parent.stat(&name).map_err(failed)?;
         if self.is_excluded(file_type(&found) == FileType::Directory) {
@@ -345,6 +348,16 @@ impl Walker {
             None => Err(Error::new(ErrorKind::Refused, "it is a device, fifo or socket")
                 .advise("-a copies those too")),
         }
+    }
+
+    /// The directory that a source is in; those that follow each other there share it.
+    fn parent(&mut self, path: &Path) -> Result<Arc<Directory>> {
+        if let Some((_, directory)) = self.parent.as_ref().filter(|(last, _)| last == path) {
+            return Ok(directory.clone());
+        }
+        let directory = Arc::new(self.origin.directory(path)?);
+        self.parent = Some((path.to_owned(), directory.clone()));
+        Ok(directory)
     }
 
     /// The entry `name` of a directory; `None` if it is passed over.

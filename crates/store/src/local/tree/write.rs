@@ -1,8 +1,7 @@
 //! Writing trees: the stream of entries becomes directories, links and files, each below the directory it belongs to.
 
-use std::borrow::Cow;
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -10,175 +9,25 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use dray_core::limits::{TREE_DEPTH_MAX, TREE_HELD_BYTES_MAX, TREE_OWNERS_MAX};
+use dray_core::limits::{TREE_DEPTH_MAX, TREE_HELD_BYTES_MAX};
 use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
-use super::super::delivery::umask;
-use super::attributes::{self, Told};
-use super::chmod::ModeChange;
+use super::attributes;
 use super::content::hash_content;
+use super::contested::Contested;
 use super::directory::{Directory, raise_open_files};
 use super::links::LinkTable;
-use super::opened::{Bits, Devices, Mark, OpenDirectory, Opening, Way};
+use super::opened::{Bits, Mark, OpenDirectory, Opening, Way};
 use super::origin::Origin;
-use super::owners::{OwnerChange, OwnerNames, Powers};
 use super::place::{FileTarget, Now, There, taken};
+use super::settings::{Changes, Settings, WriteOptions, mtime_of};
 use super::special;
-
-/// What a copy keeps and does.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct WriteOptions {
-    /// Keep modification times.
-    pub times: bool,
-    /// Keep the bits for reading, writing and running.
-    pub modes: bool,
-    /// Keep setuid, setgid and the sticky bit.
-    pub special_modes: bool,
-    /// Keep owner and group, as far as this process may.
-    pub owners: bool,
-    /// Owners by number, not by name.
-    pub numeric_ids: bool,
-    /// Keep extended attributes.
-    pub xattrs: bool,
-    /// Want every content, whatever is there.
-    pub whole_file: bool,
-    /// Make nothing that gives powers to who comes upon it, whatever this process may: no setuid, setgid and devices, and of
-    /// extended attributes none that only root sets.
-    pub harmless: bool,
-}
-
-/// What a copy does otherwise than it is told.
-#[derive(Clone, Debug, Default)]
-pub struct Changes {
-    /// Want what may differ without hashing what is there: nobody asks for the hash.
-    pub never_compares: bool,
-    /// Permission bits.
-    pub modes: Option<ModeChange>,
-    /// Owner and group.
-    pub owner: OwnerChange,
-}
-
-/// What every directory of one copy shares.
-#[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) times: bool,
-    pub(super) modes: bool,
-    special_modes: bool,
-    pub(super) owners: bool,
-    numeric_ids: bool,
-    pub(super) xattrs: bool,
-    /// See [`WriteOptions::harmless`].
-    pub(super) harmless: bool,
-    whole_file: bool,
-    changes: Changes,
-    /// Owners are kept where they are not changed.
-    keeps_owners: bool,
-    /// The bits that the sender's word counts for.
-    told_modes: u32,
-    pub(super) umask: u32,
-    pub(super) powers: Powers,
-    names: OwnerNames,
-    /// Numbers here of owners there, by whether it is a group and its number there.
-    owners_here: RefCell<HashMap<(bool, u32), u32>>,
-    /// What could not be kept, and on how many entries.
-    pub(super) told: RefCell<Told>,
-    /// Directories that could not be finished.
-    failed: RefCell<Vec<(Vec<u8>, Error)>>,
-    /// Bytes of open directories and of files that are to come.
-    held: Cell<usize>,
-    /// Where everything is written to.
-    devices: RefCell<Devices>,
-    /// Whether file systems tell of failed writes late.
-    pub(super) late_devices: RefCell<Vec<((u32, u32), bool)>>,
-    /// Files without a name get one by their path in `/proc` alone.
-    pub(super) links_by_path: Cell<bool>,
-}
-
-/// Directories that could not be finished which are named one by one.
-const FAILED_NAMED_MAX: usize = 64;
-
-impl Settings {
-    /// The permission bits of a new entry; `granted` are those that new entries may have where bits are not kept.
-    pub(super) fn mode(&self, told: u32, granted: impl FnOnce() -> u32) -> u32 {
-        match (self.modes, self.special_modes && !self.harmless) {
-            (true, true) => told & 0o7777,
-            (true, false) => told & 0o777,
-            (false, _) => told & 0o777 & granted(),
-        }
-    }
-
-    /// True if extended attributes that only root may set are set.
-    pub(super) fn sets_all(&self) -> bool {
-        self.powers.is_root && !self.harmless
-    }
-
-    /// Something of an entry could not be kept.
-    pub(super) fn count(&self, what: &str, error: Errno) {
-        let what = format!("{what}: {}", io::Error::from(error));
-        *self.told.borrow_mut().failed.entry(what).or_default() += 1;
-    }
-
-    /// A directory could not be finished.
-    pub(super) fn fail(&self, path: Vec<u8>, error: Error) {
-        let mut failed = self.failed.borrow_mut();
-        if failed.len() < FAILED_NAMED_MAX {
-            failed.push((path, error));
-        } else {
-            *self.told.borrow_mut().failed.entry(format!("further directories: {error}")).or_default() += 1;
-        }
-    }
-
-    pub(super) fn hold(&self, bytes: usize) {
-        self.held.set(self.held.get() + bytes);
-    }
-
-    pub(super) fn release(&self, bytes: usize) {
-        self.held.set(self.held.get() - bytes);
-    }
-
-    /// See [`Devices::remember`].
-    pub(super) fn remember_device(&self, device: (u32, u32), directory: &Directory) -> bool {
-        self.devices.borrow_mut().remember(device, directory)
-    }
-
-    /// The owner and group that an entry should have, in numbers of this host.
-    pub(super) fn wanted_owner(&self, uid: u32, gid: u32) -> (u32, u32) {
-        let known = self.owners_here.borrow();
-        let here = |is_group, id| {
-            if self.numeric_ids { id } else { known.get(&(is_group, id)).copied().unwrap_or(id) }
-        };
-        let change = self.changes.owner;
-        (change.user.unwrap_or_else(|| here(false, uid)), change.group.unwrap_or_else(|| here(true, gid)))
-    }
-
-    /// The owner and group to set, in numbers of this host; `None` for what this process may not.
-    pub(super) fn owner_of(&self, uid: u32, gid: u32) -> (Option<u32>, Option<u32>) {
-        let (uid, gid) = self.wanted_owner(uid, gid);
-        let (uid, gid) = self.powers.allowed(uid, gid);
-        let change = self.changes.owner;
-        (
-            uid.filter(|_| self.keeps_owners || change.user.is_some()),
-            gid.filter(|_| self.keeps_owners || change.group.is_some()),
-        )
-    }
-
-    /// The entry as it is to be here.
-    fn changed<'a>(&self, entry: &'a Entry) -> Cow<'a, Entry> {
-        match &self.changes.modes {
-            Some(modes) if !matches!(entry.kind, Kind::Symlink { .. }) => {
-                let mut entry = entry.clone();
-                let mode = entry.metadata.mode & self.told_modes;
-                entry.metadata.mode = modes.apply(mode, entry.is_directory());
-                Cow::Owned(entry)
-            }
-            _ => Cow::Borrowed(entry),
-        }
-    }
-}
 
 /// Where the trees of a copy go: a directory, and the name of each tree in it.
 #[derive(Debug)]
@@ -272,12 +121,17 @@ pub struct TreeWriter {
     pub(super) settings: Rc<Settings>,
     pub(super) base: Directory,
     names: Vec<Option<Name>>,
+    /// Of the root that came last.
+    root_name: Option<Name>,
     pub(super) stack: Vec<Rc<OpenDirectory>>,
     /// Bytes of the ways to directories that something is remembered of.
     pub(super) way_bytes: Rc<Cell<usize>>,
     /// Levels below one that could not be made: their entries are passed over.
     skipping: usize,
     pub(super) links: LinkTable,
+    contested: Contested,
+    /// Set once nobody waits for the copy any more.
+    stop: Option<Arc<AtomicBool>>,
     open: Rc<Cell<usize>>,
     open_max: usize,
 }
@@ -285,37 +139,13 @@ pub struct TreeWriter {
 impl TreeWriter {
     /// Writes to `landing`.
     pub fn new(landing: Landing, options: WriteOptions) -> TreeWriter {
-        let settings = Settings {
-            times: options.times,
-            modes: options.modes,
-            special_modes: options.special_modes,
-            harmless: options.harmless,
-            owners: options.owners,
-            numeric_ids: options.numeric_ids,
-            xattrs: options.xattrs,
-            whole_file: options.whole_file,
-            changes: Changes::default(),
-            keeps_owners: options.owners,
-            told_modes: if options.special_modes { 0o7777 } else { 0o777 },
-            umask: umask(),
-            powers: Powers::of_this_process(),
-            names: if options.owners && !options.numeric_ids {
-                OwnerNames::of_this_host()
-            } else {
-                OwnerNames::default()
-            },
-            owners_here: RefCell::default(),
-            told: RefCell::default(),
-            failed: RefCell::default(),
-            held: Cell::new(0),
-            devices: RefCell::default(),
-            late_devices: RefCell::default(),
-            links_by_path: Cell::new(false),
-        };
         TreeWriter {
-            settings: Rc::new(settings),
+            settings: Rc::new(Settings::new(options)),
             base: landing.base,
+            contested: Contested::new(&landing.names),
             names: landing.names,
+            root_name: None,
+            stop: None,
             stack: Vec::new(),
             way_bytes: Rc::new(Cell::new(0)),
             skipping: 0,
@@ -328,12 +158,14 @@ impl TreeWriter {
     /// The same with `changes`; to be called before the first entry.
     pub fn with_changes(mut self, changes: Changes) -> TreeWriter {
         if let Some(settings) = Rc::get_mut(&mut self.settings) {
-            // Bits that the user names are kept, also those for which the sender's word does not count.
-            settings.special_modes |= changes.modes.is_some();
-            settings.owners |= changes.owner != OwnerChange::default();
-            settings.changes = changes;
+            settings.change(changes);
         }
         self
+    }
+
+    /// Once `stop` is set, what takes long ends with `Interrupted`.
+    pub fn stop_with(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = Some(stop);
     }
 
     /// The directory that everything goes into.
@@ -354,22 +186,12 @@ impl TreeWriter {
 
     /// The sender's name for an owner.
     pub fn add_owner(&mut self, is_group: bool, id: u32, name: &[u8]) {
-        // Root is root everywhere.
-        if id != 0
-            && let Some(here) = self.settings.names.id(is_group, name)
-        {
-            let mut known = self.settings.owners_here.borrow_mut();
-            if known.len() < TREE_OWNERS_MAX {
-                known.insert((is_group, id), here);
-            } else if here != id {
-                let what = format!("owner by name: more than {TREE_OWNERS_MAX} owners were named");
-                *self.settings.told.borrow_mut().failed.entry(what).or_default() += 1;
-            }
-        }
+        self.settings.add_owner(is_group, id, name);
     }
 
     /// The root of the tree of source `index`.
     pub fn root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
+        self.contested.begin(index);
         let placed = self.place_root(index, &self.settings.clone().changed(entry));
         self.skipping = usize::from(placed.is_err() && entry.is_directory());
         placed
@@ -377,6 +199,7 @@ impl TreeWriter {
 
     fn place_root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
         let name = self.names.get(index).cloned().flatten();
+        self.root_name.clone_from(&name);
         let failed = |error| Error::file("open the destination", error);
         let found = self.base.stat_self().map_err(failed)?;
         match name {
@@ -444,6 +267,9 @@ impl TreeWriter {
                 None => self.links.failed(group),
             }
         }
+        if identity.is_none() && target.metadata.link_group.is_none() {
+            self.contested.release(|| target.path());
+        }
         target.directory.settle();
     }
 
@@ -456,14 +282,19 @@ impl TreeWriter {
     /// What could not be kept: attributes with the number of entries, and directories that could not be finished.
     pub fn failures(&mut self) -> NotKept {
         let settings = &self.settings;
-        let told = settings.told.take();
+        let mut told = settings.told.take();
+        told.failed.extend(self.contested.take_lost());
         NotKept { attributes: told.failed, left_out: told.left_out, directories: settings.failed.take() }
     }
 
-    /// Path below the destination of an entry of the innermost directory; empty for that of a root.
+    /// Path below the destination of an entry of the innermost directory, or of the root that came last; empty for one whose entries
+    /// go into the destination itself.
     pub fn path_of(&self, entry: &Entry) -> Vec<u8> {
         let way = self.stack.last().and_then(|directory| directory.way.as_ref());
-        entry.name.as_ref().map_or_else(Vec::new, |name| Way::path(way, Some(name)))
+        match &entry.name {
+            Some(name) => Way::path(way, Some(name)),
+            None => self.root_name.as_ref().map_or_else(Vec::new, |name| name.as_bytes().to_vec()),
+        }
     }
 
     fn place(&mut self, name: &Name, entry: &Entry) -> Result<Placed> {
@@ -475,6 +306,7 @@ impl TreeWriter {
             self.skipping = usize::from(made.is_err());
             return made.map(|()| Placed::Done);
         }
+        self.contested.claim(|| parent.path(name))?;
         let target = |there| Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
         let Kind::File { size_bytes, .. } = entry.kind else {
             return self.place_special(&parent, name, entry);
@@ -483,7 +315,7 @@ impl TreeWriter {
             if self.links.has(&group) {
                 return Ok(Placed::Link(target(There::Nothing)));
             }
-            self.begin_links(group, entry);
+            self.begin_links(group, entry.metadata.link_names);
         }
         let placed = self.place_file(&parent, name, entry, size_bytes);
         if let (Err(_), Some(group)) = (&placed, &entry.metadata.link_group) {
@@ -530,7 +362,7 @@ impl TreeWriter {
                 let known = if self.settings.changes.never_compares {
                     None
                 } else {
-                    hash_of(&parent.directory, name, size_bytes)
+                    hash_of(&parent.directory, name, size_bytes, self.stop.as_deref())?
                 };
                 Ok(Placed::Wanted(target(there), known))
             }
@@ -550,32 +382,15 @@ impl TreeWriter {
     /// Brings what the copy keeps of the file that `found` tells of up to date.
     fn keep(&self, parent: &OpenDirectory, name: &Name, metadata: &Metadata, found: &Statx) -> Result<()> {
         let settings = &self.settings;
-        let mode_now = u32::from(found.stx_mode) & 0o7777;
-        let owner =
-            if settings.owners { settings.owner_of(metadata.uid, metadata.gid) } else { (None, None) };
-        let is_owned =
-            owner.0.is_none_or(|uid| uid == found.stx_uid) && owner.1.is_none_or(|gid| gid == found.stx_gid);
-        let mode = match (settings.modes, is_owned) {
-            (true, _) => settings.mode(metadata.mode, || 0),
-            (false, true) => mode_now,
-            // The setuid bit of one owner is not given to another.
-            (false, false) => mode_now & 0o1777,
-        };
-        let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
-        let is_timed = !settings.times || mtime == (metadata.mtime_s, metadata.mtime_ns);
-        let mode = if settings.owners && settings.modes {
-            settings.without_foreign_powers(mode, metadata, owner, true, false)
-        } else {
-            mode
-        };
         let has_xattrs = || {
             let sets_all = settings.sets_all();
             parent.directory.reach(name.as_bytes(), |path| attributes::are(path, &metadata.xattrs, sets_all))
         };
-        let is_attributed = !settings.xattrs || metadata.xattrs_unread || has_xattrs();
-        if is_owned && is_timed && mode == mode_now && is_attributed {
+        let (mode, differences) = settings.differences(metadata, found, has_xattrs);
+        if differences.is_none() {
             return Ok(());
         }
+        let mode_now = u32::from(found.stx_mode) & 0o7777;
         let failed = |error| Error::file("open the file for its metadata", error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = parent.directory.open_at(name.as_bytes(), flags, Mode::empty());
@@ -596,7 +411,7 @@ impl TreeWriter {
             settings.apply_by_path(&fd, metadata, &opened, Some(mode));
         } else {
             let owner = Some((found.stx_uid, found.stx_gid));
-            let now = Now { mode: Some(mode_now), owner, mtime: Some(mtime), has_no_xattrs: false };
+            let now = Now { mode: Some(mode_now), owner, mtime: Some(mtime_of(found)), has_no_xattrs: false };
             settings.apply(fd.as_fd(), metadata, &now, mode, false);
         }
         Ok(())
@@ -613,7 +428,7 @@ impl TreeWriter {
                 return self.link_to(&linked, parent, name).map(|()| Placed::Done);
             }
         } else {
-            self.begin_links(group, entry);
+            self.begin_links(group, entry.metadata.link_names);
         }
         match special::make(parent, name, entry) {
             Ok((placed, identity)) => {
@@ -678,7 +493,6 @@ impl TreeWriter {
     ) {
         let settings = &self.settings;
         let granted = || parent.map_or(0o777 & !settings.umask, OpenDirectory::granted);
-        let as_new = settings.mode(entry.metadata.mode, granted);
         let mut now = u32::from(found.stx_mode) & 0o7777;
         let is_mine = found.stx_uid == settings.powers.uid;
         let mark = if is_new || !is_mine { None } else { Mark::read(&directory) };
@@ -687,11 +501,7 @@ impl TreeWriter {
             _ => now,
         };
         let is_unfinished = is_new || mark == Some(Mark::New);
-        let mut finally = if is_unfinished || settings.modes { as_new } else { was };
-        if !(settings.modes && settings.special_modes) {
-            // Setgid comes from the directory above; that and the sticky bit are not the sender's to take.
-            finally |= now & 0o7000;
-        }
+        let finally = settings.directory_mode(entry.metadata.mode, granted, now, was, is_unfinished);
         let abandoned = if is_unfinished { finally } else { was };
         let mut is_marked = mark.is_some();
         // Entries go into it; its own bits come when it is left.
@@ -749,16 +559,30 @@ pub(super) fn is_same(directory: &Directory, name: &Name, entry: &Entry, found: 
     }
 }
 
-/// The hash of the regular file that is there, if it can be read and has the size; nobody needs to know why not.
-fn hash_of(directory: &Directory, name: &Name, size_bytes: u64) -> Option<[u8; 32]> {
+/// The hash of the regular file that is there, if it can be read and has the size; nobody needs to know why not. `Interrupted` soon
+/// after `stop` is set.
+fn hash_of(
+    directory: &Directory,
+    name: &Name,
+    size_bytes: u64,
+    stop: Option<&AtomicBool>,
+) -> Result<Option<[u8; 32]>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let fd = directory.open_at(name.as_bytes(), flags, Mode::empty()).ok()?;
+    let Ok(fd) = directory.open_at(name.as_bytes(), flags, Mode::empty()) else { return Ok(None) };
     let file = File::from(fd);
-    let found = super::directory::stat_fd(file.as_fd()).ok()?;
+    let Ok(found) = super::directory::stat_fd(file.as_fd()) else { return Ok(None) };
     if file_type(&found) != FileType::RegularFile || found.stx_size != size_bytes {
-        return None;
+        return Ok(None);
     }
     let has_holes = found.stx_blocks.saturating_mul(512) < size_bytes;
-    let hashed = hash_content(&file, size_bytes, has_holes, &mut || Ok::<_, Error>(()));
-    hashed.ok().filter(|(_, size)| *size == size_bytes).map(|(hash, _)| hash)
+    let hashed = hash_content(&file, size_bytes, has_holes, &mut || {
+        if stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
+            return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
+        }
+        Ok(())
+    });
+    match hashed {
+        Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
+        hashed => Ok(hashed.ok().filter(|(_, size)| *size == size_bytes).map(|(hash, _)| hash)),
+    }
 }

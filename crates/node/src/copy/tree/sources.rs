@@ -1,0 +1,168 @@
+//! The sources of a tree copy: as many as a command line holds, which is more than one message does, and each once.
+
+use std::collections::HashSet;
+
+use dray_core::limits::{TREE_SOURCES_BYTES_MAX, TREE_SOURCES_IN_MESSAGE_MAX, TREE_SOURCES_MAX};
+use dray_core::message::{Message, MoreSources, Tree, tree_flag};
+use dray_core::{Error, ErrorKind, Result};
+use dray_transfer::transport::push_control;
+
+use super::super::Location;
+use crate::{Event, Observer};
+
+/// Bytes of paths and names in one message.
+const MESSAGE_BYTES: usize = 48 * 1024;
+
+/// `Usage` if there are more sources than a copy takes.
+pub(super) fn check(paths: &[Vec<u8>], names: &[Vec<u8>]) -> Result<()> {
+    let bytes: usize = paths.iter().chain(names).map(Vec::len).sum();
+    if paths.len().max(names.len()) <= TREE_SOURCES_MAX && bytes <= TREE_SOURCES_BYTES_MAX {
+        return Ok(());
+    }
+    let what = format!("more than {TREE_SOURCES_MAX} sources, or too long ones");
+    Err(Error::new(ErrorKind::Usage, what)
+        .advise("copy their directory with -r, or them in several commands"))
+}
+
+/// The sources of a command, without those named before, of which the user is told.
+pub(super) fn once<'a>(sources: &'a [Location], observer: &dyn Observer) -> Vec<&'a Location> {
+    let mut seen = HashSet::new();
+    let (once, again): (Vec<_>, Vec<_>) = sources.iter().partition(|source| seen.insert(*source));
+    for source in again {
+        let path = match source {
+            Location::Local(path) | Location::Remote { path, .. } => path,
+        };
+        observer.event(Event::Warning(format!("{path:?} is named twice and copied once")));
+    }
+    once
+}
+
+/// Says `tree`, with what does not fit into the first message in further ones.
+pub(super) fn push_tree(out: &mut Vec<u8>, tree: &Tree) {
+    let (mut paths, mut names) = (&tree.paths[..], &tree.names[..]);
+    let mut next = || {
+        let (mut bytes, mut counts) = (0, [0, 0]);
+        for (list, count) in [paths, names].into_iter().zip(&mut counts) {
+            for item in list.iter().take(TREE_SOURCES_IN_MESSAGE_MAX) {
+                // Of each message something leaves.
+                if bytes > 0 && bytes + item.len() > MESSAGE_BYTES {
+                    break;
+                }
+                bytes += item.len() + 3;
+                *count += 1;
+            }
+        }
+        let taken = (paths[..counts[0]].to_vec(), names[..counts[1]].to_vec());
+        (paths, names) = (&paths[counts[0]..], &names[counts[1]..]);
+        (taken.0, taken.1, paths.is_empty() && names.is_empty())
+    };
+    let (first_paths, first_names, mut is_last) = next();
+    let flags = if is_last { tree.flags } else { tree.flags | tree_flag::MORE_SOURCES };
+    let first = Tree { paths: first_paths, names: first_names, flags, ..tree.clone() };
+    push_control(out, &Message::Tree(first));
+    while !is_last {
+        let (paths, names);
+        (paths, names, is_last) = next();
+        push_control(out, &Message::MoreSources(MoreSources { paths, names, is_last }));
+    }
+}
+
+/// Completes `tree` with the messages that follow it, if there are any; `read` reads the next.
+pub(in crate::copy) fn read_more(mut tree: Tree, read: &mut dyn FnMut() -> Result<Vec<u8>>) -> Result<Tree> {
+    let mut is_last = tree.flags & tree_flag::MORE_SOURCES == 0;
+    let mut bytes = 0;
+    while !is_last {
+        let Message::MoreSources(more) = Message::from_bytes(&read()?)? else {
+            return Err(Error::new(ErrorKind::Protocol, "the sources ended in the middle"));
+        };
+        bytes += more.paths.iter().chain(&more.names).map(|item| item.len()).sum::<usize>();
+        is_last = more.is_last;
+        tree.paths.extend(more.paths);
+        tree.names.extend(more.names);
+        let is_too_much = tree.paths.len().max(tree.names.len()) > TREE_SOURCES_MAX;
+        if is_too_much || bytes > TREE_SOURCES_BYTES_MAX {
+            return Err(Error::new(ErrorKind::Protocol, "more sources than a copy takes"));
+        }
+    }
+    Ok(tree)
+}
+
+#[cfg(test)]
+mod tests {
+    use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
+    use dray_core::message::CopyRole;
+
+    use super::super::{TreeOptions, tree_message};
+    use super::*;
+
+    /// Bodies of the control frames in `bytes`.
+    fn bodies(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut bodies = Vec::new();
+        while !bytes.is_empty() {
+            let (head, rest) = bytes.split_at(FRAME_HEAD_BYTES);
+            let head = FrameHead::decode(head.try_into().unwrap()).unwrap();
+            let (body, rest) = rest.split_at(head.body_bytes);
+            bodies.push(body.to_vec());
+            bytes = rest;
+        }
+        bodies
+    }
+
+    /// Issue "several sources", as many as a shell's pattern gives: they cross in as many messages as it takes, none is lost.
+    #[test]
+    fn as_many_sources_as_a_command_line_holds() {
+        for (count, len) in [(1, 10), (2048, 10), (2049, 10), (5000, 200), (100_000, 12), (30, 4000)] {
+            for role in [CopyRole::Send, CopyRole::Receive] {
+                let text = |number: usize| format!("{number:0len$}").into_bytes();
+                let paths: Vec<Vec<u8>> = (0..count).map(text).collect();
+                let names: Vec<Vec<u8>> =
+                    paths.iter().map(|path| path[path.len().saturating_sub(250)..].to_vec()).collect();
+                let is_sender = matches!(role, CopyRole::Send);
+                let paths = if is_sender { paths } else { vec![b"there".to_vec()] };
+                let tree = tree_message(role, paths, names, &TreeOptions::default(), true).unwrap();
+                let mut out = Vec::new();
+                push_tree(&mut out, &tree);
+                let mut bodies = bodies(&out).into_iter();
+                let Message::Tree(first) = Message::from_bytes(&bodies.next().unwrap()).unwrap() else {
+                    panic!("the first is the tree")
+                };
+                let read = read_more(first, &mut || Ok(bodies.next().unwrap())).unwrap();
+                assert!(read.paths == tree.paths && read.names == tree.names, "{count} of {len}");
+                assert_eq!(bodies.next(), None);
+            }
+        }
+        let many = vec![Vec::new(); TREE_SOURCES_MAX + 1];
+        assert_eq!(check(&[], &many).unwrap_err().kind(), ErrorKind::Usage);
+    }
+
+    /// Design 17: what a peer says is bounded, also over many messages.
+    #[test]
+    fn sources_have_an_end() {
+        let tree = tree_message(CopyRole::Send, vec![b"a".to_vec()], vec![], &TreeOptions::default(), true);
+        let tree = Tree { flags: tree_flag::MORE_SOURCES, ..tree.unwrap() };
+        let more = MoreSources {
+            paths: vec![b"x".to_vec().into(); TREE_SOURCES_IN_MESSAGE_MAX],
+            names: Vec::new(),
+            is_last: false,
+        };
+        let body = Message::MoreSources(more).to_bytes();
+        let mut count = 0;
+        let mut read = || {
+            count += 1;
+            Ok(body.clone())
+        };
+        assert_eq!(read_more(tree, &mut read).unwrap_err().kind(), ErrorKind::Protocol);
+        assert!(count <= TREE_SOURCES_MAX / TREE_SOURCES_IN_MESSAGE_MAX + 1, "{count}");
+    }
+
+    /// As `cp` has it: a source that is named twice is no mistake.
+    #[test]
+    fn a_source_is_copied_once() {
+        let told = std::sync::Mutex::new(Vec::new());
+        let observer = |event: Event| told.lock().unwrap().push(event);
+        let local = |path: &str| Location::Local(path.into());
+        let sources = [local("a"), local("b"), local("a")];
+        assert_eq!(once(&sources, &observer), [&sources[0], &sources[1]]);
+        assert_eq!(told.lock().unwrap().len(), 1);
+    }
+}

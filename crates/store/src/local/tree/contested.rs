@@ -1,0 +1,123 @@
+//! Sources that share a name in one copy: directories are merged, and what one source brought no later one overwrites.
+
+use std::collections::HashSet;
+
+use dray_core::limits::TREE_CONTESTED_MAX;
+use dray_core::tree::Name;
+use dray_core::{Error, ErrorKind, Result};
+
+/// The entries of such sources. Of a copy whose sources have names of their own nothing is remembered.
+#[derive(Debug, Default)]
+pub(super) struct Contested {
+    /// Of each source, whether another one may have entries of the same path.
+    sources: Vec<bool>,
+    /// The source at hand is one of these.
+    is_on: bool,
+    /// Hashes of the paths of what came.
+    seen: HashSet<[u8; 16]>,
+    /// Entries that there was no room to remember.
+    lost: u64,
+}
+
+impl Contested {
+    /// Of sources that go under `names`; the entries of one without a name may meet those of every other.
+    pub(super) fn new(names: &[Option<Name>]) -> Contested {
+        if names.len() < 2 {
+            return Contested::default();
+        }
+        let is_open = names.iter().any(Option::is_none);
+        let (mut once, mut twice) = (HashSet::new(), HashSet::new());
+        for name in names.iter().flatten() {
+            if !once.insert(name) {
+                twice.insert(name);
+            }
+        }
+        let is_contested =
+            |name: &Option<Name>| is_open || name.as_ref().is_some_and(|name| twice.contains(name));
+        let sources: Vec<bool> = names.iter().map(is_contested).collect();
+        if sources.contains(&true) {
+            Contested { sources, ..Contested::default() }
+        } else {
+            Contested::default()
+        }
+    }
+
+    /// The tree of source `index` begins.
+    pub(super) fn begin(&mut self, index: usize) {
+        self.is_on = self.sources.get(index).copied().unwrap_or(false);
+    }
+
+    /// Something other than a directory is to come to this path: `Refused` if another source brought something there.
+    pub(super) fn claim(&mut self, path: impl FnOnce() -> Vec<u8>) -> Result<()> {
+        if !self.is_on {
+            return Ok(());
+        }
+        let path = key(&path());
+        if self.seen.contains(&path) {
+            let what = "another source has an entry of this name, which was copied before";
+            return Err(Error::new(ErrorKind::Refused, what).advise("copy them into different directories"));
+        }
+        if self.seen.len() < TREE_CONTESTED_MAX {
+            self.seen.insert(path);
+        } else {
+            self.lost += 1;
+        }
+        Ok(())
+    }
+
+    /// Nothing came to this path after all.
+    pub(super) fn release(&mut self, path: impl FnOnce() -> Vec<u8>) {
+        if self.is_on {
+            self.seen.remove(&key(&path()));
+        }
+    }
+
+    /// What to say of entries that there was no room to remember, and how many they are.
+    pub(super) fn take_lost(&mut self) -> Option<(String, u64)> {
+        let lost = std::mem::take(&mut self.lost);
+        let what = format!(
+            "whether another source has an entry of the same name, after {TREE_CONTESTED_MAX} entries: the later one counts"
+        );
+        (lost > 0).then_some((what, lost))
+    }
+}
+
+fn key(path: &[u8]) -> [u8; 16] {
+    let mut key = [0; 16];
+    key.copy_from_slice(&blake3::hash(path).as_bytes()[..16]);
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<Option<Name>> {
+        names.iter().map(|name| Name::new(name.as_bytes()).ok()).collect()
+    }
+
+    /// As `cp` has it: "will not overwrite just-created".
+    #[test]
+    fn what_one_source_brought_no_other_overwrites() {
+        let mut contested = Contested::new(&names(&["f", "g", "f"]));
+        for (index, path, is_refused) in
+            [(0, "f", false), (1, "g", false), (1, "g", false), (2, "f/x", false), (2, "f", true)]
+        {
+            contested.begin(index);
+            let claimed = contested.claim(|| path.into());
+            assert_eq!(claimed.is_err(), is_refused, "{index} {path}");
+        }
+        contested.release(|| b"f".to_vec());
+        assert!(contested.claim(|| b"f".to_vec()).is_ok());
+        // The entries of `DIR/.` may meet any name.
+        let mut open = Contested::new(&names(&["", "f"]));
+        open.begin(0);
+        assert!(open.claim(|| b"f".to_vec()).is_ok());
+        open.begin(1);
+        assert!(open.claim(|| b"f".to_vec()).is_err());
+        // Nothing is remembered where nothing can meet.
+        let mut plain = Contested::new(&names(&["a", "b"]));
+        plain.begin(0);
+        assert!(plain.claim(|| panic!("no path is made")).is_ok());
+    }
+}

@@ -1,0 +1,296 @@
+//! What one copy keeps, does and changes, and what it could not keep: shared by every directory and file of it.
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+
+use dray_core::Error;
+use dray_core::limits::TREE_OWNERS_MAX;
+use dray_core::tree::{Entry, Kind, Metadata};
+use rustix::fs::Statx;
+use rustix::io::Errno;
+
+use super::super::delivery::umask;
+use super::attributes::Told;
+use super::chmod::ModeChange;
+use super::directory::Directory;
+use super::opened::Devices;
+use super::owners::{OwnerChange, OwnerNames, Powers};
+
+/// What a copy keeps and does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteOptions {
+    /// Keep modification times.
+    pub times: bool,
+    /// Keep the bits for reading, writing and running.
+    pub modes: bool,
+    /// Keep setuid, setgid and the sticky bit.
+    pub special_modes: bool,
+    /// Keep owner and group, as far as this process may.
+    pub owners: bool,
+    /// Owners by number, not by name.
+    pub numeric_ids: bool,
+    /// Keep extended attributes.
+    pub xattrs: bool,
+    /// Want every content, whatever is there.
+    pub whole_file: bool,
+    /// Make nothing that gives powers to who comes upon it, whatever this process may: no setuid, setgid and devices, and of
+    /// extended attributes none that only root sets.
+    pub harmless: bool,
+}
+
+/// What a copy does otherwise than it is told.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Want what may differ without hashing what is there: nobody asks for the hash.
+    pub never_compares: bool,
+    /// Permission bits.
+    pub modes: Option<ModeChange>,
+    /// Owner and group.
+    pub owner: OwnerChange,
+}
+
+/// What of an entry that stays as it is differs from what it is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Differences {
+    /// Permission bits.
+    pub permissions: bool,
+    /// Owner or group.
+    pub owner: bool,
+    /// Modification time.
+    pub time: bool,
+    /// Extended attributes or ACLs.
+    pub attributes: bool,
+}
+
+impl Differences {
+    /// True if nothing differs.
+    pub fn is_none(&self) -> bool {
+        *self == Differences::default()
+    }
+}
+
+/// What every directory of one copy shares.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) times: bool,
+    pub(super) modes: bool,
+    pub(super) special_modes: bool,
+    pub(super) owners: bool,
+    numeric_ids: bool,
+    pub(super) xattrs: bool,
+    /// See [`WriteOptions::harmless`].
+    pub(super) harmless: bool,
+    pub(super) whole_file: bool,
+    pub(super) changes: Changes,
+    /// Owners are kept where they are not changed.
+    keeps_owners: bool,
+    /// The bits that the sender's word counts for.
+    told_modes: u32,
+    pub(super) umask: u32,
+    pub(super) powers: Powers,
+    names: OwnerNames,
+    /// Numbers here of owners there, by whether it is a group and its number there.
+    owners_here: RefCell<HashMap<(bool, u32), u32>>,
+    /// What could not be kept, and on how many entries.
+    pub(super) told: RefCell<Told>,
+    /// Directories that could not be finished.
+    pub(super) failed: RefCell<Vec<(Vec<u8>, Error)>>,
+    /// Bytes of open directories and of files that are to come.
+    pub(super) held: Cell<usize>,
+    /// Where everything is written to.
+    pub(super) devices: RefCell<Devices>,
+    /// Whether file systems tell of failed writes late.
+    pub(super) late_devices: RefCell<Vec<((u32, u32), bool)>>,
+    /// Files without a name get one by their path in `/proc` alone.
+    pub(super) links_by_path: Cell<bool>,
+}
+
+/// Directories that could not be finished which are named one by one.
+const FAILED_NAMED_MAX: usize = 64;
+
+impl Settings {
+    pub(super) fn new(options: WriteOptions) -> Settings {
+        Settings {
+            times: options.times,
+            modes: options.modes,
+            special_modes: options.special_modes,
+            harmless: options.harmless,
+            owners: options.owners,
+            numeric_ids: options.numeric_ids,
+            xattrs: options.xattrs,
+            whole_file: options.whole_file,
+            changes: Changes::default(),
+            keeps_owners: options.owners,
+            told_modes: if options.special_modes { 0o7777 } else { 0o777 },
+            umask: umask(),
+            powers: Powers::of_this_process(),
+            names: if options.owners && !options.numeric_ids {
+                OwnerNames::of_this_host()
+            } else {
+                OwnerNames::default()
+            },
+            owners_here: RefCell::default(),
+            told: RefCell::default(),
+            failed: RefCell::default(),
+            held: Cell::new(0),
+            devices: RefCell::default(),
+            late_devices: RefCell::default(),
+            links_by_path: Cell::new(false),
+        }
+    }
+
+    /// The same with `changes`.
+    pub(super) fn change(&mut self, changes: Changes) {
+        // Bits that the user names are kept, also those for which the sender's word does not count.
+        self.special_modes |= changes.modes.is_some();
+        self.owners |= changes.owner != OwnerChange::default();
+        self.changes = changes;
+    }
+
+    /// The sender's name for an owner.
+    pub(super) fn add_owner(&self, is_group: bool, id: u32, name: &[u8]) {
+        // Root is root everywhere.
+        if id != 0
+            && let Some(here) = self.names.id(is_group, name)
+        {
+            let mut known = self.owners_here.borrow_mut();
+            if known.len() < TREE_OWNERS_MAX {
+                known.insert((is_group, id), here);
+            } else if here != id {
+                let what = format!("owner by name: more than {TREE_OWNERS_MAX} owners were named");
+                *self.told.borrow_mut().failed.entry(what).or_default() += 1;
+            }
+        }
+    }
+
+    /// The permission bits of a new entry; `granted` are those that new entries may have where bits are not kept.
+    pub(super) fn mode(&self, told: u32, granted: impl FnOnce() -> u32) -> u32 {
+        match (self.modes, self.special_modes && !self.harmless) {
+            (true, true) => told & 0o7777,
+            (true, false) => told & 0o777,
+            (false, _) => told & 0o777 & granted(),
+        }
+    }
+
+    /// True if extended attributes that only root may set are set.
+    pub(super) fn sets_all(&self) -> bool {
+        self.powers.is_root && !self.harmless
+    }
+
+    /// Something of an entry could not be kept.
+    pub(super) fn count(&self, what: &str, error: Errno) {
+        let what = format!("{what}: {}", io::Error::from(error));
+        *self.told.borrow_mut().failed.entry(what).or_default() += 1;
+    }
+
+    /// A directory could not be finished.
+    pub(super) fn fail(&self, path: Vec<u8>, error: Error) {
+        let mut failed = self.failed.borrow_mut();
+        if failed.len() < FAILED_NAMED_MAX {
+            failed.push((path, error));
+        } else {
+            *self.told.borrow_mut().failed.entry(format!("further directories: {error}")).or_default() += 1;
+        }
+    }
+
+    pub(super) fn hold(&self, bytes: usize) {
+        self.held.set(self.held.get() + bytes);
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        self.held.set(self.held.get() - bytes);
+    }
+
+    /// See [`Devices::remember`].
+    pub(super) fn remember_device(&self, device: (u32, u32), directory: &Directory) -> bool {
+        self.devices.borrow_mut().remember(device, directory)
+    }
+
+    /// The owner and group that an entry should have, in numbers of this host.
+    pub(super) fn wanted_owner(&self, uid: u32, gid: u32) -> (u32, u32) {
+        let known = self.owners_here.borrow();
+        let here = |is_group, id| {
+            if self.numeric_ids { id } else { known.get(&(is_group, id)).copied().unwrap_or(id) }
+        };
+        let change = self.changes.owner;
+        (change.user.unwrap_or_else(|| here(false, uid)), change.group.unwrap_or_else(|| here(true, gid)))
+    }
+
+    /// The owner and group to set, in numbers of this host; `None` for what this process may not.
+    pub(super) fn owner_of(&self, uid: u32, gid: u32) -> (Option<u32>, Option<u32>) {
+        let (uid, gid) = self.wanted_owner(uid, gid);
+        let (uid, gid) = self.powers.allowed(uid, gid);
+        let change = self.changes.owner;
+        (
+            uid.filter(|_| self.keeps_owners || change.user.is_some()),
+            gid.filter(|_| self.keeps_owners || change.group.is_some()),
+        )
+    }
+
+    /// What of a file that has the right content differs, and the permission bits that it is to have; `has_xattrs` is asked whether
+    /// its extended attributes are those of the entry.
+    pub(super) fn differences(
+        &self,
+        metadata: &Metadata,
+        found: &Statx,
+        has_xattrs: impl FnOnce() -> bool,
+    ) -> (u32, Differences) {
+        let mode_now = u32::from(found.stx_mode) & 0o7777;
+        let owner = if self.owners { self.owner_of(metadata.uid, metadata.gid) } else { (None, None) };
+        let is_owned =
+            owner.0.is_none_or(|uid| uid == found.stx_uid) && owner.1.is_none_or(|gid| gid == found.stx_gid);
+        let mode = match (self.modes, is_owned) {
+            (true, _) => self.mode(metadata.mode, || 0),
+            (false, true) => mode_now,
+            // The setuid bit of one owner is not given to another.
+            (false, false) => mode_now & 0o1777,
+        };
+        let mode = if self.owners && self.modes {
+            self.without_foreign_powers(mode, metadata, owner, true, false)
+        } else {
+            mode
+        };
+        let differences = Differences {
+            permissions: mode != mode_now,
+            owner: !is_owned,
+            time: self.times && mtime_of(found) != (metadata.mtime_s, metadata.mtime_ns),
+            attributes: self.xattrs && !metadata.xattrs_unread && !has_xattrs(),
+        };
+        (mode, differences)
+    }
+
+    /// The permission bits that a directory gets in the end: it has the bits `now`, and had `was` before a copy changed them; one that
+    /// a copy made, and did not finish, gets those that are `told` as far as they are granted.
+    pub(super) fn directory_mode(
+        &self,
+        told: u32,
+        granted: impl FnOnce() -> u32,
+        now: u32,
+        was: u32,
+        is_unfinished: bool,
+    ) -> u32 {
+        let mode = if is_unfinished || self.modes { self.mode(told, granted) } else { was };
+        // Setgid comes from the directory above; that and the sticky bit are not the sender's to take.
+        if self.modes && self.special_modes { mode } else { mode | now & 0o7000 }
+    }
+
+    /// The entry as it is to be here.
+    pub(super) fn changed<'a>(&self, entry: &'a Entry) -> Cow<'a, Entry> {
+        match &self.changes.modes {
+            Some(modes) if !matches!(entry.kind, Kind::Symlink { .. }) => {
+                let mut entry = entry.clone();
+                let mode = entry.metadata.mode & self.told_modes;
+                entry.metadata.mode = modes.apply(mode, entry.is_directory());
+                Cow::Owned(entry)
+            }
+            _ => Cow::Borrowed(entry),
+        }
+    }
+}
+
+/// Modification time: seconds since 1970 and nanoseconds.
+pub(super) fn mtime_of(found: &Statx) -> (i64, u32) {
+    (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec)
+}
