@@ -12,6 +12,7 @@ mod object;
 mod outboard;
 mod place;
 mod record;
+mod retention;
 mod source_file;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,7 @@ use record::{Backing, FileHint, Record};
 pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 pub use hashing::hash_file;
+pub use retention::{Retained, Retention};
 pub use source_file::SourceFile;
 
 /// A store in a data directory. Clones are the same store.
@@ -134,7 +136,7 @@ impl LocalStore {
             return Err(backing_differs(&paths.data, false, "was cut while it was written"));
         }
         let mut record = Record::new(oid, Backing::Owned, now, self.now_ns());
-        record.share = existing.and_then(|record| record.share);
+        record.keep_from(existing.as_ref());
         self.finish_record(&mut record, outboard, &lock, true)?;
         drop(lock);
         self.open(&oid)
@@ -163,15 +165,14 @@ impl LocalStore {
         }
         let backing = Backing::Borrowed(bytes.into());
         let mut record = Record::new(oid, backing, hint.file, hint.hashed_at_ns);
+        record.keep_from(existing.as_ref());
         match (outboard, &existing) {
             (Some(outboard), _) => {
                 make_directory(&self.place.object(&oid).folder, false)?;
-                record.share = existing.and_then(|record| record.share);
                 self.finish_record(&mut record, outboard, &lock, false)?;
             }
             (None, Some(existing)) => {
                 // Same object, same outboard: only where the bytes are may be new.
-                record.share = existing.share.clone();
                 record.outboard = existing.outboard;
                 record.boot = existing.boot.clone();
                 if record != *existing {
@@ -207,6 +208,29 @@ impl LocalStore {
             let _ = std::fs::remove_file(&paths.data);
         }
         if durable { sync_directories(&paths.folder) } else { Ok(()) }
+    }
+
+    /// Refers to the user's file at `path`, open as `file`.
+    fn put_opened(
+        &self,
+        file: File,
+        before: FileIdentity,
+        path: &Path,
+        watch: &Watch<'_>,
+    ) -> Result<Arc<dyn StoredObject>> {
+        if let Some(object) = self.find_unchanged(path, &file, &before)? {
+            return Ok(object);
+        }
+        let hashed_at_ns = self.now_ns();
+        let geometry = Geometry::new(before.size_bytes);
+        let (oid, outboard) = outboard::build(&self.place, &file, path, geometry, watch)?;
+        let after = file.metadata().map_err(|error| io_at("read", path, error))?;
+        if identity(&after) != before {
+            return Err(hashing::changed_while_hashed(path));
+        }
+        require_end(&file, path, before.size_bytes)?;
+        let hint = FileHint::new(oid, before, hashed_at_ns);
+        self.keep_borrowed(oid, path, file, hint, Some(outboard))?.ok_or_else(|| not_found(&oid))
     }
 
     /// A hint that cannot be written costs a second hash some day, nothing else.
@@ -363,20 +387,7 @@ impl Store for LocalStore {
         is_stopped: &(dyn Fn() -> bool + Sync),
     ) -> Result<Arc<dyn StoredObject>> {
         let (file, before) = open_regular(path)?;
-        if let Some(object) = self.find_unchanged(path, &file, &before)? {
-            return Ok(object);
-        }
-        let hashed_at_ns = self.now_ns();
-        let geometry = Geometry::new(before.size_bytes);
-        let (oid, outboard) =
-            outboard::build(&self.place, &file, path, geometry, &Watch { progress, is_stopped })?;
-        let after = file.metadata().map_err(|error| io_at("read", path, error))?;
-        if identity(&after) != before {
-            return Err(hashing::changed_while_hashed(path));
-        }
-        require_end(&file, path, before.size_bytes)?;
-        let hint = FileHint::new(oid, before, hashed_at_ns);
-        self.keep_borrowed(oid, path, file, hint, Some(outboard))?.ok_or_else(|| not_found(&oid))
+        self.put_opened(file, before, path, &Watch { progress, is_stopped })
     }
 
     fn list(&self) -> Result<Vec<ObjectSummary>> {

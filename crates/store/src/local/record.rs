@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use super::extents::io_at;
 use super::place::TempFile;
+use super::retention::Retention;
 
 /// First bytes of an object record.
 const OBJECT_MAGIC: [u8; 8] = *b"dray-obj";
@@ -80,6 +81,9 @@ pub(super) struct Record {
     pub(super) boot: ByteVec,
     #[n(8)]
     pub(super) share: Option<Share>,
+    /// Why it is kept; `None` if only commands use it.
+    #[n(9)]
+    pub(super) retention: Option<Retention>,
 }
 
 impl Record {
@@ -96,7 +100,14 @@ impl Record {
             outboard: identity,
             boot: ByteVec::from(Vec::new()),
             share: None,
+            retention: None,
         }
+    }
+
+    /// Takes over who may have the object and why it is kept: that does not depend on where its bytes are.
+    pub(super) fn keep_from(&mut self, existing: Option<&Record>) {
+        self.share = existing.and_then(|record| record.share.clone());
+        self.retention = existing.and_then(|record| record.retention.clone());
     }
 
     /// The user's file, if the bytes are there.
