@@ -1,0 +1,26 @@
+//! The door for applications: types and a blocking client of the local API (`docs/api.md`) of the user's daemon.
+//!
+//! ```no_run
+//! use dray_client::{Client, PutOptions, Session};
+//!
+//! # fn main() -> dray_core::Result<()> {
+//! let Some(client) = Client::connect()? else { return Ok(()) }; // no daemon runs
+//! let session = Session::open(&client, |event| eprintln!("{event:?}"))?;
+//! let mut put = session.put(&PutOptions::default())?;
+//! put.write(b"any bytes")?;
+//! let shared = put.commit()?;
+//! println!("{}", shared.ticket);
+//! # Ok(())
+//! # }
+//! ```
+
+mod client;
+mod descriptor;
+mod http;
+mod place;
+mod session;
+pub mod types;
+
+pub use client::Client;
+pub use place::{descriptor_socket, socket_path};
+pub use session::{Event, Put, PutOptions, Session};
