@@ -8,11 +8,12 @@ use dray_core::{Error, Result};
 use crate::arguments::{Arguments, EXIT_CODES};
 
 /// What is read and written, and where.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     (
         "~/.config/dray/config.toml",
         "Configuration, TOML, optional: allow_local_targets, clear_text_data (false or true), connections (1 to 16), \
-         window_mib (2 to 1024), port (TCP port of put).",
+         window_mib (2 to 1024), port (TCP port of the daemon, and of put without one), cache_mib (what the daemon \
+         keeps for nobody).",
     ),
     ("~/.local/share/dray", "Data directory, for its user alone."),
     ("~/.local/share/dray/identity-*", "Key of this node."),
@@ -22,6 +23,7 @@ const FILES: [(&str, &str); 6] = [
          until it is removed.",
     ),
     ("~/.local/share/dray/origins", "What a killed cp needs to go on."),
+    ("$XDG_RUNTIME_DIR/dray/daemon.sock", "API of the daemon; with .fd its sibling for file descriptors."),
     (
         ".NAME.dray-ID, .NAME.dray-ID.state",
         "Beside a destination: what get or cp has so far. Removed at the end; what a killed command left is used by the \
@@ -29,9 +31,11 @@ const FILES: [(&str, &str); 6] = [
     ),
 ];
 /// What the environment says.
-const ENVIRONMENT: [(&str, &str); 5] = [
+const ENVIRONMENT: [(&str, &str); 7] = [
     ("DRAY_CONFIG", "Configuration file, which must exist then."),
     ("DRAY_DATA_DIR", "Data directory."),
+    ("DRAY_SOCKET", "Socket of the daemon."),
+    ("XDG_RUNTIME_DIR", "Where the daemon's socket is otherwise; /run/user/UID where it is not set."),
     ("XDG_CONFIG_HOME", "Stands for ~/.config above."),
     ("XDG_DATA_HOME", "Stands for ~/.local/share above."),
     ("SSH_ASKPASS", "Where it is set, cp gives ssh the time to ask for a password also without a terminal."),

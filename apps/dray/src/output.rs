@@ -101,6 +101,18 @@ impl Output {
         }
     }
 
+    /// Prints the ticket that a daemon serves: alone on standard output, or the event with `--json`.
+    pub(crate) fn ticket(&self, ticket: &str, event: &Value) {
+        self.clear();
+        self.must("ticket", if self.show.json { event.to_string() } else { ticket.to_owned() }.as_str());
+    }
+
+    /// Says on standard error what has happened, unless quiet, or prints the event with `--json`.
+    pub(crate) fn told(&self, text: &str, event: &Value) {
+        self.clear();
+        if self.show.json { self.json(event) } else { self.note(text) }
+    }
+
     /// Prints a result that is not as it should be, also when quiet.
     pub(crate) fn bad_result(&self, text: &str, value: &Value) {
         self.must("result", if self.show.json { value.to_string() } else { text.to_owned() }.as_str());

@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::arguments::{self, Arguments, Command, Show};
 use crate::demo;
 use crate::output::{Output, bytes, print, verified_json};
-use crate::{manual, pasted, usage};
+use crate::{daemon, manual, pasted, usage};
 
 pub(crate) fn main() -> ExitCode {
     let arguments = match Arguments::read(std::env::args_os()) {
@@ -32,7 +32,11 @@ pub(crate) fn main() -> ExitCode {
     let is_remote = matches!(arguments.command, Command::Remote);
     let stop = Stop::new();
     let output = Arc::new(Output::new(arguments.show.clone(), stop.clone()));
-    let result = catch_signals(&stop).and_then(|()| run(arguments.command, &output, &stop));
+    // To a daemon a hangup means to read its configuration again, to everything else that its terminal is gone.
+    let reload = Stop::new();
+    let is_daemon = matches!(arguments.command, Command::Serve);
+    let result = catch_signals(&stop, is_daemon.then_some(&reload))
+        .and_then(|()| run(arguments.command, &output, &stop, &reload));
     let result = result.and_then(|()| output.check());
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -68,16 +72,21 @@ fn fail(error: &Error, json: bool) -> ExitCode {
 /// The first signal asks to stop; the second ends the process at once. A signal that whoever started us had chosen to
 /// ignore stays ignored: `nohup` means that a hangup does not count, and a shell without job control that Ctrl-C is
 /// not for what it runs in the background.
-fn catch_signals(stop: &Stop) -> Result<()> {
+fn catch_signals(stop: &Stop, reload: Option<&Stop>) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let ignored = ignored_signals();
+    let failed = |error| Error::io("catch signals", error);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if let Some(reload) = reload.filter(|_| signal == SIGHUP) {
+            signal_hook::flag::register(signal, reload.flag()).map_err(failed)?;
+            continue;
+        }
         if signal != SIGTERM && ignored >> (signal - 1) & 1 == 1 {
             continue;
         }
         signal_hook::flag::register_conditional_shutdown(signal, 130, stop.flag())
             .and_then(|_| signal_hook::flag::register(signal, stop.flag()))
-            .map_err(|error| Error::io("catch signals", error))?;
+            .map_err(failed)?;
     }
     Ok(())
 }
@@ -89,10 +98,12 @@ fn ignored_signals() -> u64 {
     mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
 }
 
-fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
+fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Result<()> {
     match command {
-        Command::Put { path, public, expire, ticket, until_stdin_closes } => {
-            let source = if path.as_os_str() == "-" { PutSource::Stdin } else { PutSource::Path(path) };
+        Command::Put { path, public, expire, ticket, foreground, until_stdin_closes } => {
+            let is_stdin = path.as_os_str() == "-";
+            let path_is_for_daemon = is_stdin || path.is_file();
+            let source = if is_stdin { PutSource::Stdin } else { PutSource::Path(path.clone()) };
             if until_stdin_closes {
                 if matches!(source, PutSource::Stdin) {
                     return Err(Error::new(
@@ -103,7 +114,14 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                 stop_when_stdin_closes(stop);
             }
             let ticket = ticket.as_deref().map(pasted::ticket).transpose()?;
-            let node = Node::open(Config::load()?)?;
+            let config = Config::load()?;
+            // What is neither a file nor standard input gets its answer here.
+            let is_for_daemon = path_is_for_daemon && !foreground && !until_stdin_closes;
+            if is_for_daemon && let Some(client) = daemon::find(&config)? {
+                let options = daemon::options(&path, public, expire, ticket.as_ref())?;
+                return daemon::put(&client, &path, options, output, stop);
+            }
+            let node = Node::open(config)?;
             let request = PutRequest { source, public, expires_in: expire, ticket };
             let shared = node.put(&request, &**output, stop)?;
             if shared.ticket.secret.is_none() {
@@ -177,6 +195,10 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
         }
         Command::Verify { path, oid } => verify(&path, &oid, output, stop),
         Command::Demo { file } => demo::run(&file, output, stop),
+        Command::Ls => daemon::ls(output),
+        Command::Done { wanted } => daemon::done(&wanted, output),
+        Command::Status => daemon::status(output),
+        Command::Serve => daemon::serve(output, stop, reload),
         Command::Doctor => doctor(output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -189,7 +211,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
 }
 
 /// How to fetch a public object by its id alone.
-fn without_ticket(ticket: &Ticket) -> String {
+pub(crate) fn without_ticket(ticket: &Ticket) -> String {
     let place = ticket.hints.iter().find_map(|hint| {
         let place = hint.uri.to_string();
         Some(format!("dray://{}@{}", hint.node?, place.strip_prefix("dray://")?))

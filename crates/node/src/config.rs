@@ -21,6 +21,8 @@ pub struct ConfigFile {
     pub window_mib: Option<u64>,
     /// TCP port `dray put` listens on. Default: one the system chooses, remembered for the object.
     pub port: Option<u16>,
+    /// Bytes of objects that the daemon keeps although nobody holds them any more. Default: 1024 MiB.
+    pub cache_mib: Option<u64>,
 }
 
 /// Directories of the user.
@@ -78,6 +80,8 @@ pub struct Config {
     pub window_bytes: u64,
     /// See [`ConfigFile::port`].
     pub port: Option<u16>,
+    /// See [`ConfigFile::cache_mib`], in bytes.
+    pub cache_bytes: u64,
 }
 
 impl Config {
@@ -107,7 +111,12 @@ impl Config {
         if file.port == Some(0) {
             return bad("port = 0 is no port; leave the line out to let the system choose".into());
         }
+        let cache_mib = file.cache_mib.unwrap_or(1024);
+        if cache_mib > 1 << 30 {
+            return bad(format!("cache_mib = {cache_mib} is more than {}", 1 << 30));
+        }
         Ok(Config {
+            cache_bytes: cache_mib << 20,
             clear_text_data: file.clear_text_data.unwrap_or(false),
             allow_local_targets: file.allow_local_targets.unwrap_or(false),
             connections,
@@ -156,7 +165,9 @@ mod tests {
         let config = Config::new(paths(), &ConfigFile::default()).unwrap();
         assert!(!config.clear_text_data && !config.allow_local_targets);
         assert!((1..=4).contains(&config.connections));
-        for text in ["connections = 0", "connections = 17", "window_mib = 1", "port = 0"] {
+        for text in
+            ["connections = 0", "connections = 17", "window_mib = 1", "port = 0", "cache_mib = 1073741825"]
+        {
             let file: ConfigFile = toml::from_str(text).unwrap();
             let error = Config::new(paths(), &file).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage);

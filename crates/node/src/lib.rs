@@ -4,6 +4,7 @@
 mod admission;
 mod config;
 mod copy;
+mod daemon;
 mod doctor;
 mod get;
 mod identity;
@@ -23,6 +24,7 @@ use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
 pub use copy::{CopyOptions, CopyRequest, Location, SshOptions};
+pub use daemon::Daemon;
 pub use doctor::Finding;
 pub use get::{GetRequest, Output, Wanted};
 pub use observer::{Event, Observer, SourceShare, Stop};

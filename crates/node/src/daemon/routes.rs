@@ -1,0 +1,183 @@
+//! The API's paths: what is asked, who answers it, and how errors are told (`docs/api.md`).
+
+use std::fs::File;
+use std::sync::Arc;
+
+use dray_api::{Answer, Answering, Descriptors, Method, Question, events};
+use dray_client::types::{Begun, FEATURES, Info, NewPut, Problem, Shares, Transactions, Written};
+use dray_core::{Error, ErrorKind, Oid, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::State;
+use super::desk::{from_hex, name};
+use crate::AGENT;
+
+/// Answers requests.
+pub(super) struct Routes {
+    pub(super) state: Arc<State>,
+    pub(super) descriptors: Arc<Descriptors>,
+}
+
+impl Answering for Routes {
+    fn answer(&self, question: Question) -> Answer {
+        match self.route(&question) {
+            Ok(answer) => answer,
+            Err(error) => {
+                let text = serde_json::to_string(&Problem::of(&error)).unwrap_or_default();
+                Answer::json(status(error.kind()), text)
+            }
+        }
+    }
+}
+
+impl Routes {
+    fn route(&self, question: &Question) -> Result<Answer> {
+        check_required(&question.required)?;
+        let state = &self.state;
+        let parts: Vec<&str> = question.path.split('/').skip(1).collect();
+        match (question.method, parts.as_slice()) {
+            (Method::Get, ["v1"]) => document(200, &self.info()),
+            (Method::Get, ["v1", "events"]) => self.events(),
+            (Method::Get, ["v1", "shares"]) => document(200, &Shares { shares: state.shelf.lines() }),
+            (Method::Delete, ["v1", "shares", oid]) => {
+                state.shelf.done(&oid.parse::<Oid>()?)?;
+                Ok(Answer::empty())
+            }
+            (Method::Get, ["v1", "transactions"]) => {
+                document(200, &Transactions { transactions: state.desk.lines() })
+            }
+            (Method::Delete, ["v1", "transactions", name]) => {
+                state.desk.end(name)?;
+                Ok(Answer::empty())
+            }
+            (Method::Post, ["v1", "puts"]) => self.begin(parse(&question.body)?),
+            (Method::Post, ["v1", "puts", name, "data"]) => {
+                let size_bytes = state.desk.get(name)?.write(offset(&question.query)?, &question.body)?;
+                document(200, &Written { size_bytes })
+            }
+            (Method::Post, ["v1", "puts", name, "commit"]) => {
+                let transaction = state.desk.get(name)?;
+                document(200, &transaction.commit(state, &|| question.is_abandoned())?)
+            }
+            _ => {
+                let what = format!("the API has no {:?} {:?}", question.method, question.path);
+                Err(Error::new(ErrorKind::NotFound, what).advise("docs/api.md lists what it has"))
+            }
+        }
+    }
+
+    fn info(&self) -> Info {
+        let state = &self.state;
+        let node = state.node();
+        let (shares, cached_bytes) = state.shelf.counts();
+        Info {
+            agent: AGENT.into(),
+            features: FEATURES.map(str::to_owned).to_vec(),
+            node: node.id().to_string(),
+            port: state.port,
+            pid: std::process::id(),
+            started_unix_s: state.started_unix_s,
+            data_dir: node.config.paths.data_dir.to_string_lossy().into_owned(),
+            shares: shares as u64,
+            cached_bytes,
+            sessions: state.hub.sessions() as u64,
+            transactions: state.desk.count() as u64,
+        }
+    }
+
+    /// A session begins, and ends when the answer does.
+    fn events(&self) -> Result<Answer> {
+        let session = name("session")?;
+        let (sender, receiver) = events();
+        self.state.hub.join(session.clone(), sender)?;
+        let guard = SessionGuard { state: self.state.clone(), session };
+        Ok(Answer::events(receiver, Box::new(guard)))
+    }
+
+    fn begin(&self, wish: NewPut) -> Result<Answer> {
+        let file = match &wish.descriptor {
+            None => None,
+            Some(nonce) => {
+                let nonce = from_hex(nonce)?.try_into();
+                let nonce =
+                    nonce.map_err(|_| Error::new(ErrorKind::Usage, "a descriptor's name has 16 bytes"))?;
+                Some(File::from(self.descriptors.take(&nonce)?))
+            }
+        };
+        let transaction = self.state.desk.begin(&self.state, wish, file)?;
+        document(201, &Begun { transaction })
+    }
+}
+
+/// Ends its session when it is dropped.
+struct SessionGuard {
+    state: Arc<State>,
+    session: String,
+}
+
+impl Drop for SessionGuard {
+    fn drop(&mut self) {
+        // First no transaction can begin in it any more, then those that did are undone.
+        self.state.hub.leave(&self.session);
+        let (state, session) = (self.state.clone(), std::mem::take(&mut self.session));
+        // Dropped on the thread that serves all clients, which shall not wait for a disk.
+        let _ = std::thread::Builder::new()
+            .name("session ends".into())
+            .spawn(move || state.desk.end_session(&state.shelf, &session));
+    }
+}
+
+/// D37: a client that cannot do without something is told which part is missing.
+fn check_required(required: &str) -> Result<()> {
+    let names = required.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let missing: Vec<&str> = names.filter(|name| !FEATURES.contains(name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, format!("this daemon ({AGENT}) has no {}", missing.join(", ")))
+        .advise("update the daemon and start it again"))
+}
+
+fn offset(query: &str) -> Result<Option<u64>> {
+    let mut offset = None;
+    for part in query.split('&').filter(|part| !part.is_empty()) {
+        match part.split_once('=') {
+            Some(("offset", number)) if offset.is_none() => {
+                let number = number.parse().map_err(|_| {
+                    Error::new(ErrorKind::Usage, format!("offset={number} is no number of bytes"))
+                })?;
+                offset = Some(number);
+            }
+            _ => return Err(Error::new(ErrorKind::Usage, format!("{part:?} means nothing here"))),
+        }
+    }
+    Ok(offset)
+}
+
+fn parse<A: DeserializeOwned>(body: &[u8]) -> Result<A> {
+    serde_json::from_slice(body).map_err(|error| {
+        Error::new(ErrorKind::Usage, format!("the body is not the JSON it should be: {error}"))
+    })
+}
+
+fn document(status: u16, document: &impl Serialize) -> Result<Answer> {
+    let text = serde_json::to_string(document)
+        .map_err(|error| Error::new(ErrorKind::Internal, "an answer is no JSON").caused_by(error))?;
+    Ok(Answer::json(status, text))
+}
+
+/// The status that fits a kind best; the kind itself is in the body.
+fn status(kind: ErrorKind) -> u16 {
+    match kind {
+        ErrorKind::Usage => 400,
+        ErrorKind::Refused => 403,
+        ErrorKind::NotFound => 404,
+        ErrorKind::Changed | ErrorKind::Interrupted => 409,
+        ErrorKind::Unsupported => 501,
+        ErrorKind::Unreachable | ErrorKind::Protocol | ErrorKind::VerificationFailed => 502,
+        ErrorKind::TimedOut => 504,
+        ErrorKind::NoSpace => 507,
+        _ => 500,
+    }
+}
