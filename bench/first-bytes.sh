@@ -174,6 +174,8 @@ measure() { # SIZE_NAME BYTES PAIRS
 one_run() { # ROW BYTES ROUND
     local near_before far_before near_after far_after wire_in wire_out ticket='' put_pid='' sampler=''
     local begin=0 end=0 code=0 status=ok memory='0 0' keep=$baseline
+    # What an earlier round delivered would be taken from its file.
+    rm -rf "$W/near/data/store"
     rm -rf "$W/near/out" "$W/far/out" && mkdir "$W/near/out" "$W/far/out"
     export DRAY_CONFIG=$CONFIG
     [ "$1" != dray-put-get ] || rm -rf "$W/far/data"

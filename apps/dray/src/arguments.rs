@@ -136,7 +136,7 @@ pub(crate) enum Command {
         /// Follow the ticket's hints to loopback and link-local addresses
         #[arg(long)]
         local: bool,
-        /// Fetch everything, also where an older version of the file lies at PATH
+        /// Fetch everything, also where an older version lies at PATH or the object itself elsewhere here
         #[arg(short = 'W', long)]
         whole_file: bool,
         /// Wait until the file and its name are on disk
@@ -145,7 +145,7 @@ pub(crate) enum Command {
     },
     /// Copy a file to or from another host over ssh, as scp does
     #[command(
-        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and moves to direct encrypted connections when they come up. The far host needs dray too (--remote-dray). After an interruption the same command goes on where it stopped. A local name with a colon is written ./a:b.\n\nAn existing DST is replaced once the new bytes are complete. Unlike with scp, a symbolic link DST to a file is itself replaced, not written through."
+        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and moves to direct encrypted connections when they come up. The far host needs dray too: in PATH, ~/.local/bin, ~/.cargo/bin or /usr/local/bin, by --remote-dray, or brought there by --deploy. After an interruption the same command goes on where it stopped. A local name with a colon is written ./a:b.\n\nAn existing DST is replaced once the new bytes are complete. Unlike with scp, a symbolic link DST to a file is itself replaced, not written through."
     )]
     Cp {
         /// File to copy
@@ -172,9 +172,21 @@ pub(crate) enum Command {
         /// Configuration file for ssh
         #[arg(short = 'F', value_name = "FILE")]
         ssh_config: Option<OsString>,
+        /// Use IPv4 addresses only
+        #[arg(short = '4', conflicts_with = "ipv6")]
+        ipv4: bool,
+        /// Use IPv6 addresses only
+        #[arg(short = '6')]
+        ipv6: bool,
+        /// Let ssh compress what goes through it (direct connections are not compressed)
+        #[arg(short = 'C')]
+        compress: bool,
         /// Program to run on the far host
         #[arg(long, value_name = "PROGRAM", default_value = "dray")]
         remote_dray: OsString,
+        /// Copy this program into the far host's ~/.cache first, unless it is there, and use it
+        #[arg(long, conflicts_with = "remote_dray")]
+        deploy: bool,
         /// Send everything, also where an older version of the file lies at DST
         #[arg(short = 'W', long)]
         whole_file: bool,
@@ -194,11 +206,6 @@ pub(crate) enum Command {
         /// File to send
         file: PathBuf,
     },
-    /// Run the daemon: share what is put, and answer programs on a local socket, until interrupted
-    #[command(
-        after_help = "One daemon for each user and data directory. Its sockets are $DRAY_SOCKET, else $XDG_RUNTIME_DIR/dray/daemon.sock, and the same with .fd; systemd may hand them over. SIGHUP reads the configuration again, SIGTERM ends it. What was put with it is shared again when it starts the next time, at the same port, until `dray done` or the end of its --expire. docs/api.md describes the API."
-    )]
-    Serve,
     /// List what the daemon shares, with whom and until when
     Ls,
     /// Stop sharing what the daemon shares
@@ -210,6 +217,15 @@ pub(crate) enum Command {
     Status,
     /// Look at what a transfer depends on: configuration, directories, network, ssh
     Doctor,
+    /// Say what your running transfers wait for and where each source stands; with none running, how the last one ended
+    #[command(
+        after_help = "One row for each source of a transfer:\n  STANDING  up, frozen (owes data and is silent, or keeps failing), waiting (not\n            there yet, or not again), gone, barred (lied or broke the protocol)\n  RATE/S    of the last 5 s; of a transfer that ended, of all its time\n  WINDOW    what it may owe;  QUEUE  what it owes / in how many requests\n  SHARE     its part of what came;  CAME  what came from it and was needed\n  TWICE     what came from it and was not needed\nand below it why it has nothing to do, or what happened to it. Sizes are in bytes, K, M, G and T: 1024 of the one before.\n\nTold are get and cp, also the receiving end that somebody's cp started here, once they have lasted 0.2 s."
+    )]
+    Explain {
+        /// The last transfers that ended, too: up to 16, those that failed or lasted 0.2 s
+        #[arg(short, long)]
+        all: bool,
+    },
     /// Print shell completions
     #[command(
         after_help = "To install them for your user:\n  bash  dray completions bash > ~/.local/share/bash-completion/completions/dray\n  zsh   dray completions zsh > ~/.zfunc/_dray   (with fpath+=~/.zfunc before compinit in ~/.zshrc)\n  fish  dray completions fish > ~/.config/fish/completions/dray.fish\nMake the folder first where it is not there. New shells have them."
@@ -220,6 +236,23 @@ pub(crate) enum Command {
     },
     /// Print the manual page (roff); to read it: dray man | man -l -
     Man,
+    /// Run the daemon: share what is put, and answer programs on a local socket, until interrupted
+    ///
+    /// With --stdio, answer one `dray cp` over ssh instead: for command= in authorized_keys, to confine a key to one directory
+    #[command(
+        after_help = "One daemon for each user and data directory. Its sockets are $DRAY_SOCKET, else $XDG_RUNTIME_DIR/dray/daemon.sock, and the same with .fd; systemd may hand them over. SIGHUP reads the configuration again, SIGTERM ends it. What was put with it is shared again when it starts the next time, at the same port, until dray done or the end of its --expire. docs/api.md describes the API.\n\nA line of authorized_keys for a key that can fetch from /srv/data with `dray cp`, and nothing else:\n  restrict,command=\"dray serve --stdio --read-only --only /srv/data\" ssh-ed25519 AAAA…\nWhoever has that key names paths relative to DIR. Nothing outside of DIR is read, written or made, whatever paths and links say. Needs Linux 5.6 or later."
+    )]
+    Serve {
+        /// No daemon: answer one cp on standard input and output, as ssh has them
+        #[arg(long)]
+        stdio: bool,
+        /// With --stdio, the one directory to read and write
+        #[arg(long, value_name = "DIR", requires = "stdio")]
+        only: Option<PathBuf>,
+        /// With --only, write nothing
+        #[arg(long, requires = "only")]
+        read_only: bool,
+    },
     /// The far end of `dray cp`, started by ssh
     #[command(hide = true)]
     Remote,

@@ -3,6 +3,7 @@
 mod arguments;
 mod daemon;
 mod demo;
+mod explain;
 mod manual;
 mod output;
 mod pasted;
@@ -10,8 +11,10 @@ mod run;
 mod units;
 mod usage;
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    run::main()
+fn main() {
+    let code = run::main();
+    // Whatever prints has flushed. Nothing may be waited for here: a thread may be writing to somebody who does not read.
+    // Threads may still be in the middle of a handshake: handlers that run at exit take the locks of the cryptography away
+    // from under them, and it aborts.
+    signal_hook::low_level::exit(code.into());
 }

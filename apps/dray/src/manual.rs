@@ -8,7 +8,7 @@ use dray_core::{Error, Result};
 use crate::arguments::{Arguments, EXIT_CODES};
 
 /// What is read and written, and where.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 9] = [
     (
         "~/.config/dray/config.toml",
         "Configuration, TOML, optional: allow_local_targets, clear_text_data (false or true), connections (1 to 16), \
@@ -23,7 +23,14 @@ const FILES: [(&str, &str); 7] = [
          until it is removed.",
     ),
     ("~/.local/share/dray/origins", "What a killed cp needs to go on."),
-    ("$XDG_RUNTIME_DIR/dray/daemon.sock", "API of the daemon; with .fd its sibling for file descriptors."),
+    ("~/.local/share/dray/ended", "The last 16 transfers that ended, for dray explain."),
+    (
+        "$XDG_RUNTIME_DIR/dray",
+        "Sockets: daemon.sock is the API of the daemon, the same with .fd is for file descriptors; on the others \
+         running transfers are asked by dray explain. Without that variable those of the daemon are in \
+         /run/user/UID/dray, the others in ~/.local/share/dray/run.",
+    ),
+    ("~/.cache/dray/bin", "What cp --deploy brought here, a directory for each build."),
     (
         ".NAME.dray-ID, .NAME.dray-ID.state",
         "Beside a destination: what get or cp has so far. Removed at the end; what a killed command left is used by the \
@@ -31,13 +38,14 @@ const FILES: [(&str, &str); 7] = [
     ),
 ];
 /// What the environment says.
-const ENVIRONMENT: [(&str, &str); 7] = [
+const ENVIRONMENT: [(&str, &str); 8] = [
     ("DRAY_CONFIG", "Configuration file, which must exist then."),
     ("DRAY_DATA_DIR", "Data directory."),
     ("DRAY_SOCKET", "Socket of the daemon."),
-    ("XDG_RUNTIME_DIR", "Where the daemon's socket is otherwise; /run/user/UID where it is not set."),
     ("XDG_CONFIG_HOME", "Stands for ~/.config above."),
     ("XDG_DATA_HOME", "Stands for ~/.local/share above."),
+    ("XDG_RUNTIME_DIR", "Folder for sockets."),
+    ("XDG_CACHE_HOME", "Stands for ~/.cache above."),
     ("SSH_ASKPASS", "Where it is set, cp gives ssh the time to ask for a password also without a terminal."),
 ];
 

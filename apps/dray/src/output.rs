@@ -17,6 +17,9 @@ use crate::arguments::Show;
 /// Progress events of `--json` come no more often than this.
 const JSON_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Barred sources that a success names.
+const BARRED_NAMED_MAX: usize = 3;
+
 /// Shows events in the way that was asked for.
 pub(crate) struct Output {
     show: Show,
@@ -28,6 +31,8 @@ pub(crate) struct Output {
 struct State {
     bar: Option<ProgressBar>,
     senders: Senders,
+    /// Sources that were barred, and why: told with a success; an error names them itself.
+    barred: Vec<String>,
     last_json: Option<Instant>,
     /// The end has been told.
     is_all_told: bool,
@@ -40,10 +45,18 @@ impl Output {
     /// Sets `stop` when the ticket of a `put` cannot be printed: it would be served for nobody.
     pub(crate) fn new(show: Show, stop: Stop) -> Output {
         let is_terminal = std::io::stderr().is_terminal();
-        let (bar, senders, last_json, lost) = (None, Senders::default(), None, None);
+        let (bar, senders, barred, last_json, lost) = (None, Senders::default(), Vec::new(), None, None);
         Output {
             show,
-            state: Mutex::new(State { bar, senders, last_json, is_all_told: false, is_terminal, lost }),
+            state: Mutex::new(State {
+                bar,
+                senders,
+                barred,
+                last_json,
+                is_all_told: false,
+                is_terminal,
+                lost,
+            }),
             stop,
         }
     }
@@ -113,6 +126,12 @@ impl Output {
         if self.show.json { self.json(event) } else { self.note(text) }
     }
 
+    /// Prints a page that was asked for, also when quiet.
+    pub(crate) fn page(&self, text: &str) -> Result<()> {
+        print(text.as_bytes())
+            .map_err(|error| Error::new(ErrorKind::Internal, "cannot write standard output").caused_by(error))
+    }
+
     /// Prints a result that is not as it should be, also when quiet.
     pub(crate) fn bad_result(&self, text: &str, value: &Value) {
         self.must("result", if self.show.json { value.to_string() } else { text.to_owned() }.as_str());
@@ -137,6 +156,11 @@ impl Output {
             .path
             .as_deref()
             .map_or_else(|| "standard output".to_owned(), |path| format!("{path:?}"));
+        // Not within the loop's head, where the lock would be held for all of it.
+        let barred = std::mem::take(&mut self.state().barred);
+        for barred in barred {
+            self.note(&format!("warning: {barred}"));
+        }
         let fresh = delivered.size_bytes.saturating_sub(delivered.resumed_bytes);
         self.note(&format!(
             "{place}: {} in {:.1} s{}, proven {}",
@@ -240,9 +264,10 @@ impl Observer for Output {
                     "total_bytes": total_bytes, "resumed_bytes": resumed_bytes,
                 })),
                 Event::SourceUp { label } => self.json(&json!({"event": "source-up", "source": label})),
-                Event::SourceDown { label, reason } => {
-                    self.json(&json!({"event": "source-down", "source": label, "reason": reason}));
-                }
+                Event::SourceDown { label, reason, is_barred } => self.json(&json!({
+                    "event": "source-down", "source": label, "reason": reason, "barred": is_barred,
+                })),
+                Event::Note(text) => self.json(&json!({"event": "note", "text": text})),
                 Event::Warning(text) => self.json(&json!({"event": "warning", "text": text})),
             }
             return;
@@ -289,6 +314,7 @@ impl Observer for Output {
                     self.note(&format!("going on after {}", bytes(resumed_bytes)));
                 }
             }
+            Event::Note(text) => self.note(&one_line(&text)),
             Event::Warning(text) => self.note(&format!("warning: {}", one_line(&text))),
             Event::SourceUp { label } => {
                 let mut state = self.state();
@@ -299,8 +325,12 @@ impl Observer for Output {
                     bar.reset_eta();
                 }
             }
-            Event::SourceDown { label, reason } => {
-                self.state().senders.down(&label, one_line(&reason), Instant::now());
+            Event::SourceDown { label, reason, is_barred } => {
+                let mut state = self.state();
+                if is_barred && state.barred.len() < BARRED_NAMED_MAX {
+                    state.barred.push(format!("{label} was not used any more: {}", one_line(&reason)));
+                }
+                state.senders.down(&label, one_line(&reason), Instant::now());
             }
         }
     }

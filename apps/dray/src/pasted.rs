@@ -77,6 +77,7 @@ mod tests {
             secret: None,
             expires_unix_s: None,
             hints: Vec::new(),
+            repeated_permille: 0,
         }
     }
 

@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,61 +11,61 @@ use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
 use dray_node::{
-    Config, CopyOptions, CopyRequest, GetRequest, Location, Node, Observer, Output as Destination,
-    PutRequest, PutSource, SshOptions, Stop,
+    AddressFamily, Config, Confinement, CopyOptions, CopyRequest, GetRequest, Location, Node, Observer,
+    Output as Destination, PutRequest, PutSource, SshOptions, Stop, refuse_remote,
 };
 use serde_json::json;
 
 use crate::arguments::{self, Arguments, Command, Show};
-use crate::demo;
 use crate::output::{Output, bytes, print, verified_json};
-use crate::{daemon, manual, pasted, usage};
+use crate::{daemon, demo, explain, manual, pasted, usage};
 
-pub(crate) fn main() -> ExitCode {
+/// The exit code.
+pub(crate) fn main() -> u8 {
     let arguments = match Arguments::read(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
             return refuse(&error);
         }
     };
-    let is_remote = matches!(arguments.command, Command::Remote);
+    let is_remote = matches!(arguments.command, Command::Remote | Command::Serve { stdio: true, .. });
     let stop = Stop::new();
     let output = Arc::new(Output::new(arguments.show.clone(), stop.clone()));
     // To a daemon a hangup means to read its configuration again, to everything else that its terminal is gone.
     let reload = Stop::new();
-    let is_daemon = matches!(arguments.command, Command::Serve);
+    let is_daemon = matches!(arguments.command, Command::Serve { stdio: false, .. });
     let result = catch_signals(&stop, is_daemon.then_some(&reload))
         .and_then(|()| run(arguments.command, &output, &stop, &reload));
     let result = result.and_then(|()| output.check());
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => {
             // What went wrong at the far end of a copy has been told to the near end, which shows it.
             if !is_remote || error.kind() == ErrorKind::Internal {
                 output.error(&error);
             }
-            ExitCode::from(error.kind().exit_code())
+            error.kind().exit_code()
         }
     }
 }
 
 /// Help and version are printed as clap has them, errors like every other.
-fn refuse(slip: &clap::Error) -> ExitCode {
+fn refuse(slip: &clap::Error) -> u8 {
     let json = usage::wants_json(std::env::args_os());
     if !slip.use_stderr() || (slip.kind() == DisplayHelpOnMissingArgumentOrSubcommand && !json) {
         let printed = slip.print().and_then(|()| std::io::stdout().flush());
         match printed {
             Err(error) if !slip.use_stderr() => return fail(&cannot_print(error), json),
-            _ => return ExitCode::from(if slip.use_stderr() { ErrorKind::Usage.exit_code() } else { 0 }),
+            _ => return if slip.use_stderr() { ErrorKind::Usage.exit_code() } else { 0 },
         }
     }
     fail(&usage::error(slip), json)
 }
 
 /// Shows an error of the command line itself.
-fn fail(error: &Error, json: bool) -> ExitCode {
+fn fail(error: &Error, json: bool) -> u8 {
     Output::new(Show { json, quiet: false }, Stop::new()).error(error);
-    ExitCode::from(error.kind().exit_code())
+    error.kind().exit_code()
 }
 
 /// The first signal asks to stop; the second ends the process at once. A signal that whoever started us had chosen to
@@ -160,7 +159,11 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             jump,
             option,
             ssh_config,
+            ipv4,
+            ipv6,
+            compress,
             remote_dray,
+            deploy,
             whole_file,
             fsync,
         } => {
@@ -183,7 +186,15 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                         jump,
                         options: option,
                         config: ssh_config,
+                        family: match (ipv4, ipv6) {
+                            (true, _) => Some(AddressFamily::Inet),
+                            (_, true) => Some(AddressFamily::Inet6),
+                            _ => None,
+                        },
+                        compress,
                         remote_dray: Some(remote_dray),
+                        deploy,
+                        deploy_command: usage::with_deploy(std::env::args_os()),
                     },
                 },
             };
@@ -198,15 +209,19 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
         Command::Ls => daemon::ls(output),
         Command::Done { wanted } => daemon::done(&wanted, output),
         Command::Status => daemon::status(output),
-        Command::Serve => daemon::serve(output, stop, reload),
         Command::Doctor => doctor(output),
+        Command::Explain { all } => explain::run(all, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut arguments::shown(), "dray", &mut script);
             print(&script).map_err(cannot_print)
         }
         Command::Man => print(&manual::page()?).map_err(cannot_print),
-        Command::Remote => remote(stop),
+        Command::Remote => remote(None, stop),
+        Command::Serve { stdio: false, .. } => daemon::serve(output, stop, reload),
+        Command::Serve { only, read_only, stdio: true } => {
+            remote(only.map(|directory| Confinement::new(&directory, read_only)), stop)
+        }
     }
 }
 
@@ -289,14 +304,17 @@ fn doctor(output: &Output) -> Result<()> {
     .advise("each line marked BAD says what to do"))
 }
 
-fn remote(stop: &Stop) -> Result<()> {
+fn remote(confinement: Option<Result<Confinement>>, stop: &Stop) -> Result<()> {
     let owned = |fd: std::os::fd::BorrowedFd<'_>| {
         fd.try_clone_to_owned().map_err(|error| Error::io("take over standard input and output", error))
     };
     let input = owned(std::io::stdin().as_fd())?;
     let output = owned(std::io::stdout().as_fd())?;
-    let node = Node::open(Config::load()?)?;
-    node.remote_on(input, output, stop)
+    let node = match Config::load().and_then(Node::open) {
+        Ok(node) => node,
+        Err(error) => return Err(refuse_remote(input, output, error)),
+    };
+    node.remote_on(input, output, confinement, stop)
 }
 
 /// The arguments of a child process of our own kind.

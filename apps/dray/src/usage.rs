@@ -10,16 +10,17 @@ use dray_core::{Error, ErrorKind};
 use crate::arguments::Arguments;
 
 /// Options of scp and rsync that `cp` has not, and what to do instead.
-const HABITS: [(&str, &str); 9] = [
+const HABITS: [(&str, &str); 10] = [
     ("-r", DIRECTORIES),
     ("-a", DIRECTORIES),
     ("--recursive", DIRECTORIES),
     ("-v", "--version says which dray it is; `ssh -v HOST` shows what ssh does; --json tells every event"),
     ("--verbose", "--json tells every event; `ssh -v HOST` shows what ssh does"),
-    ("-C", "data is not compressed yet; leave it out"),
     ("-l", "the rate cannot be limited yet; leave it out"),
-    ("-4", "say -o AddressFamily=inet"),
-    ("-6", "say -o AddressFamily=inet6"),
+    ("-B", "say -o BatchMode=yes"),
+    ("-c", "say -o Ciphers=CIPHER"),
+    ("-A", "say -o ForwardAgent=yes; it is not needed to copy"),
+    ("-3", "run dray cp on one of the two hosts, or copy here first"),
 ];
 const DIRECTORIES: &str = "directories are not copied yet, only files; until then: tar -c DIR | dray put -, and there: dray get TICKET -o - | tar -x";
 /// How many slips of the keys a suggestion forgives.
@@ -28,6 +29,30 @@ const SLIPS_MAX: usize = 2;
 /// True if the command line asks for JSON events, as far as can be told of one that cannot be read.
 pub(crate) fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
     arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
+}
+
+/// The command line of a `cp` with `--deploy` in it, as a shell takes it; `None` if it has bytes that are no text: shown,
+/// they would name another file.
+pub(crate) fn with_deploy(arguments: impl Iterator<Item = OsString>) -> Option<String> {
+    let mut words = vec!["dray".to_owned()];
+    let mut arguments = arguments.skip(1);
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_str()?;
+        // Either this program there or one that is named.
+        if text == "--remote-dray" {
+            arguments.next();
+        }
+        if text.starts_with("--remote-dray") {
+            continue;
+        }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:@,%[]".contains(&byte);
+        let is_plain = !text.is_empty() && text.bytes().all(plain);
+        words.push(if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) });
+        if words.last().is_some_and(|word| word == "cp") && !words.iter().any(|word| word == "--deploy") {
+            words.push("--deploy".into());
+        }
+    }
+    Some(words.join(" "))
 }
 
 /// The error of a command line that clap does not understand.
@@ -190,6 +215,7 @@ mod tests {
             ("dray frobnicate", "frobnicate", "usage: dray"),
             ("dray cp -r dir h:", "'-r'", "directories are not copied yet"),
             ("dray cp a b h:", "\"h:\" is one too many", "once for each"),
+            ("dray cp -c x a h:", "'-c'", "Ciphers"),
             ("dray cp -v a h:", "'-v'", "ssh -v"),
             ("dray -v", "'-v'", "--version"),
             ("dray cp a", "<DST>", "usage: dray cp"),
@@ -206,6 +232,17 @@ mod tests {
             assert!(told.1.contains(advice), "{line}: {told:?}");
             assert!(!told.1.contains("-- -r") && !told.1.contains("remote,"), "{line}: {told:?}");
         }
+    }
+
+    /// Design 5: where dray is missing, the error prints the command that brings it there.
+    #[test]
+    fn the_same_command_with_deploy() {
+        let line = ["/usr/bin/dray", "-q", "cp", "--remote-dray", "x", "-P", "22", "it's", "h:a b"]
+            .map(OsString::from);
+        let command = with_deploy(line.into_iter());
+        assert_eq!(command.as_deref(), Some("dray -q cp --deploy -P 22 'it'\\''s' 'h:a b'"));
+        let odd = <OsString as std::os::unix::ffi::OsStringExt>::from_vec(b"\xff".to_vec());
+        assert_eq!(with_deploy(["dray".into(), "cp".into(), odd, "h:".into()].into_iter()), None);
     }
 
     #[test]

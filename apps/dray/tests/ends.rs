@@ -30,6 +30,13 @@ fn dray(dir: &Path) -> Command {
     command
 }
 
+/// The command as another user has it, to whom nothing is at hand that the first one shares.
+fn elsewhere(dir: &Path) -> Command {
+    let mut command = dray(dir);
+    command.env("DRAY_DATA_DIR", dir.join("elsewhere"));
+    command
+}
+
 /// SIGTERM, because whoever runs the tests may have chosen to ignore SIGINT.
 fn signal(child: &Child) {
     kill_process(Pid::from_child(child), Signal::TERM).unwrap();
@@ -140,6 +147,7 @@ fn a_lie_about_the_size_costs_nothing() {
             secret: None,
             expires_unix_s: None,
             hints: vec![Hint { uri: uri.clone(), node, priority: 0, weight: 1 }],
+            repeated_permille: 0,
         };
         let text = ticket.to_text().unwrap();
         let child = dray(dir.path()).args(["get", "--local", "-o", output, &text]).spawn().unwrap();
@@ -213,12 +221,12 @@ fn the_reader_of_a_stream_may_leave_or_sleep() {
     std::fs::write(dir.path().join("file"), vec![3; 3 << 20]).unwrap();
     let share = Share::of(dir.path(), "file");
     let get = ["get", "--local", "-o", "-", &share.1];
-    let mut left = dray(dir.path()).args(get).spawn().unwrap();
+    let mut left = elsewhere(dir.path()).args(get).spawn().unwrap();
     drop(left.stdout.take());
     let (code, _, err) = end(left);
     assert_eq!(code, Some(130), "{err}");
     assert!(err.contains("closed by its reader"), "{err}");
-    let mut asleep = dray(dir.path()).args(get).spawn().unwrap();
+    let mut asleep = elsewhere(dir.path()).args(get).spawn().unwrap();
     let mut output = asleep.stdout.take().unwrap();
     output.read_exact(&mut [0; 10]).unwrap();
     signal(&asleep);
@@ -311,6 +319,7 @@ fn quiet_is_quiet() {
 fn an_expired_ticket_says_so_when_nobody_answers() {
     let dir = tempfile::tempdir().unwrap();
     let ticket = Ticket {
+        repeated_permille: 0,
         protocol: PROTOCOL_VERSION,
         oid: Oid::of(b"x"),
         size_bytes: 1,
@@ -359,12 +368,16 @@ fn a_killed_receiver_is_not_said_to_have_all() {
     let mut events = BufReader::new(put.0.stdout.take().unwrap());
     let shared = next_event(&mut events, "shared");
     let ticket = field(&shared, "\"ticket\":\"").trim_end_matches('"');
-    let whole = dray(dir.path()).args(["get", "--local", "-o", "out", ticket]).spawn().unwrap();
+    let whole = elsewhere(dir.path())
+        .args(["get", "--local", "-o", "-", ticket])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     assert_eq!(end(whole).0, Some(0));
     let served = next_event(&mut events, "served");
     assert!(field(&served, "\"sent_bytes\":").parse::<usize>().unwrap() >= size_bytes, "{served}");
     // The consumer reads nothing more, so the sender is at most a window ahead when the receiver is killed.
-    let mut killed = dray(dir.path()).args(["get", "--local", "-o", "-", ticket]).spawn().unwrap();
+    let mut killed = elsewhere(dir.path()).args(["get", "--local", "-o", "-", ticket]).spawn().unwrap();
     let mut output = killed.stdout.take().unwrap();
     output.read_exact(&mut [0; 10]).unwrap();
     killed.kill().unwrap();
@@ -373,7 +386,7 @@ fn a_killed_receiver_is_not_said_to_have_all() {
     let sent: usize = field(&served, "\"sent_bytes\":").parse().unwrap();
     assert!(sent > 0 && sent < size_bytes, "{served}");
     // Who is still there when the sharing ends is told of, too.
-    let mut asleep = dray(dir.path()).args(["get", "--local", "-o", "-", ticket]).spawn().unwrap();
+    let mut asleep = elsewhere(dir.path()).args(["get", "--local", "-o", "-", ticket]).spawn().unwrap();
     let mut output = asleep.stdout.take().unwrap();
     output.read_exact(&mut [0; 10]).unwrap();
     signal(&put.0);

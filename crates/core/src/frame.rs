@@ -1,7 +1,7 @@
 //! Frames of a peer connection: an 8-byte head (kind, 24-bit length, request) and a body.
 //!
 //! ```text
-//! byte 0     kind: 1 control, 2 parents, 3 data, 4 hole, 5 end, 6 fault
+//! byte 0     kind: 1 control, 2 parents, 3 data, 4 hole, 5 end, 6 fault, 7 zeros
 //! bytes 1-3  length of the body, big-endian, bounded per kind
 //! bytes 4-7  request the frame belongs to, big-endian; 0 for a control frame
 //! ```
@@ -28,6 +28,9 @@ pub enum FrameKind {
     End = 5,
     /// The request failed; the body is a CBOR [`crate::message::Fault`].
     Fault = 6,
+    /// The next bytes of the request are data, this many of them (8-byte big-endian body), and all zero. Only if both
+    /// sides have [`crate::message::feature::ZEROS`].
+    Zeros = 7,
 }
 
 /// Head of a frame, checked.
@@ -64,6 +67,7 @@ impl FrameHead {
             4 => FrameKind::Hole,
             5 => FrameKind::End,
             6 => FrameKind::Fault,
+            7 => FrameKind::Zeros,
             other => {
                 return Err(Error::new(
                     ErrorKind::Protocol,
@@ -74,7 +78,7 @@ impl FrameHead {
         let body_bytes = u32::from_be_bytes([0, bytes[1], bytes[2], bytes[3]]) as usize;
         let request = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         let fits = match kind {
-            FrameKind::Hole => body_bytes == 8,
+            FrameKind::Hole | FrameKind::Zeros => body_bytes == 8,
             FrameKind::End => body_bytes == 0,
             FrameKind::Data | FrameKind::Parents => body_bytes > 0 && fits_limit(kind, body_bytes),
             FrameKind::Control | FrameKind::Fault => fits_limit(kind, body_bytes),
@@ -92,7 +96,7 @@ fn limit(kind: FrameKind) -> usize {
         FrameKind::Control | FrameKind::Fault => CONTROL_FRAME_BYTES_MAX,
         FrameKind::Parents => PARENT_FRAME_BYTES_MAX,
         FrameKind::Data => DATA_FRAME_BYTES_MAX,
-        FrameKind::Hole => 8,
+        FrameKind::Hole | FrameKind::Zeros => 8,
         FrameKind::End => 0,
     }
 }
@@ -120,6 +124,7 @@ mod tests {
             (FrameKind::Parents, 64),
             (FrameKind::Data, DATA_FRAME_BYTES_MAX),
             (FrameKind::Hole, 8),
+            (FrameKind::Zeros, 8),
             (FrameKind::End, 0),
             (FrameKind::Fault, 12),
         ] {
@@ -136,6 +141,8 @@ mod tests {
             [3, 0x10, 0x00, 0x01, 0, 0, 0, 1],
             [3, 0, 0, 0, 0, 0, 0, 1],
             [4, 0, 0, 9, 0, 0, 0, 1],
+            [7, 0, 0, 7, 0, 0, 0, 1],
+            [8, 0, 0, 8, 0, 0, 0, 1],
             [5, 0, 0, 1, 0, 0, 0, 1],
             [0, 0, 0, 0, 0, 0, 0, 0],
             [0x16, 3, 1, 2, 0, 1, 0, 1],

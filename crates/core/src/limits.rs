@@ -113,3 +113,12 @@ pub const API_DESCRIPTORS_MAX: usize = 64;
 pub const API_DESCRIPTOR_TIMEOUT_MS: u64 = 30_000;
 /// Objects that one daemon shares.
 pub const SHARES_MAX: usize = 65_536;
+
+/// Bytes of one snapshot of a transfer, as JSON.
+pub const SNAPSHOT_BYTES_MAX: usize = 256 * 1024;
+/// Sources told in one snapshot.
+pub const SNAPSHOT_SOURCES_MAX: usize = 64;
+/// Snapshots of ended transfers that are kept.
+pub const SNAPSHOTS_KEPT_MAX: usize = 16;
+/// Running commands asked at once.
+pub const SNAPSHOTS_ASKED_MAX: usize = 256;

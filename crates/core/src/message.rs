@@ -147,6 +147,8 @@ pub mod feature {
     pub const CLEAR_DATA: &str = "clear-data";
     /// Recipes: `describe` and `nodes`.
     pub const RECIPE: &str = "recipe";
+    /// Zeros that are data travel as runs, and what is nothing but zeros needs no pairs of its inside.
+    pub const ZEROS: &str = "zeros";
 }
 
 /// Version and features of a peer.

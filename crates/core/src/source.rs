@@ -198,6 +198,11 @@ pub trait Source: Send + Sync + fmt::Debug {
     fn describe(&self) -> SourceDescription;
     /// What it works on.
     fn object(&self) -> ObjectName;
+    /// Bytes that came to this machine over its connections, as they crossed the socket or pipe: data, proofs, framing and
+    /// encryption, without the headers of TCP and IP. `None` if it does not count them.
+    fn received_bytes(&self) -> Option<u64> {
+        None
+    }
     /// Tells it something. Never blocks, and never calls back into the caller's event sink from within.
     fn call(&self, call: SourceCall);
 }

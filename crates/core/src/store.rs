@@ -167,6 +167,10 @@ pub trait StoredObject: Send + Sync + fmt::Debug {
     fn standing(&self) -> Standing;
     /// True if the backing is the user's file.
     fn is_borrowed(&self) -> bool;
+    /// Of a thousand bytes, how many stand in the object before, at most 1,000: a guess, and 0 if nobody looked.
+    fn repeated_permille(&self) -> u16 {
+        0
+    }
     /// Checks the pairs that prove `groups`, up to the OID. If one is wrong the outboard is built again from the data, and
     /// that is `true`; if the data are wrong, too, the error is that of [`StoredObject::mismatch`].
     fn recheck(&self, groups: Subtree) -> Result<bool> {

@@ -36,6 +36,8 @@ pub struct Ticket {
     pub expires_unix_s: Option<u64>,
     /// Where to ask, at most eight.
     pub hints: Vec<Hint>,
+    /// Of a thousand bytes, how many stand in the object before: the issuer's guess, at most 1,000, and 0 if it has none.
+    pub repeated_permille: u16,
 }
 
 #[derive(Encode, Decode)]
@@ -61,6 +63,8 @@ struct Wire {
     /// Names of features without which this ticket cannot be used.
     #[n(8)]
     required: Option<Vec<String>>,
+    #[n(9)]
+    repeated_permille: Option<u16>,
 }
 
 #[derive(Encode, Decode)]
@@ -118,6 +122,7 @@ impl Ticket {
             nodes,
             hints,
             required: None,
+            repeated_permille: Some(self.repeated_permille.min(1000)).filter(|permille| *permille > 0),
         });
         let sum = checksum(&body);
         body.extend_from_slice(&sum);
@@ -208,6 +213,10 @@ impl FromStr for Ticket {
                 .advise("ask for a whole ticket")
             })?)),
         };
+        let repeated_permille = wire.repeated_permille.unwrap_or(0);
+        if repeated_permille > 1000 {
+            return Err(mangled("more than all of the object stands in it before"));
+        }
         Ok(Ticket {
             protocol: wire.protocol,
             oid: wire.oid,
@@ -215,6 +224,7 @@ impl FromStr for Ticket {
             secret,
             expires_unix_s: wire.expires_unix_s,
             hints,
+            repeated_permille,
         })
     }
 }
@@ -254,6 +264,7 @@ mod tests {
                 },
                 Hint { uri: "future:somewhere".parse().unwrap(), node: None, priority: 2, weight: 0 },
             ],
+            repeated_permille: 0,
         }
     }
 
@@ -314,6 +325,7 @@ mod tests {
             nodes: vec![],
             hints: vec![],
             required: Some(vec!["teleport".into()]),
+            repeated_permille: None,
         };
         let error = print(&cbor::encode(&wire)).parse::<Ticket>().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);

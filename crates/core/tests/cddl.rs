@@ -154,11 +154,13 @@ fn tickets() -> Vec<Ticket> {
         secret: None,
         expires_unix_s: None,
         hints: vec![],
+        repeated_permille: 0,
     };
     let hint =
         |text: &str| Hint { priority: 3, weight: u16::MAX, ..Hint::new(text.parse().unwrap(), Some(node)) };
     let private = Ticket {
         secret: Some(Secret::from_bytes([5; 16])),
+        repeated_permille: 1000,
         expires_unix_s: Some(u64::MAX),
         hints: vec![
             hint("dray://192.0.2.7:4711"),
@@ -199,7 +201,7 @@ fn tickets_hold_and_damaged_ones_do_not() {
         let Value::Map(entries) = &whole else { panic!("a ticket is a map") };
         for (index, (key, _)) in entries.iter().enumerate() {
             let without = whole.changed(&[index], &|_| None).encode();
-            let is_optional = matches!(key, Value::Int(4 | 5 | 8));
+            let is_optional = matches!(key, Value::Int(4 | 5 | 8 | 9));
             assert_eq!(grammar.validate("ticket", &without).is_ok(), is_optional, "without {key:?}");
             assert_eq!(printed(without).parse::<Ticket>().is_ok(), is_optional, "without {key:?}");
         }
@@ -212,10 +214,10 @@ fn tickets_hold_and_damaged_ones_do_not() {
                 refused += usize::from(held.is_err());
             }
         }
-        let with_feature = entries
-            .iter()
-            .cloned()
-            .chain([(Value::Int(8), Value::Array(vec![Value::Text("teleport".into())]))]);
+        let (first, last): (Vec<_>, Vec<_>) =
+            entries.iter().cloned().partition(|(key, _)| !matches!(key, Value::Int(9)));
+        let feature = (Value::Int(8), Value::Array(vec![Value::Text("teleport".into())]));
+        let with_feature = first.into_iter().chain([feature]).chain(last);
         let bytes = Value::Map(with_feature.collect()).encode();
         grammar.validate("ticket", &bytes).unwrap();
         assert_eq!(printed(bytes).parse::<Ticket>().unwrap_err().kind(), ErrorKind::Unsupported);

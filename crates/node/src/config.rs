@@ -32,6 +32,8 @@ pub struct Paths {
     pub data_dir: PathBuf,
     /// Configuration file, whether or not it exists.
     pub config_file: PathBuf,
+    /// The user's folder for sockets (`XDG_RUNTIME_DIR`), if there is one.
+    pub runtime_dir: Option<PathBuf>,
 }
 
 impl Paths {
@@ -61,7 +63,15 @@ impl Paths {
                 }
             },
         };
-        Ok(Paths { data_dir, config_file })
+        Ok(Paths { data_dir, config_file, runtime_dir: absolute("XDG_RUNTIME_DIR") })
+    }
+}
+
+#[cfg(test)]
+impl Paths {
+    /// Everything below `dir`, nothing from the environment.
+    pub(crate) fn below(dir: &Path) -> Paths {
+        Paths { data_dir: dir.to_owned(), config_file: dir.join("config.toml"), runtime_dir: None }
     }
 }
 
@@ -157,7 +167,7 @@ mod tests {
     use super::*;
 
     fn paths() -> Paths {
-        Paths { data_dir: "/d".into(), config_file: "/c.toml".into() }
+        Paths { data_dir: "/d".into(), config_file: "/c.toml".into(), runtime_dir: None }
     }
 
     #[test]

@@ -27,8 +27,10 @@ use dray_transfer::lanes::LaneSet;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::at_hand::{self, AtHand};
+use crate::explain::{Role, Watch, figures_of};
 use crate::put::unix_s;
-use crate::transfer::{OlderVersion, Sink, Start, Stream, Transfer, Truth, short_name};
+use crate::transfer::{Loss, OlderVersion, Sink, Start, Stream, Transfer, Truth, short_name};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, join, outboard};
 
 /// How far ahead of standard output the sources may be.
@@ -75,10 +77,20 @@ pub struct GetRequest {
 impl Node {
     /// Fetches, proves and delivers.
     pub fn get(&self, request: &GetRequest, observer: &dyn Observer, stop: &Stop) -> Result<Delivered> {
-        self.fetch(request, observer, stop).map_err(|error| explain(error, &request.wanted))
+        let watch = Watch::new(&self.config.paths, "get");
+        let result =
+            self.fetch(request, &watch, observer, stop).map_err(|error| explain(error, &request.wanted));
+        watch.end(&result);
+        result
     }
 
-    fn fetch(&self, request: &GetRequest, observer: &dyn Observer, stop: &Stop) -> Result<Delivered> {
+    fn fetch(
+        &self,
+        request: &GetRequest,
+        watch: &Watch,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<Delivered> {
         let (oid, size_bytes, secret) = match &request.wanted {
             Wanted::Ticket(ticket) => (ticket.oid, Some(ticket.size_bytes), ticket.secret),
             Wanted::Oid(oid) => (*oid, None, None),
@@ -86,10 +98,17 @@ impl Node {
         if let Wanted::Ticket(ticket) = &request.wanted {
             join::check_version(ticket)?;
         }
+        let at_hand = if request.whole_file { None } else { AtHand::find(&self.store, &oid, size_bytes) };
+        let size_bytes = size_bytes.or(at_hand.as_ref().map(AtHand::size_bytes));
+        let targets = match self.targets(request) {
+            // Nobody is needed.
+            Err(_) if at_hand.is_some() => Vec::new(),
+            targets => targets?,
+        };
         let mut config = DialConfig {
             tls: self.tls.clone(),
             hello: self.hello(),
-            targets: self.targets(request)?,
+            targets,
             lanes: self.config.connections,
             secret,
             size_bytes,
@@ -106,21 +125,33 @@ impl Node {
         }
         let geometry = Geometry::new(config.size_bytes.unwrap_or(0));
         match &request.output {
-            Output::Stdout => self.stream(oid, geometry, config, Box::new(std::io::stdout()), observer, stop),
+            Output::Stdout => {
+                let out = Box::new(std::io::stdout());
+                self.stream(oid, geometry, config, at_hand, out, watch, observer, stop)
+            }
             Output::Path(path) if is_stream(path) => {
                 let out = open_stream(path, stop)?;
-                self.stream(oid, geometry, config, Box::new(out), observer, stop)
+                self.stream(oid, geometry, config, at_hand, Box::new(out), watch, observer, stop)
             }
             Output::Path(path) if path.is_dir() => {
-                self.deliver(oid, geometry, config, path, None, request, observer, stop)
+                self.deliver(oid, geometry, config, at_hand, path, None, request, watch, observer, stop)
             }
             Output::Path(path) => {
                 let (dir, name) = split(path)?;
-                self.deliver(oid, geometry, config, dir, Some(name), request, observer, stop)
+                self.deliver(oid, geometry, config, at_hand, dir, Some(name), request, watch, observer, stop)
             }
-            Output::Suggested => {
-                self.deliver(oid, geometry, config, Path::new("."), None, request, observer, stop)
-            }
+            Output::Suggested => self.deliver(
+                oid,
+                geometry,
+                config,
+                at_hand,
+                Path::new("."),
+                None,
+                request,
+                watch,
+                observer,
+                stop,
+            ),
         }
     }
 
@@ -165,9 +196,11 @@ impl Node {
         oid: Oid,
         geometry: Geometry,
         config: DialConfig,
+        at_hand: Option<AtHand>,
         dir: &Path,
         name: Option<&OsStr>,
         request: &GetRequest,
+        watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
@@ -211,16 +244,27 @@ impl Node {
         }
         delivery.unmark_units(&damaged)?;
         let resumed_bytes = resumed(geometry, there.iter().flatten());
-        // Where nothing is left to fetch, nobody would be asked for anything, and so not for a name either.
-        let told_before =
-            if name.is_none() && wanted.is_empty() { ask_for_name(&config, object, observer) } else { None };
+        // Where nothing is left to fetch, or all is at hand, nobody would be asked for anything, and so not for a name either.
+        let is_nobody_asked = at_hand.is_some() || wanted.is_empty();
+        let told_before = match at_hand.as_ref().and_then(AtHand::name) {
+            Some(known) => Some(known.to_vec()),
+            None if name.is_none() && is_nobody_asked => ask_for_name(&config, object, observer),
+            None => None,
+        };
         // What an earlier run proved is worth more than what a similar file may have.
         let older = match name {
-            Some(name) if !request.whole_file && intact.is_empty() => {
-                OlderVersion::open(&dir.join(name), geometry.size_bytes())
+            Some(name) if !request.whole_file && intact.is_empty() && at_hand.is_none() => {
+                OlderVersion::open(rustix::fs::CWD, &dir.join(name), geometry.size_bytes())
             }
             _ => None,
         };
+        let repeated_permille = match &request.wanted {
+            Wanted::Ticket(ticket) if !request.whole_file && intact.is_empty() && at_hand.is_none() => {
+                ticket.repeated_permille
+            }
+            _ => 0,
+        };
+        let older = older.or_else(|| OlderVersion::none(geometry.size_bytes(), repeated_permille));
         let truth = match older.is_some() || is_unproven {
             true => Truth::updated(geometry, oid, delivery.clone())?,
             false => Truth::Proven(verifier),
@@ -236,12 +280,19 @@ impl Node {
             DeliveryMode::OutOfOrder,
             start,
         );
+        watch.begin(Role::Receiving, &oid.to_string(), None, figures_of(&transfer, resumed_bytes));
+        if let Some(name) = name {
+            watch.set_path(&dir.join(name));
+        }
         observer.event(Event::Started {
             name: name.map(|name| dir.join(name)),
             total_bytes: geometry.size_bytes(),
             resumed_bytes,
         });
-        start_direct(&transfer, object, config);
+        // Who wants everything fetched has a reason to think little of the record that is there.
+        let is_remembered =
+            at_hand.is_none() && !request.whole_file && at_hand::is_remembered(geometry.size_bytes());
+        let mut others = self.start(&transfer, object, at_hand, config)?;
         let final_name = || match name {
             Some(name) => name.to_owned(),
             None => usable_name(transfer.suggested_name().or_else(|| told_before.clone()).as_deref(), &oid),
@@ -249,6 +300,8 @@ impl Node {
         let (either, mut is_taken) = (Stop::new(), false);
         let result = transfer.run(older.as_ref(), &to_fetch, &either, &mut || {
             report(&transfer, observer);
+            watch.tick();
+            others.dial_if_needed(&transfer);
             // Better to refuse as soon as the name is known than when all has come.
             let is_asked = transfer.suggested_name().is_some();
             is_taken = name.is_none() && is_asked && is_there(&dir.join(final_name()));
@@ -260,6 +313,8 @@ impl Node {
             transfer
                 .seal(&either, &mut || {
                     report(&transfer, observer);
+                    watch.tick();
+                    others.dial_if_needed(&transfer);
                     if stop.is_set() {
                         either.set();
                     }
@@ -267,7 +322,11 @@ impl Node {
                 .map(|_| ())
         });
         report(&transfer, observer);
+        if name.is_none() && transfer.suggested_name().is_some() {
+            watch.set_path(&dir.join(final_name()));
+        }
         let result = if is_taken {
+            transfer.keep_last_words();
             transfer.close();
             if resumed_bytes == 0 {
                 // What came before the name was known is little, and nobody asked for it to be kept.
@@ -296,8 +355,14 @@ impl Node {
                 ..FinishOptions::default()
             };
             delivery.finish(options)?;
-            Ok(dir.join(final_name))
+            let path = dir.join(final_name);
+            if is_remembered {
+                // Best effort: without it, the object is fetched again some day.
+                let _ = self.store.refer_to(&path, &oid, geometry.size_bytes(), &*delivery);
+            }
+            Ok(path)
         });
+        watch.freeze();
         transfer.close();
         if result.is_err() && delivery.marked_units().is_empty() {
             // Nothing to go on from; threads of a source may still hold it, so it is not left to the last of them.
@@ -307,13 +372,32 @@ impl Node {
         Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(path), resumed_bytes })
     }
 
+    /// Starts the sources of a proven object: what is `at_hand` alone, if something is, otherwise everybody.
+    fn start(
+        &self,
+        transfer: &Arc<Transfer>,
+        object: ObjectName,
+        at_hand: Option<AtHand>,
+        config: DialConfig,
+    ) -> Result<Others> {
+        let mut others = Others::new(transfer, object, config);
+        match at_hand {
+            Some(at_hand) => at_hand.start(transfer, &self.hello(), self.id())?,
+            None => others.dial(),
+        }
+        Ok(others)
+    }
+
     /// In order, to something that takes bytes only once.
+    #[allow(clippy::too_many_arguments)]
     fn stream(
         &self,
         oid: Oid,
         geometry: Geometry,
         config: DialConfig,
+        at_hand: Option<AtHand>,
         out: Box<dyn Write + Send>,
+        watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
@@ -329,9 +413,15 @@ impl Node {
             DeliveryMode::Sequential { window_bytes: STREAM_WINDOW_BYTES },
             Start::Whole,
         );
+        watch.begin(Role::Receiving, &oid.to_string(), None, figures_of(&transfer, 0));
         observer.event(Event::Started { name: None, total_bytes: geometry.size_bytes(), resumed_bytes: 0 });
-        start_direct(&transfer, ObjectName::Oid(oid), config);
-        let result = pass_on(&transfer, geometry, out, observer, stop);
+        let others = self.start(&transfer, ObjectName::Oid(oid), at_hand, config)?;
+        let report = || {
+            report(&transfer, observer);
+            watch.tick();
+        };
+        let result = pass_on(&transfer, geometry, others, out, &report, stop);
+        watch.freeze();
         transfer.close();
         result.map_err(|error| error.context(format_args!("get {}", short_name(&ObjectName::Oid(oid)))))?;
         Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: None, resumed_bytes: 0 })
@@ -340,11 +430,13 @@ impl Node {
 
 /// Moves the groups to `out` in order, until the last, an error, or `stop`. The consumer may be slow or stopped for as
 /// long as it likes: a thread of its own writes, and is left behind if it hangs in a write when everything else ends.
+/// `report` runs about ten times a second.
 fn pass_on(
     transfer: &Arc<Transfer>,
     geometry: Geometry,
+    mut others: Others,
     mut out: Box<dyn Write + Send>,
-    observer: &dyn Observer,
+    report: &dyn Fn(),
     stop: &Stop,
 ) -> Result<()> {
     let (is_fed, cannot_write) = (Arc::new(AtomicBool::new(false)), Stop::new());
@@ -364,7 +456,8 @@ fn pass_on(
         .map_err(|error| Error::file("start a thread", error))?;
     let either = Stop::new();
     let waited = transfer.wait(&either, &mut || {
-        report(transfer, observer);
+        report();
+        others.dial_if_needed(transfer);
         if stop.is_set() || cannot_write.is_set() {
             either.set();
         }
@@ -380,7 +473,7 @@ fn pass_on(
             Err(mpsc::RecvTimeoutError::Timeout) if stop.is_set() => {
                 return Err(Error::new(ErrorKind::Interrupted, "interrupted before all was written"));
             }
-            Err(mpsc::RecvTimeoutError::Timeout) => report(transfer, observer),
+            Err(mpsc::RecvTimeoutError::Timeout) => report(),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 return Err(Error::new(ErrorKind::Internal, "a thread failed"));
             }
@@ -415,28 +508,45 @@ fn write_in_order(
 
 /// The direct sources of a proven object, one for each node that the targets name: all of them are used at once, and the
 /// addresses of one node are ways to the same source ([ADR 6](../../../docs/adr/0006-one-source-for-each-holder.md)).
-fn start_direct(transfer: &Arc<Transfer>, object: ObjectName, config: DialConfig) {
-    let holders = by_node(&config.targets);
-    // More holders do not mean more connections, beyond one each.
-    let lanes = config.lanes.div_ceil(holders.len().max(1));
-    let mut sources = Vec::new();
-    for (number, targets) in holders.into_iter().enumerate() {
-        let id = SourceId(u32::try_from(number).unwrap_or(u32::MAX));
-        let label = targets.first().map_or_else(String::new, |target| target.address.clone());
-        let priority = targets.iter().map(|target| target.priority).min().unwrap_or(0);
-        let description = SourceDescription {
-            label: format!("direct {label}"),
-            priority,
-            weight: 1,
-            capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
-        };
-        let set = LaneSet::new(id, object, description, config.size_bytes, transfer.events());
-        // All are known before the first is dialled: one that fails must not be taken for the last one.
-        transfer.add_source(id, set.clone());
-        sources.push((set, DialConfig { targets, lanes, ..config.clone() }));
+/// The transfer knows them before they are dialled.
+struct Others(Vec<(Arc<LaneSet>, DialConfig)>);
+
+impl Others {
+    fn new(transfer: &Arc<Transfer>, object: ObjectName, config: DialConfig) -> Others {
+        let holders = by_node(&config.targets);
+        // More holders do not mean more connections, beyond one each.
+        let lanes = config.lanes.div_ceil(holders.len().max(1));
+        let mut sources = Vec::new();
+        for (number, targets) in holders.into_iter().enumerate() {
+            let id = SourceId(u32::try_from(number).unwrap_or(u32::MAX - 1));
+            let label = targets.first().map_or_else(String::new, |target| target.address.clone());
+            let priority = targets.iter().map(|target| target.priority).min().unwrap_or(0);
+            let description = SourceDescription {
+                label: format!("direct {label}"),
+                // Behind what is at hand.
+                priority: priority.saturating_add(1),
+                weight: 1,
+                capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
+            };
+            let set = LaneSet::new(id, object, description, config.size_bytes, transfer.events());
+            // All are known before the first is dialled: one that fails must not be taken for the last one.
+            transfer.add_source(id, set.clone());
+            sources.push((set, DialConfig { targets, lanes, ..config.clone() }));
+        }
+        Others(sources)
     }
-    for (set, config) in sources {
-        dial(set, config);
+
+    fn dial(&mut self) {
+        for (set, config) in self.0.drain(..) {
+            dial(set, config);
+        }
+    }
+
+    /// Dials, unless that was done, if what is at hand turns out to be of no use.
+    fn dial_if_needed(&mut self, transfer: &Transfer) {
+        if !self.0.is_empty() && !AtHand::is_of_use(transfer) {
+            self.dial();
+        }
     }
 }
 
@@ -457,8 +567,11 @@ pub(crate) fn report(transfer: &Transfer, observer: &dyn Observer) {
     for (label, why) in transfer.news() {
         observer.event(match why {
             None => Event::SourceUp { label },
-            Some(reason) => Event::SourceDown { label, reason },
+            Some(Loss { reason, is_barred }) => Event::SourceDown { label, reason, is_barred },
         });
+    }
+    for text in transfer.warnings() {
+        observer.event(Event::Warning(text));
     }
     let sources = transfer
         .stats()

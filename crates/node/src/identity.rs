@@ -18,10 +18,7 @@ pub(crate) fn load_or_create(data_dir: &Path) -> Result<NodeKey> {
         unwritable(Error::io(format!("cannot make the data directory {data_dir:?}"), error))
     })?;
     // A home directory shared between machines holds one key for each.
-    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
-    let machine = blake3::derive_key("drayman 2026-11-21 machine id 1", &machine);
-    let name: String = machine[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    let path = data_dir.join(format!("identity-{name}"));
+    let path = data_dir.join(format!("identity-{}", machine()));
     if let Some(seed) = read(&path)? {
         return NodeKey::from_seed(&seed);
     }
@@ -39,6 +36,13 @@ pub(crate) fn load_or_create(data_dir: &Path) -> Result<NodeKey> {
         Some(seed) => NodeKey::from_seed(&seed),
         None => Err(Error::new(ErrorKind::Internal, format!("{} vanished", path.display()))),
     }
+}
+
+/// Sixteen hex digits that tell this machine from others that share a home directory.
+pub(crate) fn machine() -> String {
+    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
+    let machine = blake3::derive_key("drayman 2026-11-21 machine id 1", &machine);
+    machine[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn write(fresh: &Path, seed: &[u8; 32], path: &Path) -> Result<()> {

@@ -101,6 +101,7 @@ mod tests {
             secret: Some(Secret::from_bytes([3; 16])),
             expires_unix_s: None,
             hints,
+            repeated_permille: 0,
         }
     }
 

@@ -2,10 +2,12 @@
 //! here: [`Node::put`], [`Node::get`], [`Node::copy`], [`Node::remote_on`].
 
 mod admission;
+mod at_hand;
 mod config;
 mod copy;
 mod daemon;
 mod doctor;
+pub mod explain;
 mod get;
 mod identity;
 mod join;
@@ -23,7 +25,7 @@ use dray_store::local::{LocalStore, hash_file};
 use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
-pub use copy::{CopyOptions, CopyRequest, Location, SshOptions};
+pub use copy::{AddressFamily, Confinement, CopyOptions, CopyRequest, Location, SshOptions, refuse_remote};
 pub use daemon::Daemon;
 pub use doctor::Finding;
 pub use get::{GetRequest, Output, Wanted};
@@ -74,11 +76,11 @@ impl Node {
 
     /// The hello of this node.
     fn hello(&self) -> Hello {
-        let mut features = vec![feature::RECIPE.to_owned()];
+        let mut hello = plain_hello();
         if self.config.clear_text_data {
-            features.push(feature::CLEAR_DATA.to_owned());
+            hello.features.push(feature::CLEAR_DATA.to_owned());
         }
-        Hello { version: PROTOCOL_VERSION, features, required: Vec::new(), agent: AGENT.to_owned() }
+        hello
     }
 
     /// Hashes `path` and compares with `oid` (`dray verify`). `Interrupted` soon after `stop` is set.
@@ -96,6 +98,12 @@ impl Node {
         Err(dray_core::Error::new(dray_core::ErrorKind::VerificationFailed, what)
             .advise("fetch it again, or ask where the id came from: it may be of another version"))
     }
+}
+
+/// The hello of every node, whatever its configuration.
+fn plain_hello() -> Hello {
+    let features = vec![feature::RECIPE.to_owned(), feature::ZEROS.to_owned()];
+    Hello { version: PROTOCOL_VERSION, features, required: Vec::new(), agent: AGENT.to_owned() }
 }
 
 /// Locks what a thread that panicked may have held too: the panic is told where that thread is joined.

@@ -90,7 +90,11 @@ pub enum Event {
         label: String,
         /// Why.
         reason: String,
+        /// It is not used any more because of what it did: it lied, broke the protocol, or does not have the object.
+        is_barred: bool,
     },
+    /// Something that is being done and takes a while.
+    Note(String),
     /// Something the user should know that does not stop the work.
     Warning(String),
 }

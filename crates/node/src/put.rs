@@ -118,7 +118,7 @@ impl Node {
             let mine = share.clone();
             self.store.update_share(&oid, &mut |now| Ok(now.map(|now| Share { port: mine.port, ..now })))?;
         }
-        let ticket = self.ticket(oid, object.size_bytes(), &share, port, terms.ticket, observer)?;
+        let ticket = self.ticket(&*object, &share, port, terms.ticket, observer)?;
         let text = ticket.to_text()?;
         let node = NodeFacts { id: self.id(), hello: self.hello(), clear_data: self.config.clear_text_data };
         Ok(Shared { ticket, text, object, share, listener: Arc::new(listener), node: Arc::new(node) })
@@ -151,8 +151,7 @@ impl Node {
     /// The ticket of an object that is served at `port`; with `joined`, one that names its holders, too.
     pub(crate) fn ticket(
         &self,
-        oid: Oid,
-        size_bytes: u64,
+        object: &dyn StoredObject,
         share: &Share,
         port: u16,
         joined: Option<&Ticket>,
@@ -162,11 +161,12 @@ impl Node {
         let Some(ticket) = joined else {
             return Ok(Ticket {
                 protocol: PROTOCOL_VERSION,
-                oid,
-                size_bytes,
+                oid: object.oid(),
+                size_bytes: object.size_bytes(),
                 secret: share.secret,
                 expires_unix_s: share.expires_unix_s,
                 hints,
+                repeated_permille: object.repeated_permille(),
             });
         };
         let (joined, left_out) = join::join(ticket, hints)?;

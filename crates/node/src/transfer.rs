@@ -11,9 +11,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{
-    Collector, Cv, Geometry, PAIR_BYTES, PairStore, Subtree, Verifier, group_cv, open_pair,
+    Collector, Cv, Geometry, PAIR_BYTES, PairStore, Subtree, Verifier, group_cv, is_zero,
 };
-use dray_core::limits::{COMPARED_SUBTREES_MAX, GROUP_BYTES, PROGRESS_TIMEOUT_MS, UNIT_GROUPS};
+use dray_core::limits::{GROUP_BYTES, PROGRESS_TIMEOUT_MS, UNIT_GROUPS};
 use dray_core::message::ObjectName;
 use dray_core::permit::Budget;
 use dray_core::range::RangeSet;
@@ -31,6 +31,10 @@ use dray_engine::planner::{
 use crate::lock;
 use crate::observer::Stop;
 
+mod explain;
+mod seal;
+#[cfg(test)]
+mod tests;
 mod update;
 
 pub(crate) use update::OlderVersion;
@@ -39,10 +43,6 @@ pub(crate) use update::OlderVersion;
 const GIVE_UP_US: u64 = 25_000_000;
 /// If nobody looked at the clock for this long, this process was stopped.
 const STOPPED_FROM_US: u64 = 3_000_000;
-/// Times that parts which changed at the origin are fetched again (design decision 3).
-const ROUNDS_MAX: u32 = 3;
-/// How long the origin of a provisional object may take to name it: it may have to read the whole file again.
-const SEAL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Where groups go.
 pub(crate) enum Sink {
@@ -131,6 +131,7 @@ pub(crate) struct Transfer {
     fetched_groups: AtomicU64,
     /// Bytes of an update that were at hand.
     local_bytes: AtomicU64,
+    told: Mutex<explain::Told>,
 }
 
 /// How much of the time this process ran.
@@ -146,6 +147,8 @@ struct Request {
     known_depth: usize,
     /// What each group must hash to; unknown until the parents have come.
     leaves: Option<Arc<Vec<Cv>>>,
+    /// That was computed here, of zeros.
+    is_zero: bool,
 }
 
 /// Progress of a unit whose groups have not all come.
@@ -162,7 +165,9 @@ struct State {
     asked: Option<SourceId>,
     sealed: Option<Oid>,
     compared: Option<Vec<u8>>,
-    /// The recipe's root, or that the one who was asked has none.
+    /// Who was asked for the recipe's root and has not answered.
+    describing: Vec<SourceId>,
+    /// The recipe's root, or that none of those who were asked has one.
     described: Option<Option<RecipeRoot>>,
     /// Nodes of the recipe that came and were not looked at.
     nodes: Vec<(RecipeId, Vec<u8>)>,
@@ -170,7 +175,19 @@ struct State {
     last_down: Option<Error>,
     suggested_name: Option<Vec<u8>>,
     holder_size: Option<u64>,
-    news: Vec<(SourceId, Option<String>)>,
+    news: Vec<(SourceId, Option<Loss>)>,
+    /// Who told the recipe that an update followed, if nothing else can be wrong with what was made by it.
+    recipe_of: Option<SourceId>,
+    /// What the user should know.
+    warnings: Vec<String>,
+}
+
+/// How a source was lost.
+pub(crate) struct Loss {
+    /// Why.
+    pub(crate) reason: String,
+    /// The planner closed it for what it did.
+    pub(crate) is_barred: bool,
 }
 
 impl Transfer {
@@ -215,6 +232,7 @@ impl Transfer {
             wanted_groups: AtomicU64::new(0),
             fetched_groups: AtomicU64::new(0),
             local_bytes: AtomicU64::new(0),
+            told: Mutex::default(),
             sources: Mutex::default(),
             requests: Mutex::default(),
             units: Mutex::default(),
@@ -260,12 +278,17 @@ impl Transfer {
     }
 
     /// Sources that came up (`None`) or went down (why), since the last call.
-    pub(crate) fn news(&self) -> Vec<(String, Option<String>)> {
+    pub(crate) fn news(&self) -> Vec<(String, Option<Loss>)> {
         let news = std::mem::take(&mut lock(&self.state).news);
         let sources = lock(&self.sources);
         let label =
             |id: &SourceId| sources.get(id).map_or_else(String::new, |source| source.describe().label);
         news.into_iter().map(|(id, why)| (label(&id), why)).collect()
+    }
+
+    /// What the user should know, since the last call.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.state).warnings)
     }
 
     /// [`Transfer::wait`], with [`Transfer::update`] from `older` beside it if there is one; `wanted` are the units of this
@@ -291,6 +314,7 @@ impl Transfer {
     pub(crate) fn wait(&self, stop: &Stop, tick: &mut dyn FnMut()) -> Result<()> {
         let result = self.wait_inner(stop, tick);
         if result.is_err() {
+            self.keep_last_words();
             self.close();
         }
         result
@@ -341,248 +365,6 @@ impl Transfer {
         self.fetched_groups.load(Ordering::Acquire) == self.wanted_groups.load(Ordering::Acquire)
     }
 
-    /// Compares our root with the object's (of a vouched object the origin's), unless every byte was proven as it came, and
-    /// fetches again what differs, at most three times. Call after [`Transfer::wait`].
-    pub(crate) fn seal(&self, stop: &Stop, tick: &mut dyn FnMut()) -> Result<Oid> {
-        let result = match &self.truth {
-            Truth::Proven(verifier) => Ok(verifier.root()),
-            Truth::Vouched(collector) => self.rounds(collector, stop, tick),
-            Truth::Updated { verifier, collector } => self.prove(verifier.root(), collector, stop, tick),
-        };
-        if result.is_err() {
-            self.close();
-        }
-        result
-    }
-
-    fn rounds(
-        &self,
-        collector: &Collector<Arc<dyn PairStore>>,
-        stop: &Stop,
-        tick: &mut dyn FnMut(),
-    ) -> Result<Oid> {
-        for round in 0..=ROUNDS_MAX {
-            let root = collector.finish()?;
-            let theirs = self.ask(stop, tick, SourceCall::Seal { root }, |state| state.sealed.take())?;
-            if theirs == root {
-                return Ok(root);
-            }
-            if round < ROUNDS_MAX {
-                let differing = self.bisect(collector, None, stop, tick)?;
-                if differing.is_empty() {
-                    break;
-                }
-                self.fetch_again(differing)?;
-                self.wait_inner(stop, tick)?;
-            }
-        }
-        Err(Error::new(
-            ErrorKind::Changed,
-            format!(
-                "source changed: it was written to while it was sent, also {ROUNDS_MAX} times after the end"
-            ),
-        )
-        .advise("copy it again when nobody writes to it"))
-    }
-
-    /// Compares the root of an update with the OID; what differs is fetched, proven, and hashed once more.
-    fn prove(
-        &self,
-        oid: Oid,
-        collector: &Collector<Arc<dyn PairStore>>,
-        stop: &Stop,
-        tick: &mut dyn FnMut(),
-    ) -> Result<Oid> {
-        for _ in 0..ROUNDS_MAX {
-            if collector.finish()? == oid {
-                return Ok(oid);
-            }
-            let differing = self.bisect(collector, Some(oid), stop, tick)?;
-            self.fetch_again(differing)?;
-            self.wait_inner(stop, tick)?;
-        }
-        if collector.finish()? == oid {
-            return Ok(oid);
-        }
-        let what = "what was put together from the older version and the sender's bytes is not the object";
-        Err(Error::new(ErrorKind::VerificationFailed, what).advise("fetch it whole, with --whole-file"))
-    }
-
-    /// The units whose values are not the holder's, found from the root down. `oid` is what the holder's values must hash
-    /// to, if that is known; they are its word otherwise.
-    fn bisect(
-        &self,
-        collector: &Collector<Arc<dyn PairStore>>,
-        oid: Option<Oid>,
-        stop: &Stop,
-        tick: &mut dyn FnMut(),
-    ) -> Result<RangeSet> {
-        let mut differing = RangeSet::new();
-        let mut frontier = vec![self.geometry.root()];
-        let mut proven: HashMap<Subtree, Cv> = HashMap::new();
-        if let Some(oid) = oid {
-            proven.insert(self.geometry.root(), *oid.as_bytes());
-        }
-        while !frontier.is_empty() {
-            let (units, inner): (Vec<Subtree>, Vec<Subtree>) =
-                frontier.into_iter().partition(|node| node.groups <= UNIT_GROUPS);
-            for node in units {
-                let unit = node.start / UNIT_GROUPS;
-                differing.insert(unit..unit + 1);
-            }
-            frontier = Vec::new();
-            for asked in inner.chunks(COMPARED_SUBTREES_MAX) {
-                let theirs = loop {
-                    let call = SourceCall::Compare { subtrees: asked.to_vec() };
-                    let theirs = self.ask(stop, tick, call, |state| state.compared.take())?;
-                    match self.check_compared(asked, &theirs, &proven) {
-                        Ok(()) => break theirs,
-                        // If there is somebody else, that one is asked.
-                        Err(error) => self.dismiss_asked(error),
-                    }
-                };
-                for (node, theirs) in asked.iter().zip(theirs.as_chunks::<PAIR_BYTES>().0) {
-                    let mut ours = [0; PAIR_BYTES];
-                    collector.pairs().read_pairs(node.pair_index(), &mut ours)?;
-                    let (left, right) = node.children();
-                    if proven.remove(node).is_some() {
-                        let (left_cv, right_cv, _) = open_pair(theirs, *node == self.geometry.root());
-                        proven.extend([(left, left_cv), (right, right_cv)]);
-                    }
-                    for (child, range) in [(left, 0..32), (right, 32..64)] {
-                        if ours[range.clone()] != theirs[range] {
-                            frontier.push(child);
-                        }
-                    }
-                }
-            }
-        }
-        Ok(differing)
-    }
-
-    /// Checks a holder's pairs of the subtrees `asked`, where it is known what they must hash to.
-    fn check_compared(&self, asked: &[Subtree], theirs: &[u8], proven: &HashMap<Subtree, Cv>) -> Result<()> {
-        if theirs.len() != asked.len() * PAIR_BYTES {
-            let what = "the sender compared something else than was asked";
-            return Err(Error::new(ErrorKind::Protocol, what));
-        }
-        for (node, theirs) in asked.iter().zip(theirs.as_chunks::<PAIR_BYTES>().0) {
-            let (_, _, cv) = open_pair(theirs, *node == self.geometry.root());
-            if proven.get(node).is_some_and(|expected| *expected != cv) {
-                let what = "the sender's outboard is not that of the object";
-                return Err(Error::new(ErrorKind::VerificationFailed, what)
-                    .advise("fetch the object from somebody else, or put it again there"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Does without the source that was asked last, for the rest of the transfer.
-    fn dismiss_asked(&self, error: Error) {
-        let Some(id) = lock(&self.state).asked else { return };
-        lock(&self.requests).retain(|_, request| request.source != id);
-        let now_us = self.now_us();
-        lock(&self.planner).handle_down(now_us, id, Some(&error), true);
-        lock(&self.state).last_down = Some(error);
-        let source = lock(&self.sources).get(&id).cloned();
-        if let Some(source) = source {
-            source.call(SourceCall::Close);
-        }
-    }
-
-    /// Another round: plans `units` once more, from the sources that are there.
-    fn fetch_again(&self, units: RangeSet) -> Result<()> {
-        if let Sink::Rest(partial) = &self.sink {
-            partial.unmark_units(&units)?;
-        }
-        let bytes: u64 = units
-            .iter()
-            .flatten()
-            .map(|unit| self.geometry.byte_range(self.geometry.unit(unit)))
-            .map(|range| range.end - range.start)
-            .sum();
-        self.done_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        lock(&self.units).clear();
-        self.stored_units.store(0, Ordering::Release);
-        self.wanted_units.store(units.count(), Ordering::Release);
-        let now_us = self.now_us();
-        let mut planner = lock(&self.planner);
-        let config = PlannerConfig {
-            last_request: planner.last_request(),
-            piece_groups: UNIT_GROUPS,
-            is_open: false,
-            ..self.config.clone()
-        };
-        let before = planner.stats();
-        *planner = Planner::new(config, units);
-        // All are known before the first is said to be gone: that one must not be taken for the last one.
-        for (id, source) in lock(&self.sources).iter() {
-            planner.add_source(*id, source.describe());
-        }
-        for SourceStats { source, state, .. } in before {
-            match state {
-                SourceState::Up | SourceState::Stalled => planner.handle_up(now_us, source, None),
-                SourceState::Gone | SourceState::Barred => planner.handle_down(now_us, source, None, true),
-                SourceState::Connecting | SourceState::Down => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks the best source something and waits for the answer; asks the next one if that is lost meanwhile.
-    fn ask<T>(
-        &self,
-        stop: &Stop,
-        tick: &mut dyn FnMut(),
-        call: SourceCall,
-        mut answer: impl FnMut(&mut State) -> Option<T>,
-    ) -> Result<T> {
-        let deadline = Instant::now() + SEAL_TIMEOUT;
-        let mut asked = None;
-        {
-            let mut state = lock(&self.state);
-            state.sealed = None;
-            state.compared = None;
-        }
-        loop {
-            // One that fell has forgotten the question, also if it is up again.
-            if !asked.is_some_and(|id| self.is_up(id) && lock(&self.state).asked == Some(id))
-                && let Some((id, source)) = self.best_source()
-            {
-                asked = Some(id);
-                lock(&self.state).asked = asked;
-                source.call(match &call {
-                    SourceCall::Seal { root } => SourceCall::Seal { root: *root },
-                    SourceCall::Compare { subtrees } => SourceCall::Compare { subtrees: subtrees.clone() },
-                    _ => return Err(Error::new(ErrorKind::Internal, "nothing to ask")),
-                });
-            }
-            tick();
-            let is_anybody_left = self.is_anybody_left();
-            let mut state = lock(&self.state);
-            if let Some(answer) = answer(&mut state) {
-                return Ok(answer);
-            }
-            if let Some(fatal) = &state.fatal {
-                return Err(fatal.duplicate());
-            }
-            if stop.is_set() {
-                return Err(interrupted());
-            }
-            if !is_anybody_left || Instant::now() > deadline {
-                let lost = Error::new(
-                    ErrorKind::Unreachable,
-                    "the sender was lost before it confirmed what it sent",
-                );
-                let reason = state.last_down.take();
-                return Err(reason
-                    .unwrap_or(lost)
-                    .advise("run the same command again: nothing is sent twice"));
-            }
-            drop(self.await_change(state, Duration::from_millis(100)));
-        }
-    }
-
     /// Lets go of the state until something changes, for `patience` at most, and takes it again.
     fn await_change<'a>(&self, state: MutexGuard<'a, State>, patience: Duration) -> MutexGuard<'a, State> {
         self.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner).0
@@ -591,26 +373,40 @@ impl Transfer {
     /// Whether some source is up or may still come up.
     fn is_anybody_left(&self) -> bool {
         let over = |state| matches!(state, SourceState::Gone | SourceState::Barred);
-        lock(&self.planner).stats().iter().any(|stats| !over(stats.state))
+        self.stats().iter().any(|stats| !over(stats.state))
+    }
+
+    /// Where the source stands; `None` if the planner does not know it.
+    fn state_of(&self, id: SourceId) -> Option<SourceState> {
+        self.stats().into_iter().find(|stats| stats.source == id).map(|stats| stats.state)
+    }
+
+    /// True if the source is up and not silent, or may soon be.
+    pub(crate) fn is_promising(&self, id: SourceId) -> bool {
+        matches!(self.state_of(id), Some(SourceState::Connecting | SourceState::Up))
     }
 
     fn is_up(&self, id: SourceId) -> bool {
-        let up = |state| matches!(state, SourceState::Up | SourceState::Stalled);
-        lock(&self.planner).stats().iter().any(|stats| stats.source == id && up(stats.state))
+        matches!(self.state_of(id), Some(SourceState::Up | SourceState::Stalled))
     }
 
-    /// The source to ask things of: up, not silent if there is such a one, lowest priority first.
-    fn best_source(&self) -> Option<(SourceId, Arc<dyn Source>)> {
+    /// The source to ask things of: none of `but`, up, not silent if there is such a one, lowest priority first.
+    fn best_source(&self, but: &[SourceId]) -> Option<(SourceId, Arc<dyn Source>)> {
         let stats = lock(&self.planner).stats();
         let sources = lock(&self.sources);
+        // A copy's spare is its control channel: without that the copy is over, while a direct path that vanished shows it
+        // only after a time.
+        let is_copy = matches!(self.truth, Truth::Vouched(_));
         let candidates = stats.into_iter().filter_map(|stats| {
             let is_silent = match stats.state {
                 SourceState::Up => false,
                 SourceState::Stalled => true,
                 _ => return None,
             };
-            let source = sources.get(&stats.source)?;
-            Some(((is_silent, source.describe().priority), (stats.source, source.clone())))
+            let source = sources.get(&stats.source).filter(|_| !but.contains(&stats.source))?;
+            let priority = source.describe().priority;
+            let rank = (is_silent, if is_copy { u16::MAX - priority } else { priority });
+            Some((rank, (stats.source, source.clone())))
         });
         candidates.min_by_key(|(rank, _)| *rank).map(|(_, candidate)| candidate)
     }
@@ -668,8 +464,10 @@ impl Transfer {
                 Some(PlannerCommand::Fetch { source, request, groups, recheck, permit }) => {
                     let verifier = self.truth.verifier();
                     let known_depth = verifier.map_or(0, |verifier| verifier.known_depth(groups));
-                    lock(&self.requests)
-                        .insert(request, Request { source, groups, known_depth, leaves: None });
+                    lock(&self.requests).insert(
+                        request,
+                        Request { source, groups, known_depth, leaves: None, is_zero: false },
+                    );
                     let known_depth = known_depth as u32;
                     (source, SourceCall::Fetch { request, groups, known_depth, recheck, permit })
                 }
@@ -718,6 +516,8 @@ impl Transfer {
                     }
                     Err(_) => {
                         planner.handle_mismatch(now_us, source, request);
+                        drop(planner);
+                        self.refuse(request);
                         flow = Flow::Cancel;
                     }
                 }
@@ -751,8 +551,15 @@ impl Transfer {
             }
             SourceEvent::Described { root } => {
                 let mut state = lock(&self.state);
-                if state.asked == Some(source) {
+                let is_asked = state.describing.contains(&source);
+                state.describing.retain(|asked| *asked != source);
+                if is_asked && root.is_some() {
+                    // The first answer counts, and its nodes are asked of who gave it.
+                    state.describing.clear();
+                    state.asked = Some(source);
                     state.described = Some(root);
+                } else if root.is_none() && state.describing.is_empty() && state.asked == Some(source) {
+                    state.described = Some(None);
                 }
                 drop(state);
                 self.changed.notify_all();
@@ -767,15 +574,17 @@ impl Transfer {
                 self.changed.notify_all();
             }
             SourceEvent::Down { error, gone } => {
-                let why = match &error {
+                let reason = match &error {
                     Some(error) => error.to_string(),
                     None => lock(&self.planner).cause(source).unwrap_or_else(|| "closed".to_owned()),
                 };
-                lock(&self.state).news.push((source, Some(why)));
                 lock(&self.requests).retain(|_, request| request.source != source);
                 lock(&self.planner).handle_down(now_us, source, error.as_ref(), gone);
+                let is_barred = self.state_of(source) == Some(SourceState::Barred);
                 let mut state = lock(&self.state);
+                state.news.push((source, Some(Loss { reason, is_barred })));
                 state.asked.take_if(|asked| *asked == source);
+                state.describing.retain(|asked| *asked != source);
                 if error.is_some() {
                     state.last_down = error;
                 }
@@ -797,7 +606,9 @@ impl Transfer {
             None => return Ok(false),
         };
         let leaves = verifier.accept_parents(groups, known_depth, pairs)?;
+        let way = self.geometry.path(groups).len() - 1;
         if let Some(request) = lock(&self.requests).get_mut(&request) {
+            request.is_zero = groups.groups > 1 && pairs.len() == (way - known_depth) * PAIR_BYTES;
             request.leaves = Some(Arc::new(leaves));
         }
         Ok(true)
@@ -813,10 +624,12 @@ impl Transfer {
         data: &[DataPiece],
     ) -> Flow {
         let arrived = Instant::now();
-        let cv = group_cv(self.geometry, group, bytes);
-        if self.truth.verifier().is_some() {
+        let value = || group_cv(self.geometry, group, bytes);
+        let cv = if self.truth.verifier().is_some() {
             match self.expected(request, group) {
-                Ok(Some(expected)) if expected == cv => {}
+                // Zeros whose value was computed here need not be hashed once more.
+                Ok(Some((expected, true))) if is_zero(bytes) => expected,
+                Ok(Some((expected, _))) if expected == value() => expected,
                 Ok(None) => return Flow::Cancel,
                 Err(error) if !is_mismatch(&error) => {
                     self.fail(error);
@@ -824,10 +637,13 @@ impl Transfer {
                 }
                 Ok(Some(_)) | Err(_) => {
                     lock(&self.planner).handle_mismatch(now_us, source, request);
+                    self.refuse(request);
                     return Flow::Cancel;
                 }
             }
-        }
+        } else {
+            value()
+        };
         let proven = Instant::now();
         let disposition = {
             let mut planner = lock(&self.planner);
@@ -845,23 +661,29 @@ impl Transfer {
         Flow::Continue
     }
 
-    /// What `group` must hash to; `None` if its request is unknown.
-    fn expected(&self, request: RequestId, group: u64) -> Result<Option<Cv>> {
-        let (groups, leaves) = match lock(&self.requests).get(&request) {
-            Some(request) => (request.groups, request.leaves.clone()),
-            None => return Ok(None),
+    /// Looks at nothing more of a request that was not what it should be: each group would be hashed, or what proves it, all for
+    /// a few bytes of a liar.
+    fn refuse(&self, request: RequestId) {
+        lock(&self.requests).remove(&request);
+    }
+
+    /// What `group` must hash to, and whether that was computed of zeros; `None` if its request is unknown.
+    fn expected(&self, request: RequestId, group: u64) -> Result<Option<(Cv, bool)>> {
+        let known = |request: &Request| (request.groups, request.leaves.clone(), request.is_zero);
+        let Some((groups, leaves, is_zero)) = lock(&self.requests).get(&request).map(known) else {
+            return Ok(None);
         };
-        let leaves = match leaves {
-            Some(leaves) => leaves,
-            // Nothing was missing on the way to a lone group, so no parents came.
-            None if self.parents(request, &[])? => match lock(&self.requests).get(&request) {
-                Some(Request { leaves: Some(leaves), .. }) => leaves.clone(),
+        let (leaves, is_zero) = match leaves {
+            Some(leaves) => (leaves, is_zero),
+            // Nothing was missing on the way to a lone group, or to zeros, so no parents came.
+            None if self.parents(request, &[])? => match lock(&self.requests).get(&request).map(known) {
+                Some((_, Some(leaves), is_zero)) => (leaves, is_zero),
                 _ => return Ok(None),
             },
             None => return Ok(None),
         };
         let at = group.checked_sub(groups.start).and_then(|at| usize::try_from(at).ok());
-        Ok(at.and_then(|at| leaves.get(at)).copied())
+        Ok(at.and_then(|at| leaves.get(at)).map(|leaf| (*leaf, is_zero)))
     }
 
     fn store(&self, group: u64, bytes: &[u8], data: &[DataPiece], cv: Cv) -> Result<()> {

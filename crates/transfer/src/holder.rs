@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use dray_core::chunker::Profile;
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
-use dray_core::hash_tree::{Cv, Geometry, PAIR_BYTES, PairStore, Subtree, encode_parents, group_cv};
+use dray_core::hash_tree::{
+    Cv, Geometry, PAIR_BYTES, PairStore, Subtree, encode_parents, encode_path, group_cv, is_zero,
+};
 use dray_core::limits::{DATA_FRAME_BYTES_MAX, GROUP_BYTES, HELLO_TIMEOUT_MS, UNIT_GROUPS};
 use dray_core::message::{Compared, Described, Fault, Message, Node, Open, Opened, Sealed};
 use dray_core::recipe::RecipeId;
@@ -19,6 +21,8 @@ use dray_engine::session::{Holder, HolderInput, Job};
 
 use crate::recipe::Recipe;
 use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
+
+mod zeros;
 
 /// Bytes read from the object and sent at a time; small enough to stay in the cache between the two.
 const CHUNK_BYTES: u64 = 256 * 1024;
@@ -234,6 +238,7 @@ pub fn serve(
         control: preface,
         out: Vec::new(),
         chunk: vec![0; FRAME_HEAD_BYTES + CHUNK_BYTES as usize],
+        zeros_bytes: 0,
         ended: false,
     };
     if server.channel.security().is_some() {
@@ -275,6 +280,8 @@ struct Server<'a> {
     out: Vec<u8>,
     /// One data frame: head and body in one piece, so that a TLS record is never wasted on a head.
     chunk: Vec<u8>,
+    /// Zeros of the running request that were not said yet.
+    zeros_bytes: u64,
     ended: bool,
 }
 
@@ -498,19 +505,31 @@ impl Server<'_> {
 
     fn send(&mut self, job: &Job, held: &dyn Held) -> Result<(), Failure> {
         let geometry = held.geometry();
+        let range = geometry.byte_range(job.groups);
+        self.zeros_bytes = 0;
+        // Looked at before it is asked how far the file can be trusted: what was read then is what is said.
+        let is_blank = held.pairs().is_some() && !job.recheck && self.is_blank(held, range.clone())?;
         let mut expected = doubts(job, held)?;
         if let Some(pairs) = held.pairs() {
-            let parents =
-                encode_parents(geometry, job.groups, job.known_depth, pairs).map_err(Failure::Object)?;
+            let encode = if is_blank { encode_path } else { encode_parents };
+            let parents = encode(geometry, job.groups, job.known_depth, pairs).map_err(Failure::Object)?;
             if !parents.is_empty() {
                 let head = FrameHead::new(FrameKind::Parents, parents.len(), job.request);
                 self.out.extend_from_slice(&head.encode());
                 self.out.extend_from_slice(&parents);
             }
         }
-        let range = geometry.byte_range(job.groups);
         let mut position = range.start;
         let mut leaves = Vec::new();
+        if is_blank {
+            for group in job.groups.start..job.groups.end() {
+                if !expected.is_empty() {
+                    let zeros = &ZERO_GROUP[..geometry.group_bytes(group)];
+                    self.note(job, held, group, zeros, &expected, &mut leaves)?;
+                }
+            }
+            return self.send_blank(job, held, range);
+        }
         // The empty object has one group and no bytes.
         if range.is_empty() && held.pairs().is_none() {
             held.record_unit(0, &[group_cv(geometry, 0, &[])]).map_err(Failure::Object)?;
@@ -528,6 +547,7 @@ impl Server<'_> {
             held.sent(next - position);
             position = next;
         }
+        self.settle(job.request);
         Ok(())
     }
 
@@ -563,16 +583,15 @@ impl Server<'_> {
                 self.note(job, held, group, &ZERO_GROUP[..len], expected, leaves)?;
                 at += len as u64;
             }
-            let mut frame = FrameHead::new(FrameKind::Hole, 8, job.request).encode().to_vec();
-            frame.extend_from_slice(&(stop - position).to_be_bytes());
-            self.out.extend_from_slice(&frame);
+            self.push_run(FrameKind::Hole, job.request, stop - position);
             self.flush().map_err(Failure::Connection)?;
             return Ok(stop);
         }
         if !hashing && let Some(file) = held.raw_file() {
             let stop = whole_groups_end.min(position + DATA_FRAME_BYTES_MAX as u64);
             let len = (stop - position) as usize;
-            if self.channel.can_send_file() {
+            if self.channel.can_send_file() && !self.begins_with_zeros(held, position, stop - position)? {
+                self.settle(job.request);
                 self.out.extend_from_slice(&FrameHead::new(FrameKind::Data, len, job.request).encode());
                 self.flush().map_err(Failure::Connection)?;
                 self.channel
@@ -599,9 +618,6 @@ impl Server<'_> {
         expected: &[Cv],
         leaves: &mut Vec<Cv>,
     ) -> Result<(), Failure> {
-        let len = frame.len() - FRAME_HEAD_BYTES;
-        frame[..FRAME_HEAD_BYTES]
-            .copy_from_slice(&FrameHead::new(FrameKind::Data, len, job.request).encode());
         held.read_at(position, &mut frame[FRAME_HEAD_BYTES..]).map_err(Failure::Object)?;
         // It may have changed between the check and the read: then these bytes may be new ones.
         let late = if expected.is_empty() { doubts(job, held)? } else { Vec::new() };
@@ -611,8 +627,7 @@ impl Server<'_> {
                 self.note(job, held, position / GROUP_BYTES + index as u64, bytes, expected, leaves)?;
             }
         }
-        self.flush().map_err(Failure::Connection)?;
-        self.channel.write_all(frame).map_err(|error| Failure::Connection(lost(error)))
+        self.send_groups(job.request, frame)
     }
 
     /// A group that is partly hole: read whole, sent piece by piece.
@@ -638,10 +653,10 @@ impl Server<'_> {
             let piece_end = extent.range.end.clamp(at + 1, stop);
             let piece = &bytes[(at - position) as usize..(piece_end - position) as usize];
             // A hole that has been filled meanwhile is data: what was read and checked is what is sent.
-            if extent.is_hole && piece.iter().all(|byte| *byte == 0) {
-                self.out.extend_from_slice(&FrameHead::new(FrameKind::Hole, 8, job.request).encode());
-                self.out.extend_from_slice(&(piece.len() as u64).to_be_bytes());
+            if extent.is_hole && is_zero(piece) {
+                self.push_run(FrameKind::Hole, job.request, piece.len() as u64);
             } else {
+                self.settle(job.request);
                 self.out
                     .extend_from_slice(&FrameHead::new(FrameKind::Data, piece.len(), job.request).encode());
                 self.out.extend_from_slice(piece);

@@ -32,7 +32,7 @@ pub fn target(data: &[u8]) {
                 Err(error) => assert_protocol(&error),
             },
             FrameKind::Parents | FrameKind::Data => assert!(!body.is_empty()),
-            FrameKind::Hole => assert!(<[u8; 8]>::try_from(&body[..]).is_ok()),
+            FrameKind::Hole | FrameKind::Zeros => assert!(<[u8; 8]>::try_from(&body[..]).is_ok()),
             FrameKind::End => assert!(body.is_empty()),
         }
         memory.release(body);
@@ -58,7 +58,7 @@ impl Memory {
             FrameKind::Control | FrameKind::Fault => CONTROL_FRAME_BYTES_MAX,
             FrameKind::Parents => PARENT_FRAME_BYTES_MAX,
             FrameKind::Data => DATA_FRAME_BYTES_MAX,
-            FrameKind::Hole => 8,
+            FrameKind::Hole | FrameKind::Zeros => 8,
             FrameKind::End => 0,
         };
         let asked = head.body_bytes;
@@ -94,6 +94,7 @@ pub fn seeds() -> Vec<Seed> {
                 frame(FrameKind::Parents, 7, &[0x5a; 128]),
                 frame(FrameKind::Data, 7, b"the first bytes"),
                 frame(FrameKind::Hole, 7, &(1u64 << 20).to_be_bytes()),
+                frame(FrameKind::Zeros, 7, &(1u64 << 16).to_be_bytes()),
                 frame(FrameKind::End, 7, &[]),
                 frame(FrameKind::Fault, 8, &cbor::encode(&fault)),
             ]

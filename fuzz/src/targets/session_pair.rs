@@ -73,7 +73,7 @@ struct Pair {
 
 impl Pair {
     fn new(geometry: Geometry) -> Pair {
-        let features = vec![feature::RECIPE.to_owned()];
+        let features = vec![feature::RECIPE.to_owned(), feature::ZEROS.to_owned()];
         let hello = Hello { version: PROTOCOL_VERSION, features, required: vec![], agent: "dray/0".into() };
         let (holder, receiver) = (Holder::new(hello.clone()), Receiver::new(hello, Some(geometry), true));
         let open = Message::Open(Open { handle: 1, object: ObjectName::Oid(Oid::of(b"")), proof: None });
@@ -197,8 +197,9 @@ impl Pair {
         let left = range.end - next;
         let len =
             if cut == 0 { left } else { (u64::from(cut) * 7).min(left) }.min(DATA_FRAME_BYTES_MAX as u64);
-        if kind % 4 == 1 {
-            self.send(FrameKind::Hole, job.request, len.to_be_bytes().into());
+        if let run @ (1 | 2) = kind % 4 {
+            let kind = if run == 1 { FrameKind::Hole } else { FrameKind::Zeros };
+            self.send(kind, job.request, len.to_be_bytes().into());
         } else {
             // The sessions see lengths alone, so the bytes are left out.
             self.to_receiver.push_back((FrameHead::new(FrameKind::Data, len as usize, job.request), vec![]));
@@ -243,9 +244,9 @@ impl Pair {
             },
             Body::Parents => {}
             Body::Data => self.take(head.body_bytes as u64),
-            Body::Hole => {
+            Body::Hole | Body::Zeros => {
                 let run = u64::from_be_bytes(body.try_into().expect("eight bytes"));
-                self.receiver.handle_hole(run).expect("an honest holder");
+                self.receiver.handle_run(run).expect("an honest holder");
                 self.take(run);
             }
             Body::End { complete: true } => {}

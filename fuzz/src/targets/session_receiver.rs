@@ -8,7 +8,9 @@ use dray_core::hash_tree::{Geometry, Subtree};
 use dray_core::limits::{
     DATA_FRAME_BYTES_MAX, GROUP_BYTES, PARENT_FRAME_BYTES_MAX, REQUESTS_PER_CONNECTION_MAX,
 };
-use dray_core::message::{Described, Fetch, Hello, Message, Node, Opened, PROTOCOL_VERSION, samples};
+use dray_core::message::{
+    Described, Fetch, Hello, Message, Node, Opened, PROTOCOL_VERSION, feature, samples,
+};
 use dray_core::recipe::RecipeId;
 use dray_core::{Error, ErrorKind};
 use dray_engine::session::{Body, Receiver, ReceiverInput};
@@ -71,7 +73,7 @@ impl Run {
         assert_eq!(self.receiver.outstanding(), self.owed.len());
         assert_eq!(self.receiver.room(), REQUESTS_PER_CONNECTION_MAX - self.owed.len());
         assert_eq!(self.receiver.oldest(), self.owed.front().map(|owed| owed.request));
-        let choice = input.byte() % 12;
+        let choice = input.byte() % 13;
         novelty::note((
             choice,
             self.owed.len().min(3),
@@ -190,6 +192,7 @@ impl Run {
             4 | 5 => (FrameKind::Parents, length(input, PARENT_FRAME_BYTES_MAX)),
             6 | 7 => (FrameKind::Data, length(input, DATA_FRAME_BYTES_MAX)),
             8 => (FrameKind::Hole, 8),
+            12 => (FrameKind::Zeros, 8),
             9 | 10 => (FrameKind::End, 0),
             _ => (FrameKind::Fault, 1),
         };
@@ -204,9 +207,9 @@ impl Run {
                 owed.has_parents = true;
             }
             (FrameKind::Data, Body::Data) => self.pieces(body_bytes),
-            (FrameKind::Hole, Body::Hole) => {
+            (FrameKind::Hole, Body::Hole) | (FrameKind::Zeros, Body::Zeros) => {
                 let run = length(input, usize::MAX);
-                self.receiver.handle_hole(run)?;
+                self.receiver.handle_run(run)?;
                 self.pieces(run);
             }
             (FrameKind::End, Body::End { complete }) => {
@@ -238,12 +241,17 @@ impl Run {
 }
 
 fn hello() -> Hello {
-    Hello { version: PROTOCOL_VERSION, features: vec![], required: vec![], agent: "dray/0".into() }
+    Hello {
+        version: PROTOCOL_VERSION,
+        features: vec![feature::ZEROS.into()],
+        required: vec![],
+        agent: "dray/0".into(),
+    }
 }
 
 /// Honest answers, early ends and late ones.
 pub fn seeds() -> Vec<Seed> {
-    // 0 u: ask for unit u. 4 r l: parents. 6 r l: data (l = 0: all that is left). 8 r l: hole. 9 r: end. 2 r: cancel.
+    // 0 u: ask for unit u. 4 r l: parents. 6 r l: data (l = 0: all that is left). 8 r l: hole. 9 r: end. 2 r: cancel. 12 r l: zeros.
     vec![
         ("whole".into(), [&[4, 0][..], &[0, 0], &[4, 0, 0], &[6, 0, 0], &[9, 0]].concat()),
         (
@@ -257,6 +265,10 @@ pub fn seeds() -> Vec<Seed> {
         ),
         ("described".into(), [&[4, 0][..], &[3, 4], &[3, 5, 7, 0, 4, 1, 2, 3, 4], &[3, 5, 7, 0, 0]].concat()),
         ("described-before-hello".into(), [&[4, 12][..], &[3, 4]].concat()),
+        (
+            "zeros".into(),
+            [&[4, 0][..], &[0, 1], &[12, 0, 1, 9], &[6, 0, 1, 99], &[12, 0, 0], &[9, 0]].concat(),
+        ),
         ("too-much".into(), [&[4, 0][..], &[0, 2], &[6, 0, 3]].concat()),
         ("ended-early".into(), [&[4, 0][..], &[0, 2], &[9, 0]].concat()),
         ("empty-object".into(), [&[0, 0][..], &[0, 0], &[9, 0]].concat()),

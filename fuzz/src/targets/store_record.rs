@@ -191,9 +191,10 @@ pub fn seeds() -> Vec<Seed> {
             map(vec![bytes(&[5; 16]), number(1_900_000_000), number(4711), bytes(b"a name")]),
         ])
     };
-    let hint = |oid: Oid| {
-        map(vec![number(1), bytes(&oid.to_encoded()), identity(), number(1_795_000_000_000_000_000)])
+    let hint_of = |oid: Oid, hashed_at_ns| {
+        map(vec![number(1), bytes(&oid.to_encoded()), identity(), number(hashed_at_ns)])
     };
+    let hint = |oid| hint_of(oid, 1_795_000_000_000_000_000);
     let owned = record(oids[0], Item::Array(vec![number(0)]));
     let borrowed = record(oids[1], Item::Array(vec![number(1), bytes(b"/nowhere/file")]));
     let all = TRUE_BACKING | TRUE_OUTBOARD;
@@ -205,6 +206,7 @@ pub fn seeds() -> Vec<Seed> {
         ("of-the-other-object", all, &borrowed),
         ("hint", IS_HINT | TRUE_BACKING, &hint(oids[1])),
         ("hint-to-the-other-object", IS_HINT | TRUE_BACKING, &hint(oids[0])),
+        ("hint-from-the-future", IS_HINT | TRUE_BACKING, &hint_of(oids[0], 4_000_000_000_000_000_000)),
         ("hint-for-another-file", IS_HINT, &hint(oids[1])),
     ]
     .into_iter()

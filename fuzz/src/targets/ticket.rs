@@ -97,6 +97,7 @@ fn samples() -> Vec<(String, Ticket)> {
         secret: None,
         expires_unix_s: None,
         hints: vec![],
+        repeated_permille: 0,
     };
     let node = |byte| Some(NodeId::from_bytes([byte; 32]));
     let hint = |text: &str, node| Hint::new(text.parse().expect("a sample"), node);

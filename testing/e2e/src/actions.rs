@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use dray_core::ticket::Ticket;
 
 use crate::data;
+use crate::gate;
 use crate::lab::Host;
 use crate::process::{Outcome, Program, Running};
 
@@ -67,6 +68,18 @@ pub fn put<'a>(host: &'a Host, path: &Path) -> Program<'a> {
     host.dray().arg("put").arg(path).time_limit(Duration::from_secs(600))
 }
 
+/// A holder that joins `ticket` with `path` and tells the lie called `lie`, not started yet. Its key is made of `seed`; each
+/// one of a lab needs another. [`Share::of`] takes it as it takes a `dray put`; once it has lied it prints `lied: NAME`.
+pub fn liar<'a>(host: &'a Host, path: &Path, ticket: &str, lie: &str, seed: u8) -> Program<'a> {
+    host.program(gate::liar_binary())
+        .arg(path)
+        .args(["--ticket", ticket, "--lie", lie, "--seed", &seed.to_string()])
+        .args(["--address", &host.address().to_string()])
+        .arg("--data-dir")
+        .arg(host.dir().join(format!("liar-{seed}")))
+        .time_limit(Duration::from_secs(600))
+}
+
 /// `dray get TICKET -o PATH`, not started yet.
 pub fn get<'a>(host: &'a Host, ticket: &str, path: &Path) -> Program<'a> {
     host.dray().arg("get").arg(ticket).arg("-o").arg(path)
@@ -115,6 +128,14 @@ pub fn assert_alone(path: &Path) {
 pub fn assert_not_delivered(path: &Path) {
     let dir = path.parent().expect("a file has a directory");
     assert_eq!(data::names(dir), data::unfinished(dir), "a failed delivery leaves only resume state");
+}
+
+/// Makes the user of `host` forget what was put and fetched there, so that a `get` of the same object asks the holders again.
+pub fn forget(host: &Host) {
+    match std::fs::remove_dir_all(host.data_dir().join("store")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("forget: {error}"),
+        _ => {}
+    }
 }
 
 /// Waits until `file` is old enough for its hash to be remembered (design decision 11): its status change must lie

@@ -14,6 +14,16 @@ pub struct Counters {
     pub sent_bytes: u64,
     /// Packets that went out.
     pub sent_packets: u64,
+    /// Of the bytes in both directions, those of ssh (port 22).
+    pub ssh_bytes: u64,
+}
+
+impl Counters {
+    /// Bytes in both directions that ssh did not carry.
+    pub fn other_bytes(&self) -> u64 {
+        // Rules are counted one after the other.
+        (self.received_bytes + self.sent_bytes).saturating_sub(self.ssh_bytes)
+    }
 }
 
 impl std::ops::Sub for Counters {
@@ -25,6 +35,7 @@ impl std::ops::Sub for Counters {
             received_packets: self.received_packets - earlier.received_packets,
             sent_bytes: self.sent_bytes - earlier.sent_bytes,
             sent_packets: self.sent_packets - earlier.sent_packets,
+            ssh_bytes: self.ssh_bytes - earlier.ssh_bytes,
         }
     }
 }
@@ -32,8 +43,9 @@ impl std::ops::Sub for Counters {
 const RULES: &str = r#"table inet e2e {
     counter received { }
     counter sent { }
-    chain in { type filter hook input priority -300; iifname "e0" counter name "received"; }
-    chain out { type filter hook output priority 300; oifname "e0" counter name "sent"; }
+    counter ssh { }
+    chain in { type filter hook input priority -300; iifname "e0" counter name "received"; iifname "e0" tcp sport 22 counter name "ssh"; iifname "e0" tcp dport 22 counter name "ssh"; }
+    chain out { type filter hook output priority 300; oifname "e0" counter name "sent"; oifname "e0" tcp sport 22 counter name "ssh"; oifname "e0" tcp dport 22 counter name "ssh"; }
 }"#;
 
 /// Starts counting in the namespace.
@@ -68,6 +80,7 @@ pub(crate) fn read(host: &Host) -> Counters {
             Some("sent") => {
                 (counters.sent_bytes, counters.sent_packets) = (number("bytes"), number("packets"))
             }
+            Some("ssh") => counters.ssh_bytes = number("bytes"),
             _ => {}
         }
     }

@@ -58,20 +58,29 @@ pub fn sized(small: u64, full: u64) -> u64 {
 
 /// The `dray` under test: `$DRAY_BIN`, or the release binary beside the test's own build.
 pub fn dray_binary() -> PathBuf {
-    let path = match std::env::var_os("DRAY_BIN") {
+    binary("dray", "DRAY_BIN")
+}
+
+/// The holder that lies: `$DRAY_LIAR_BIN`, or the release binary beside the test's own build.
+pub fn liar_binary() -> PathBuf {
+    binary("dray-liar", "DRAY_LIAR_BIN")
+}
+
+fn binary(name: &str, variable: &str) -> PathBuf {
+    let path = match std::env::var_os(variable) {
         Some(path) => PathBuf::from(path),
         None => {
             // <target>/<profile>/deps/<test>
             let test = std::env::current_exe().expect("path of the test");
-            test.ancestors().nth(3).unwrap_or(Path::new("/")).join("release/dray")
+            test.ancestors().nth(3).unwrap_or(Path::new("/")).join("release").join(name)
         }
     };
     assert!(
         path.is_file(),
-        "no dray at {}: run `cargo build --release -p dray` or set DRAY_BIN",
+        "no {name} at {}: run `cargo build --release -p {name}` or set {variable}",
         path.display()
     );
-    path.canonicalize().expect("path of dray")
+    path.canonicalize().expect("path of a binary")
 }
 
 /// Held while a lab stands. Labs that measure hold it alone; all others share it.

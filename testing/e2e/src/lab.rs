@@ -73,7 +73,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A lab of `hosts` hosts, at most nine.
+    /// A lab of `hosts` hosts, at most 99.
     pub fn of(hosts: u8) -> Setup {
         Setup { hosts, alone: false, rate_mbit: None, round_trip: None }
     }
@@ -112,6 +112,25 @@ impl Lab {
     /// Host `index`, counted from 0.
     pub fn host(&self, index: usize) -> &Host {
         &self.hosts[index]
+    }
+
+    /// Limits what each host receives, as [`Setup::rate_mbit`] does, from now on.
+    pub fn limit_rate(&self, rate_mbit: u32) {
+        let rate = format!("{rate_mbit}mbit");
+        for number in 1..=self.hosts.len() {
+            let port = format!("p{number}");
+            run_tool(&[
+                "tc", "-n", &self.wire, "qdisc", "replace", "dev", &port, "root", "tbf", "rate", &rate,
+                "burst", "256k", "limit", "1m",
+            ]);
+        }
+    }
+
+    /// Lifts the limit.
+    pub fn lift_rate(&self) {
+        for number in 1..=self.hosts.len() {
+            run_tool(&["tc", "-n", &self.wire, "qdisc", "del", "dev", &format!("p{number}"), "root"]);
+        }
     }
 
     /// The first two hosts.
@@ -270,6 +289,28 @@ impl Host {
         counters::read(self)
     }
 
+    /// Limits what it sends to `rate` Mbit/s.
+    pub fn limit_sending(&self, rate: u32) {
+        let rate = format!("{rate}mbit");
+        run_tool(&[
+            "tc",
+            "-n",
+            &self.namespace,
+            "qdisc",
+            "add",
+            "dev",
+            "e0",
+            "root",
+            "tbf",
+            "rate",
+            &rate,
+            "burst",
+            "128k",
+            "limit",
+            "1m",
+        ]);
+    }
+
     /// Lets nothing but ssh in or out, as many firewalls do. Counters still count what is dropped on its way in.
     pub fn allow_only_ssh(&self) {
         // Accepting first: some versions of nft join two `!=` of neighbouring fields into one comparison.
@@ -284,6 +325,53 @@ impl Host {
             }
         }"#;
         run_tool(&["ip", "netns", "exec", &self.namespace, "nft", rules]);
+    }
+
+    /// Takes back [`Host::allow_only_ssh`].
+    pub fn allow_everything(&self) {
+        run_tool(&["ip", "netns", "exec", &self.namespace, "nft", "delete table inet firewall"]);
+    }
+
+    /// Moves this host to a network of its own behind `router`, which masquerades what leaves it and lets nothing new in,
+    /// but for ssh to the router's own port 22 if `forward_ssh`. The old address answers no more; the new one is
+    /// `192.168.<number>.2`.
+    pub fn hide_behind(&self, router: &Host, forward_ssh: bool) {
+        let [.., number] = self.address.octets();
+        let (inside, gateway) = (format!("192.168.{number}.2"), format!("192.168.{number}.1"));
+        let net = format!("192.168.{number}.0/24");
+        let [h, r] = [&self.namespace, &router.namespace];
+        run_tool(&["ip", "-n", h, "addr", "flush", "dev", "e0"]);
+        run_tool(&["ip", "-n", h, "addr", "add", &format!("{inside}/24"), "dev", "e0"]);
+        run_tool(&["ip", "-n", h, "route", "add", "default", "via", &gateway]);
+        run_tool(&["ip", "-n", r, "addr", "add", &format!("{gateway}/24"), "dev", "e0"]);
+        // Both networks are on one wire: the router must not tell hosts to take the short way.
+        let settings = "echo 1 > /proc/sys/net/ipv4/ip_forward; \
+             for i in all e0; do echo 0 > /proc/sys/net/ipv4/conf/$i/send_redirects; done";
+        run_tool(&["ip", "netns", "exec", r, "sh", "-c", settings]);
+        let forwarded = if forward_ssh {
+            format!("iifname \"e0\" ip daddr {} tcp dport 22 dnat to {inside}", router.address)
+        } else {
+            String::new()
+        };
+        let rules = format!(
+            "table ip nat{number} {{
+                chain pre {{ type nat hook prerouting priority -100; {forwarded}; }}
+                chain post {{ type nat hook postrouting priority 100; ip saddr {net} ip daddr != {net} masquerade; }}
+                chain between {{
+                    type filter hook forward priority 0;
+                    ct state established,related accept; ct status dnat accept; ip daddr {net} drop;
+                }}
+            }}"
+        )
+        .replace(" ;", "");
+        run_tool(&["ip", "netns", "exec", r, "nft", &rules]);
+    }
+
+    /// Lets packets for other networks vanish without an answer, as on the Internet; without it this host knows at once that
+    /// it has no way there.
+    pub fn lose_unknown(&self, router: &Host) {
+        let via = router.address.to_string();
+        run_tool(&["ip", "-n", &self.namespace, "route", "add", "192.168.0.0/16", "via", &via]);
     }
 
     /// Starts recording every IP packet that enters or leaves.

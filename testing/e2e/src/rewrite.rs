@@ -16,6 +16,8 @@ pub enum Lie {
     FlipData,
     /// Holes are announced where there is data.
     HoleForData,
+    /// Zeros are announced where there are other bytes.
+    ZerosForData,
 }
 
 impl std::str::FromStr for Lie {
@@ -26,6 +28,7 @@ impl std::str::FromStr for Lie {
             "none" => Ok(Lie::None),
             "flip-data" => Ok(Lie::FlipData),
             "hole-for-data" => Ok(Lie::HoleForData),
+            "zeros-for-data" => Ok(Lie::ZerosForData),
             other => Err(format!("unknown lie {other:?}")),
         }
     }
@@ -50,8 +53,13 @@ fn copy(lie: Lie, mut from: impl Read, mut to: impl Write) -> io::Result<()> {
         let parsed = FrameHead::decode(head).map_err(|error| io::Error::other(error.to_string()))?;
         body.resize(parsed.body_bytes, 0);
         from.read_exact(&mut body)?;
-        if parsed.kind == FrameKind::Data && lie == Lie::HoleForData {
-            to.write_all(&FrameHead::new(FrameKind::Hole, 8, parsed.request).encode())?;
+        let run = match lie {
+            Lie::HoleForData => Some(FrameKind::Hole),
+            Lie::ZerosForData => Some(FrameKind::Zeros),
+            Lie::None | Lie::FlipData => None,
+        };
+        if let Some(run) = run.filter(|_| parsed.kind == FrameKind::Data) {
+            to.write_all(&FrameHead::new(run, 8, parsed.request).encode())?;
             to.write_all(&(body.len() as u64).to_be_bytes())?;
         } else {
             if parsed.kind == FrameKind::Data && lie == Lie::FlipData {

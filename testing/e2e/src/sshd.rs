@@ -1,6 +1,7 @@
 //! A real OpenSSH server on a host of the lab, with its own configuration, host key and one client key.
 
 use std::fs;
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -24,14 +25,17 @@ impl Sshd {
         for key in ["host-key", "client-key"] {
             run_tool(&["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", &path(key)]);
         }
-        write_session_script(host, Path::new(&path("session")));
+        write_script(host, Path::new(&path("session")), SHELL);
+        write_script(host, Path::new(&path("as-host")), "cd \"$HOME\" || exit 1\nexec \"$@\"\n");
+        // Port 22 admits the client key to a shell of this host, port 2222 the keys of `restricted_options`.
         let configuration = format!(
-            "Port 22\nListenAddress {}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile {}\nForceCommand {}\n\
-             StrictModes no\nUsePAM no\nPermitRootLogin yes\nMaxStartups 100\nPrintMotd no\n",
-            host.address(),
+            "Port 22\nPort {RESTRICTED_PORT}\nHostKey {}\nPidFile {}\nAuthorizedKeysFile {}\n\
+             StrictModes no\nUsePAM no\nPermitRootLogin yes\nMaxStartups 100\nPrintMotd no\n\
+             Match LocalPort 22\nAuthorizedKeysFile {}\nForceCommand {}\n",
             path("host-key"),
-            path("client-key.pub"),
             path("pid"),
+            path("restricted-keys"),
+            path("client-key.pub"),
             path("session"),
         );
         fs::write(path("config"), configuration).expect("write the configuration of sshd");
@@ -52,7 +56,44 @@ impl Sshd {
 
     /// Options with which a client logs in without asking anybody.
     pub fn client_options(&self) -> Vec<String> {
-        let key = self.dir.join("client-key").into_os_string().into_string().expect("lab paths are text");
+        self.options_with("client-key")
+    }
+
+    /// Options of a client whose key is admitted, on a port of its own, with `command=COMMAND` and `restrict` in its line of
+    /// `authorized_keys`.
+    pub fn restricted_options(&self, name: &str, command: &str) -> Vec<String> {
+        let key = self.dir.join(name);
+        let text = key.to_str().expect("lab paths are text");
+        run_tool(&["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", text]);
+        let public = fs::read_to_string(key.with_extension("pub")).expect("public key");
+        let as_host = self.dir.join("as-host");
+        let line = format!("restrict,command=\"{} {command}\" {public}", as_host.display());
+        let keys = self.dir.join("restricted-keys");
+        let mut file = fs::File::options().create(true).append(true).open(keys).expect("authorized keys");
+        file.write_all(line.as_bytes()).expect("authorized keys");
+        let mut options = self.options_with(name);
+        options.extend(["-P".into(), RESTRICTED_PORT.to_string()]);
+        options
+    }
+
+    /// Lets every session from now on be `body`, a script in the environment of the host; its usual one is
+    /// [`SHELL`].
+    pub fn set_session(&self, host: &Host, body: &str) {
+        write_script(host, &self.dir.join("session"), body);
+    }
+
+    /// The file with the key of [`Sshd::client_options`].
+    pub fn client_key(&self) -> PathBuf {
+        self.dir.join("client-key")
+    }
+
+    /// Logins that were let in so far.
+    pub fn logins(&self) -> usize {
+        self.log().matches("Accepted publickey").count()
+    }
+
+    fn options_with(&self, key: &str) -> Vec<String> {
+        let key = self.dir.join(key).into_os_string().into_string().expect("lab paths are text");
         let mut options = vec!["-i".into(), key];
         for option in [
             "IdentitiesOnly=yes",
@@ -72,13 +113,18 @@ impl Sshd {
     }
 }
 
+/// The usual session: a shell that runs what it is asked to.
+pub const SHELL: &str = "cd \"$HOME\" || exit 1\nexec /bin/sh -c \"${SSH_ORIGINAL_COMMAND:-exec /bin/sh}\"\n";
+/// Where keys with a forced command are admitted.
+const RESTRICTED_PORT: u16 = 2222;
+
 /// Sessions run with the environment of the host, not with that of root on this machine.
-fn write_session_script(host: &Host, path: &Path) {
+fn write_script(host: &Host, path: &Path, body: &str) {
     let mut script = String::from("#!/bin/sh\n");
     for (name, value) in host.environment() {
         script += &format!("export {name}='{}'\n", value.display());
     }
-    script += "cd \"$HOME\" || exit 1\nexec /bin/sh -c \"${SSH_ORIGINAL_COMMAND:-exec /bin/sh}\"\n";
+    script += body;
     fs::write(path, script).expect("write the session script");
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("make the session script executable");
 }

@@ -16,6 +16,7 @@ const REFUSAL_BYTES_MAX: u64 = 8 * 1024;
 /// Fetches with `ticket` and expects exit 6, nothing delivered, and no payload from the holder.
 #[track_caller]
 fn assert_refused(holder: &Host, taker: &Host, ticket: &Ticket, dir: &str) {
+    actions::forget(taker);
     let copy = taker.directory(dir).join("copy");
     let before = holder.counters();
     actions::get(taker, &ticket.to_text().unwrap(), &copy).run().expect(6);
@@ -47,6 +48,7 @@ fn a_third_host_needs_the_whole_ticket() {
         assert_refused(holder, third, &forged, dir);
     }
     // After all those refusals the right ticket still works.
+    actions::forget(third);
     let copy = third.directory("again").join("copy");
     actions::get(third, &share.ticket, &copy).run().expect(0);
     share.end();
@@ -113,6 +115,7 @@ fn the_secret_never_crosses_the_wire() {
         let copy = taker.directory(name).join("copy");
         actions::get(taker, &share.ticket, &copy).run().expect(0);
         let forged = Ticket { secret: Some(Secret::from_bytes([7; 16])), ..share.parsed() };
+        actions::forget(taker);
         actions::get(taker, &forged.to_text().unwrap(), &taker.file("refused")).run().expect(6);
         let packets = recording.stop();
         assert_delivered(&source, &copy, Some(&share.hash()));

@@ -161,15 +161,16 @@ fn a_put_is_kept_by_the_daemon() {
     daemon.stop();
 
     let daemon = Daemon::start(a);
+    // From the daemon, although the first copy is at hand.
     let copy = b.directory("second").join("copy");
-    actions::get(b, &ticket, &copy).run().expect(0);
+    actions::get(b, &ticket, &copy).arg("-W").run().expect(0);
     assert_delivered(&file, &copy, None);
     let listed = a.dray().args(["ls", "--json"]).run().expect(0);
     let share: Value = serde_json::from_str(listed.stdout_text().trim()).unwrap();
     assert_eq!((&share["pinned"], &share["receivers"]), (&true.into(), &1.into()), "{share}");
 
     a.dray().args(["done", &ticket]).run().expect(0);
-    actions::get(b, &ticket, &b.directory("third").join("copy")).run().expect(6);
+    actions::get(b, &ticket, &b.directory("third").join("copy")).arg("-W").run().expect(6);
     a.dray().args(["done", &ticket]).run().expect(3);
     assert_eq!(a.dray().arg("ls").run().expect(0).stdout_text(), "");
     daemon.stop();
@@ -442,7 +443,7 @@ fn a_daemon_starts_among_commands() {
         share.end();
     }
     let copy = b.directory("later").join("copy");
-    actions::get(b, &later, &copy).run().expect(0);
+    actions::get(b, &later, &copy).arg("-W").run().expect(0);
     data::assert_same(&files[0], &copy);
     daemon.stop();
 }

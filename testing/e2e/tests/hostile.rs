@@ -250,8 +250,11 @@ fn local_targets_are_allowed_by_a_flag() {
     let uri = HintUri::Dray { host: "127.0.0.1".into(), port: share.port() };
     let local = Ticket { hints: vec![Hint::new(uri, ticket.hints[0].node)], ..ticket };
     let copy = host.directory("got").join("copy");
-    actions::get(host, &local.to_text().unwrap(), &copy).run().expect(6);
-    actions::get(host, &local.to_text().unwrap(), &copy).arg("--local").run().expect(0);
+    // As another user, who has not put it.
+    let elsewhere = host.directory("elsewhere");
+    let get = || actions::get(host, &local.to_text().unwrap(), &copy).env("DRAY_DATA_DIR", &elsewhere);
+    get().run().expect(6);
+    get().arg("--local").run().expect(0);
     assert_delivered(&source, &copy, None);
 }
 
@@ -533,6 +536,7 @@ fn a_get_from_what_is_no_holder() {
         secret: None,
         expires_unix_s: None,
         hints: vec![hint],
+        repeated_permille: 0,
     };
     let text = ticket.to_text().unwrap();
     let later = Ticket { protocol: 99, ..ticket }.to_text().unwrap();

@@ -62,6 +62,7 @@ fn a_consistent_liar_is_caught() {
             // The second put had the right bytes at hand: it may have repaired the object.
             assert_eq!(ticket.parse::<dray_core::ticket::Ticket>().unwrap().oid, share.parsed().oid);
         }
+        actions::forget(taker);
         let copy = taker.directory(&format!("got-{restart}")).join("copy");
         let got = actions::get(taker, &share.ticket, &copy).run();
         if restart && got.code() == Some(0) {
@@ -106,6 +107,7 @@ fn a_deleted_outboard_is_repaired() {
             "cut" => File::options().write(true).open(&outboard).unwrap().set_len(1000).unwrap(),
             _ => data::flip_bit(&outboard, 700),
         }
+        actions::forget(taker);
         let again = share(holder, &source);
         let copy = taker.directory(&number.to_string()).join("copy");
         let got = actions::get(taker, &again.ticket, &copy).run();
@@ -285,7 +287,7 @@ fn altered_frames_are_caught() {
     local.allow_only_ssh();
     let source = remote.file("source");
     data::write_random(&source, SIZE, 31);
-    for lie in ["none", "flip-data", "hole-for-data"] {
+    for lie in ["none", "flip-data", "hole-for-data", "zeros-for-data"] {
         let script = remote.file(format!("far-end-{lie}"));
         let rewriter = env!("CARGO_BIN_EXE_dray-frame-rewriter");
         fs::write(&script, format!("#!/bin/sh\nexec '{rewriter}' {lie} dray \"$@\"\n")).unwrap();
@@ -319,6 +321,7 @@ fn a_shared_file_is_left_alone() {
     let (before, sum) = (facts(), data::b3sum(&source));
     for round in 0..2 {
         let share = share(holder, &source);
+        actions::forget(taker);
         let copy = taker.directory(&format!("got-{round}")).join("copy");
         actions::get(taker, &share.ticket, &copy).run().expect(0);
         assert_delivered(&source, &copy, Some(&sum));

@@ -63,6 +63,7 @@ fn first_payload_of_a_get_within_three_round_trips() {
         data::write_random(&source, size, size);
         let share = share(holder, &source);
         let took = fastest(|attempt| {
+            actions::forget(taker);
             let recording = holder.capture();
             let dir = taker.directory(&format!("{size}-{attempt}"));
             let running = actions::get(taker, &share.ticket, &dir.join("copy")).start();

@@ -64,6 +64,7 @@ fn three_holders_one_frozen_one_killed() {
     assert!(sent.iter().sum::<u64>() <= SIZE + SIZE / 50 + TWICE_BYTES, "{sent:?}");
 
     let before: Vec<_> = (0..3).map(|number| lab.host(number).counters()).collect();
+    actions::forget(taker);
     let copy = taker.directory("hurt").join("copy");
     let dir = copy.parent().unwrap().to_owned();
     let running = actions::get(taker, &ticket, &copy).start();

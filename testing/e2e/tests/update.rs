@@ -52,6 +52,7 @@ impl<'a> Journey<'a> {
 
     /// The command, not started yet.
     fn program(&self) -> Program<'a> {
+        actions::forget(self.to);
         let program = match self.way {
             Way::Get => actions::get(self.to, &self.share.as_ref().unwrap().ticket, &self.copy),
             Way::Upload => actions::copy_to(self.from, self.to, &self.source, &self.copy),

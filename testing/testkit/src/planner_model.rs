@@ -158,6 +158,7 @@ impl<'a> Simulation<'a> {
             repeated_groups: vec![0; count],
             resent_groups: vec![0; count],
             last_repeat_us: 0,
+            repeated_far: 0,
             last_first_up_us: 0,
             outstanding_bytes: vec![0; count],
             outstanding_bytes_max: vec![0; count],
@@ -512,13 +513,11 @@ impl<'a> Simulation<'a> {
             }
             Behaviour::Flaps { every, away_us } if (sent + 1).is_multiple_of(every.max(1)) => {
                 source.sent_groups += 1;
-                source.link = Link::Away;
-                source.up_at_us = Some(self.now_us + away_us);
-                return self.lose(index, false);
+                let back_us = self.now_us + away_us;
+                return self.lose(index, Some(back_us));
             }
             Behaviour::Dies { after_groups } if sent >= after_groups => {
-                source.link = Link::Closed;
-                return self.lose(index, true);
+                return self.lose(index, None);
             }
             Behaviour::EndsEarly { after_groups } if sent >= after_groups && group + 1 == groups.end() => {
                 source.queue.pop_front();
@@ -564,9 +563,14 @@ impl<'a> Simulation<'a> {
             // Cancelled or not: it was proven.
             if ledger.delivered.contains(&group) {
                 ledger.repeated_groups[index] += 1;
-                ledger.last_repeat_us = self.now_us;
+                let far = group + 1 - entry.groups.start;
+                if far > ledger.repeated_far {
+                    ledger.repeated_far = far;
+                    ledger.last_repeat_us = self.now_us;
+                }
             } else {
                 expected = Disposition::Deliver;
+                ledger.repeated_far = 0;
             }
         }
         let answer = self.planner.handle_group(self.now_us, SourceId(index as u32), request, group);
@@ -623,11 +627,26 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    fn lose(&mut self, index: usize, gone: bool) -> Result<(), String> {
-        self.sources[index].forget();
-        self.ledger.end_all(index);
+    /// The connection is lost; there is another one at `back_us`, or never.
+    fn lose(&mut self, index: usize, back_us: Option<u64>) -> Result<(), String> {
         let error = Error::new(ErrorKind::Unreachable, "connection reset");
-        self.planner.handle_down(self.now_us, SourceId(index as u32), Some(&error), gone);
+        // As a real source does: each request fails by itself, and those that the planner makes meanwhile, too.
+        while let Some(job) = self.sources[index].queue.pop_front() {
+            self.ledger.end(job.request);
+            let request = job.request;
+            drop(job);
+            self.planner.handle_failed(self.now_us, SourceId(index as u32), request, &error);
+            self.poll()?;
+        }
+        let source = &mut self.sources[index];
+        // It may have been closed meanwhile: nobody else was left.
+        if source.link == Link::Up {
+            source.link = if back_us.is_some() { Link::Away } else { Link::Closed };
+            source.up_at_us = back_us;
+        }
+        source.forget();
+        self.ledger.end_all(index);
+        self.planner.handle_down(self.now_us, SourceId(index as u32), Some(&error), back_us.is_none());
         Ok(())
     }
 }

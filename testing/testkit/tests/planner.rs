@@ -136,7 +136,8 @@ fn is_useless(source: &SourceScript) -> bool {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 10_000,
+        // Three of four have five sources and more: 10,000 and some of these.
+        cases: 14_000,
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/planner.regressions"))),
         ..ProptestConfig::default()
     })]

@@ -165,14 +165,7 @@ pub fn encode_parents(
     known_depth: usize,
     pairs: &dyn PairStore,
 ) -> Result<Vec<u8>> {
-    let path = geometry.path(node);
-    let above = &path[..path.len() - 1];
-    let mut out = Vec::new();
-    for ancestor in above.iter().skip(known_depth) {
-        let mut pair = [0; PAIR_BYTES];
-        pairs.read_pairs(ancestor.pair_index(), &mut pair)?;
-        out.extend_from_slice(&pair);
-    }
+    let mut out = encode_path(geometry, node, known_depth, pairs)?;
     if node.groups >= 2 {
         let interior = usize::try_from(node.groups - 1)
             .ok()
@@ -181,6 +174,24 @@ pub fn encode_parents(
         let mut post_order = vec![0; interior * PAIR_BYTES];
         pairs.read_pairs(node.first_pair_index(), &mut post_order)?;
         pre_order(node, node.first_pair_index(), &post_order, &mut out);
+    }
+    Ok(out)
+}
+
+/// The first part of [`encode_parents`], the rest of the path alone: all that proves a `node` which is nothing but zeros.
+pub fn encode_path(
+    geometry: Geometry,
+    node: Subtree,
+    known_depth: usize,
+    pairs: &dyn PairStore,
+) -> Result<Vec<u8>> {
+    let path = geometry.path(node);
+    let above = &path[..path.len() - 1];
+    let mut out = Vec::new();
+    for ancestor in above.iter().skip(known_depth) {
+        let mut pair = [0; PAIR_BYTES];
+        pairs.read_pairs(ancestor.pair_index(), &mut pair)?;
+        out.extend_from_slice(&pair);
     }
     Ok(out)
 }

@@ -6,12 +6,14 @@
 
 mod compute;
 mod verify;
+mod zeros;
 
 pub use compute::{
-    Collector, Cv, IncrementalHasher, MemoryPairs, PAIR_BYTES, PairStore, encode_parents, group_cv,
-    open_pair, subtree_pairs,
+    Collector, Cv, IncrementalHasher, MemoryPairs, PAIR_BYTES, PairStore, encode_parents, encode_path,
+    group_cv, open_pair, subtree_pairs,
 };
 pub use verify::Verifier;
+pub use zeros::is_zero;
 
 use crate::limits::{GROUP_BYTES, UNIT_GROUPS};
 

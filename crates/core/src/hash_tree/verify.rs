@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use super::compute::{Cv, PAIR_BYTES, PairStore, group_cv, halves, merge};
+use super::compute::{Cv, PAIR_BYTES, PairStore, group_cv, halves, merge, subtree_pairs};
 use super::{Geometry, Subtree};
-use crate::limits::OBJECT_BYTES_MAX;
+use crate::limits::{GROUP_BYTES, OBJECT_BYTES_MAX, REQUEST_GROUPS_MAX};
 use crate::{Error, ErrorKind, Oid, Result};
+
+static ZERO_GROUP: [u8; GROUP_BYTES as usize] = [0; GROUP_BYTES as usize];
 
 /// Knows which pairs of an outboard are proven, accepts more, and says what the bytes of a group must hash to.
 /// Any number of threads may use one at once.
@@ -102,14 +104,16 @@ impl<P: PairStore> Verifier<P> {
     }
 
     /// Checks the pairs a holder sent for `node` (see [`super::encode_parents`]), keeps them, and returns the values
-    /// its groups must have.
+    /// its groups must have. Without the pairs inside `node` ([`super::encode_path`]) it must be nothing but zeros: their
+    /// values are computed here.
     pub fn accept_parents(&self, node: Subtree, known_depth: usize, parents: &[u8]) -> Result<Vec<Cv>> {
         let path = self.geometry.path(node);
         let above = &path[..path.len() - 1];
         let missing =
             above.get(known_depth..).ok_or_else(|| bad("claims to know more than the way to it"))?;
         let interior = usize::try_from(node.groups - 1).map_err(|_| bad("is too large"))?;
-        if parents.len() != (missing.len() + interior) * PAIR_BYTES {
+        let is_of_zeros = interior > 0 && parents.len() == missing.len() * PAIR_BYTES;
+        if !is_of_zeros && parents.len() != (missing.len() + interior) * PAIR_BYTES {
             return Err(bad("has the wrong number of parents"));
         }
         let mut expected = self.value(above, known_depth, node)?;
@@ -124,6 +128,9 @@ impl<P: PairStore> Verifier<P> {
             let child = missing.get(index + 1).copied().unwrap_or(node);
             expected = if child.start == ancestor.start { left } else { right };
         }
+        if is_of_zeros {
+            return self.accept_zeros(node, expected);
+        }
         let mut leaves = Vec::with_capacity(interior + 1);
         let mut post_order = vec![0; interior * PAIR_BYTES];
         let mut rest = inside;
@@ -132,6 +139,23 @@ impl<P: PairStore> Verifier<P> {
             self.pairs.write_at(node.first_pair_index() * PAIR_BYTES as u64, &post_order)?;
             self.set_known_all(node);
         }
+        Ok(leaves)
+    }
+
+    /// Checks that `node`, whose value is `expected`, is nothing but zeros.
+    fn accept_zeros(&self, node: Subtree, expected: Cv) -> Result<Vec<Cv>> {
+        // What is to be hashed is bounded by what was asked for.
+        if node.groups > REQUEST_GROUPS_MAX {
+            return Err(bad("is too large"));
+        }
+        let zero = |group| group_cv(self.geometry, group, &ZERO_GROUP[..self.geometry.group_bytes(group)]);
+        let leaves: Vec<Cv> = (node.start..node.end()).map(zero).collect();
+        let (post_order, cv) = subtree_pairs(self.geometry, node, &leaves);
+        if cv != expected {
+            return Err(bad("has no parents and is not zeros"));
+        }
+        self.pairs.write_at(node.first_pair_index() * PAIR_BYTES as u64, &post_order)?;
+        self.set_known_all(node);
         Ok(leaves)
     }
 
@@ -246,9 +270,9 @@ fn bad(what: &str) -> Error {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{Collector, MemoryPairs, encode_parents};
+    use super::super::{Collector, MemoryPairs, encode_parents, encode_path};
     use super::*;
-    use crate::limits::{GROUP_BYTES, UNIT_GROUPS};
+    use crate::limits::UNIT_GROUPS;
 
     fn object(groups: u64, tail: u64) -> (Vec<u8>, Geometry, Collector<MemoryPairs>, Oid) {
         let size = (groups - 1) * GROUP_BYTES + tail;
@@ -306,6 +330,45 @@ mod tests {
             known.insert(range.clone());
             for index in 0..6 * PAGE_BITS {
                 assert_eq!(known.contains(index), range.contains(&index), "{index} of {range:?}");
+            }
+        }
+    }
+
+    /// The "zero runs cost nothing on the wire": a subtree of zeros is proven by the way to it alone, and
+    /// nothing else is.
+    #[test]
+    fn zeros_are_proven_by_the_way_to_them() {
+        let geometry = Geometry::new(40 * GROUP_BYTES + 5);
+        let collector = Collector::new(geometry, MemoryPairs::new(geometry).unwrap());
+        for unit in 0..geometry.units() {
+            let node = geometry.unit(unit);
+            // One byte of the second unit is not zero.
+            let leaf = |group| {
+                let mut bytes = vec![0; geometry.group_bytes(group)];
+                bytes[0] = u8::from(group == 20);
+                group_cv(geometry, group, &bytes)
+            };
+            let leaves: Vec<Cv> = (node.start..node.end()).map(leaf).collect();
+            collector.record_unit(unit, &leaves).unwrap();
+        }
+        let oid = collector.finish().unwrap();
+        let verifier = Verifier::new(geometry, oid, MemoryPairs::new(geometry).unwrap()).unwrap();
+        for (unit, is_zero) in [(0, true), (1, false), (2, true)] {
+            let node = geometry.unit(unit);
+            let known = verifier.known_depth(node);
+            let way = encode_path(geometry, node, known, collector.pairs()).unwrap();
+            let accepted = verifier.accept_parents(node, known, &way);
+            assert_eq!(accepted.is_ok(), is_zero, "unit {unit}: {accepted:?}");
+            if let Ok(leaves) = accepted {
+                let all = encode_parents(geometry, node, 0, collector.pairs()).unwrap();
+                let fresh = Verifier::new(geometry, oid, MemoryPairs::new(geometry).unwrap()).unwrap();
+                assert_eq!(leaves, fresh.accept_parents(node, 0, &all).unwrap());
+                let inside = node.first_pair_index()..node.pair_index() + 1;
+                let mut pairs = [vec![0; 64 * (inside.end - inside.start) as usize], vec![]];
+                pairs[1] = pairs[0].clone();
+                verifier.pairs().read_pairs(inside.start, &mut pairs[0]).unwrap();
+                collector.pairs().read_pairs(inside.start, &mut pairs[1]).unwrap();
+                assert_eq!(pairs[0], pairs[1]);
             }
         }
     }

@@ -44,6 +44,8 @@ pub struct SourceExplanation {
     pub requests: usize,
     /// Its part of all delivered bytes, 0 to 1.
     pub share: f64,
+    /// How long it has owed something and said nothing, microseconds; 0 if it owes nothing.
+    pub silent_us: u64,
     /// Why it owes nothing, if it does.
     pub idle: Option<Idle>,
     /// What it was barred or lost for; the last failure otherwise.
@@ -154,6 +156,7 @@ impl Planner {
             priority: record.description.priority,
             standing: standing(record, now_us),
             requests: record.requests.len(),
+            silent_us: (record.silence_s(now_us) * 1e6) as u64,
             share: record.delivered_bytes as f64 / delivered_bytes.max(1) as f64,
             idle: self.idle(record, now_us),
             cause: record.cause.as_ref().map(|cause| cause.text.clone()),

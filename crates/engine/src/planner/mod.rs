@@ -45,12 +45,12 @@ pub use settings::{DeliveryMode, Outstanding, PlannerConfig, Strategy, WindowLim
 use source::{Cause, SourceRecord};
 use work::Work;
 
-/// How often re-sent groups may put off giving up before a new group must come: the groups of one unit may all have to
-/// be sent again.
-const SIGNS_OF_LIFE_MAX: u32 = 2 * UNIT_GROUPS as u32;
+/// How many re-sent groups of one request may put off giving up before a new group must come: the groups of one unit may
+/// all have to be sent again.
+const RESENT_GROUPS_MAX: u64 = 2 * UNIT_GROUPS;
 /// How long, in microseconds, reconnections and parent pairs may put it off: that much may pass between them and the
-/// first group.
-const GRACE_US: u64 = 5_000_000;
+/// first group. With [`PlannerConfig::give_up_us`] of 25 s, the error still comes well within 30 s.
+const GRACE_US: u64 = 3_000_000;
 
 /// What to do with a group that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -168,12 +168,13 @@ pub struct Planner {
     commands: VecDeque<PlannerCommand>,
     /// When the last progress was; `None` before the first call that tells the time.
     progress_us: Option<u64>,
-    /// When the last group came that counted as progress, a source came up for the first time, or the clock began.
+    /// When the last new group came, a source came up for the first time, or the clock began.
     group_us: u64,
     /// When it was last polled.
     polled_us: u64,
-    /// Re-sent groups that may still count as progress.
-    signs_left: u32,
+    /// How far into one request groups have been re-sent since the last new one. Only who comes further shows progress: one
+    /// that begins again and again does not.
+    resent_groups: u64,
     /// Nothing can be done until the consumer takes something.
     waits_for_consumer: bool,
     /// When to try again after the budget had no room.
@@ -206,7 +207,7 @@ impl Planner {
             progress_us: None,
             group_us: 0,
             polled_us: 0,
-            signs_left: SIGNS_OF_LIFE_MAX,
+            resent_groups: 0,
             waits_for_consumer: false,
             budget_retry_us: None,
             borrow_retry_us: None,
@@ -305,16 +306,16 @@ impl Planner {
         if !self.work.deliver(group) {
             record.discarded_bytes += bytes;
             self.duplicate_bytes += bytes;
-            if self.signs_left > 0 {
-                self.signs_left -= 1;
-                self.note_progress(now_us);
+            if (self.resent_groups + 1..=RESENT_GROUPS_MAX).contains(&entry.reported_groups) {
+                self.resent_groups = entry.reported_groups;
+                self.progress_us = Some(now_us);
             }
             return Disposition::Discard;
         }
         record.delivered_bytes += bytes;
         self.order_changed |= record.forgive();
         self.note_progress(now_us);
-        self.signs_left = SIGNS_OF_LIFE_MAX;
+        self.resent_groups = 0;
         if self.work.is_complete() {
             self.cancel_all();
         } else if !self.shared.is_empty() {
@@ -400,9 +401,16 @@ impl Planner {
             return;
         }
         self.remove_all(source);
+        if self.failure.is_some() {
+            // It was closed because everything is over: where it stood before says more.
+            return;
+        }
         let Some(record) = self.sources.get_mut(&source) else { return };
         if gone || error.is_some_and(is_final) {
-            record.state = SourceState::Gone;
+            // What it did is why, and not that its connection ended over it.
+            let broke =
+                |error: &Error| matches!(error.kind(), ErrorKind::Protocol | ErrorKind::VerificationFailed);
+            record.state = if error.is_some_and(broke) { SourceState::Barred } else { SourceState::Gone };
             let closed = || Cause::new(ErrorKind::Unreachable, "the connection was closed");
             record.cause = Some(error.map(Cause::of).or(record.cause.take()).unwrap_or_else(closed));
             self.fail_if_nobody_is_left();

@@ -88,6 +88,7 @@ fn name(culprits: impl ExactSizeIterator<Item = String>, between: &str) -> Strin
 fn describe(record: &SourceRecord) -> String {
     let state = match record.state {
         SourceState::Connecting => "never answered",
+        SourceState::Up | SourceState::Stalled if record.keeps_failing() => "keeps failing",
         SourceState::Up | SourceState::Stalled => "went silent",
         SourceState::Down => "connection lost",
         SourceState::Gone => "gone",

@@ -38,6 +38,8 @@ pub(super) struct SourceRecord {
     /// Until when it is left alone after a failure.
     pub(super) paused_until_us: u64,
     failures: u32,
+    /// When the last of these was.
+    failed_us: u64,
     /// It sent bytes that did not match, and no rechecked request of it has come out clean since.
     pub(super) doubted: bool,
     /// Why it is down, gone or barred; the last failure otherwise.
@@ -67,6 +69,7 @@ impl SourceRecord {
             silent_since_us: 0,
             paused_until_us: 0,
             failures: 0,
+            failed_us: 0,
             doubted: false,
             cause: None,
             delivered_bytes: 0,
@@ -183,13 +186,20 @@ impl SourceRecord {
         self.failures >= FAILURES_BEFORE_STALLED
     }
 
-    /// A failure that may pass: it is left alone for a while, longer each time; at first not at all.
+    /// A failure that may pass: it is left alone for a while, longer each time; at first not at all. What fails within the
+    /// first of these pauses fails with it: a connection that is lost takes all its requests along, and is one failure.
     pub(super) fn failed(&mut self, now_us: u64, cause: Option<Cause>) {
-        if self.failures > 0 {
-            let pause = PAUSE_US_MIN.saturating_mul(1 << (self.failures - 1).min(16)).min(PAUSE_US_MAX);
-            self.paused_until_us = now_us.saturating_add(pause);
+        let is_same = self.failures > 0 && now_us < self.failed_us.saturating_add(PAUSE_US_MIN);
+        if is_same {
+            self.paused_until_us = self.paused_until_us.max(self.failed_us.saturating_add(PAUSE_US_MIN));
+        } else {
+            if self.failures > 0 {
+                let pause = PAUSE_US_MIN.saturating_mul(1 << (self.failures - 1).min(16)).min(PAUSE_US_MAX);
+                self.paused_until_us = now_us.saturating_add(pause);
+            }
+            self.failures = self.failures.saturating_add(1);
+            self.failed_us = now_us;
         }
-        self.failures = self.failures.saturating_add(1);
         if self.keeps_failing() && self.state == SourceState::Up {
             self.state = SourceState::Stalled;
         }

@@ -331,11 +331,45 @@ fn parents_alone_do_not_keep_a_transfer_alive() {
         let (more, ..) = drain(&mut planner, second * S);
         asked.extend(more);
         if planner.outcome().is_some() {
-            assert!(second <= u64::from(SIGNS_OF_LIFE_MAX) + 25, "{second}");
+            assert!(second < 30, "{second}");
             return;
         }
     }
     panic!("still alive");
+}
+
+/// P12, design 9: a source that sends the first groups of a unit, falls, returns and sends them again is given up in time.
+/// One that comes further each time is not.
+#[test]
+fn beginning_again_is_no_progress() {
+    for (groups, ends) in [(2, Some(25)), (15, None)] {
+        let mut planner = planner(4);
+        let lost = Error::new(ErrorKind::Unreachable, "reset");
+        let mut comes_to = 2;
+        let mut ended = None;
+        for second in 0..60 {
+            if second == 0 {
+                add_up(&mut planner, 0, A, "direct", 0)
+            } else {
+                planner.handle_up(second * S, A, None)
+            }
+            let (asked, ..) = drain(&mut planner, second * S + 200 * MS);
+            if planner.outcome().is_some() {
+                ended = Some(second);
+                break;
+            }
+            let Some(asked) = asked.first() else { continue };
+            for group in 0..comes_to {
+                planner.handle_group(second * S + 300 * MS, A, asked.request, group);
+            }
+            comes_to = (comes_to + 1).min(groups);
+            planner.handle_down(second * S + 400 * MS, A, Some(&lost), false);
+        }
+        match ends {
+            Some(after) => assert!(ended.is_some_and(|second| (after..=30).contains(&second)), "{ended:?}"),
+            None => assert!(ended.is_none_or(|second| second > 35), "{ended:?}"),
+        }
+    }
 }
 
 /// D11: only what lies within the window after the consumer is asked for; a consumer that rests is nobody's fault.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use dray_core::frame::{FrameHead, FrameKind};
 use dray_core::hash_tree::{Geometry, Subtree};
 use dray_core::limits::{GROUP_BYTES, REQUESTS_PER_CONNECTION_MAX};
-use dray_core::message::{Fault, Fetch, Hello, Message, Opened};
+use dray_core::message::{Fault, Fetch, Hello, Message, Opened, feature};
 use dray_core::recipe::{RecipeId, RecipeRoot};
 use dray_core::{Error, ErrorKind, Oid, Result};
 
@@ -23,6 +23,8 @@ pub enum Body {
     Data,
     /// Read the 8 bytes of the run's length, then take it piece by piece with [`Receiver::piece`].
     Hole,
+    /// As [`Body::Hole`], but the zeros are data.
+    Zeros,
     /// Nothing to read: the oldest request is complete, or ended early because it was cancelled.
     End {
         /// True if every byte of it came.
@@ -184,14 +186,19 @@ impl Receiver {
                 expected.has_parents = true;
                 Ok(Body::Parents)
             }
-            FrameKind::Data | FrameKind::Hole => {
-                if head.kind == FrameKind::Data && head.body_bytes as u64 > owed {
+            FrameKind::Hole => Ok(Body::Hole),
+            FrameKind::Zeros => match self.agreed.as_ref().is_some_and(|agreed| agreed.has(feature::ZEROS)) {
+                true => Ok(Body::Zeros),
+                false => Err(protocol("holder sent a run of zeros, which was not agreed on".into())),
+            },
+            FrameKind::Data => {
+                if head.body_bytes as u64 > owed {
                     return Err(protocol(format!(
                         "holder sent {} bytes where {owed} were owed",
                         head.body_bytes
                     )));
                 }
-                Ok(if head.kind == FrameKind::Data { Body::Data } else { Body::Hole })
+                Ok(Body::Data)
             }
             FrameKind::End => {
                 let complete = owed == 0;
@@ -209,11 +216,13 @@ impl Receiver {
         }
     }
 
-    /// Checks the length of a hole's run against what is owed.
-    pub fn handle_hole(&self, run_bytes: u64) -> Result<()> {
+    /// Checks the length of a run (a hole, or zeros) against what is owed.
+    pub fn handle_run(&self, run_bytes: u64) -> Result<()> {
         let owed = self.owed();
         if run_bytes == 0 || run_bytes > owed {
-            return Err(protocol(format!("holder sent a hole of {run_bytes} bytes where {owed} were owed")));
+            return Err(protocol(format!(
+                "holder sent a run of {run_bytes} zeros where {owed} bytes were owed"
+            )));
         }
         Ok(())
     }
@@ -338,14 +347,37 @@ mod tests {
         let second = receiver.piece(50).unwrap();
         assert_eq!(second, Piece { group: 17, offset: 0, len: 50, completes_group: false });
         assert_eq!(receiver.handle_head(head(FrameKind::Hole, 8, 1)).unwrap(), Body::Hole);
-        assert!(receiver.handle_hole(51).is_err());
-        receiver.handle_hole(50).unwrap();
+        assert!(receiver.handle_run(51).is_err());
+        receiver.handle_run(50).unwrap();
         assert_eq!(
             receiver.piece(50).unwrap(),
             Piece { group: 17, offset: 50, len: 50, completes_group: true }
         );
         assert_eq!(receiver.handle_head(head(FrameKind::End, 0, 1)).unwrap(), Body::End { complete: true });
         assert_eq!(receiver.outstanding(), 0);
+    }
+
+    /// The "zero runs cost nothing on the wire": a run of zeros is taken where both sides know of it, and only there.
+    #[test]
+    fn runs_of_zeros_are_agreed_on() {
+        let able = || Hello { features: vec![feature::ZEROS.into()], ..hello() };
+        for (ours, theirs) in [(able(), able()), (able(), hello()), (hello(), able())] {
+            let both = ours == theirs;
+            let mut receiver = Receiver::new(ours, Some(Geometry::new(3 * GROUP_BYTES)), true);
+            receiver.handle_control(&Message::Hello(theirs).to_bytes()).unwrap();
+            receiver.fetch(&fetch(1, 0, 3));
+            let body = receiver.handle_head(head(FrameKind::Zeros, 8, 1));
+            if !both {
+                assert!(body.unwrap_err().to_string().contains("not agreed"));
+                continue;
+            }
+            assert_eq!(body.unwrap(), Body::Zeros);
+            assert!(receiver.handle_run(0).is_err());
+            assert!(receiver.handle_run(3 * GROUP_BYTES + 1).is_err());
+            receiver.handle_run(2 * GROUP_BYTES).unwrap();
+            let first = receiver.piece(2 * GROUP_BYTES).unwrap();
+            assert_eq!(first, Piece { group: 0, offset: 0, len: 65_536, completes_group: true });
+        }
     }
 
     #[test]

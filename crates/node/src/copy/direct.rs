@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dray_core::limits::HINTS_MAX;
 use dray_core::message::{Direct, ObjectName, Open};
@@ -21,6 +21,11 @@ use crate::{Node, lock};
 
 /// The holder lets the receiver's dialling win where both ways work: one handshake less.
 const HOLDER_DELAY: Duration = Duration::from_millis(400);
+
+/// A holder whom nobody reaches tries again this often to reach the receiver: a path that went may come back.
+const HOLDER_RETRY: Duration = Duration::from_secs(1);
+/// How often it looks whether the copy is over.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// How long whoever dialled waits for what is said about it over ssh, which may be on its way still.
 const WORD_PATIENCE: Duration = Duration::from_secs(5);
@@ -256,26 +261,40 @@ impl HoldingDoor {
         thread::spawn(move || {
             thread::sleep(HOLDER_DELAY);
             let found = targets(&theirs, seen_as, allow_local);
-            if serving.load(Ordering::Acquire) > 0 || found.is_empty() {
-                return;
+            while !is_over() && !found.is_empty() {
+                if serving.load(Ordering::Acquire) == 0 {
+                    reach(&node, &provider, &serving, &found, &*is_over);
+                }
+                let until = Instant::now() + HOLDER_RETRY;
+                while Instant::now() < until && !is_over() {
+                    thread::sleep(LOOK);
+                }
             }
-            let stopped = || is_over() || serving.load(Ordering::Acquire) > 0;
-            let Ok((first, target, _)) = connect_any(&node.tls, &found, &stopped) else { return };
-            for _ in 1..node.lanes {
-                let (provider, node, serving, target) =
-                    (provider.clone(), node.clone(), serving.clone(), target.clone());
-                thread::spawn(move || {
-                    if let Ok((channel, _, _)) =
-                        connect_any(&node.tls, std::slice::from_ref(&target), &|| false)
-                    {
-                        serve_one(channel, &node.hello, &provider, &serving);
-                    }
-                });
-            }
-            serve_one(first, &node.hello, &provider, &serving);
         });
         Ok(())
     }
+}
+
+/// Dials the receiver and serves it until the first connection ends.
+fn reach(
+    node: &Arc<Facts>,
+    provider: &Arc<DirectProvider>,
+    serving: &Arc<AtomicUsize>,
+    found: &[Target],
+    is_over: &dyn Fn() -> bool,
+) {
+    let stopped = || is_over() || serving.load(Ordering::Acquire) > 0;
+    let Ok((first, target, _)) = connect_any(&node.tls, found, &stopped) else { return };
+    for _ in 1..node.lanes {
+        let (provider, node, serving, target) =
+            (provider.clone(), node.clone(), serving.clone(), target.clone());
+        thread::spawn(move || {
+            if let Ok((channel, _, _)) = connect_any(&node.tls, std::slice::from_ref(&target), &|| false) {
+                serve_one(channel, &node.hello, &provider, &serving);
+            }
+        });
+    }
+    serve_one(first, &node.hello, provider, serving);
 }
 
 /// One invitation a copy: every further one would be threads and connections at a peer's will.

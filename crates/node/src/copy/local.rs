@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,13 @@ use dray_transfer::holder::{Held, Provider, serve};
 use dray_transfer::transport::{Channel, Security, push_control};
 
 use super::direct::HoldingDoor;
+use super::far_end::FarEnd;
 use super::origin::Origin;
+use super::pattern;
 use super::receive::Incoming;
 use super::remote::read_control_until;
-use super::ssh::FarEnd;
 use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
+use crate::explain::{Figures, Role, Snapshot, SourceSnapshot, Watch, nothing_yet};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
 
 /// How long a far end that has spoken may be silent.
@@ -30,7 +32,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(25);
 const FSYNC_PATIENCE: Duration = Duration::from_secs(900);
 
 /// How long the far end may be silent at first: longer where ssh can ask the user for a password first.
-fn patience() -> Duration {
+pub(super) fn patience() -> Duration {
     let can_ask = std::fs::File::open("/dev/tty").is_ok() || std::env::var_os("SSH_ASKPASS").is_some();
     Duration::from_secs(if can_ask { 300 } else { 25 })
 }
@@ -38,17 +40,30 @@ fn patience() -> Duration {
 impl Node {
     /// Copies one file, here to there or there to here.
     pub fn copy(&self, request: &CopyRequest, observer: &dyn Observer, stop: &Stop) -> Result<Delivered> {
+        let watch = Watch::new(&self.config.paths, "cp");
+        let result = self.copy_watched(request, &watch, observer, stop);
+        watch.end(&result);
+        result
+    }
+
+    fn copy_watched(
+        &self,
+        request: &CopyRequest,
+        watch: &Watch,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<Delivered> {
         match (&request.source, &request.destination) {
             (Location::Local(source), Location::Remote { host, path }) => {
-                self.upload(source, Some(host), path, &request.options, observer, stop)
+                self.upload(source, Some(host), path, &request.options, watch, observer, stop)
             }
             (Location::Remote { host, path }, Location::Local(destination)) => {
-                self.download(host, path, destination, &request.options, observer, stop)
+                self.download(host, path, destination, &request.options, watch, observer, stop)
             }
             (Location::Local(source), Location::Local(destination)) => {
                 refuse_same_file(source, destination)?;
                 // The far end runs here; a relative path means the same to both.
-                self.upload(source, None, destination, &request.options, observer, stop)
+                self.upload(source, None, destination, &request.options, watch, observer, stop)
             }
             (Location::Remote { .. }, Location::Remote { .. }) => {
                 Err(Error::new(ErrorKind::Usage, "both sides are remote")
@@ -57,21 +72,32 @@ impl Node {
         }
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn upload(
         &self,
         source: &Path,
         host: Option<&std::ffi::OsString>,
         path: &Path,
         options: &CopyOptions,
+        watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
+        // From the first moment: one that fails is told too.
+        let watched_peer = host.map(|host| host.to_string_lossy().into_owned());
+        let begin =
+            |figures| watch.begin(Role::Sending, &source.to_string_lossy(), watched_peer.as_deref(), figures);
+        begin(nothing_yet(0));
+        let far_path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        watch.set_far_path(far_path);
         let mut origin = Origin::open(source, self.id(), &self.config.paths.data_dir)?;
         origin.stop = stop.clone();
         let origin = Arc::new(origin);
         let offer = origin.offer()?;
         let size_bytes = offer.size_bytes;
-        let (mut far, channel) = FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh, stop)?;
+        begin(nothing_yet(size_bytes));
+        let (mut far, channel) =
+            FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.hello()));
         push_control(&mut preface, &copy_message(CopyRole::Receive, path.as_os_str(), options));
@@ -88,13 +114,14 @@ impl Node {
             allow_local: host.is_some_and(|host| is_local_host(host)),
             observer,
             size_bytes,
-            last: Mutex::default(),
+            last: Arc::default(),
         };
         if let Some(door) = door {
             let _ = provider.door.set(door);
         }
+        begin(sent_figures(provider.last.clone(), size_bytes));
         observer.event(Event::Started {
-            name: Some(if path.as_os_str().is_empty() { ".".into() } else { path.to_owned() }),
+            name: Some(far_path.to_owned()),
             total_bytes: size_bytes,
             resumed_bytes: 0,
         });
@@ -107,6 +134,7 @@ impl Node {
             let (provider, is_mute) = (&provider, &is_mute);
             let serving = scope.spawn(move || serve(Box::new(channel), holder, preface, provider, None));
             while !serving.is_finished() {
+                watch.tick();
                 if stop.is_set() {
                     far.kill();
                 }
@@ -126,12 +154,13 @@ impl Node {
             }
             serving.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")))
         });
+        watch.freeze();
         provider.is_over.store(true, Ordering::Release);
         if let Some(door) = provider.door.get() {
             door.door.close();
         }
         let is_heard = provider.is_heard();
-        let last = provider.last.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let last = std::mem::take(&mut *lock(&provider.last));
         if let Some(delivered) = last.delivered {
             // The far end must have what we sent, not merely say that it has something.
             if !origin.is_named(&delivered.oid) {
@@ -166,16 +195,20 @@ impl Node {
         Err(advised(error, host.map(|_| far.host.as_str())))
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn download(
         &self,
         host: &OsStr,
         path: &Path,
         destination: &Path,
         options: &CopyOptions,
+        watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
-        let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, stop)?;
+        let asked = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        watch.begin(Role::Receiving, &asked, Some(&far_name(host)), nothing_yet(0));
+        let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut receiver = Receiver::new(self.hello(), None, false);
         let mut out = Vec::new();
         push_control(&mut out, &receiver.hello());
@@ -201,8 +234,18 @@ impl Node {
                 far.kill();
                 return Err(error);
             }
-            Err(error) => return Err(advised(far.explain(error, is_heard), Some(&far.host))),
+            Err(error) => {
+                // What it said beside is worth telling; then it is to notice, and to end.
+                let _ = channel.try_read(&mut [0; 512]);
+                drop(channel);
+                return Err(advised(far.explain(error, is_heard), Some(&far.host)));
+            }
         };
+        // What the user asked for, not what the far end calls it, unless that is what the pattern asks for.
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        if pattern::is_pattern(Path::new(&name)) && pattern::matches(name.as_bytes(), &offer.name) {
+            name = OsStr::from_bytes(&offer.name).to_owned();
+        }
         let incoming = Incoming {
             peer: far_name(host),
             channel,
@@ -212,15 +255,15 @@ impl Node {
             preserve: options.preserve,
             whole_file: options.whole_file,
             fsync: options.fsync,
-            // What the user asked for, not what the far end calls it.
-            name: path.file_name().unwrap_or_default().to_owned(),
+            name,
             allow_local: is_local_host(host),
             is_other_host: true,
             seen_as: Vec::new(),
             // The far end said where it listens; ssh may know it under a name that only ssh resolves.
             sees: None,
+            within: None,
         };
-        match self.receive(incoming, destination, observer, stop) {
+        match self.receive(incoming, destination, watch, observer, stop) {
             Ok(delivered) => Ok(delivered),
             Err(error) => Err(advised(far.explain(error, true), Some(&far.host))),
         }
@@ -231,6 +274,12 @@ impl Node {
 fn advised(error: Error, host: Option<&str>) -> Error {
     let there = host.map_or_else(|| "here".to_owned(), |host| format!("on {host}"));
     match (error.kind(), host) {
+        (ErrorKind::NotFound, _) if error.to_string().contains("stands for several files") => error,
+        (ErrorKind::Refused, _)
+            if ["stands for too much", "cannot start there"].iter().any(|it| error.what().contains(it)) =>
+        {
+            error
+        }
         (ErrorKind::NotFound, Some(host)) => error.or_advise(format!(
             "is the path right? It is looked up on {host}, a relative one from the home directory there"
         )),
@@ -239,6 +288,9 @@ fn advised(error: Error, host: Option<&str>) -> Error {
         (ErrorKind::Refused, _) if error.to_string().contains("another dray is receiving") => {
             error.or_advise("wait for it or stop it")
         }
+        (ErrorKind::Refused, Some(_)) if error.to_string().contains("this login") => error.or_advise(
+            "your key is confined to one directory there: paths are relative to it, and what it may is up to whoever set it up",
+        ),
         (ErrorKind::Refused, _) => error.or_advise(format!("what may your user read and write {there}?")),
         (ErrorKind::NoSpace, _) => {
             error.or_advise(format!("free some space {there}, then the same command again goes on"))
@@ -294,7 +346,7 @@ struct NearSender<'a> {
     begun: Instant,
     observer: &'a dyn Observer,
     size_bytes: u64,
-    last: Mutex<Last>,
+    last: Arc<Mutex<Last>>,
 }
 
 impl NearSender<'_> {
@@ -320,6 +372,40 @@ struct Last {
     delivered: Option<message::Delivered>,
 }
 
+/// How many of the bytes that are new to the receiver came which way, as it says.
+fn ways(progress: &message::Progress) -> [(&'static str, u64); 2] {
+    let fresh = progress.done_bytes.saturating_sub(progress.resumed_bytes);
+    let direct = progress.direct_bytes.min(fresh);
+    [("direct", direct), ("ssh", fresh - direct)]
+}
+
+/// What a sender knows of how far the receiver is: its last words.
+fn sent_figures(last: Arc<Mutex<Last>>, size_bytes: u64) -> Figures {
+    Box::new(move || {
+        let last = lock(&last);
+        let is_there = last.delivered.is_some();
+        let (done_bytes, resumed_bytes, ways) = match &last.progress {
+            Some(progress) => (progress.done_bytes.min(size_bytes), progress.resumed_bytes, ways(progress)),
+            None => (0, 0, [("direct", 0), ("ssh", 0)]),
+        };
+        let sent_bytes: u64 = ways.iter().map(|(_, bytes)| bytes).sum();
+        let sources = (0..).zip(ways).map(|(number, (label, delivered_bytes))| SourceSnapshot {
+            number,
+            label: label.to_owned(),
+            share: delivered_bytes as f64 / sent_bytes.max(1) as f64,
+            delivered_bytes,
+            ..SourceSnapshot::default()
+        });
+        Some(Snapshot {
+            size_bytes,
+            done_bytes: if is_there { size_bytes } else { done_bytes },
+            resumed_bytes,
+            sources: sources.collect(),
+            ..Snapshot::default()
+        })
+    })
+}
+
 impl Provider for NearSender<'_> {
     fn open(&self, open: &Open, _: Option<&Security>) -> Result<Arc<dyn Held>> {
         self.hear();
@@ -342,19 +428,15 @@ impl Provider for NearSender<'_> {
                 }
             }
             Message::Progress(progress) => {
-                last.progress = Some(progress);
-                let fresh = progress.done_bytes.saturating_sub(progress.resumed_bytes);
-                let direct = progress.direct_bytes.min(fresh);
-                let sources = [("direct", direct), ("ssh", fresh - direct)]
+                let sources = ways(&progress)
                     .into_iter()
                     .filter(|(_, bytes)| *bytes > 0)
                     .map(|(label, bytes)| SourceShare { label: label.into(), bytes })
                     .collect();
-                self.observer.event(Event::Progress {
-                    done_bytes: progress.done_bytes,
-                    total_bytes: self.size_bytes,
-                    sources,
-                });
+                let done_bytes = progress.done_bytes;
+                last.progress = Some(progress);
+                drop(last);
+                self.observer.event(Event::Progress { done_bytes, total_bytes: self.size_bytes, sources });
             }
             Message::Delivered(delivered) => last.delivered = Some(delivered),
             _ => return Err(Error::new(ErrorKind::Protocol, "copy message out of place")),

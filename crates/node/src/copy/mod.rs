@@ -5,12 +5,17 @@
 //! known until the end: bytes are vouched for by their origin, and both ends compare roots before the file gets its
 //! name (design decision 3).
 
+mod deploy;
 mod direct;
+mod far_end;
 mod local;
 mod origin;
+mod pattern;
+mod reach;
 mod receive;
 mod remote;
 mod ssh;
+mod ssh_words;
 mod values;
 
 use std::ffi::OsString;
@@ -19,7 +24,9 @@ use std::path::PathBuf;
 
 use dray_core::{Error, ErrorKind, Result};
 
-pub use ssh::SshOptions;
+pub use reach::Confinement;
+pub use remote::refuse_remote;
+pub use ssh::{AddressFamily, SshOptions};
 
 /// Files up to this size do not pay for a second connection.
 const DIRECT_FROM_BYTES: u64 = 4 << 20;

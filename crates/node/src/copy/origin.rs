@@ -51,7 +51,11 @@ struct Recorded {
 impl Origin {
     /// Opens `path` to be sent by `node`; finds the values an earlier, killed run had kept.
     pub(super) fn open(path: &Path, node: NodeId, data_dir: &Path) -> Result<Origin> {
-        let file = SourceFile::open(path)?;
+        Origin::of(SourceFile::open(path)?, node, data_dir)
+    }
+
+    /// The same of a file that is open already.
+    pub(super) fn of(file: SourceFile, node: NodeId, data_dir: &Path) -> Result<Origin> {
         let identity = file.identity();
         let geometry = Geometry::new(identity.size_bytes);
         let id = identity.provisional_id(&node);

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ use dray_transfer::transport::{Channel, PipeChannel, push_control};
 
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, ReceivingDoor};
+use super::reach::{Confinement, Target, confined_target};
+use crate::explain::{Figures, Role, Snapshot, Watch, figures_of, nothing_yet};
 use crate::get::{report, resumed, split};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth};
 use crate::{Delivered, Event, Node, Observer, Stop};
@@ -51,7 +53,8 @@ pub(super) struct Incoming {
     pub(super) whole_file: bool,
     /// Make data and name durable.
     pub(super) fsync: bool,
-    /// Name of the file in a directory: from the user's own words, never the far end's choice.
+    /// Name of the file in a directory: from the user's own words, or the far end's choice among the names that the user's
+    /// pattern stands for.
     pub(super) name: OsString,
     /// Direct connections to loopback and link-local addresses are all right: ssh went there too.
     pub(super) allow_local: bool,
@@ -61,29 +64,57 @@ pub(super) struct Incoming {
     pub(super) seen_as: Vec<IpAddr>,
     /// Address under which we see the other side.
     pub(super) sees: Option<IpAddr>,
+    /// The directory that this login must not leave.
+    pub(super) within: Option<Arc<Confinement>>,
+}
+
+impl Incoming {
+    /// `watch` tells of it from now on.
+    fn begin(&self, watch: &Watch, figures: Figures) {
+        let (what, peer) = (self.name.to_string_lossy(), self.watched_peer());
+        watch.begin(Role::Receiving, &what, peer.as_deref(), figures);
+    }
+
+    /// The other host, for whoever asks what runs here; `None` if it is this one.
+    fn watched_peer(&self) -> Option<String> {
+        match self.sees {
+            // At the far end the peer's name is what it does, and its address is known.
+            Some(address) => Some(address.to_string()),
+            None => self.is_other_host.then(|| self.peer.clone()),
+        }
+    }
 }
 
 /// Where the file goes: `wish` itself, or `name` in it if it is a directory.
-fn destination(wish: &Path, name: &OsStr) -> Result<PathBuf> {
+fn destination(wish: &Path, name: &OsStr, within: Option<&Confinement>) -> Result<Target> {
     let bytes = name.as_bytes();
     let is_plain =
         !bytes.is_empty() && name != "." && name != ".." && !bytes.iter().any(|b| matches!(b, b'/' | 0));
-    if wish.as_os_str().is_empty() || wish.is_dir() {
-        if !is_plain {
-            return Err(Error::new(ErrorKind::Usage, format!("{name:?} is no name for a file in {wish:?}"))
-                .advise("name the destination file"));
-        }
-        return Ok(if wish.as_os_str().is_empty() { name.into() } else { wish.join(name) });
+    let no_name = || {
+        Error::new(ErrorKind::Usage, format!("{name:?} is no name for a file in {wish:?}"))
+            .advise("name the destination file")
+    };
+    if let Some(within) = within {
+        return if is_plain { confined_target(within, wish, name) } else { Err(no_name()) };
     }
-    let (dir, name) = split(wish)?;
-    Ok(dir.join(name))
+    let path = if !wish.as_os_str().is_empty() && !wish.is_dir() {
+        let (dir, name) = split(wish)?;
+        dir.join(name)
+    } else if !is_plain {
+        return Err(no_name());
+    } else if wish.as_os_str().is_empty() {
+        name.into()
+    } else {
+        wish.join(name)
+    };
+    Ok(Target::anywhere(path))
 }
 
 /// Opens the delivery. A killed command's far end may need a moment to notice and let go of the same file.
-fn open_delivery(target: &Path, object: ObjectName, size_bytes: u64) -> Result<Delivery> {
+fn open_delivery(target: &Target, object: ObjectName, size_bytes: u64) -> Result<Delivery> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
-        match Delivery::open(target, object, size_bytes, DeliveryOptions::default()) {
+        match open_delivery_once(target, object, size_bytes) {
             Err(error) if error.is_retryable() && Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(50))
             }
@@ -92,22 +123,34 @@ fn open_delivery(target: &Path, object: ObjectName, size_bytes: u64) -> Result<D
     }
 }
 
+fn open_delivery_once(target: &Target, object: ObjectName, size_bytes: u64) -> Result<Delivery> {
+    let options = DeliveryOptions::default();
+    let Some(directory) = target.folder() else {
+        return Delivery::open(&target.path, object, size_bytes, options);
+    };
+    let directory = directory.try_clone().map_err(|error| Error::io("open the destination", error))?;
+    Delivery::open_in(directory, &target.path, object, size_bytes, options)
+}
+
 impl Node {
     /// Receives one file. The other side hears of success or failure before this returns.
     pub(super) fn receive(
         &self,
         incoming: Incoming,
         wish: &Path,
+        watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
-        let target = match destination(wish, &incoming.name) {
+        incoming.begin(watch, nothing_yet(incoming.offer.size_bytes));
+        let target = match destination(wish, &incoming.name, incoming.within.as_deref()) {
             Ok(target) => target,
             Err(error) => return Err(refuse(incoming, error)),
         };
+        watch.set_path(&target.own_path());
         let finish = finish_options(&incoming, &target);
         if let Some(bytes) = incoming.offer.inline.clone() {
-            return receive_inline(incoming, &bytes, &target, finish, observer);
+            return receive_inline(incoming, &bytes, &target, finish, watch, observer);
         }
         let geometry = Geometry::new(incoming.offer.size_bytes);
         let object = incoming.offer.object;
@@ -131,7 +174,7 @@ impl Node {
         let older = if incoming.whole_file || !incoming.is_other_host {
             None
         } else {
-            OlderVersion::open(&target, geometry.size_bytes())
+            OlderVersion::open(target.directory(), target.name(), geometry.size_bytes())
         };
         let to_fetch = wanted.clone();
         let transfer = Transfer::new(
@@ -143,8 +186,9 @@ impl Node {
             DeliveryMode::OutOfOrder,
             if older.is_some() { Start::Update } else { Start::Whole },
         );
+        incoming.begin(watch, figures_of(&transfer, resumed_bytes));
         observer.event(Event::Started {
-            name: Some(target.clone()),
+            name: Some(target.path.clone()),
             total_bytes: geometry.size_bytes(),
             resumed_bytes,
         });
@@ -152,6 +196,7 @@ impl Node {
         let mut told = Instant::now();
         let mut tick = || {
             report(&transfer, observer);
+            watch.tick();
             if told.elapsed() >= PROGRESS_INTERVAL {
                 told = Instant::now();
                 lanes.ssh.say(progress(&transfer, resumed_bytes));
@@ -172,10 +217,11 @@ impl Node {
             Ok(oid) => delivered_message(*oid, &target),
             Err(error) => Message::Fault(Fault::from_error(None, error)),
         });
+        watch.freeze();
         transfer.close();
         lanes.end();
         let oid = result?;
-        Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(target), resumed_bytes })
+        Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(target.path), resumed_bytes })
     }
 
     /// The ssh channel as a source, and a second one for what comes beside it.
@@ -203,6 +249,8 @@ impl Node {
         let mut door = None;
         if geometry.size_bytes() >= DIRECT_FROM_BYTES
             && incoming.is_other_host
+            // A confined login makes us neither listen nor dial, nor hear our addresses.
+            && incoming.within.is_none()
             // Without a listening socket, ssh carries everything.
             && let Ok(opened) = Door::open(self, &incoming.seen_as)
         {
@@ -265,9 +313,8 @@ fn progress(transfer: &Transfer, resumed_bytes: u64) -> Message {
     })
 }
 
-fn delivered_message(oid: Oid, target: &Path) -> Message {
-    let path = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
-    let mut bytes = path.as_os_str().as_bytes().to_vec();
+fn delivered_message(oid: Oid, target: &Target) -> Message {
+    let mut bytes = target.told_path().as_os_str().as_bytes().to_vec();
     bytes.truncate(dray_core::limits::PATH_BYTES_MAX);
     Message::Delivered(message::Delivered { oid, path: bytes.into() })
 }
@@ -279,9 +326,10 @@ fn refuse(mut incoming: Incoming, error: Error) -> Error {
     error
 }
 
-fn finish_options(incoming: &Incoming, target: &Path) -> FinishOptions {
+fn finish_options(incoming: &Incoming, target: &Target) -> FinishOptions {
     let offer = &incoming.offer;
-    let is_new = std::fs::symlink_metadata(target).is_err();
+    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    let is_new = rustix::fs::statat(target.directory(), target.name(), flags).is_err();
     FinishOptions {
         mode: mode_for(offer.mode, incoming.preserve, is_new),
         mtime: incoming.preserve.then_some((offer.mtime_s, offer.mtime_ns)),
@@ -307,8 +355,9 @@ fn mode_for(offered: u32, preserve: bool, is_new: bool) -> Option<u32> {
 fn receive_inline(
     mut incoming: Incoming,
     bytes: &[u8],
-    target: &Path,
+    target: &Target,
     finish: FinishOptions,
+    watch: &Watch,
     observer: &dyn Observer,
 ) -> Result<Delivered> {
     let size_bytes = bytes.len() as u64;
@@ -320,11 +369,15 @@ fn receive_inline(
                 "the sender's bytes are not those it named",
             ));
         }
-        let delivery = Delivery::open(target, incoming.offer.object, size_bytes, DeliveryOptions::default())?;
+        let delivery = open_delivery_once(target, incoming.offer.object, size_bytes)?;
         delivery.write_data(0, bytes)?;
         delivery.finish(finish)
     };
     let result = deliver();
+    if result.is_ok() {
+        let all = Snapshot { size_bytes, done_bytes: size_bytes, ..Snapshot::default() };
+        incoming.begin(watch, Box::new(move || Some(all.clone())));
+    }
     let answer = match &result {
         Ok(()) => delivered_message(oid, target),
         Err(error) => Message::Fault(Fault::from_error(None, error)),
@@ -334,12 +387,12 @@ fn receive_inline(
     result?;
     told.map_err(|error| Error::io("tell the sender", error))?;
     observer.event(Event::Started {
-        name: Some(target.to_owned()),
+        name: Some(target.path.clone()),
         total_bytes: size_bytes,
         resumed_bytes: 0,
     });
     observer.event(Event::Progress { done_bytes: size_bytes, total_bytes: size_bytes, sources: Vec::new() });
-    Ok(Delivered { oid, size_bytes, path: Some(target.to_owned()), resumed_bytes: 0 })
+    Ok(Delivered { oid, size_bytes, path: Some(target.path.clone()), resumed_bytes: 0 })
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! `dray remote`: the far end of a copy, started by ssh, speaking the peer protocol on standard input and output.
+//! `dray remote`, and `dray serve --stdio` as a forced command: the far end of a copy, started by ssh, speaking the peer protocol on standard input and output.
 
+use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -19,27 +20,70 @@ use dray_transfer::transport::{Channel, PipeChannel, Security, push_control, rea
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, HoldingDoor, ssh_connection};
 use super::origin::Origin;
+use super::reach::{self, Confinement};
 use super::receive::Incoming;
-use crate::{Event, Node, Stop};
+use crate::explain::Watch;
+use crate::{Event, Node, Stop, plain_hello};
 
 /// How long the other side may take for its first messages.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What the near end said and what it is to be answered with first.
+struct Asked {
+    copy: Copy,
+    hello_body: Vec<u8>,
+    preface: Vec<u8>,
+    within: Option<Arc<Confinement>>,
+}
+
+/// Tells the near end of a copy why no far end comes up here (a configuration or data directory that is not in order), over
+/// the `input` and `output` on which it waits for one. Gives the error back as it was told.
+pub fn refuse_remote(input: OwnedFd, output: OwnedFd, error: Error) -> Error {
+    let Ok(mut channel) = PipeChannel::new(input, output) else { return error };
+    // Heard before it is answered, so that it is not still speaking when we are gone.
+    let _ = read_control(&mut channel, Instant::now() + PATIENCE);
+    // What to do does not cross the wire, so it stands in what failed.
+    let advice = error.advice().map_or_else(String::new, |advice| format!(" ({advice})"));
+    // A mistake in a file there is none on the near end's command line, and has no code on the wire.
+    let kind = if error.kind() == ErrorKind::Usage { ErrorKind::Refused } else { error.kind() };
+    let told = Error::new(kind, format!("dray cannot start there: {error}{advice}"));
+    let mut preface = Vec::new();
+    push_control(&mut preface, &Message::Hello(plain_hello()));
+    tell(&mut channel, preface, told)
+}
+
 impl Node {
     /// Plays the far end of a copy over `input` and `output` (`dray remote`) until it is done. An error has been told
-    /// to the other side, if it listens.
-    pub fn remote_on(&self, input: OwnedFd, output: OwnedFd, stop: &Stop) -> Result<()> {
+    /// to the other side, if it listens. With a confinement (`dray serve --stdio --only`) nothing outside of it is read
+    /// or written for the other side, and an error that kept it from being made is told, too.
+    pub fn remote_on(
+        &self,
+        input: OwnedFd,
+        output: OwnedFd,
+        confinement: Option<Result<Confinement>>,
+        stop: &Stop,
+    ) -> Result<()> {
         let channel = PipeChannel::new(input, output)
             .map_err(|error| Error::io("take over standard input and output", error))?;
-        self.remote(channel, stop)
+        self.remote(channel, confinement, stop)
     }
 
-    fn remote(&self, mut channel: PipeChannel, stop: &Stop) -> Result<()> {
+    fn remote(
+        &self,
+        mut channel: PipeChannel,
+        confinement: Option<Result<Confinement>>,
+        stop: &Stop,
+    ) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let hello = self.hello();
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(hello.clone()));
-        let hello_body = read_control(&mut channel, deadline)?;
+        let hello_body = match read_control(&mut channel, deadline) {
+            Err(error) if error.kind() == ErrorKind::Protocol => {
+                return Err(tell(&mut channel, preface, error));
+            }
+            hello_body => hello_body?,
+        };
         let not_by_hand =
             || Error::new(ErrorKind::Protocol, "this is the far end of `dray cp`; it is not started by hand");
         // Versions first: a newer peer's other messages may not even decode here.
@@ -48,14 +92,16 @@ impl Node {
             Ok(_) => Err(not_by_hand()),
             Err(error) => Err(error),
         };
-        if let Err(error) = greeted {
-            return Err(tell(&mut channel, preface, error));
-        }
+        let within = match greeted.and_then(|()| confinement.transpose()) {
+            Ok(within) => within.map(Arc::new),
+            Err(error) => return Err(tell(&mut channel, preface, error)),
+        };
         let asked = read_control(&mut channel, deadline).and_then(|body| match Message::from_bytes(&body)? {
             Message::Copy(copy) => Ok(copy),
             _ => Err(not_by_hand()),
         });
         let copy = match asked {
+            // `within` goes with whatever is asked for: a confined login is refused what cannot be confined.
             Ok(copy) => copy,
             Err(error) => return Err(tell(&mut channel, preface, error)),
         };
@@ -71,23 +117,21 @@ impl Node {
                         ));
                     }
                 };
-                self.receive_here(channel, &copy, &hello_body, preface, offer, stop)
+                self.receive_here(channel, Asked { copy, hello_body, preface, within }, offer, stop)
             }
-            CopyRole::Send => self.send_from_here(channel, &copy, &hello_body, preface, stop),
+            CopyRole::Send => self.send_from_here(channel, Asked { copy, hello_body, preface, within }, stop),
         }
     }
 
     fn receive_here(
         &self,
         channel: PipeChannel,
-        copy: &Copy,
-        hello_body: &[u8],
-        preface: Vec<u8>,
+        Asked { copy, hello_body, preface, within }: Asked,
         offer: Offer,
         stop: &Stop,
     ) -> Result<()> {
         let mut receiver = Receiver::new(self.hello(), None, false);
-        receiver.handle_control(hello_body)?;
+        receiver.handle_control(&hello_body)?;
         let (sees, seen_as) = ssh_connection().unzip();
         // The near end is the user's own command: the name is the one of the file it was told to send.
         let offer_name = offer.name.to_vec();
@@ -100,26 +144,29 @@ impl Node {
             preserve: copy.preserve,
             whole_file: copy.whole_file == Some(true),
             fsync: copy.fsync,
-            name: std::ffi::OsStr::from_bytes(&offer_name).to_owned(),
+            name: OsStr::from_bytes(&offer_name).to_owned(),
             is_other_host: sees.is_some(),
             allow_local: sees.is_some_and(is_local),
             seen_as: seen_as.into_iter().collect(),
             sees,
+            within,
         };
-        let wish = home_path(std::ffi::OsStr::from_bytes(&copy.path));
-        self.receive(incoming, &wish, &|_: Event| {}, stop).map(|_| ())
+        let asked = OsStr::from_bytes(&copy.path);
+        let wish = if incoming.within.is_some() { PathBuf::from(asked) } else { reach::home_path(asked) };
+        let watch = Watch::new(&self.config.paths, "cp");
+        let result = self.receive(incoming, &wish, &watch, &|_: Event| {}, stop);
+        watch.end(&result);
+        result.map(|_| ())
     }
 
     fn send_from_here(
         &self,
         mut channel: PipeChannel,
-        copy: &Copy,
-        hello_body: &[u8],
-        mut preface: Vec<u8>,
+        Asked { copy, hello_body, mut preface, within }: Asked,
         stop: &Stop,
     ) -> Result<()> {
-        let path = home_path(std::ffi::OsStr::from_bytes(&copy.path));
-        let opened = Origin::open(&path, self.id(), &self.config.paths.data_dir);
+        let opened = reach::source(OsStr::from_bytes(&copy.path), within.as_deref(), &|| stop.is_set())
+            .and_then(|file| Origin::of(file, self.id(), &self.config.paths.data_dir));
         let (origin, offer) = match opened.and_then(|origin| origin.offer().map(|offer| (origin, offer))) {
             Ok((mut origin, offer)) => {
                 origin.stop = stop.clone();
@@ -128,12 +175,15 @@ impl Node {
             Err(error) => return Err(tell(&mut channel, preface, error)),
         };
         let mut holder = Holder::new(self.hello());
-        holder.handle_control(hello_body)?;
+        holder.handle_control(&hello_body)?;
         let is_large = offer.size_bytes >= DIRECT_FROM_BYTES;
         push_control(&mut preface, &Message::Offer(offer));
         let connection = ssh_connection();
         let door = match connection {
-            Some((_, server)) if is_large => self.holding_door(&origin, &[server], &mut preface),
+            // A confined login makes us neither listen nor dial, nor hear our addresses.
+            Some((_, server)) if is_large && within.is_none() => {
+                self.holding_door(&origin, &[server], &mut preface)
+            }
             _ => None,
         };
         let provider = FarSender {
@@ -203,17 +253,6 @@ impl Provider for FarSender {
             Message::Progress(_) => Ok(()),
             _ => Err(Error::new(ErrorKind::Protocol, "copy message out of place")),
         }
-    }
-}
-
-/// A path as the far shell would have read it: relative to the home directory, where ssh starts us, and `~/` too.
-fn home_path(path: &std::ffi::OsStr) -> PathBuf {
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    match (path.as_bytes(), home) {
-        (b"~", Some(home)) => home,
-        ([b'~', b'/', rest @ ..], Some(home)) => home.join(std::ffi::OsStr::from_bytes(rest)),
-        (b"", _) => PathBuf::from("."),
-        _ => Path::new(path).to_owned(),
     }
 }
 

@@ -1,14 +1,10 @@
-//! Starting the far end: `ssh HOST dray remote`, or the same program here when both ends are local.
+//! How ssh is called: the options it is given, the ciphers it is asked for, and the command it runs on the far host.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-use dray_core::{Error, ErrorKind, Result};
-use dray_transfer::transport::PipeChannel;
 
 use crate::Stop;
 
@@ -28,166 +24,84 @@ pub struct SshOptions {
     pub options: Vec<OsString>,
     /// `-F FILE`.
     pub config: Option<OsString>,
-    /// Program to run there instead of `dray`.
+    /// `-4` or `-6`: only addresses of that family.
+    pub family: Option<AddressFamily>,
+    /// `-C`: what goes through ssh is compressed by ssh. Without it the configuration decides.
+    pub compress: bool,
+    /// Program to run there instead of the `dray` that is found there.
     pub remote_dray: Option<OsString>,
+    /// Copy this program there first, unless it is there.
+    pub deploy: bool,
+    /// The command line that would do so, for errors.
+    pub deploy_command: Option<String>,
 }
+
+/// A family of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AddressFamily {
+    /// IPv4.
+    Inet,
+    /// IPv6.
+    Inet6,
+}
+
+/// Finds dray where the `PATH` of a command over ssh often does not lead, and what `--deploy` once left for this system
+/// and CPU: hosts of several kinds may share a home directory. Every login shell hands it to sh as one word: there is no quote, line end, backslash or exclamation mark in it.
+const FIND_AND_RUN: &str = concat!(
+    "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/opt/dray/bin; ",
+    "command -v dray >/dev/null 2>&1 && exec dray remote; ",
+    "for f in \"${XDG_CACHE_HOME:-$HOME/.cache}\"/dray/bin/",
+    env!("CARGO_PKG_VERSION"),
+    "-\"$(uname -s)-$(uname -m)\"-*/dray; do [ -x \"$f\" ] && exec \"$f\" remote; done; exit 127",
+);
 
 impl SshOptions {
-    fn program(&self) -> &OsStr {
-        self.remote_dray.as_deref().unwrap_or(OsStr::new("dray"))
+    /// The program that was named to run there; `None` if it is to be found.
+    pub(super) fn named_program(&self) -> Option<&OsStr> {
+        self.remote_dray.as_deref().filter(|name| *name != "dray")
     }
-}
 
-/// The far end, running.
-pub(super) struct FarEnd {
-    child: Child,
-    /// For messages.
-    pub(super) host: String,
-    program: String,
-    /// Options for scp to go the same way.
-    scp: String,
-}
-
-impl FarEnd {
-    /// Starts ssh to `host`, or this very program if there is none.
-    pub(super) fn start(
-        host: Option<&OsStr>,
-        options: &SshOptions,
-        stop: &Stop,
-    ) -> Result<(FarEnd, PipeChannel)> {
-        let mut command = match host {
-            Some(host) => ssh(host, options, stop),
-            None => {
-                let own = std::env::current_exe().map_err(|error| Error::io("find this program", error))?;
-                let mut command = Command::new(own);
-                command.arg("remote");
+    /// What the far host's shell is given to start the far end.
+    pub(super) fn far_command(&self) -> OsString {
+        match self.named_program() {
+            Some(program) => {
+                let mut command = quote(program);
+                command.push(" remote");
                 command
             }
-        };
-        let host = host.map_or_else(|| "this host".to_owned(), |host| host.to_string_lossy().into_owned());
-        let failed = |error| {
-            Error::new(ErrorKind::Unreachable, format!("cannot start ssh: {error}"))
-                .advise("install an ssh client (Debian: openssh-client)")
-        };
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(failed)?;
-        let (Some(input), Some(output)) = (child.stdout.take(), child.stdin.take()) else {
-            return Err(Error::new(ErrorKind::Internal, "ssh has no pipes"));
-        };
-        let channel = PipeChannel::new(OwnedFd::from(input), OwnedFd::from(output)).map_err(failed)?;
-        let program = options.program().to_string_lossy().into_owned();
-        Ok((FarEnd { child, host, program, scp: scp_options(options) }, channel))
-    }
-
-    /// After the conversation broke: the error that explains it, from how the far end ended, and from whether anything
-    /// was heard from it that a `dray` may say.
-    pub(super) fn explain(&mut self, error: Error, is_heard: bool) -> Error {
-        if error.kind() == ErrorKind::Protocol {
-            return error.or_advise(format!(
-                "is `{}` on {} dray, of a version that goes with this one?",
-                self.program, self.host
-            ));
-        }
-        if error.kind() != ErrorKind::Unreachable {
-            return error;
-        }
-        match self.wait(Duration::from_secs(3)) {
-            Some(127) => Error::new(
-                ErrorKind::NotFound,
-                format!("{} has no program `{}`", self.host, self.program),
-            )
-            .advise(format!(
-                "copy this one there, for example: scp {}{} {}:.local/bin/dray — or name it with --remote-dray",
-                self.scp,
-                std::env::current_exe().map_or_else(|_| "dray".into(), |own| own.display().to_string()),
-                self.host
-            )),
-            Some(255) => Error::new(ErrorKind::Unreachable, format!("ssh to {} failed", self.host))
-                .advise(
-                    "ssh's own message stands above; if there is none, your key or the host's is refused (does `ssh` \
-                     alone get there?), or dray was killed there",
-                ),
-            Some(code) if code != 0 => {
-                let kind = ErrorKind::from_exit_code(code).unwrap_or(ErrorKind::Unreachable);
-                if is_heard {
-                    Error::new(kind, format!("dray on {} ended with exit code {code}", self.host))
-                } else {
-                    let (program, host) = (&self.program, &self.host);
-                    let what = format!("`{program}` on {host} ended with exit code {code} without a word");
-                    Error::new(kind, what).advise(format!(
-                        "is it dray? Then `dray doctor` on {host} may say why; --remote-dray names another"
-                    ))
-                }
-            }
-            Some(_) if !is_heard => Error::new(
-                ErrorKind::Protocol,
-                format!("`{}` on {} ended without a word: it is not dray", self.program, self.host),
-            )
-            .advise("name the dray there with --remote-dray"),
-            _ => error.context(format_args!("{} went away", self.host)),
-        }
-        .with_retryable(true)
-    }
-
-    /// Ends it at once.
-    pub(super) fn kill(&mut self) {
-        let _ = self.child.kill();
-    }
-
-    /// Waits for the end, at most `patience`; the exit code if it came.
-    pub(super) fn wait(&mut self, patience: Duration) -> Option<i32> {
-        let deadline = Instant::now() + patience;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status.code().unwrap_or(1)),
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
-                Ok(None) | Err(_) => return None,
-            }
+            None => shell_script(FIND_AND_RUN),
         }
     }
 }
 
-impl Drop for FarEnd {
-    fn drop(&mut self) {
-        if self.wait(Duration::from_millis(200)).is_none() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
+/// A script as a command line that every login shell understands.
+pub(super) fn shell_script(script: &str) -> OsString {
+    debug_assert!(!script.contains(['\'', '\n', '\\', '!']));
+    format!("sh -c '{script}'").into()
 }
 
-fn ssh(host: &OsStr, options: &SshOptions, stop: &Stop) -> Command {
+/// ssh to `host`, to run `far_command` there.
+pub(super) fn ssh(host: &OsStr, options: &SshOptions, far_command: &OsStr, stop: &Stop) -> Command {
     let mut command = Command::new("ssh");
     // No forwarding, no terminal, no escape characters: the channel carries bytes.
-    command.args(["-x", "-a", "-T", "-oClearAllForwardings=yes", "-oEscapeChar=none", "-oCompression=no"]);
+    command.args(["-x", "-a", "-T", "-oClearAllForwardings=yes", "-oEscapeChar=none"]);
+    if options.compress {
+        command.arg("-C");
+    }
     add_options(&mut command, options);
     if let Some(ciphers) = fast_ciphers(host, options, stop) {
         command.arg(format!("-oCiphers={ciphers}"));
     }
-    let mut remote = quote(options.program());
-    remote.push(" remote");
-    command.arg("--").arg(host).arg(remote);
+    command.arg("--").arg(host).arg(far_command);
     command
 }
 
-/// What scp has to be told to reach the same host, each option with a space behind it.
-fn scp_options(options: &SshOptions) -> String {
-    let mut words: Vec<OsString> = Vec::new();
-    let mut add = |letter: &str, value: &OsStr| words.extend([letter.into(), quote(value)]);
-    if let Some(config) = &options.config {
-        add("-F", config);
-    }
-    if let Some(port) = options.port {
-        add("-P", OsStr::new(&port.to_string()));
-    }
-    options.identities.iter().for_each(|identity| add("-i", identity));
-    if let Some(jump) = &options.jump {
-        add("-J", jump);
-    }
-    options.options.iter().for_each(|option| add("-o", option));
-    words.iter().map(|word| format!("{} ", word.to_string_lossy())).collect()
-}
-
 fn add_options(command: &mut Command, options: &SshOptions) {
+    match options.family {
+        Some(AddressFamily::Inet) => drop(command.arg("-4")),
+        Some(AddressFamily::Inet6) => drop(command.arg("-6")),
+        None => {}
+    }
     if let Some(port) = options.port {
         command.arg("-p").arg(port.to_string());
     }
@@ -306,18 +220,14 @@ mod tests {
         assert_eq!(quote(OsStr::new("")), "''");
     }
 
-    /// Design 5: the command that an error prints reaches the host the way the failed one did.
+    /// What starts the far end means the same to every login shell, whatever it does with quotes and history.
     #[test]
-    fn scp_goes_the_same_way() {
-        let options = SshOptions {
-            port: Some(2222),
-            identities: vec!["my key".into()],
-            jump: Some("gate".into()),
-            config: Some("/c".into()),
-            ..SshOptions::default()
-        };
-        assert_eq!(scp_options(&options), "-F /c -P 2222 -i 'my key' -J gate ");
-        assert_eq!(scp_options(&SshOptions::default()), "");
+    fn the_start_is_one_word_to_every_shell() {
+        assert!(!FIND_AND_RUN.contains(['\'', '\n', '\\', '!']), "{FIND_AND_RUN}");
+        let options = SshOptions { remote_dray: Some("my dray".into()), ..SshOptions::default() };
+        assert_eq!(options.far_command(), "'my dray' remote");
+        let found = SshOptions { remote_dray: Some("dray".into()), ..SshOptions::default() }.far_command();
+        assert!(found.to_str().unwrap().starts_with("sh -c 'PATH="), "{found:?}");
     }
 
     /// Floor of the performance targets: over ssh too, nothing is slower than rsync. A cipher that somebody chose stays.

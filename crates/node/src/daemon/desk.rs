@@ -216,7 +216,7 @@ impl PutTransaction {
         if !state.hub.has(&self.session) {
             state.shelf.leave(&self.session);
         }
-        let ticket = node.ticket(oid, object.size_bytes(), &share, state.port, terms.ticket, &observer)?;
+        let ticket = node.ticket(&*object, &share, state.port, terms.ticket, &observer)?;
         let size_bytes = object.size_bytes();
         state.hub.tell("shared", &json!({"oid": oid.to_string(), "size_bytes": size_bytes}));
         Ok(Shared {

@@ -11,18 +11,19 @@ mod plan;
 mod tests;
 
 use std::cell::RefCell;
-use std::os::unix::fs::FileExt;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_core::chunker::Profile;
-use dray_core::hash_tree::group_cv;
+use dray_core::hash_tree::{group_cv, is_zero};
 use dray_core::limits::{
     PROGRESS_TIMEOUT_MS, RECIPE_NODES_ASKED_MAX, UNIT_BYTES, UPDATE_BYTES_MAX, UPDATE_CHUNKS_MAX,
 };
 use dray_core::range::RangeSet;
-use dray_core::recipe::{ReaderLimits, RecipeId, RecipeReader, RecipeRoot};
+use dray_core::recipe::{ChunkDescriptor, ReaderLimits, RecipeId, RecipeReader, RecipeRoot};
 use dray_core::source::{DataPiece, SourceCall, SourceId};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::planner::SourceState;
@@ -36,14 +37,28 @@ use plan::{Copies, Origin, Parts, Plan};
 
 /// Smaller objects and older versions are not worth the questions.
 const UPDATE_FROM_BYTES: u64 = UNIT_BYTES;
+/// Where there is no older version, less than this of the object standing in it before is not worth the questions.
+const REPEATED_FROM_BYTES: u64 = 4 << 20;
+/// Nor is less than this of a thousand bytes.
+const REPEATED_FROM_PERMILLE: u16 = 30;
+/// Groups that are fetched first where there is no older version, while the holder makes its recipe: what stands first in the
+/// object is needed in any case. Doubled as often as they have come, so that a fast network does not wait.
+const AHEAD_GROUPS: u64 = 32;
+/// How often that is looked at.
+const AHEAD_INTERVAL: Duration = Duration::from_millis(10);
 /// Groups that wait to be copied.
 const COPIES_WAITING_MAX: usize = 256;
 /// A holder that cuts its copy more slowly than so many bytes a second had better send it.
 const CUT_BYTES_PER_S: u64 = 128 << 20;
+/// After how long another holder is asked the same, if there is one, and after as long again for each that was asked: who
+/// answers first is believed.
+const DESCRIBE_SILENCE: Duration = Duration::from_millis(1500);
 /// How long a holder may take to begin with that.
 const DESCRIBE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long after a question, or after the last one came, a node of the recipe may take.
 const NODE_PATIENCE: Duration = Duration::from_millis(PROGRESS_TIMEOUT_MS);
+/// After how long another holder is asked for what one owes, if there is one: several times what waits on a slow path.
+const NODE_SILENCE: Duration = Duration::from_secs(2);
 /// How long there may be nobody to ask before everything is planned, so that the planner's own time limits count.
 const NOBODY_PATIENCE: Duration = Duration::from_secs(3);
 /// While a holder makes its recipe, a group is fetched this often: one that does not even send that is not busy but dead.
@@ -51,11 +66,19 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Bytes that are looked at together when holes are kept: the usual block of a file system.
 const BLOCK_BYTES: usize = 4096;
 
-/// An older version of the object.
+/// An older version of the object, or none: then only what stands in the object more than once is spared.
 #[derive(Debug)]
 pub(crate) struct OlderVersion {
-    file: std::fs::File,
+    /// And what it was when it was opened.
+    file: Option<(std::fs::File, Timestamp)>,
     size_bytes: u64,
+}
+
+/// When a file was changed last.
+type Timestamp = (i64, i64);
+
+fn changed_at(metadata: &std::fs::Metadata) -> Timestamp {
+    (metadata.ctime(), metadata.ctime_nsec())
 }
 
 impl OlderVersion {
@@ -64,11 +87,17 @@ impl OlderVersion {
         (UPDATE_FROM_BYTES..=UPDATE_BYTES_MAX).contains(&size_bytes)
     }
 
-    /// The regular file at `path`, if there is one and an update from it to an object of `size_bytes` may pay.
-    pub(crate) fn open(path: &std::path::Path, size_bytes: u64) -> Option<OlderVersion> {
+    /// The regular file at `path`, seen from `directory`, if there is one and an update from it to an object of `size_bytes` may pay.
+    pub(crate) fn open(
+        directory: BorrowedFd<'_>,
+        path: &std::path::Path,
+        size_bytes: u64,
+    ) -> Option<OlderVersion> {
         // Looked at before it is opened: a device or fifo may act on being opened.
-        let looked_at = std::fs::symlink_metadata(path).ok()?;
-        if !looked_at.is_file() || !Self::is_usual(looked_at.len()) || !Self::is_usual(size_bytes) {
+        let looked_at = rustix::fs::statat(directory, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let is_file = rustix::fs::FileType::from_raw_mode(looked_at.st_mode).is_file();
+        let len = u64::try_from(looked_at.st_size).unwrap_or(0);
+        if !is_file || !Self::is_usual(len) || !Self::is_usual(size_bytes) {
             return None;
         }
         // Something else may lie there by now: a link is not followed, a fifo not waited for.
@@ -76,13 +105,35 @@ impl OlderVersion {
             | rustix::fs::OFlags::NOFOLLOW
             | rustix::fs::OFlags::NONBLOCK
             | rustix::fs::OFlags::CLOEXEC;
-        let file = std::fs::File::from(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?);
+        let file =
+            std::fs::File::from(rustix::fs::openat(directory, path, flags, rustix::fs::Mode::empty()).ok()?);
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        Some(OlderVersion { file, size_bytes: metadata.len() }).filter(|old| Self::is_usual(old.size_bytes))
+        Some(OlderVersion { size_bytes: metadata.len(), file: Some((file, changed_at(&metadata))) })
+            .filter(|old| Self::is_usual(old.size_bytes))
+    }
+
+    /// None at all, if so much of an object of `size_bytes` stands in it before that its recipe may pay.
+    pub(crate) fn none(size_bytes: u64, repeated_permille: u16) -> Option<OlderVersion> {
+        let repeated_bytes = size_bytes / 1000 * u64::from(repeated_permille);
+        let may_pay = Self::is_usual(size_bytes)
+            && repeated_permille >= REPEATED_FROM_PERMILLE
+            && repeated_bytes >= REPEATED_FROM_BYTES;
+        may_pay.then_some(OlderVersion { file: None, size_bytes: 0 })
+    }
+
+    /// True if it is what it was, as far as its file system tells.
+    fn is_unchanged(&self) -> bool {
+        let unchanged = |(file, before): &(std::fs::File, Timestamp)| {
+            file.metadata().is_ok_and(|metadata| changed_at(&metadata) == *before)
+        };
+        self.file.as_ref().is_none_or(unchanged)
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.file.read_exact_at(out, offset).map_err(|error| Error::io("read the older version", error))
+        let Some((file, _)) = &self.file else {
+            return Err(Error::new(ErrorKind::Internal, "there is no older version"));
+        };
+        file.read_exact_at(out, offset).map_err(|error| Error::io("read the older version", error))
     }
 }
 
@@ -93,13 +144,17 @@ impl Transfer {
         let want = |groups| self.want_groups(groups);
         let mut plan = Plan::new(self.geometry, wanted_units, &want);
         // Without a recipe, or with a wrong one, what it did not tell of is fetched as if there were no older version.
-        let _ = self.update_from(old, &mut plan, stop);
+        let is_followed = self.update_from(old, &mut plan, stop).is_ok();
         let deferred = plan.want_rest();
         lock(&self.planner).want_no_more();
         self.pump();
         self.changed.notify_all();
         if let Err(error) = self.fill_from_new(old, deferred, stop) {
             self.fail(error);
+        }
+        if is_followed && old.is_unchanged() {
+            let mut state = lock(&self.state);
+            state.recipe_of = state.asked;
         }
     }
 
@@ -111,7 +166,7 @@ impl Transfer {
         let over = || stop.is_set() || self.is_over();
         thread::scope(|scope| {
             let cut = scope.spawn(|| Known::of(old, profile, &over));
-            let root = self.describe(plan, &over);
+            let root = self.describe(old, plan, &over, &[]);
             let known =
                 cut.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")))?;
             let root = root?;
@@ -126,36 +181,63 @@ impl Transfer {
                 }
             });
             let copies = Copies { sender, over: &over };
-            let read = self.read_recipe(&root, &known, plan, &copies);
+            let read = self.read_recipe(old, &root, &known, plan, &copies);
             drop(copies);
             let _ = copier.join();
             read
         })
     }
 
-    /// Asks for the recipe's root, until somebody has told it or it is not worth waiting for any longer.
-    fn describe(&self, plan: &mut Plan<'_>, over: &dyn Fn() -> bool) -> Result<RecipeRoot> {
+    /// Asks for the recipe's root whoever is not among `silent`, until somebody has told it or it is not worth waiting for any
+    /// longer.
+    fn describe(
+        &self,
+        old: &OlderVersion,
+        plan: &mut Plan<'_>,
+        over: &dyn Fn() -> bool,
+        silent: &[SourceId],
+    ) -> Result<RecipeRoot> {
+        let mut ahead_groups = if old.file.is_none() { AHEAD_GROUPS } else { 0 };
+        let interval =
+            Duration::from_millis(100).min(if ahead_groups > 0 { AHEAD_INTERVAL } else { Duration::MAX });
         let began = Instant::now();
         let patience = DESCRIBE_PATIENCE + Duration::from_secs(self.geometry.size_bytes() / CUT_BYTES_PER_S);
-        let (mut asked, mut somebody, mut probed) = (None, began, began);
+        let (mut asked_at, mut somebody, mut probed) = (began, began, began);
+        {
+            let mut state = lock(&self.state);
+            state.describing.clear();
+            state.described = None;
+            state.nodes.clear();
+        }
         loop {
             if over() {
                 return Err(interrupted());
             }
-            let best = self.best_source().map(|(id, _)| id);
-            // One that is up is given the time it takes, unless it has fallen silent and another one has not.
-            if asked.is_none() || best != asked && asked.is_none_or(|id| !self.is_answering(id)) {
-                asked = self.put_question(SourceCall::Describe);
+            // One that is up is given the time it takes; another one is asked beside it if it takes long.
+            let asked = lock(&self.state).describing.clone();
+            let is_waiting = asked.iter().any(|id| self.is_answering(*id));
+            let mut is_asked = !asked.is_empty();
+            if !is_waiting || asked_at.elapsed() >= DESCRIBE_SILENCE * asked.len() as u32 {
+                let others = [silent, &asked].concat();
+                if self.ask_to_describe(&others).is_some() {
+                    (is_asked, asked_at) = (true, Instant::now());
+                }
             }
-            if asked.is_some() {
+            if is_asked {
                 somebody = Instant::now();
             }
             let has_waited = began.elapsed() >= patience || somebody.elapsed() >= NOBODY_PATIENCE;
             if has_waited || !self.is_anybody_left() {
                 return Err(lost());
             }
-            if asked.is_some() && probed.elapsed() >= PROBE_INTERVAL && self.has_fetched_all() {
-                plan.probe();
+            if ahead_groups > 0 && self.has_fetched_all() {
+                if !plan.probe(ahead_groups) {
+                    return Err(Error::new(ErrorKind::Unsupported, "all was fetched before the recipe came"));
+                }
+                ahead_groups *= 2;
+            }
+            if is_asked && probed.elapsed() >= PROBE_INTERVAL && self.has_fetched_all() {
+                plan.probe(1);
                 probed = Instant::now();
             }
             let mut state = lock(&self.state);
@@ -163,26 +245,29 @@ impl Transfer {
                 return described
                     .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the sender has no recipe"));
             }
-            drop(self.await_change(state, Duration::from_millis(100)));
+            drop(self.await_change(state, interval));
         }
     }
 
-    /// Asks the best source something; whom, if there is one. Only its answers count from here on.
-    fn put_question(&self, call: SourceCall) -> Option<SourceId> {
-        let (id, source) = self.best_source()?;
+    /// Asks the best source that is not among `but` for the recipe's root; whom, if there is one.
+    fn ask_to_describe(&self, but: &[SourceId]) -> Option<SourceId> {
+        let (id, source) = self.best_source(but)?;
         {
             let mut state = lock(&self.state);
+            if state.described.is_some() {
+                return None;
+            }
             state.asked = Some(id);
-            state.described = None;
-            state.nodes.clear();
+            state.describing.push(id);
         }
-        source.call(call);
+        source.call(SourceCall::Describe);
         Some(id)
     }
 
     /// Walks the recipe and plans its groups in order.
     fn read_recipe(
         &self,
+        old: &OlderVersion,
         root: &RecipeRoot,
         known: &Known,
         plan: &mut Plan<'_>,
@@ -191,6 +276,7 @@ impl Transfer {
         let mut reader = RecipeReader::new(root, ReaderLimits::default());
         let mut asked: Vec<RecipeId> = Vec::new();
         let mut asked_of = lock(&self.state).asked;
+        let mut silent: Vec<SourceId> = Vec::new();
         let mut heard = Instant::now();
         loop {
             let mut batch = Vec::new();
@@ -215,10 +301,16 @@ impl Transfer {
                 heard = Instant::now();
             }
             asked.extend(batch.iter().copied());
+            if let Some(id) = asked_of.filter(|_| heard.elapsed() >= NODE_SILENCE)
+                && self.best_source(&[&silent[..], &[id]].concat()).is_some()
+            {
+                silent.push(id);
+                asked_of = None;
+            }
             if asked_of.is_none_or(|id| !self.is_answering(id)) {
                 // Whoever comes next is asked for what the lost one owed, if it tells of the same recipe: only who
                 // described nodes can be expected to have them.
-                if self.describe(plan, copies.over)? != *root {
+                if self.describe(old, plan, copies.over, &silent)? != *root {
                     return Err(Error::new(ErrorKind::Protocol, "the senders do not agree on the recipe"));
                 }
                 asked_of = lock(&self.state).asked;
@@ -256,8 +348,7 @@ impl Transfer {
 
     /// True if the source is up and not silent.
     fn is_answering(&self, id: SourceId) -> bool {
-        let stats = lock(&self.planner).stats();
-        stats.iter().any(|stats| stats.source == id && stats.state == SourceState::Up)
+        self.state_of(id) == Some(SourceState::Up)
     }
 
     /// True when nothing that is planned now would be fetched any more.
@@ -315,7 +406,7 @@ fn lost() -> Error {
 fn data_pieces(bytes: &[u8]) -> Vec<DataPiece> {
     let mut pieces: Vec<DataPiece> = Vec::new();
     for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
-        if block.iter().all(|byte| *byte == 0) {
+        if is_zero(block) {
             continue;
         }
         // A group is far below 2^32 bytes.
@@ -342,12 +433,16 @@ struct Known {
     recipe: Recipe,
     /// Where each of its chunks lies first, by key.
     chunks: Vec<(ChunkKey, u64)>,
+    /// The chunk that is nothing but zeros.
+    zeros: ChunkKey,
 }
 
 impl Known {
     /// Cuts as much of `old` as an object of that profile may have.
     fn of(old: &OlderVersion, profile: Profile, over: &dyn Fn() -> bool) -> Result<Known> {
         let average_bytes = u64::from(profile.average_bytes());
+        // A chunk of zeros is as long as a chunk may be.
+        let zeros = ChunkDescriptor::of(&vec![0; profile.average_bytes() as usize * 4]);
         let size_bytes = old.size_bytes.min(average_bytes << 20);
         let chunks = RefCell::new(Vec::with_capacity((size_bytes / average_bytes) as usize));
         let mut read = |offset: u64, out: &mut [u8]| {
@@ -365,7 +460,7 @@ impl Known {
         let mut chunks = chunks.into_inner();
         chunks.sort_unstable();
         chunks.dedup_by_key(|(key, _)| *key);
-        Ok(Known { recipe, chunks })
+        Ok(Known { recipe, chunks, zeros: chunk_key(&zeros.hash) })
     }
 
     /// Where the older version has the chunk.

@@ -45,13 +45,19 @@ pub(super) fn open_regular(path: &Path) -> Result<(File, FileIdentity)> {
     let file = File::from(
         rustix::fs::open(path, flags, Mode::empty()).map_err(|error| unreadable("open", path, error))?,
     );
+    let identity = opened_regular(&file, path)?;
+    Ok((file, identity))
+}
+
+/// What an open file is, if it is a regular one that can be sent. `path` is for messages.
+pub(super) fn opened_regular(file: &File, path: &Path) -> Result<FileIdentity> {
     let metadata = file.metadata().map_err(|error| io_at("read", path, error))?;
     require_regular(&metadata, path)?;
     if metadata.size() > OBJECT_BYTES_MAX {
         let what = format!("{path:?} has {} bytes, more than an object can have", metadata.size());
         return Err(Error::new(ErrorKind::Usage, what));
     }
-    Ok((file, identity(&metadata)))
+    Ok(identity(&metadata))
 }
 
 /// A file that the user named and that cannot be had.
@@ -66,7 +72,7 @@ fn unreadable(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
     }
 }
 
-fn require_regular(metadata: &Metadata, path: &Path) -> Result<()> {
+pub(super) fn require_regular(metadata: &Metadata, path: &Path) -> Result<()> {
     if metadata.is_file() {
         return Ok(());
     }

@@ -15,6 +15,7 @@ use dray_core::store::Extent;
 use dray_core::{Error, ErrorKind, Oid, Result};
 
 use super::extents::{ZEROS, extent_of, identity, io_at, open_regular, read_full_at, require_end};
+use super::repeats::Repeats;
 
 /// Threads at most; each has a buffer of one unit.
 const THREADS_MAX: usize = 16;
@@ -30,7 +31,7 @@ pub fn hash_file(
     let (file, before) = open_regular(path)?;
     let geometry = Geometry::new(before.size_bytes);
     let fold = TreeFold::new(geometry);
-    hash_units(&file, path, geometry, &Watch { progress, is_stopped }, &|unit, leaves| {
+    hash_units(&file, path, geometry, &Watch { progress, is_stopped, repeats: None }, &|unit, leaves| {
         fold.add(geometry.unit(unit), subtree_pairs(geometry, geometry.unit(unit), leaves).1);
         Ok(())
     })?;
@@ -46,11 +47,14 @@ pub fn hash_file(
 pub(super) struct Watch<'a> {
     pub(super) progress: &'a (dyn Fn(u64) + Sync),
     pub(super) is_stopped: &'a (dyn Fn() -> bool + Sync),
+    /// Counts what stands in the file more than once.
+    pub(super) repeats: Option<&'a Repeats>,
 }
 
 impl Watch<'static> {
     /// Nobody hears and nobody stops.
-    pub(super) const NOBODY: Watch<'static> = Watch { progress: &|_| {}, is_stopped: &|| false };
+    pub(super) const NOBODY: Watch<'static> =
+        Watch { progress: &|_| {}, is_stopped: &|| false, repeats: None };
 }
 
 /// Value of the parent of two subtrees.
@@ -91,7 +95,8 @@ pub(super) fn hash_units(
             let hashed = if (watch.is_stopped)() {
                 Err(Error::new(ErrorKind::Interrupted, format!("interrupted while {path:?} was read")))
             } else {
-                reader.leaves(unit).and_then(|leaves| sink(unit, leaves))
+                let leaves = reader.leaves(unit, watch.repeats);
+                leaves.and_then(|leaves| sink(unit, leaves))
             };
             match hashed {
                 Ok(()) => {
@@ -136,16 +141,20 @@ impl<'a> UnitReader<'a> {
         UnitReader { file, path, geometry, buffer, leaves: Vec::new(), extent }
     }
 
-    fn leaves(&mut self, unit: u64) -> Result<&[Cv]> {
+    fn leaves(&mut self, unit: u64, repeats: Option<&Repeats>) -> Result<&[Cv]> {
         let node = self.geometry.unit(unit);
         let range = self.geometry.byte_range(node);
         let is_hole = self.fill(range.start, range.end)?;
         self.leaves.clear();
+        let looked_at = repeats.and_then(|repeats| repeats.group_of(unit));
         for group in node.start..node.end() {
             let len = self.geometry.group_bytes(group);
             let start = ((group - node.start) * GROUP_BYTES) as usize;
             let bytes = if is_hole { &ZEROS[..len] } else { &self.buffer[start..start + len] };
             self.leaves.push(group_cv(self.geometry, group, bytes));
+            if let Some(repeats) = repeats.filter(|_| !is_hole && looked_at == Some(group)) {
+                repeats.look(bytes);
+            }
         }
         Ok(&self.leaves)
     }

@@ -5,6 +5,7 @@
 //! change, never while they hash. `docs/format/object.md` has the layout and what must be durable before what.
 
 mod boot;
+mod delivered;
 pub mod delivery;
 mod extents;
 mod hashing;
@@ -12,6 +13,7 @@ mod object;
 mod outboard;
 mod place;
 mod record;
+mod repeats;
 mod retention;
 mod source_file;
 #[cfg(test)]
@@ -36,6 +38,7 @@ use hashing::Watch;
 use object::{FilePairs, LocalObject, backing_differs, backing_rotted};
 use place::{Lock, ObjectPaths, Place, TempFile, make_directory};
 use record::{Backing, FileHint, Record};
+use repeats::Repeats;
 
 pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
@@ -142,14 +145,15 @@ impl LocalStore {
         self.open(&oid)
     }
 
-    /// Refers to the user's file at `path`, which has been hashed as `oid` in state `file`.
+    /// Refers to the user's file at `path`, which has been hashed as `oid` in state `file`; `hashed` is what came of it if
+    /// that was now: the outboard, and how much of the file stands in it before.
     fn keep_borrowed(
         &self,
         oid: Oid,
         path: &Path,
         data: File,
         hint: FileHint,
-        outboard: Option<TempFile>,
+        hashed: Option<(TempFile, u16)>,
     ) -> Result<Option<Arc<dyn StoredObject>>> {
         let lock = self.place.lock(&oid)?;
         let existing = self.read_record(&oid, &lock).unwrap_or(None);
@@ -166,13 +170,15 @@ impl LocalStore {
         let backing = Backing::Borrowed(bytes.into());
         let mut record = Record::new(oid, backing, hint.file, hint.hashed_at_ns);
         record.keep_from(existing.as_ref());
-        match (outboard, &existing) {
-            (Some(outboard), _) => {
+        match (hashed, &existing) {
+            (Some((outboard, repeated_permille)), _) => {
+                record.repeated_permille = Some(repeated_permille).filter(|permille| *permille > 0);
                 make_directory(&self.place.object(&oid).folder, false)?;
                 self.finish_record(&mut record, outboard, &lock, false)?;
             }
             (None, Some(existing)) => {
                 // Same object, same outboard: only where the bytes are may be new.
+                record.repeated_permille = existing.repeated_permille;
                 record.outboard = existing.outboard;
                 record.boot = existing.boot.clone();
                 if record != *existing {
@@ -210,27 +216,31 @@ impl LocalStore {
         if durable { sync_directories(&paths.folder) } else { Ok(()) }
     }
 
-    /// Refers to the user's file at `path`, open as `file`.
+    /// Refers to the user's file at `path`, open as `file` and found in state `before`.
     fn put_opened(
         &self,
         file: File,
         before: FileIdentity,
         path: &Path,
-        watch: &Watch<'_>,
+        progress: &(dyn Fn(u64) + Sync),
+        is_stopped: &(dyn Fn() -> bool + Sync),
     ) -> Result<Arc<dyn StoredObject>> {
         if let Some(object) = self.find_unchanged(path, &file, &before)? {
             return Ok(object);
         }
         let hashed_at_ns = self.now_ns();
         let geometry = Geometry::new(before.size_bytes);
-        let (oid, outboard) = outboard::build(&self.place, &file, path, geometry, watch)?;
+        let repeats = Repeats::new(geometry);
+        let watch = Watch { progress, is_stopped, repeats: Some(&repeats) };
+        let (oid, outboard) = outboard::build(&self.place, &file, path, geometry, &watch)?;
         let after = file.metadata().map_err(|error| io_at("read", path, error))?;
         if identity(&after) != before {
             return Err(hashing::changed_while_hashed(path));
         }
         require_end(&file, path, before.size_bytes)?;
         let hint = FileHint::new(oid, before, hashed_at_ns);
-        self.keep_borrowed(oid, path, file, hint, Some(outboard))?.ok_or_else(|| not_found(&oid))
+        self.keep_borrowed(oid, path, file, hint, Some((outboard, repeats.permille())))?
+            .ok_or_else(|| not_found(&oid))
     }
 
     /// A hint that cannot be written costs a second hash some day, nothing else.
@@ -245,6 +255,21 @@ impl LocalStore {
     fn is_owned_whole(&self, record: &Record) -> bool {
         let data = std::fs::symlink_metadata(self.place.object(&record.oid).data);
         record.borrowed_path().is_none() && data.is_ok_and(|data| record.holds_for(&identity(&data)))
+    }
+
+    /// The record of `oid`, and its data.
+    fn open_data(&self, oid: &Oid) -> Result<(Record, File)> {
+        let lock = self.place.lock_shared(oid)?.ok_or_else(|| not_found(oid))?;
+        let record = self.require_record(oid, &lock)?;
+        let data = match record.borrowed_path() {
+            Some(path) => {
+                // Wherever that lies may not answer, and other objects share the lock.
+                drop(lock);
+                open_borrowed(&path, record.size_bytes)?
+            }
+            None => open_owned(&self.place.object(oid).data, record.size_bytes)?,
+        };
+        Ok((record, data))
     }
 
     /// The object of `record`, whose backing is open as `data`. A missing or wrong outboard is built again.
@@ -352,7 +377,8 @@ impl LocalStore {
     ) -> Result<Option<Arc<dyn StoredObject>>> {
         let bytes = record::read_small(&self.place.file_hint(now)).unwrap_or(None);
         let Some(hint) = bytes.and_then(|bytes| FileHint::from_bytes(&bytes).ok()) else { return Ok(None) };
-        if !hint.holds_for(now) {
+        // No file was hashed in the future: such a hint is not ours, or was written by a clock that was wrong.
+        if !hint.holds_for(now) || hint.hashed_at_ns > self.now_ns() {
             return Ok(None);
         }
         let handle = file.try_clone().map_err(|error| io_at("read", path, error))?;
@@ -366,13 +392,7 @@ impl Store for LocalStore {
     }
 
     fn open(&self, oid: &Oid) -> Result<Arc<dyn StoredObject>> {
-        let lock = self.place.lock_shared(oid)?.ok_or_else(|| not_found(oid))?;
-        let record = self.require_record(oid, &lock)?;
-        let data = match record.borrowed_path() {
-            Some(path) => open_borrowed(&path, record.size_bytes)?,
-            None => open_owned(&self.place.object(oid).data, record.size_bytes)?,
-        };
-        drop(lock);
+        let (record, data) = self.open_data(oid)?;
         self.object(record, data)
     }
 
@@ -387,7 +407,7 @@ impl Store for LocalStore {
         is_stopped: &(dyn Fn() -> bool + Sync),
     ) -> Result<Arc<dyn StoredObject>> {
         let (file, before) = open_regular(path)?;
-        self.put_opened(file, before, path, &Watch { progress, is_stopped })
+        self.put_opened(file, before, path, progress, is_stopped)
     }
 
     fn list(&self) -> Result<Vec<ObjectSummary>> {

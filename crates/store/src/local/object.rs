@@ -165,6 +165,10 @@ impl StoredObject for LocalObject {
         self.record.borrowed_path().is_some()
     }
 
+    fn repeated_permille(&self) -> u16 {
+        self.record.repeated_permille.unwrap_or(0).min(1000)
+    }
+
     fn recheck(&self, groups: Subtree) -> Result<bool> {
         let outboard = self.outboard();
         // One that cannot be read is no better than a wrong one.

@@ -81,8 +81,11 @@ pub(super) struct Record {
     pub(super) boot: ByteVec,
     #[n(8)]
     pub(super) share: Option<Share>,
-    /// Why it is kept; `None` if only commands use it.
+    /// Of a thousand bytes, how many stand in the object before, as a guess.
     #[n(9)]
+    pub(super) repeated_permille: Option<u16>,
+    /// Why it is kept; `None` if only commands use it.
+    #[n(10)]
     pub(super) retention: Option<Retention>,
 }
 
@@ -101,6 +104,7 @@ impl Record {
             boot: ByteVec::from(Vec::new()),
             share: None,
             retention: None,
+            repeated_permille: None,
         }
     }
 

@@ -14,7 +14,6 @@ use minicbor::{Decode, Encode};
 use rustix::fs::OFlags;
 
 use super::extents::{identity, io_at, read_full_at, require_end};
-use super::hashing::Watch;
 use super::record::Record;
 use super::{LocalStore, record};
 
@@ -128,7 +127,7 @@ impl LocalStore {
         // opened again (it came from a process with more rights), moving is the lesser evil.
         let file = File::open(&link).unwrap_or(file);
         if is_named {
-            return self.put_opened(file, before, &path, &Watch { progress, is_stopped });
+            return self.put_opened(file, before, &path, progress, is_stopped);
         }
         self.copy_in(&file, &path, before.size_bytes, progress, is_stopped)
     }

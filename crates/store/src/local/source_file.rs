@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use dray_core::store::{Extent, FileIdentity};
 use dray_core::{Error, ErrorKind, Result};
 
-use super::extents::{ExtentCache, identity, io_at, open_regular, read_full_at, require_end};
+use super::extents::{
+    ExtentCache, identity, io_at, open_regular, opened_regular, read_full_at, require_end, require_regular,
+};
 
 /// A regular file and what it was when it was opened.
 #[derive(Debug)]
@@ -21,6 +23,21 @@ impl SourceFile {
     /// Opens `path`, following symbolic links. `Usage` if it is not a regular file.
     pub fn open(path: &Path) -> Result<SourceFile> {
         let (file, identity) = open_regular(path)?;
+        SourceFile::of(file, identity, path)
+    }
+
+    /// Takes a file that is open already; `path` is for messages and for its name. `Usage` if it is not a regular file.
+    pub fn opened(file: File, path: &Path) -> Result<SourceFile> {
+        let identity = opened_regular(&file, path)?;
+        SourceFile::of(file, identity, path)
+    }
+
+    /// `Usage` unless `file`, which may be open for nothing but that (`O_PATH`), is a regular one.
+    pub fn require_regular(file: &File, path: &Path) -> Result<()> {
+        require_regular(&file.metadata().map_err(|error| io_at("look at", path, error))?, path)
+    }
+
+    fn of(file: File, identity: FileIdentity, path: &Path) -> Result<SourceFile> {
         // A larger one that grows meanwhile is found to have changed.
         if identity.size_bytes == 0 {
             require_end(&file, path, 0)?;

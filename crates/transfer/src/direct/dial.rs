@@ -65,7 +65,8 @@ pub struct DialConfig {
     pub size_bytes: Option<u64>,
     /// Use clear-text data if the holder allows it too.
     pub clear_data: bool,
-    /// The source is given up if nobody answers at first; otherwise somebody else may still bring lanes to it.
+    /// The source is given up if nobody answers at first; otherwise dialling goes on, and somebody else may still bring
+    /// lanes to it.
     pub only_way: bool,
 }
 
@@ -92,7 +93,8 @@ pub fn dial(set: Arc<LaneSet>, config: DialConfig) {
                     }
                     pause(&set, backoff);
                 }
-                Err(_) if was_up && !targets.is_empty() => {
+                // Where it is one way of several, a path may open at any time.
+                Err(error) if !targets.is_empty() && (was_up || !(config.only_way || is_final(&error))) => {
                     pause(&set, backoff);
                     backoff = (backoff * 2).min(LAST_BACKOFF);
                 }

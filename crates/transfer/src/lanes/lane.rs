@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
@@ -40,8 +41,10 @@ pub(super) struct Lane<'a> {
     /// Asked and not answered.
     pub(super) sealing: Option<Oid>,
     pub(super) comparing: Option<Vec<Subtree>>,
+    /// Answers that the holder owes to these two.
+    seals_owed: usize,
+    comparisons_owed: usize,
     pub(super) describing: bool,
-    has_asked_for_recipe: bool,
     /// To be reported: the other side does not know what a recipe is.
     has_no_recipe: bool,
     pub(super) awaited_nodes: Vec<RecipeId>,
@@ -51,6 +54,10 @@ pub(super) struct Lane<'a> {
     control: ControlReader,
     /// When something came last.
     heard: Instant,
+    /// Bytes of the channel that the set has been told of.
+    counted_bytes: u64,
+    /// The object has been said to be open.
+    is_open: bool,
     /// The holder's answer to the opening, if it came before the lane began.
     answered: Option<Opened>,
 }
@@ -62,6 +69,17 @@ enum Got {
     End,
     /// The source was closed.
     Closed,
+}
+
+/// Where the bytes of a piece are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Filling {
+    /// They come next.
+    Sent,
+    /// They are zeros that are not stored.
+    Hole,
+    /// They are zeros that are data.
+    Zeros,
 }
 
 impl<'a> Lane<'a> {
@@ -99,14 +117,17 @@ impl<'a> Lane<'a> {
             running: VecDeque::new(),
             sealing: None,
             comparing: None,
+            seals_owed: 0,
+            comparisons_owed: 0,
             describing: false,
-            has_asked_for_recipe: false,
             has_no_recipe: false,
             awaited_nodes: Vec::new(),
             group: vec![0; GROUP_BYTES as usize],
             data: Vec::new(),
             control: ControlReader::default(),
             heard: Instant::now(),
+            counted_bytes: 0,
+            is_open: false,
             answered: match opening {
                 Opening::Answered(opened) => Some(opened),
                 Opening::ToAsk | Opening::Asked => None,
@@ -121,7 +142,7 @@ impl<'a> Lane<'a> {
     /// Sends and reads until the channel or the source ends.
     pub(super) fn frames(&mut self) -> Result<()> {
         if let Some(opened) = self.answered.take() {
-            self.opened(&opened);
+            self.opened(&opened)?;
         }
         loop {
             let mut head = [0; FRAME_HEAD_BYTES];
@@ -150,13 +171,14 @@ impl<'a> Lane<'a> {
                         self.cancel(request);
                     }
                 }
-                Body::Data => self.take_pieces(head.body_bytes as u64, false)?,
-                Body::Hole => {
+                Body::Data => self.take_pieces(head.body_bytes as u64, Filling::Sent)?,
+                body @ (Body::Hole | Body::Zeros) => {
                     let mut run = [0; 8];
                     let Got::Bytes = self.read(&mut run, false)? else { return Err(closed()) };
                     let run = u64::from_be_bytes(run);
-                    self.receiver.handle_hole(run)?;
-                    self.take_pieces(run, true)?;
+                    self.receiver.handle_run(run)?;
+                    let filling = if body == Body::Hole { Filling::Hole } else { Filling::Zeros };
+                    self.take_pieces(run, filling)?;
                 }
                 Body::End { complete } => {
                     let request = self.end()?;
@@ -176,20 +198,26 @@ impl<'a> Lane<'a> {
         }
     }
 
-    fn take_pieces(&mut self, mut left: u64, is_hole: bool) -> Result<()> {
+    fn take_pieces(&mut self, mut left: u64, filling: Filling) -> Result<()> {
         let request = self.oldest()?;
         while left > 0 {
             let Some(piece) = self.receiver.piece(left) else {
                 return Err(Error::new(ErrorKind::Protocol, "holder sent more than was owed"));
             };
             let range = piece.offset..piece.offset + piece.len;
-            if is_hole {
-                self.group[range].fill(0);
-            } else {
+            if filling == Filling::Sent {
                 let mut group = std::mem::take(&mut self.group);
                 let got = self.read(&mut group[range], false);
                 self.group = group;
                 let Got::Bytes = got? else { return Err(closed()) };
+            } else {
+                // A run of a few bytes stands for many groups, and nothing is read on the way.
+                if self.set.is_closed() {
+                    return Err(closed());
+                }
+                self.group[range].fill(0);
+            }
+            if filling != Filling::Hole {
                 // Lengths are within a group, below 2^32.
                 let (start, end) = (piece.offset as u32, (piece.offset + piece.len) as u32);
                 match self.data.last_mut() {
@@ -210,6 +238,7 @@ impl<'a> Lane<'a> {
                     },
                 );
                 self.data.clear();
+                self.count();
                 if flow == Flow::Cancel {
                     self.cancel(request);
                 }
@@ -221,16 +250,15 @@ impl<'a> Lane<'a> {
     fn control(&mut self, body: &[u8]) -> Result<()> {
         match self.receiver.handle_control(body)? {
             ReceiverInput::Agreed(_) => Ok(()),
-            ReceiverInput::Opened(opened) => {
-                self.opened(&opened);
-                Ok(())
-            }
+            ReceiverInput::Opened(opened) => self.opened(&opened),
             ReceiverInput::Sealed(root) => {
+                owed(&mut self.seals_owed, "sealed")?;
                 self.sealing = None;
                 self.emit(SourceEvent::Sealed { root });
                 Ok(())
             }
             ReceiverInput::Compared(pairs) => {
+                owed(&mut self.comparisons_owed, "compared")?;
                 self.comparing = None;
                 self.emit(SourceEvent::Compared { pairs: &pairs });
                 Ok(())
@@ -254,9 +282,11 @@ impl<'a> Lane<'a> {
                 Ok(())
             }
             // The object is open, so what is not found is its recipe, or a part of that; it can be had without.
-            ReceiverInput::Fault(fault) if self.has_asked_for_recipe && is_not_found(&fault) => {
-                self.describing = false;
-                self.awaited_nodes.clear();
+            ReceiverInput::Fault(fault) if self.is_owed_recipe() && is_not_found(&fault) => {
+                // Questions are answered in the order in which they were asked, each once.
+                if !std::mem::take(&mut self.describing) {
+                    self.awaited_nodes.remove(0);
+                }
                 self.emit(SourceEvent::Described { root: None });
                 Ok(())
             }
@@ -271,8 +301,16 @@ impl<'a> Lane<'a> {
         }
     }
 
+    /// A question about the recipe is not answered.
+    fn is_owed_recipe(&self) -> bool {
+        self.describing || !self.awaited_nodes.is_empty()
+    }
+
     /// The holder has the object: says so with its name, once.
-    fn opened(&self, opened: &Opened) {
+    fn opened(&mut self, opened: &Opened) -> Result<()> {
+        if std::mem::replace(&mut self.is_open, true) {
+            return Err(Error::new(ErrorKind::Protocol, "peer opened what is open"));
+        }
         let name = opened.name.as_deref().map(|name| &name[..]);
         let _standing = self.set.standing();
         let news = {
@@ -281,6 +319,7 @@ impl<'a> Lane<'a> {
             name.is_some() && !std::mem::replace(&mut inner.is_named, name.is_some())
         };
         self.set.rise(opened.size_bytes, name, None, news);
+        Ok(())
     }
 
     fn oldest(&self) -> Result<RequestId> {
@@ -345,6 +384,7 @@ impl<'a> Lane<'a> {
                     self.heard = Instant::now();
                 }
                 None => {
+                    self.count();
                     self.hear_control()?;
                     let is_closed = self.set.is_closed();
                     self.send_work()?;
@@ -370,6 +410,13 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
+    /// Tells the set what has come since it was told last.
+    pub(super) fn count(&mut self) {
+        let received_bytes = self.channel.received_bytes();
+        self.set.received_bytes.fetch_add(received_bytes - self.counted_bytes, Ordering::Relaxed);
+        self.counted_bytes = received_bytes;
+    }
+
     /// Takes in the frames of a separate control stream, if the channel has one.
     fn hear_control(&mut self) -> Result<()> {
         if !self.channel.has_control() {
@@ -391,7 +438,6 @@ impl<'a> Lane<'a> {
             self.has_no_recipe |= std::mem::take(&mut inner.describe);
             return;
         }
-        self.has_asked_for_recipe |= inner.describe || !inner.nodes.is_empty();
         // Asked again before the answer came, one answer does for both.
         if std::mem::take(&mut inner.describe) && !std::mem::replace(&mut self.describing, true) {
             push_control(&mut self.out, &Message::Describe(Describe { handle: HANDLE }));
@@ -444,12 +490,14 @@ impl<'a> Lane<'a> {
                         |node: &Subtree| ComparedSubtree { start_group: node.start, groups: node.groups };
                     let named = subtrees.iter().map(subtree).collect();
                     self.comparing = Some(subtrees);
+                    self.comparisons_owed += 1;
                     let compare = Compare { handle: HANDLE, subtrees: named };
                     push_control(&mut self.out, &Message::Compare(compare));
                 }
                 self.ask_for_recipe(&mut inner);
                 if let Some(root) = inner.seal.take() {
                     self.sealing = Some(root);
+                    self.seals_owed += 1;
                     push_control(&mut self.out, &Message::Seal(Seal { handle: HANDLE, root }));
                 }
             }
@@ -488,6 +536,17 @@ impl Channel for ControlSide<'_> {
     }
     fn security(&self) -> Option<Security> {
         self.0.security()
+    }
+}
+
+/// Takes one answer off those that are owed; what nobody asked for is not listened to, or it would never end.
+fn owed(answers: &mut usize, what: &str) -> Result<()> {
+    match answers.checked_sub(1) {
+        Some(left) => {
+            *answers = left;
+            Ok(())
+        }
+        None => Err(Error::new(ErrorKind::Protocol, format!("peer {what} what was not asked"))),
     }
 }
 

@@ -7,6 +7,7 @@
 mod lane;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dray_core::hash_tree::Subtree;
@@ -35,6 +36,8 @@ pub struct LaneSet {
     /// taken by a call, which may come from within such a report.
     standing: Mutex<()>,
     inner: Mutex<Inner>,
+    /// What came over all lanes, those that have ended included.
+    received_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -137,6 +140,7 @@ impl LaneSet {
             events,
             standing: Mutex::new(()),
             inner: Mutex::new(Inner { size_bytes, ..Inner::default() }),
+            received_bytes: AtomicU64::new(0),
         })
     }
 
@@ -216,19 +220,20 @@ impl LaneSet {
             inner.gone = gone;
             (std::mem::take(&mut inner.queue), std::mem::take(&mut inner.ended), error, gone)
         };
-        self.fail(queue);
+        self.fail(queue, error.as_ref());
         for request in ended {
             self.events.event(self.id, SourceEvent::Done { request });
         }
         self.events.event(self.id, SourceEvent::Down { error, gone });
     }
 
-    fn fail(&self, requests: impl IntoIterator<Item = Queued>) {
+    /// Requests go down with their connection, which `why` says what happened to. They may be asked again.
+    fn fail(&self, requests: impl IntoIterator<Item = Queued>, why: Option<&Error>) {
         for queued in requests {
             let request = queued.request;
             drop(queued.permit);
-            let error =
-                Error::new(ErrorKind::Unreachable, format!("{}: connection lost", self.description.label));
+            let text = why.map_or_else(|| "connection lost".to_owned(), ToString::to_string);
+            let error = Error::new(ErrorKind::Unreachable, text);
             self.events.event(self.id, SourceEvent::Failed { request, error });
         }
     }
@@ -259,7 +264,8 @@ impl LaneSet {
             Lane::new(self, number, wake, channel, start, size_bytes, hook)
         };
         let result = lane.frames();
-        self.fail(std::mem::take(&mut lane.running));
+        lane.count();
+        self.fail(std::mem::take(&mut lane.running), result.as_ref().err());
         let number = lane.number;
         let (seal, compare) = (lane.sealing.take(), lane.comparing.take());
         let (describe, nodes) = (lane.describing, std::mem::take(&mut lane.awaited_nodes));
@@ -296,6 +302,10 @@ impl Source for LaneSet {
 
     fn object(&self) -> ObjectName {
         self.object
+    }
+
+    fn received_bytes(&self) -> Option<u64> {
+        Some(self.received_bytes.load(Ordering::Relaxed))
     }
 
     fn call(&self, call: SourceCall) {

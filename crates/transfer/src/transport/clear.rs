@@ -20,6 +20,7 @@ pub const CLEAR_PREAMBLE: &[u8; 8] = b"DRAYCLR1";
 pub struct ClearChannel {
     control: TlsChannel,
     data: TcpStream,
+    data_received_bytes: u64,
     role: Role,
 }
 
@@ -35,13 +36,13 @@ impl ClearChannel {
     /// The receiver's end; `data` has said its preamble.
     pub fn receiver(control: TlsChannel, data: TcpStream) -> io::Result<ClearChannel> {
         configure(&data)?;
-        Ok(ClearChannel { control, data, role: Role::Receiver })
+        Ok(ClearChannel { control, data, data_received_bytes: 0, role: Role::Receiver })
     }
 
     /// The holder's end.
     pub fn holder(control: TlsChannel, data: TcpStream) -> io::Result<ClearChannel> {
         configure(&data)?;
-        Ok(ClearChannel { control, data, role: Role::Holder })
+        Ok(ClearChannel { control, data, data_received_bytes: 0, role: Role::Holder })
     }
 }
 
@@ -49,7 +50,11 @@ impl Channel for ClearChannel {
     fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
         match self.role {
             Role::Holder => self.control.try_read(out),
-            Role::Receiver => tcp_read(&self.data, out),
+            Role::Receiver => {
+                let got = tcp_read(&self.data, out)?;
+                self.data_received_bytes += got.unwrap_or(0) as u64;
+                Ok(got)
+            }
         }
     }
 
@@ -92,6 +97,10 @@ impl Channel for ClearChannel {
 
     fn security(&self) -> Option<Security> {
         self.control.security()
+    }
+
+    fn received_bytes(&self) -> u64 {
+        self.control.received_bytes() + self.data_received_bytes
     }
 
     fn send_file(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<bool> {

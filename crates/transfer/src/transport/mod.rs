@@ -20,7 +20,7 @@ use dray_core::{Error, ErrorKind, NodeId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use clear::{CLEAR_PREAMBLE, ClearChannel};
-pub use pipe::PipeChannel;
+pub use pipe::{OpeningBytes, PipeChannel};
 pub use places::{Place, Places};
 pub use tls::{NodeKey, TlsChannel, TlsConfig, connect_tcp, read_exact_by};
 pub use wake::Wake;
@@ -53,6 +53,10 @@ pub trait Channel: Send {
     fn try_read_control(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
         let _ = out;
         Ok(None)
+    }
+    /// Bytes read from the socket or pipe so far, encryption and handshake included; 0 if it does not count.
+    fn received_bytes(&self) -> u64 {
+        0
     }
     /// True if [`Channel::send_file`] works.
     fn can_send_file(&self) -> bool {

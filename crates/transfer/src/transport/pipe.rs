@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -17,6 +18,11 @@ const PAUSE_MAX: Duration = Duration::from_millis(1);
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 /// A stream is judged by what passed in at least this time.
 const PACE_WINDOW: Duration = Duration::from_millis(2);
+/// Bytes kept of what comes first.
+const OPENING_BYTES: usize = 512;
+
+/// The first bytes that came through a pipe, for whoever must explain why they were no conversation.
+pub type OpeningBytes = Arc<Mutex<Vec<u8>>>;
 
 /// Two pipes, one a direction. Dropped, it leaves them blocking or not as it found them: that is a property of the open
 /// file, and a shell that started us may share it.
@@ -28,6 +34,9 @@ pub struct PipeChannel {
     found: [OFlags; 2],
     arriving: Pace,
     leaving: Pace,
+    received_bytes: u64,
+    /// Where the first bytes are kept, until there are enough.
+    opening: Option<OpeningBytes>,
 }
 
 /// How fast one direction flows, to know how long to leave it alone.
@@ -79,7 +88,23 @@ impl PipeChannel {
             let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
             Pace::new(rustix::pipe::fcntl_getpipe_size(pipe).unwrap_or(0))
         });
-        Ok(PipeChannel { input, output, found, arriving, leaving })
+        Ok(PipeChannel { input, output, found, arriving, leaving, received_bytes: 0, opening: None })
+    }
+
+    /// Keeps a copy of the first 512 bytes that come from now on.
+    pub fn keep_opening(&mut self) -> OpeningBytes {
+        self.opening.insert(OpeningBytes::default()).clone()
+    }
+
+    fn note_opening(&mut self, read: &[u8]) {
+        let Some(kept) = &self.opening else { return };
+        let mut bytes = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = OPENING_BYTES - bytes.len();
+        bytes.extend_from_slice(&read[..read.len().min(room)]);
+        if read.len() >= room {
+            drop(bytes);
+            self.opening = None;
+        }
     }
 }
 
@@ -100,6 +125,8 @@ impl Channel for PipeChannel {
             match rustix::io::read(&self.input, &mut *out) {
                 Ok(n) => {
                     self.arriving.passed(n);
+                    self.received_bytes += n as u64;
+                    self.note_opening(&out[..n]);
                     return Ok(Some(n));
                 }
                 Err(rustix::io::Errno::AGAIN) => return Ok(None),
@@ -145,6 +172,10 @@ impl Channel for PipeChannel {
     fn security(&self) -> Option<Security> {
         None
     }
+
+    fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
 }
 
 #[cfg(test)]
@@ -187,6 +218,24 @@ mod tests {
             drop(channel);
             assert_eq!([is_blocking(ours), is_blocking(other)], before);
         }
+    }
+
+    /// What a far end said first can be shown, however long it talked.
+    #[test]
+    fn the_opening_is_kept() {
+        let (input, far) = rustix::pipe::pipe().unwrap();
+        let (_kept, output) = rustix::pipe::pipe().unwrap();
+        let mut channel = PipeChannel::new(input, output).unwrap();
+        let opening = channel.keep_opening();
+        let mut said = b"Welcome".to_vec();
+        rustix::io::write(&far, &said).unwrap();
+        assert_eq!(channel.try_read(&mut [0; 3]).unwrap(), Some(3));
+        assert_eq!(*opening.lock().unwrap(), b"Wel");
+        rustix::io::write(&far, &[b'!'; 2000]).unwrap();
+        said.extend([b'!'; 2000]);
+        channel.try_read(&mut [0; 1000]).unwrap();
+        channel.try_read(&mut [0; 1000]).unwrap();
+        assert_eq!(*opening.lock().unwrap(), said[..OPENING_BYTES]);
     }
 
     /// A pause must not keep a new request waiting: the wake event ends it.

@@ -138,6 +138,7 @@ pub struct TlsChannel {
     connection: rustls::Connection,
     socket: TcpStream,
     ahead: ReadAhead,
+    received_bytes: u64,
     security: Security,
     /// Its place among the connections of the listener that accepted it.
     place: Option<Arc<Place>>,
@@ -169,6 +170,7 @@ impl TlsChannel {
         let failed = handshake_failed;
         configure(&socket).map_err(failed)?;
         connection.set_buffer_limit(Some(WRITE_BUFFER_BYTES));
+        let mut received_bytes = 0;
         while connection.is_handshaking() || connection.wants_write() {
             if Instant::now() >= deadline {
                 return Err(Error::new(ErrorKind::TimedOut, "TLS handshake took too long"));
@@ -185,7 +187,8 @@ impl TlsChannel {
             } else {
                 match connection.read_tls(&mut &socket) {
                     Ok(0) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
-                    Ok(_) => {
+                    Ok(n) => {
+                        received_bytes += n as u64;
                         if let Err(error) = connection.process_new_packets() {
                             // Tell the peer why before giving up.
                             let _ = connection.write_tls(&mut &socket);
@@ -215,7 +218,8 @@ impl TlsChannel {
             Error::new(ErrorKind::Internal, "TLS exports no keying material").caused_by(cause)
         })?;
         let ahead = ReadAhead { bytes: vec![0; READ_AHEAD_BYTES], start: 0, end: 0 };
-        Ok(TlsChannel { connection, socket, ahead, security: Security { peer, exporter }, place: None })
+        let security = Security { peer, exporter };
+        Ok(TlsChannel { connection, socket, ahead, received_bytes, security, place: None })
     }
 
     /// The connection has this place at the listener that accepted it.
@@ -284,6 +288,7 @@ impl Channel for TlsChannel {
                     return Ok(Some(0));
                 }
                 Some(n) => {
+                    self.received_bytes += n as u64;
                     self.ahead.start = 0;
                     self.ahead.end = n;
                 }
@@ -307,6 +312,10 @@ impl Channel for TlsChannel {
 
     fn security(&self) -> Option<Security> {
         Some(self.security)
+    }
+
+    fn received_bytes(&self) -> u64 {
+        self.received_bytes
     }
 
     fn keep_place(&self) {

@@ -34,7 +34,8 @@ pub fn tls(seed: u8) -> TlsConfig {
 }
 
 pub fn hello(clear: bool) -> Hello {
-    let features = if clear { vec![feature::CLEAR_DATA.to_owned()] } else { vec![] };
+    let mut features = vec![feature::ZEROS.to_owned()];
+    features.extend(clear.then(|| feature::CLEAR_DATA.to_owned()));
     Hello { version: PROTOCOL_VERSION, features, required: vec![], agent: "test/0".into() }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
 use dray_core::hash_tree::Geometry;
-use dray_core::message::{Message, ObjectName, Open};
+use dray_core::message::{Hello, Message, ObjectName, Open};
 use dray_core::permit::Budget;
 use dray_core::rights::{Proof, ProofContext, Secret};
 use dray_core::source::{
@@ -102,6 +102,23 @@ pub struct TestReceiver {
 impl TestReceiver {
     /// Dials `node` at `port` for an object.
     pub fn dial(port: u16, node: NodeId, oid: Oid, size_bytes: u64, clear_data: bool) -> TestReceiver {
+        TestReceiver::saying(hello(clear_data), port, node, oid, size_bytes, clear_data)
+    }
+
+    /// One that has no feature at all.
+    pub fn of_old(port: u16, node: NodeId, oid: Oid, size_bytes: u64) -> TestReceiver {
+        let hello = Hello { features: vec![], ..hello(false) };
+        TestReceiver::saying(hello, port, node, oid, size_bytes, false)
+    }
+
+    fn saying(
+        hello: Hello,
+        port: u16,
+        node: NodeId,
+        oid: Oid,
+        size_bytes: u64,
+        clear_data: bool,
+    ) -> TestReceiver {
         let sink = Arc::new(Sink::default());
         let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true };
         let description = SourceDescription { label: "test".into(), priority: 0, weight: 1, capabilities };
@@ -110,7 +127,7 @@ impl TestReceiver {
         let address = format!("127.0.0.1:{port}");
         let config = DialConfig {
             tls: tls(RECEIVER),
-            hello: hello(clear_data),
+            hello,
             targets: vec![Target { address, node, priority: 0, allow_local: true }],
             lanes: 1,
             secret: Some(SECRET),

@@ -29,6 +29,8 @@ pub(super) struct Ledger {
     pub(super) repeated_groups: Vec<u64>,
     pub(super) resent_groups: Vec<u64>,
     pub(super) last_repeat_us: u64,
+    /// How far into one request repeated groups have come since the last new one.
+    pub(super) repeated_far: u64,
     pub(super) last_first_up_us: u64,
     pub(super) outstanding_bytes: Vec<u64>,
     pub(super) outstanding_bytes_max: Vec<u64>,

@@ -137,7 +137,7 @@ pub struct Report {
     pub repeated_groups: Vec<u64>,
     /// Groups that were there when each source was asked for their unit: a unit lost half-way is sent again whole.
     pub resent_groups: Vec<u64>,
-    /// When the last repeated group came, microseconds.
+    /// When a repeated group last came further into its request than any other since the last new group, microseconds.
     pub last_repeat_us: u64,
     /// When the last source came up for the first time, microseconds.
     pub last_first_up_us: u64,

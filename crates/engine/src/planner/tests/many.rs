@@ -223,3 +223,22 @@ fn the_account_names_the_bottleneck() {
     assert_eq!(bottleneck(&planner, 3 * MS), Bottleneck::Nothing);
     assert_eq!(standing(&planner, 3 * MS, A), (Standing::Up, Some(Idle::NotNeeded)));
 }
+
+/// Issue "the culprit is named by `explain`": once everything has failed, sources that are closed for that are told as they
+/// stood before, and how long a silent one has been silent.
+#[test]
+fn a_failure_is_explained_as_it_was() {
+    let mut planner = planner(8);
+    add_up(&mut planner, 0, A, "a", 0);
+    add_up(&mut planner, 0, B, "b", 0);
+    assert!(!drain(&mut planner, 0).0.is_empty());
+    let account = planner.explain(4 * S);
+    assert!(account.sources.iter().all(|source| source.silent_us == 4 * S), "{account:?}");
+    for now_us in [11 * S, 26 * S] {
+        drain(&mut planner, now_us);
+    }
+    assert_eq!(failure(&planner).kind(), ErrorKind::TimedOut);
+    planner.handle_down(26 * S, A, None, true);
+    let account = planner.explain(26 * S);
+    assert!(account.sources.iter().all(|source| source.standing == Standing::Frozen), "{account:?}");
+}

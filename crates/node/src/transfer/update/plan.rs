@@ -85,16 +85,19 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Wants the first group that nothing is known of, whatever the recipe will say.
-    pub(super) fn probe(&mut self) {
+    /// Wants the first groups that nothing is known of, `count` at most, whatever the recipe will say. False if there are none.
+    pub(super) fn probe(&mut self, count: u64) -> bool {
         let first = self.probed.max(self.group);
-        let wanted = self.wanted_units.next_from(first / UNIT_GROUPS);
-        let Some(group) = wanted.map(|units| first.max(units.start * UNIT_GROUPS)) else { return };
-        if group < self.geometry.groups() {
-            self.probed = group + 1;
-            self.want(group..group + 1);
-            self.tell();
+        let Some(units) = self.wanted_units.next_from(first / UNIT_GROUPS) else { return false };
+        let start = first.max(units.start * UNIT_GROUPS);
+        let end = start.saturating_add(count).min(units.end * UNIT_GROUPS).min(self.geometry.groups());
+        if start >= end {
+            return false;
         }
+        self.probed = end;
+        self.want(start..end);
+        self.tell();
+        true
     }
 
     /// Takes the next chunk of the object.
@@ -102,6 +105,8 @@ impl<'a> Plan<'a> {
         let key = chunk_key(&placed.chunk.hash);
         let origin = match (known.offset_of(&key), self.fetched.get(&key)) {
             (Some(offset), _) => Origin::Old(offset),
+            // Zeros cost nothing, and whoever has them knows whether they are a hole.
+            (None, _) if key == known.zeros => Origin::Missing,
             (None, Some(offset)) => Origin::New(*offset),
             (None, None) => {
                 if self.fetched.len() < UPDATE_FETCHED_CHUNKS_MAX {

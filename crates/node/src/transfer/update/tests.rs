@@ -1,29 +1,25 @@
 //! What an update makes of chunks, of what lies at the destination, and of holders that tell wrong recipes.
 
-use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
-use dray_core::hash_tree::{Geometry, PAIR_BYTES, PairStore, Subtree};
+use dray_core::Oid;
+use dray_core::hash_tree::{Geometry, PAIR_BYTES, PairStore};
 use dray_core::limits::{GROUP_BYTES, UNIT_GROUPS};
-use dray_core::message::{Hello, Message, ObjectName, Open, PROTOCOL_VERSION, feature};
+use dray_core::message::{Hello, ObjectName, PROTOCOL_VERSION, feature};
 use dray_core::recipe::{ChunkDescriptor, PlacedChunk};
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription};
-use dray_core::store::{Extent, Standing, Store};
-use dray_core::{NodeId, Oid};
+use dray_core::store::Store;
 use dray_engine::planner::DeliveryMode;
-use dray_engine::session::Holder;
+use dray_liar::{Liar, LyingHolder, WithRecipes};
 use dray_store::local::{Delivery, DeliveryOptions, FinishOptions};
 use dray_store::memory::MemoryStore;
-use dray_transfer::direct::{DialConfig, Listener, Target, dial};
-use dray_transfer::holder::{Held, Provider, StoredHeld, serve};
+use dray_transfer::direct::{DialConfig, Target, dial};
+use dray_transfer::holder::StoredHeld;
 use dray_transfer::lanes::LaneSet;
-use dray_transfer::transport::{Channel, NodeKey, Security, TlsChannel, TlsConfig, Wake};
+use dray_transfer::transport::{NodeKey, TlsConfig};
 
 use super::super::{Start, Truth};
 use super::*;
@@ -42,7 +38,7 @@ fn older(bytes: &[u8]) -> (tempfile::TempDir, OlderVersion) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("older");
     std::fs::write(&path, bytes).unwrap();
-    let older = OlderVersion::open(&path, bytes.len() as u64).unwrap();
+    let older = OlderVersion::open(rustix::fs::CWD, &path, bytes.len() as u64).unwrap();
     (dir, older)
 }
 
@@ -64,7 +60,7 @@ fn planned(
     let told = Mutex::new(Vec::new());
     let tell = |groups| told.lock().unwrap().push(groups);
     let mut plan = Plan::new(geometry, &wanted, &tell);
-    (0..probes).for_each(|_| plan.probe());
+    (0..probes).for_each(|_| assert!(plan.probe(1)));
     let (sender, copied) = sync_channel(10_000);
     let copies = Copies { sender, over: &|| false };
     let mut offset = 0;
@@ -208,7 +204,8 @@ fn other_things_are_no_older_version() {
     std::fs::create_dir(path("directory")).unwrap();
     let fifo = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, path("fifo"), fifo, rustix::fs::Mode::RUSR, 0).unwrap();
-    let opens = |name: &str, size_bytes| OlderVersion::open(&path(name), size_bytes).is_some();
+    let opens =
+        |name: &str, size_bytes| OlderVersion::open(rustix::fs::CWD, &path(name), size_bytes).is_some();
     assert!(opens("right", size) && opens("right", UPDATE_BYTES_MAX));
     for name in ["short", "long", "link", "directory", "fifo", "none"] {
         assert!(!opens(name, size), "{name}");
@@ -239,169 +236,53 @@ enum Lie {
     NoNodes,
     /// The nodes it is asked for never come; everything else does.
     MuteOnNodes,
+    /// The root of its recipe never comes; everything else does.
+    MuteOnRecipe,
+    /// All but the first two nodes of its recipe come only when data has been asked for.
+    LateNodes,
     /// The nodes it sends are not those asked for.
     GarbageNodes,
-    /// Its recipe is that of the older version, and its outboard is made up.
+    /// Its recipe is that of the older version, and its outboard is made up where it is compared.
     OldRecipeWrongPairs,
-}
-
-struct Liar {
-    stored: StoredHeld,
-    lie: Lie,
-    recipes: [Arc<Recipe>; 2],
-    asked: AtomicUsize,
+    /// It says that it lost its recipe as soon as it sends data, and never ends saying so.
+    EndlessFaults,
 }
 
 fn recipe_of(data: &[u8]) -> Arc<Recipe> {
-    let size_bytes = data.len() as u64;
     let mut read = |offset: u64, out: &mut [u8]| {
         out.copy_from_slice(&data[offset as usize..][..out.len()]);
         Ok(())
     };
-    let profile = Profile::for_size(size_bytes).unwrap();
-    Arc::new(Recipe::read(size_bytes, profile, &mut read, &mut |_| {}).unwrap())
-}
-
-impl Held for Liar {
-    fn geometry(&self) -> Geometry {
-        self.stored.geometry()
-    }
-    fn oid(&self) -> Option<Oid> {
-        self.stored.oid()
-    }
-    fn name(&self) -> Option<Vec<u8>> {
-        None
-    }
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.stored.read_at(offset, out)
-    }
-    fn extent_at(&self, offset: u64, end: u64) -> Result<Extent> {
-        self.stored.extent_at(offset, end)
-    }
-    fn standing(&self) -> Standing {
-        self.stored.standing()
-    }
-    fn mismatch(&self) -> Error {
-        self.stored.mismatch()
-    }
-    fn pairs(&self) -> Option<&dyn PairStore> {
-        self.stored.pairs()
-    }
-    fn raw_file(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    fn compare(&self, subtrees: &[Subtree]) -> Result<Vec<u8>> {
-        match self.lie {
-            Lie::OldRecipeWrongPairs => Ok(vec![7; subtrees.len() * PAIR_BYTES]),
-            _ => self.stored.compare(subtrees),
-        }
-    }
-    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
-        let is_first = self.asked.fetch_add(1, Ordering::AcqRel) == 0;
-        let is_other = self.lie == Lie::NoNodes && !is_first;
-        Ok(Some(self.recipes[usize::from(is_other)].clone()))
-    }
-}
-
-/// Gives its object to everybody.
-struct ForEverybody(Arc<dyn Held>);
-
-impl Provider for ForEverybody {
-    fn open(&self, _: &Open, _: Option<&Security>) -> Result<Arc<dyn Held>> {
-        Ok(self.0.clone())
-    }
-}
-
-/// Alters the last byte of every node of a recipe its holder sends, or loses it, however many go out together.
-struct Garbling {
-    channel: TlsChannel,
-    is_mute: bool,
-}
-
-impl Channel for Garbling {
-    fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
-        self.channel.try_read(out)
-    }
-    fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
-        self.channel.write_all(data)
-    }
-    fn write_control(&mut self, mut data: &[u8]) -> io::Result<()> {
-        let mut sent = Vec::new();
-        while let Some((head, rest)) = data.split_first_chunk::<FRAME_HEAD_BYTES>() {
-            let (body, rest) = rest.split_at(FrameHead::decode(*head).unwrap().body_bytes);
-            let is_node = matches!(Message::from_bytes(body), Ok(Message::Node(_)));
-            if !(is_node && self.is_mute) {
-                sent.extend_from_slice(head);
-                sent.extend_from_slice(body);
-            }
-            if is_node && !self.is_mute {
-                *sent.last_mut().unwrap() ^= 1;
-            }
-            data = rest;
-        }
-        if sent.is_empty() { Ok(()) } else { self.channel.write_all(&sent) }
-    }
-    fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
-        self.channel.wait(wake, timeout)
-    }
-    fn security(&self) -> Option<Security> {
-        self.channel.security()
-    }
+    dray_liar::recipe_of(data.len() as u64, &mut read).unwrap()
 }
 
 fn tls(seed: u8) -> TlsConfig {
     TlsConfig::new(NodeKey::from_seed(&[seed; 32]).unwrap()).unwrap()
 }
 
-fn hello() -> Hello {
-    let features = vec![feature::RECIPE.to_owned()];
-    Hello { version: PROTOCOL_VERSION, features, required: vec![], agent: "test/0".into() }
-}
-
 /// A holder of `object` that lies; dropped, it stops.
-struct TestHolder {
-    listener: Arc<Listener>,
-    node: NodeId,
-    accepting: Option<thread::JoinHandle<()>>,
-}
-
-impl TestHolder {
-    fn new(number: u8, object: &[u8], old: &[u8], lie: Lie) -> TestHolder {
-        let mut writer = MemoryStore::new().put().unwrap();
-        writer.write(object).unwrap();
-        let stored = StoredHeld::new(writer.commit().unwrap(), None);
-        let first = match lie {
-            Lie::OldRecipe | Lie::OldRecipeWrongPairs => recipe_of(old),
-            Lie::StrangeRecipe => recipe_of(&bytes(object.len(), 99)),
-            Lie::WrongSize => recipe_of(&old[..old.len() - 1]),
-            _ => recipe_of(object),
-        };
-        let recipes = [first, recipe_of(&bytes(object.len(), 98))];
-        let liar = Liar { stored, lie, recipes, asked: AtomicUsize::new(0) };
-        let provider = ForEverybody(Arc::new(liar));
-        let listener = Arc::new(Listener::bind(tls(number), None).unwrap());
-        let accepting = listener.clone();
-        let serving = move |channel: TlsChannel| {
-            let channel: Box<dyn Channel> = match lie {
-                Lie::GarbageNodes | Lie::MuteOnNodes => {
-                    Box::new(Garbling { channel, is_mute: lie == Lie::MuteOnNodes })
-                }
-                _ => Box::new(channel),
-            };
-            let _ = serve(channel, Holder::new(hello()), vec![], &provider, None);
-        };
-        let accepting = Some(thread::spawn(move || accepting.accept_all(Arc::new(serving))));
-        TestHolder { listener, node: tls(number).node(), accepting }
-    }
-}
-
-impl Drop for TestHolder {
-    fn drop(&mut self) {
-        self.listener.stop();
-        if let Some(accepting) = self.accepting.take() {
-            let _ = accepting.join();
-        }
-    }
+fn lying_holder(number: u8, object: &[u8], old: &[u8], lie: Lie) -> LyingHolder {
+    let mut writer = MemoryStore::new().put().unwrap();
+    writer.write(object).unwrap();
+    let stored = StoredHeld::new(writer.commit().unwrap(), None);
+    let recipes = match lie {
+        Lie::OldRecipe | Lie::OldRecipeWrongPairs => vec![recipe_of(old)],
+        Lie::StrangeRecipe => vec![recipe_of(&bytes(object.len(), 99))],
+        Lie::WrongSize => vec![recipe_of(&old[..old.len() - 1])],
+        Lie::NoNodes => vec![recipe_of(object), recipe_of(&bytes(object.len(), 98))],
+        _ => vec![],
+    };
+    let frames = match lie {
+        Lie::MuteOnNodes => dray_liar::Lie::MuteNodes,
+        Lie::LateNodes => dray_liar::Lie::LateNodes,
+        Lie::MuteOnRecipe => dray_liar::Lie::MuteDescribed,
+        Lie::GarbageNodes => dray_liar::Lie::GarbageNodes,
+        Lie::OldRecipeWrongPairs => dray_liar::Lie::Compared,
+        Lie::EndlessFaults => dray_liar::Lie::EndlessFaults,
+        _ => dray_liar::Lie::None,
+    };
+    let held = Arc::new(WithRecipes::new(stored, recipes));
+    LyingHolder::start(number, None, held, None, Liar::new(frames)).unwrap()
 }
 
 /// Updates `old` to `object` from holders that tell `lies`: how it ended, and the bytes that came from each of them.
@@ -425,8 +306,8 @@ fn update(object: &[u8], old: &[u8], lies: &[Lie]) -> (Result<Oid>, Vec<u64>) {
         DeliveryMode::OutOfOrder,
         Start::Update,
     );
-    let holders: Vec<TestHolder> =
-        (1..).zip(lies).map(|(number, lie)| TestHolder::new(number, object, old, *lie)).collect();
+    let holders: Vec<LyingHolder> =
+        (1..).zip(lies).map(|(number, lie)| lying_holder(number, object, old, *lie)).collect();
     let sets: Vec<_> = (0..)
         .zip(&holders)
         .map(|(number, holder)| {
@@ -447,9 +328,14 @@ fn update(object: &[u8], old: &[u8], lies: &[Lie]) -> (Result<Oid>, Vec<u64>) {
     for (id, set, holder) in sets {
         let config = DialConfig {
             tls: tls(100),
-            hello: hello(),
+            hello: Hello {
+                version: PROTOCOL_VERSION,
+                features: vec![feature::RECIPE.to_owned()],
+                required: vec![],
+                agent: "test/0".into(),
+            },
             targets: vec![Target {
-                address: format!("127.0.0.1:{}", holder.listener.port().unwrap()),
+                address: format!("127.0.0.1:{}", holder.port),
                 node: holder.node,
                 priority: 0,
                 allow_local: true,
@@ -543,4 +429,52 @@ fn a_made_up_outboard_does_not_end_the_update() {
     assert!(shares[1] >= UNIT_BYTES && shares[1] <= 4 * UNIT_BYTES, "{shares:?}");
     let (result, _) = update(&object, &old, &[Lie::OldRecipeWrongPairs]);
     assert_eq!(result.unwrap_err().kind(), ErrorKind::VerificationFailed);
+}
+
+/// P12, design 9: of one that names its recipe and never sends a node of it another holder takes over, and what is at hand is
+/// not fetched.
+#[test]
+fn another_holder_is_asked_for_nodes_that_do_not_come() {
+    let (object, old) = versions();
+    let (result, shares) = update(&object, &old, &[Lie::MuteOnNodes, Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    let fetched = shares[0] + shares[1];
+    assert!(fetched <= CHANGED_BYTES, "{shares:?}");
+}
+
+/// D17: what changed is asked for before the recipe has been read to its end. Whoever waited for the end would wait here for
+/// ever, as the end waits for him, and would fetch everything when he gives up.
+#[test]
+fn data_is_asked_for_before_the_recipe_ends() {
+    let (mut object, old) = versions();
+    object[100_000..200_000].copy_from_slice(&bytes(100_000, 13));
+    let (result, shares) = update(&object, &old, &[Lie::LateNodes]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[0] <= CHANGED_BYTES + 100_000 + 4 * GROUP_BYTES, "{shares:?}");
+}
+
+/// P12, design 9: beside one that says nothing of its recipe, and sends whatever else it is asked for, another holder is asked;
+/// nobody waits until that one is given up, which takes five seconds.
+#[test]
+fn another_holder_is_asked_for_a_recipe_that_does_not_come() {
+    let (object, old) = versions();
+    let began = Instant::now();
+    let (result, shares) = update(&object, &old, &[Lie::MuteOnRecipe, Lie::MuteOnRecipe, Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares.iter().sum::<u64>() <= CHANGED_BYTES, "{shares:?}");
+    assert!(began.elapsed() < DESCRIBE_PATIENCE, "{:?}", began.elapsed());
+}
+
+/// Issue "endless answers": a holder that says without end that it lost its recipe is done without, where it is the only one
+/// with an error that names it.
+#[test]
+fn a_recipe_is_lost_only_once() {
+    let (object, old) = versions();
+    let (result, shares) = update(&object, &old, &[Lie::EndlessFaults, Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[1] > 0, "{shares:?}");
+    let (result, _) = update(&object, &old, &[Lie::EndlessFaults]);
+    let error = result.unwrap_err();
+    assert!(error.to_string().contains("holder 0"), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::Protocol | ErrorKind::NotFound), "{error:?}");
 }

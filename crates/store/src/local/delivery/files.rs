@@ -66,10 +66,6 @@ impl Entry {
 
 impl Destination {
     pub(super) fn open(path: &Path) -> Result<Destination> {
-        let Some(name) = path.file_name() else {
-            return Err(Error::new(ErrorKind::Usage, format!("{path:?} does not name a file"))
-                .advise("name the file to write, not only its directory"));
-        };
         let parent = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -79,6 +75,15 @@ impl Destination {
             io_at("open directory", parent, error)
                 .advise("make it first, or choose a directory that you may enter")
         })?;
+        Destination::within(directory, path)
+    }
+
+    /// The last component of `path` in `directory`, which is open already.
+    pub(super) fn within(directory: OwnedFd, path: &Path) -> Result<Destination> {
+        let Some(name) = path.file_name() else {
+            return Err(Error::new(ErrorKind::Usage, format!("{path:?} does not name a file"))
+                .advise("name the file to write, not only its directory"));
+        };
         let destination = Destination { directory, name: name.to_owned(), path: path.to_owned() };
         destination.existing_mode(&destination.name)?;
         Ok(destination)

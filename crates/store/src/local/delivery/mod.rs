@@ -18,6 +18,7 @@ use std::ffi::OsString;
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,11 +87,31 @@ impl Delivery {
         size_bytes: u64,
         options: DeliveryOptions,
     ) -> Result<Delivery> {
+        Delivery::into_destination(Destination::open(destination)?, object, size_bytes, options)
+    }
+
+    /// The same in a directory that is open already: the last component of `destination` is the file's name there, and
+    /// the rest is for messages.
+    pub fn open_in(
+        directory: OwnedFd,
+        destination: &Path,
+        object: ObjectName,
+        size_bytes: u64,
+        options: DeliveryOptions,
+    ) -> Result<Delivery> {
+        Delivery::into_destination(Destination::within(directory, destination)?, object, size_bytes, options)
+    }
+
+    fn into_destination(
+        destination: Destination,
+        object: ObjectName,
+        size_bytes: u64,
+        options: DeliveryOptions,
+    ) -> Result<Delivery> {
         if size_bytes > DELIVERY_BYTES_MAX {
             let what = format!("an object of {size_bytes} bytes is more than a file here may hold (64 TiB)");
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        let destination = Destination::open(destination)?;
         let (data_name, state_name) = temporary_names(&destination.name, &object);
         let state = lock_state(&destination, &state_name)?;
         let prepared = prepare(&destination, &data_name, &state, object, size_bytes);

@@ -157,7 +157,7 @@ fn a_failed_checkpoint_is_not_forgotten() {
         let (reader, _writer) = io::pipe().unwrap();
         let data = std::mem::replace(
             &mut Arc::get_mut(&mut delivery.shared).unwrap().data,
-            File::from(std::os::fd::OwnedFd::from(reader)),
+            File::from(OwnedFd::from(reader)),
         );
         delivery.checkpoint().unwrap_err();
         Arc::get_mut(&mut delivery.shared).unwrap().data = data;

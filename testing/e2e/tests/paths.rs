@@ -1,0 +1,165 @@
+//! What lies between the hosts of a `dray cp`: firewalls that swallow packets, masquerade, port forwards, and paths that come
+//! and go. Counters of the network devices say which way the bytes went.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use dray_e2e::actions::assert_delivered;
+use dray_e2e::data::{self, MIB};
+use dray_e2e::{Host, Lab, Running};
+
+/// At this rate a copy lasts for as long as a test needs to see what it waits for; then the limit is lifted.
+const RATE_MBIT: u32 = 20;
+/// What dialling, handshakes and the packets of the lab itself may cost beside ssh.
+const DIALLING_BYTES: u64 = 256 * 1024;
+
+/// A copy from one host to the other, by a command on `near` that reaches `far` by ssh at `address`.
+struct Copy {
+    source: PathBuf,
+    copy: PathBuf,
+    running: Running,
+}
+
+impl Copy {
+    fn start(near: &Host, far: &Host, address: Ipv4Addr, is_upload: bool, size: u64) -> Copy {
+        let (from, to) = if is_upload { (near, far) } else { (far, near) };
+        let source = from.file(format!("source-{is_upload}"));
+        data::write_random(&source, size, 1);
+        let copy = to.file(format!("there-{is_upload}-{}-{}", near.address(), far.address()));
+        std::fs::create_dir(&copy).unwrap();
+        let copy = copy.join("copy");
+        let remote = |path: &Path| OsString::from(format!("root@{address}:{}", path.display()));
+        let words = if is_upload {
+            [source.clone().into_os_string(), remote(&copy)]
+        } else {
+            [remote(&source), copy.clone().into_os_string()]
+        };
+        let program = near.dray().arg("cp").args(far.ssh_options()).args(words);
+        Copy { source, copy, running: program.time_limit(Duration::from_secs(600)).start() }
+    }
+
+    /// Waits until `host` has carried 1 MiB more, over ssh or beside it.
+    fn await_growth(&self, host: &Host, is_ssh: bool) {
+        let before = host.counters();
+        let began = Instant::now();
+        self.running.wait_until(false, || {
+            let carried = host.counters() - before;
+            (if is_ssh { carried.ssh_bytes } else { carried.other_bytes() }) > MIB
+        });
+        eprintln!("{} after {:.1?}", if is_ssh { "ssh" } else { "direct" }, began.elapsed());
+    }
+
+    /// Waits for its end; how long that took.
+    fn finish(self) -> Duration {
+        let began = Instant::now();
+        let ended = self.running.wait().expect(0);
+        let took = began.elapsed();
+        eprintln!("ended {took:.1?} later, after {:.1?} in all", ended.elapsed);
+        assert_delivered(&self.source, &self.copy, None);
+        took
+    }
+}
+
+/// Both ways, a direct connection comes up while the copy runs.
+fn assert_direct(lab: &Lab, near: &Host, far: &Host, address: Ipv4Addr) {
+    for is_upload in [true, false] {
+        lab.limit_rate(RATE_MBIT);
+        let copy = Copy::start(near, far, address, is_upload, 100 * MIB);
+        copy.await_growth(far, false);
+        lab.lift_rate();
+        let ended = copy.finish();
+        assert!(ended < Duration::from_secs(20), "the end waits for a dead path: {ended:.1?}");
+    }
+}
+
+/// Both ways, everything goes over ssh.
+fn assert_ssh_only(near: &Host, far: &Host, address: Ipv4Addr) {
+    for is_upload in [true, false] {
+        let before = far.counters();
+        Copy::start(near, far, address, is_upload, 16 * MIB).finish();
+        let carried = far.counters() - before;
+        assert!(carried.ssh_bytes > 16 * MIB && carried.other_bytes() < DIALLING_BYTES, "{carried:?}");
+    }
+}
+
+/// Issue 4 "direct possible: each both ways": what ssh began goes on over direct connections.
+#[test]
+fn an_open_network_is_used() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (near, far) = lab.pair();
+    assert_direct(&lab, near, far, far.address());
+}
+
+/// Issue 4 "everything but port 22 dropped (SYNs vanish, not refused)", at either end and at both.
+#[test]
+fn nothing_but_ssh_gets_through() {
+    let Some(lab) = Lab::of(3).build() else { return };
+    let [one, two, three] = [0, 1, 2].map(|index| lab.host(index));
+    two.allow_only_ssh();
+    three.allow_only_ssh();
+    for (near, far) in [(one, two), (two, one), (two, three)] {
+        assert_ssh_only(near, far, far.address());
+    }
+}
+
+/// Issue 4 "local end behind masquerade": it dials out, whichever way the data goes.
+#[test]
+fn the_near_end_behind_masquerade() {
+    let Some(lab) = Lab::of(3).build() else { return };
+    let [near, far, router] = [0, 1, 2].map(|index| lab.host(index));
+    far.sshd();
+    near.hide_behind(router, false);
+    far.lose_unknown(router);
+    assert_direct(&lab, near, far, far.address());
+}
+
+/// Issue 4, the far end behind masquerade, ssh through a port forward: the far end dials.
+#[test]
+fn the_far_end_behind_masquerade() {
+    let Some(lab) = Lab::of(3).build() else { return };
+    let [near, far, router] = [0, 1, 2].map(|index| lab.host(index));
+    far.sshd();
+    far.hide_behind(router, true);
+    near.lose_unknown(router);
+    assert_direct(&lab, near, far, router.address());
+}
+
+/// Issue 4, both behind masquerade: ssh carries everything.
+#[test]
+fn both_ends_behind_masquerade() {
+    let Some(lab) = Lab::of(4).build() else { return };
+    let [near, far, router, other] = [0, 1, 2, 3].map(|index| lab.host(index));
+    far.sshd();
+    far.hide_behind(router, true);
+    near.hide_behind(other, false);
+    assert_ssh_only(near, far, router.address());
+}
+
+/// Issue 4 "direct path cut in mid-run … never a wait on a dead dial": the copy begins over ssh, moves to a direct path when
+/// one opens, goes on over ssh when it vanishes, uses the direct path again when it is back, and ends well. Only the far
+/// end can dial; once it wants the bytes, once it has them.
+#[test]
+fn paths_come_and_go() {
+    for is_upload in [true, false] {
+        let Some(lab) = Lab::of(3).rate_mbit(RATE_MBIT).build() else { return };
+        let [near, far, router] = [0, 1, 2].map(|index| lab.host(index));
+        far.sshd();
+        far.hide_behind(router, true);
+        near.lose_unknown(router);
+        near.allow_only_ssh();
+        let copy = Copy::start(near, far, router.address(), is_upload, 250 * MIB);
+        copy.await_growth(far, true);
+        for _ in 0..2 {
+            near.allow_everything();
+            copy.await_growth(far, false);
+            near.allow_only_ssh();
+            copy.await_growth(far, true);
+        }
+        lab.lift_rate();
+        let ended = copy.finish();
+        assert!(ended < Duration::from_secs(20), "the end waits for a dead path: {ended:.1?}");
+    }
+}

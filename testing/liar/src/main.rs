@@ -1,0 +1,111 @@
+//! `dray-liar`: joins a ticket as `dray put --ticket` does, prints the ticket with itself in it, serves, and lies as told.
+//! Once it has told its first lie, it says so on standard output: `lied: NAME`. Test support only.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, mpsc};
+
+use clap::Parser;
+use dray_core::hint::{Hint, HintUri};
+use dray_core::limits::HINTS_MAX;
+use dray_core::store::Store;
+use dray_core::ticket::Ticket;
+use dray_core::{Error, ErrorKind, Result};
+use dray_liar::{Liar, Lie, LyingHolder, WithRecipes, recipe_of};
+use dray_store::local::LocalStore;
+use dray_transfer::holder::StoredHeld;
+use dray_transfer::recipe::Recipe;
+
+/// A holder that lies. For tests.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// What the ticket is for
+    file: PathBuf,
+    /// Ticket to join
+    #[arg(long)]
+    ticket: Ticket,
+    /// Which lie
+    #[arg(long, default_value = "none")]
+    lie: Lie,
+    /// Tell the truth until so many MiB have been sent
+    #[arg(long, default_value_t = 0)]
+    after_mib: u64,
+    /// Alter every n-th group only (flip)
+    #[arg(long, default_value_t = 1)]
+    every: u64,
+    /// Give the recipe of this file for the object's (recipe)
+    #[arg(long, required_if_eq("lie", "recipe"))]
+    recipe_of: Option<PathBuf>,
+    /// Address to name in the ticket
+    #[arg(long)]
+    address: String,
+    /// TCP port to listen on; one the system chooses otherwise
+    #[arg(long)]
+    port: Option<u16>,
+    /// First byte of the node's key: the same one is the same node
+    #[arg(long)]
+    seed: u8,
+    /// Where the hash tree is kept
+    #[arg(long)]
+    data_dir: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "dray-liar: {error}");
+            ExitCode::from(error.kind().exit_code())
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let object = LocalStore::open(&arguments.data_dir)?.put_file(&arguments.file, &|_| {})?;
+    if object.oid() != arguments.ticket.oid {
+        return Err(Error::new(ErrorKind::Usage, "the file is not what the ticket is for"));
+    }
+    let recipes = arguments.recipe_of.iter().map(|path| recipe_of_file(path)).collect::<Result<_>>()?;
+    let held = Arc::new(WithRecipes::new(StoredHeld::new(object, None), recipes));
+    let liar = Liar::new(arguments.lie).after_bytes(arguments.after_mib << 20).every(arguments.every);
+    // The ticket comes first, however soon somebody connects.
+    let (told, printed) = mpsc::channel::<()>();
+    let printed = Mutex::new(printed);
+    let liar = liar.confessing(move |lie| {
+        let _ = printed.lock().map(|printed| printed.recv());
+        say(&format!("lied: {lie}"));
+    });
+    let secret = arguments.ticket.secret;
+    let holder = LyingHolder::start(arguments.seed, arguments.port, held, secret, liar)?;
+    let own = Hint {
+        uri: HintUri::Dray { host: arguments.address.clone(), port: holder.port },
+        node: Some(holder.node),
+        priority: 0,
+        weight: 1,
+    };
+    let mut ticket = arguments.ticket.clone();
+    ticket.hints.retain(|hint| hint.node != own.node);
+    ticket.hints.insert(0, own);
+    ticket.hints.truncate(HINTS_MAX);
+    say(&ticket.to_text()?);
+    drop(told);
+    holder.serve();
+    Ok(())
+}
+
+fn recipe_of_file(path: &Path) -> Result<Arc<Recipe>> {
+    let failed = |error| Error::io(format!("read {}", path.display()), error);
+    let file = File::open(path).map_err(failed)?;
+    let size_bytes = file.metadata().map_err(failed)?.len();
+    recipe_of(size_bytes, &mut |offset, out| file.read_exact_at(out, offset).map_err(failed))
+}
+
+/// A line on standard output; who no longer listens has no use for it.
+fn say(text: &str) {
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
