@@ -137,15 +137,15 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             let request = GetRequest {
                 wanted: pasted::wanted(&wanted)?,
                 hints: hint.iter().map(|text| pasted::hint(text)).collect::<Result<_>>()?,
-                output: destination(path),
                 allow_local: local,
                 whole_file,
                 fsync,
             };
             let node = Node::open(Config::load()?)?;
             let begun = Instant::now();
-            let delivered = node.get(&request, &**output, stop)?;
-            if !matches!(request.output, Destination::Stdout) {
+            let place = destination(path);
+            let delivered = node.get(&request, &place, &**output, stop)?;
+            if !matches!(place, Destination::Stdout) {
                 output.delivered(&delivered, begun.elapsed());
             }
             Ok(())

@@ -1,6 +1,6 @@
 //! Requests that need no session.
 
-use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -57,8 +57,8 @@ impl Client {
         checked(reply).map(|_| ())
     }
 
-    /// Hands a file over; the name it has in a request.
-    pub(crate) fn hand_over(&self, file: &File) -> Result<String> {
+    /// Hands something open over; the name it has in a request.
+    pub(crate) fn hand_over(&self, file: impl AsFd) -> Result<String> {
         descriptor::hand_over(&place::descriptor_socket(&self.socket), file)
     }
 

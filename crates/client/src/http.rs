@@ -26,6 +26,7 @@ struct Head {
     length: Option<u64>,
     is_chunked: bool,
     closes: bool,
+    range: Option<(u64, u64)>,
 }
 
 /// An answer.
@@ -35,6 +36,8 @@ pub(crate) struct Reply {
     pub(crate) body: Vec<u8>,
     /// The daemon takes no further request on this connection.
     pub(crate) closes: bool,
+    /// Where a part of an object begins, and the size of the object.
+    pub(crate) range: Option<(u64, u64)>,
 }
 
 fn lost(error: std::io::Error) -> Error {
@@ -96,7 +99,7 @@ impl Connection {
         self.send(method, target, required, content_type, body)?;
         let head = self.read_head()?;
         let body = self.read_body(&head)?;
-        Ok(Reply { status: head.status, body, closes: head.closes })
+        Ok(Reply { status: head.status, body, closes: head.closes, range: head.range })
     }
 
     /// Sends a request whose answer is a stream of lines; `Err` holds what the daemon answered instead.
@@ -105,7 +108,7 @@ impl Connection {
         let head = self.read_head()?;
         if head.status != 200 || !head.is_chunked {
             let body = self.read_body(&head)?;
-            return Ok(Err(Reply { status: head.status, body, closes: head.closes }));
+            return Ok(Err(Reply { status: head.status, body, closes: head.closes, range: head.range }));
         }
         Ok(Ok(Lines { stream: BufReader::new(Chunks { stream: self.stream, left: 0, is_first: true }) }))
     }
@@ -162,6 +165,7 @@ impl Connection {
             length: find("content-length").and_then(|text| text.trim().parse().ok()),
             is_chunked: find("transfer-encoding")
                 .is_some_and(|text| text.trim().eq_ignore_ascii_case("chunked")),
+            range: find("content-range").and_then(part),
             closes: find("connection").is_some_and(|text| text.trim().eq_ignore_ascii_case("close")),
         })
     }
@@ -182,6 +186,12 @@ impl Connection {
             false => Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
         }
     }
+}
+
+/// First byte and size of `bytes FIRST-LAST/SIZE` (RFC 9110 §14.4).
+fn part(text: &str) -> Option<(u64, u64)> {
+    let (range, size) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
+    Some((range.split_once('-')?.0.parse().ok()?, size.parse().ok()?))
 }
 
 /// Lines of an answer that comes bit by bit.

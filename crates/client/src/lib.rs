@@ -10,17 +10,21 @@
 //! put.write(b"any bytes")?;
 //! let shared = put.commit()?;
 //! println!("{}", shared.ticket);
+//! let mut got = session.get(&shared.ticket, &Default::default())?;
+//! std::io::copy(&mut got, &mut std::io::stdout()).ok();
 //! # Ok(())
 //! # }
 //! ```
 
 mod client;
 mod descriptor;
+mod get;
 mod http;
 mod place;
 mod session;
 pub mod types;
 
 pub use client::Client;
+pub use get::{Get, GetOptions, Piece};
 pub use place::{descriptor_socket, socket_path};
 pub use session::{Event, Put, PutOptions, Session};

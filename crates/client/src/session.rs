@@ -1,8 +1,10 @@
 //! A session: the event stream whose end frees what it began (D2, D13), and the puts made in it.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
@@ -11,10 +13,10 @@ use std::time::Duration;
 use dray_core::limits::API_BODY_BYTES_MAX;
 use dray_core::{Error, ErrorKind, Result};
 
-use crate::Client;
 use crate::client::{checked, parse};
-use crate::http::{Connection, Lines};
-use crate::types::{Begun, NewPut, SessionBegun, Shared, Written};
+use crate::http::{Connection, Lines, Reply};
+use crate::types::{Begun, Fetched, NewGet, NewPut, SessionBegun, Shared, Written};
+use crate::{Client, Get, GetOptions};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -92,6 +94,94 @@ impl Session {
             self.client.post("/v1/puts", &["put", "put-descriptor"], &new_put, Some(PATIENCE))?;
         self.client.post(&format!("/v1/puts/{}/commit", begun.transaction), &[], &serde_json::json!({}), None)
     }
+
+    /// Begins to fetch the object of a ticket, or a public one by its id (D11); its bytes come piece by piece.
+    pub fn get(&self, wanted: &str, options: &GetOptions) -> Result<Get<'_>> {
+        let begun = self.begin_get(wanted, options, NewGet::default())?;
+        Ok(Get::new(self, begun.transaction))
+    }
+
+    /// Fetches to `out`, something open for writing, from where it stands: no byte passes this process. Returns when all are
+    /// written.
+    pub fn get_through(&self, wanted: &str, out: impl AsFd, options: &GetOptions) -> Result<Fetched> {
+        let descriptor = Some(self.client.hand_over(out)?);
+        self.finish_get(wanted, options, NewGet { descriptor, ..NewGet::default() })
+    }
+
+    /// Fetches into the file `name` in `directory`, which is replaced when all of it is proven; without a name, into one that the
+    /// sender suggests, where nothing is replaced. What a killed get left there is used by the same one again.
+    pub fn get_into(
+        &self,
+        wanted: &str,
+        directory: impl AsFd,
+        name: Option<&OsStr>,
+        options: &GetOptions,
+    ) -> Result<Fetched> {
+        let descriptor = Some(self.client.hand_over(directory)?);
+        let (name, name_hex) = named(name);
+        self.finish_get(wanted, options, NewGet { descriptor, name, name_hex, ..NewGet::default() })
+    }
+
+    fn finish_get(&self, wanted: &str, options: &GetOptions, wish: NewGet) -> Result<Fetched> {
+        let begun = self.begin_get(wanted, options, wish)?;
+        let target = format!("/v1/gets/{}/finish", begun.transaction);
+        self.client.post(&target, &[], &serde_json::json!({}), None)
+    }
+
+    fn begin_get(&self, wanted: &str, options: &GetOptions, wish: NewGet) -> Result<Begun> {
+        let (ticket, oid) = match wanted.trim() {
+            text if text.starts_with("dray:") => (Some(text.to_owned()), None),
+            text => (None, Some(text.to_owned())),
+        };
+        let required: &[&str] = if wish.descriptor.is_some() { &["get", "get-descriptor"] } else { &["get"] };
+        let wish = NewGet {
+            session: self.name.clone(),
+            ticket,
+            oid,
+            hints: options.hints.clone(),
+            local: options.local,
+            whole_file: options.whole_file,
+            fsync: options.fsync,
+            mode: options.mode,
+            from: options.from,
+            to: options.to,
+            ..wish
+        };
+        self.client.post("/v1/gets", required, &wish, Some(PATIENCE))
+    }
+
+    /// A request that may be sent twice: over `connection` if that is still good, otherwise over a new one, which is kept
+    /// there. The daemon closes one that was idle for long.
+    pub(crate) fn ask(
+        &self,
+        connection: &mut Option<Connection>,
+        method: &str,
+        target: &str,
+        body: &[u8],
+        patience: Option<Duration>,
+    ) -> Result<Reply> {
+        let ask = |connection: &mut Connection| {
+            connection.set_patience(patience)?;
+            let content_type = if body.is_empty() { "" } else { "application/octet-stream" };
+            connection.ask(method, target, &[], content_type, body)
+        };
+        let mut reply = None;
+        if let Some(mut kept) = connection.take() {
+            reply = ask(&mut kept).ok().map(|reply| (kept, reply));
+        }
+        let (kept, reply) = match reply {
+            Some(done) => done,
+            None => {
+                let mut fresh = self.client.connection()?;
+                let reply = ask(&mut fresh)?;
+                (fresh, reply)
+            }
+        };
+        if !reply.closes {
+            *connection = Some(kept);
+        }
+        checked(reply)
+    }
 }
 
 impl Drop for Session {
@@ -122,13 +212,7 @@ pub struct PutOptions {
 
 impl PutOptions {
     fn new_put(&self, session: &Session, descriptor: Option<String>) -> Result<NewPut> {
-        let (mut name, mut name_hex) = (None, None);
-        if let Some(given) = &self.name {
-            match given.to_str() {
-                Some(text) => name = Some(text.to_owned()),
-                None => name_hex = Some(given.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()),
-            }
-        }
+        let (name, name_hex) = named(self.name.as_deref());
         Ok(NewPut {
             session: session.name.clone(),
             name,
@@ -139,6 +223,15 @@ impl PutOptions {
             ticket: self.ticket.clone(),
             descriptor,
         })
+    }
+}
+
+/// A file name as text, or in hex digits if it is none.
+fn named(name: Option<&OsStr>) -> (Option<String>, Option<String>) {
+    match name.map(|name| name.to_str().ok_or(name)) {
+        None => (None, None),
+        Some(Ok(text)) => (Some(text.to_owned()), None),
+        Some(Err(odd)) => (None, Some(odd.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect())),
     }
 }
 
@@ -156,27 +249,9 @@ impl Put<'_> {
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         for piece in bytes.chunks(API_BODY_BYTES_MAX) {
             let target = format!("/v1/puts/{}/data?offset={}", self.transaction, self.size_bytes);
-            let ask = |connection: &mut Connection| {
-                connection.set_patience(Some(PATIENCE))?;
-                connection.ask("POST", &target, &[], "application/octet-stream", piece)
-            };
-            let mut reply = None;
-            if let Some(mut connection) = self.connection.take() {
-                // The daemon closes a connection that was idle for long. The offset makes it harmless to send a piece twice.
-                reply = ask(&mut connection).ok().map(|reply| (connection, reply));
-            }
-            let (connection, reply) = match reply {
-                Some(done) => done,
-                None => {
-                    let mut connection = self.session.client.connection()?;
-                    let reply = ask(&mut connection)?;
-                    (connection, reply)
-                }
-            };
-            if !reply.closes {
-                self.connection = Some(connection);
-            }
-            self.size_bytes = parse::<Written>(checked(reply)?)?.size_bytes;
+            // The offset makes it harmless to send a piece twice.
+            let reply = self.session.ask(&mut self.connection, "POST", &target, piece, Some(PATIENCE))?;
+            self.size_bytes = parse::<Written>(reply)?.size_bytes;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use dray_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 /// Features of this version of the API, by the names that `Dray-Require` takes.
-pub const FEATURES: [&str; 3] = ["put", "put-descriptor", "shares"];
+pub const FEATURES: [&str; 5] = ["put", "put-descriptor", "get", "get-descriptor", "shares"];
 
 /// Who answers: `GET /v1`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -68,6 +68,74 @@ pub struct NewPut {
     /// `POST …/data`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub descriptor: Option<String>,
+}
+
+/// A wish to fetch: `POST /v1/gets`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NewGet {
+    /// The session that it belongs to.
+    pub session: String,
+    /// The ticket of the object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<String>,
+    /// Instead of a ticket, the name of a public object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oid: Option<String>,
+    /// Further places to ask, `dray://NODE@host:port`.
+    pub hints: Vec<String>,
+    /// Follow the ticket's hints to loopback and link-local addresses.
+    pub local: bool,
+    /// Fetch everything, also what is here already.
+    pub whole_file: bool,
+    /// In which order the bytes are handed on.
+    pub mode: Mode,
+    /// The first byte that is wanted, and the one after the last: for what goes to this client or through a descriptor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<u64>,
+    /// See `from`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
+    /// Where to, handed over before under this name (32 hex digits): a directory, in which a file is made or
+    /// replaced, or something open for writing. Without it the bytes are asked for with `GET …/data`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub descriptor: Option<String>,
+    /// The file in that directory, which is replaced: one component. Without it the sender's name is used, and nothing
+    /// replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The same as hex digits, for a name that is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_hex: Option<String>,
+    /// Wait until that file and its name are on disk.
+    pub fsync: bool,
+}
+
+/// In which order bytes are handed on (D11).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// By offset.
+    #[default]
+    Sequential,
+    /// As they come.
+    OutOfOrder,
+}
+
+/// An object was fetched: the answer to `POST …/finish`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fetched {
+    /// Its proven name.
+    pub oid: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// The name of the file in the directory that was handed over, if one was; what is not UTF-8 in it is replaced.
+    pub name: Option<String>,
+    /// Bytes that an earlier, interrupted get had left there.
+    pub resumed_bytes: u64,
+    /// What the user should know.
+    pub warnings: Vec<String>,
 }
 
 /// A transaction has begun.
@@ -141,9 +209,9 @@ pub struct TransactionLine {
     pub transaction: String,
     /// Its session.
     pub session: String,
-    /// What it is: `put`.
+    /// What it is: `put` or `get`.
     pub kind: String,
-    /// Bytes taken or hashed so far.
+    /// Bytes taken, hashed or fetched so far.
     pub done_bytes: u64,
 }
 

@@ -107,6 +107,8 @@ pub const API_EVENTS_WAITING_MAX: usize = 1024;
 pub const API_SESSIONS_MAX: usize = 64;
 /// Transactions open at once, over all sessions.
 pub const API_TRANSACTIONS_MAX: usize = 128;
+/// Objects fetched at once for clients of the API.
+pub const API_GETS_MAX: usize = 32;
 /// File descriptors handed over and not used yet.
 pub const API_DESCRIPTORS_MAX: usize = 64;
 /// How long a descriptor handed over waits to be used, milliseconds.

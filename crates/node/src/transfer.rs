@@ -99,6 +99,11 @@ pub(crate) enum Start {
     Whole,
     /// [`Transfer::update`] says what is fetched.
     Update,
+    /// So many units, and another one for each time [`Transfer::want_another`] is called.
+    Gradual {
+        /// How many.
+        units: u64,
+    },
 }
 
 /// Groups that came before their turn.
@@ -132,6 +137,8 @@ pub(crate) struct Transfer {
     /// Bytes of an update that were at hand.
     local_bytes: AtomicU64,
     told: Mutex<explain::Told>,
+    /// Wanted units that the planner does not know yet.
+    later: Mutex<RangeSet>,
 }
 
 /// How much of the time this process ran.
@@ -207,10 +214,16 @@ impl Transfer {
         };
         // Of an update, single groups are fetched, and which is not known yet.
         let is_update = matches!(start, Start::Update);
+        let wanted_units = wanted.count();
+        let (now, later) = match start {
+            Start::Whole => (wanted, RangeSet::new()),
+            Start::Update => (RangeSet::new(), RangeSet::new()),
+            Start::Gradual { units } => split_off(wanted, units),
+        };
         let config = PlannerConfig {
             geometry,
             piece_groups: if is_update { 1 } else { UNIT_GROUPS },
-            is_open: is_update,
+            is_open: is_update || !later.is_empty(),
             delivery,
             budget: Budget::new(window_bytes),
             window: WindowLimits { max_bytes: window_bytes, ..WindowLimits::default() },
@@ -223,11 +236,9 @@ impl Transfer {
             geometry,
             truth,
             sink,
-            wanted_units: AtomicU64::new(wanted.count()),
-            planner: Mutex::new(Planner::new(
-                config.clone(),
-                if is_update { RangeSet::new() } else { wanted },
-            )),
+            wanted_units: AtomicU64::new(wanted_units),
+            planner: Mutex::new(Planner::new(config.clone(), now)),
+            later: Mutex::new(later),
             config,
             wanted_groups: AtomicU64::new(0),
             fetched_groups: AtomicU64::new(0),
@@ -435,6 +446,37 @@ impl Transfer {
             self.pump();
         }
         Some(bytes)
+    }
+
+    /// Takes a group, whichever has come (stream sink only).
+    pub(crate) fn take_any(&self, timeout: Duration) -> Option<(u64, Vec<u8>)> {
+        let Sink::Stream(stream) = &self.sink else { return None };
+        let mut waiting = lock(&stream.waiting);
+        if waiting.is_empty() {
+            let waited = stream.arrived.wait_timeout(waiting, timeout);
+            waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        waiting.pop_first()
+    }
+
+    /// Wants one more unit, if there is one that is not wanted yet ([`Start::Gradual`]).
+    pub(crate) fn want_another(&self) {
+        let mut later = lock(&self.later);
+        let Some(run) = later.next_from(0) else { return };
+        let unit = run.start..run.start + 1;
+        later.remove(unit.clone());
+        let mut planner = lock(&self.planner);
+        planner.want(unit);
+        if later.is_empty() {
+            planner.want_no_more();
+        }
+        drop((planner, later));
+        self.pump();
+    }
+
+    /// The consumer takes nothing of the units before `unit`.
+    pub(crate) fn skip_to(&self, unit: u64) {
+        lock(&self.planner).handle_consumed(unit);
     }
 
     /// True if `group` waits to be taken (stream sink only).
@@ -740,6 +782,18 @@ impl Transfer {
         }
         Ok(())
     }
+}
+
+/// The first `count` of `units`, and the rest.
+fn split_off(units: RangeSet, mut count: u64) -> (RangeSet, RangeSet) {
+    let (mut first, mut rest) = (RangeSet::new(), units);
+    while let Some(run) = rest.next_from(0).filter(|_| count > 0) {
+        let taken = run.start..run.end.min(run.start.saturating_add(count));
+        count -= taken.end - taken.start;
+        first.insert(taken.clone());
+        rest.remove(taken);
+    }
+    (first, rest)
 }
 
 thread_local! {

@@ -11,122 +11,14 @@ use std::time::{Duration, Instant};
 
 use dray_core::ticket::Ticket;
 use dray_e2e::actions::{self, assert_delivered};
+use dray_e2e::daemon::{Daemon, answer, await_that, event, put, read_bytes};
 use dray_e2e::data::{self, MIB};
-use dray_e2e::{Host, Lab, Program, Running};
+use dray_e2e::{Lab, Running};
 use rustix::process::Signal;
 use serde_json::Value;
 
 /// A user without rights.
 const NOBODY: u32 = 65534;
-
-/// A daemon on a host, and the socket of its API.
-struct Daemon {
-    process: Running,
-    socket: PathBuf,
-}
-
-impl Daemon {
-    fn start(host: &Host) -> Daemon {
-        let run = host.dir().join("run");
-        if !run.exists() {
-            fs::create_dir(&run).unwrap();
-        }
-        fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
-        Daemon::of(host.dray(), &run)
-    }
-
-    fn of(program: Program<'_>, run: &Path) -> Daemon {
-        let process = program.args(["serve", "--json"]).time_limit(Duration::from_secs(300)).start();
-        process.line_with(|line| event(line) == "ready");
-        Daemon { process, socket: run.join("dray/daemon.sock") }
-    }
-
-    /// One request: status and body.
-    fn ask(&self, request: &str, body: &[u8]) -> (u16, Value) {
-        let mut socket = UnixStream::connect(&self.socket).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let head = format!(
-            "{request} HTTP/1.1\r\nhost: d\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        // Who is turned away may hear so before all is sent.
-        let _ = socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(body));
-        answer(&mut socket)
-    }
-
-    /// A session, which lasts as long as what is returned.
-    fn session(&self) -> (UnixStream, String) {
-        let mut socket = UnixStream::connect(&self.socket).unwrap();
-        socket.write_all(b"GET /v1/events HTTP/1.1\r\nhost: d\r\n\r\n").unwrap();
-        let mut heard = Vec::new();
-        let text = loop {
-            let mut bytes = [0; 512];
-            let read = socket.read(&mut bytes).unwrap();
-            assert!(read > 0, "no session: {:?}", String::from_utf8_lossy(&heard));
-            heard.extend_from_slice(&bytes[..read]);
-            let text = String::from_utf8_lossy(&heard).into_owned();
-            if text.contains("\"}\n\n") {
-                break text;
-            }
-        };
-        let from = text.find("session-").unwrap();
-        (socket, text[from..].split('"').next().unwrap().to_owned())
-    }
-
-    fn begin(&self, session: &str) -> String {
-        let wish = format!("{{\"session\":\"{session}\"}}");
-        let (status, begun) = self.ask("POST /v1/puts", wish.as_bytes());
-        assert_eq!(status, 201, "{begun}");
-        begun["transaction"].as_str().unwrap().to_owned()
-    }
-
-    fn transactions(&self) -> usize {
-        self.ask("GET /v1/transactions", b"").1["transactions"].as_array().unwrap().len()
-    }
-
-    fn stop(self) {
-        self.process.terminate().expect(0);
-    }
-}
-
-fn event(line: &str) -> String {
-    let value: Value = serde_json::from_str(line).unwrap_or_default();
-    value["event"].as_str().unwrap_or("").to_owned()
-}
-
-/// Status and JSON body of an answer that ends with the connection.
-fn answer(socket: &mut UnixStream) -> (u16, Value) {
-    let mut bytes = Vec::new();
-    let _ = socket.read_to_end(&mut bytes);
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    (status, serde_json::from_str(body).unwrap_or_default())
-}
-
-/// Waits until `condition` holds; panics if it does not in time.
-#[track_caller]
-fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// The ticket that a `put` by the daemon prints.
-fn put(host: &Host, path: &Path) -> String {
-    let put = host.dray().arg("put").arg(path).run().expect(0);
-    let ticket = put.stdout_text().trim_end().to_owned();
-    assert!(ticket.parse::<Ticket>().is_ok(), "{put}");
-    ticket
-}
-
-/// Bytes that a process has read from files and elsewhere so far.
-fn read_bytes(pid: u32) -> u64 {
-    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
-    io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
-}
 
 /// Issue 1 and 4, D9, D10, D14: a put by the daemon ends at once and is served until `done`, across a restart of the daemon, at
 /// the same port; the second put of the unchanged file reads nothing of it; the file's bytes do not pass the command.
@@ -261,11 +153,13 @@ fn the_examples_of_the_api_work() {
     assert_eq!(outcome.code(), Some(0), "{outcome}");
     let text = outcome.stdout_text();
     let blocks: Vec<&str> = text.split("== ").skip(1).collect();
-    assert_eq!(blocks.len(), 5, "{outcome}");
+    assert_eq!(blocks.len(), 7, "{outcome}");
     assert!(blocks[0].contains("\"features\":[\"put\""), "{outcome}");
     assert!(blocks[2].contains("{\"size_bytes\":13}") && blocks[2].contains("\"kind\":\"put\""), "{outcome}");
     assert!(blocks[3].contains("\"size_bytes\":16") && blocks[3].contains("\"ticket\":\"dray:"), "{outcome}");
-    assert!(blocks[4].contains("greeting.txt") && blocks[4].contains("\"pinned\":true"), "{outcome}");
+    assert!(blocks[4].contains("hello, world"), "{outcome}");
+    assert!(blocks[5].contains("\"name\":\"copy\"") && blocks[5].contains("hello, world"), "{outcome}");
+    assert!(blocks[6].contains("greeting.txt") && blocks[6].contains("\"pinned\":true"), "{outcome}");
     let left = daemon.ask("GET /v1/shares", b"").1;
     assert_eq!(left["shares"].as_array().unwrap().len(), 1, "{left}");
     // The share of the greeting was ended; the file's is there.
@@ -370,9 +264,9 @@ fn a_killed_client_leaves_nothing() {
     let mut writer = fs::File::options().read(true).write(true).open(&input).unwrap();
     let put = host.dray().args(["put", "-"]).input_file(&input).start();
     writer.write_all(&[7; 40_000]).unwrap();
-    await_that("the transaction begins", || daemon.transactions() == 1 && temporary() == 2);
+    await_that("the transaction begins", || daemon.transactions().len() == 1 && temporary() == 2);
     put.kill();
-    await_that("the transaction is freed", || daemon.transactions() == 0 && temporary() == 0);
+    await_that("the transaction is freed", || daemon.transactions().is_empty() && temporary() == 0);
 
     // A file whose hashing takes a while: holes are hashed, too.
     let sparse = host.file("sparse");
@@ -382,15 +276,15 @@ fn a_killed_client_leaves_nothing() {
         daemon.ask("GET /v1/transactions", b"").1["transactions"][0]["done_bytes"].as_u64().unwrap_or(0) > 0
     });
     put.kill();
-    await_that("hashing ends", || daemon.transactions() == 0 && temporary() == 0);
+    await_that("hashing ends", || daemon.transactions().is_empty() && temporary() == 0);
     assert_eq!(daemon.ask("GET /v1", b"").1["shares"], 0);
 
     // Interrupted by hand, it says so.
     let put = host.dray().arg("put").arg(&sparse).start();
-    await_that("hashing begins again", || daemon.transactions() == 1);
+    await_that("hashing begins again", || daemon.transactions().len() == 1);
     put.interrupt();
     put.wait().expect(130);
-    await_that("hashing ends again", || daemon.transactions() == 0 && temporary() == 0);
+    await_that("hashing ends again", || daemon.transactions().is_empty() && temporary() == 0);
     daemon.stop();
 }
 
@@ -563,7 +457,7 @@ fn hostile_clients_are_bounded() {
     };
     assert_eq!((refused.0, begun), (403, 128), "{}", refused.1);
     drop(stream);
-    await_that("transactions are freed", || daemon.transactions() == 0);
+    await_that("transactions are freed", || daemon.transactions().is_empty());
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.process.pid())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();

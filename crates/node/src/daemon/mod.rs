@@ -5,8 +5,11 @@
 //! is in memory here (sessions, transactions, who is connected) ends with the process, and may.
 
 mod desk;
+mod getting;
 mod hub;
 mod notify;
+mod outlet;
+mod putting;
 mod routes;
 mod shelf;
 mod sockets;

@@ -1,16 +1,20 @@
 //! The API's paths: what is asked, who answers it, and how errors are told (`docs/api.md`).
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use dray_api::{Answer, Answering, Descriptors, Method, Question, events};
-use dray_client::types::{Begun, FEATURES, Info, NewPut, Problem, Shares, Transactions, Written};
+use dray_client::types::{Begun, FEATURES, Info, NewGet, NewPut, Problem, Shares, Transactions, Written};
+use dray_core::limits::API_BODY_BYTES_MAX;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::State;
 use super::desk::{from_hex, name};
+use super::getting::GetTransaction;
+use super::putting::PutTransaction;
 use crate::AGENT;
 
 /// Answers requests.
@@ -51,14 +55,29 @@ impl Routes {
                 state.desk.end(name)?;
                 Ok(Answer::empty())
             }
-            (Method::Post, ["v1", "puts"]) => self.begin(parse(&question.body)?),
+            (Method::Post, ["v1", "puts"]) => self.begin_put(parse(&question.body)?),
             (Method::Post, ["v1", "puts", name, "data"]) => {
-                let size_bytes = state.desk.get(name)?.write(offset(&question.query)?, &question.body)?;
+                let [offset] = numbers(&question.query, ["offset"])?;
+                let size_bytes = state.desk.put(name)?.write(offset, &question.body)?;
                 document(200, &Written { size_bytes })
             }
             (Method::Post, ["v1", "puts", name, "commit"]) => {
-                let transaction = state.desk.get(name)?;
+                let transaction = state.desk.put(name)?;
                 document(200, &transaction.commit(state, &|| question.is_abandoned())?)
+            }
+            (Method::Post, ["v1", "gets"]) => self.begin_get(parse(&question.body)?),
+            (Method::Get, ["v1", "gets", name, "data"]) => {
+                let wish = PieceWish::of(&question.query)?;
+                let transaction = state.desk.get(name)?;
+                let piece = transaction.piece(state, wish.number, wish.most, &|| question.is_abandoned())?;
+                Ok(match piece {
+                    Some(piece) => Answer::part(piece.offset, piece.bytes, piece.size_bytes),
+                    None => Answer::empty(),
+                })
+            }
+            (Method::Post, ["v1", "gets", name, "finish"]) => {
+                let transaction = state.desk.get(name)?;
+                document(200, &transaction.finish(state, &|| question.is_abandoned())?)
             }
             _ => {
                 let what = format!("the API has no {:?} {:?}", question.method, question.path);
@@ -95,18 +114,24 @@ impl Routes {
         Ok(Answer::events(receiver, Box::new(guard)))
     }
 
-    fn begin(&self, wish: NewPut) -> Result<Answer> {
-        let file = match &wish.descriptor {
-            None => None,
-            Some(nonce) => {
-                let nonce = from_hex(nonce)?.try_into();
-                let nonce =
-                    nonce.map_err(|_| Error::new(ErrorKind::Usage, "a descriptor's name has 16 bytes"))?;
-                Some(File::from(self.descriptors.take(&nonce)?))
-            }
-        };
-        let transaction = self.state.desk.begin(&self.state, wish, file)?;
+    fn begin_put(&self, wish: NewPut) -> Result<Answer> {
+        let file = self.handed_over(wish.descriptor.as_deref())?.map(File::from);
+        let transaction = PutTransaction::begin(&self.state, wish, file)?;
         document(201, &Begun { transaction })
+    }
+
+    fn begin_get(&self, wish: NewGet) -> Result<Answer> {
+        let descriptor = self.handed_over(wish.descriptor.as_deref())?;
+        let transaction = GetTransaction::begin(&self.state, wish, descriptor)?;
+        document(201, &Begun { transaction })
+    }
+
+    /// The descriptor that was handed over under a name.
+    fn handed_over(&self, name: Option<&str>) -> Result<Option<OwnedFd>> {
+        let Some(name) = name else { return Ok(None) };
+        let nonce = from_hex(name)?.try_into();
+        let nonce = nonce.map_err(|_| Error::new(ErrorKind::Usage, "a descriptor's name has 16 bytes"))?;
+        self.descriptors.take(&nonce).map(Some)
     }
 }
 
@@ -139,20 +164,38 @@ fn check_required(required: &str) -> Result<()> {
         .advise("update the daemon and start it again"))
 }
 
-fn offset(query: &str) -> Result<Option<u64>> {
-    let mut offset = None;
+/// The numbers of a query, in the order of `names`.
+fn numbers<const N: usize>(query: &str, names: [&str; N]) -> Result<[Option<u64>; N]> {
+    let mut found = [None; N];
     for part in query.split('&').filter(|part| !part.is_empty()) {
-        match part.split_once('=') {
-            Some(("offset", number)) if offset.is_none() => {
-                let number = number.parse().map_err(|_| {
-                    Error::new(ErrorKind::Usage, format!("offset={number} is no number of bytes"))
-                })?;
-                offset = Some(number);
-            }
-            _ => return Err(Error::new(ErrorKind::Usage, format!("{part:?} means nothing here"))),
-        }
+        let at = part.split_once('=').and_then(|(name, number)| {
+            let at = names.iter().position(|known| *known == name)?;
+            Some((at, number)).filter(|(at, _)| found[*at].is_none())
+        });
+        let Some((at, number)) = at else {
+            return Err(Error::new(ErrorKind::Usage, format!("{part:?} means nothing here")));
+        };
+        let number = number.parse();
+        found[at] = Some(number.map_err(|_| Error::new(ErrorKind::Usage, format!("{part:?} is no number")))?);
     }
-    Ok(offset)
+    Ok(found)
+}
+
+/// Which piece of an object is asked for.
+struct PieceWish {
+    number: Option<u64>,
+    most: usize,
+}
+
+impl PieceWish {
+    fn of(query: &str) -> Result<PieceWish> {
+        let [number, size] = numbers(query, ["piece", "size"])?;
+        let most = size.map_or(API_BODY_BYTES_MAX, |size| usize::try_from(size).unwrap_or(usize::MAX));
+        if most == 0 {
+            return Err(Error::new(ErrorKind::Usage, "a piece has at least one byte"));
+        }
+        Ok(PieceWish { number, most: most.min(API_BODY_BYTES_MAX) })
+    }
 }
 
 fn parse<A: DeserializeOwned>(body: &[u8]) -> Result<A> {

@@ -1,0 +1,396 @@
+//! An object that is fetched for a client: to it piece by piece, or to where it said by a descriptor.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dray_client::types::{Fetched, Mode, NewGet};
+use dray_core::hint::Hint;
+use dray_core::ticket::Ticket;
+use dray_core::{Error, ErrorKind, Result};
+use serde_json::json;
+
+use super::State;
+use super::desk::{Transaction, given_name, name};
+use super::outlet::Outlet;
+use crate::get::{Consumer, Order, Place};
+use crate::{Delivered, Event, GetRequest, Node, Observer, Stop, Wanted, lock};
+
+/// Groups that wait for the client, beside those that wait in the transfer.
+const WAITING_GROUPS: usize = 16;
+/// How often who waits looks whether it still should.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Between two events of one transaction's progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a file that is being received already is waited for.
+const HELD_PATIENCE: Duration = Duration::from_secs(5);
+/// Warnings that are kept for the answer.
+const WARNINGS_MAX: usize = 32;
+
+/// A get under way.
+pub(super) struct GetTransaction {
+    name: String,
+    session: String,
+    /// Set when the session ends.
+    stop: Stop,
+    done_bytes: AtomicU64,
+    size_bytes: AtomicU64,
+    /// What the client asks for; `None` if it goes elsewhere.
+    pieces: Option<Mutex<Pieces>>,
+    warnings: Mutex<Vec<String>>,
+    outcome: Mutex<Option<Result<Delivered>>>,
+    ended: Condvar,
+}
+
+/// Bytes for the client.
+pub(super) struct Piece {
+    pub(super) offset: u64,
+    pub(super) bytes: Vec<u8>,
+    /// Of the whole object.
+    pub(super) size_bytes: u64,
+}
+
+/// What has come and was not handed on, and what was handed on last.
+struct Pieces {
+    came: Receiver<(u64, Vec<u8>)>,
+    /// Taken from there already.
+    rest: VecDeque<(u64, Vec<u8>)>,
+    /// The number of the next piece.
+    next: u64,
+    /// The piece before that, in case its answer was lost.
+    last: Option<(u64, Vec<u8>)>,
+}
+
+impl GetTransaction {
+    /// Begins to fetch (D11): to `descriptor` if that was handed over.
+    pub(super) fn begin(state: &Arc<State>, wish: NewGet, descriptor: Option<OwnedFd>) -> Result<String> {
+        let request = GetRequest {
+            wanted: wanted(&wish)?,
+            hints: wish.hints.iter().map(|text| text.parse::<Hint>()).collect::<Result<_>>()?,
+            allow_local: wish.local,
+            whole_file: wish.whole_file,
+            fsync: wish.fsync,
+        };
+        let stop = Stop::new();
+        let (place, pieces) = place(&wish, descriptor, &stop)?;
+        let name = name("get")?;
+        let transaction = Arc::new(GetTransaction {
+            name: name.clone(),
+            session: wish.session,
+            stop,
+            done_bytes: AtomicU64::new(0),
+            size_bytes: AtomicU64::new(0),
+            pieces,
+            warnings: Mutex::default(),
+            outcome: Mutex::default(),
+            ended: Condvar::new(),
+        });
+        state.desk.open(state, &name, Transaction::Get(transaction.clone()))?;
+        let (shared, mine) = (state.clone(), transaction);
+        let work = move || mine.work(&shared, &request, place);
+        let spawned = thread::Builder::new().name("get".into()).spawn(work);
+        if let Err(error) = spawned {
+            let _ = state.desk.end(&name);
+            return Err(Error::file("start a thread", error));
+        }
+        Ok(name)
+    }
+
+    pub(super) fn session(&self) -> &str {
+        &self.session
+    }
+
+    pub(super) fn done_bytes(&self) -> u64 {
+        self.done_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Its session has ended, or it is not wanted any more.
+    pub(super) fn stop(&self) {
+        self.stop.set();
+    }
+
+    fn work(&self, state: &State, request: &GetRequest, place: Place) {
+        let watching = Watching { transaction: self, state, told: Mutex::new(None) };
+        let result = self.fetch(&state.node(), request, place, &watching);
+        match &result {
+            Ok(got) => state.hub.tell(
+                "got",
+                &json!({"transaction": self.name, "oid": got.oid.to_string(), "size_bytes": got.size_bytes}),
+            ),
+            Err(error) => state.hub.tell(
+                "failed",
+                &json!({"transaction": self.name, "kind": error.kind().word(), "what": error.to_string()}),
+            ),
+        }
+        *lock(&self.outcome) = Some(result);
+        self.ended.notify_all();
+    }
+
+    /// Fetches to `place`. A file that somebody else is receiving is waited for a while: it may be the get of a session that has
+    /// ended just now, and this one goes on from there.
+    fn fetch(
+        &self,
+        node: &Node,
+        request: &GetRequest,
+        mut place: Place,
+        observer: &dyn Observer,
+    ) -> Result<Delivered> {
+        let begun = Instant::now();
+        loop {
+            let again = match &place {
+                Place::Folder { folder, name } => {
+                    Some(Place::Folder { folder: folder.again()?, name: name.clone() })
+                }
+                Place::Consumer { .. } => None,
+            };
+            let result = node.get_to(request, |_| Ok(place), observer, &self.stop);
+            match (result, again) {
+                (Err(error), Some(again))
+                    if error.kind() == ErrorKind::Refused
+                        && error.is_retryable()
+                        && begun.elapsed() < HELD_PATIENCE
+                        && !self.stop.is_set() =>
+                {
+                    place = again;
+                    thread::sleep(INTERVAL);
+                }
+                (result, _) => return result,
+            }
+        }
+    }
+
+    /// The next piece, of at most `most` bytes (D12); `None` after the last. `number` counts them from 0: the one before
+    /// is told again, as after a lost answer.
+    pub(super) fn piece(
+        &self,
+        state: &State,
+        number: Option<u64>,
+        most: usize,
+        is_abandoned: &dyn Fn() -> bool,
+    ) -> Result<Option<Piece>> {
+        let Some(pieces) = &self.pieces else {
+            return Err(Error::new(ErrorKind::Usage, "the bytes of this transaction go to its descriptor")
+                .advise("POST …/finish waits until all are there"));
+        };
+        let mut pieces = match pieces.try_lock() {
+            Ok(pieces) => pieces,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::new(
+                    ErrorKind::Refused,
+                    "another request for this transaction is being answered",
+                )
+                .advise("one request of a transaction at a time"));
+            }
+        };
+        let piece = |(offset, bytes): (u64, Vec<u8>)| Piece {
+            offset,
+            bytes,
+            size_bytes: self.size_bytes.load(Ordering::Acquire),
+        };
+        let next = pieces.next;
+        match number {
+            Some(number) if number.checked_add(1) == Some(next) => {
+                return Ok(pieces.last.clone().map(piece));
+            }
+            Some(number) if number != next => {
+                let what = format!("pieces come one by one: the next is {next}, not {number}");
+                return Err(Error::new(ErrorKind::Usage, what));
+            }
+            _ => {}
+        }
+        if pieces.fill(most, &|| self.stop.is_set() || is_abandoned())? {
+            let taken = pieces.take(most);
+            pieces.next += 1;
+            pieces.last.clone_from(&taken);
+            return Ok(taken.map(piece));
+        }
+        // Whatever came of it, the transaction is over when that was told.
+        let outcome = self.outcome(is_abandoned)?;
+        let _ = state.desk.end(&self.name);
+        outcome.map(|_| None)
+    }
+
+    /// Waits for the end of the transfer.
+    pub(super) fn finish(&self, state: &State, is_abandoned: &dyn Fn() -> bool) -> Result<Fetched> {
+        if self.pieces.is_some() {
+            return Err(Error::new(ErrorKind::Usage, "the bytes of this transaction are asked for here")
+                .advise("GET …/data until it answers 204"));
+        }
+        let outcome = self.outcome(is_abandoned)?;
+        let _ = state.desk.end(&self.name);
+        let Delivered { oid, size_bytes, path, resumed_bytes } = outcome?;
+        let name = path.as_deref().and_then(std::path::Path::file_name);
+        Ok(Fetched {
+            oid: oid.to_string(),
+            size_bytes,
+            name: name.map(|name| name.to_string_lossy().into_owned()),
+            resumed_bytes,
+            warnings: std::mem::take(&mut lock(&self.warnings)),
+        })
+    }
+
+    /// How the transfer ended. `Interrupted` if nobody waits for that any more.
+    fn outcome(&self, is_abandoned: &dyn Fn() -> bool) -> Result<Result<Delivered>> {
+        let mut outcome = lock(&self.outcome);
+        loop {
+            match &*outcome {
+                Some(Ok(delivered)) => return Ok(Ok(delivered.clone())),
+                Some(Err(error)) => return Ok(Err(error.duplicate())),
+                None if is_abandoned() => return Err(interrupted()),
+                None => {}
+            }
+            let waited = self.ended.wait_timeout(outcome, INTERVAL);
+            outcome = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Pieces {
+    /// Waits until there is something to take; false if nothing more comes.
+    fn fill(&mut self, most: usize, is_stopped: &dyn Fn() -> bool) -> Result<bool> {
+        while self.rest.is_empty() {
+            match self.came.recv_timeout(INTERVAL) {
+                Ok(group) => self.rest.push_back(group),
+                Err(RecvTimeoutError::Disconnected) => return Ok(false),
+                Err(RecvTimeoutError::Timeout) if is_stopped() => return Err(interrupted()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+        // What is there besides, as far as it fits.
+        let mut waiting: usize = self.rest.iter().map(|(_, bytes)| bytes.len()).sum();
+        while waiting < most
+            && let Ok(group) = self.came.try_recv()
+        {
+            waiting += group.1.len();
+            self.rest.push_back(group);
+        }
+        Ok(true)
+    }
+
+    /// Takes bytes that follow each other.
+    fn take(&mut self, most: usize) -> Option<(u64, Vec<u8>)> {
+        let (offset, mut bytes) = self.rest.pop_front()?;
+        while bytes.len() < most
+            && let Some((_, more)) = self.rest.pop_front_if(|(at, _)| *at == offset + bytes.len() as u64)
+        {
+            bytes.extend_from_slice(&more);
+        }
+        if bytes.len() > most {
+            let rest = bytes.split_off(most);
+            self.rest.push_front((offset + most as u64, rest));
+        }
+        Some((offset, bytes))
+    }
+}
+
+/// Hands groups to whoever answers the client, and waits while it has enough of them.
+struct Handing(SyncSender<(u64, Vec<u8>)>);
+
+impl Consumer for Handing {
+    fn take(&mut self, offset: u64, bytes: Vec<u8>) -> io::Result<()> {
+        self.0.send((offset, bytes)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Tells sessions how far a get is.
+struct Watching<'a> {
+    transaction: &'a GetTransaction,
+    state: &'a State,
+    told: Mutex<Option<Instant>>,
+}
+
+impl Observer for Watching<'_> {
+    fn event(&self, event: Event) {
+        let GetTransaction { name, size_bytes, done_bytes: done, warnings, .. } = self.transaction;
+        let hub = &self.state.hub;
+        match event {
+            Event::Started { total_bytes, .. } => size_bytes.store(total_bytes, Ordering::Release),
+            Event::Progress { done_bytes, total_bytes, .. } => {
+                let is_news = done.swap(done_bytes, Ordering::Relaxed) != done_bytes;
+                let mut told = lock(&self.told);
+                let is_due = told.is_none_or(|told| told.elapsed() >= PROGRESS_INTERVAL);
+                if is_news && (is_due || done_bytes == total_bytes) {
+                    *told = Some(Instant::now());
+                    let data =
+                        json!({"transaction": name, "done_bytes": done_bytes, "total_bytes": total_bytes});
+                    hub.tell("progress", &data);
+                }
+            }
+            Event::SourceUp { label } => {
+                hub.tell("source-up", &json!({"transaction": name, "source": label}));
+            }
+            Event::SourceDown { label, reason, is_barred } => hub.tell(
+                "source-down",
+                &json!({"transaction": name, "source": label, "reason": reason, "barred": is_barred}),
+            ),
+            Event::Warning(text) => {
+                hub.tell("warning", &json!({"transaction": name, "text": text}));
+                let mut warnings = lock(warnings);
+                if warnings.len() < WARNINGS_MAX {
+                    warnings.push(text);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn wanted(wish: &NewGet) -> Result<Wanted> {
+    match (&wish.ticket, &wish.oid) {
+        (Some(text), None) => Ok(Wanted::Ticket(text.trim().parse::<Ticket>()?)),
+        (None, Some(text)) => Ok(Wanted::Oid(text.parse()?)),
+        _ => Err(Error::new(ErrorKind::Usage, "a get names one object: by ticket or by oid")),
+    }
+}
+
+/// Where the bytes go.
+fn place(wish: &NewGet, descriptor: Option<OwnedFd>, stop: &Stop) -> Result<(Place, Option<Mutex<Pieces>>)> {
+    let file_name = given_name(wish.name.as_deref(), wish.name_hex.as_deref())?;
+    let slip = |what: &str| Err(Error::new(ErrorKind::Usage, what));
+    let bytes = wish.from.unwrap_or(0)..wish.to.unwrap_or(u64::MAX);
+    let order = match wish.mode {
+        Mode::Sequential => Order::Ascending,
+        Mode::OutOfOrder => Order::AsTheyCome,
+    };
+    let outlet = match descriptor {
+        Some(descriptor) => Some(Outlet::of(descriptor, stop.clone())?),
+        None => None,
+    };
+    if file_name.is_some() && !matches!(outlet, Some(Outlet::Folder(_))) {
+        return slip("a name goes with a directory that is handed over");
+    }
+    match outlet {
+        Some(Outlet::Folder(_)) if bytes != (0..u64::MAX) => slip("a file gets the whole object"),
+        Some(Outlet::Folder(folder)) => {
+            Ok((Place::Folder { folder, name: file_name.map(OsString::from_vec) }, None))
+        }
+        Some(Outlet::Through(_)) if order == Order::AsTheyCome => {
+            slip("what goes through a descriptor goes in order: mode is sequential")
+        }
+        Some(Outlet::Through(through)) => {
+            Ok((Place::Consumer { consumer: Box::new(through), order, bytes }, None))
+        }
+        None => {
+            let (sender, came) = sync_channel(WAITING_GROUPS);
+            let pieces = Pieces { came, rest: VecDeque::new(), next: 0, last: None };
+            let consumer = Box::new(Handing(sender));
+            Ok((Place::Consumer { consumer, order, bytes }, Some(Mutex::new(pieces))))
+        }
+    }
+}
+
+fn interrupted() -> Error {
+    Error::new(ErrorKind::Interrupted, "the session of this get, or the connection, has ended")
+}

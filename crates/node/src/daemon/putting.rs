@@ -1,0 +1,217 @@
+//! An object on its way in: bytes piece by piece, or a file that was handed over; then the record of who may have it.
+
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
+use std::time::Duration;
+
+use dray_client::types::{NewPut, Shared};
+use dray_core::limits::NAME_BYTES_MAX;
+use dray_core::store::{ObjectWriter, Store, StoredObject};
+use dray_core::ticket::Ticket;
+use dray_core::{Error, ErrorKind, Result};
+use serde_json::json;
+
+use super::State;
+use super::desk::{Transaction, given_name, name};
+use super::hub::Hub;
+use crate::put::Terms;
+use crate::{Event, Stop, join, lock};
+
+/// Between two events of one transaction's progress, bytes.
+const PROGRESS_BYTES: u64 = 16 << 20;
+
+/// An object on its way in.
+pub(super) struct PutTransaction {
+    name: String,
+    session: String,
+    file_name: Option<Vec<u8>>,
+    public: bool,
+    expires_in: Option<Duration>,
+    pin: bool,
+    ticket: Option<Ticket>,
+    /// Set when the session ends.
+    stop: Stop,
+    done_bytes: AtomicU64,
+    input: Mutex<Input>,
+}
+
+enum Input {
+    Bytes { writer: Box<dyn ObjectWriter>, size_bytes: u64 },
+    File(File),
+    Spent,
+}
+
+impl PutTransaction {
+    /// Begins a put (D6); of `file` if that was handed over.
+    pub(super) fn begin(state: &State, wish: NewPut, file: Option<File>) -> Result<String> {
+        let ticket = match &wish.ticket {
+            None => None,
+            Some(text) => Some(text.trim().parse::<Ticket>()?),
+        };
+        if let Some(ticket) = &ticket {
+            join::check(ticket, file.as_ref().and_then(|file| Some(file.metadata().ok()?.len())))?;
+        }
+        state.shelf.check_room()?;
+        let file_name = file_name(&wish, file.as_ref())?;
+        let input = match file {
+            Some(file) => Input::File(file),
+            None => Input::Bytes { writer: state.node().store.put()?, size_bytes: 0 },
+        };
+        let name = name("put")?;
+        let transaction = Arc::new(PutTransaction {
+            name: name.clone(),
+            session: wish.session,
+            file_name,
+            public: wish.public,
+            expires_in: wish.expires_s.map(Duration::from_secs),
+            pin: wish.pin,
+            ticket,
+            stop: Stop::new(),
+            done_bytes: AtomicU64::new(0),
+            input: Mutex::new(input),
+        });
+        state.desk.open(state, &name, Transaction::Put(transaction))?;
+        Ok(name)
+    }
+
+    pub(super) fn session(&self) -> &str {
+        &self.session
+    }
+
+    pub(super) fn done_bytes(&self) -> u64 {
+        self.done_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Its session has ended, or it is not wanted any more.
+    pub(super) fn stop(&self) {
+        self.stop.set();
+    }
+
+    /// Appends `bytes` at `offset`, which is where the last ones ended, or where they began if these are they, sent
+    /// again (D7). All of them or none.
+    pub(super) fn write(&self, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
+        let mut input = self.input()?;
+        let Input::Bytes { writer, size_bytes } = &mut *input else {
+            return Err(Error::new(ErrorKind::Usage, "this transaction has its bytes from a descriptor"));
+        };
+        let offset = offset.unwrap_or(*size_bytes);
+        if offset.checked_add(bytes.len() as u64) == Some(*size_bytes) && !bytes.is_empty() {
+            return Ok(*size_bytes);
+        }
+        if offset != *size_bytes {
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!("bytes come in order: the next offset is {size_bytes}, not {offset}"),
+            ));
+        }
+        if let Err(error) = writer.write(bytes) {
+            // Part of it may have been taken, so nothing can follow.
+            *input = Input::Spent;
+            return Err(error);
+        }
+        *size_bytes += bytes.len() as u64;
+        self.done_bytes.store(*size_bytes, Ordering::Relaxed);
+        Ok(*size_bytes)
+    }
+
+    /// Ends the object, records who may have it, and shares it (D8, D9). Stops early if nobody waits for it.
+    pub(super) fn commit(&self, state: &State, is_abandoned: &(dyn Fn() -> bool + Sync)) -> Result<Shared> {
+        let input = std::mem::replace(&mut *self.input()?, Input::Spent);
+        let shared = self.share(state, input, is_abandoned);
+        // Whatever came of it, the transaction is over.
+        let _ = state.desk.end(&self.name);
+        shared
+    }
+
+    fn share(&self, state: &State, input: Input, is_abandoned: &(dyn Fn() -> bool + Sync)) -> Result<Shared> {
+        let is_stopped = || self.stop.is_set() || is_abandoned();
+        let interrupted = || Error::new(ErrorKind::Interrupted, "the session of this put has ended");
+        let node = state.node();
+        let object: Arc<dyn StoredObject> = match input {
+            Input::Spent => {
+                return Err(Error::new(ErrorKind::Usage, "this transaction is committed, or failed before"));
+            }
+            Input::File(file) => {
+                let total_bytes = file.metadata().map(|metadata| metadata.len()).ok();
+                let told = AtomicU64::new(0);
+                let progress = |done_bytes| self.progress(&state.hub, &told, done_bytes, total_bytes);
+                node.store.put_descriptor(file, &progress, &is_stopped)?
+            }
+            Input::Bytes { writer, .. } => {
+                if is_stopped() {
+                    return Err(interrupted());
+                }
+                state.shelf.while_nothing_is_dropped(|| writer.commit())?
+            }
+        };
+        let oid = object.oid();
+        if let Some(ticket) = &self.ticket {
+            join::check_object(ticket, &oid)?;
+        }
+        if is_stopped() {
+            return Err(interrupted());
+        }
+        let warnings = Mutex::new(Vec::new());
+        let observer = |event| {
+            if let Event::Warning(text) = event {
+                lock(&warnings).push(text);
+            }
+        };
+        let terms = Terms { public: self.public, expires_in: self.expires_in, ticket: self.ticket.as_ref() };
+        let share = state.shelf.while_nothing_is_dropped(|| {
+            let share = node.record_share(&oid, &terms, self.file_name.clone())?;
+            state.shelf.keep(&oid, share.clone(), self.pin, &self.session)?;
+            Ok(share)
+        })?;
+        if !state.hub.has(&self.session) {
+            state.shelf.leave(&self.session);
+        }
+        let ticket = node.ticket(&*object, &share, state.port, terms.ticket, &observer)?;
+        let size_bytes = object.size_bytes();
+        state.hub.tell("shared", &json!({"oid": oid.to_string(), "size_bytes": size_bytes}));
+        Ok(Shared {
+            oid: oid.to_string(),
+            size_bytes,
+            ticket: ticket.to_text()?,
+            addresses: ticket.hints.iter().map(|hint| hint.uri.to_string()).collect(),
+            warnings: warnings.into_inner().unwrap_or_default(),
+        })
+    }
+
+    fn progress(&self, hub: &Hub, told: &AtomicU64, done_bytes: u64, total_bytes: Option<u64>) {
+        self.done_bytes.fetch_max(done_bytes, Ordering::Relaxed);
+        let last = told.load(Ordering::Relaxed);
+        let is_news = done_bytes >= last.saturating_add(PROGRESS_BYTES) || Some(done_bytes) == total_bytes;
+        if is_news && told.compare_exchange(last, done_bytes, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            let name = &self.name;
+            hub.tell(
+                "hashing",
+                &json!({"transaction": name, "done_bytes": done_bytes, "total_bytes": total_bytes}),
+            );
+        }
+    }
+
+    fn input(&self) -> Result<std::sync::MutexGuard<'_, Input>> {
+        match self.input.try_lock() {
+            Ok(input) => Ok(input),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                Err(Error::new(ErrorKind::Refused, "another request for this transaction is being answered")
+                    .advise("one request of a transaction at a time"))
+            }
+        }
+    }
+}
+
+/// The file name to suggest: as the client says, else that of the file handed over.
+fn file_name(wish: &NewPut, file: Option<&File>) -> Result<Option<Vec<u8>>> {
+    if let Some(name) = given_name(wish.name.as_deref(), wish.name_hex.as_deref())? {
+        return Ok(Some(name));
+    }
+    let link = file.map(|file| format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file)));
+    let path = link.and_then(|link| std::fs::read_link(link).ok());
+    let name = path.and_then(|path| Some(path.file_name()?.as_bytes().to_vec()));
+    Ok(name.filter(|name| name.len() <= NAME_BYTES_MAX))
+}
