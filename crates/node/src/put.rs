@@ -110,7 +110,7 @@ impl Node {
         }
         let terms =
             Terms { public: request.public, expires_in: request.expires_in, ticket: request.ticket.as_ref() };
-        let mut share = self.record_share(&oid, &terms, name)?;
+        let mut share = self.record_share(&oid, &terms, name, None, &|_| Ok(()))?;
         let listener = self.listen(&share)?;
         let port = listener.port()?;
         if share.port != Some(port) {
@@ -124,26 +124,38 @@ impl Node {
         Ok(Shared { ticket, text, object, share, listener: Arc::new(listener), node: Arc::new(node) })
     }
 
-    /// Writes down who may have `oid` from now on, under the file name `name`.
-    pub(crate) fn record_share(&self, oid: &Oid, terms: &Terms<'_>, name: Option<Vec<u8>>) -> Result<Share> {
+    /// Writes down who may have `oid` from now on, under the file name `name`, unless `check` objects. `in_force` is the share that
+    /// a daemon serves it under.
+    pub(crate) fn record_share(
+        &self,
+        oid: &Oid,
+        terms: &Terms<'_>,
+        name: Option<Vec<u8>>,
+        in_force: Option<&Share>,
+        check: &dyn Fn(&Share) -> Result<()>,
+    ) -> Result<Share> {
         let expires_unix_s =
             terms.expires_in.map(|duration| unix_s().saturating_add(duration.as_secs().max(1)));
         let fresh = Secret::from_bytes(crate::random()?);
         let share = self.store.update_share(oid, &mut |old| {
-            if let Some(Ticket { secret, expires_unix_s, .. }) = terms.ticket {
+            let old = in_force.cloned().or(old);
+            let name = name.clone().map(Into::into);
+            let share = if let Some(Ticket { secret, expires_unix_s, .. }) = terms.ticket {
                 let (secret, expires_unix_s) = (*secret, *expires_unix_s);
-                let port = old.and_then(|old| old.port);
-                return Ok(Some(Share { secret, expires_unix_s, port, name: name.clone().map(Into::into) }));
-            }
-            // The same file shared the same way again keeps its ticket; a right that ended never comes back.
-            let kept = old.filter(|old| {
-                old.expires_unix_s.is_none()
-                    && expires_unix_s.is_none()
-                    && old.secret.is_none() == terms.public
-            });
-            let port = kept.as_ref().and_then(|old| old.port);
-            let secret = kept.and_then(|old| old.secret).or((!terms.public).then_some(fresh));
-            Ok(Some(Share { secret, expires_unix_s, port, name: name.clone().map(Into::into) }))
+                Share { secret, expires_unix_s, port: old.and_then(|old| old.port), name }
+            } else {
+                // The same file shared the same way again keeps its ticket; a right that ended never comes back.
+                let kept = old.filter(|old| {
+                    old.expires_unix_s.is_none()
+                        && expires_unix_s.is_none()
+                        && old.secret.is_none() == terms.public
+                });
+                let port = kept.as_ref().and_then(|old| old.port);
+                let secret = kept.and_then(|old| old.secret).or((!terms.public).then_some(fresh));
+                Share { secret, expires_unix_s, port, name }
+            };
+            check(&share)?;
+            Ok(Some(share))
         })?;
         share.ok_or_else(|| Error::new(ErrorKind::Internal, "the share was not recorded"))
     }

@@ -46,6 +46,8 @@ fn a_put_is_kept_by_the_daemon() {
     assert_eq!(put(a, &file), ticket, "the same file has the same ticket");
     let read = read_bytes(daemon.process.pid()) - before;
     assert!(read < 100_000, "the second put read {read} bytes");
+    // D13: in another way it would take away what was promised.
+    a.dray().args(["put", "--public"]).arg(&file).run().expect(6);
 
     let copy = b.directory("first").join("copy");
     actions::get(b, &ticket, &copy).run().expect(0);

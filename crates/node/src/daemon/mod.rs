@@ -80,7 +80,8 @@ impl Daemon {
         let port = listener.port()?;
         remember_port(&port_file(&node), port)?;
         let hub = Arc::new(Hub::new(observer));
-        let shelf = Arc::new(Shelf::load(&node, hub.clone(), listener.clear_tokens())?);
+        let shelf =
+            Arc::new(Shelf::load(node.store.clone(), node.id(), hub.clone(), listener.clear_tokens())?);
         let node = RwLock::new(Arc::new(node));
         let state =
             Arc::new(State { node, shelf, desk: desk::Desk::default(), hub, port, started_unix_s: unix_s() });

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dray_client::types::{NewPut, Shared};
 use dray_core::limits::NAME_BYTES_MAX;
-use dray_core::store::{ObjectWriter, Store, StoredObject};
+use dray_core::store::{ObjectWriter, Share, Store, StoredObject};
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
 use serde_json::json;
@@ -129,22 +129,31 @@ impl PutTransaction {
         let is_stopped = || self.stop.is_set() || is_abandoned();
         let interrupted = || Error::new(ErrorKind::Interrupted, "the session of this put has ended");
         let node = state.node();
-        let object: Arc<dyn StoredObject> = match input {
+        // Found to be here already, it shall not be gone a moment later. Hashing takes too long to hold everything else up
+        // for it, so a file is looked at once more if that was just what happened.
+        let mut again = None;
+        let (object, _kept) = match input {
             Input::Spent => {
                 return Err(Error::new(ErrorKind::Usage, "this transaction is committed, or failed before"));
             }
             Input::File(file) => {
-                let total_bytes = file.metadata().map(|metadata| metadata.len()).ok();
-                let told = AtomicU64::new(0);
-                let progress = |done_bytes| self.progress(&state.hub, &told, done_bytes, total_bytes);
-                node.store.put_descriptor(file, &progress, &is_stopped)?
+                again = file.try_clone().ok();
+                let object = self.take_file(state, file, &is_stopped)?;
+                (object, state.shelf.nothing_is_dropped())
             }
             Input::Bytes { writer, .. } => {
                 if is_stopped() {
                     return Err(interrupted());
                 }
-                state.shelf.while_nothing_is_dropped(|| writer.commit())?
+                let kept = state.shelf.nothing_is_dropped();
+                (writer.commit()?, kept)
             }
+        };
+        let object = match (node.store.share(&object.oid()), again) {
+            (Err(error), Some(file)) if error.kind() == ErrorKind::NotFound => {
+                self.take_file(state, file, &is_stopped)?
+            }
+            _ => object,
         };
         let oid = object.oid();
         if let Some(ticket) = &self.ticket {
@@ -160,11 +169,10 @@ impl PutTransaction {
             }
         };
         let terms = Terms { public: self.public, expires_in: self.expires_in, ticket: self.ticket.as_ref() };
-        let share = state.shelf.while_nothing_is_dropped(|| {
-            let share = node.record_share(&oid, &terms, self.file_name.clone())?;
-            state.shelf.keep(&oid, share.clone(), self.pin, &self.session)?;
-            Ok(share)
-        })?;
+        let record = |in_force: Option<&Share>, check: &dyn Fn(&Share) -> Result<()>| {
+            node.record_share(&oid, &terms, self.file_name.clone(), in_force, check)
+        };
+        let share = state.shelf.keep(&oid, record, self.pin, &self.session)?;
         if !state.hub.has(&self.session) {
             state.shelf.leave(&self.session);
         }
@@ -178,6 +186,18 @@ impl PutTransaction {
             addresses: ticket.hints.iter().map(|hint| hint.uri.to_string()).collect(),
             warnings: warnings.into_inner().unwrap_or_default(),
         })
+    }
+
+    fn take_file(
+        &self,
+        state: &State,
+        file: File,
+        is_stopped: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Arc<dyn StoredObject>> {
+        let total_bytes = file.metadata().map(|metadata| metadata.len()).ok();
+        let told = AtomicU64::new(0);
+        let progress = |done_bytes| self.progress(&state.hub, &told, done_bytes, total_bytes);
+        state.node().store.put_descriptor(file, &progress, is_stopped)
     }
 
     fn progress(&self, hub: &Hub, told: &AtomicU64, done_bytes: u64, total_bytes: Option<u64>) {

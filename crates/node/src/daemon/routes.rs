@@ -146,10 +146,14 @@ impl Drop for SessionGuard {
         // First no transaction can begin in it any more, then those that did are undone.
         self.state.hub.leave(&self.session);
         let (state, session) = (self.state.clone(), std::mem::take(&mut self.session));
+        let named = session.clone();
         // Dropped on the thread that serves all clients, which shall not wait for a disk.
-        let _ = std::thread::Builder::new()
+        let spawned = std::thread::Builder::new()
             .name("session ends".into())
             .spawn(move || state.desk.end_session(&state.shelf, &session));
+        if spawned.is_err() {
+            self.state.desk.end_session(&self.state.shelf, &named);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use dray_client::types::ShareLine;
 use dray_core::limits::SHARES_MAX;
@@ -19,7 +19,7 @@ use serde_json::json;
 use super::hub::Hub;
 use crate::admission::{Doorkeeper, Notices, admit};
 use crate::put::{FAREWELL_S, unix_s};
-use crate::{Event, Node, Observer, lock};
+use crate::{Event, Observer, lock};
 
 /// Objects that stay open for the next receiver. Each costs two descriptors.
 const OPEN_MAX: usize = 64;
@@ -48,6 +48,10 @@ struct Entry {
     tally: Arc<Tally>,
     notices: Arc<Notices>,
     open: Option<Arc<Doorkeeper>>,
+    /// It was ended, and the disk did not take it.
+    is_ending: bool,
+    /// Set when the share that is in force ends, for whoever has the object open, also if we have not any more.
+    ended: Arc<AtomicBool>,
 }
 
 /// Counted since the daemon started.
@@ -59,7 +63,7 @@ struct Tally {
 
 impl Entry {
     fn is_held(&self) -> bool {
-        self.kept.retention.pinned_unix_s.is_some() || !self.sessions.is_empty()
+        self.kept.retention.pinned_unix_s.is_some() || !self.sessions.is_empty() || self.is_ending
     }
 
     /// Bytes on disk that dropping it gives back.
@@ -69,19 +73,33 @@ impl Entry {
 
     /// Nobody gets anything under the share that was.
     fn close(&mut self) {
-        if let Some(open) = self.open.take() {
-            open.ended.store(true, Ordering::Release);
-        }
+        self.open = None;
+        std::mem::take(&mut self.ended).store(true, Ordering::Release);
+    }
+
+    /// Whether somebody but `session` counts on a share that is not `share`.
+    fn is_promised_otherwise(&self, share: &Share, session: &str) -> bool {
+        let Some(promised) = &self.kept.retention.share else { return false };
+        let is_same = promised.secret == share.secret && promised.expires_unix_s == share.expires_unix_s;
+        let is_over = promised.expires_unix_s.is_some_and(|end| unix_s() >= end);
+        let is_held =
+            self.kept.retention.pinned_unix_s.is_some() || self.sessions.iter().any(|other| other != session);
+        !is_same && !is_over && is_held
     }
 }
 
 impl Shelf {
     /// With everything that was kept when the last daemon ended.
-    pub(super) fn load(node: &Node, hub: Arc<Hub>, tokens: Arc<ClearTokens>) -> Result<Shelf> {
+    pub(super) fn load(
+        store: Arc<LocalStore>,
+        node: NodeId,
+        hub: Arc<Hub>,
+        tokens: Arc<ClearTokens>,
+    ) -> Result<Shelf> {
         let logging = hub.clone();
         let shelf = Shelf {
-            store: node.store.clone(),
-            node: node.id(),
+            store,
+            node,
             strangers: Notices::new(Arc::new(move |event| logging.log(event))),
             hub,
             tokens,
@@ -90,7 +108,7 @@ impl Shelf {
             dropping: RwLock::default(),
         };
         let mut entries = lock(&shelf.entries);
-        for kept in node.store.retained()? {
+        for kept in shelf.store.retained()? {
             entries.insert(kept.oid, shelf.entry(kept));
         }
         drop(entries);
@@ -111,7 +129,15 @@ impl Shelf {
             hub.log_of(oid, event);
         });
         let notices = Arc::new(Notices::new(observer));
-        Entry { kept, sessions: HashSet::new(), tally, notices, open: None }
+        Entry {
+            kept,
+            sessions: HashSet::new(),
+            tally,
+            notices,
+            open: None,
+            is_ending: false,
+            ended: Arc::default(),
+        }
     }
 
     /// Whether receivers may have bytes in clear text from now on.
@@ -119,10 +145,9 @@ impl Shelf {
         self.clear_data.store(allowed, Ordering::Release);
     }
 
-    /// Runs `put`, during which nothing is dropped.
-    pub(super) fn while_nothing_is_dropped<T>(&self, put: impl FnOnce() -> T) -> T {
-        let _kept = self.dropping.read();
-        put()
+    /// Nothing is dropped as long as this is there.
+    pub(super) fn nothing_is_dropped(&self) -> RwLockReadGuard<'_, ()> {
+        self.dropping.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether there is room for one more object.
@@ -135,12 +160,26 @@ impl Shelf {
             .advise("end some: dray done TICKET"))
     }
 
-    /// Shares an object with whom `share` says: until it is said otherwise with `pin`, else as long as `session`.
-    pub(super) fn keep(&self, oid: &Oid, share: Share, pin: bool, session: &str) -> Result<()> {
+    /// Shares an object with whom `share` says: until it is said otherwise with `pin`, else as long as `session`. `share` makes
+    /// and records who that is; it is given the share in force, and whom to ask whether its own may be. `Refused` if that would break what was promised to another session.
+    pub(super) fn keep(
+        &self,
+        oid: &Oid,
+        share: impl FnOnce(Option<&Share>, &dyn Fn(&Share) -> Result<()>) -> Result<Share>,
+        pin: bool,
+        session: &str,
+    ) -> Result<Share> {
+        // Held all the while, so that no share that ends meanwhile is taken up again.
         let mut entries = lock(&self.entries);
-        let before = entries.get(oid).and_then(|entry| entry.kept.retention.pinned_unix_s);
+        let entry = entries.get(oid);
+        let in_force = entry.and_then(|entry| entry.kept.retention.share.as_ref());
+        let share = share(in_force, &|share| match entry {
+            Some(entry) if entry.is_promised_otherwise(share, session) => Err(shared_otherwise(entry)),
+            _ => Ok(()),
+        })?;
+        let before = entry.and_then(|entry| entry.kept.retention.pinned_unix_s);
         let pinned_unix_s = before.or_else(|| pin.then(unix_s));
-        let retention = Retention { pinned_unix_s, used_unix_s: unix_s(), share: Some(share) };
+        let retention = Retention { pinned_unix_s, used_unix_s: unix_s(), share: Some(share.clone()) };
         let kept = self.store.retain(oid, Some(retention))?;
         let fresh = self.entry(kept.clone());
         let entry = entries.entry(*oid).or_insert(fresh);
@@ -150,8 +189,9 @@ impl Shelf {
             entry.close();
         }
         entry.kept = kept;
+        entry.is_ending = false;
         entry.sessions.insert(session.to_owned());
-        Ok(())
+        Ok(share)
     }
 
     /// A session has ended.
@@ -164,32 +204,44 @@ impl Shelf {
     /// Ends a share (D10). What is ours stays as long as there is room. `NotFound` if it was not shared.
     pub(super) fn done(&self, oid: &Oid) -> Result<()> {
         let mut entries = lock(&self.entries);
-        let shared = entries.get_mut(oid).filter(|entry| entry.kept.retention.share.is_some());
+        let shared =
+            entries.get_mut(oid).filter(|entry| entry.kept.retention.share.is_some() || entry.is_ending);
         let Some(entry) = shared else {
             return Err(Error::new(ErrorKind::NotFound, format!("{oid} is not shared"))
                 .advise("`dray ls` shows what is"));
         };
+        // Whatever the disk says, nobody gets another byte. What it does not take can be ended again.
         entry.close();
-        entry.sessions.clear();
+        entry.is_ending = true;
         let notices = entry.notices.clone();
         let is_ours = entry.kept.borrowed_path.is_none();
         let used_unix_s = entry.kept.retention.used_unix_s;
-        entry.kept.retention = Retention { pinned_unix_s: None, used_unix_s, share: None };
-        let retention = is_ours.then(|| entry.kept.retention.clone());
-        if !is_ours {
-            entries.remove(oid);
-        }
+        let left = Retention { pinned_unix_s: None, used_unix_s, share: None };
+        entry.kept.retention = left.clone();
+        entry.sessions.clear();
         // The share of commands goes, too: a right that ended never comes back.
-        match self.store.retain(oid, retention).and_then(|_| self.store.update_share(oid, &mut |_| Ok(None)))
-        {
+        let ended = self.store.update_share(oid, &mut |_| Ok(None));
+        let ended = ended.and_then(|_| self.store.retain(oid, is_ours.then_some(left)));
+        match ended {
+            Ok(_) if is_ours => entry.is_ending = false,
+            Ok(_) => drop(entries.remove(oid)),
             // Another command has removed it; that is an end, too.
-            Err(error) if error.kind() == ErrorKind::NotFound => drop(entries.remove(oid)),
-            result => drop(result?),
+            Err(error) if error.kind() == ErrorKind::NotFound && !self.has(oid) => drop(entries.remove(oid)),
+            Err(error) => {
+                return Err(error
+                    .context(format_args!("{oid} is not shared any more, but that cannot be written down"))
+                    .advise("end it once more before the daemon is started again"));
+            }
         }
         drop(entries);
         notices.finish();
         self.hub.tell("done", &json!({"oid": oid.to_string()}));
         Ok(())
+    }
+
+    /// Whether the store knows it.
+    fn has(&self, oid: &Oid) -> bool {
+        !matches!(self.store.share(oid), Err(error) if error.kind() == ErrorKind::NotFound)
     }
 
     /// How many are shared, and the bytes that may be dropped.
@@ -293,7 +345,8 @@ impl Shelf {
     }
 
     /// The object behind `oid`, open.
-    fn open_entry(&self, oid: &Oid, share: &Share, notices: &Arc<Notices>) -> Result<Arc<Doorkeeper>> {
+    fn open_entry(&self, oid: &Oid, found: &Found) -> Result<Arc<Doorkeeper>> {
+        let Found { share, notices, ended, .. } = found;
         let object = notices.tell(self.store.open(oid))?;
         let keeper = Arc::new(Doorkeeper {
             object,
@@ -302,7 +355,7 @@ impl Shelf {
             tokens: None,
             notices: notices.clone(),
             recipe: Arc::default(),
-            ended: Arc::default(),
+            ended: ended.clone(),
         });
         let mut entries = lock(&self.entries);
         let open = entries.values().filter(|entry| entry.open.is_some()).count();
@@ -313,9 +366,7 @@ impl Shelf {
                 entry.open = None;
             }
         }
-        let Some(entry) =
-            entries.get_mut(oid).filter(|entry| entry.kept.retention.share.as_ref() == Some(share))
-        else {
+        let Some(entry) = entries.get_mut(oid).filter(|entry| Arc::ptr_eq(&entry.ended, ended)) else {
             return Err(Error::new(ErrorKind::Refused, "the object is no longer shared"));
         };
         let used = unix_s();
@@ -324,7 +375,7 @@ impl Shelf {
             // Best effort: it decides only what is dropped first.
             let _ = self.store.retain(oid, Some(entry.kept.retention.clone()));
         }
-        // Two receivers may have come at once: those who hold the object can be cut off by the first one's.
+        // Two receivers may have come at once.
         Ok(entry.open.get_or_insert(keeper).clone())
     }
 }
@@ -339,23 +390,24 @@ impl Provider for Shelf {
                 let entry = entries.get(oid);
                 entry.and_then(|entry| {
                     let share = entry.kept.retention.share.clone()?;
-                    Some((*oid, share, entry.notices.clone(), entry.open.clone()))
+                    let (notices, keeper) = (entry.notices.clone(), entry.open.clone());
+                    Some((*oid, Found { share, notices, keeper, ended: entry.ended.clone() }))
                 })
             }
             ObjectName::Provisional(_) => None,
         };
         // Nothing is read from disk for who has no right to it.
-        let shared = found.as_ref().map(|(oid, share, _, _)| (*oid, share));
+        let shared = found.as_ref().map(|(oid, found)| (*oid, &found.share));
         if let Err(refusal) = admit(shared, self.node, open, security) {
             self.strangers.turned_away(refusal.reason);
             return Err(refusal.answer);
         }
-        let Some((oid, share, notices, keeper)) = found else {
+        let Some((oid, found)) = found else {
             return Err(Error::new(ErrorKind::Internal, "nothing was admitted"));
         };
-        let keeper = match keeper {
-            Some(keeper) => keeper,
-            None => self.open_entry(&oid, &share, &notices)?,
+        let keeper = match &found.keeper {
+            Some(keeper) => keeper.clone(),
+            None => self.open_entry(&oid, &found)?,
         };
         keeper.open(open, Some(security))
     }
@@ -364,6 +416,30 @@ impl Provider for Shelf {
         let is_allowed = self.clear_data.load(Ordering::Acquire);
         is_allowed.then(|| self.tokens.grant().ok()).flatten()
     }
+}
+
+/// What a receiver asks for, as it was found.
+struct Found {
+    share: Share,
+    notices: Arc<Notices>,
+    keeper: Option<Arc<Doorkeeper>>,
+    ended: Arc<AtomicBool>,
+}
+
+fn shared_otherwise(entry: &Entry) -> Error {
+    let share = entry.kept.retention.share.as_ref();
+    let how = match share {
+        Some(Share { secret: None, .. }) => "to everybody",
+        _ => "under another ticket",
+    };
+    let until = match share.and_then(|share| share.expires_unix_s) {
+        Some(end) => format!(" for {} s more", end.saturating_sub(unix_s())),
+        None => String::new(),
+    };
+    let what = format!("the daemon shares {} already {how}{until}", entry.kept.oid);
+    Error::new(ErrorKind::Refused, what).advise(
+        "end that first (dray done OID), or share it beside that from a command: dray put --foreground",
+    )
 }
 
 fn line(entry: &Entry) -> Option<ShareLine> {
@@ -382,3 +458,6 @@ fn line(entry: &Entry) -> Option<ShareLine> {
         sent_bytes: entry.tally.sent_bytes.load(Ordering::Relaxed),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -118,7 +118,11 @@ impl LocalStore {
             let existing = self.read_record(&oid, &lock).unwrap_or(None);
             if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
                 drop(lock);
-                return self.open(&oid);
+                match self.open(&oid) {
+                    // Whoever makes room was faster.
+                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                    opened => return opened,
+                }
             }
             if is_synced {
                 break (lock, existing);
@@ -160,7 +164,13 @@ impl LocalStore {
         if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
             self.write_hint(&hint);
             drop(lock);
-            return self.open(&oid).map(Some);
+            return match self.open(&oid) {
+                // Whoever makes room was faster.
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    self.keep_borrowed(oid, path, data, hint, hashed)
+                }
+                opened => opened.map(Some),
+            };
         }
         let absolute = std::fs::canonicalize(path).map_err(|error| io_at("find", path, error))?;
         let bytes = absolute.into_os_string().into_vec();

@@ -68,7 +68,7 @@ impl LocalStore {
         Ok(retained)
     }
 
-    /// Sets why an object is kept, durably where that is a pin, and returns what is known of it. `NotFound` if it is not here.
+    /// Sets why an object is kept, durably where a pin begins or ends, and returns what is known of it. `NotFound` if it is not here.
     pub fn retain(&self, oid: &Oid, retention: Option<Retention>) -> Result<Retained> {
         if self.place().lock_shared(oid)?.is_none() {
             return Err(super::not_found(oid));
@@ -76,7 +76,10 @@ impl LocalStore {
         let lock = self.place().lock(oid)?;
         let mut record = self.require_record(oid, &lock)?;
         if record.retention != retention {
-            let is_pin = retention.as_ref().is_some_and(|retention| retention.pinned_unix_s.is_some());
+            // A pin that came back after a crash would share what was ended.
+            let is_pin = [&retention, &record.retention]
+                .into_iter()
+                .any(|retention| retention.as_ref().is_some_and(|found| found.pinned_unix_s.is_some()));
             record.retention.clone_from(&retention);
             self.write_record(&record, &lock, is_pin)?;
             if is_pin {
