@@ -33,7 +33,10 @@ pub(crate) fn serve(output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Result<
     let shares = daemon.shares();
     output.told(
         &format!("daemon of node {node}: {shares} objects shared at TCP port {port}, API at {socket:?}"),
-        &json!({"event": "ready", "node": node, "port": port, "socket": socket, "shares": shares}),
+        &json!({
+            "event": "ready", "node": node, "port": port, "socket": socket, "shares": shares,
+            "metrics": daemon.metrics().map(|address| address.to_string()),
+        }),
     );
     daemon.run(stop, reload)
 }

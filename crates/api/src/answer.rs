@@ -60,6 +60,12 @@ impl Answer {
         Answer { status, content_type: "application/json", content_range: None, body }
     }
 
+    /// Text, in the form that Prometheus reads.
+    pub fn text(text: String) -> Answer {
+        let body = AnswerBody::whole(text.into_bytes());
+        Answer { status: 200, content_type: "text/plain; version=0.0.4", content_range: None, body }
+    }
+
     /// Nothing more: 204.
     pub fn empty() -> Answer {
         let body = AnswerBody::whole(Vec::new());

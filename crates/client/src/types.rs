@@ -5,7 +5,8 @@ use dray_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 /// Features of this version of the API, by the names that `Dray-Require` takes.
-pub const FEATURES: [&str; 5] = ["put", "put-descriptor", "get", "get-descriptor", "shares"];
+pub const FEATURES: [&str; 7] =
+    ["put", "put-descriptor", "get", "get-descriptor", "shares", "explain", "metrics"];
 
 /// Who answers: `GET /v1`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -1,5 +1,6 @@
 //! Configuration: a TOML file, the environment, defaults; and where things are kept (XDG base directories).
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use dray_core::{Error, ErrorKind, Result};
@@ -23,6 +24,8 @@ pub struct ConfigFile {
     pub port: Option<u16>,
     /// Bytes of objects that the daemon keeps although nobody holds them any more. Default: 1024 MiB.
     pub cache_mib: Option<u64>,
+    /// TCP address at which the daemon tells its figures to whoever asks, for Prometheus. Default: none.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// Directories of the user.
@@ -92,6 +95,8 @@ pub struct Config {
     pub port: Option<u16>,
     /// See [`ConfigFile::cache_mib`], in bytes.
     pub cache_bytes: u64,
+    /// See [`ConfigFile::metrics`].
+    pub metrics: Option<SocketAddr>,
 }
 
 impl Config {
@@ -127,6 +132,7 @@ impl Config {
         }
         Ok(Config {
             cache_bytes: cache_mib << 20,
+            metrics: file.metrics,
             clear_text_data: file.clear_text_data.unwrap_or(false),
             allow_local_targets: file.allow_local_targets.unwrap_or(false),
             connections,

@@ -155,13 +155,14 @@ fn the_examples_of_the_api_work() {
     assert_eq!(outcome.code(), Some(0), "{outcome}");
     let text = outcome.stdout_text();
     let blocks: Vec<&str> = text.split("== ").skip(1).collect();
-    assert_eq!(blocks.len(), 7, "{outcome}");
+    assert_eq!(blocks.len(), 8, "{outcome}");
     assert!(blocks[0].contains("\"features\":[\"put\""), "{outcome}");
     assert!(blocks[2].contains("{\"size_bytes\":13}") && blocks[2].contains("\"kind\":\"put\""), "{outcome}");
     assert!(blocks[3].contains("\"size_bytes\":16") && blocks[3].contains("\"ticket\":\"dray:"), "{outcome}");
     assert!(blocks[4].contains("hello, world"), "{outcome}");
     assert!(blocks[5].contains("\"name\":\"copy\"") && blocks[5].contains("hello, world"), "{outcome}");
     assert!(blocks[6].contains("greeting.txt") && blocks[6].contains("\"pinned\":true"), "{outcome}");
+    assert!(blocks[7].contains("{\"transfers\":[]}") && blocks[7].contains("dray_shares 1"), "{outcome}");
     let left = daemon.ask("GET /v1/shares", b"").1;
     assert_eq!(left["shares"].as_array().unwrap().len(), 1, "{left}");
     // The share of the greeting was ended; the file's is there.

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Read;
 
 use dray_client::types::Mode;
-use dray_client::{Client, GetOptions, Piece, PutOptions, Session};
+use dray_client::{Client, Event, GetOptions, Piece, PutOptions, Session};
 use dray_core::ErrorKind;
 use dray_core::ticket::Ticket;
 use dray_e2e::actions::assert_alone;
@@ -330,6 +330,69 @@ fn a_killed_get_goes_on() {
     daemon.stop();
 }
 
+/// Issue 4, "events with a checked schema": an event is one that docs/api.md lists, with the fields that it has there.
+#[track_caller]
+fn check_event(event: &Event) {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md");
+    let page = fs::read_to_string(page).unwrap();
+    let table = page.split("| event | fields | says |").nth(1).unwrap();
+    let quoted =
+        |cell: &str| -> Vec<String> { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
+    let rows = table.lines().take_while(|line| line.is_empty() || line.starts_with('|'));
+    let cells: Vec<Vec<&str>> = rows.map(|row| row.split(" | ").collect()).collect();
+    let row = cells.iter().find(|row| quoted(row[0]).contains(&event.name));
+    let row = row.unwrap_or_else(|| panic!("docs/api.md has no {event:?}"));
+    let always = quoted(row[1].split("sometimes").next().unwrap().split("and for").next().unwrap());
+    let fields: Vec<&String> = event.data.as_object().unwrap().keys().collect();
+    assert!(fields.iter().all(|field| quoted(row[1]).contains(field)), "{event:?}: {row:?}");
+    assert!(always.iter().all(|field| fields.contains(&field)), "{event:?}: {row:?}");
+}
+
+/// Issue 4: figures for Prometheus where the configuration says, and nothing else there; what a get had, and from where; and
+/// what a running get waits for, as `dray explain` has it.
+#[test]
+fn figures_are_told() {
+    let Some(lab) = Lab::of(2).rate_mbit(50).build() else { return };
+    let (a, b) = lab.pair();
+    let config = b.home().join(".config/dray/config.toml");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    fs::write(&config, "metrics = \"127.0.0.1:9464\"\n").unwrap();
+    let (holder, daemon) = (Daemon::start(a), Daemon::start(b));
+    let total = 20 * MIB;
+    let (_, ticket) = shared(a, "file", total, 5);
+    let (_stream, session) = daemon.session();
+    let descriptor = daemon.hand_over(&File::open(b.directory("in")).unwrap()).unwrap();
+    let wish = json!({"session": session, "ticket": ticket, "descriptor": descriptor, "name": "copy"});
+    let get = daemon.transaction("/v1/gets", &wish);
+    let mut seen = Value::Null;
+    await_that("the get is explained", || {
+        seen = daemon.ask("GET /v1/explain", b"").1["transfers"][0].clone();
+        seen["sources"][0]["standing"] == "up"
+    });
+    assert_eq!((&seen["size_bytes"], &seen["pid"]), (&total.into(), &daemon.process.pid().into()), "{seen}");
+    assert_eq!(daemon.ask(&format!("POST /v1/gets/{get}/finish"), b"{}").0, 200);
+    let scrape = |path: &str| {
+        let curl =
+            b.program("curl").args(["--silent", &format!("http://127.0.0.1:9464{path}")]).run().expect(0);
+        curl.stdout_text()
+    };
+    let page = scrape("/metrics");
+    for line in [
+        format!("dray_received_bytes_total{{source=\"direct\"}} {total}"),
+        "dray_gets_total{outcome=\"done\"} 1".into(),
+        "dray_transactions{kind=\"get\"} 0".into(),
+        "dray_sessions 1".into(),
+        "dray_sources_barred_total 0".into(),
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line}: {page}");
+    }
+    assert!(page.lines().all(|line| line.starts_with("# ") || line.starts_with("dray_")), "{page}");
+    assert_eq!(scrape("/v1").trim_end(), "GET /metrics");
+    assert!(!page.contains("10.") && !page.contains("copy"), "{page}");
+    holder.stop();
+    daemon.stop();
+}
+
 /// D6-D12, D35: the client in Rust does the same: what is put in pieces is read in order, as it comes, through a pipe and into a
 /// directory; errors keep their kind; nobody listening is no error but no client.
 #[test]
@@ -353,8 +416,17 @@ fn the_client_puts_and_gets() {
     let mut heard = Vec::new();
     receiving.get(&shared.ticket, &GetOptions::default()).unwrap().read_to_end(&mut heard).unwrap();
     assert!(heard == bytes);
-    let got = events.iter().find(|event| event.name == "got").unwrap();
-    assert_eq!(got.data["size_bytes"], bytes.len());
+    let mut told = Vec::new();
+    for event in &events {
+        let is_last = event.name == "got";
+        told.push(event);
+        if is_last {
+            break;
+        }
+    }
+    assert_eq!(told.last().unwrap().data["size_bytes"], bytes.len());
+    assert!(told.iter().any(|event| event.name == "source-up"), "{told:?}");
+    told.iter().for_each(check_event);
 
     let options =
         GetOptions { mode: Mode::OutOfOrder, from: Some(5), to: Some(2_000_000), ..GetOptions::default() };

@@ -119,6 +119,13 @@ impl Desk {
         }
     }
 
+    /// How many there are of each kind.
+    pub(super) fn kinds(&self) -> [(&'static str, u64); 2] {
+        let open = lock(&self.0);
+        let gets = open.values().filter(|open| matches!(open, Transaction::Get(_))).count() as u64;
+        [("get", gets), ("put", open.len() as u64 - gets)]
+    }
+
     pub(super) fn count(&self) -> usize {
         lock(&self.0).len()
     }

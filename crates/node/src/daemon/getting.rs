@@ -1,6 +1,6 @@
 //! An object that is fetched for a client: to it piece by piece, or to where it said by a descriptor.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -117,8 +117,9 @@ impl GetTransaction {
     }
 
     fn work(&self, state: &State, request: &GetRequest, place: Place) {
-        let watching = Watching { transaction: self, state, told: Mutex::new(None) };
+        let watching = Watching { transaction: self, state, told: Mutex::new(None), had: Mutex::default() };
         let result = self.fetch(&state.node(), request, place, &watching);
+        state.hub.metrics.got(&result);
         match &result {
             Ok(got) => state.hub.tell(
                 "got",
@@ -309,15 +310,19 @@ struct Watching<'a> {
     transaction: &'a GetTransaction,
     state: &'a State,
     told: Mutex<Option<Instant>>,
+    /// Bytes by source, as they were counted.
+    had: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Observer for Watching<'_> {
     fn event(&self, event: Event) {
         let GetTransaction { name, size_bytes, done_bytes: done, warnings, .. } = self.transaction;
         let hub = &self.state.hub;
+        hub.metrics.note(&event);
         match event {
             Event::Started { total_bytes, .. } => size_bytes.store(total_bytes, Ordering::Release),
-            Event::Progress { done_bytes, total_bytes, .. } => {
+            Event::Progress { done_bytes, total_bytes, sources } => {
+                hub.metrics.received(&mut lock(&self.had), &sources);
                 let is_news = done.swap(done_bytes, Ordering::Relaxed) != done_bytes;
                 let mut told = lock(&self.told);
                 let is_due = told.is_none_or(|told| told.elapsed() >= PROGRESS_INTERVAL);

@@ -8,18 +8,21 @@ use dray_core::limits::API_SESSIONS_MAX;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use serde_json::{Value, json};
 
+use super::metrics::Metrics;
 use crate::{Event, Observer, lock};
 
 /// Passes on what happens.
 pub(super) struct Hub {
     observer: Arc<dyn Observer>,
+    /// What is counted of it.
+    pub(super) metrics: Metrics,
     /// By session; `None` when there shall be no more.
     streams: Mutex<Option<HashMap<String, EventSender>>>,
 }
 
 impl Hub {
     pub(super) fn new(observer: Arc<dyn Observer>) -> Hub {
-        Hub { observer, streams: Mutex::new(Some(HashMap::new())) }
+        Hub { observer, metrics: Metrics::default(), streams: Mutex::new(Some(HashMap::new())) }
     }
 
     /// A session that hears everything from now on.
@@ -68,6 +71,7 @@ impl Hub {
 
     /// Tells the log and all sessions of something that is about no object.
     pub(super) fn log(&self, event: Event) {
+        self.metrics.note(&event);
         match &event {
             Event::TurnedAway { reason } => self.tell("turned-away", &json!({"reason": reason})),
             Event::Warning(text) => self.tell("warning", &json!({"text": text})),
@@ -78,6 +82,7 @@ impl Hub {
 
     /// Tells the log and all sessions of something about the object `oid`.
     pub(super) fn log_of(&self, oid: Oid, event: Event) {
+        self.metrics.note(&event);
         let oid = oid.to_string();
         match &event {
             Event::Serving { node, .. } => self.tell("serving", &json!({"oid": oid, "node": node})),

@@ -7,6 +7,7 @@
 mod desk;
 mod getting;
 mod hub;
+mod metrics;
 mod notify;
 mod outlet;
 mod putting;
@@ -16,6 +17,7 @@ mod sockets;
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -33,6 +35,7 @@ use crate::put::unix_s;
 use crate::{Config, Event, Node, Observer, Stop};
 
 use hub::Hub;
+use metrics::Exporter;
 use shelf::Shelf;
 use sockets::Sockets;
 
@@ -48,6 +51,7 @@ pub struct Daemon {
     descriptors: Arc<Descriptors>,
     server: Server,
     listener: Arc<Listener>,
+    exporter: Option<Exporter>,
     /// Held as long as it runs.
     _lock: File,
 }
@@ -86,10 +90,12 @@ impl Daemon {
         let state =
             Arc::new(State { node, shelf, desk: desk::Desk::default(), hub, port, started_unix_s: unix_s() });
         state.shelf.set_clear_data(state.node().config.clear_text_data);
+        let metrics = state.node().config.metrics;
+        let exporter = metrics.map(|address| Exporter::start(address, state.clone())).transpose()?;
         let descriptors = Descriptors::start(sockets.descriptors()?)?;
         let routes = routes::Routes { state: state.clone(), descriptors: descriptors.clone() };
         let server = Server::start(sockets.api()?, Arc::new(routes))?;
-        Ok(Daemon { state, sockets, descriptors, server, listener, _lock: lock })
+        Ok(Daemon { state, sockets, descriptors, server, listener, exporter, _lock: lock })
     }
 
     /// Its node id.
@@ -100,6 +106,11 @@ impl Daemon {
     /// The TCP port that objects are served at.
     pub fn port(&self) -> u16 {
         self.state.port
+    }
+
+    /// Where it tells its figures to whoever asks, if it does.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.exporter.as_ref().map(Exporter::address)
     }
 
     /// The socket of the API.
@@ -138,6 +149,7 @@ impl Daemon {
         // New clients first, so that nobody begins what cannot be finished.
         self.sockets.remove();
         self.descriptors.stop();
+        drop(self.exporter.take());
         self.state.hub.end();
         self.state.desk.end_all();
         self.server.stop()?;
@@ -175,9 +187,13 @@ impl State {
                 return self.hub.log(Event::Warning(text));
             }
         };
-        if config.port != now.config.port || config.paths.data_dir != now.config.paths.data_dir {
+        if config.port != now.config.port
+            || config.metrics != now.config.metrics
+            || config.paths.data_dir != now.config.paths.data_dir
+        {
             self.hub.log(Event::Warning(
-                "another port or data directory counts when the daemon is started again".into(),
+                "another port, data directory or address for metrics counts when the daemon is started again"
+                    .into(),
             ));
         }
         self.shelf.set_clear_data(config.clear_text_data);

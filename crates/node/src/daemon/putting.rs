@@ -91,7 +91,7 @@ impl PutTransaction {
 
     /// Appends `bytes` at `offset`, which is where the last ones ended, or where they began if these are they, sent
     /// again (D7). All of them or none.
-    pub(super) fn write(&self, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
+    pub(super) fn write(&self, hub: &Hub, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
         let mut input = self.input()?;
         let Input::Bytes { writer, size_bytes } = &mut *input else {
             return Err(Error::new(ErrorKind::Usage, "this transaction has its bytes from a descriptor"));
@@ -113,6 +113,7 @@ impl PutTransaction {
         }
         *size_bytes += bytes.len() as u64;
         self.done_bytes.store(*size_bytes, Ordering::Relaxed);
+        hub.metrics.hashed(bytes.len() as u64);
         Ok(*size_bytes)
     }
 
@@ -201,7 +202,8 @@ impl PutTransaction {
     }
 
     fn progress(&self, hub: &Hub, told: &AtomicU64, done_bytes: u64, total_bytes: Option<u64>) {
-        self.done_bytes.fetch_max(done_bytes, Ordering::Relaxed);
+        let before = self.done_bytes.fetch_max(done_bytes, Ordering::Relaxed);
+        hub.metrics.hashed(done_bytes.saturating_sub(before));
         let last = told.load(Ordering::Relaxed);
         let is_news = done_bytes >= last.saturating_add(PROGRESS_BYTES) || Some(done_bytes) == total_bytes;
         if is_news && told.compare_exchange(last, done_bytes, Ordering::Relaxed, Ordering::Relaxed).is_ok() {

@@ -10,12 +10,13 @@ use dray_core::limits::API_BODY_BYTES_MAX;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
-use super::State;
 use super::desk::{from_hex, name};
 use super::getting::GetTransaction;
 use super::putting::PutTransaction;
-use crate::AGENT;
+use super::{State, metrics};
+use crate::{AGENT, explain};
 
 /// Answers requests.
 pub(super) struct Routes {
@@ -58,7 +59,7 @@ impl Routes {
             (Method::Post, ["v1", "puts"]) => self.begin_put(parse(&question.body)?),
             (Method::Post, ["v1", "puts", name, "data"]) => {
                 let [offset] = numbers(&question.query, ["offset"])?;
-                let size_bytes = state.desk.put(name)?.write(offset, &question.body)?;
+                let size_bytes = state.desk.put(name)?.write(&state.hub, offset, &question.body)?;
                 document(200, &Written { size_bytes })
             }
             (Method::Post, ["v1", "puts", name, "commit"]) => {
@@ -79,6 +80,15 @@ impl Routes {
                 let transaction = state.desk.get(name)?;
                 document(200, &transaction.finish(state, &|| question.is_abandoned())?)
             }
+            (Method::Get, ["v1", "explain"]) => {
+                let [ended] = numbers(&question.query, ["ended"])?;
+                let paths = &state.node().config.paths;
+                let mut transfers = explain::running(paths);
+                transfers
+                    .extend(ended.filter(|ended| *ended > 0).into_iter().flat_map(|_| explain::ended(paths)));
+                document(200, &json!({"transfers": transfers}))
+            }
+            (Method::Get, ["v1", "metrics"]) => Ok(Answer::text(metrics::page(state))),
             _ => {
                 let what = format!("the API has no {:?} {:?}", question.method, question.path);
                 Err(Error::new(ErrorKind::NotFound, what).advise("docs/api.md lists what it has"))
