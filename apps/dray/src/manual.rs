@@ -13,7 +13,8 @@ const FILES: [(&str, &str); 9] = [
         "~/.config/dray/config.toml",
         "Configuration, TOML, optional: allow_local_targets, clear_text_data (false or true), connections (1 to 16), \
          window_mib (2 to 1024), port (TCP port of the daemon, and of put without one), cache_mib (what the daemon \
-         keeps for nobody), metrics (address for Prometheus).",
+         keeps for nobody), metrics (address for Prometheus), api_without (features \
+         of the local API that the daemon does not offer).",
     ),
     ("~/.local/share/dray", "Data directory, for its user alone."),
     ("~/.local/share/dray/identity-*", "Key of this node."),

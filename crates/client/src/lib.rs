@@ -1,4 +1,4 @@
-//! The door for applications: types and a blocking client of the local API (`docs/api.md`) of the user's daemon.
+//! The door for applications: types and a client, blocking or async ([`aio`]), of the local API (`docs/api.md`) of the user's daemon.
 //!
 //! ```no_run
 //! use dray_client::{Client, PutOptions, Session};
@@ -16,6 +16,7 @@
 //! # }
 //! ```
 
+pub mod aio;
 mod client;
 mod descriptor;
 mod get;

@@ -6,6 +6,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -86,8 +87,36 @@ impl Session {
     }
 
     /// Puts a file without reading it here: its descriptor goes to the daemon (D9). Takes as long as it takes to hash the file;
-    /// events `hashing` of the returned transaction's name say how far it is.
+    /// events `hashing` say how far it is. To a daemon that takes no descriptors its bytes are sent, and the daemon
+    /// keeps a copy (D37).
     pub fn put_file(&self, file: &File, options: &PutOptions) -> Result<Shared> {
+        match self.put_descriptor(file, options) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => self.send_file(file, options, error),
+            result => result,
+        }
+    }
+
+    fn send_file(&self, file: &File, options: &PutOptions, missing: Error) -> Result<Shared> {
+        let failed = |error: io::Error| Error::file("read the file to put", error);
+        if !self.client.info()?.features.iter().any(|feature| feature == "put")
+            || !file.metadata().map_err(failed)?.is_file()
+        {
+            return Err(missing);
+        }
+        let mut put = self.put(options)?;
+        let (mut piece, mut offset) = (vec![0; API_BODY_BYTES_MAX], 0);
+        loop {
+            match file.read_at(&mut piece, offset).map_err(failed)? {
+                0 => return put.commit(),
+                length => {
+                    put.write(&piece[..length])?;
+                    offset += length as u64;
+                }
+            }
+        }
+    }
+
+    fn put_descriptor(&self, file: &File, options: &PutOptions) -> Result<Shared> {
         let descriptor = self.client.hand_over(file)?;
         let new_put = options.new_put(self, Some(descriptor))?;
         let begun: Begun =

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use dray_client::types::FEATURES;
 use dray_core::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
@@ -26,6 +27,8 @@ pub struct ConfigFile {
     pub cache_mib: Option<u64>,
     /// TCP address at which the daemon tells its figures to whoever asks, for Prometheus. Default: none.
     pub metrics: Option<SocketAddr>,
+    /// Features of the local API that the daemon does not offer, by the names that `docs/api.md` has. Default: none.
+    pub api_without: Option<Vec<String>>,
 }
 
 /// Directories of the user.
@@ -97,6 +100,8 @@ pub struct Config {
     pub cache_bytes: u64,
     /// See [`ConfigFile::metrics`].
     pub metrics: Option<SocketAddr>,
+    /// See [`ConfigFile::api_without`].
+    pub api_without: Vec<String>,
 }
 
 impl Config {
@@ -130,7 +135,12 @@ impl Config {
         if cache_mib > 1 << 30 {
             return bad(format!("cache_mib = {cache_mib} is more than {}", 1 << 30));
         }
+        let api_without = file.api_without.clone().unwrap_or_default();
+        if let Some(odd) = api_without.iter().find(|name| !FEATURES.contains(&name.as_str())) {
+            return bad(format!("api_without: the API has no {odd:?}, only {}", FEATURES.join(", ")));
+        }
         Ok(Config {
+            api_without,
             cache_bytes: cache_mib << 20,
             metrics: file.metrics,
             clear_text_data: file.clear_text_data.unwrap_or(false),
@@ -181,9 +191,14 @@ mod tests {
         let config = Config::new(paths(), &ConfigFile::default()).unwrap();
         assert!(!config.clear_text_data && !config.allow_local_targets);
         assert!((1..=4).contains(&config.connections));
-        for text in
-            ["connections = 0", "connections = 17", "window_mib = 1", "port = 0", "cache_mib = 1073741825"]
-        {
+        for text in [
+            "connections = 0",
+            "connections = 17",
+            "window_mib = 1",
+            "port = 0",
+            "cache_mib = 1073741825",
+            "api_without = [\"x\"]",
+        ] {
             let file: ConfigFile = toml::from_str(text).unwrap();
             let error = Config::new(paths(), &file).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage);

@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io::Read;
 
+use dray_client::aio::AsyncSession;
 use dray_client::types::Mode;
 use dray_client::{Client, Event, GetOptions, Piece, PutOptions, Session};
 use dray_core::ErrorKind;
@@ -458,5 +459,115 @@ fn the_client_puts_and_gets() {
     assert_eq!(slip.kind(), ErrorKind::Usage, "{slip}");
     drop((session, receiving));
     holder.stop();
+    daemon.stop();
+}
+
+/// Runs a future on this thread.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+            std::task::Poll::Ready(value) => return value,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// Issue 3, "async read and write, progress stream", on an executor that knows nothing of us.
+#[test]
+fn the_async_client_puts_and_gets() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let (holder, daemon) = (Daemon::start(a), Daemon::start(b));
+    let [near, far] = [&holder, &daemon].map(|daemon| Client::connect_to(&daemon.socket).unwrap().unwrap());
+    let bytes = data::random_bytes(2_100_000, 4);
+    block_on(async {
+        let session = AsyncSession::open(&near).await.unwrap();
+        let mut put = session.put(PutOptions::default()).await.unwrap();
+        for piece in bytes.chunks(900_000) {
+            put.write(piece.to_vec()).await.unwrap();
+        }
+        let shared = put.commit().await.unwrap();
+        let receiving = AsyncSession::open(&far).await.unwrap();
+        let mut get = receiving.get(&shared.ticket, GetOptions::default()).await.unwrap();
+        let mut heard = Vec::new();
+        while let Some(piece) = get.piece().await.unwrap() {
+            assert_eq!(piece.offset, heard.len() as u64);
+            heard.extend(piece.bytes);
+        }
+        assert!(heard == bytes);
+        let mut last = None;
+        while let Some(event) = receiving.event().await {
+            check_event(&event);
+            if event.name == "got" {
+                break;
+            }
+            last = Some(event).filter(|event| event.name == "progress").or(last);
+        }
+        assert_eq!(last.unwrap().data["done_bytes"], bytes.len());
+        let slip = receiving.get("neither", GetOptions::default()).await.unwrap_err();
+        assert_eq!(slip.kind(), ErrorKind::Usage);
+        // The daemon ends: so does the stream, and what is asked after that has an error.
+        daemon.stop();
+        while receiving.event().await.is_some() {}
+        assert!(receiving.put(PutOptions::default()).await.is_err());
+    });
+    holder.stop();
+}
+
+/// D37, "one feature apart": a client and a daemon that has one feature less, as an older one has, work with what both have, or the
+/// missing part is named; what one of them does not know of the other's documents is left aside.
+#[test]
+fn one_feature_apart() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let config = host.home().join(".config/dray/config.toml");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    let file = host.file("file");
+    data::write_random(&file, 1_200_000, 6);
+    let daemon_without = |names: &str| {
+        fs::write(&config, format!("api_without = [{names}]\n")).unwrap();
+        Daemon::start(host)
+    };
+
+    // Without descriptors the bytes are sent: the ticket is as good, and the daemon has a copy of its own.
+    let daemon = daemon_without("\"put-descriptor\", \"get-descriptor\"");
+    let ticket: Ticket = put(host, &file).parse().unwrap();
+    assert_eq!(ticket.oid.hex(), data::b3sum(&file));
+    assert_eq!(daemon.ask("GET /v1/shares", b"").1["shares"][0]["path"], Value::Null);
+    let client = Client::connect_to(&daemon.socket).unwrap().unwrap();
+    let session = Session::open(&client, |_| {}).unwrap();
+    let mut heard = Vec::new();
+    session.get(&ticket.to_text().unwrap(), &GetOptions::default()).unwrap().read_to_end(&mut heard).unwrap();
+    assert!(heard == fs::read(&file).unwrap());
+    let out = File::create(host.file("out")).unwrap();
+    let missing = session.get_through(&ticket.to_text().unwrap(), &out, &GetOptions::default()).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Unsupported);
+    assert!(missing.to_string().contains("get-descriptor"), "{missing}");
+    drop(session);
+    daemon.stop();
+
+    // Without both, the command says what is missing and what to do; by itself it serves as ever.
+    let daemon = daemon_without("\"put\", \"put-descriptor\"");
+    let outcome = host.dray().arg("put").arg(&file).run();
+    assert_ne!(outcome.code(), Some(0));
+    assert!(outcome.stderr_text().contains("put"), "{outcome}");
+    let features = daemon.ask("GET /v1", b"").1["features"].clone();
+    assert_eq!(features, json!(["get", "get-descriptor", "shares", "explain", "metrics"]));
+    // An older client asks for nothing by name and sends no field that is new; a newer one sends more.
+    let (_stream, session) = daemon.session();
+    let wish = json!({"session": session, "ticket": ticket.to_text().unwrap(), "colour": [1, {"x": null}]});
+    let get = daemon.transaction("/v1/gets", &wish);
+    let found = pieces(&daemon, &get, MIB, 1_200_000);
+    assert_eq!(found.iter().map(|(_, piece)| piece.len()).sum::<usize>(), 1_200_000);
+    let (status, problem) = daemon.ask("POST /v1/puts", b"{}");
+    assert_eq!((status, &problem["kind"]), (501, &"unsupported".into()), "{problem}");
     daemon.stop();
 }

@@ -38,9 +38,12 @@ impl Answering for Routes {
 
 impl Routes {
     fn route(&self, question: &Question) -> Result<Answer> {
-        check_required(&question.required)?;
         let state = &self.state;
+        let node = state.node();
+        check_required(&node.config.api_without, &question.required)?;
         let parts: Vec<&str> = question.path.split('/').skip(1).collect();
+        // What is left out is answered in the words in which a daemon answers that never had it.
+        check_required(&node.config.api_without, feature_of(&parts))?;
         match (question.method, parts.as_slice()) {
             (Method::Get, ["v1"]) => document(200, &self.info()),
             (Method::Get, ["v1", "events"]) => self.events(),
@@ -102,7 +105,7 @@ impl Routes {
         let (shares, cached_bytes) = state.shelf.counts();
         Info {
             agent: AGENT.into(),
-            features: FEATURES.map(str::to_owned).to_vec(),
+            features: offered(&node.config.api_without).map(str::to_owned).collect(),
             node: node.id().to_string(),
             port: state.port,
             pid: std::process::id(),
@@ -125,20 +128,21 @@ impl Routes {
     }
 
     fn begin_put(&self, wish: NewPut) -> Result<Answer> {
-        let file = self.handed_over(wish.descriptor.as_deref())?.map(File::from);
+        let file = self.handed_over("put-descriptor", wish.descriptor.as_deref())?.map(File::from);
         let transaction = PutTransaction::begin(&self.state, wish, file)?;
         document(201, &Begun { transaction })
     }
 
     fn begin_get(&self, wish: NewGet) -> Result<Answer> {
-        let descriptor = self.handed_over(wish.descriptor.as_deref())?;
+        let descriptor = self.handed_over("get-descriptor", wish.descriptor.as_deref())?;
         let transaction = GetTransaction::begin(&self.state, wish, descriptor)?;
         document(201, &Begun { transaction })
     }
 
     /// The descriptor that was handed over under a name.
-    fn handed_over(&self, name: Option<&str>) -> Result<Option<OwnedFd>> {
+    fn handed_over(&self, feature: &str, name: Option<&str>) -> Result<Option<OwnedFd>> {
         let Some(name) = name else { return Ok(None) };
+        check_required(&self.state.node().config.api_without, feature)?;
         let nonce = from_hex(name)?.try_into();
         let nonce = nonce.map_err(|_| Error::new(ErrorKind::Usage, "a descriptor's name has 16 bytes"))?;
         self.descriptors.take(&nonce).map(Some)
@@ -167,15 +171,32 @@ impl Drop for SessionGuard {
     }
 }
 
+/// The features of this daemon.
+fn offered(without: &[String]) -> impl Iterator<Item = &'static str> {
+    FEATURES.into_iter().filter(|name| !without.iter().any(|left_out| left_out == name))
+}
+
+/// The feature that a path belongs to; of descriptors the body of the request decides.
+fn feature_of(parts: &[&str]) -> &'static str {
+    match parts {
+        ["v1", "puts", ..] => "put",
+        ["v1", "gets", ..] => "get",
+        ["v1", "shares", ..] => "shares",
+        ["v1", "explain", ..] => "explain",
+        ["v1", "metrics", ..] => "metrics",
+        _ => "",
+    }
+}
+
 /// D37: a client that cannot do without something is told which part is missing.
-fn check_required(required: &str) -> Result<()> {
+fn check_required(without: &[String], required: &str) -> Result<()> {
     let names = required.split(',').map(str::trim).filter(|name| !name.is_empty());
-    let missing: Vec<&str> = names.filter(|name| !FEATURES.contains(name)).collect();
+    let missing: Vec<&str> = names.filter(|name| !offered(without).any(|known| known == *name)).collect();
     if missing.is_empty() {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Unsupported, format!("this daemon ({AGENT}) has no {}", missing.join(", ")))
-        .advise("update the daemon and start it again"))
+        .advise("update the daemon, or look at api_without in its configuration, and start it again"))
 }
 
 /// The numbers of a query, in the order of `names`.
