@@ -399,3 +399,33 @@ fn place(wish: &NewGet, descriptor: Option<OwnedFd>, stop: &Stop) -> Result<(Pla
 fn interrupted() -> Error {
     Error::new(ErrorKind::Interrupted, "the session of this get, or the connection, has ended")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// D12: pieces have at most as many bytes as were asked for, join what follows each other and nothing else, and lose none.
+    #[test]
+    fn pieces_are_bounded_and_whole() {
+        for most in [1, 3, 10, 1000] {
+            let (sender, came) = sync_channel(WAITING_GROUPS);
+            let mut pieces = Pieces { came, rest: VecDeque::new(), next: 0, last: None };
+            for offset in [40, 0, 10, 20, 60] {
+                sender.send((offset, (offset as u8..offset as u8 + 10).collect())).unwrap();
+            }
+            drop(sender);
+            let mut found = Vec::new();
+            while pieces.fill(most, &|| false).unwrap() {
+                let (offset, bytes) = pieces.take(most).unwrap();
+                assert!(!bytes.is_empty() && bytes.len() <= most);
+                assert!(bytes.iter().zip(offset..).all(|(byte, at)| u64::from(*byte) == at));
+                found.extend(bytes);
+            }
+            assert_eq!(found, [40..50, 0..30, 60..70].into_iter().flatten().collect::<Vec<u8>>());
+        }
+        // Whoever waits for what does not come is let go.
+        let (_sender, came) = sync_channel(1);
+        let mut pieces = Pieces { came, rest: VecDeque::new(), next: 0, last: None };
+        assert_eq!(pieces.fill(1, &|| true).unwrap_err().kind(), ErrorKind::Interrupted);
+    }
+}

@@ -274,3 +274,36 @@ fn cannot_write(error: io::Error) -> Error {
         _ => Error::file("write output", error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// D12: whatever part is asked for, its groups cut to it are that part, each byte once.
+    #[test]
+    fn a_part_is_cut_to_its_bytes() {
+        for size_bytes in [0, 1, GROUP_BYTES, 3 * UNIT_BYTES + 5] {
+            let data: Vec<u8> = (0..size_bytes).map(|at| (at % 251) as u8).collect();
+            let edges = [0, 1, GROUP_BYTES - 1, GROUP_BYTES, UNIT_BYTES + 7, size_bytes, u64::MAX];
+            for (from, to) in edges.iter().flat_map(|from| edges.map(|to| (*from, to))) {
+                let Ok(part) = Part::new(Geometry::new(size_bytes), from..to) else {
+                    assert!(from > size_bytes || from > to, "{from}..{to} of {size_bytes}");
+                    continue;
+                };
+                let groups = part.units.start * UNIT_GROUPS..part.end_group;
+                let mut found = Vec::new();
+                for group in groups {
+                    let begin = group * GROUP_BYTES;
+                    let end = (begin + GROUP_BYTES).min(size_bytes);
+                    let (offset, bytes) = part.cut(group, data[begin as usize..end as usize].to_vec());
+                    assert!(bytes.is_empty() || offset == from + found.len() as u64);
+                    found.extend(bytes);
+                }
+                assert!(
+                    found == data[from as usize..to.min(size_bytes) as usize],
+                    "{from}..{to} of {size_bytes}"
+                );
+            }
+        }
+    }
+}
