@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dray_client::types::{Info, ShareLine, Shared};
-use dray_client::{Client, PutOptions, Session};
+use dray_client::{Client, PutOptions, Session, is_socket_named};
+use dray_core::text::one_line;
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_node::{Config, Daemon, Event, Observer, Stop};
@@ -41,9 +42,22 @@ pub(crate) fn serve(output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Result<
     daemon.run(stop, reload)
 }
 
-/// The daemon that works on the same data directory as this command would; `None` if there is none.
-pub(crate) fn find(config: &Config) -> Result<Option<Client>> {
-    let Some(client) = Client::connect()? else { return Ok(None) };
+/// The daemon for a command that can do without one; `None`, and a note, where what lies at the usual place cannot be used: another
+/// user's daemon, in a folder that came along with the environment, is none of ours. One that `DRAY_SOCKET` names is meant.
+pub(crate) fn find(config: &Config, output: &Output) -> Result<Option<Client>> {
+    match Client::connect() {
+        Ok(Some(client)) => of_same_data(client, config),
+        Ok(None) => Ok(None),
+        Err(error) if is_socket_named() => Err(error),
+        Err(error) => {
+            output.note(&format!("no daemon is used: {}", one_line(&error.to_string())));
+            Ok(None)
+        }
+    }
+}
+
+/// `client`, if its daemon works on the same data directory as this command would.
+fn of_same_data(client: Client, config: &Config) -> Result<Option<Client>> {
     let theirs = client.info().map_err(|error| {
         error.context("ask the daemon").or_advise("start it again, or share without it: put --foreground")
     });
@@ -59,7 +73,9 @@ pub(crate) fn find(config: &Config) -> Result<Option<Client>> {
 }
 
 fn required() -> Result<Client> {
-    find(&Config::load()?)?.ok_or_else(|| {
+    let config = Config::load()?;
+    let found = Client::connect()?.map(|client| of_same_data(client, &config)).transpose()?.flatten();
+    found.ok_or_else(|| {
         Error::new(ErrorKind::Unreachable, "no daemon runs here").advise("start one: dray serve")
     })
 }

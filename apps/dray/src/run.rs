@@ -116,7 +116,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             let config = Config::load()?;
             // What is neither a file nor standard input gets its answer here.
             let is_for_daemon = path_is_for_daemon && !foreground && !until_stdin_closes;
-            if is_for_daemon && let Some(client) = daemon::find(&config)? {
+            if is_for_daemon && let Some(client) = daemon::find(&config, output)? {
                 let options = daemon::options(&path, public, expire, ticket.as_ref())?;
                 return daemon::put(&client, &path, options, output, stop);
             }

@@ -27,5 +27,5 @@ pub mod types;
 
 pub use client::Client;
 pub use get::{Get, GetOptions, Piece};
-pub use place::{descriptor_socket, socket_path};
+pub use place::{descriptor_socket, is_socket_named, socket_path};
 pub use session::{Event, Put, PutOptions, Session};

@@ -25,6 +25,11 @@ pub fn socket_path() -> Result<PathBuf> {
         .advise("set XDG_RUNTIME_DIR to a directory of yours with mode 0700, or DRAY_SOCKET to a path"))
 }
 
+/// Whether `DRAY_SOCKET` names the socket: then the daemon there is meant, and no other will do.
+pub fn is_socket_named() -> bool {
+    std::env::var_os("DRAY_SOCKET").is_some_and(|value| !value.is_empty())
+}
+
 /// The sibling socket for descriptors, beside the API's socket `api`: its name and `.fd`.
 pub fn descriptor_socket(api: &Path) -> PathBuf {
     let mut name = OsString::from(api.as_os_str());
