@@ -55,7 +55,7 @@ pub(crate) fn command() -> clap::Command {
             "get" | "cp" => "No progress, no notes, no verdict: errors only",
             "verify" => "No progress, no verdict: the exit code says it, and errors why",
             "demo" => "Errors only",
-            "serve" => "No notes: errors only",
+            "serve" => "No notes: warnings and errors only",
             "ls" | "status" => "No output: the exit code says whether a daemon runs",
             "doctor" => "Only what is not as it should be",
             _ => "Errors only (the output asked for is printed all the same)",

@@ -30,10 +30,11 @@ pub(crate) fn main() -> u8 {
     };
     let is_remote = matches!(arguments.command, Command::Remote | Command::Serve { stdio: true, .. });
     let stop = Stop::new();
-    let output = Arc::new(Output::new(arguments.show.clone(), stop.clone()));
     // To a daemon a hangup means to read its configuration again, to everything else that its terminal is gone.
     let reload = Stop::new();
     let is_daemon = matches!(arguments.command, Command::Serve { stdio: false, .. });
+    let output = Output::new(arguments.show.clone(), stop.clone());
+    let output = Arc::new(if is_daemon { output.of_daemon() } else { output });
     let result = catch_signals(&stop, is_daemon.then_some(&reload))
         .and_then(|()| run(arguments.command, &output, &stop, &reload));
     let result = result.and_then(|()| output.check());

@@ -201,7 +201,7 @@ impl State {
         let config = Config { paths, ..config };
         let node = Node { config, tls: now.tls.clone(), store: now.store.clone() };
         *self.node.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(node);
-        self.hub.log(Event::Warning("the configuration was read again".into()));
+        self.hub.log(Event::Note("the configuration was read again".into()));
     }
 }
 
