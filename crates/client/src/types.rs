@@ -1,5 +1,6 @@
-//! What travels: the JSON documents of `/v1`. Fields may be added; readers ignore those they do not know, and a field that is
-//! left out means its default.
+//! What travels: the JSON documents of `/v1`. Fields may be added, and one that is left out means its default. Of answers and events
+//! readers ignore fields that they do not know; of wishes they do not: a misspelt `expires_s` would share for ever. A client that
+//! sends a field of a later version names the feature behind it (`Dray-Require`), and hears that it is missing.
 
 use dray_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
@@ -45,7 +46,7 @@ pub struct SessionBegun {
 
 /// A wish to put: `POST /v1/puts`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct NewPut {
     /// The session that it belongs to.
     pub session: String,
@@ -73,7 +74,7 @@ pub struct NewPut {
 
 /// A wish to fetch: `POST /v1/gets`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct NewGet {
     /// The session that it belongs to.
     pub session: String,
@@ -122,6 +123,11 @@ pub enum Mode {
     /// As they come.
     OutOfOrder,
 }
+
+/// The body of a request that has nothing to say: none, or `{}`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
 
 /// An object was fetched: the answer to `POST …/finish`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use dray_api::{Answer, Answering, Descriptors, Method, Question, events};
-use dray_client::types::{Begun, FEATURES, Info, NewGet, NewPut, Problem, Shares, Transactions, Written};
+use dray_client::types::{
+    Begun, FEATURES, Info, NewGet, NewPut, Nothing, Problem, Shares, Transactions, Written,
+};
 use dray_core::limits::API_BODY_BYTES_MAX;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use serde::Serialize;
@@ -66,6 +68,7 @@ impl Routes {
                 document(200, &Written { size_bytes })
             }
             (Method::Post, ["v1", "puts", name, "commit"]) => {
+                parse_nothing(&question.body)?;
                 let transaction = state.desk.put(name)?;
                 document(200, &transaction.commit(state, &|| question.is_abandoned())?)
             }
@@ -80,6 +83,7 @@ impl Routes {
                 })
             }
             (Method::Post, ["v1", "gets", name, "finish"]) => {
+                parse_nothing(&question.body)?;
                 let transaction = state.desk.get(name)?;
                 document(200, &transaction.finish(state, &|| question.is_abandoned())?)
             }
@@ -237,6 +241,11 @@ fn parse<A: DeserializeOwned>(body: &[u8]) -> Result<A> {
     serde_json::from_slice(body).map_err(|error| {
         Error::new(ErrorKind::Usage, format!("the body is not the JSON it should be: {error}"))
     })
+}
+
+/// The body of a request that has nothing to say. A wish in it would be lost in silence.
+fn parse_nothing(body: &[u8]) -> Result<()> {
+    if body.is_empty() { Ok(()) } else { parse::<Nothing>(body).map(drop) }
 }
 
 fn document(status: u16, document: &impl Serialize) -> Result<Answer> {
