@@ -1,11 +1,14 @@
 #!/bin/bash
-# Times Drayman and its rivals moving one file between two hosts (two network namespaces, unshaped), in turn.
+# Times Drayman and its rivals moving one file, or a directory of small files, between two hosts (two network namespaces, unshaped),
+# in turn.
 #
 #   sudo DRAY_BIN=target/release/dray bench/first-bytes.sh          # all rows; without DRAY_BIN the rivals alone
 #
 #   BENCH_PAIRS=5         rounds for the large file; every row runs once a round, in an order that rotates
 #   BENCH_SMALL_PAIRS=15  rounds for the small one
 #   BENCH_BYTES=2147483648  BENCH_SMALL_BYTES=1024
+#   BENCH_TREES="10000 50000"  trees of so many files of 4 KiB, 250 in a directory; each also once more when nothing has changed
+#   BENCH_TREE_PAIRS=5    rounds for each tree; 0 rounds of anything leave it out
 #   BENCH_ROWS="a b"      only these rows (names below)
 #   BENCH_PIN=1           each end on a core of its own
 #   BENCH_DIR=/mnt        files on the file system of this directory instead of a tmpfs
@@ -19,7 +22,8 @@ cd "$(dirname "$0")/.." || exit 2
 
 PAIRS=${BENCH_PAIRS:-5} SMALL_PAIRS=${BENCH_SMALL_PAIRS:-15}
 BYTES=${BENCH_BYTES:-2147483648} SMALL_BYTES=${BENCH_SMALL_BYTES:-1024}
-LAB_BYTES=$((BYTES * 3 + (512 << 20)))
+TREES=${BENCH_TREES-10000 50000} TREE_PAIRS=${BENCH_TREE_PAIRS:-5} TREE_FILE_BYTES=4096
+LAB_BYTES=$((BYTES * 3 + (2 << 30)))
 RUN_SECONDS_MAX=300
 NEAR_PIN='' FAR_PIN=''
 if [ -n "${BENCH_PIN:-}" ]; then NEAR_PIN='taskset -c 0' FAR_PIN='taskset -c 1'; fi
@@ -27,11 +31,14 @@ if [ -n "${BENCH_PIN:-}" ]; then NEAR_PIN='taskset -c 0' FAR_PIN='taskset -c 1';
 DRAY_ROWS='dray-get dray-get-clear dray-put-get dray-cp-pull dray-cp-push dray-ssh-pull dray-ssh-push'
 RIVAL_ROWS='rsync-daemon-pull rsync-daemon-push rsync-ssh-pull rsync-ssh-push rsync-ssh-gcm-pull rsync-ssh-gcm-push
     scp-pull scp-push curl curl-b3sum'
+# Tickets are of single files, and nobody fetches ten thousand addresses with curl.
+TREE_ROWS='dray-cp-pull dray-cp-push dray-ssh-pull dray-ssh-push rsync-daemon-pull rsync-daemon-push rsync-ssh-pull rsync-ssh-push
+    scp-pull scp-push'
 
 main() {
     [ "$(id -u)" = 0 ] || die "needs root, for namespaces"
     local tool
-    for tool in ip nft nsenter sshd rsync scp curl b3sum cmp taskset; do
+    for tool in ip nft nsenter sshd rsync scp curl b3sum cmp taskset python3; do
         command -v "$tool" >/dev/null || PATH=$PATH:/usr/sbin command -v "$tool" >/dev/null || die "needs $tool"
     done
     PATH=$PATH:/usr/sbin
@@ -47,6 +54,11 @@ main() {
     facts >"$RESULTS"
     measure large "$BYTES" "$PAIRS"
     measure small "$SMALL_BYTES" "$SMALL_PAIRS"
+    local count
+    for count in $TREES; do
+        measure "tree-$count" $((count * TREE_FILE_BYTES)) "$TREE_PAIRS"
+        measure "tree-$count-again" $((count * TREE_FILE_BYTES)) "$TREE_PAIRS"
+    done
     echo "$RESULTS"
 }
 
@@ -67,20 +79,44 @@ prepare() {
         head -c "${size#* }" /dev/urandom >"$W/far/in/${size% *}" || die "the tmpfs is too small for the file"
         ln "$W/far/in/${size% *}" "$W/near/in/${size% *}"
     done
+    local count
+    for count in $TREES; do
+        make_tree "$count" "$W/far/in/tree-$count" && cp -a "$W/far/in/tree-$count" "$W/near/in/" || die "the tmpfs is too small for the trees"
+    done
     SSH_OPTIONS=(-i "$W/etc/client_key" -o "UserKnownHostsFile=$W/etc/known_hosts" -o IdentitiesOnly=yes -o BatchMode=yes)
     SSH_COMMAND="ssh -p $SSH_PORT ${SSH_OPTIONS[*]}"
     RSYNC_FSYNC=() DRAY_FSYNC=()
     if [ -n "${BENCH_FSYNC:-}" ]; then RSYNC_FSYNC=(--fsync) DRAY_FSYNC=(--fsync); fi
 }
 
+# Files that nobody has had before, as many as said, 250 in a directory.
+make_tree() { # COUNT DIRECTORY
+    python3 - "$1" "$2" "$TREE_FILE_BYTES" <<'P'
+import os, sys
+count, base, size = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+for number in range(count):
+    directory = f"{base}/d{number // 250:05}"
+    if number % 250 == 0:
+        os.makedirs(directory)
+    with open(f"{directory}/f{number:07}", "wb") as file:
+        file.write(os.urandom(size))
+P
+}
+
 # Sets COMMAND, and TO for the file that must equal the source; fails if this row cannot run here. A row may set SERVE,
 # what runs at the far end before the clock starts, and BLOCK, to allow ssh only.
 row() { # NAME FILE
-    local file=$2 gcm=aes128-gcm@openssh.com
+    local file=${2%-again} gcm=aes128-gcm@openssh.com
     SERVE='' BLOCK='' CONFIG=$W/etc/default.toml
     case $1 in
     *-push) FROM=$W/near/in/$file TO=$W/far/out/$file ;;
     *) FROM=$W/far/in/$file TO=$W/near/out/$file ;;
+    esac
+    case $2 in
+    tree-*)
+        tree_row "$1"
+        return
+        ;;
     esac
     case $1 in
     rsync-daemon-pull) COMMAND=(rsync -W "${RSYNC_FSYNC[@]}" "rsync://$FAR_IP/far/in/$file" "$TO") ;;
@@ -117,6 +153,38 @@ row() { # NAME FILE
     dray-ssh-*) BLOCK=yes ;;
     curl*) [ -n "$HAVE_NGINX" ] ;;
     esac
+}
+
+# A directory and all that is in it, with what `-a` keeps; it lands in the directory `out`, which is there.
+tree_row() { # NAME
+    local into=${TO%/*}
+    case $1 in
+    dray-ssh-*) BLOCK=yes ;;
+    esac
+    case $1 in
+    rsync-daemon-pull) COMMAND=(rsync -a "${RSYNC_FSYNC[@]}" "rsync://$FAR_IP/far/in/${FROM##*/}" "$into/") ;;
+    rsync-daemon-push) COMMAND=(rsync -a "${RSYNC_FSYNC[@]}" "$FROM" "rsync://$FAR_IP/far/out/") ;;
+    rsync-ssh-pull) COMMAND=(rsync -a "${RSYNC_FSYNC[@]}" -e "$SSH_COMMAND" "root@$FAR_IP:$FROM" "$into/") ;;
+    rsync-ssh-push) COMMAND=(rsync -a "${RSYNC_FSYNC[@]}" -e "$SSH_COMMAND" "$FROM" "root@$FAR_IP:$into/") ;;
+    dray-cp-pull | dray-ssh-pull)
+        COMMAND=(dray cp -a "${DRAY_FSYNC[@]}" -P "$SSH_PORT" "${SSH_OPTIONS[@]}" "root@$FAR_IP:$FROM" "$into/")
+        ;;
+    dray-cp-push | dray-ssh-push)
+        COMMAND=(dray cp -a "${DRAY_FSYNC[@]}" -P "$SSH_PORT" "${SSH_OPTIONS[@]}" "$FROM" "root@$FAR_IP:$into/")
+        ;;
+    scp-pull) COMMAND=(scp -q -r -p -P "$SSH_PORT" "${SSH_OPTIONS[@]}" "root@$FAR_IP:$FROM" "$into/") ;;
+    scp-push) COMMAND=(scp -q -r -p -P "$SSH_PORT" "${SSH_OPTIONS[@]}" "$FROM" "root@$FAR_IP:$into/") ;;
+    *) return 1 ;;
+    esac
+}
+
+# Whether what was delivered is what was sent: bytes, times, modes, owners; nothing less and nothing more.
+is_same() {
+    if [ -d "$FROM" ]; then
+        [ -z "$(rsync -an --checksum --delete --itemize-changes "$FROM/" "$TO/" 2>&1)" ]
+    else
+        cmp -s "$FROM" "$TO"
+    fi
 }
 
 # What a person would type, with the directories and addresses of the lab made readable.
@@ -158,25 +226,33 @@ start_put() { # FILE
 
 # Runs every row once a round; the first round of a size is for memory.
 measure() { # SIZE_NAME BYTES PAIRS
-    local names=() name round index
-    for name in ${BENCH_ROWS:-$([ -z "${DRAY_BIN:-}" ] || echo "$DRAY_ROWS") $RIVAL_ROWS}; do
+    local names=() name round index rows="$DRAY_ROWS $RIVAL_ROWS"
+    (($3 > 0)) || return 0
+    case $1 in
+    tree-*) rows=$TREE_ROWS ;;
+    esac
+    for name in ${BENCH_ROWS:-$rows}; do
+        [[ $name != dray-* || -n "${DRAY_BIN:-}" ]] || continue
+        # scp sends everything again, whatever is there; a tree of files is its row already.
+        [[ $name-$1 != scp-*-again ]] || continue
         row "$name" "$1" && names+=("$name")
     done
     for ((round = 0; round <= $3; round++)); do
         for ((index = 0; index < ${#names[@]}; index++)); do
             name=${names[(index + round) % ${#names[@]}]}
             row "$name" "$1"
-            one_run "$name" "$2" "$round"
+            one_run "$name" "$2" "$round" "$1"
         done
     done
 }
 
-one_run() { # ROW BYTES ROUND
+one_run() { # ROW BYTES ROUND WHAT
     local near_before far_before near_after far_after wire_in wire_out ticket='' put_pid='' sampler=''
     local begin=0 end=0 code=0 status=ok memory='0 0' keep=$baseline
     # What an earlier round delivered would be taken from its file.
     rm -rf "$W/near/data/store"
     rm -rf "$W/near/out" "$W/far/out" && mkdir "$W/near/out" "$W/far/out"
+    [[ $4 != *-again ]] || cp -a "$FROM" "$TO"
     export DRAY_CONFIG=$CONFIG
     [ "$1" != dray-put-get ] || rm -rf "$W/far/data"
     if [ "$SERVE" = dray-put ]; then
@@ -207,12 +283,12 @@ one_run() { # ROW BYTES ROUND
     [ -z "$BLOCK" ] || unblock_direct
     if [ "$code" != 0 ]; then
         [ "$status" != ok ] || status="exit code $code: $(tail -n 1 "$W/near.log")"
-    elif ! cmp -s "$FROM" "$TO"; then
-        status='the file differs'
+    elif ! is_same; then
+        status='what arrived differs'
     fi
     for pid in $put_pid; do kill "$pid" 2>/dev/null; done
     stop_extra
-    record "$1" "$2" "$3"
+    record "$1" "$2" "$3" "$4"
 }
 
 # Runs COMMAND at the near end and leaves begin, end and exit code in the file `timing`. The clock runs inside the end, so
@@ -285,13 +361,13 @@ sample_memory() {
     done 2>/dev/null
 }
 
-record() { # ROW BYTES ROUND
+record() { # ROW BYTES ROUND WHAT
     local seconds
     seconds=$(awk -v b="$begin" -v e="$end" 'BEGIN { printf "%.6f", e - b }')
-    printf '{"row":%s,"bytes":%d,"round":%d,"status":%s,"seconds":%s,"near_cpu_us":%d,"far_cpu_us":%d,"wire_in_bytes":%d,"wire_out_bytes":%d,"near_peak_kib":%d,"far_peak_kib":%d,"command":%s}\n' \
-        "$(json "$1")" "$2" "$3" "$(json "$status")" "$seconds" $((near_after - near_before)) $((far_after - far_before)) \
+    printf '{"row":%s,"what":%s,"bytes":%d,"round":%d,"status":%s,"seconds":%s,"near_cpu_us":%d,"far_cpu_us":%d,"wire_in_bytes":%d,"wire_out_bytes":%d,"near_peak_kib":%d,"far_peak_kib":%d,"command":%s}\n' \
+        "$(json "$1")" "$(json "$4")" "$2" "$3" "$(json "$status")" "$seconds" $((near_after - near_before)) $((far_after - far_before)) \
         "$wire_in" "$wire_out" "${memory% *}" "${memory#* }" "$(json "$(shown "$1")")" >>"$RESULTS"
-    printf '%-20s %11d bytes  round %-2d  %9.4f s  %s\n' "$1" "$2" "$3" "$seconds" "$status"
+    printf '%-20s %-16s round %-2d  %9.4f s  %s\n' "$1" "$4" "$3" "$seconds" "$status"
 }
 
 # What the numbers depend on.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders docs/performance.md from the raw numbers of bench/first-bytes.sh.
+"""Renders docs/performance.md from the raw numbers of bench/first-bytes.sh and bench/distance.sh.
 
     bench/render.py [RESULTS.jsonl …] > docs/performance.md
 
@@ -54,18 +54,33 @@ Measured by `bench/first-bytes.sh` (as root; needs the rivals installed) and ren
 """
 
 
+LONG_LINKS = """## Long links
+
+Measured by `bench/distance.sh`: two hosts of the network lab ([testing.md](testing.md)), commands in turn, medians with the fastest and the
+slowest run, ratios within a round. Every copy is compared with its source. The last column counts the runs that the lab's
+validity gate calls INVALID: the engine was late or busy, or the machine was; their times are in the medians.
+"""
+
+
 def main():
     paths = [pathlib.Path(name) for name in sys.argv[1:]] or newest()
     if not paths:
         sys.exit("render: no results; run bench/first-bytes.sh first")
-    print(HEAD)
-    for path in paths:
+    long_links = [path for path in paths if path.name.startswith("distance")]
+    near = [path for path in paths if path not in long_links]
+    if near:
+        print(HEAD)
+    for path in near:
         render(path)
+    if long_links:
+        print(LONG_LINKS)
+    for path in long_links:
+        render_distance(path)
 
 
 def newest():
     latest = {}
-    for path in sorted(RESULTS.glob("first-bytes-*.jsonl")):
+    for path in sorted(RESULTS.glob("first-bytes-*.jsonl")) + sorted(RESULTS.glob("distance-*.jsonl")):
         latest[re.sub(r"-\d{8}T\d{6}Z", "", path.stem)] = path
     return [latest[sort] for sort in sorted(latest)]
 
@@ -87,12 +102,13 @@ def render(path):
         + ", ".join(facts[tool] for tool in ("dray", "rsync", "ssh", "nginx", "curl") if facts[tool])
         + f". Raw numbers: `bench/results/{path.name}`.\n"
     )
-    for size in sorted({run["bytes"] for run in runs}, reverse=True):
-        table(size, [run for run in runs if run["bytes"] == size])
+    # Results from before trees do not say what was moved; there a size was moved once.
+    for size, what in dict.fromkeys((run["bytes"], run.get("what")) for run in runs):
+        table(size, what or "", [run for run in runs if (run["bytes"], run.get("what")) == (size, what)])
     commands(runs)
 
 
-def table(size, runs):
+def table(size, what, runs):
     rows = list(dict.fromkeys(run["row"] for run in runs))
     timed = {row: {} for row in rows}
     memory, bad, total = {}, {row: 0 for row in rows}, {row: 0 for row in rows}
@@ -108,7 +124,7 @@ def table(size, runs):
     large = size >= 1 << 20
     unit, scale = ("s", 1) if large else ("ms", 1000)
     cpu = "CPU-s per GiB near / far" if large else "CPU ms near / far"
-    print(f"### {amount(size)}, {rounds} rounds\n")
+    print(f"### {title(size, what)}, {rounds} rounds\n")
     print(
         f"| | {unit}, median (min–max) | ÷ rsync daemon | ÷ rsync over ssh | {cpu} | peak MiB near / far "
         "| wire in / out | failed |"
@@ -145,6 +161,42 @@ def table(size, runs):
     if any(row.startswith("dray") for row in rows):
         names = ", ".join(TITLES[row] for row in losers)
         print(f"Slower than rsync over ssh: {names or 'no row of Drayman'}.\n")
+
+
+def title(size, what):
+    found = re.fullmatch(r"tree-(\d+)(-again)?", what)
+    if not found:
+        return amount(size)
+    count = int(found[1])
+    return f"{count:,} files of {amount(size / count)}" + (", nothing changed since" if found[2] else "")
+
+
+def render_distance(path):
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    facts = next(line["facts"] for line in lines if "facts" in line)
+    runs = [line for line in lines if "run" in line and line["round"] > 0]
+    barred = ", only ssh gets through" if facts["ssh_only"] else ""
+    print(f"### {facts['date']}, {facts['link']}{barred}\n")
+    print(
+        f"Linux {facts['kernel']}, congestion control {facts['congestion_control']}, {facts['rsync']}, {facts['ssh']}. "
+        f"Raw numbers: `bench/results/{path.name}`.\n"
+    )
+    print("| | what | s, median (min–max) | ÷ rsync over ssh | wire up / down | failed | INVALID |")
+    print("|---|---|---|---|---|---|---|")
+    for row in dict.fromkeys(run["row"] for run in runs):
+        for name in dict.fromkeys(run["run"] for run in runs if run["row"] == row):
+            mine = [run for run in runs if (run["row"], run["run"]) == (row, name)]
+            done = {run["round"]: run for run in mine if run["status"] == "ok"}
+            rival = {run["round"]: run for run in runs if (run["row"], run["run"]) == (row, "rsync") and run["status"] == "ok"}
+            times = [run["seconds"] for run in done.values()]
+            shown = f"{statistics.median(times):.2f} ({min(times):.2f}–{max(times):.2f})" if times else "–"
+            wire = " / ".join(amount(median(done, way)) for way in ("up_bytes", "down_bytes")) if done else "–"
+            what, way = row.rsplit("-", 1)
+            what = f"{amount(int(what[5:]))} file" if what.startswith("file-") else what
+            invalid = sum(run["validity"] != "valid" for run in mine)
+            title = f"**{name}**" if name.startswith("dray") else f"{name} over ssh"
+            print(f"| {title} | {what}, {way} | {shown} | {ratio(done, rival)} | {wire} | {len(mine) - len(done)} of {len(mine)} | {invalid} |")
+    print()
 
 
 def slower(timed, row):

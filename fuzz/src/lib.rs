@@ -17,7 +17,7 @@ pub mod targets;
 
 use targets::{
     cbor, delivery, frames, geometry, hint, message, oid, proof, range_set, recipe_node, recipe_reader,
-    recover, session_holder, session_pair, session_receiver, store_record, ticket,
+    recover, session_holder, session_pair, session_receiver, store_record, ticket, tree,
 };
 
 /// A named input, written to `fuzz/corpus/<target>/<name>`.
@@ -78,6 +78,9 @@ pub const TARGETS: &[Target] = &[
     target("range-set", range_set::target, range_set::seeds, Shape::Choices),
     target("recipe-node", recipe_node::node_target, recipe_node::node_seeds, Shape::Choices),
     target("recipe-reader", recipe_reader::target, recipe_reader::seeds, Shape::Choices).cost(5),
+    target("tree-entry", tree::entry_target, tree::entry_seeds, Shape::Cbor { skip: 0 }),
+    target("tree-node", tree::node_target, tree::node_seeds, Shape::Cbor { skip: 0 }),
+    target("tree-records", tree::records_target, tree::records_seeds, Shape::Choices),
     target("recipe-root", recipe_node::root_target, recipe_node::root_seeds, Shape::Cbor { skip: 0 }),
     target("recover", recover::target, recover::seeds, Shape::Choices),
     target("session-holder", session_holder::target, session_holder::seeds, Shape::Choices),

@@ -1,7 +1,10 @@
 //! Automation of the repository, started as `cargo xtask …`, the same on a laptop and in CI.
 //!
-//! `tidy` checks the rules of the house that no compiler checks; `xtask/src/tidy/mod.rs` lists them.
+//! `tidy` checks the rules of the house that no compiler checks; `xtask/src/tidy/mod.rs` lists them. `sim` runs the simulator,
+//! `mutate` breaks the product on purpose and sees whether a test notices (`docs/testing.md`).
 
+mod mutate;
+mod sim;
 mod tidy;
 
 use std::io::Write;
@@ -9,7 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask tidy [--root DIR] [--package DIR]
+       cargo xtask sim [--seeds N] [--from SEED] [--nodes N] [--swarm] [--trace]
+       cargo xtask mutate [NAME…] [--random N [--seed N]] [--list]
 
+  sim             simulate transfers in virtual time; exit code 1 if a promise was broken
+  mutate          break the product on purpose; exit code 1 if no test notices
   tidy            check the rules of the house; exit code 0 if all hold, 1 if not
   --root DIR      the repository to check instead of this one
   --package DIR   check only the imports of the package in DIR, as if it were the member of that name
@@ -31,6 +38,8 @@ fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let mut words = arguments.iter().map(String::as_str);
     match words.next() {
         Some("tidy") => {}
+        Some("sim") => return sim::run(&arguments[1..]),
+        Some("mutate") => return mutate::run(&arguments[1..]),
         Some("help" | "--help" | "-h") => return say(USAGE).map(|()| ExitCode::SUCCESS),
         Some(other) => return Err(format!("no task is called {other:?}\n{USAGE}")),
         None => return Err(format!("no task given\n{USAGE}")),

@@ -43,6 +43,39 @@ fn the_repository_passes() {
     assert_eq!(code, Some(0), "{text}");
 }
 
+/// One package may spell its lints out, with `deny` for `forbid` of `unsafe`: that one, with all the others, and not weaker.
+#[test]
+fn lints_spelled_out_are_those_of_the_workspace() {
+    let lints = "unsafe_code = \"deny\"\ntodo = \"warn\"\n";
+    let cases = [
+        ("testing/lab", lints, true),
+        ("testing/lab", "unsafe_code = \"deny\"\n", false),
+        ("testing/lab", "unsafe_code = \"allow\"\ntodo = \"warn\"\n", false),
+        ("testing/other", lints, false),
+    ];
+    for (place, lints, is_good) in cases {
+        let folder = small_repository();
+        let write = |path: &str, text: String| {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let read = |path: &str| std::fs::read_to_string(folder.path().join(path)).unwrap();
+        let root = read("Cargo.toml").replace("[\"crates/*\"]", "[\"crates/*\", \"testing/*\"]");
+        write("Cargo.toml", root + "[workspace.lints.rust]\nunsafe_code = \"forbid\"\ntodo = \"warn\"\n");
+        let page = read("ARCHITECTURE.md").replace("| nouns |\n", &format!("| nouns |\n| `{place}` | x |\n"));
+        write("ARCHITECTURE.md", page + "| `dray-lab` | — | — | — | — |\n");
+        write(
+            &format!("{place}/Cargo.toml"),
+            format!("[package]\nname = \"dray-lab\"\n[lints.rust]\n{lints}"),
+        );
+        write(&format!("{place}/src/lib.rs"), "//! A lab.\n".into());
+        let (code, text) = tidy(&["--root", folder.path().to_str().unwrap()]);
+        assert_eq!(code, Some(if is_good { 0 } else { 1 }), "{place}, {lints}: {text}");
+        assert_eq!(text.contains("[shared-lints]"), !is_good, "{text}");
+    }
+}
+
 /// The smallest repository tidy accepts.
 fn small_repository() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -80,7 +113,7 @@ fn each_rule_fails_on_its_own_breach() {
     let (code, text) = tidy(&["--root", untouched.path().to_str().unwrap()]);
     assert_eq!(code, Some(0), "{text}");
 
-    let breaches: [(&str, &str, &str, &str); 14] = [
+    let breaches: [(&str, &str, &str, &str); 15] = [
         ("import-table", "ARCHITECTURE.md", "| files |\n", "| files |\n| `dray-gone` | — | — | — | — |\n"),
         (
             "forbidden-import",
@@ -103,6 +136,7 @@ fn each_rule_fails_on_its_own_breach() {
             "fn proves() {}",
             &format!("fn proves() {{\n{}}}", "\n".repeat(1000)),
         ),
+        ("unsafe-place", "crates/core/src/lib.rs", "fn proves() {}", "unsafe fn proves() {}"),
         ("unfinished", "crates/core/src/lib.rs", "fn proves() {}", "fn proves() { todo!() }"),
         ("import-table", "ARCHITECTURE.md", "| files |", "| printers |"),
     ];

@@ -143,20 +143,52 @@ pub(crate) enum Command {
         #[arg(long)]
         fsync: bool,
     },
-    /// Copy a file to or from another host over ssh, as scp does
+    /// Copy files and trees to or from another host over ssh, as scp does
     #[command(
-        after_help = "One side may be [user@]host:path. ssh asks and authenticates; data starts on its channel at once and moves to direct encrypted connections when they come up. The far host needs dray too: in PATH, ~/.local/bin, ~/.cargo/bin or /usr/local/bin, by --remote-dray, or brought there by --deploy. After an interruption the same command goes on where it stopped. A local name with a colon is written ./a:b.\n\nAn existing DST is replaced once the new bytes are complete. Unlike with scp, a symbolic link DST to a file is itself replaced, not written through."
+        after_help = "One side may be [user@]host:path. Several SRC, and a DST that is a directory, mean: into DST, under the last name of each; a / at the end of SRC means nothing, DIR/. means what is in DIR. -r copies symbolic links as links, but one that is itself SRC stands for what it points to (not with -a). Entries that fail are named on standard error, the others are copied, and the exit code is 8. With -r a file that is there with the same content is not sent again; with -p and -a size and modification time are enough.\n\nssh asks and authenticates; data starts on its channel at once and moves to direct encrypted connections when they come up. The far host needs dray too: in PATH, ~/.local/bin, ~/.cargo/bin or /usr/local/bin, by --remote-dray, or brought there by --deploy. After an interruption the same command goes on where it stopped. A local name with a colon is written ./a:b.\n\nAn existing DST is replaced once the new bytes are complete. Unlike with scp, a symbolic link DST to a file is itself replaced, not written through."
     )]
     Cp {
-        /// File to copy
-        #[arg(value_name = "SRC")]
-        source: OsString,
+        /// Files to copy, and directories with -r
+        #[arg(value_name = "SRC", required = true)]
+        source: Vec<OsString>,
         /// Where to, a file or a directory
-        #[arg(value_name = "DST")]
+        #[arg(value_name = "DST", required = true)]
         destination: OsString,
+        /// Copy directories and all that is in them
+        #[arg(short = 'r', long)]
+        recursive: bool,
         /// Keep modification time and permission bits
         #[arg(short = 'p', long)]
         preserve: bool,
+        /// Copy directories and keep everything: -r -p, setuid bits, owners (as far as the user may), extended
+        /// attributes, ACLs, hard links, devices, fifos
+        #[arg(short = 'a', long)]
+        archive: bool,
+        /// Leave out what matches, as rsync reads it: a name; with a / in it the end of a path; with one in front a path
+        /// from SRC's name on; with one at the end directories only. * ? [a-z] stop at /, ** does not
+        #[arg(long, value_name = "PATTERN")]
+        exclude: Vec<OsString>,
+        /// Change permission bits, as rsync does: D755,F644 or u+w,go-rwx; -p keeps them whatever the umask
+        #[arg(long, value_name = "CHANGES")]
+        chmod: Option<OsString>,
+        /// Give everything to this user, group or both, by name there or by number
+        #[arg(long, value_name = "USER:GROUP")]
+        chown: Option<OsString>,
+        /// Only say what would be made (new), replaced, or compared because sizes are equal and times say nothing
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+        /// Send at most this much a second over all paths: KiB, or with a suffix K, M, G (1024), KB, MB, GB, B
+        #[arg(long, value_name = "RATE", value_parser = crate::units::rate)]
+        bwlimit: Option<crate::units::Rate>,
+        /// Compress what is sent (zstd), over ssh alone: worth it below some 500 Mbit/s
+        #[arg(short = 'z', long = "compress")]
+        pack: bool,
+        /// Do not go into directories on another file system
+        #[arg(short = 'x', long)]
+        one_file_system: bool,
+        /// With -a: keep the numbers of owners, not their names
+        #[arg(long)]
+        numeric_ids: bool,
         /// Port of the ssh server
         #[arg(short = 'P', value_name = "PORT")]
         port: Option<u16>,
@@ -178,7 +210,7 @@ pub(crate) enum Command {
         /// Use IPv6 addresses only
         #[arg(short = '6')]
         ipv6: bool,
-        /// Let ssh compress what goes through it (direct connections are not compressed)
+        /// Let ssh compress what goes through it, slowly (zlib); direct connections are not compressed
         #[arg(short = 'C')]
         compress: bool,
         /// Program to run on the far host

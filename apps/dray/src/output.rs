@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dray_core::text::one_line;
 use dray_core::{Error, ErrorKind, Oid, Result};
-use dray_node::{Delivered, Event, Observer, SourceShare, Stop};
+use dray_node::{Delivered, Event, Observer, SourceShare, Stop, TreeCopied};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -188,6 +188,50 @@ impl Output {
         ));
     }
 
+    /// Says what a tree copy did, or, without a change, would have done.
+    pub(crate) fn copied(&self, copied: &TreeCopied, is_dry: bool, elapsed: Duration) {
+        self.clear();
+        if self.show.json {
+            let event = json!({
+                "event": "copied",
+                "entries": copied.entries,
+                "files": copied.files,
+                "unchanged": copied.unchanged,
+                "bytes": copied.bytes,
+                "failed": copied.failed,
+                "dry_run": is_dry,
+                "seconds": elapsed.as_secs_f64(),
+            });
+            self.must("result", &event.to_string());
+            return;
+        }
+        if is_dry {
+            self.note(&format!(
+                "dry run, nothing was changed: {} entries, {} to make, replace or compare, {} files unchanged",
+                copied.entries, copied.files, copied.unchanged,
+            ));
+            return;
+        }
+        self.note(&format!(
+            "{} entries, {} files copied ({}), {} unchanged, in {:.1} s",
+            copied.entries,
+            copied.files,
+            bytes(copied.bytes),
+            copied.unchanged,
+            elapsed.as_secs_f64(),
+        ));
+    }
+
+    /// Names an entry that failed on standard error, also when quiet: it is an error.
+    fn failed_entry(&self, path: &Path, reason: &str) {
+        let text = format!("failed: {}: {}", one_line(&format!("{path:?}")), one_line(reason));
+        let state = self.state();
+        match &state.bar {
+            Some(bar) => bar.suspend(|| line(&mut std::io::stderr(), &text)),
+            None => line(&mut std::io::stderr(), &text),
+        }
+    }
+
     /// Shows an error: what failed, why, what to do.
     pub(crate) fn error(&self, error: &Error) {
         self.clear();
@@ -285,6 +329,16 @@ impl Observer for Output {
                     "event": "source-down", "source": label, "reason": reason, "barred": is_barred,
                 })),
                 Event::Note(text) => self.json(&json!({"event": "note", "text": text})),
+                Event::TreeProgress { done_bytes } => {
+                    self.json_progress(false, || json!({"event": "progress", "done_bytes": done_bytes}));
+                }
+                Event::EntryFailed { path, kind, reason } => self.json(&json!({
+                    "event": "entry-failed", "path": path.to_string_lossy(), "kind": kind.word(), "reason": reason,
+                })),
+                Event::Planned { action, path } => {
+                    let event = json!({"event": "planned", "action": action, "path": path.to_string_lossy()});
+                    self.must("plan", &event.to_string());
+                }
                 Event::Warning(text) => self.json(&json!({"event": "warning", "text": text})),
             }
             return;
@@ -332,6 +386,11 @@ impl Observer for Output {
                 }
             }
             Event::Note(text) => self.note(&one_line(&text)),
+            Event::TreeProgress { done_bytes } => self.bar(done_bytes, None, String::new(), false),
+            Event::EntryFailed { path, reason, .. } => self.failed_entry(&path, &reason),
+            Event::Planned { action, path } => {
+                self.must("plan", &format!("{action:<8} {}", one_line(&path.to_string_lossy())));
+            }
             Event::Warning(text) => self.warn(&format!("warning: {}", one_line(&text))),
             Event::SourceUp { label } => {
                 let mut state = self.state();

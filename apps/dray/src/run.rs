@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +13,7 @@ use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
 use dray_node::{
     AddressFamily, Config, Confinement, CopyOptions, CopyRequest, GetRequest, Location, Node, Observer,
-    Output as Destination, PutRequest, PutSource, SshOptions, Stop, refuse_remote,
+    Output as Destination, PutRequest, PutSource, SshOptions, Stop, TreeOptions, TreeRequest, refuse_remote,
 };
 use serde_json::json;
 
@@ -154,7 +155,17 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
         Command::Cp {
             source,
             destination,
+            recursive,
             preserve,
+            archive,
+            exclude,
+            chmod,
+            chown,
+            dry_run,
+            bwlimit,
+            pack,
+            one_file_system,
+            numeric_ids,
             port,
             identity,
             jump,
@@ -168,42 +179,72 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             whole_file,
             fsync,
         } => {
-            if source == "-" || destination == "-" {
+            if destination == "-" || source.iter().any(|source| source == "-") {
                 return Err(Error::new(ErrorKind::Usage, "cp copies files, not standard input or output")
                     .advise(
                         "`dray put -` and `dray get TICKET -o -` stream; a file of that name is written ./-",
                     ));
             }
-            let request = CopyRequest {
-                source: Location::parse(source)?,
-                destination: Location::parse(destination)?,
-                options: CopyOptions {
-                    preserve,
-                    whole_file,
-                    fsync,
-                    ssh: SshOptions {
-                        port,
-                        identities: identity,
-                        jump,
-                        options: option,
-                        config: ssh_config,
-                        family: match (ipv4, ipv6) {
-                            (true, _) => Some(AddressFamily::Inet),
-                            (_, true) => Some(AddressFamily::Inet6),
-                            _ => None,
-                        },
-                        compress,
-                        remote_dray: Some(remote_dray),
-                        deploy,
-                        deploy_command: usage::with_deploy(std::env::args_os()),
-                    },
+            let sources: Vec<Location> = source.into_iter().map(Location::parse).collect::<Result<_>>()?;
+            let destination = Location::parse(destination)?;
+            let ssh = SshOptions {
+                port,
+                identities: identity,
+                jump,
+                options: option,
+                config: ssh_config,
+                family: match (ipv4, ipv6) {
+                    (true, _) => Some(AddressFamily::Inet),
+                    (_, true) => Some(AddressFamily::Inet6),
+                    _ => None,
                 },
+                compress,
+                remote_dray: Some(remote_dray),
+                deploy,
+                deploy_command: usage::with_deploy(std::env::args_os()),
             };
+            let rate_bytes = bwlimit.and_then(|rate| rate.0);
             let node = Node::open(Config::load()?)?;
             let begun = Instant::now();
-            let delivered = node.copy(&request, &**output, stop)?;
-            output.delivered(&delivered, begun.elapsed());
-            Ok(())
+            if let [source] = &sources[..]
+                && !archive
+                && (!recursive || is_file(source))
+                // What only copies of trees know.
+                && !dry_run
+                && exclude.is_empty()
+                && chmod.is_none()
+                && chown.is_none()
+            {
+                let options = CopyOptions { preserve, whole_file, fsync, rate_bytes, compress: pack, ssh };
+                let request = CopyRequest { source: source.clone(), destination, options };
+                let delivered = node.copy(&request, &**output, stop)?;
+                output.delivered(&delivered, begun.elapsed());
+                return Ok(());
+            }
+            let options = TreeOptions {
+                recursive,
+                preserve,
+                archive,
+                numeric_ids,
+                one_file_system,
+                excludes: exclude.into_iter().map(OsString::into_vec).collect(),
+                chmod: chmod.map(OsString::into_vec),
+                chown: chown.map(OsString::into_vec),
+                dry_run,
+                rate_bytes,
+                compress: pack,
+                whole_file,
+                fsync,
+                ssh,
+            };
+            let request = TreeRequest { sources, destination, options };
+            let copied = node.copy_trees(&request, &**output, stop)?;
+            output.copied(&copied, dry_run, begun.elapsed());
+            if copied.failed == 0 {
+                return Ok(());
+            }
+            let what = format!("{} entries failed, the rest is done", copied.failed);
+            Err(Error::new(ErrorKind::Partial, what).advise("each is named above, with the reason"))
         }
         Command::Verify { path, oid } => verify(&path, &oid, output, stop),
         Command::Demo { file } => demo::run(&file, output, stop),
@@ -224,6 +265,11 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             remote(only.map(|directory| Confinement::new(&directory, read_only)), stop)
         }
     }
+}
+
+/// True for a regular file of this host, which goes the way of single files.
+fn is_file(source: &Location) -> bool {
+    matches!(source, Location::Local(path) if path.is_file())
 }
 
 /// How to fetch a public object by its id alone.

@@ -1,4 +1,4 @@
-//! Times as people write them: `30s`, `10m`, `2h`, `7d`.
+//! Times and rates as people write them: `30s`, `10m`, `2h`, `7d`; `500`, `1.5m`, `10MB`.
 
 use std::time::Duration;
 
@@ -19,9 +19,59 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     total.map(Duration::from_secs).ok_or_else(|| "that time is out of range".into())
 }
 
+/// Parses a rate as `rsync --bwlimit` does: KiB a second, or with a suffix (`K`, `KiB`, `M`, `MiB`, `G` are powers of 1024, `KB`,
+/// `MB`, `GB` of 1000, `B` is bytes), also with a fraction. Bytes a second; `None` for 0, which means without limit.
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let (number, unit) = text.split_at(digits);
+    let unit = match unit.to_ascii_lowercase().as_str() {
+        "" | "k" | "kib" => 1024.0,
+        "b" => 1.0,
+        "m" | "mib" => 1_048_576.0,
+        "g" | "gib" => 1_073_741_824.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        _ => return Err("write KiB a second, or a number with K, M, G, KB, MB, GB or B".into()),
+    };
+    let number: f64 = number.parse().map_err(|_| "write KiB a second, for example 500 or 1.5M")?;
+    let bytes = number * unit;
+    if bytes == 0.0 {
+        return Ok(Rate(None));
+    }
+    if (512.0..1e15).contains(&bytes) {
+        return Ok(Rate(Some(bytes as u64)));
+    }
+    Err("a rate is 512 bytes a second at least, or 0 for none".into())
+}
+
+/// Bytes a second; `None` is without limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Rate(pub(crate) Option<u64>);
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Issue `--bwlimit`: the units of rsync.
+    #[test]
+    fn rates_are_those_of_rsync() {
+        for (text, bytes) in [
+            ("500", 512_000),
+            ("1.5m", 1_572_864),
+            ("1K", 1024),
+            ("2KB", 2000),
+            ("10MB", 10_000_000),
+            ("1GiB", 1 << 30),
+            ("600B", 600),
+        ] {
+            assert_eq!(rate(text), Ok(Rate(Some(bytes))), "{text}");
+        }
+        assert_eq!(rate("0"), Ok(Rate(None)));
+        for bad in ["", "x", "-1", "1.2.3", "1 m", "5q", "100B", "99999999999999999999g", "nan", "inf"] {
+            assert!(rate(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn human_durations() {

@@ -10,19 +10,16 @@ use dray_core::{Error, ErrorKind};
 use crate::arguments::Arguments;
 
 /// Options of scp and rsync that `cp` has not, and what to do instead.
-const HABITS: [(&str, &str); 10] = [
-    ("-r", DIRECTORIES),
-    ("-a", DIRECTORIES),
-    ("--recursive", DIRECTORIES),
+const HABITS: [(&str, &str); 8] = [
     ("-v", "--version says which dray it is; `ssh -v HOST` shows what ssh does; --json tells every event"),
     ("--verbose", "--json tells every event; `ssh -v HOST` shows what ssh does"),
-    ("-l", "the rate cannot be limited yet; leave it out"),
+    ("-l", "say --bwlimit RATE: it counts KiB a second where scp counts Kbit"),
     ("-B", "say -o BatchMode=yes"),
     ("-c", "say -o Ciphers=CIPHER"),
     ("-A", "say -o ForwardAgent=yes; it is not needed to copy"),
+    ("--delete", "cp removes nothing"),
     ("-3", "run dray cp on one of the two hosts, or copy here first"),
 ];
-const DIRECTORIES: &str = "directories are not copied yet, only files; until then: tar -c DIR | dray put -, and there: dray get TICKET -o - | tar -x";
 /// How many slips of the keys a suggestion forgives.
 const SLIPS_MAX: usize = 2;
 
@@ -69,9 +66,9 @@ fn what(slip: &clap::Error, told: &str) -> String {
     }
     let first = told.split("\n\n").next().unwrap_or_default();
     let text = first.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
-    // A second file of `cp` or `put` is no unexpected argument to whoever wrote it.
+    // A second file of `put` is no unexpected argument to whoever wrote it.
     match excess(slip) {
-        Some(argument) if ["cp", "put"].iter().any(|command| is_of(told, command)) => {
+        Some(argument) if is_of(told, "put") => {
             format!("one file at a time: {argument:?} is one too many")
         }
         _ => text,
@@ -93,10 +90,6 @@ fn advice(slip: &clap::Error, told: &str) -> String {
                 && let Some((_, advice)) = HABITS.iter().find(|(habit, _)| *habit == argument)
             {
                 return (*advice).into();
-            }
-            if excess(slip).is_some() && is_of(told, "cp") {
-                return "run it once for each, for example: for f in *.iso; do dray cp \"$f\" host: || break; done"
-                    .into();
             }
             if excess(slip).is_some() && is_of(told, "put") {
                 return "run it once for each file: each has its own ticket and is served by its own command"
@@ -213,12 +206,10 @@ mod tests {
             ("dray pt x", "pt", "`dray put`"),
             ("dray doctro", "doctro", "`dray doctor`"),
             ("dray frobnicate", "frobnicate", "usage: dray"),
-            ("dray cp -r dir h:", "'-r'", "directories are not copied yet"),
-            ("dray cp a b h:", "\"h:\" is one too many", "once for each"),
             ("dray cp -c x a h:", "'-c'", "Ciphers"),
             ("dray cp -v a h:", "'-v'", "ssh -v"),
             ("dray -v", "'-v'", "--version"),
-            ("dray cp a", "<DST>", "usage: dray cp"),
+            ("dray cp a", "not provided", "usage: dray cp <SRC>... <DST>"),
             ("dray put --pubic x", "--pubic", "--public"),
             ("dray get x y", "'y'", "usage: dray get"),
             ("dray put --expire 1y x", "1y", "`dray put --help`"),

@@ -267,7 +267,7 @@ fn a_suggested_name_replaces_nothing() {
 fn an_unreadable_command_line_is_an_event_too() {
     let dir = tempfile::tempdir().unwrap();
     for (arguments, advice) in
-        [(&["gte", "--json", "x"][..], "dray get"), (&["--json", "cp", "-r", "a", "h:"], "tar")]
+        [(&["gte", "--json", "x"][..], "dray get"), (&["--json", "cp", "-B", "a", "h:"], "BatchMode")]
     {
         let (code, out, err) = end(dray(dir.path()).args(arguments).spawn().unwrap());
         assert_eq!((code, out.lines().count()), (Some(2), 1), "{out}{err}");

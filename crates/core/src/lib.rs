@@ -22,6 +22,7 @@ pub mod source;
 pub mod store;
 pub mod text;
 pub mod ticket;
+pub mod tree;
 
 pub use error::{Error, ErrorKind, Result};
 pub use node_id::NodeId;

@@ -124,3 +124,59 @@ pub const SNAPSHOT_SOURCES_MAX: usize = 64;
 pub const SNAPSHOTS_KEPT_MAX: usize = 16;
 /// Running commands asked at once.
 pub const SNAPSHOTS_ASKED_MAX: usize = 256;
+
+/// Directories below each other in one tree.
+pub const TREE_DEPTH_MAX: usize = 512;
+/// Entries of one directory of a stored tree (2^40).
+pub const TREE_DIRECTORY_ENTRIES_MAX: u64 = 1 << 40;
+/// Bytes of one encoded entry: a name, a link target or the extended attributes, and what stands around them.
+pub const TREE_ENTRY_BYTES_MAX: usize = 40 * 1024;
+/// Bytes of names and values of the extended attributes of one entry.
+pub const TREE_XATTRS_BYTES_MAX: usize = 32 * 1024;
+/// Extended attributes of one entry.
+pub const TREE_XATTRS_MAX: usize = 256;
+/// Entries of one tree node.
+pub const TREE_NODE_ENTRIES_MAX: usize = 256;
+/// Entries of one tree node, unless its bytes or the directory end it before.
+pub const TREE_NODE_ENTRIES_MIN: usize = 16;
+/// Bytes of entries with which a tree node is full.
+pub const TREE_NODE_FULL_BYTES: usize = 32 * 1024;
+/// Bytes of one tree node: nearly full, one more entry, and what stands around 256 of them.
+pub const TREE_NODE_BYTES_MAX: usize = 96 * 1024;
+/// Level of the uppermost node of a directory; leaves have level 0.
+pub const TREE_LEVEL_MAX: u8 = 10;
+
+/// Paths that one tree copy may name.
+pub const TREE_SOURCES_MAX: usize = 2048;
+/// Patterns that one tree copy may exclude.
+pub const TREE_EXCLUDES_MAX: usize = 128;
+/// Entries or sources that one message names outside of a batch.
+pub const TREE_NAMED_MAX: usize = 256;
+/// Items of one batch of entries.
+pub const TREE_BATCH_ITEMS_MAX: usize = 1024;
+/// Bytes of one of these items.
+pub const TREE_BATCH_BYTES_MAX: usize = 56 * 1024;
+/// Batches of entries that may be under way.
+pub const TREE_BATCHES_MAX: u32 = 32;
+/// Runs of entries that one pull names.
+pub const TREE_PULL_RUNS_MAX: usize = 512;
+/// Pulls that may wait for their end.
+pub const TREE_PULLS_MAX: usize = 32;
+/// Entries that were asked for and have not come.
+pub const TREE_WANTED_MAX: u64 = 16 * 1024;
+/// Bytes of one record in the answer to a pull.
+pub const TREE_RECORD_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of entries that wait for their content at the receiver: as they came, and 512 for each.
+pub const TREE_PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Entries that the receiver names when they fail; of more it says how many, by reason.
+pub const TREE_FAILED_NAMED_MAX: u64 = 10_000;
+/// Reasons that are told apart of those that are not named.
+pub const TREE_FAILED_REASONS_MAX: usize = 64;
+/// Files of several names that the writer of a tree remembers at once, and the walk.
+pub const TREE_LINK_GROUPS_MAX: usize = 1 << 18;
+/// Bytes that those take at the writer, names and ways to them included.
+pub const TREE_LINK_BYTES_MAX: usize = 64 << 20;
+/// Bytes of entries, directories among them, with which the writer of a tree takes no more until some are done.
+pub const TREE_HELD_BYTES_MAX: usize = 16 << 20;
+/// Names of owners that the writer of a tree takes.
+pub const TREE_OWNERS_MAX: usize = 1 << 16;

@@ -13,6 +13,13 @@ use crate::recipe::{ChunkDescriptor, RecipeBuilder, RecipeId, RecipeRoot};
 use crate::rights::Secret;
 use crate::{Error, ErrorKind, NodeId, Oid, Result, cbor};
 
+mod tree;
+
+pub use tree::{
+    BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, Owner, Planned, PlannedItem, Pull, Run, Sources,
+    Tree, TreeDone, tree_flag,
+};
+
 /// Version of the peer protocol. Peers of different versions refuse each other by name.
 pub const PROTOCOL_VERSION: u16 = 1;
 
@@ -139,6 +146,27 @@ pub enum Message {
     /// One of them.
     #[n(20)]
     Node(#[n(0)] Node),
+    /// First message of a tree copy: what the local command wants the remote one to do.
+    #[n(32)]
+    Tree(#[n(0)] Tree),
+    /// The sending side tells entries.
+    #[n(33)]
+    Entries(#[n(0)] Entries),
+    /// The receiving side asks for contents and grants more entries.
+    #[n(34)]
+    Pull(#[n(0)] Pull),
+    /// Either side could not read or write an entry.
+    #[n(35)]
+    EntryFailed(#[n(0)] EntryFailed),
+    /// The receiving side of a tree copy is done.
+    #[n(36)]
+    TreeDone(#[n(0)] TreeDone),
+    /// The receiving side says what it would do.
+    #[n(40)]
+    Planned(#[n(0)] Planned),
+    /// The sending side says what the patterns among its paths stand for.
+    #[n(41)]
+    Sources(#[n(0)] Sources),
 }
 
 /// Feature names of this version.
@@ -149,6 +177,8 @@ pub mod feature {
     pub const RECIPE: &str = "recipe";
     /// Zeros that are data travel as runs, and what is nothing but zeros needs no pairs of its inside.
     pub const ZEROS: &str = "zeros";
+    /// Tree copies: `tree` and what follows it.
+    pub const TREE: &str = "tree";
 }
 
 /// Version and features of a peer.
@@ -445,6 +475,12 @@ pub struct Copy {
     /// Fetch everything, whatever lies at the destination; absent means no.
     #[n(4)]
     pub whole_file: Option<bool>,
+    /// Bytes a second that the sending side may send, over all paths together; absent means any.
+    #[n(5)]
+    pub rate_bytes: Option<u64>,
+    /// Everything that the sending side says after the offer is compressed, and there are no other paths; absent means no.
+    #[n(6)]
+    pub compressed: Option<bool>,
 }
 
 /// See [`Message::Offer`].
@@ -559,7 +595,10 @@ impl Message {
             Message::Fetch(fetch) => check(fetch.request != 0, "request number 0"),
             Message::Fault(fault) => fault.bound(),
             Message::ClearGrant(grant) => check(grant.token.len() == 16, "a token that is not 16 bytes"),
-            Message::Copy(copy) => check(copy.path.len() <= PATH_BYTES_MAX, "too long a path"),
+            Message::Copy(copy) => {
+                check(copy.path.len() <= PATH_BYTES_MAX, "too long a path")?;
+                check(copy.rate_bytes != Some(0), "a rate of nothing")
+            }
             Message::Offer(offer) => {
                 check(offer.size_bytes <= OBJECT_BYTES_MAX, "an impossible size")?;
                 check(offer.name.len() <= NAME_BYTES_MAX, "too long a name")?;
@@ -594,12 +633,19 @@ impl Message {
             }
             Message::Node(node) => check(node.bytes.len() <= RECIPE_NODE_BYTES_MAX, "too long a recipe node"),
             Message::Delivered(delivered) => check(delivered.path.len() <= PATH_BYTES_MAX, "too long a path"),
+            Message::Tree(tree) => tree.bound(&check),
+            Message::Entries(entries) => entries.bound(&check),
+            Message::Pull(pull) => pull.bound(&check),
+            Message::EntryFailed(failed) => failed.bound(&check),
+            Message::Planned(planned) => planned.bound(&check),
+            Message::Sources(sources) => sources.bound(&check),
             Message::Cancel(_)
             | Message::Seal(_)
             | Message::Sealed(_)
             | Message::ClearAsk(_)
             | Message::Progress(_)
             | Message::Describe(_)
+            | Message::TreeDone(_)
             | Message::Described(_) => Ok(()),
         }
     }
@@ -667,6 +713,8 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 preserve: true,
                 fsync: false,
                 whole_file: None,
+                rate_bytes: None,
+                compressed: None,
             }),
         ),
         (
@@ -729,6 +777,65 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 bytes: sample_recipe().1.into(),
             }),
         ),
+        (
+            "tree",
+            Message::Tree(Tree {
+                role: CopyRole::Receive,
+                paths: vec![b"dir".to_vec().into()],
+                names: vec![b"a".to_vec().into(), vec![].into()],
+                flags: tree_flag::RECURSIVE | tree_flag::TIMES,
+                excludes: Some(vec![b"*.o".to_vec().into()]),
+                modes: Some(b"D755,F644".to_vec().into()),
+                owner: Some(b":users".to_vec().into()),
+                rate_bytes: Some(1 << 20),
+            }),
+        ),
+        (
+            "planned",
+            Message::Planned(Planned {
+                items: vec![PlannedItem { action: 1, path: b"a/b".to_vec().into() }],
+            }),
+        ),
+        (
+            "sources",
+            Message::Sources(Sources {
+                found: vec![FoundSource { path: 0, name: b"a.d".to_vec().into() }],
+                is_last: true,
+            }),
+        ),
+        (
+            "entries",
+            Message::Entries(Entries {
+                items: vec![vec![0xf6].into(), vec![].into()],
+                owners: Some(vec![Owner { is_group: true, id: 100, name: b"users".to_vec().into() }]),
+                is_last: true,
+            }),
+        ),
+        (
+            "pull",
+            Message::Pull(Pull {
+                request: 3,
+                runs: vec![
+                    Run { first: 7, count: 40, known: None },
+                    Run { first: 50, count: 1, known: Some([0x88; 32].into()) },
+                ],
+                settled: 7,
+                batches: 9,
+            }),
+        ),
+        (
+            "entry-failed",
+            Message::EntryFailed(EntryFailed {
+                path: b"a/\xff".to_vec().into(),
+                kind: 9,
+                text: "no".into(),
+                unnamed: None,
+            }),
+        ),
+        (
+            "tree-done",
+            Message::TreeDone(TreeDone { entries: 60, files: 50, unchanged: 9, bytes: 1 << 20, failed: 1 }),
+        ),
     ]
 }
 
@@ -788,6 +895,8 @@ mod tests {
                 preserve: false,
                 fsync: false,
                 whole_file: None,
+                rate_bytes: None,
+                compressed: None,
             }),
         ];
         let offer = |object, inline: Option<Vec<u8>>| {

@@ -1,5 +1,6 @@
 //! The service as a library: configuration builds plugins, plugins feed the engine, and the command calls what is
-//! here: [`Node::put`], [`Node::get`], [`Node::copy`], [`Node::remote_on`].
+//! here: [`Node::put`], [`Node::get`], [`Node::copy`], [`Node::copy_trees`],
+//! [`Node::remote_on`].
 
 mod admission;
 mod at_hand;
@@ -25,7 +26,10 @@ use dray_store::local::{LocalStore, hash_file};
 use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
-pub use copy::{AddressFamily, Confinement, CopyOptions, CopyRequest, Location, SshOptions, refuse_remote};
+pub use copy::{
+    AddressFamily, Confinement, CopyOptions, CopyRequest, Location, SshOptions, TreeCopied, TreeOptions,
+    TreeRequest, refuse_remote,
+};
 pub use daemon::Daemon;
 pub use doctor::Finding;
 pub use get::{GetRequest, Output, Wanted};
@@ -102,7 +106,7 @@ impl Node {
 
 /// The hello of every node, whatever its configuration.
 fn plain_hello() -> Hello {
-    let features = vec![feature::RECIPE.to_owned(), feature::ZEROS.to_owned()];
+    let features = [feature::RECIPE, feature::ZEROS, feature::TREE].map(str::to_owned).into();
     Hello { version: PROTOCOL_VERSION, features, required: Vec::new(), agent: AGENT.to_owned() }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dray_core::Oid;
+use dray_core::{ErrorKind, Oid};
 
 /// Bytes that came from one source.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,6 +95,27 @@ pub enum Event {
     },
     /// Something that is being done and takes a while.
     Note(String),
+    /// How far a tree copy is, of which nobody knows how much it will be.
+    TreeProgress {
+        /// Bytes of content so far.
+        done_bytes: u64,
+    },
+    /// An entry of a tree could not be read or written, or not in full; the others go on.
+    EntryFailed {
+        /// Which: of the sender's as it is there, of the receiver's below the destination.
+        path: PathBuf,
+        /// The kind of failure.
+        kind: ErrorKind,
+        /// What failed and why.
+        reason: String,
+    },
+    /// What a run that changes nothing would do with an entry; nothing is told of what would stay.
+    Planned {
+        /// What would be done: `new`, `replace` or `compare`.
+        action: &'static str,
+        /// Path below the destination.
+        path: PathBuf,
+    },
     /// Something the user should know that does not stop the work.
     Warning(String),
 }

@@ -211,7 +211,7 @@ impl Outbox {
         self.wake.signal();
     }
 
-    fn take(&self) -> Vec<Message> {
+    pub(crate) fn take(&self) -> Vec<Message> {
         std::mem::take(&mut self.messages.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

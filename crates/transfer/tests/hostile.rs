@@ -157,6 +157,8 @@ fn rule_breakers_are_told_and_cut_off() {
         preserve: false,
         fsync: false,
         whole_file: None,
+        rate_bytes: None,
+        compressed: None,
     };
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("unknown kind", head([9, 0, 0, 0, 0, 0, 0, 0])),

@@ -17,6 +17,7 @@ pub mod session_pair;
 pub mod session_receiver;
 pub mod store_record;
 pub mod ticket;
+pub mod tree;
 
 mod object;
 

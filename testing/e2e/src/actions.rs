@@ -116,6 +116,21 @@ pub fn assert_delivered(source: &Path, delivered: &Path, hash: Option<&str>) {
     assert_alone(delivered);
 }
 
+/// Panics unless rsync, told to compare everything that it can, finds nothing to do and nothing too much. `user` is who asks;
+/// `None` for the user of the test.
+#[track_caller]
+pub fn assert_same_tree(host: &Host, source: &Path, copy: &Path, user: Option<u32>) {
+    assert!(gate::find_tool("rsync").is_some(), "these tests need rsync as a witness");
+    let slash = |path: &Path| format!("{}/", path.display());
+    let rsync = host.program("rsync").args(["-aHAXn", "--checksum", "--itemize-changes", "--delete"]);
+    let rsync = rsync.arg(slash(source)).arg(slash(copy)).time_limit(Duration::from_secs(300));
+    let rsync = match user {
+        Some(user) => rsync.user(user),
+        None => rsync,
+    };
+    assert_eq!(rsync.run().expect(0).stdout_text(), "", "rsync would change {}", copy.display());
+}
+
 /// Panics unless `path` is the only entry of its directory.
 #[track_caller]
 pub fn assert_alone(path: &Path) {

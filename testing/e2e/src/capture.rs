@@ -11,15 +11,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, sockopt};
 
-use crate::lab::{Host, enter_namespace, run_first};
+use crate::lab::Host;
 
 /// All packets, in and out (`linux/if_ether.h`).
 const ETH_P_ALL: u16 = 0x0003;
-/// IPv4 packets, in only: a tap of one protocol does not see what the host sends.
-const ETH_P_IP: u16 = 0x0800;
 
 /// Longest IPv4 packet.
-pub(crate) const PACKET_BYTES_MAX: usize = 65_535;
+const PACKET_BYTES_MAX: usize = 65_535;
 
 /// One TCP packet.
 #[derive(Clone, Debug)]
@@ -45,12 +43,12 @@ pub struct Capture {
 
 impl Capture {
     pub(crate) fn start(host: &Host) -> Capture {
-        let socket = host.enter(|| packet_socket(ETH_P_ALL));
+        let socket = host.enter(packet_socket);
         let stop = Arc::new(AtomicBool::new(false));
         let theirs = Arc::clone(&stop);
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            run_first();
+            dray_lab::run_first().expect("priority of the capture");
             let _ = ready.send(());
             let mut packets = Vec::new();
             let mut buffer = vec![0; PACKET_BYTES_MAX];
@@ -112,8 +110,8 @@ pub fn payload_bytes<'a>(packets: impl IntoIterator<Item = &'a Packet>) -> u64 {
 }
 
 /// A socket on every device of the current namespace, below the protocols.
-fn packet_socket(protocol: u16) -> OwnedFd {
-    let protocol = NonZeroU32::new(u32::from(protocol.to_be())).map(Protocol::from_raw);
+fn packet_socket() -> OwnedFd {
+    let protocol = NonZeroU32::new(u32::from(ETH_P_ALL.to_be())).map(Protocol::from_raw);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, protocol)
         .expect("packet socket");
@@ -121,19 +119,13 @@ fn packet_socket(protocol: u16) -> OwnedFd {
     socket
 }
 
-/// A socket that sees the IPv4 packets which arrive in the namespace, whomever they are for.
-pub(crate) fn arrivals(namespace: &str) -> OwnedFd {
-    enter_namespace(namespace);
-    packet_socket(ETH_P_IP)
-}
-
 /// The next packet, if there is one.
-pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
     rustix::net::recv(socket, buffer, RecvFlags::empty()).ok().map(|(len, _)| len)
 }
 
 /// Waits until there is a packet or `patience` is over.
-pub(crate) fn await_packet(socket: &OwnedFd, patience: Duration) {
+fn await_packet(socket: &OwnedFd, patience: Duration) {
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
     let _ = rustix::event::poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout));
 }

@@ -1,10 +1,10 @@
 //! What decides whether and how large a test runs: privileges, tools, `CI`, `DRAY_CI`, `DRAY_E2E_FULL`, and the lock
 //! that keeps measurements apart from other load.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+/// Held while a lab stands. Labs that measure hold it alone; all others share it.
+pub use dray_lab::Turn;
 
 /// System programs the harness calls.
 const TOOLS: [&str; 13] = [
@@ -81,23 +81,6 @@ fn binary(name: &str, variable: &str) -> PathBuf {
         path.display()
     );
     path.canonicalize().expect("path of a binary")
-}
-
-/// Held while a lab stands. Labs that measure hold it alone; all others share it.
-#[derive(Debug)]
-pub struct Turn {
-    _lock: File,
-}
-
-impl Turn {
-    /// Waits for the turn: `alone` if nothing else may load the machine.
-    pub fn take(alone: bool) -> Turn {
-        let path = std::env::temp_dir().join("dray-e2e.lock");
-        let lock = File::options().create(true).append(true).open(&path).expect("lock file of the lab");
-        let operation = if alone { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
-        rustix::fs::flock(&lock, operation).expect("lock of the lab");
-        Turn { _lock: lock }
-    }
 }
 
 /// Runs many cases of one test to the end and fails once, with every case that failed.

@@ -1,4 +1,4 @@
-//! Hosts that are network namespaces, joined by a bridge, or by a router that delays every packet.
+//! Hosts that are network namespaces, joined by a bridge, or by links of the network lab with rate, delay, loss and queue.
 //!
 //! Each host has its own address, home directory and data directory; all share the file system of the machine.
 
@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, Once, OnceLock};
 use std::time::Duration;
 
+use dray_lab::conditions::Condition;
+use dray_lab::{Change, Link, MeshIds, PipeId, PipeStats};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::capture::Capture;
 use crate::counters::{self, Counters};
-use crate::delay::DelayRouter;
 use crate::gate::{self, Turn};
 use crate::process::Program;
 use crate::sshd::Sshd;
@@ -28,7 +29,8 @@ pub struct Setup {
     hosts: u8,
     alone: bool,
     rate_mbit: Option<u32>,
-    round_trip: Option<Duration>,
+    /// From a host to one with a higher number, and back.
+    links: Option<(Link, Link)>,
 }
 
 impl Setup {
@@ -44,10 +46,17 @@ impl Setup {
         self
     }
 
-    /// Lets each packet take half of `time` from host to host. The wire is then a user-space router: fit for tens of
-    /// megabytes, not for gigabytes.
+    /// Lets each packet take half of `time` from host to host, without another limit.
     pub fn round_trip(mut self, time: Duration) -> Setup {
-        self.round_trip = Some(time);
+        let link = Link::delay(time / 2);
+        self.links = Some((link, link));
+        self
+    }
+
+    /// Gives each pair of hosts such a link instead of a common bridge; the host with the lower number is its near end. Everything
+    /// but [`Lab::limit_rate`], [`Host::hide_behind`] and [`Host::lose_unknown`], which are about the bridge, works as without.
+    pub fn condition(mut self, condition: Condition) -> Setup {
+        self.links = Some((condition.up, condition.down));
         self
     }
 
@@ -67,7 +76,7 @@ impl Setup {
 pub struct Lab {
     hosts: Vec<Host>,
     wire: String,
-    router: Option<DelayRouter>,
+    network: Option<Network>,
     dir: PathBuf,
     _turn: Turn,
 }
@@ -75,27 +84,27 @@ pub struct Lab {
 impl Lab {
     /// A lab of `hosts` hosts, at most 99.
     pub fn of(hosts: u8) -> Setup {
-        Setup { hosts, alone: false, rate_mbit: None, round_trip: None }
+        Setup { hosts, alone: false, rate_mbit: None, links: None }
     }
 
     fn build(setup: Setup) -> Lab {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let turn = Turn::take(setup.alone);
+        let turn = Turn::take(setup.alone).expect("lock of the lab");
         let tag = format!("{}{}", sweep::own_prefix(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let dir = std::env::temp_dir().join(&tag);
         fs::create_dir(&dir).expect("directory of the lab");
         let wire = format!("{tag}-wire");
         add_namespace(&wire);
         // From here on Drop cleans up, also when a step below panics.
-        let mut lab = Lab { hosts: Vec::new(), wire, router: None, dir, _turn: turn };
+        let mut lab = Lab { hosts: Vec::new(), wire, network: None, dir, _turn: turn };
         let wire = lab.wire.clone();
-        let routed = setup.round_trip.is_some();
-        if !routed {
-            run_tool(&["ip", "-n", &wire, "link", "add", "br0", "type", "bridge"]);
-            run_tool(&["ip", "-n", &wire, "link", "set", "br0", "up"]);
+        let bridge = setup.links.is_none().then_some(wire.as_str());
+        if let Some(wire) = bridge {
+            run_tool(&["ip", "-n", wire, "link", "add", "br0", "type", "bridge"]);
+            run_tool(&["ip", "-n", wire, "link", "set", "br0", "up"]);
         }
         for number in 1..=setup.hosts {
-            let host = Host::add(&lab.dir, &tag, number, &wire, routed);
+            let host = Host::add(&lab.dir, &tag, number, bridge);
             lab.hosts.push(host);
             if let Some(rate) = setup.rate_mbit {
                 let (port, rate) = (format!("p{number}"), format!("{rate}mbit"));
@@ -105,7 +114,9 @@ impl Lab {
                 ]);
             }
         }
-        lab.router = setup.round_trip.map(|time| DelayRouter::start(&lab.wire, time / 2));
+        if let Some((up, down)) = setup.links {
+            lab.network = Some(Network::join(&lab.hosts, up, down));
+        }
         lab
     }
 
@@ -138,6 +149,24 @@ impl Lab {
         (&self.hosts[0], &self.hosts[1])
     }
 
+    /// What the link from one host to another carried; hosts are counted from 0. Needs [`Setup::condition`] or
+    /// [`Setup::round_trip`].
+    pub fn carried(&self, from: usize, to: usize) -> PipeStats {
+        let (network, pipe) = self.pipe(from, to);
+        network.lab.stats().expect("counts of the lab").pipes[pipe.index()]
+    }
+
+    /// Changes the link from one host to another from now on. Needs [`Setup::condition`] or [`Setup::round_trip`].
+    pub fn change(&self, from: usize, to: usize, change: Change) {
+        let (network, pipe) = self.pipe(from, to);
+        network.lab.set(pipe, change).expect("change of a link");
+    }
+
+    fn pipe(&self, from: usize, to: usize) -> (&Network, PipeId) {
+        let network = self.network.as_ref().expect("hosts on a bridge have no links of their own");
+        (network, network.ids.pipe(from, to).expect("two hosts have a link"))
+    }
+
     /// A directory that goes when the lab goes.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -149,10 +178,36 @@ impl Drop for Lab {
         if std::thread::panicking() {
             eprintln!("lab {} ended by a failure", self.dir.display());
         }
-        drop(self.router.take());
+        drop(self.network.take());
         // Found by name, so that a host whose making failed half-way goes too.
         sweep::remove_namespaces(self.wire.trim_end_matches("wire"));
         sweep::remove_directory(&self.dir);
+    }
+}
+
+/// Links between the hosts, instead of a bridge.
+#[derive(Debug)]
+struct Network {
+    lab: dray_lab::Lab,
+    ids: MeshIds,
+}
+
+impl Network {
+    /// Gives every host its device and every pair its link.
+    fn join(hosts: &[Host], up: Link, down: Link) -> Network {
+        let mut lab = dray_lab::Lab::new().expect("network lab");
+        let members: Vec<_> = hosts
+            .iter()
+            .map(|host| {
+                let namespace = File::open(Path::new("/run/netns").join(&host.namespace));
+                let namespace = namespace.expect("open the namespace").into();
+                lab.adopt(&host.namespace, namespace).expect("host of the network lab");
+                (host.namespace.as_str(), vec![host.address.into()])
+            })
+            .collect();
+        let link = |from: usize, to: usize| if from < to { up } else { down };
+        let ids = lab.mesh_of(&members, link).expect("links of the network lab");
+        Network { lab, ids }
     }
 }
 
@@ -167,26 +222,18 @@ pub struct Host {
 }
 
 impl Host {
-    fn add(lab_dir: &Path, tag: &str, number: u8, wire: &str, routed: bool) -> Host {
+    fn add(lab_dir: &Path, tag: &str, number: u8, bridge: Option<&str>) -> Host {
         let namespace = format!("{tag}-h{number}");
         let port = format!("p{number}");
-        let net = if routed { number } else { 0 };
-        let address = Ipv4Addr::new(10, 99, net, 100 + number);
+        let address = Ipv4Addr::new(10, 99, 0, 100 + number);
         add_namespace(&namespace);
-        run_tool(&[
-            "ip", "link", "add", "e0", "netns", &namespace, "type", "veth", "peer", "name", &port, "netns",
-            wire,
-        ]);
-        run_tool(&["ip", "-n", &namespace, "addr", "add", &format!("{address}/24"), "dev", "e0"]);
-        run_tool(&["ip", "-n", &namespace, "link", "set", "e0", "up"]);
-        if routed {
-            let gateway = Ipv4Addr::new(10, 99, net, 1);
-            // The router copies packets, it does not segment them.
-            run_tool(&["ip", "-n", &namespace, "link", "set", "e0", "gso_max_segs", "1"]);
-            run_tool(&["ip", "-n", wire, "addr", "add", &format!("{gateway}/24"), "dev", &port]);
-            run_tool(&["ip", "-n", wire, "link", "set", &port, "up"]);
-            run_tool(&["ip", "-n", &namespace, "route", "add", "default", "via", &gateway.to_string()]);
-        } else {
+        if let Some(wire) = bridge {
+            run_tool(&[
+                "ip", "link", "add", "e0", "netns", &namespace, "type", "veth", "peer", "name", &port,
+                "netns", wire,
+            ]);
+            run_tool(&["ip", "-n", &namespace, "addr", "add", &format!("{address}/24"), "dev", "e0"]);
+            run_tool(&["ip", "-n", &namespace, "link", "set", "e0", "up"]);
             run_tool(&["ip", "-n", wire, "link", "set", &port, "master", "br0", "up"]);
         }
         counters::install(&namespace);
@@ -412,12 +459,6 @@ pub(crate) fn enter_namespace(name: &str) {
     let file = File::open(Path::new("/run/netns").join(name)).expect("open the namespace");
     rustix::thread::move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
         .expect("enter the namespace");
-}
-
-/// Lets the calling thread run before all ordinary ones: what it does late would be measured as delay of the wire.
-pub(crate) fn run_first() {
-    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-    run_tool(&["chrt", "--fifo", "--pid", "10", &thread]);
 }
 
 fn add_namespace(name: &str) {

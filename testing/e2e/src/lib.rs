@@ -19,7 +19,6 @@ pub mod capture;
 pub mod counters;
 pub mod daemon;
 pub mod data;
-pub mod delay;
 pub mod gate;
 pub mod lab;
 pub mod process;

@@ -299,6 +299,8 @@ fn hostile_words() -> Vec<(&'static str, Vec<u8>, Vec<i32>)> {
             preserve: true,
             fsync: true,
             whole_file: None,
+            rate_bytes: None,
+            compressed: None,
         }))
     };
     let progress = Progress { done_bytes: u64::MAX, resumed_bytes: u64::MAX, direct_bytes: u64::MAX };

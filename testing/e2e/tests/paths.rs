@@ -7,7 +7,8 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use dray_e2e::actions::assert_delivered;
+use dray_e2e::actions::{assert_delivered, assert_same_tree};
+use dray_e2e::counters::Counters;
 use dray_e2e::data::{self, MIB};
 use dray_e2e::{Host, Lab, Running};
 
@@ -63,6 +64,45 @@ impl Copy {
     }
 }
 
+/// Small files, as many as the issue says.
+const FILES: u32 = 10_000;
+
+/// Makes a tree of small files on each of the hosts, and copies it to the other by a command on `near` that reaches `far` by ssh
+/// at `address`. What `far` carries each time, both directions together, is given to `carried`.
+fn copy_trees(near: &Host, far: &Host, address: Ipv4Addr, carried: impl Fn(Counters)) {
+    for is_upload in [true, false] {
+        let (from, to) = if is_upload { (near, far) } else { (far, near) };
+        let tree = from.file("tree");
+        if !tree.exists() {
+            write_small_files(&tree);
+        }
+        let copy = to.file(format!("trees-{is_upload}-{}-{}", near.address(), far.address()));
+        let remote = |path: &Path| OsString::from(format!("root@{address}:{}", path.display()));
+        let words = if is_upload {
+            [tree.clone().into_os_string(), remote(&copy)]
+        } else {
+            [remote(&tree), copy.clone().into_os_string()]
+        };
+        let before = far.counters();
+        let program = near.dray().args(["cp", "-a"]).args(far.ssh_options()).args(words);
+        let ended = program.time_limit(Duration::from_secs(60)).run().expect(0);
+        eprintln!("{FILES} files in {:.1?}", ended.elapsed);
+        carried(far.counters() - before);
+        assert_same_tree(to, &tree, &copy, None);
+    }
+}
+
+fn write_small_files(tree: &Path) {
+    for number in 0..FILES {
+        let directory = tree.join(format!("{:03}", number / 100));
+        if number % 100 == 0 {
+            std::fs::create_dir_all(&directory).unwrap();
+        }
+        std::fs::write(directory.join(format!("{number:05}")), data::random_bytes(1024, number.into()))
+            .unwrap();
+    }
+}
+
 /// Both ways, a direct connection comes up while the copy runs.
 fn assert_direct(lab: &Lab, near: &Host, far: &Host, address: Ipv4Addr) {
     for is_upload in [true, false] {
@@ -73,6 +113,7 @@ fn assert_direct(lab: &Lab, near: &Host, far: &Host, address: Ipv4Addr) {
         let ended = copy.finish();
         assert!(ended < Duration::from_secs(20), "the end waits for a dead path: {ended:.1?}");
     }
+    copy_trees(near, far, address, |carried| eprintln!("{carried:?}"));
 }
 
 /// Both ways, everything goes over ssh.
@@ -83,6 +124,10 @@ fn assert_ssh_only(near: &Host, far: &Host, address: Ipv4Addr) {
         let carried = far.counters() - before;
         assert!(carried.ssh_bytes > 16 * MIB && carried.other_bytes() < DIALLING_BYTES, "{carried:?}");
     }
+    copy_trees(near, far, address, |carried| {
+        let payload_bytes = u64::from(FILES) * 1024;
+        assert!(carried.ssh_bytes > payload_bytes && carried.other_bytes() < DIALLING_BYTES, "{carried:?}");
+    });
 }
 
 /// Issue 4 "direct possible: each both ways": what ssh began goes on over direct connections.

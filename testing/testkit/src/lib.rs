@@ -6,5 +6,6 @@ pub mod cddl;
 pub mod partial_conformance;
 pub mod planner_model;
 pub mod sample;
+pub mod sim;
 pub mod source_conformance;
 pub mod store_conformance;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::sources::UNSAFE_FILE;
 use super::{Finding, read};
 
 /// The root manifest and every member.
@@ -13,6 +14,8 @@ pub(super) struct Workspace {
     text: String,
     /// Key in `[workspace.dependencies]` -> name of the package.
     dependencies: BTreeMap<String, String>,
+    /// `[workspace.lints]`.
+    lints: toml::Table,
 }
 
 /// One member.
@@ -23,6 +26,8 @@ pub(super) struct Package {
     pub(super) folder: PathBuf,
     pub(super) dependencies: Vec<Dependency>,
     takes_lints: bool,
+    /// `[lints]` of its own.
+    lints: toml::Table,
 }
 
 /// One dependency of a member.
@@ -60,7 +65,8 @@ impl Workspace {
             let renamed = value.get("package").and_then(toml::Value::as_str);
             (key.clone(), renamed.unwrap_or(key).to_owned())
         });
-        Ok(Workspace { packages, dependencies: dependencies.collect(), text })
+        let lints = section.get("lints").and_then(toml::Value::as_table).cloned().unwrap_or_default();
+        Ok(Workspace { packages, dependencies: dependencies.collect(), lints, text })
     }
 
     /// Name of the package a dependency means.
@@ -91,9 +97,9 @@ impl Package {
                 collect_dependencies(table, &mut dependencies);
             }
         }
-        let lints = manifest.get("lints").and_then(|lints| lints.get("workspace"));
-        let takes_lints = lints.and_then(toml::Value::as_bool) == Some(true);
-        Ok(Package { name, folder: folder.to_owned(), dependencies, takes_lints })
+        let lints = manifest.get("lints").and_then(toml::Value::as_table).cloned().unwrap_or_default();
+        let takes_lints = lints.get("workspace").and_then(toml::Value::as_bool) == Some(true);
+        Ok(Package { name, folder: folder.to_owned(), dependencies, takes_lints, lints })
     }
 
     pub(super) fn manifest_path(&self) -> PathBuf {
@@ -105,7 +111,7 @@ impl Package {
 pub(super) fn check(workspace: &Workspace, findings: &mut Vec<Finding>) {
     for package in &workspace.packages {
         let path = package.manifest_path();
-        if !package.takes_lints {
+        if !package.takes_lints && !denies_unsafe_instead(package, &workspace.lints) {
             let message = "add `[lints]` with `workspace = true`";
             findings.push(Finding::new("shared-lints", &path, 0, message));
         }
@@ -118,6 +124,22 @@ pub(super) fn check(workspace: &Workspace, findings: &mut Vec<Finding>) {
         let message = format!("say in a comment above {key} why it is there");
         findings.push(Finding::new("dependency-reason", "Cargo.toml", line, message));
     }
+}
+
+/// True for the one package with a file that may say `unsafe`, if it has all lints of the workspace but for `deny` in
+/// place of `forbid`, which that file could not lift.
+fn denies_unsafe_instead(package: &Package, workspace_lints: &toml::Table) -> bool {
+    let mut expected = workspace_lints.clone();
+    let rust = expected.get_mut("rust").and_then(toml::Value::as_table_mut);
+    let Some(level) = rust.and_then(|rust| rust.get_mut("unsafe_code")) else { return false };
+    *level = "deny".into();
+    let has = |group: &str| {
+        let own = package.lints.get(group).and_then(toml::Value::as_table);
+        let wanted = expected.get(group).and_then(toml::Value::as_table).into_iter().flatten();
+        let mut wanted = wanted.map(|(lint, level)| own.and_then(|own| own.get(lint)) == Some(level));
+        wanted.all(|same| same)
+    };
+    Path::new(UNSAFE_FILE).starts_with(&package.folder) && expected.keys().all(|group| has(group))
 }
 
 /// Entries of `[workspace.dependencies]` whose group (lines without a blank one between) begins without a comment.

@@ -6,7 +6,7 @@
 //! | `import-table` | the table in ARCHITECTURE.md and the workspace list the same packages |
 //! | `forbidden-import` | a package uses only what its row allows: packages of ours, outside crates, parts of `std` |
 //! | `workspace-dependency` | a dependency takes its version from the root manifest |
-//! | `shared-lints` | a package takes the workspace's lints |
+//! | `shared-lints` | a package takes the workspace's lints (the one with a file for `unsafe`: all but `deny` for `forbid`) |
 //! | `dependency-reason` | a comment above a dependency in the root manifest says why it is there |
 //! | `code-map` | the code map in ARCHITECTURE.md and the workspace list the same folders |
 //! | `limits` | `docs/limits.md` lists every constant of `crates/core/src/limits.rs` with its value |
@@ -15,6 +15,7 @@
 //! | `file-head` | a `.rs` file starts with `//!` |
 //! | `file-length` | a file has at most 1,000 lines outside tests, or says in its `//!` why not |
 //! | `file-name` | no file is called utils, common or misc |
+//! | `unsafe-place` | one file of the network lab says `unsafe`, and no other |
 //! | `unfinished` | no macro or comment that marks unfinished code |
 //! | `toolchain-file` | no rust-toolchain file: the version is `rust-version` in the root manifest |
 

@@ -5,6 +5,7 @@
 //! subtree's pairs lie together and appending to an object never moves the pairs of complete subtrees.
 
 mod compute;
+mod content;
 mod verify;
 mod zeros;
 
@@ -12,6 +13,7 @@ pub use compute::{
     Collector, Cv, IncrementalHasher, MemoryPairs, PAIR_BYTES, PairStore, encode_parents, encode_path,
     group_cv, open_pair, subtree_pairs,
 };
+pub use content::ContentHasher;
 pub use verify::Verifier;
 pub use zeros::is_zero;
 

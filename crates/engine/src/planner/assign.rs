@@ -51,7 +51,7 @@ impl Planner {
     /// Who should be asked next, and for how many units at most.
     fn choose(&mut self, now_us: u64, unit_bytes: u64) -> Option<(SourceId, u64)> {
         let Some(priority) = self.best_priority(now_us) else { return self.choose_probe(now_us) };
-        let mut best: Option<(f64, u16, SourceId)> = None;
+        let mut best: Option<((bool, f64), u16, SourceId)> = None;
         let mut fastest_s = f64::INFINITY;
         let ready = |record: &SourceRecord| {
             record.state == SourceState::Up
@@ -76,7 +76,7 @@ impl Planner {
             if follows_rate && own_s > fastest_s + WORTH_WAITING_S {
                 continue;
             }
-            let fullness = record.fullness();
+            let fullness = (record.has_failed(), record.fullness());
             let weight = record.description.weight;
             if best.is_none_or(|(least, most, _)| fullness < least || (fullness == least && weight > most)) {
                 best = Some((fullness, weight, id));

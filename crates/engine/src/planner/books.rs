@@ -84,23 +84,56 @@ impl Planner {
     /// The work of a request that will not be done there is pending again, except for what is delivered or what
     /// another wanted request will bring. The request itself must not be wanted, or not be in the books, any more.
     pub(super) fn give_back(&mut self, entry: &Request) {
+        if is_forgotten(entry) {
+            return;
+        }
         if self.shared.is_empty() {
             self.work.give_back(entry.groups, &RangeSet::new());
         } else {
-            let owed = self.owed_elsewhere(None);
+            let owed = self.owed_elsewhere();
             self.work.give_back(entry.groups, &owed);
         }
     }
 
-    /// Groups that wanted requests of the shared ones will bring, except for `but`.
-    pub(super) fn owed_elsewhere(&self, but: Option<RequestId>) -> RangeSet {
+    /// Groups that wanted requests of the shared ones will bring.
+    fn owed_elsewhere(&self) -> RangeSet {
         let mut owed = RangeSet::new();
-        for request in self.shared.iter().filter(|request| Some(**request) != but) {
+        for request in &self.shared {
             if let Some(entry) = self.requests.get(request).filter(|entry| entry.wanted) {
                 owed.insert(entry.next_group..entry.groups.end());
             }
         }
         owed
+    }
+
+    /// The same, except for `but` and without those of silent sources: what two owe that are both silent would otherwise be asked of nobody else.
+    pub(super) fn owed_by_others(&self, now_us: u64, but: RequestId) -> RangeSet {
+        let mut owed = RangeSet::new();
+        for request in self.shared.iter().filter(|request| **request != but) {
+            let entry = self.requests.get(request).filter(|entry| entry.wanted);
+            if let Some(entry) = entry.filter(|entry| !self.is_silent(now_us, entry.source)) {
+                owed.insert(entry.next_group..entry.groups.end());
+            }
+        }
+        owed
+    }
+
+    fn is_silent(&self, now_us: u64, source: SourceId) -> bool {
+        self.sources.get(&source).is_some_and(|record| record.is_silent(now_us))
+    }
+
+    /// Takes a request away from its source, and from other silent sources what they owe of the same.
+    pub(super) fn take_away(&mut self, now_us: u64, request: RequestId) {
+        let Some(groups) = self.requests.get(&request).map(|entry| entry.groups) else { return };
+        let is_rival = |other: &RequestId| {
+            let entry = self.requests.get(other).filter(|entry| entry.wanted);
+            entry.is_some_and(|entry| self.is_silent(now_us, entry.source)) && self.overlaps(*other, groups)
+        };
+        let rivals: Vec<RequestId> = self.shared.iter().copied().filter(is_rival).collect();
+        for rival in rivals {
+            self.cancel(rival);
+        }
+        self.cancel(request);
     }
 
     /// Gives the work of a request back; what still arrives of it is taken only if nobody else was faster.
@@ -109,7 +142,7 @@ impl Planner {
         entry.wanted = false;
         let (source, groups) = (entry.source, entry.groups);
         self.shared.insert(request);
-        let owed = self.owed_elsewhere(None);
+        let owed = self.owed_elsewhere();
         self.work.give_back(groups, &owed);
         if let Some(record) = self.sources.get_mut(&source) {
             record.running -= 1;
@@ -176,4 +209,16 @@ impl Planner {
         let range = self.config.geometry.byte_range(groups);
         range.end - range.start
     }
+}
+
+#[cfg(not(feature = "canary"))]
+fn is_forgotten(_: &Request) -> bool {
+    false
+}
+
+/// The canary of the simulator: nobody is asked again for what was lost half-way. Never in a shipped build; the simulator
+/// must find it (`docs/testing.md`).
+#[cfg(feature = "canary")]
+fn is_forgotten(entry: &Request) -> bool {
+    entry.reported_groups > 0
 }

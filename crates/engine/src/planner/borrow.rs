@@ -115,12 +115,18 @@ impl Planner {
                 continue;
             }
             let owed = if self.shared.contains(request) {
-                self.owed_elsewhere(Some(*request))
+                self.owed_by_others(now_us, *request)
             } else {
                 RangeSet::new()
             };
             let rest = entry.next_group..entry.groups.end();
-            let Some(unit) = self.work.last_missing(rest, &owed) else { continue };
+            let Some(unit) = self.work.last_missing(rest, &owed) else {
+                // Somebody else owes it, too. Once both are silent, neither counts.
+                if !is_silent {
+                    *retry_s = retry_s.min(record.silent_after_s() - silence_s);
+                }
+                continue;
+            };
             let after_unit_bytes = (entry.groups.end() - unit.end()) * GROUP_BYTES;
             let until_bytes =
                 if takes { until_end_bytes } else { until_end_bytes.saturating_sub(after_unit_bytes) };
@@ -163,7 +169,8 @@ impl Planner {
         None
     }
 
-    /// Who of `borrowers` would have `unit` soonest, and in how many seconds; nobody who owes it already.
+    /// Who of `borrowers` would have `unit` soonest, and in how many seconds; nobody who owes it already, and who has failed
+    /// lately only if there is nobody else.
     fn soonest(
         &self,
         now_us: u64,
@@ -186,9 +193,10 @@ impl Planner {
             let guess =
                 || (record.outstanding_bytes + unit_bytes) as f64 / lender_rate.unwrap_or(UNKNOWN_RATE);
             let work_s = record.needs_s(now_us, unit_bytes).unwrap_or_else(guess);
-            (work_s + record.window.round_trip_us() as f64 / 1e6, id)
+            (record.has_failed(), work_s + record.window.round_trip_us() as f64 / 1e6, id)
         });
-        timed.min_by(|left, right| left.0.total_cmp(&right.0))
+        let soonest = timed.min_by(|left, right| left.0.cmp(&right.0).then(left.1.total_cmp(&right.1)));
+        soonest.map(|(_, seconds, id)| (seconds, id))
     }
 
     fn carry_out(&mut self, now_us: u64, loan: Loan) -> Option<PlannerCommand> {
@@ -204,7 +212,7 @@ impl Planner {
             return self.issue(now_us, loan.borrower, (unit, false), permit, Role::Duplicate);
         }
         drop(permit);
-        self.cancel(loan.request);
+        self.take_away(now_us, loan.request);
         let fetch = self.ask(now_us, loan.borrower, loan.units_max, Role::Borrowed);
         self.commands.extend(fetch);
         self.commands.pop_front()

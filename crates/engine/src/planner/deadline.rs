@@ -25,9 +25,13 @@ impl Planner {
         sources.chain(give_up).chain(self.budget_retry_us).chain(self.borrow_retry_us).chain(spares).min()
     }
 
-    /// When spares will have their turn because all that go before them are silent, if work is waiting.
+    /// When spares will have their turn because all that go before them are silent, if there is something to ask them for: work
+    /// that waits, or what the silent ones owe.
     fn spare_turn_us(&self) -> Option<u64> {
-        let priority = self.best_priority(self.polled_us).filter(|_| self.work.next_run().is_some())?;
+        let helps = self.config.strategy.borrowing || self.config.strategy.end_game;
+        let is_owed = || helps && self.sources.values().any(|record| record.running > 0);
+        let priority =
+            self.best_priority(self.polled_us).filter(|_| self.work.next_run().is_some() || is_owed())?;
         let up = || self.sources.values().filter(|record| record.state == SourceState::Up);
         if !up().any(|record| record.description.priority > priority) {
             return None;

@@ -181,6 +181,11 @@ impl SourceRecord {
         was_stalled
     }
 
+    /// It has failed and has not delivered anything since: whoever has not is asked before it.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failures > 0
+    }
+
     /// It failed several times in a row and delivered nothing in between.
     pub(super) fn keeps_failing(&self) -> bool {
         self.failures >= FAILURES_BEFORE_STALLED

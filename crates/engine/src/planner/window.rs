@@ -15,6 +15,10 @@ const TURNAROUND_US: u64 = 4_000;
 const SAMPLE_US_MIN: u64 = 10_000;
 /// Weight of a new sample in the mean rate.
 const SAMPLE_WEIGHT: f64 = 0.25;
+/// A path is full when its rate has not grown by this factor for so many samples (as BBR's startup ends,
+/// draft-ietf-ccwg-bbr §5.3.1.2): until then the transport below may be starting slowly itself.
+const GROWS: f64 = 1.25;
+const FULL_AFTER_SAMPLES: u32 = 3;
 /// Round trip assumed until one is known.
 const ROUND_TRIP_US_UNKNOWN: u64 = 10_000;
 
@@ -24,6 +28,9 @@ pub(super) struct Window {
     limits: WindowLimits,
     window_bytes: u64,
     slow_start: bool,
+    /// The greatest rate that was a growth, and samples since.
+    grown_rate: f64,
+    samples_since: u32,
     /// Bytes since the window was last doubled or left alone, and whether more was wanted than it allowed.
     round_bytes: u64,
     limited: bool,
@@ -51,6 +58,8 @@ impl Window {
             limits: WindowLimits { initial_bytes, min_bytes, max_bytes },
             window_bytes: initial_bytes,
             slow_start: true,
+            grown_rate: 0.0,
+            samples_since: 0,
             round_bytes: 0,
             limited: false,
             rate: None,
@@ -139,10 +148,15 @@ impl Window {
             Some(rate) => rate + (measured - rate) * SAMPLE_WEIGHT,
             None => measured,
         });
+        self.samples_since += 1;
+        if measured >= self.grown_rate * GROWS {
+            (self.grown_rate, self.samples_since) = (measured, 0);
+        }
         let ceiling = self.ceiling_bytes();
         // While the window limits, the rate over one round trip asks for twice the window, and the sample may be one
-        // doubling old; a window twice as large as even that means that the path is full.
-        if self.slow_start && self.window_bytes > self.path_bytes().saturating_mul(2) {
+        // doubling old; a window twice as large as even that means that the path is full, if its rate grows no more.
+        let is_full = self.samples_since >= FULL_AFTER_SAMPLES;
+        if self.slow_start && is_full && self.window_bytes > self.path_bytes().saturating_mul(2) {
             self.slow_start = false;
         }
         self.window_bytes = if self.slow_start {
@@ -172,5 +186,40 @@ impl Window {
             _ => u64::MAX,
         };
         second.max(self.floor_bytes()).min(lan.max(self.limits.min_bytes)).min(self.limits.max_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P4: what comes first comes slowly because TCP starts slowly, twice as much each round trip. The window must not be taken
+    /// back to that: once the path is full, it holds what the path needs.
+    #[test]
+    fn a_slow_start_below_is_not_taken_for_a_slow_path() {
+        let round_trip_us = 132_000;
+        let full_groups = 25;
+        let mut window = Window::new(WindowLimits::default());
+        window.set_round_trip(round_trip_us);
+        let mut now_us = 0;
+        for round in 0..9 {
+            // No more comes than was asked for, and the last unit of the window is asked for when it has room for it.
+            let asked_groups = (window.bytes() - UNIT_BYTES / 2) / GROUP_BYTES;
+            let groups = (1 << round).min(full_groups).min(asked_groups);
+            for _ in 0..groups {
+                now_us += round_trip_us / groups;
+                window.mark_limited();
+                window.arrived(now_us, GROUP_BYTES);
+            }
+        }
+        let path_bytes = full_groups * GROUP_BYTES;
+        assert!(window.bytes() >= 3 * path_bytes / 2, "{} of {path_bytes}", window.bytes());
+        // And it does not grow for ever: twice the path and a turnaround are enough.
+        for _ in 0..1000 {
+            now_us += round_trip_us / full_groups;
+            window.mark_limited();
+            window.arrived(now_us, GROUP_BYTES);
+        }
+        assert!(window.bytes() <= 5 * path_bytes / 2, "{} of {path_bytes}", window.bytes());
     }
 }

@@ -365,6 +365,13 @@ pub(super) fn variant(message: &Message) -> &'static str {
         Message::Described(_) => "described",
         Message::Nodes(_) => "nodes",
         Message::Node(_) => "node",
+        Message::Tree(_) => "tree",
+        Message::Entries(_) => "entries",
+        Message::Pull(_) => "pull",
+        Message::EntryFailed(_) => "entry-failed",
+        Message::TreeDone(_) => "tree-done",
+        Message::Planned(_) => "planned",
+        Message::Sources(_) => "sources",
     }
 }
 

@@ -6,9 +6,11 @@
 
 mod holder;
 mod receiver;
+mod tree;
 
 pub use holder::{Holder, HolderInput, Job};
 pub use receiver::{Body, Piece, Receiver, ReceiverInput};
+pub use tree::{Owed, TreeReceiver, TreeSender};
 
 use dray_core::message::{Hello, PROTOCOL_VERSION};
 use dray_core::{Error, ErrorKind, Result};

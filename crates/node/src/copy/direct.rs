@@ -15,7 +15,7 @@ use dray_engine::session::{Holder, Receiver};
 use dray_transfer::direct::{DialConfig, Listener, Target, connect_any, dial, is_local};
 use dray_transfer::holder::{Held, Provider, serve};
 use dray_transfer::lanes::{LaneSet, LaneStart, Opening};
-use dray_transfer::transport::{Channel, Security, TlsChannel};
+use dray_transfer::transport::{Channel, LimitedChannel, RateLimit, Security, TlsChannel};
 
 use crate::{Node, lock};
 
@@ -128,6 +128,8 @@ struct Facts {
     hello: dray_core::message::Hello,
     lanes: usize,
     size_bytes: u64,
+    /// What a holder may send, over all paths together.
+    limit: Option<Arc<RateLimit>>,
 }
 
 impl ReceivingDoor {
@@ -138,6 +140,7 @@ impl ReceivingDoor {
             hello: node.hello(),
             lanes: node.config.connections,
             size_bytes,
+            limit: None,
         });
         let holder = Arc::new(Word::<Direct>::new());
         let (adopting, expected, shared) = (set.clone(), holder.clone(), facts.clone());
@@ -227,12 +230,19 @@ impl Provider for DirectProvider {
 
 impl HoldingDoor {
     /// Begins to accept.
-    pub(super) fn new(node: &Node, door: Door, held: Arc<dyn Held>, object: ObjectName) -> HoldingDoor {
+    pub(super) fn new(
+        node: &Node,
+        door: Door,
+        held: Arc<dyn Held>,
+        object: ObjectName,
+        limit: Option<Arc<RateLimit>>,
+    ) -> HoldingDoor {
         let facts = Arc::new(Facts {
             tls: node.tls.clone(),
             hello: node.hello(),
             lanes: node.config.connections,
             size_bytes: held.geometry().size_bytes(),
+            limit,
         });
         let provider = Arc::new(DirectProvider {
             held,
@@ -242,8 +252,8 @@ impl HoldingDoor {
             receiver: Word::new(),
         });
         let serving = Arc::new(AtomicUsize::new(0));
-        let (providing, hello, count) = (provider.clone(), facts.hello.clone(), serving.clone());
-        door.accept(Arc::new(move |channel| serve_one(channel, &hello, &providing, &count)));
+        let (providing, shared, count) = (provider.clone(), facts.clone(), serving.clone());
+        door.accept(Arc::new(move |channel| serve_one(channel, &shared, &providing, &count)));
         HoldingDoor { door, provider, node: facts, serving, invited: AtomicBool::new(false) }
     }
 
@@ -290,11 +300,11 @@ fn reach(
             (provider.clone(), node.clone(), serving.clone(), target.clone());
         thread::spawn(move || {
             if let Ok((channel, _, _)) = connect_any(&node.tls, std::slice::from_ref(&target), &|| false) {
-                serve_one(channel, &node.hello, &provider, &serving);
+                serve_one(channel, &node, &provider, &serving);
             }
         });
     }
-    serve_one(first, &node.hello, provider, serving);
+    serve_one(first, node, provider, serving);
 }
 
 /// One invitation a copy: every further one would be threads and connections at a peer's will.
@@ -305,15 +315,11 @@ fn once(invited: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-fn serve_one(
-    channel: TlsChannel,
-    hello: &dray_core::message::Hello,
-    provider: &DirectProvider,
-    serving: &AtomicUsize,
-) {
+fn serve_one(channel: TlsChannel, node: &Facts, provider: &DirectProvider, serving: &AtomicUsize) {
     serving.fetch_add(1, Ordering::AcqRel);
     // What breaks here the receiver notices, and asks over another way.
-    let _ = serve(Box::new(channel), Holder::new(hello.clone()), Vec::new(), provider, None);
+    let channel = LimitedChannel::wrap(Box::new(channel), node.limit.as_ref());
+    let _ = serve(channel, Holder::new(node.hello.clone()), Vec::new(), provider, None);
     serving.fetch_sub(1, Ordering::AcqRel);
 }
 

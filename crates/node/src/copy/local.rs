@@ -14,22 +14,22 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Holder, Receiver, ReceiverInput};
 use dray_transfer::direct::is_local;
 use dray_transfer::holder::{Held, Provider, serve};
-use dray_transfer::transport::{Channel, Security, push_control};
+use dray_transfer::transport::{Channel, RateLimit, Security, push_control};
 
 use super::direct::HoldingDoor;
 use super::far_end::FarEnd;
 use super::origin::Origin;
 use super::pattern;
 use super::receive::Incoming;
-use super::remote::read_control_until;
+use super::remote::{packed, read_control_until, unpacked};
 use super::{CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
 use crate::explain::{Figures, Role, Snapshot, SourceSnapshot, Watch, nothing_yet};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
 
 /// How long a far end that has spoken may be silent.
-const SILENCE_MAX: Duration = Duration::from_secs(25);
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(25);
 /// The same where the far end waits for its disk.
-const FSYNC_PATIENCE: Duration = Duration::from_secs(900);
+pub(super) const FSYNC_PATIENCE: Duration = Duration::from_secs(900);
 
 /// How long the far end may be silent at first: longer where ssh can ask the user for a password first.
 pub(super) fn patience() -> Duration {
@@ -90,7 +90,9 @@ impl Node {
         begin(nothing_yet(0));
         let far_path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         watch.set_far_path(far_path);
-        let mut origin = Origin::open(source, self.id(), &self.config.paths.data_dir)?;
+        let opened = Origin::open(source, self.id(), &self.config.paths.data_dir);
+        let mut origin = opened
+            .map_err(|error| if source.is_dir() { error.advise("-r copies directories") } else { error })?;
         origin.stop = stop.clone();
         let origin = Arc::new(origin);
         let offer = origin.offer()?;
@@ -100,10 +102,16 @@ impl Node {
             FarEnd::start(host.map(std::ffi::OsString::as_os_str), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.hello()));
-        push_control(&mut preface, &copy_message(CopyRole::Receive, path.as_os_str(), options));
+        push_control(
+            &mut preface,
+            &copy_message(CopyRole::Receive, path.as_os_str(), options, host.is_some()),
+        );
         push_control(&mut preface, &Message::Offer(offer));
-        let is_large = size_bytes >= DIRECT_FROM_BYTES && host.is_some();
-        let door = if is_large { self.holding_door(&origin, &[], &mut preface) } else { None };
+        let is_compressed = options.compress && host.is_some();
+        let is_large = size_bytes >= DIRECT_FROM_BYTES && host.is_some() && !is_compressed;
+        let limit = options.rate_bytes.map(RateLimit::new);
+        let door = if is_large { self.holding_door(&origin, &[], limit.clone(), &mut preface) } else { None };
+        let channel = packed(Box::new(channel), is_compressed, limit.as_ref(), &mut preface)?;
         let provider = NearSender {
             object: origin.object(),
             origin: origin.clone(),
@@ -131,8 +139,8 @@ impl Node {
         let patience = patience();
         let is_mute = AtomicBool::new(false);
         let result = thread::scope(|scope| {
-            let (provider, is_mute) = (&provider, &is_mute);
-            let serving = scope.spawn(move || serve(Box::new(channel), holder, preface, provider, None));
+            let (provider, is_mute, pace) = (&provider, &is_mute, limit);
+            let serving = scope.spawn(move || serve(channel, holder, preface, provider, None));
             while !serving.is_finished() {
                 watch.tick();
                 if stop.is_set() {
@@ -146,7 +154,9 @@ impl Node {
                     SILENCE_MAX
                 };
                 // A receiver at work says five times a second how far it is.
-                if provider.silence() > limit && !provider.origin.is_busy() {
+                // What is sent slowly by order is heard of late.
+                let is_slow = pace.as_ref().is_some_and(|pace| pace.idle() < limit);
+                if provider.silence() > limit && !is_slow && !provider.origin.is_busy() {
                     is_mute.store(true, Ordering::Release);
                     far.kill();
                 }
@@ -212,7 +222,7 @@ impl Node {
         let mut receiver = Receiver::new(self.hello(), None, false);
         let mut out = Vec::new();
         push_control(&mut out, &receiver.hello());
-        push_control(&mut out, &copy_message(CopyRole::Send, path.as_os_str(), options));
+        push_control(&mut out, &copy_message(CopyRole::Send, path.as_os_str(), options, true));
         let mut is_heard = false;
         let mut offered = || {
             channel.write_all(&out).map_err(|error| Error::io("connection lost", error))?;
@@ -248,7 +258,7 @@ impl Node {
         }
         let incoming = Incoming {
             peer: far_name(host),
-            channel,
+            channel: unpacked(Box::new(channel), options.compress)?,
             receiver,
             preface: Vec::new(),
             offer,
@@ -261,6 +271,7 @@ impl Node {
             seen_as: Vec::new(),
             // The far end said where it listens; ssh may know it under a name that only ssh resolves.
             sees: None,
+            is_compressed: options.compress,
             within: None,
         };
         match self.receive(incoming, destination, watch, observer, stop) {
@@ -271,7 +282,7 @@ impl Node {
 }
 
 /// What the far end did not say with its error: what to do. `host` is `None` if that end is here.
-fn advised(error: Error, host: Option<&str>) -> Error {
+pub(super) fn advised(error: Error, host: Option<&str>) -> Error {
     let there = host.map_or_else(|| "here".to_owned(), |host| format!("on {host}"));
     match (error.kind(), host) {
         (ErrorKind::NotFound, _) if error.to_string().contains("stands for several files") => error,
@@ -324,13 +335,15 @@ fn far_name(host: &OsStr) -> String {
     host.to_string_lossy().into_owned()
 }
 
-fn copy_message(role: CopyRole, path: &OsStr, options: &CopyOptions) -> Message {
+fn copy_message(role: CopyRole, path: &OsStr, options: &CopyOptions, is_other_host: bool) -> Message {
     Message::Copy(Copy {
         role,
         path: path.as_bytes().to_vec().into(),
         preserve: options.preserve,
         fsync: options.fsync,
         whole_file: options.whole_file.then_some(true),
+        rate_bytes: options.rate_bytes,
+        compressed: (options.compress && is_other_host).then_some(true),
     })
 }
 

@@ -16,6 +16,7 @@ mod receive;
 mod remote;
 mod ssh;
 mod ssh_words;
+mod tree;
 mod values;
 
 use std::ffi::OsString;
@@ -27,6 +28,7 @@ use dray_core::{Error, ErrorKind, Result};
 pub use reach::Confinement;
 pub use remote::refuse_remote;
 pub use ssh::{AddressFamily, SshOptions};
+pub use tree::{TreeCopied, TreeOptions, TreeRequest};
 
 /// Files up to this size do not pay for a second connection.
 const DIRECT_FROM_BYTES: u64 = 4 << 20;
@@ -97,6 +99,10 @@ pub struct CopyOptions {
     pub whole_file: bool,
     /// Make data and name durable before reporting done.
     pub fsync: bool,
+    /// Bytes a second that may be sent, over all paths together (`--bwlimit`).
+    pub rate_bytes: Option<u64>,
+    /// Compress what is sent to or from another host (`-z`); it then goes over ssh alone.
+    pub compress: bool,
     /// What ssh is told.
     pub ssh: SshOptions,
 }

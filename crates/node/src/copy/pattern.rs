@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use dray_core::{Error, ErrorKind, Result};
 
-/// Matches that are worth naming; one more is looked for.
+/// Matches that are worth naming.
 pub(super) const MATCHES_MAX: usize = 4;
 /// Entries of directories that are looked at for one pattern: links in a circle could make it any number.
 const ENTRIES_MAX: usize = 80_000;
@@ -21,16 +21,17 @@ pub(super) fn is_pattern(path: &Path) -> bool {
     path.as_os_str().as_bytes().iter().any(|byte| b"*?[\\".contains(byte))
 }
 
-/// The first few paths that `pattern` stands for, in no order. `open` opens a directory; one that it does not open has
+/// Up to `max` paths that `pattern` stands for, and one more to show that there are. `open` opens a directory; one that it does not open has
 /// nothing in it. `Refused` if too much would have to be looked at, `Interrupted` soon after `is_stopped` says yes.
 pub(super) fn expand(
     pattern: &Path,
+    max: usize,
     open: &dyn Fn(&Path) -> Option<OwnedFd>,
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<Vec<PathBuf>> {
     let components: Vec<Component<'_>> = pattern.components().collect();
     let deadline = Instant::now() + TIME_MAX;
-    let mut search = Search { pattern, open, is_stopped, deadline, found: Vec::new(), entries: 0 };
+    let mut search = Search { pattern, max, open, is_stopped, deadline, found: Vec::new(), entries: 0 };
     search.descend(PathBuf::new(), &components)?;
     search.found.sort();
     Ok(search.found)
@@ -38,6 +39,7 @@ pub(super) fn expand(
 
 struct Search<'a> {
     pattern: &'a Path,
+    max: usize,
     open: &'a dyn Fn(&Path) -> Option<OwnedFd>,
     is_stopped: &'a dyn Fn() -> bool,
     deadline: Instant,
@@ -59,7 +61,7 @@ impl Search<'_> {
         let Some(opened) = (self.open)(dir) else { return Ok(()) };
         let Ok(listing) = rustix::fs::Dir::new(opened) else { return Ok(()) };
         for entry in listing.flatten() {
-            if self.found.len() > MATCHES_MAX {
+            if self.found.len() > self.max {
                 return Ok(());
             }
             self.count()?;
@@ -201,7 +203,7 @@ mod tests {
             let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
             rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()
         };
-        let found = |pattern: &str| expand(&dir.path().join(pattern), &open, &|| false).unwrap();
+        let found = |pattern: &str| expand(&dir.path().join(pattern), MATCHES_MAX, &open, &|| false).unwrap();
         assert_eq!(found("*/y*"), [dir.path().join("two/y.txt")]);
         assert_eq!(found("*/x.txt"), [dir.path().join("one/x.txt"), dir.path().join("two/x.txt")]);
         assert_eq!(found("tw?/x\\[*"), [dir.path().join("two/x[1]")]);
@@ -226,12 +228,12 @@ mod tests {
             rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()
         };
         let pattern = dir.path().join("*/".repeat(30) + "none");
-        let error = expand(&pattern, &open, &|| false).unwrap_err();
+        let error = expand(&pattern, MATCHES_MAX, &open, &|| false).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
         assert!(error.to_string().contains("too much"), "{error}");
         assert!((1..=ENTRIES_MAX).contains(&opened.get()));
         opened.set(0);
-        let error = expand(&pattern, &open, &|| opened.get() == 10).unwrap_err();
+        let error = expand(&pattern, MATCHES_MAX, &open, &|| opened.get() == 10).unwrap_err();
         assert_eq!((error.kind(), opened.get()), (ErrorKind::Interrupted, 10));
     }
 }

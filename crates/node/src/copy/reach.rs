@@ -9,23 +9,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::SourceFile;
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use dray_store::local::{SourceFile, Within};
+use rustix::fs::{CWD, Mode, OFlags};
 
 use super::pattern;
 
-/// Times an opening is tried again where somebody renames directories meanwhile.
-const TRIES_MAX: usize = 100;
-
 /// The one directory in which a login may read, and write unless it is read-only.
 ///
-/// Whatever is opened is opened from the directory's descriptor with `RESOLVE_BENEATH`: the kernel refuses a path that
-/// leads out at any moment of its resolution, be it by `..`, by an absolute path or by a symbolic link that somebody
-/// swaps in meanwhile.
+/// Whatever is opened is opened below it: see [`Within`].
 #[derive(Debug)]
 pub struct Confinement {
-    directory: OwnedFd,
+    directory: Within,
     /// As it was given, and without links.
     names: [PathBuf; 2],
     is_read_only: bool,
@@ -42,10 +36,7 @@ impl Confinement {
         let opened =
             rustix::fs::open(directory, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
         let names = [directory.to_owned(), directory.canonicalize().map_err(failed)?];
-        let confinement = Confinement { directory: opened, names, is_read_only };
-        // Said at once rather than at the first path, by kernels that have no such thing.
-        confinement.open(Path::new("."), OFlags::PATH | OFlags::DIRECTORY)?;
-        Ok(confinement)
+        Ok(Confinement { directory: Within::new(opened)?, names, is_read_only })
     }
 
     /// `Refused` unless this login may write.
@@ -57,7 +48,7 @@ impl Confinement {
     }
 
     /// `wish` relative to the directory. An absolute path must begin with the directory's own.
-    fn relative(&self, wish: &OsStr) -> Result<PathBuf> {
+    pub(super) fn relative(&self, wish: &OsStr) -> Result<PathBuf> {
         let bytes = match wish.as_bytes() {
             b"" | b"~" => b".",
             [b'~', b'/', rest @ ..] => rest,
@@ -74,26 +65,12 @@ impl Confinement {
     }
 
     fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        for _ in 0..TRIES_MAX {
-            match rustix::fs::openat2(&self.directory, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
-            {
-                Ok(opened) => return Ok(opened),
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(Errno::XDEV) => {
-                    return Err(Error::new(
-                        ErrorKind::Refused,
-                        format!("{path:?} leads out of the directory of this login"),
-                    ));
-                }
-                Err(Errno::NOSYS) => {
-                    return Err(Error::new(ErrorKind::Unsupported, "this kernel cannot confine a login")
-                        .advise("openat2 came with Linux 5.6"));
-                }
-                Err(error) => return Err(Error::io(format!("cannot open {path:?}"), error.into())),
-            }
-        }
-        Err(Error::new(ErrorKind::Refused, format!("{path:?} is being renamed all the time")))
+        self.directory.open(path, flags)
+    }
+
+    /// The directory.
+    pub(super) fn directory(&self) -> &Within {
+        &self.directory
     }
 }
 
@@ -207,7 +184,7 @@ pub(super) fn source(
             None => rustix::fs::open(dir, flags | OFlags::CLOEXEC, Mode::empty()).ok(),
         }
     };
-    let mut found = pattern::expand(&path, &list, is_stopped)?;
+    let mut found = pattern::expand(&path, pattern::MATCHES_MAX, &list, is_stopped)?;
     match (found.pop(), found.len()) {
         (None, _) => Err(error),
         (Some(one), 0) => open(&one),
@@ -217,7 +194,8 @@ pub(super) fn source(
             found.truncate(pattern::MATCHES_MAX);
             let names: Vec<String> = found.iter().map(|path| format!("{path:?}")).collect();
             // What to do does not cross the wire, so it stands here.
-            let what = format!("{wish:?} stands for several files, name one: {}{more}", names.join(", "));
+            let what =
+                format!("{wish:?} stands for several files, name one or say -r: {}{more}", names.join(", "));
             Err(Error::new(ErrorKind::NotFound, what))
         }
     }

@@ -18,7 +18,7 @@ use dray_engine::planner::DeliveryMode;
 use dray_engine::session::Receiver;
 use dray_store::local::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 use dray_transfer::lanes::{LaneSet, LaneStart, Opening};
-use dray_transfer::transport::{Channel, PipeChannel, push_control};
+use dray_transfer::transport::{Channel, push_control};
 
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, ReceivingDoor};
@@ -40,7 +40,7 @@ pub(super) struct Incoming {
     /// What to call the other side in messages.
     pub(super) peer: String,
     /// The ssh channel, hellos exchanged.
-    pub(super) channel: PipeChannel,
+    pub(super) channel: Box<dyn Channel>,
     /// Session state of the channel.
     pub(super) receiver: Receiver,
     /// Frames to send first.
@@ -64,6 +64,8 @@ pub(super) struct Incoming {
     pub(super) seen_as: Vec<IpAddr>,
     /// Address under which we see the other side.
     pub(super) sees: Option<IpAddr>,
+    /// What comes is compressed, and goes one way alone.
+    pub(super) is_compressed: bool,
     /// The directory that this login must not leave.
     pub(super) within: Option<Arc<Confinement>>,
 }
@@ -249,6 +251,7 @@ impl Node {
         let mut door = None;
         if geometry.size_bytes() >= DIRECT_FROM_BYTES
             && incoming.is_other_host
+            && !incoming.is_compressed
             // A confined login makes us neither listen nor dial, nor hear our addresses.
             && incoming.within.is_none()
             // Without a listening socket, ssh carries everything.
@@ -277,7 +280,7 @@ impl Node {
                 }
                 Ok(())
             };
-            let ended = lane.run(Box::new(channel), start, Some(&hook));
+            let ended = lane.run(channel, start, Some(&hook));
             lane.give_up(ended.err());
             // ssh is the control: when the other end is gone from there, the copy is over.
             if let Some(door) = &knocking {

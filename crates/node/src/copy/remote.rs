@@ -15,7 +15,10 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Holder, Receiver, negotiate};
 use dray_transfer::direct::is_local;
 use dray_transfer::holder::{Held, Provider, serve};
-use dray_transfer::transport::{Channel, PipeChannel, Security, push_control, read_exact_until};
+use dray_transfer::transport::{
+    Channel, CompressingChannel, Duplex, LimitedChannel, PipeChannel, RateLimit, Security, UnpackingChannel,
+    push_control, read_exact_until,
+};
 
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, HoldingDoor, ssh_connection};
@@ -97,12 +100,16 @@ impl Node {
             Err(error) => return Err(tell(&mut channel, preface, error)),
         };
         let asked = read_control(&mut channel, deadline).and_then(|body| match Message::from_bytes(&body)? {
-            Message::Copy(copy) => Ok(copy),
+            asked @ (Message::Copy(_) | Message::Tree(_)) => Ok(asked),
             _ => Err(not_by_hand()),
         });
         let copy = match asked {
-            // `within` goes with whatever is asked for: a confined login is refused what cannot be confined.
-            Ok(copy) => copy,
+            // `within` goes with whatever is asked for.
+            Ok(Message::Copy(copy)) => copy,
+            Ok(Message::Tree(tree)) => {
+                return Node::far_trees(channel, &tree, preface, within.as_deref(), stop);
+            }
+            Ok(_) => return Err(not_by_hand()),
             Err(error) => return Err(tell(&mut channel, preface, error)),
         };
         match copy.role {
@@ -133,6 +140,8 @@ impl Node {
         let mut receiver = Receiver::new(self.hello(), None, false);
         receiver.handle_control(&hello_body)?;
         let (sees, seen_as) = ssh_connection().unzip();
+        let is_compressed = copy.compressed == Some(true);
+        let channel = unpacked(Box::new(channel), is_compressed)?;
         // The near end is the user's own command: the name is the one of the file it was told to send.
         let offer_name = offer.name.to_vec();
         let incoming = Incoming {
@@ -149,6 +158,7 @@ impl Node {
             allow_local: sees.is_some_and(is_local),
             seen_as: seen_as.into_iter().collect(),
             sees,
+            is_compressed,
             within,
         };
         let asked = OsStr::from_bytes(&copy.path);
@@ -176,13 +186,15 @@ impl Node {
         };
         let mut holder = Holder::new(self.hello());
         holder.handle_control(&hello_body)?;
-        let is_large = offer.size_bytes >= DIRECT_FROM_BYTES;
+        let is_compressed = copy.compressed == Some(true);
+        let is_large = offer.size_bytes >= DIRECT_FROM_BYTES && !is_compressed;
+        let limit = copy.rate_bytes.map(RateLimit::new);
         push_control(&mut preface, &Message::Offer(offer));
         let connection = ssh_connection();
         let door = match connection {
             // A confined login makes us neither listen nor dial, nor hear our addresses.
             Some((_, server)) if is_large && within.is_none() => {
-                self.holding_door(&origin, &[server], &mut preface)
+                self.holding_door(&origin, &[server], limit.clone(), &mut preface)
             }
             _ => None,
         };
@@ -196,7 +208,8 @@ impl Node {
         if let Some(door) = door {
             let _ = provider.door.set(door);
         }
-        let result = serve(Box::new(channel), holder, preface, &provider, None);
+        let channel = packed(Box::new(channel), is_compressed, limit.as_ref(), &mut preface)?;
+        let result = serve(channel, holder, preface, &provider, None);
         provider.is_over.store(true, Ordering::Release);
         if let Some(door) = provider.door.get() {
             door.door.close();
@@ -209,11 +222,12 @@ impl Node {
         &self,
         origin: &Arc<Origin>,
         seen_as: &[IpAddr],
+        limit: Option<Arc<RateLimit>>,
         preface: &mut Vec<u8>,
     ) -> Option<HoldingDoor> {
         let door = Door::open(self, seen_as).ok()?;
         push_control(preface, &Message::Direct(door.invitation.clone()));
-        Some(HoldingDoor::new(self, door, origin.clone(), origin.object()))
+        Some(HoldingDoor::new(self, door, origin.clone(), origin.object(), limit))
     }
 }
 
@@ -256,8 +270,36 @@ impl Provider for FarSender {
     }
 }
 
+/// The channel of a sending side: under its limit, and, if asked for, compressed after `preface`, which leaves as it is.
+pub(super) fn packed(
+    mut channel: Box<dyn Duplex>,
+    is_compressed: bool,
+    limit: Option<&Arc<RateLimit>>,
+    preface: &mut Vec<u8>,
+) -> Result<Box<dyn Duplex>> {
+    if is_compressed {
+        // One that is closed by now is noticed by whoever reads.
+        let _ = channel.write_all(&std::mem::take(preface));
+    }
+    let channel = LimitedChannel::wrap_duplex(channel, limit);
+    if !is_compressed {
+        return Ok(channel);
+    }
+    let packed = CompressingChannel::new(channel).map_err(|error| Error::io("begin to compress", error))?;
+    Ok(Box::new(packed))
+}
+
+/// The channel of a receiving side.
+pub(super) fn unpacked(channel: Box<dyn Duplex>, is_compressed: bool) -> Result<Box<dyn Duplex>> {
+    if !is_compressed {
+        return Ok(channel);
+    }
+    let unpacked = UnpackingChannel::new(channel).map_err(|error| Error::io("begin to unpack", error))?;
+    Ok(Box::new(unpacked))
+}
+
 /// Tells the other side of an error before the session proper has begun.
-fn tell(channel: &mut dyn Channel, mut preface: Vec<u8>, error: Error) -> Error {
+pub(super) fn tell(channel: &mut dyn Channel, mut preface: Vec<u8>, error: Error) -> Error {
     push_control(&mut preface, &Message::Fault(Fault::from_error(None, &error)));
     let _ = channel.write_all(&preface);
     error

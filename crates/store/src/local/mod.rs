@@ -18,6 +18,8 @@ mod retention;
 mod source_file;
 #[cfg(test)]
 mod tests;
+pub mod tree;
+mod within;
 mod writer;
 
 use std::fs::File;
@@ -45,6 +47,7 @@ pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 pub use hashing::hash_file;
 pub use retention::{Retained, Retention};
 pub use source_file::SourceFile;
+pub use within::Within;
 
 /// A store in a data directory. Clones are the same store.
 ///

@@ -4,6 +4,8 @@
 //! event, so that new requests leave at once even while an answer is awaited.
 
 mod clear;
+mod compressed;
+mod limit;
 mod pipe;
 mod places;
 mod tls;
@@ -20,6 +22,8 @@ use dray_core::{Error, ErrorKind, NodeId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use clear::{CLEAR_PREAMBLE, ClearChannel};
+pub use compressed::{CompressingChannel, UnpackingChannel};
+pub use limit::{LimitedChannel, RateLimit};
 pub use pipe::{OpeningBytes, PipeChannel};
 pub use places::{Place, Places};
 pub use tls::{NodeKey, TlsChannel, TlsConfig, connect_tcp, read_exact_by};
@@ -68,6 +72,28 @@ pub trait Channel: Send {
     fn into_clear_holder(self: Box<Self>, data: std::net::TcpStream) -> io::Result<Box<dyn Channel>> {
         drop(data);
         Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// What [`Duplex::wait_for`] waits for, besides being woken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wants {
+    /// Bytes to read, or the end of the stream.
+    pub read: bool,
+    /// Room for bytes to write.
+    pub write: bool,
+}
+
+/// A channel whose directions never wait for each other: whoever has to write can go on reading meanwhile. Two sides that both
+/// send much need it; with [`Channel::write_all`] each would wait for the other to read.
+pub trait Duplex: Channel {
+    /// Writes what there is room for now; how many bytes that was.
+    fn try_write(&mut self, data: &[u8]) -> io::Result<usize>;
+    /// Waits until what is wanted is possible, `wake` is signalled or `timeout` has passed. May return before.
+    fn wait_for(&mut self, wants: Wants, wake: Option<&Wake>, timeout: Duration) -> io::Result<()>;
+    /// True if bytes that were taken by [`Duplex::try_write`] have not left; they do while somebody waits.
+    fn has_backlog(&self) -> bool {
+        false
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{OFlags, fcntl_getfl};
 
-use super::{Channel, Security, Wake, poll_fds, wait_readable, wait_writable};
+use super::{Channel, Duplex, Security, Wake, Wants, poll_fds, wait_readable, wait_writable};
 
 /// Size asked of the kernel for each pipe, bytes; Linux allows this much to everybody unless set otherwise.
 const PIPE_BYTES: usize = 1 << 20;
@@ -138,21 +138,15 @@ impl Channel for PipeChannel {
 
     fn write_all(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
-            match rustix::io::write(&self.output, data) {
-                Ok(n) => {
-                    self.leaving.passed(n);
-                    data = &data[n..];
+            let count = self.try_write(data)?;
+            data = &data[count..];
+            if count == 0 {
+                let pause = self.leaving.pause();
+                if pause.is_zero() {
+                    wait_writable(self.output.as_fd())?;
+                } else {
+                    std::thread::sleep(pause);
                 }
-                Err(rustix::io::Errno::AGAIN) => {
-                    let pause = self.leaving.pause();
-                    if pause.is_zero() {
-                        wait_writable(self.output.as_fd())?;
-                    } else {
-                        std::thread::sleep(pause);
-                    }
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -175,6 +169,45 @@ impl Channel for PipeChannel {
 
     fn received_bytes(&self) -> u64 {
         self.received_bytes
+    }
+}
+
+impl Duplex for PipeChannel {
+    fn try_write(&mut self, data: &[u8]) -> io::Result<usize> {
+        loop {
+            match rustix::io::write(&self.output, data) {
+                Ok(n) => {
+                    self.leaving.passed(n);
+                    return Ok(n);
+                }
+                Err(rustix::io::Errno::AGAIN) => return Ok(0),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn wait_for(&mut self, wants: Wants, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        if wants == (Wants { read: true, write: false }) {
+            return self.wait(wake, timeout);
+        }
+        let pause = if wants.write { self.leaving.pause() } else { Duration::ZERO };
+        let mut fds = Vec::with_capacity(3);
+        fds.extend(wake.map(|wake| PollFd::from_borrowed_fd(wake.fd(), PollFlags::IN)));
+        if pause.is_zero() {
+            if wants.read {
+                fds.push(PollFd::new(&self.input, PollFlags::IN));
+            }
+            if wants.write {
+                fds.push(PollFd::new(&self.output, PollFlags::OUT));
+            }
+        }
+        let timeout = if pause.is_zero() { timeout } else { pause.min(timeout) };
+        poll_fds(&mut fds, timeout)?;
+        if let Some(wake) = wake {
+            wake.clear();
+        }
+        Ok(())
     }
 }
 
@@ -236,6 +269,39 @@ mod tests {
         channel.try_read(&mut [0; 1000]).unwrap();
         channel.try_read(&mut [0; 1000]).unwrap();
         assert_eq!(*opening.lock().unwrap(), said[..OPENING_BYTES]);
+    }
+
+    /// Design 9: a side that has no room to write is woken by what comes to read, and the other way round.
+    #[test]
+    fn one_direction_does_not_wait_for_the_other() {
+        let (input, far_output) = rustix::pipe::pipe().unwrap();
+        let (far_input, output) = rustix::pipe::pipe().unwrap();
+        let mut channel = PipeChannel::new(input, output).unwrap();
+        let long = Duration::from_secs(600);
+        let mut written = 0;
+        loop {
+            match channel.try_write(&[7; 64 * 1024]).unwrap() {
+                0 => break,
+                count => written += count,
+            }
+        }
+        let wants = Wants { read: true, write: true };
+        rustix::io::write(&far_output, b"heard").unwrap();
+        // It may return early, so until something is there.
+        let begun = Instant::now();
+        while channel.try_read(&mut [0; 16]).unwrap().is_none() {
+            channel.wait_for(wants, None, long).unwrap();
+        }
+        let mut drained = vec![0; written];
+        rustix::io::read(&far_input, &mut drained).unwrap();
+        while channel.try_write(b"room").unwrap() == 0 {
+            channel.wait_for(wants, None, long).unwrap();
+        }
+        // And a wake ends it, when neither is wanted.
+        let wake = Wake::new().unwrap();
+        wake.signal();
+        channel.wait_for(Wants { read: false, write: false }, Some(&wake), long).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(300));
     }
 
     /// A pause must not keep a new request waiting: the wake event ends it.

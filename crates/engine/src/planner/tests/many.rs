@@ -86,6 +86,8 @@ fn duplicates_are_bounded() {
     let units = 64;
     let mut planner = planner(units);
     planner.config.strategy.deadlines = false;
+    // So late that every single unit would pay.
+    planner.config.give_up_us = 1000 * S;
     planner.config.window = WindowLimits { initial_bytes: 64 << 20, ..WindowLimits::default() };
     let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true };
     let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
@@ -94,7 +96,7 @@ fn duplicates_are_bounded() {
     let (of_a, ..) = drain(&mut planner, 0);
     assert_eq!(of_a.iter().map(|asked| asked.groups.groups).sum::<u64>(), units * UNIT_GROUPS);
     add_up(&mut planner, S, B, "eager", 0);
-    let (asked, ..) = drain(&mut planner, 25 * S);
+    let (asked, ..) = drain(&mut planner, 500 * S);
     let twice: u64 = asked.iter().map(|asked| asked.permit.bytes()).sum();
     assert_eq!(twice, borrow::DUPLICATE_BYTES_MAX);
     assert!(asked.iter().all(|asked| asked.groups.groups == UNIT_GROUPS));
@@ -241,4 +243,73 @@ fn a_failure_is_explained_as_it_was() {
     planner.handle_down(26 * S, A, None, true);
     let account = planner.explain(26 * S);
     assert!(account.sources.iter().all(|source| source.standing == Standing::Frozen), "{account:?}");
+}
+
+/// Design 9: what one failed at goes to who has not failed, though the one that did is as idle and was the faster one. A budget
+/// that the silent ones hold between them would otherwise go from the one to the other until everything is given up.
+#[test]
+fn who_has_failed_is_asked_last() {
+    const C: SourceId = SourceId(3);
+    for is_measured in [false, true] {
+        let budget = Budget::new(2 * UNIT_BYTES);
+        let mut planner = planner_of(4, DeliveryMode::OutOfOrder, &budget);
+        add_up(&mut planner, 0, A, "dead", 0);
+        add_up(&mut planner, 0, B, "dead, too", 0);
+        let (mut asked, ..) = drain(&mut planner, 0);
+        let mut now_us = 0;
+        if is_measured {
+            for asked in std::mem::take(&mut asked) {
+                serve_some(&mut planner, 0, MS, &asked, 16);
+                now_us = 16 * MS;
+                planner.handle_done(now_us, asked.source, asked.request);
+            }
+            asked = drain(&mut planner, now_us).0;
+        }
+        assert_eq!((asked[0].source, asked[1].source, asked.len()), (A, B, 2));
+        add_up(&mut planner, now_us, C, "slow", 0);
+        assert!(drain(&mut planner, now_us).0.is_empty(), "no room in the budget");
+        now_us += 10 * S;
+        let of_a = asked.remove(0);
+        let request = of_a.request;
+        drop(of_a);
+        planner.handle_failed(now_us, A, request, &Error::new(ErrorKind::TimedOut, "silent"));
+        let (asked, ..) = drain(&mut planner, now_us);
+        assert_eq!(asked.iter().map(|asked| asked.source).collect::<Vec<_>>(), [C], "{is_measured}");
+    }
+}
+
+/// S34: a unit that two sources owe, and both are silent, is owed by nobody: a third one is asked, a spare too, and does not wait
+/// for their deadline.
+#[test]
+fn what_two_silent_sources_owe_is_asked_of_a_third() {
+    const C: SourceId = SourceId(3);
+    for priority in [0, 1] {
+        let mut planner = planner(2);
+        add_up(&mut planner, 0, A, "first", 0);
+        add_up(&mut planner, 0, B, "second", 0);
+        let (asked, ..) = drain(&mut planner, 0);
+        assert_eq!((asked[0].source, asked[1].source, asked.len()), (A, B, 2));
+        let mut now_us = serve_some(&mut planner, 0, 20 * MS, &asked[0], 8);
+        now_us = serve_some(&mut planner, now_us, 20 * MS, &asked[1], 16);
+        planner.handle_done(now_us, B, asked[1].request);
+        // What the planner next asks for, and when, if nobody says anything.
+        let wait = |planner: &mut Planner, now_us: &mut u64| loop {
+            let asked = drain(planner, *now_us).0;
+            if !asked.is_empty() || *now_us > 9 * S {
+                return asked;
+            }
+            *now_us = planner.next_deadline_us().unwrap().max(*now_us + 1);
+        };
+        let twice = wait(&mut planner, &mut now_us);
+        assert_eq!((twice[0].source, twice[0].groups), (B, asked[0].groups));
+        assert!(now_us < S, "before the first is silent: {now_us}");
+        add_up(&mut planner, now_us, C, "third", priority);
+        let thrice = wait(&mut planner, &mut now_us);
+        assert_eq!((thrice[0].source, thrice[0].groups), (C, asked[0].groups), "{priority}");
+        assert!(now_us <= 3 * S, "{now_us}");
+        for group in asked[0].groups.start..asked[0].groups.end() {
+            planner.handle_group(now_us, C, thrice[0].request, group);
+        }
+        assert!(planner.outcome().unwrap().is_ok());
+    }
 }

@@ -248,15 +248,19 @@ fn shortened(name: &[u8], room: usize) -> &[u8] {
     &name[..end.unwrap_or(0)]
 }
 
-/// Mode of a new file under this process's umask, which is read once, without setting it: setting it, even for a
-/// moment, would change files that other threads make.
+/// Mode of a new file under this process's umask.
 pub fn new_file_mode() -> u32 {
-    static MODE: OnceLock<u32> = OnceLock::new();
-    *MODE.get_or_init(|| {
+    0o666 & !umask()
+}
+
+/// This process's umask, which is read once, without setting it: setting it, even for a moment, would change files that
+/// other threads make.
+pub(in crate::local) fn umask() -> u32 {
+    static UMASK: OnceLock<u32> = OnceLock::new();
+    *UMASK.get_or_init(|| {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-        let umask = umask.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok());
-        0o666 & !umask.unwrap_or(0o077)
+        umask.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o077)
     })
 }
 

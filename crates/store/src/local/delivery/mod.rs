@@ -37,6 +37,7 @@ use super::boot;
 use super::extents::read_full_at;
 use checkpoint::{Marks, lock};
 pub use files::new_file_mode;
+pub(super) use files::umask;
 use files::{Destination, temporary_names};
 pub use finish::FinishOptions;
 use space::Space;

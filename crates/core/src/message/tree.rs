@@ -1,0 +1,307 @@
+//! Messages of a tree copy (feature `tree`): what is wanted, entries in batches, pulls for contents, failures and the end.
+//! The prose is "Copying trees" in `docs/protocol/peer.md`.
+
+use minicbor::bytes::{ByteArray, ByteVec};
+use minicbor::{Decode, Encode};
+
+use crate::Result;
+use crate::limits::{
+    NAME_BYTES_MAX, PATH_BYTES_MAX, TEXT_BYTES_MAX, TREE_BATCH_BYTES_MAX, TREE_BATCH_ITEMS_MAX,
+    TREE_BATCHES_MAX, TREE_EXCLUDES_MAX, TREE_NAMED_MAX, TREE_PULL_RUNS_MAX, TREE_SOURCES_MAX,
+    TREE_WANTED_MAX,
+};
+
+use super::CopyRole;
+
+/// First message of a tree copy after the hellos: what the near end wants the far end to do.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Tree {
+    /// What the far end is to do.
+    #[n(0)]
+    pub role: CopyRole,
+    /// Where the far end writes, if it receives: one path. What it reads, if it sends: 1 to 64. Any bytes, relative to the home
+    /// directory.
+    #[n(1)]
+    pub paths: Vec<ByteVec>,
+    /// If the far end receives: the name under which each source goes into a directory; empty for one whose entries go
+    /// into the destination itself.
+    #[n(2)]
+    pub names: Vec<ByteVec>,
+    /// Sum of the [`tree_flag`]s; unknown ones are ignored.
+    #[n(3)]
+    pub flags: u64,
+    /// Patterns of what the sender leaves out.
+    #[n(4)]
+    pub excludes: Option<Vec<ByteVec>>,
+    /// Changes of permission bits that the receiver makes, as `rsync --chmod` writes them.
+    #[n(5)]
+    pub modes: Option<ByteVec>,
+    /// `USER:GROUP` that the receiver gives everything to, either part empty to leave it.
+    #[n(6)]
+    pub owner: Option<ByteVec>,
+    /// Bytes a second that the sender may send.
+    #[n(7)]
+    pub rate_bytes: Option<u64>,
+}
+
+/// What a tree copy keeps and does, as bits of [`Tree::flags`].
+pub mod tree_flag {
+    /// Go into directories.
+    pub const RECURSIVE: u64 = 1;
+    /// Keep modification times.
+    pub const TIMES: u64 = 1 << 1;
+    /// Keep permission bits for reading, writing and running.
+    pub const MODES: u64 = 1 << 2;
+    /// Keep setuid, setgid and the sticky bit too.
+    pub const SPECIAL_MODES: u64 = 1 << 3;
+    /// Keep owner and group as far as the receiver may.
+    pub const OWNERS: u64 = 1 << 4;
+    /// Keep the numbers of owners, not their names.
+    pub const NUMERIC_IDS: u64 = 1 << 5;
+    /// Keep extended attributes, and ACLs with them.
+    pub const XATTRS: u64 = 1 << 6;
+    /// Keep hard links.
+    pub const HARD_LINKS: u64 = 1 << 7;
+    /// Copy devices, fifos and sockets.
+    pub const SPECIALS: u64 = 1 << 8;
+    /// Stay on the file system of each source.
+    pub const ONE_FILE_SYSTEM: u64 = 1 << 9;
+    /// Send every content, whatever is there.
+    pub const WHOLE_FILE: u64 = 1 << 10;
+    /// Make everything durable before reporting done.
+    pub const FSYNC: u64 = 1 << 11;
+    /// The destination must be a directory.
+    pub const INTO_DIRECTORY: u64 = 1 << 12;
+    /// A source that is a symbolic link stands for what it points to.
+    pub const FOLLOW_SOURCES: u64 = 1 << 13;
+    /// Change nothing: the receiver says what it would do.
+    pub const DRY_RUN: u64 = 1 << 14;
+    /// Paths of the sender may be patterns: it says first what they stand for.
+    pub const PATTERNS: u64 = 1 << 15;
+    /// Everything that the sender says after this is compressed.
+    pub const COMPRESSED: u64 = 1 << 16;
+}
+
+/// A batch of the sender's entries, in the order of the stream.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Entries {
+    /// Encoded items ([`crate::tree::Item`]), at most 1,024.
+    #[n(0)]
+    pub items: Vec<ByteVec>,
+    /// Names of owners and groups whose numbers come for the first time; absent if there are none.
+    #[n(1)]
+    pub owners: Option<Vec<Owner>>,
+    /// Nothing comes after it.
+    #[n(2)]
+    pub is_last: bool,
+}
+
+/// The name of a user or group on the sender's host.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Owner {
+    /// A group, not a user.
+    #[n(0)]
+    pub is_group: bool,
+    /// Its number.
+    #[n(1)]
+    pub id: u32,
+    /// Its name, 1 to 255 bytes.
+    #[n(2)]
+    pub name: ByteVec,
+}
+
+/// The receiver asks for contents and grants more entries.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Pull {
+    /// Number of the request, new on this channel; 0 if nothing is asked for.
+    #[n(0)]
+    pub request: u32,
+    /// Entries whose content is wanted: told, not settled and not asked for before.
+    #[n(1)]
+    pub runs: Vec<Run>,
+    /// Entries below this number are not asked for any more.
+    #[n(2)]
+    pub settled: u64,
+    /// Batches of entries granted from the beginning of the copy, in all.
+    #[n(3)]
+    pub batches: u64,
+}
+
+/// Entries in a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Run {
+    /// Number of the first.
+    #[n(0)]
+    pub first: u64,
+    /// How many, 1 at least.
+    #[n(1)]
+    pub count: u64,
+    /// Hash of what the receiver has of this one entry: if it is the sender's too, the content need not come.
+    #[n(2)]
+    pub known: Option<ByteArray<32>>,
+}
+
+/// An entry that could not be read or written, or only in part; everything else goes on.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct EntryFailed {
+    /// Which, for people.
+    #[n(0)]
+    pub path: ByteVec,
+    /// [`crate::ErrorKind::wire_code`].
+    #[n(1)]
+    pub kind: u8,
+    /// What failed and why, for people.
+    #[n(2)]
+    pub text: String,
+    /// Absent: `path` failed. Else so many entries, which are not named, failed for this reason.
+    #[n(3)]
+    pub unnamed: Option<u64>,
+}
+
+impl EntryFailed {
+    /// How many entries it speaks of.
+    pub fn count(&self) -> u64 {
+        self.unnamed.unwrap_or(1)
+    }
+}
+
+/// What the receiver would do, in a run that changes nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Planned {
+    /// In the order of the entries.
+    #[n(0)]
+    pub items: Vec<PlannedItem>,
+}
+
+/// What would become of one entry.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct PlannedItem {
+    /// 0 it would be made, 1 replaced, 2 compared first.
+    #[n(0)]
+    pub action: u8,
+    /// Path below the destination.
+    #[n(1)]
+    pub path: ByteVec,
+}
+
+/// What the patterns among the sender's paths stand for.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Sources {
+    /// Each source in turn: which of the paths it comes from, ascending, and its name there.
+    #[n(0)]
+    pub found: Vec<FoundSource>,
+    /// Nothing comes after it.
+    #[n(1)]
+    pub is_last: bool,
+}
+
+/// A source that the sender found.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct FoundSource {
+    /// Which path of [`Tree::paths`].
+    #[n(0)]
+    pub path: u32,
+    /// The last component of what it stands for.
+    #[n(1)]
+    pub name: ByteVec,
+}
+
+/// The receiver is done with everything it was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
+#[cbor(map)]
+pub struct TreeDone {
+    /// Entries told.
+    #[n(0)]
+    pub entries: u64,
+    /// Files whose content came.
+    #[n(1)]
+    pub files: u64,
+    /// Files that were left as they were, or whose content was found the same.
+    #[n(2)]
+    pub unchanged: u64,
+    /// Bytes of content that came, holes not counted.
+    #[n(3)]
+    pub bytes: u64,
+    /// Entries that failed at the receiver.
+    #[n(4)]
+    pub failed: u64,
+}
+
+type Check<'a> = &'a dyn Fn(bool, &str) -> Result<()>;
+
+impl Tree {
+    pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
+        let fits = |list: &[ByteVec], max| list.iter().all(|bytes| bytes.len() <= max);
+        check(matches!(self.paths.len(), 1..=TREE_SOURCES_MAX), "no path or too many")?;
+        check(fits(&self.paths, PATH_BYTES_MAX), "too long a path")?;
+        check(self.names.len() <= TREE_SOURCES_MAX, "too many names")?;
+        check(fits(&self.names, NAME_BYTES_MAX), "too long a name")?;
+        let excludes = self.excludes.as_deref().unwrap_or_default();
+        check(excludes.len() <= TREE_EXCLUDES_MAX, "too many patterns")?;
+        check(fits(excludes, NAME_BYTES_MAX), "too long a pattern")?;
+        let words = [&self.modes, &self.owner];
+        check(
+            words.iter().all(|word| word.as_ref().is_none_or(|word| word.len() <= NAME_BYTES_MAX)),
+            "too long a change",
+        )?;
+        check(self.rate_bytes != Some(0), "a rate of nothing")
+    }
+}
+
+impl Planned {
+    pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
+        check(self.items.len() <= TREE_NAMED_MAX, "too many entries")?;
+        check(self.items.iter().all(|item| item.path.len() <= TREE_BATCH_BYTES_MAX), "too long a path")
+    }
+}
+
+impl Sources {
+    pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
+        check(self.found.len() <= TREE_NAMED_MAX, "too many sources")?;
+        check(
+            self.found.iter().all(|found| matches!(found.name.len(), 1..=NAME_BYTES_MAX)),
+            "an impossible name",
+        )
+    }
+}
+
+impl Entries {
+    pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
+        check(self.items.len() <= TREE_BATCH_ITEMS_MAX, "too many entries")?;
+        check(self.items.iter().all(|item| item.len() <= TREE_BATCH_BYTES_MAX), "too long an entry")?;
+        let owners = self.owners.as_deref().unwrap_or_default();
+        check(owners.len() <= 256, "too many owners")?;
+        check(
+            owners.iter().all(|owner| matches!(owner.name.len(), 1..=NAME_BYTES_MAX)),
+            "an impossible owner",
+        )
+    }
+}
+
+impl Pull {
+    pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
+        check(self.runs.len() <= TREE_PULL_RUNS_MAX, "too many runs")?;
+        let is_run = |run: &Run| matches!(run.count, 1..=TREE_WANTED_MAX);
+        check(self.runs.iter().all(is_run), "an impossible run")
+    }
+}
+
+impl EntryFailed {
+    pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
+        check(self.path.len() <= PATH_BYTES_MAX, "too long a path")?;
+        check(self.text.len() <= TEXT_BYTES_MAX, "too long a text")
+    }
+}
+
+/// Most batches a receiver may grant ahead of those that came.
+pub const BATCHES_AHEAD_MAX: u64 = TREE_BATCHES_MAX as u64;

@@ -1,0 +1,149 @@
+//! The far end of a tree copy: `dray remote` when its first message is `tree`.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dray_core::limits::{TREE_NAMED_MAX, TREE_SOURCES_MAX};
+use dray_core::message::{CopyRole, FoundSource, Message, Sources, Tree, tree_flag};
+use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::tree::{Landing, Origin, TreeWriter, WriteOptions};
+use dray_transfer::transport::{PipeChannel, RateLimit, push_control};
+use dray_transfer::tree::{send, take};
+
+use super::super::pattern;
+use super::super::reach::{Confinement, home_path};
+use super::super::remote::{packed, tell, unpacked};
+use super::preview::Previewing;
+use super::sink::Writing;
+use super::source::WalkSource;
+use super::{changes, names_owners, walk_options, write_options};
+use crate::{Node, Stop};
+
+/// How long the near end may be silent. ssh ends with it, so this is for one that hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Node {
+    /// Carries out `tree`, in the directory of a login that is confined to one; `preface` has this end's hello. An error has been told to the other side.
+    pub(in crate::copy) fn far_trees(
+        mut channel: PipeChannel,
+        tree: &Tree,
+        mut preface: Vec<u8>,
+        within: Option<&Confinement>,
+        stop: &Stop,
+    ) -> Result<()> {
+        let origin = within.map_or(Origin::Anywhere, |within| Origin::Within(within.directory().clone()));
+        let reached: Result<Vec<PathBuf>> = tree.paths.iter().map(|path| reached(path, within)).collect();
+        let mut paths = match reached {
+            Ok(paths) => paths,
+            Err(error) => return Err(tell(&mut channel, preface, error)),
+        };
+        let is_compressed = tree.flags & tree_flag::COMPRESSED != 0;
+        let stopped =
+            || if stop.is_set() { Err(Error::new(ErrorKind::Interrupted, "interrupted")) } else { Ok(()) };
+        match tree.role {
+            CopyRole::Receive => {
+                if let Some(Err(error)) = within.map(Confinement::require_writable) {
+                    return Err(tell(&mut channel, preface, error));
+                }
+                let path = paths.pop().unwrap_or_default();
+                let names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
+                let into_directory = tree.flags & tree_flag::INTO_DIRECTORY != 0;
+                let landing = match Landing::resolve_at(&origin, &path, &names, into_directory) {
+                    Ok(landing) => landing,
+                    Err(error) => return Err(tell(&mut channel, preface, error)),
+                };
+                let fsync = tree.flags & tree_flag::FSYNC != 0;
+                let changes = match changes(tree) {
+                    Ok(changes) => changes,
+                    Err(error) => return Err(tell(&mut channel, preface, error)),
+                };
+                let mut channel = unpacked(Box::new(channel), is_compressed)?;
+                if tree.flags & tree_flag::DRY_RUN != 0 {
+                    let make = || Previewing::new(landing, tree, names.len(), &|_| {}, None);
+                    return take(&mut *channel, preface, make, &mut |_| stopped(), PATIENCE).map(|_| ());
+                }
+                let make = || {
+                    let options = WriteOptions { harmless: within.is_some(), ..write_options(tree) };
+                    let writer = TreeWriter::new(landing, options).with_changes(changes);
+                    Ok(Writing::new(writer, names.len(), fsync, &|_| {}))
+                };
+                take(&mut *channel, preface, make, &mut |_| stopped(), PATIENCE).map(|_| ())
+            }
+            CopyRole::Send => {
+                let mut names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
+                if tree.flags & tree_flag::PATTERNS != 0 {
+                    match expanded(paths, &names, &origin, &mut preface, stop) {
+                        Ok(found) => (paths, names) = found,
+                        Err(error) => return Err(tell(&mut channel, preface, error)),
+                    }
+                }
+                let limit = tree.rate_bytes.map(RateLimit::new);
+                let channel = packed(Box::new(channel), is_compressed, limit.as_ref(), &mut preface)?;
+                let mut source =
+                    WalkSource::new(paths, walk_options(tree, &names), names_owners(tree), stop.clone())
+                        .at(origin);
+                let mut heard = |message: Option<Message>| match message {
+                    None => stopped(),
+                    Some(Message::Progress(_) | Message::EntryFailed(_)) => Ok(()),
+                    Some(Message::Fault(fault)) => Err(fault.to_error("the receiving side")),
+                    Some(_) => Err(Error::new(ErrorKind::Protocol, "message out of place")),
+                };
+                send(channel, preface, &mut source, &mut heard, &|| PATIENCE).map(|_| ())
+            }
+        }
+    }
+}
+
+/// A path of the other side's as it is meant here.
+fn reached(path: &[u8], within: Option<&Confinement>) -> Result<PathBuf> {
+    let wish = OsStr::from_bytes(path);
+    within.map_or_else(|| Ok(home_path(wish)), |within| within.relative(wish))
+}
+
+/// What the patterns among `paths` stand for, with the names, which are said in `preface`, too. A pattern that stands for
+/// nothing stands for itself, which is then missing.
+fn expanded(
+    paths: Vec<PathBuf>,
+    names: &[Vec<u8>],
+    origin: &Origin,
+    preface: &mut Vec<u8>,
+    stop: &Stop,
+) -> Result<(Vec<PathBuf>, Vec<Vec<u8>>)> {
+    let open = |path: &std::path::Path| origin.directory(path).ok().map(OwnedFd::from);
+    let (mut all, mut all_names, mut told) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, path) in paths.into_iter().enumerate() {
+        let mut found = Vec::new();
+        if pattern::is_pattern(&path) && origin.kind(&path).is_err() {
+            let room = TREE_SOURCES_MAX - all.len().min(TREE_SOURCES_MAX);
+            found = pattern::expand(&path, room, &open, &|| stop.is_set())?;
+        }
+        if found.is_empty() {
+            found.push(path);
+        }
+        for path in found {
+            let name = path.file_name().unwrap_or(OsStr::new(".")).as_bytes().to_vec();
+            told.push(FoundSource {
+                path: u32::try_from(index).unwrap_or(u32::MAX),
+                name: name.clone().into(),
+            });
+            // One whose entries go into the destination itself has no name there.
+            all_names.push(if names.get(index).is_some_and(Vec::is_empty) { Vec::new() } else { name });
+            all.push(path);
+        }
+    }
+    if all.len() > TREE_SOURCES_MAX {
+        let what = format!(
+            "the patterns stand for more than {TREE_SOURCES_MAX} sources; copy their directory with -r"
+        );
+        return Err(Error::new(ErrorKind::Refused, what));
+    }
+    let mut told = told.chunks(TREE_NAMED_MAX).peekable();
+    while let Some(found) = told.next() {
+        let sources = Sources { found: found.to_vec(), is_last: told.peek().is_none() };
+        push_control(preface, &Message::Sources(sources));
+    }
+    Ok((all, all_names))
+}

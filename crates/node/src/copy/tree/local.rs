@@ -1,0 +1,354 @@
+//! Trees within this machine: the same walk and the same writer, contents copied by the kernel, and shared where the file
+//! system can.
+
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dray_core::message::CopyRole;
+use dray_core::tree::{Finished, Kind, Order, Step};
+use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::tree::{
+    Changes, FileTarget, FileToSend, Landing, NewFile, OpenFile, Placed, TreeWriter, Walked, Walker,
+};
+
+use dray_transfer::transport::RateLimit;
+use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
+use rustix::io::Errno;
+
+use super::source::entry_failed;
+use super::{
+    TreeCopied, TreeOptions, changes, landing_name, preview, show, tree_message, walk_options, write_options,
+};
+use crate::{Event, Node, Observer, Stop};
+
+const TRIES: usize = 3;
+/// Bytes that the kernel copies at a time.
+const PIECE_BYTES: u64 = 64 << 20;
+/// Steps of the walk in one batch, and batches that it may be ahead.
+const BATCH_STEPS: usize = 64;
+const BATCHES_AHEAD: usize = 8;
+/// Bytes read at a time where the kernel does not copy.
+const READ_BYTES: u64 = 256 * 1024;
+/// Smaller files are read and written: that is one call less and no slower.
+const KERNEL_FROM_BYTES: u64 = 64 * 1024;
+/// Files of this size are worth asking whether blocks can be shared, whatever became of the last.
+const SHARE_ALWAYS_BYTES: u64 = 1 << 20;
+const TOLD_INTERVAL: Duration = Duration::from_millis(200);
+
+impl Node {
+    pub(super) fn copy_trees_here(
+        sources: &[PathBuf],
+        destination: &Path,
+        must_be_directory: bool,
+        options: &TreeOptions,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<TreeCopied> {
+        let names: Vec<Vec<u8>> = sources.iter().map(|source| landing_name(source)).collect();
+        let tree = tree_message(CopyRole::Receive, vec![Vec::new()], Vec::new(), options, must_be_directory)?;
+        for source in sources {
+            refuse_inside(source, destination)?;
+        }
+        let landing = Landing::resolve(destination, &names, must_be_directory)?;
+        let walker = Walker::new(sources.to_vec(), walk_options(&tree, &names));
+        if options.dry_run {
+            return preview::plan_here(walker, landing, &tree, sources.len(), observer, stop);
+        }
+        // Nobody asks for the hash of what is there: what may differ is copied.
+        let changes = Changes { never_compares: true, ..changes(&tree)? };
+        let mut copying = Copying {
+            writer: TreeWriter::new(landing, write_options(&tree)).with_changes(changes),
+            copied: TreeCopied::default(),
+            observer,
+            stop,
+            told_at: Instant::now(),
+            can_share: true,
+            limit: options.rate_bytes.map(RateLimit::new),
+            buffer: vec![0; READ_BYTES as usize],
+        };
+        let mut order = Order::new(sources.len());
+        // Looking at what is next and copying what is at hand are two things to do at once.
+        thread::scope(|scope| {
+            let (sender, batches) = mpsc::sync_channel(BATCHES_AHEAD);
+            scope.spawn(move || walk_ahead(walker, &sender));
+            batches.into_iter().flatten().try_for_each(|walked| copying.step(walked, &mut order))
+        })?;
+        let not_kept = copying.writer.failures();
+        for (path, error) in not_kept.directories {
+            copying.fail(&path, error)?;
+        }
+        for (what, entries) in not_kept.attributes {
+            let what = format!("not kept on {entries} entries: {what}");
+            copying.fail(b".", Error::new(ErrorKind::Unsupported, what))?;
+        }
+        if options.fsync {
+            copying.writer.sync()?;
+        }
+        copying.copied.entries = order.entries();
+        Ok(copying.copied)
+    }
+}
+
+/// Walks to the end, in batches, or until nobody takes them.
+fn walk_ahead(mut walker: Walker, batches: &mpsc::SyncSender<Vec<Walked>>) {
+    // Entries that wait keep their directories open.
+    let directories_max = Walker::directories_in_batch(BATCHES_AHEAD + 2);
+    let mut is_over = false;
+    while !is_over {
+        let (mut batch, mut directories) = (Vec::with_capacity(BATCH_STEPS), 0);
+        while batch.len() < BATCH_STEPS && directories < directories_max && !is_over {
+            match walker.step() {
+                Some(step) => {
+                    directories +=
+                        usize::from(matches!(&step, Walked::Entry(entry, _) if entry.is_directory()));
+                    batch.push(step);
+                }
+                None => is_over = true,
+            }
+        }
+        if batches.send(batch).is_err() {
+            return;
+        }
+    }
+}
+
+/// A tree copied into itself would never end; a file onto itself is a slip.
+fn refuse_inside(source: &Path, destination: &Path) -> Result<()> {
+    let Ok(from) = std::fs::metadata(source) else { return Ok(()) };
+    let is_source = |path: &Path| {
+        std::fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (from.dev(), from.ino()))
+    };
+    let name = source.file_name().filter(|_| destination.is_dir());
+    let target = name.map_or_else(|| destination.to_owned(), |name| destination.join(name));
+    let refused = |what: String| Err(Error::new(ErrorKind::Usage, what).advise("name another destination"));
+    if is_source(&target) {
+        return refused(format!("{source:?} and {target:?} are the same"));
+    }
+    let parent = |path: &Path| {
+        path.parent().map(|up| if up.as_os_str().is_empty() { ".".into() } else { up.to_owned() })
+    };
+    let existing = if destination.exists() { Some(destination.to_owned()) } else { parent(destination) };
+    let whole = existing.and_then(|path| std::fs::canonicalize(path).ok()).unwrap_or_default();
+    if from.is_dir() && whole.ancestors().any(is_source) {
+        return refused(format!("{destination:?} is in {source:?}, which would never end"));
+    }
+    Ok(())
+}
+
+struct Copying<'a> {
+    writer: TreeWriter,
+    copied: TreeCopied,
+    observer: &'a dyn Observer,
+    stop: &'a Stop,
+    told_at: Instant,
+    /// The file system shared blocks when it was last asked.
+    can_share: bool,
+    limit: Option<Arc<RateLimit>>,
+    buffer: Vec<u8>,
+}
+
+impl Copying<'_> {
+    fn fail(&mut self, path: &[u8], error: Error) -> Result<()> {
+        use std::os::unix::ffi::OsStrExt;
+        if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
+            return Err(error);
+        }
+        self.copied.failed += 1;
+        show(self.observer, &entry_failed(Path::new(std::ffi::OsStr::from_bytes(path)), &error));
+        Ok(())
+    }
+
+    fn check_stop(&self) -> Result<()> {
+        if self.stop.is_set() {
+            return Err(Error::new(ErrorKind::Interrupted, "interrupted")
+                .advise("run the same command again: what is in place is not copied again"));
+        }
+        Ok(())
+    }
+
+    /// Says from time to time how far it is, with so many bytes of the file at hand.
+    fn tell(&mut self, more_bytes: u64) {
+        if self.told_at.elapsed() >= TOLD_INTERVAL {
+            self.told_at = Instant::now();
+            self.observer.event(Event::TreeProgress { done_bytes: self.copied.bytes + more_bytes });
+        }
+    }
+
+    fn step(&mut self, walked: Walked, order: &mut Order) -> Result<()> {
+        self.check_stop()?;
+        self.tell(0);
+        let (entry, file) = match walked {
+            Walked::Failed(path, error) => {
+                use std::os::unix::ffi::OsStrExt;
+                return self.fail(path.as_os_str().as_bytes(), error);
+            }
+            Walked::Missing => return order.accept(&dray_core::tree::Item::Missing).map(|_| ()),
+            Walked::Leave => {
+                order.accept(&dray_core::tree::Item::Leave)?;
+                self.writer.leave();
+                return Ok(());
+            }
+            Walked::Entry(entry, file) => (entry, file),
+        };
+        let item = dray_core::tree::Item::Entry(*entry);
+        let step = order.accept(&item)?;
+        let dray_core::tree::Item::Entry(entry) = item else { return Ok(()) };
+        let is_skipped = self.writer.is_skipping() && step == Step::Inner;
+        let placed = match step {
+            Step::Root(index) => self.writer.root(index, &entry),
+            _ => self.writer.entry(&entry),
+        };
+        if is_skipped {
+            return Ok(());
+        }
+        match placed {
+            Ok(Placed::Done) => Ok(()),
+            Ok(Placed::Unchanged) => {
+                self.copied.unchanged += u64::from(matches!(entry.kind, Kind::File { .. }));
+                Ok(())
+            }
+            Ok(Placed::Link(target)) => {
+                let linked = self.writer.link(&target);
+                let path = target.path().to_vec();
+                self.writer.settle(*target, None);
+                linked.or_else(|error| self.fail(&path, error))
+            }
+            Ok(Placed::Wanted(target, _)) => {
+                let result = match &file {
+                    Some(file) => self.copy(&target, file),
+                    // Its first name could not be read or written; this one brings the content.
+                    None => Err(Error::new(ErrorKind::NotFound, "it is a hard link to what was not copied")),
+                };
+                let path = target.path().to_vec();
+                match result {
+                    Ok(identity) => {
+                        self.copied.files += 1;
+                        self.writer.settle(*target, Some(identity));
+                        Ok(())
+                    }
+                    Err(error) => {
+                        self.writer.settle(*target, None);
+                        self.fail(&path, error)
+                    }
+                }
+            }
+            Err(error) => {
+                let path = self.writer.path_of(&entry);
+                self.fail(&path, error)
+            }
+        }
+    }
+
+    fn copy(&mut self, target: &FileTarget, file: &FileToSend) -> Result<(u32, u32, u64)> {
+        let mut new = target.create()?;
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                new.restart()?;
+            }
+            let open = file.open()?;
+            let size_bytes = self.fill(&mut new, &open)?;
+            if open.is_unchanged()? {
+                self.copied.bytes += size_bytes;
+                let (mtime_s, mtime_ns) = open.mtime();
+                let finished = Finished { hash: [0; 32], size_bytes, mtime_s, mtime_ns };
+                return target.finish(new, &finished);
+            }
+        }
+        Err(Error::new(ErrorKind::Changed, "the file changed each time it was read")
+            .advise("copy it when nobody writes to it"))
+    }
+
+    /// Fills `new` with all that can be read of the file: shared with it, or copied in the kernel, holes left out. Its size is
+    /// what was read, whatever the file's metadata says: files of `/proc` have more than they tell of, those of `/sys` less.
+    fn fill(&mut self, new: &mut NewFile, open: &OpenFile) -> Result<u64> {
+        if let Some(size_bytes) = self.share(new, open)? {
+            return Ok(size_bytes);
+        }
+        let is_sparse = open.stored_bytes < open.size_bytes;
+        let mut in_kernel = open.size_bytes > KERNEL_FROM_BYTES;
+        let mut at = 0;
+        loop {
+            self.check_stop()?;
+            self.tell(at);
+            let mut end = open.size_bytes;
+            if is_sparse && at < end {
+                let data = seek(&open.file, SeekFrom::Data(at)).map_or_else(
+                    // Nothing but a hole; or a file system that does not tell holes.
+                    |error| if error == Errno::NXIO { end } else { at },
+                    |data| data.min(end),
+                );
+                if data > at {
+                    new.skip(data - at)?;
+                    at = data;
+                    continue;
+                }
+                end = seek(&open.file, SeekFrom::Hole(at)).map_or(end, |hole| hole.min(end)).max(at + 1);
+            }
+            // Under a limit in pieces that are paid for when they are there: the look beyond the end costs nothing.
+            let most = if in_kernel && self.limit.is_none() { PIECE_BYTES } else { READ_BYTES };
+            let wanted = if at < end { (end - at).min(most) } else { READ_BYTES };
+            if in_kernel && at < end {
+                let (mut from, mut to) = (at, at);
+                let len = usize::try_from(wanted).unwrap_or(usize::MAX);
+                match copy_file_range(&open.file, Some(&mut from), new.file(), Some(&mut to), len) {
+                    Ok(copied) if copied > 0 => {
+                        at += copied as u64;
+                        new.filled(at);
+                        self.pay(copied as u64);
+                        continue;
+                    }
+                    // The end, or a file system that cannot: reading says which.
+                    Ok(_) | Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                        in_kernel = false
+                    }
+                    Err(error) => return Err(Error::file("copy the file", error.into())),
+                }
+            }
+            // A byte more than there should be: the end of a small file needs no read of its own.
+            let is_rest = at < end && end == open.size_bytes;
+            let most = usize::try_from(wanted + u64::from(is_rest)).unwrap_or(usize::MAX);
+            let max = most.min(self.buffer.len());
+            let bytes = &mut self.buffer[..max];
+            let read = open.file.read_at(bytes, at).map_err(|error| Error::file("read the file", error))?;
+            if read == 0 {
+                return Ok(at);
+            }
+            let written = new.file().write_all_at(&bytes[..read], at);
+            written.map_err(|error| Error::file("write the file", error))?;
+            at += read as u64;
+            new.filled(at);
+            self.pay(read as u64);
+            if is_rest && at == end && read < max {
+                return Ok(at);
+            }
+        }
+    }
+
+    /// Waits until so many bytes may have been written.
+    fn pay(&self, bytes: u64) {
+        let Some(limit) = &self.limit else { return };
+        let mut paid = 0;
+        while paid < bytes {
+            paid += limit.take(bytes - paid);
+        }
+    }
+
+    /// Lets `new` share the blocks of the file, where the file system can; its size then.
+    fn share(&mut self, new: &mut NewFile, open: &OpenFile) -> Result<Option<u64>> {
+        // One that could not is not asked again for each small file.
+        let is_worth = self.can_share || open.size_bytes >= SHARE_ALWAYS_BYTES;
+        if open.size_bytes == 0 || !is_worth || self.limit.is_some() {
+            return Ok(None);
+        }
+        self.can_share = ioctl_ficlone(new.file(), &open.file).is_ok();
+        if !self.can_share {
+            return Ok(None);
+        }
+        let found = new.file().metadata().map_err(|error| Error::file("look at the new file", error))?;
+        new.filled(found.len());
+        Ok(Some(found.len()))
+    }
+}

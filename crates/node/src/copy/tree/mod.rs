@@ -1,0 +1,400 @@
+//! `dray cp -r`: trees and several sources, over the ssh channel or within this machine ([ADR 13]).
+//!
+//! The sender tells entries as it walks; the receiver asks for contents in batches and writes them as they come. Nothing waits
+//! for a hash, and nothing is kept about single files: what is in place with the same size and time, or the same hash, need not
+//! come again.
+//!
+//! [ADR 13]: ../../../../docs/adr/0013-trees-as-a-stream.md
+
+#[cfg(test)]
+mod copies;
+mod far;
+#[cfg(test)]
+mod hostile;
+mod local;
+mod near;
+mod preview;
+mod sink;
+mod source;
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use dray_core::message::{CopyRole, EntryFailed, Fault, Tree, TreeDone, tree_flag};
+use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::tree::{Changes, Excludes, ModeChange, OwnerChange, WalkOptions, WriteOptions};
+
+use super::{Location, SshOptions};
+use crate::{Event, Node, Observer, Stop, lock};
+
+/// How to copy trees.
+#[derive(Clone, Debug, Default)]
+pub struct TreeOptions {
+    /// Go into directories (`-r`).
+    pub recursive: bool,
+    /// Keep modification times and permission bits (`-p`).
+    pub preserve: bool,
+    /// Keep everything that can be kept (`-a`): `-r -p`, all bits, owners, attributes, ACLs, hard links, devices.
+    pub archive: bool,
+    /// Owners by number, not by name.
+    pub numeric_ids: bool,
+    /// Do not leave the file system of each source.
+    pub one_file_system: bool,
+    /// Patterns of what is left out, as `rsync --exclude` reads them.
+    pub excludes: Vec<Vec<u8>>,
+    /// Changes of permission bits, as `rsync --chmod` writes them.
+    pub chmod: Option<Vec<u8>>,
+    /// `USER:GROUP` that everything is given to, either part empty to leave it; names of the receiving host, or numbers.
+    pub chown: Option<Vec<u8>>,
+    /// Say what would be done and change nothing.
+    pub dry_run: bool,
+    /// Bytes a second that may be sent.
+    pub rate_bytes: Option<u64>,
+    /// Compress what is sent.
+    pub compress: bool,
+    /// Send every content, whatever is there.
+    pub whole_file: bool,
+    /// Make everything durable before reporting done.
+    pub fsync: bool,
+    /// What ssh is told.
+    pub ssh: SshOptions,
+}
+
+/// A wish to copy trees.
+#[derive(Clone, Debug)]
+pub struct TreeRequest {
+    /// From, at least one.
+    pub sources: Vec<Location>,
+    /// To.
+    pub destination: Location,
+    /// How.
+    pub options: TreeOptions,
+}
+
+/// What a tree copy did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TreeCopied {
+    /// Entries told.
+    pub entries: u64,
+    /// Files whose content came; of a dry run, entries that would be made, replaced or compared.
+    pub files: u64,
+    /// Files that had the right content before.
+    pub unchanged: u64,
+    /// Bytes of content that came.
+    pub bytes: u64,
+    /// Entries that failed, at either end.
+    pub failed: u64,
+}
+
+impl TreeCopied {
+    fn of(done: &TreeDone, failed: u64, planned: u64) -> TreeCopied {
+        TreeCopied {
+            entries: done.entries,
+            files: done.files + planned,
+            unchanged: done.unchanged,
+            bytes: done.bytes,
+            failed: failed.max(done.failed),
+        }
+    }
+
+    fn add(&mut self, other: &TreeCopied) {
+        self.entries += other.entries;
+        self.files += other.files;
+        self.unchanged += other.unchanged;
+        self.bytes += other.bytes;
+        self.failed += other.failed;
+    }
+}
+
+impl TreeOptions {
+    fn flags(&self, must_be_directory: bool) -> u64 {
+        let sum = [
+            (self.recursive || self.archive, tree_flag::RECURSIVE),
+            (self.preserve || self.archive, tree_flag::TIMES | tree_flag::MODES),
+            (self.archive, ARCHIVE),
+            (!self.archive, tree_flag::FOLLOW_SOURCES),
+            (self.numeric_ids, tree_flag::NUMERIC_IDS),
+            (self.one_file_system, tree_flag::ONE_FILE_SYSTEM),
+            (self.whole_file, tree_flag::WHOLE_FILE),
+            (self.fsync, tree_flag::FSYNC),
+            (must_be_directory, tree_flag::INTO_DIRECTORY),
+            (self.dry_run, tree_flag::DRY_RUN),
+            (self.compress, tree_flag::COMPRESSED),
+        ];
+        sum.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum()
+    }
+}
+
+/// Names and paths of sources in one message.
+const SOURCES_BYTES_MAX: usize = 56 * 1024;
+
+/// What `-a` adds.
+const ARCHIVE: u64 = tree_flag::SPECIAL_MODES
+    | tree_flag::OWNERS
+    | tree_flag::XATTRS
+    | tree_flag::HARD_LINKS
+    | tree_flag::SPECIALS;
+
+/// How the sender walks. Patterns see the sources under `names`.
+fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> WalkOptions {
+    let excludes: Vec<Vec<u8>> = tree.excludes.iter().flatten().map(|pattern| pattern.to_vec()).collect();
+    let has = |flag| tree.flags & flag != 0;
+    WalkOptions {
+        recursive: has(tree_flag::RECURSIVE),
+        follow_sources: has(tree_flag::FOLLOW_SOURCES),
+        one_file_system: has(tree_flag::ONE_FILE_SYSTEM),
+        excludes: Excludes::new(&excludes),
+        names: names.to_vec(),
+        xattrs: has(tree_flag::XATTRS),
+        hard_links: has(tree_flag::HARD_LINKS),
+        specials: has(tree_flag::SPECIALS),
+    }
+}
+
+/// How the receiver writes.
+fn write_options(tree: &Tree) -> WriteOptions {
+    let has = |flag| tree.flags & flag != 0;
+    WriteOptions {
+        times: has(tree_flag::TIMES),
+        modes: has(tree_flag::MODES),
+        special_modes: has(tree_flag::SPECIAL_MODES),
+        owners: has(tree_flag::OWNERS),
+        numeric_ids: has(tree_flag::NUMERIC_IDS),
+        xattrs: has(tree_flag::XATTRS),
+        whole_file: has(tree_flag::WHOLE_FILE),
+        harmless: false,
+    }
+}
+
+/// What the receiver changes.
+fn changes(tree: &Tree) -> Result<Changes> {
+    Ok(Changes {
+        never_compares: false,
+        modes: tree.modes.as_ref().map(|text| ModeChange::parse(text)).transpose()?,
+        owner: tree
+            .owner
+            .as_ref()
+            .map_or_else(|| Ok(OwnerChange::default()), |text| OwnerChange::parse(text))?,
+    })
+}
+
+/// True if the sender is to name owners.
+fn names_owners(tree: &Tree) -> bool {
+    tree.flags & tree_flag::OWNERS != 0 && tree.flags & tree_flag::NUMERIC_IDS == 0
+}
+
+/// The name under which a source goes into a directory: its last component, or nothing for `.`, `..`, `/` and the home
+/// directory, whose entries go there themselves.
+fn landing_name(path: &Path) -> Vec<u8> {
+    let text = path.as_os_str().as_bytes();
+    let ends_in_dot = text.ends_with(b"/.") || text == b"." || text == b"~";
+    let name = path.file_name().filter(|_| !ends_in_dot);
+    name.map(|name| name.as_bytes().to_vec()).unwrap_or_default()
+}
+
+/// Shows an entry that failed.
+fn show(observer: &dyn Observer, failed: &EntryFailed) {
+    let fault = Fault { handle: None, kind: failed.kind, text: failed.text.clone() }.to_error("");
+    let reason = match failed.unnamed {
+        Some(count) => format!("and {count} more entries: {fault}"),
+        None => fault.to_string(),
+    };
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(&failed.path));
+    observer.event(Event::EntryFailed { path, kind: fault.kind(), reason });
+}
+
+/// Holds the first failure of a copy of one source back: if that was all, it is the copy's own error.
+struct Holding<'a> {
+    observer: &'a dyn Observer,
+    held: Mutex<Held>,
+}
+
+enum Held {
+    Nothing,
+    Failure(PathBuf, ErrorKind, String),
+    /// There were more, or something came; they are told as they come.
+    Passed,
+}
+
+impl Holding<'_> {
+    fn release(&self) {
+        if let Held::Failure(path, kind, reason) = std::mem::replace(&mut *lock(&self.held), Held::Passed) {
+            self.observer.event(Event::EntryFailed { path, kind, reason });
+        }
+    }
+
+    /// The copy is over.
+    fn end(&self, copied: &TreeCopied) -> Result<()> {
+        if copied.failed == 1
+            && copied.entries <= 1
+            && copied.files + copied.unchanged == 0
+            && let Held::Failure(path, kind, reason) = std::mem::replace(&mut *lock(&self.held), Held::Passed)
+        {
+            return Err(Error::new(kind, format!("{path:?}: {reason}")));
+        }
+        self.release();
+        Ok(())
+    }
+}
+
+impl Observer for Holding<'_> {
+    fn event(&self, event: Event) {
+        match event {
+            Event::EntryFailed { path, kind, reason } if matches!(*lock(&self.held), Held::Nothing) => {
+                *lock(&self.held) = Held::Failure(path, kind, reason);
+            }
+            Event::TreeProgress { done_bytes: 0 } => self.observer.event(event),
+            Event::EntryFailed { .. } | Event::TreeProgress { .. } => {
+                self.release();
+                self.observer.event(event);
+            }
+            event => self.observer.event(event),
+        }
+    }
+}
+
+impl Node {
+    /// Copies trees: sources here to one place there, sources there to one place here, or within this machine.
+    pub fn copy_trees(
+        &self,
+        request: &TreeRequest,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<TreeCopied> {
+        if request.sources.len() > 1 {
+            return self.copy_many(request, observer, stop);
+        }
+        let holding = Holding { observer, held: Mutex::new(Held::Nothing) };
+        let copied = self.copy_many(request, &holding, stop).inspect_err(|_| holding.release())?;
+        holding.end(&copied)?;
+        Ok(copied)
+    }
+
+    fn copy_many(&self, request: &TreeRequest, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
+        let (mut here, mut there): (Vec<PathBuf>, Vec<(&std::ffi::OsStr, Vec<PathBuf>)>) = Default::default();
+        for source in &request.sources {
+            match source {
+                Location::Local(path) => here.push(path.clone()),
+                Location::Remote { host, path } => match there.last_mut() {
+                    Some((last, paths)) if *last == host.as_os_str() => paths.push(path.clone()),
+                    _ => there.push((host, vec![path.clone()])),
+                },
+            }
+        }
+        if let ([path], []) = (&here[..], &there[..])
+            && !request.options.recursive
+            && !request.options.archive
+            && path.is_dir()
+        {
+            return Err(Error::new(ErrorKind::Usage, format!("{path:?} is a directory"))
+                .advise("-r copies directories"));
+        }
+        let must_be_directory = request.sources.len() > 1;
+        let options = &request.options;
+        let mut copied = TreeCopied::default();
+        match &request.destination {
+            Location::Remote { .. } if !there.is_empty() => {
+                return Err(Error::new(ErrorKind::Usage, "both sides are remote")
+                    .advise("run dray cp on one of the two hosts, or copy here first"));
+            }
+            Location::Remote { host, path } => {
+                copied.add(&self.upload_trees(
+                    &here,
+                    host,
+                    path,
+                    must_be_directory,
+                    options,
+                    observer,
+                    stop,
+                )?);
+            }
+            Location::Local(path) => {
+                if !here.is_empty() {
+                    copied.add(&Node::copy_trees_here(
+                        &here,
+                        path,
+                        must_be_directory,
+                        options,
+                        observer,
+                        stop,
+                    )?);
+                }
+                for (host, paths) in there {
+                    copied.add(&self.download_trees(
+                        host,
+                        &paths,
+                        path,
+                        must_be_directory,
+                        options,
+                        observer,
+                        stop,
+                    )?);
+                }
+            }
+        }
+        Ok(copied)
+    }
+}
+
+/// The first message of a tree copy.
+fn tree_message(
+    role: CopyRole,
+    paths: Vec<Vec<u8>>,
+    names: Vec<Vec<u8>>,
+    options: &TreeOptions,
+    must_be_directory: bool,
+) -> Result<Tree> {
+    let usage = |what: String| Error::new(ErrorKind::Usage, what);
+    let max = dray_core::limits::TREE_SOURCES_MAX;
+    let bytes: usize = paths.iter().chain(&names).map(|name| name.len() + 3).sum();
+    if paths.len() > max || names.len() > max || bytes > SOURCES_BYTES_MAX {
+        return Err(usage("too many sources at once".into())
+            .advise("copy their directory with -r, or them in several commands"));
+    }
+    let max = dray_core::limits::TREE_EXCLUDES_MAX;
+    if options.excludes.len() > max || options.excludes.iter().any(|pattern| pattern.len() > 255) {
+        return Err(usage(format!("more than {max} patterns, or one of more than 255 bytes")));
+    }
+    if let Some(modes) = &options.chmod {
+        // Said here, not by the other end.
+        ModeChange::parse(modes)?;
+    }
+    let is_long = |text: &Option<Vec<u8>>| text.as_ref().is_some_and(|text| text.len() > 255);
+    if is_long(&options.chmod) || is_long(&options.chown) {
+        return Err(usage("--chmod or --chown with more than 255 bytes".into()));
+    }
+    let list = |list: Vec<Vec<u8>>| list.into_iter().map(Into::into).collect();
+    Ok(Tree {
+        role,
+        paths: list(paths),
+        names: list(names),
+        flags: options.flags(must_be_directory),
+        excludes: (!options.excludes.is_empty()).then(|| list(options.excludes.clone())),
+        modes: options.chmod.clone().map(Into::into),
+        owner: options.chown.clone().map(Into::into),
+        rate_bytes: options.rate_bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_land_under_their_last_name() {
+        for (path, name) in [
+            ("a", "a"),
+            ("a/", "a"),
+            ("/x/a/b", "b"),
+            (".", ""),
+            ("..", ""),
+            ("a/.", ""),
+            ("a/..", ""),
+            ("/", ""),
+            ("~", ""),
+        ] {
+            assert_eq!(landing_name(Path::new(path)), name.as_bytes(), "{path}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The near end of a tree copy over ssh.
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use dray_core::limits::TREE_SOURCES_MAX;
+use dray_core::message::{CopyRole, EntryFailed, Hello, Message, PlannedItem, feature, tree_flag};
+use dray_core::{Error, ErrorKind, Result};
+use dray_engine::session::negotiate;
+use dray_store::local::tree::{Landing, TreeWriter};
+use dray_transfer::transport::{Channel, RateLimit, push_control};
+use dray_transfer::tree::{send, take};
+
+use super::super::far_end::FarEnd;
+use super::super::local::{SILENCE_MAX, advised, patience};
+use super::super::pattern;
+use super::super::remote::{packed, read_control_until, unpacked};
+use super::preview::{self, Previewing};
+use super::sink::Writing;
+use super::source::WalkSource;
+use super::{
+    TreeCopied, TreeOptions, changes, landing_name, names_owners, show, tree_message, walk_options,
+    write_options,
+};
+use crate::{Event, Node, Observer, Stop};
+
+impl Node {
+    /// The hello of a tree copy: who does not know trees is refused by name.
+    fn tree_hello(&self) -> Hello {
+        Hello { required: vec![feature::TREE.to_owned()], ..self.hello() }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the two sides of one command line")]
+    pub(super) fn upload_trees(
+        &self,
+        sources: &[PathBuf],
+        host: &OsStr,
+        path: &Path,
+        must_be_directory: bool,
+        options: &TreeOptions,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<TreeCopied> {
+        let names: Vec<Vec<u8>> = sources.iter().map(|source| landing_name(source)).collect();
+        let destination = vec![path.as_os_str().as_bytes().to_vec()];
+        let tree = tree_message(CopyRole::Receive, destination, names.clone(), options, must_be_directory)?;
+        let (mut far, channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
+        let mut preface = Vec::new();
+        push_control(&mut preface, &Message::Hello(self.tree_hello()));
+        push_control(&mut preface, &Message::Tree(tree.clone()));
+        let pace = options.rate_bytes.map(RateLimit::new);
+        let channel = packed(Box::new(channel), options.compress, pace.as_ref(), &mut preface)?;
+        // Its own stop, so that a walk that nobody listens to ends.
+        let walk_stop = Stop::new();
+        let mut source = WalkSource::new(
+            sources.to_vec(),
+            walk_options(&tree, &names),
+            names_owners(&tree),
+            walk_stop.clone(),
+        );
+        let failed = AtomicU64::new(0);
+        let ours = self.tree_hello();
+        let name = far.host.clone();
+        let (is_heard, mut is_greeted) = (Cell::new(false), false);
+        let planned_count = Cell::new(0);
+        let mut heard = |message: Option<Message>| {
+            let Some(message) = message else {
+                if stop.is_set() {
+                    walk_stop.set();
+                    return Err(interrupted());
+                }
+                return Ok(());
+            };
+            is_heard.set(true);
+            match message {
+                Message::Hello(theirs) if !is_greeted => {
+                    is_greeted = true;
+                    negotiate(&ours, &theirs).map(|_| ())
+                }
+                Message::Fault(fault) => Err(fault.to_error(&name)),
+                _ if !is_greeted => {
+                    Err(Error::new(ErrorKind::Protocol, "the far end did not say hello first"))
+                }
+                Message::Progress(progress) => {
+                    observer.event(Event::TreeProgress { done_bytes: progress.done_bytes });
+                    Ok(())
+                }
+                Message::EntryFailed(entry) => {
+                    failed.fetch_add(entry.count(), Ordering::Relaxed);
+                    show(observer, &entry);
+                    Ok(())
+                }
+                Message::Planned(planned) if options.dry_run => {
+                    planned_count.set(planned_count.get() + planned.items.len() as u64);
+                    planned.items.iter().for_each(|item| preview::tell(observer, item));
+                    Ok(())
+                }
+                _ => Err(Error::new(ErrorKind::Protocol, "the far end sent a message out of place")),
+            }
+        };
+        let mut counting = Counting { source: &mut source, failed: &failed, observer };
+        let first_patience = patience();
+        let limit = || if is_heard.get() { SILENCE_MAX } else { first_patience };
+        let result = send(channel, preface, &mut counting, &mut heard, &limit);
+        walk_stop.set();
+        match result {
+            Ok(done) => Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), planned_count.get())),
+            Err(error) if stop.is_set() => {
+                far.kill();
+                Err(if error.kind() == ErrorKind::Interrupted { error } else { interrupted() })
+            }
+            Err(error) => {
+                if error.kind() == ErrorKind::TimedOut {
+                    far.kill();
+                }
+                Err(advised(far.explain(error, is_heard.get()), Some(&far.host)))
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the two sides of one command line")]
+    pub(super) fn download_trees(
+        &self,
+        host: &OsStr,
+        paths: &[PathBuf],
+        destination: &Path,
+        must_be_directory: bool,
+        options: &TreeOptions,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<TreeCopied> {
+        // Names come from the user's own words, never from the far end.
+        let names: Vec<Vec<u8>> = paths.iter().map(|path| landing_name(path)).collect();
+        let has_patterns = paths.iter().any(|path| pattern::is_pattern(path));
+        // What patterns stand for is known later.
+        let resolve =
+            |names: &[Vec<u8>], is_many| Landing::resolve(destination, names, must_be_directory || is_many);
+        let landing = if has_patterns { None } else { Some(resolve(&names, false)?) };
+        let asked = paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
+        let mut tree = tree_message(CopyRole::Send, asked, names.clone(), options, must_be_directory)?;
+        if has_patterns {
+            tree.flags |= tree_flag::PATTERNS;
+        }
+        let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
+        let mut preface = Vec::new();
+        push_control(&mut preface, &Message::Hello(self.tree_hello()));
+        push_control(&mut preface, &Message::Tree(tree.clone()));
+        let mut is_heard = false;
+        let greeted = || {
+            channel.write_all(&preface).map_err(|error| Error::io("connection lost", error))?;
+            let deadline = Instant::now() + patience();
+            let body = read_control_until(&mut channel, deadline, &|| stop.is_set())?;
+            match Message::from_bytes(&body)? {
+                Message::Hello(theirs) => negotiate(&self.tree_hello(), &theirs).map(|_| ())?,
+                Message::Fault(fault) => return Err(fault.to_error(&host.to_string_lossy())),
+                _ => return Err(Error::new(ErrorKind::Protocol, "the far end did not say hello first")),
+            }
+            is_heard = true;
+            match landing {
+                Some(landing) => Ok((landing, names)),
+                None => {
+                    let names = found_sources(&mut channel, host, paths, &names, deadline, stop)?;
+                    // A pattern that stands for several wants a directory, as several sources do.
+                    Ok((resolve(&names, names.len() > 1)?, names))
+                }
+            }
+        };
+        let (landing, names) = match greeted() {
+            Ok(greeted) => greeted,
+            Err(error) => {
+                if stop.is_set() {
+                    far.kill();
+                    return Err(interrupted());
+                }
+                return Err(advised(far.explain(error, is_heard), Some(&far.host)));
+            }
+        };
+        let mut channel = unpacked(Box::new(channel), options.compress)?;
+        let failed = Arc::new(AtomicU64::new(0));
+        let on_failed = |entry: &EntryFailed| {
+            failed.fetch_add(entry.count(), Ordering::Relaxed);
+            show(observer, entry);
+        };
+        let mut tick = |done_bytes| {
+            observer.event(Event::TreeProgress { done_bytes });
+            if stop.is_set() { Err(interrupted()) } else { Ok(()) }
+        };
+        let fsync = tree.flags & tree_flag::FSYNC != 0;
+        let planned_count = AtomicU64::new(0);
+        let on_planned = |item: &PlannedItem| {
+            planned_count.fetch_add(1, Ordering::Relaxed);
+            preview::tell(observer, item);
+        };
+        let result = if options.dry_run {
+            let make = || Previewing::new(landing, &tree, names.len(), &on_failed, Some(&on_planned));
+            take(&mut *channel, Vec::new(), make, &mut tick, SILENCE_MAX)
+        } else {
+            let make = || {
+                let writer = TreeWriter::new(landing, write_options(&tree)).with_changes(changes(&tree)?);
+                Ok(Writing::new(writer, names.len(), fsync, &on_failed))
+            };
+            take(&mut *channel, Vec::new(), make, &mut tick, SILENCE_MAX)
+        };
+        match result {
+            Ok(done) => {
+                let planned = planned_count.load(Ordering::Relaxed);
+                Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), planned))
+            }
+            Err(error) if stop.is_set() => {
+                far.kill();
+                Err(if error.kind() == ErrorKind::Interrupted { error } else { interrupted() })
+            }
+            Err(error) => Err(advised(far.explain(error, true), Some(&far.host))),
+        }
+    }
+}
+
+/// The names of the sources that `paths` stand for, from the far end, as far as they are what the user's own words allow.
+fn found_sources(
+    channel: &mut dyn Channel,
+    host: &OsStr,
+    paths: &[PathBuf],
+    names: &[Vec<u8>],
+    deadline: Instant,
+    stop: &Stop,
+) -> Result<Vec<Vec<u8>>> {
+    let wrong = |what: &str| Error::new(ErrorKind::Protocol, format!("the far end {what}"));
+    let (mut found, mut last) = (Vec::new(), None);
+    loop {
+        let sources = match Message::from_bytes(&read_control_until(channel, deadline, &|| stop.is_set())?)? {
+            Message::Sources(sources) => sources,
+            Message::Fault(fault) => return Err(fault.to_error(&host.to_string_lossy())),
+            _ => return Err(wrong("did not say what the patterns stand for")),
+        };
+        for source in &sources.found {
+            let index = source.path as usize;
+            let next = last.map_or(0, |last| last + 1);
+            let is_again =
+                last == Some(index) && paths.get(index).is_some_and(|path| pattern::is_pattern(path));
+            if (index != next && !is_again) || found.len() >= TREE_SOURCES_MAX {
+                return Err(wrong("named a source that nobody asked for"));
+            }
+            let Some((path, own)) = paths.get(index).zip(names.get(index)) else {
+                return Err(wrong("named a source that nobody asked for"));
+            };
+            last = Some(index);
+            let wanted = path.file_name().unwrap_or_default().as_bytes();
+            let is_meant = *source.name == wanted || pattern::matches(wanted, &source.name);
+            found.push(match pattern::is_pattern(path) {
+                true if is_meant && !own.is_empty() => source.name.to_vec(),
+                true if !own.is_empty() => {
+                    return Err(wrong("named a source that the pattern does not stand for"));
+                }
+                _ => own.clone(),
+            });
+        }
+        if sources.is_last {
+            break;
+        }
+    }
+    if last.map_or(0, |last| last + 1) != paths.len() {
+        return Err(wrong("did not name every source"));
+    }
+    Ok(found)
+}
+
+fn interrupted() -> Error {
+    Error::new(ErrorKind::Interrupted, "interrupted")
+        .advise("run the same command again: what is in place is not sent again")
+}
+
+/// A walk whose failures are shown here, where the user is.
+struct Counting<'a> {
+    source: &'a mut WalkSource,
+    failed: &'a AtomicU64,
+    observer: &'a dyn Observer,
+}
+
+impl dray_transfer::tree::TreeSource for Counting<'_> {
+    fn next_batch(&mut self) -> Option<dray_transfer::tree::Batch> {
+        let mut batch = self.source.next_batch()?;
+        for entry in std::mem::take(&mut batch.failed) {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            show(self.observer, &entry);
+        }
+        Some(batch)
+    }
+
+    fn batches_ahead(&self) -> usize {
+        self.source.batches_ahead()
+    }
+}

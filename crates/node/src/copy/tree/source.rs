@@ -1,0 +1,284 @@
+//! The sending end of a tree copy: a walk as batches of entries, and files as records.
+
+use std::collections::HashSet;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dray_core::hash_tree::ContentHasher;
+use dray_core::limits::{PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX};
+use dray_core::message::{Entries, EntryFailed, Fault, Owner};
+use dray_core::tree::{Finished, Item, Metadata, Record};
+use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::tree::{
+    FileToSend, OpenFile, Origin, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker, hash_content,
+    own_directory,
+};
+use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource};
+
+use crate::Stop;
+
+/// Bytes of items with which a batch leaves; the largest entry still fits beside them.
+const BATCH_BYTES: usize = 16 * 1024;
+/// Owners that one batch names.
+const BATCH_OWNERS: usize = 32;
+/// Items of the first batch: something to do at the other end soon.
+const FIRST_ITEMS: usize = 64;
+/// How long a batch waits to be full.
+const BATCH_PATIENCE: Duration = Duration::from_millis(20);
+/// Batches that have left and whose files may wait to be read; a few more.
+const BATCHES_OPEN: usize = 72;
+/// Batches that the walk may be ahead: at 20 to 40 kB each a few megabytes, and about what is walked while ssh logs in.
+const BATCHES_AHEAD: usize = 192;
+/// The same where this process may not have many files open: each batch holds its directories.
+const BATCHES_AHEAD_MIN: usize = 4;
+/// Directories that a batch should have room for.
+const DIRECTORIES_ENOUGH: usize = 32;
+/// Times a file that changes is read anew.
+const READ_TRIES: usize = 3;
+
+/// A walk in batches.
+pub(super) struct WalkSource {
+    walker: Walker,
+    /// Names of owners, if those are told.
+    names: Option<OwnerNames>,
+    told: HashSet<(bool, u32)>,
+    directories_max: usize,
+    batches_ahead: usize,
+    is_begun: bool,
+    is_over: bool,
+    stop: Stop,
+}
+
+impl WalkSource {
+    pub(super) fn new(sources: Vec<PathBuf>, options: WalkOptions, names: bool, stop: Stop) -> WalkSource {
+        let directories_max = Walker::directories_in_batch(BATCHES_OPEN + BATCHES_AHEAD);
+        let (directories_max, batches_ahead) = if directories_max >= DIRECTORIES_ENOUGH {
+            (directories_max, BATCHES_AHEAD)
+        } else {
+            (Walker::directories_in_batch(BATCHES_OPEN + BATCHES_AHEAD_MIN), BATCHES_AHEAD_MIN)
+        };
+        WalkSource {
+            walker: Walker::new(sources, options),
+            names: names.then(OwnerNames::of_this_host),
+            told: HashSet::new(),
+            directories_max,
+            batches_ahead,
+            is_begun: false,
+            is_over: false,
+            stop,
+        }
+    }
+
+    /// With sources whose paths begin at `origin`.
+    pub(super) fn at(self, origin: Origin) -> WalkSource {
+        WalkSource { walker: self.walker.at(origin), ..self }
+    }
+
+    fn name_owners(&mut self, metadata: &Metadata, owners: &mut Vec<Owner>) {
+        let Some(names) = &self.names else { return };
+        for (is_group, id) in [(false, metadata.uid), (true, metadata.gid)] {
+            if id != 0
+                && self.told.insert((is_group, id))
+                && let Some(name) = names.name(is_group, id)
+            {
+                owners.push(Owner { is_group, id, name: name.to_vec().into() });
+            }
+        }
+    }
+}
+
+/// What the other end is told of an entry that failed.
+pub(super) fn entry_failed(path: &Path, error: &Error) -> EntryFailed {
+    // What to do does not cross the wire by itself.
+    let advice = error.advice().map(|advice| format!(" ({advice})")).unwrap_or_default();
+    let told = Error::new(error.kind(), format!("{error}{advice}"));
+    let fault = Fault::from_error(None, &told);
+    let bytes = path.as_os_str().as_bytes();
+    EntryFailed {
+        path: bytes[..bytes.len().min(PATH_BYTES_MAX)].to_vec().into(),
+        kind: fault.kind,
+        text: fault.text,
+        unnamed: None,
+    }
+}
+
+impl TreeSource for WalkSource {
+    fn next_batch(&mut self) -> Option<Batch> {
+        if self.is_over || self.stop.is_set() {
+            return None;
+        }
+        let items_max = if self.is_begun { TREE_BATCH_ITEMS_MAX } else { FIRST_ITEMS };
+        if !self.is_begun {
+            // The walk has a thread to itself.
+            own_directory();
+        }
+        self.is_begun = true;
+        let begun = Instant::now();
+        let (mut batch, mut items, mut owners) = (Batch::default(), Vec::new(), Vec::new());
+        let (mut bytes, mut directories) = (0, 0);
+        while items.len() < items_max
+            && bytes < BATCH_BYTES
+            && directories < self.directories_max
+            && owners.len() < BATCH_OWNERS
+            && batch.failed.len() < 64
+            && (items.is_empty() || begun.elapsed() < BATCH_PATIENCE)
+        {
+            let item = match self.walker.step() {
+                None => {
+                    self.is_over = true;
+                    break;
+                }
+                Some(Walked::Failed(path, error)) => {
+                    batch.failed.push(entry_failed(&path, &error));
+                    continue;
+                }
+                Some(Walked::Missing) => Item::Missing,
+                Some(Walked::Leave) => Item::Leave,
+                Some(Walked::Entry(entry, file)) => {
+                    if let Some(file) = file {
+                        batch.files.push((batch.count, Box::new(file_to_send(file, &self.stop))));
+                    }
+                    directories += usize::from(entry.is_directory());
+                    batch.count += 1;
+                    self.name_owners(&entry.metadata, &mut owners);
+                    Item::Entry(*entry)
+                }
+            };
+            let item = item.to_bytes();
+            bytes += item.len();
+            items.push(item.into());
+        }
+        let owners = (!owners.is_empty()).then_some(owners);
+        batch.entries = Some(Entries { items, owners, is_last: self.is_over });
+        Some(batch)
+    }
+
+    fn batches_ahead(&self) -> usize {
+        self.batches_ahead
+    }
+}
+
+fn file_to_send(file: FileToSend, stop: &Stop) -> Sending {
+    Sending { file: Arc::new(file), stop: stop.clone() }
+}
+
+/// One file, when its turn comes.
+struct Sending {
+    file: Arc<FileToSend>,
+    stop: Stop,
+}
+
+impl TreeFile for Sending {
+    fn send(&self, known: Option<[u8; 32]>, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        for attempt in 0..READ_TRIES {
+            if attempt > 0 {
+                sink.record(&Record::Again)?;
+            }
+            let open = self.file.open()?;
+            if let Some(known) = known.filter(|_| attempt == 0)
+                && self.hash(&open, sink)? == (known, open.size_bytes)
+                && open.is_unchanged()?
+            {
+                return sink.record(&Record::Same(finished(&open, known, open.size_bytes)));
+            }
+            let mut hasher = ContentHasher::new();
+            let size_bytes = if open.stored_bytes < open.size_bytes {
+                self.send_sparse(&open, &mut hasher, sink)?
+            } else {
+                self.send_bytes(&open, None, &mut hasher, sink)?
+            };
+            if size_bytes == open.size_bytes && open.is_unchanged()? {
+                let hash = hasher.finish();
+                return sink.record(&Record::Done(finished(&open, hash, size_bytes)));
+            }
+        }
+        let what = "the file changed each time it was read";
+        Err(SendError::File(Error::new(ErrorKind::Changed, what).advise("copy it when nobody writes to it")))
+    }
+}
+
+fn finished(open: &OpenFile, hash: [u8; 32], size_bytes: u64) -> Finished {
+    let (mtime_s, mtime_ns) = open.mtime();
+    Finished { hash, size_bytes, mtime_s, mtime_ns: mtime_ns.min(999_999_999) }
+}
+
+impl Sending {
+    fn check_stop(&self) -> Result<(), SendError> {
+        if self.stop.is_set() {
+            return Err(SendError::Channel(Error::new(ErrorKind::Interrupted, "interrupted")));
+        }
+        Ok(())
+    }
+
+    /// Sends the next bytes of the file: `count`, or all to its end. How many they were.
+    fn send_bytes(
+        &self,
+        open: &OpenFile,
+        count: Option<u64>,
+        hasher: &mut ContentHasher,
+        sink: &mut dyn RecordSink,
+    ) -> Result<u64, SendError> {
+        // One byte more than there should be: a file that grew shows, and the end of a small one needs no second read.
+        let expected = count.unwrap_or(open.size_bytes.saturating_add(1));
+        let mut sent = 0;
+        let mut size = ReadSize::default();
+        while sent < expected {
+            self.check_stop()?;
+            sink.work()?;
+            let max = usize::try_from(expected - sent).unwrap_or(usize::MAX).min(size.bytes());
+            let read = sink.bytes(max, &mut |out| {
+                let read = size.read(|| (&open.file).read(out))?;
+                hasher.update(&out[..read]);
+                Ok(read)
+            })?;
+            sent += read as u64;
+            if read == 0 || (read < max && count.is_none()) {
+                break;
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Sends a file with holes as it is kept.
+    fn send_sparse(
+        &self,
+        open: &OpenFile,
+        hasher: &mut ContentHasher,
+        sink: &mut dyn RecordSink,
+    ) -> Result<u64, SendError> {
+        use rustix::fs::{SeekFrom, seek};
+        let mut at = 0;
+        while at < open.size_bytes {
+            self.check_stop()?;
+            sink.work()?;
+            match Piece::next(&open.file, at, open.size_bytes) {
+                Piece::Hole(len) => {
+                    hasher.zeros(len);
+                    sink.record(&Record::Hole(len))?;
+                    at += len;
+                }
+                Piece::Data(len) => {
+                    seek(&open.file, SeekFrom::Start(at))
+                        .map_err(|error| Error::file("read the file", error.into()))?;
+                    let sent = self.send_bytes(open, Some(len), hasher, sink)?;
+                    if sent == 0 {
+                        break;
+                    }
+                    at += sent;
+                }
+            }
+        }
+        Ok(at)
+    }
+
+    fn hash(&self, open: &OpenFile, sink: &mut dyn RecordSink) -> Result<([u8; 32], u64), SendError> {
+        let has_holes = open.stored_bytes < open.size_bytes;
+        hash_content(&open.file, open.size_bytes, has_holes, &mut || {
+            self.check_stop()?;
+            sink.work()
+        })
+    }
+}

@@ -1,0 +1,153 @@
+//! An open directory, and the few operations that trees need below it.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dray_core::{Error, Result};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use super::own;
+
+/// What the walker and the writer ask about an entry.
+pub(super) const STAT: StatxFlags = StatxFlags::BASIC_STATS;
+
+/// An open directory of the user's.
+#[derive(Debug)]
+pub struct Directory {
+    fd: OwnedFd,
+    /// No other one has it, before or after.
+    number: u64,
+}
+
+impl From<OwnedFd> for Directory {
+    fn from(fd: OwnedFd) -> Directory {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Directory { fd, number: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+impl From<Directory> for OwnedFd {
+    fn from(directory: Directory) -> OwnedFd {
+        directory.fd
+    }
+}
+
+impl Directory {
+    /// Opens a path that the user named; links in it are followed, this once.
+    pub fn open(path: &Path) -> Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        own::back();
+        let fd = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|error| Error::file(format!("open directory {path:?}"), error.into()))?;
+        Ok(fd.into())
+    }
+
+    /// Opens the directory `name` in this one. `ELOOP` or `ENOTDIR` if that is a link or no directory.
+    pub(super) fn child(&self, name: &[u8]) -> io::Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        Ok(self.open_at(name, flags, Mode::empty())?.into())
+    }
+
+    /// The same directory again.
+    pub(super) fn duplicate(&self) -> io::Result<Directory> {
+        Ok(self.fd.try_clone()?.into())
+    }
+
+    /// Opens `name`, one component, below this directory and never through a link.
+    pub(super) fn open_at(&self, name: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        loop {
+            match rustix::fs::openat2(&self.fd, name, flags, mode, resolve) {
+                // A rename somewhere made the kernel unsure; it says to try again.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                // Kernels before 5.6, and sandboxes that do not know the call: one component cannot lead elsewhere.
+                Err(Errno::NOSYS | Errno::PERM) => {
+                    return Ok(rustix::fs::openat(&self.fd, name, flags, mode)?);
+                }
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    /// A file in this directory that has no name yet, for this user alone. `EOPNOTSUPP` and the like where there is no such thing.
+    pub(super) fn unnamed(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.fd, ".", flags, Mode::RUSR | Mode::WUSR)?)
+    }
+
+    /// Facts about `name`, not through a link.
+    pub(super) fn stat(&self, name: &[u8]) -> io::Result<Statx> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        Ok(rustix::fs::statx(&self.fd, name, flags, STAT)?)
+    }
+
+    /// Facts about the directory itself.
+    pub(super) fn stat_self(&self) -> io::Result<Statx> {
+        stat_fd(self.fd.as_fd())
+    }
+
+    /// Every name in it.
+    pub(super) fn names(&self) -> io::Result<HashSet<Box<[u8]>>> {
+        let mut names = HashSet::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            names.insert(entry?.file_name().to_bytes().into());
+        }
+        Ok(names)
+    }
+
+    /// See the field.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Calls `with` with a path that the kernel resolves to `name` in this very directory, for calls that take no descriptor. `with`
+    /// opens no directories.
+    pub(super) fn reach<T>(&self, name: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
+        if own::enter(self) { with(name) } else { with(&self.proc_path(name)) }
+    }
+
+    fn proc_path(&self, name: &[u8]) -> Vec<u8> {
+        let mut path = format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into_bytes();
+        path.push(b'/');
+        path.extend_from_slice(name);
+        path
+    }
+}
+
+impl Directory {
+    /// A path that the kernel resolves to the very thing that `fd` has open.
+    pub(super) fn path_of(fd: BorrowedFd<'_>) -> Vec<u8> {
+        format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes()
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Facts about an open file.
+pub(super) fn stat_fd(fd: BorrowedFd<'_>) -> io::Result<Statx> {
+    Ok(rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, STAT)?)
+}
+
+/// Raises the number of files this process may have open as far as it may, to 65,536 at most; how many that are.
+pub(super) fn raise_open_files() -> usize {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    const ENOUGH: u64 = 65_536;
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(ENOUGH).min(ENOUGH);
+    if limit.current.is_some_and(|current| current < most) {
+        limit.current = Some(most);
+        // Without it there are fewer; the caller goes by what is.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    let now = getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH);
+    usize::try_from(now.min(ENOUGH)).unwrap_or(1024)
+}

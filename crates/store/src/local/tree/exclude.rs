@@ -1,0 +1,305 @@
+//! Patterns of what a copy leaves out, as `rsync --exclude` reads them.
+//!
+//! A path is that from the transfer's root: it begins with the name under which its source lands. A pattern without a slash
+//! stands for a name; with one, for the end of a path; with one in front, for a path from the root; with one at the end, for
+//! directories alone. `*` and `?` stop at a slash, `**` does not, `[a-z]` is a class, `/***` at the end means a
+//! directory and all that is in it.
+
+/// Patterns, ready to be asked.
+#[derive(Clone, Debug, Default)]
+pub struct Excludes {
+    patterns: Vec<Pattern>,
+}
+
+#[derive(Clone, Debug)]
+struct Pattern {
+    what: What,
+    directories_only: bool,
+    /// It began with a slash.
+    is_anchored: bool,
+    /// Slashes in it, that in front included, one at the end not.
+    slashes: usize,
+    /// `**` stands somewhere in it.
+    crosses: bool,
+    /// `**` stands at its beginning.
+    crosses_first: bool,
+    /// `/***` stands at its end.
+    takes_all: bool,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Literal(Vec<u8>),
+    Wild(Vec<Token>),
+}
+
+#[derive(Clone, Debug)]
+enum Token {
+    Byte(u8),
+    /// Any but a slash.
+    One,
+    /// Any number of anything but slashes.
+    Some,
+    /// Any number of anything.
+    All,
+    /// A member of a class, or none.
+    Class(Box<[bool; 256]>),
+    /// A class without its end, which nothing is in.
+    Never,
+}
+
+impl Excludes {
+    /// Reads patterns; each is good for something.
+    pub fn new(patterns: &[Vec<u8>]) -> Excludes {
+        Excludes { patterns: patterns.iter().map(|pattern| Pattern::new(pattern)).collect() }
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
+    /// Whether the entry at `path` is left out.
+    pub fn has(&self, path: &[u8], is_directory: bool) -> bool {
+        self.patterns.iter().any(|pattern| pattern.fits(path, is_directory))
+    }
+}
+
+impl Pattern {
+    fn new(text: &[u8]) -> Pattern {
+        let (mut text, mut directories_only) = (text, false);
+        if let [rest @ .., b'/'] = text
+            && !rest.is_empty()
+        {
+            (text, directories_only) = (rest, true);
+        }
+        let is_wild = text.iter().any(|byte| b"*?[".contains(byte));
+        let slashes = text.iter().filter(|byte| **byte == b'/').count();
+        let (crosses, crosses_first) = (text.windows(2).any(|two| two == b"**"), text.starts_with(b"**"));
+        let takes_all = text.ends_with(b"/***");
+        let is_anchored = text.first() == Some(&b'/');
+        let text = if is_anchored { &text[1..] } else { text };
+        let what = if is_wild { What::Wild(tokens(text)) } else { What::Literal(text.to_vec()) };
+        Pattern { what, directories_only, is_anchored, slashes, crosses, crosses_first, takes_all }
+    }
+
+    fn fits(&self, path: &[u8], is_directory: bool) -> bool {
+        if self.directories_only && !is_directory {
+            return false;
+        }
+        let name_at = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+        let is_name = self.slashes == 0 && !self.crosses;
+        let tokens = match &self.what {
+            What::Literal(text) if is_name => return path[name_at..] == text[..],
+            What::Literal(text) if self.is_anchored => return path == &text[..],
+            What::Literal(text) => {
+                return path
+                    .strip_suffix(&text[..])
+                    .is_some_and(|before| matches!(before.last(), None | Some(b'/')));
+            }
+            What::Wild(tokens) if is_name => return wild(tokens, &[&path[name_at..]]),
+            What::Wild(tokens) => tokens,
+        };
+        // `**/x` also stands for an x at the root, and `x/***` for x itself.
+        let front: &[u8] = if self.crosses_first { b"/" } else { b"" };
+        let end: &[u8] = if self.takes_all && is_directory { b"/" } else { b"" };
+        let fits_from = |start: usize| wild(tokens, &[front, &path[start..], end]);
+        if self.is_anchored || self.crosses_first {
+            return fits_from(0);
+        }
+        let mut starts = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at + 1);
+        if self.crosses {
+            return fits_from(0) || starts.any(fits_from);
+        }
+        // The last so many components.
+        match starts.clone().count().checked_sub(self.slashes) {
+            None => false,
+            Some(0) => fits_from(0),
+            Some(skipped) => starts.nth(skipped - 1).is_some_and(fits_from),
+        }
+    }
+}
+
+fn tokens(text: &[u8]) -> Vec<Token> {
+    let (mut out, mut rest) = (Vec::new(), text);
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        out.push(match first {
+            b'?' => Token::One,
+            b'*' if rest.first() == Some(&b'*') => {
+                let stars = rest.iter().take_while(|byte| **byte == b'*').count();
+                rest = &rest[stars..];
+                Token::All
+            }
+            b'*' => Token::Some,
+            b'[' => match class(rest) {
+                Some((class, taken)) => {
+                    rest = &rest[taken..];
+                    Token::Class(class)
+                }
+                None => Token::Never,
+            },
+            b'\\' if !rest.is_empty() => {
+                let byte = rest[0];
+                rest = &rest[1..];
+                Token::Byte(byte)
+            }
+            byte => Token::Byte(*byte),
+        });
+    }
+    out
+}
+
+/// The class that begins after `[`, and how long it is; `None` if it has no end.
+fn class(text: &[u8]) -> Option<(Box<[bool; 256]>, usize)> {
+    let is_negated = matches!(text.first(), Some(b'!' | b'^'));
+    let mut at = usize::from(is_negated);
+    let start = at;
+    let mut members = Box::new([false; 256]);
+    // What a range may begin with.
+    let mut last: Option<u8> = None;
+    loop {
+        let byte = *text.get(at)?;
+        if byte == b']' && at > start {
+            break;
+        }
+        if byte == b'[' && text.get(at + 1) == Some(&b':') {
+            let end = at + 2 + text.get(at + 2..)?.windows(2).position(|two| two == b":]")?;
+            let is_member = named_class(&text[at + 2..end])?;
+            (0..=u8::MAX).filter(is_member).for_each(|byte| members[usize::from(byte)] = true);
+            (at, last) = (end + 2, None);
+            continue;
+        }
+        let is_range = byte == b'-' && last.is_some() && text.get(at + 1).is_some_and(|next| *next != b']');
+        at += 1;
+        let escaped = |at: &mut usize| {
+            let mut byte = *text.get(*at)?;
+            *at += 1;
+            if byte == b'\\' {
+                byte = *text.get(*at)?;
+                *at += 1;
+            }
+            Some(byte)
+        };
+        if is_range {
+            let end = escaped(&mut at)?;
+            let begin = last.take()?;
+            (begin..=end).for_each(|byte| members[usize::from(byte)] = true);
+        } else {
+            at -= 1;
+            let byte = escaped(&mut at)?;
+            members[usize::from(byte)] = true;
+            last = Some(byte);
+        }
+    }
+    for (byte, is_member) in members.iter_mut().enumerate() {
+        *is_member = *is_member != is_negated && byte != usize::from(b'/');
+    }
+    Some((members, at + 1))
+}
+
+fn named_class(name: &[u8]) -> Option<fn(&u8) -> bool> {
+    Some(match name {
+        b"alnum" => u8::is_ascii_alphanumeric,
+        b"alpha" => u8::is_ascii_alphabetic,
+        b"blank" => |byte| matches!(byte, b' ' | b'\t'),
+        b"cntrl" => u8::is_ascii_control,
+        b"digit" => u8::is_ascii_digit,
+        b"graph" => u8::is_ascii_graphic,
+        b"lower" => u8::is_ascii_lowercase,
+        b"print" => |byte| matches!(byte, b' '..=b'~'),
+        b"punct" => u8::is_ascii_punctuation,
+        b"space" => |byte| byte.is_ascii_whitespace() || *byte == 0x0b,
+        b"upper" => u8::is_ascii_uppercase,
+        b"xdigit" => u8::is_ascii_hexdigit,
+        _ => return None,
+    })
+}
+
+/// Whether the tokens stand for all of the text, given in parts. Takes time in the product of both lengths at most.
+fn wild(tokens: &[Token], parts: &[&[u8]]) -> bool {
+    let mut text = parts.iter().flat_map(|part| part.iter().copied());
+    // Tokens before which the text so far fits.
+    let mut reached = vec![false; tokens.len() + 1];
+    reached[0] = true;
+    let skip_stars = |reached: &mut [bool]| {
+        for (at, token) in tokens.iter().enumerate() {
+            if reached[at] && matches!(token, Token::Some | Token::All) {
+                reached[at + 1] = true;
+            }
+        }
+    };
+    skip_stars(&mut reached);
+    for byte in &mut text {
+        let mut next = vec![false; tokens.len() + 1];
+        for (at, token) in tokens.iter().enumerate().filter(|(at, _)| reached[*at]) {
+            let (stays, goes_on) = match token {
+                Token::Byte(same) => (false, *same == byte),
+                Token::One => (false, byte != b'/'),
+                Token::Some => (byte != b'/', false),
+                Token::All => (true, false),
+                Token::Class(members) => (false, members[usize::from(byte)]),
+                Token::Never => (false, false),
+            };
+            next[at] |= stays;
+            next[at + 1] |= goes_on;
+        }
+        skip_stars(&mut next);
+        if !next.contains(&true) {
+            return false;
+        }
+        reached = next;
+    }
+    reached[tokens.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue `--exclude`: rsync's anchoring; the same patterns are given to rsync end to end.
+    #[test]
+    fn patterns_are_those_of_rsync() {
+        for (pattern, path, is_directory, fits) in [
+            ("*.o", "r/a.o", false, true),
+            ("*.o", "r/a.oo", false, false),
+            ("*.o", "a.o/b", false, false),
+            ("build", "r/build", true, true),
+            ("build", "r/rebuild", true, false),
+            ("build/", "r/build", false, false),
+            ("build/", "r/build", true, true),
+            ("/build", "r/build", true, false),
+            ("/r/build", "r/build", true, true),
+            ("sub/build", "r/sub/build", true, true),
+            ("sub/build", "r/xsub/build", true, false),
+            ("s*/b", "r/sub/b", false, true),
+            ("s*/b", "r/sub/c/b", false, false),
+            ("s**b", "r/sub/c/b", false, true),
+            ("r/**", "r/a/b", false, true),
+            ("r/**", "r", true, false),
+            ("r/***", "r", true, true),
+            ("**/r", "r", true, true),
+            ("**/c", "a/b/c", false, true),
+            ("/r/s*", "r/sub", true, true),
+            ("/r/s*", "r/sub/x", false, false),
+            ("?", "r/a", false, true),
+            ("[a-c]x", "r/bx", false, true),
+            ("[!a-c]x", "r/bx", false, false),
+            ("[]-]x", "]x", false, true),
+            ("[[:digit:]]*", "r/7up", false, true),
+            ("[[:nosuch:]]*", "r/7up", false, false),
+            ("[a", "[a", false, false),
+            ("a\\*", "r/a\\*", false, false),
+            ("a\\*", "r/a*", false, true),
+            ("a\\b", "r/a\\b", false, true),
+            ("a[/]b", "a/b", false, false),
+            ("", "r", true, false),
+        ] {
+            let excludes = Excludes::new(&[pattern.as_bytes().to_vec()]);
+            assert_eq!(excludes.has(path.as_bytes(), is_directory), fits, "{pattern} {path}");
+        }
+        // A pattern made to be slow is not.
+        let slow = Excludes::new(&[format!("{}b", "*a".repeat(120)).into_bytes()]);
+        assert!(!slow.has("a".repeat(4000).as_bytes(), false));
+    }
+}

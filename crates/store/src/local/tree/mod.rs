@@ -1,0 +1,36 @@
+//! Directory trees of the user's file system: read by [`Walker`], written by [`TreeWriter`].
+//!
+//! Both go by descriptors. A path that the user named is resolved once; from there on each step is one name below an open
+//! directory, and a symbolic link is never followed (`openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`). Whoever
+//! swaps a directory for a link meanwhile gets an error for that entry, not a way out.
+
+mod attributes;
+mod chmod;
+mod content;
+mod directory;
+mod exclude;
+mod links;
+mod opened;
+mod origin;
+mod own;
+mod owners;
+mod place;
+mod preview;
+mod special;
+mod temporary;
+#[cfg(test)]
+mod tests;
+mod walk;
+mod write;
+
+pub use chmod::ModeChange;
+pub use content::{Piece, ReadSize, hash_content};
+pub use directory::Directory;
+pub use exclude::Excludes;
+pub use origin::Origin;
+pub use own::own_directory;
+pub use owners::{OwnerChange, OwnerNames};
+pub use place::{FileTarget, NewFile};
+pub use preview::{Planned, Preview};
+pub use walk::{FileToSend, OpenFile, WalkOptions, Walked, Walker};
+pub use write::{Changes, Landing, NotKept, Placed, TreeWriter, WriteOptions};

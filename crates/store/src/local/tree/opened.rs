@@ -1,0 +1,374 @@
+//! A directory that is being written: open from the moment it is entered until the last content in it has come, which is when
+//! its own bits and times are set.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+
+use dray_core::tree::{Metadata, Name};
+use dray_core::{Error, Result};
+use rustix::fs::{Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr};
+
+use super::attributes::{MARK, default_acl_bits};
+use super::directory::Directory;
+use super::place::{Now, same_name};
+use super::write::Settings;
+
+/// The way from the destination down to a directory: names alone, shared by all that is below it.
+#[derive(Debug)]
+pub(super) struct Way {
+    parent: Option<Rc<Way>>,
+    name: Name,
+    /// Bytes of all ways of the copy.
+    total: Rc<Cell<usize>>,
+}
+
+impl Way {
+    pub(super) fn below(parent: Option<&Rc<Way>>, name: &Name, total: &Rc<Cell<usize>>) -> Rc<Way> {
+        let way = Way { parent: parent.cloned(), name: name.clone(), total: total.clone() };
+        total.set(total.get() + way.bytes());
+        Rc::new(way)
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Way>() + self.name.as_bytes().len()
+    }
+
+    /// Names from the destination down.
+    pub(super) fn names(way: Option<&Rc<Way>>) -> Vec<&Name> {
+        let mut names: Vec<&Name> =
+            std::iter::successors(way, |way| way.parent.as_ref()).map(|way| &way.name).collect();
+        names.reverse();
+        names
+    }
+
+    /// The path below the destination of `name` in the directory that `way` leads to.
+    pub(super) fn path(way: Option<&Rc<Way>>, name: Option<&Name>) -> Vec<u8> {
+        let names: Vec<&[u8]> = Way::names(way).into_iter().chain(name).map(Name::as_bytes).collect();
+        names.join(&b'/')
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.total.set(self.total.get() - self.bytes());
+    }
+}
+
+/// Permission bits of a directory in the course of a copy.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Bits {
+    pub(super) now: u32,
+    /// Once nothing is put into it any more.
+    pub(super) finally: u32,
+    /// If the copy ends before that.
+    pub(super) abandoned: u32,
+}
+
+/// A directory that is being written.
+#[derive(Debug)]
+pub(super) struct OpenDirectory {
+    pub(super) directory: Directory,
+    /// This copy made it, so nothing is in it that it did not put there.
+    pub(super) is_new: bool,
+    pub(super) settings: Rc<Settings>,
+    pub(super) way: Option<Rc<Way>>,
+    pub(super) inode: u64,
+    pub(super) device: (u32, u32),
+    /// Owner and modification time as they were found.
+    owner: (u32, u32),
+    mtime: (i64, u32),
+    metadata: Metadata,
+    bits: Bits,
+    /// Something was put into it.
+    is_touched: Cell<bool>,
+    /// It carries [`MARK`].
+    is_marked: bool,
+    /// Where the file system takes several names for one: those that were there before.
+    listed: RefCell<Option<HashSet<Box<[u8]>>>>,
+    /// The file system may have files without a name.
+    pub(super) may_be_unnamed: Cell<bool>,
+    /// Bits that its default ACL leaves to new entries; `None` within if it has none.
+    default_acl: Cell<Option<Option<u32>>>,
+    /// Its file system is made durable when it is finished, not at the end of the copy.
+    syncs: bool,
+    /// Files in it whose content has not come.
+    pending: Cell<u64>,
+    is_left: Cell<bool>,
+    is_finished: Cell<bool>,
+    open: Rc<Cell<usize>>,
+    held: usize,
+}
+
+/// What a directory is opened with.
+pub(super) struct Opening<'a> {
+    pub(super) directory: Directory,
+    pub(super) found: &'a Statx,
+    pub(super) is_new: bool,
+    pub(super) way: Option<Rc<Way>>,
+    pub(super) metadata: Metadata,
+    pub(super) bits: Bits,
+    pub(super) is_marked: bool,
+    /// The directory above.
+    pub(super) parent: Option<&'a OpenDirectory>,
+}
+
+impl OpenDirectory {
+    /// `open` counts all that are open.
+    pub(super) fn new(
+        settings: &Rc<Settings>,
+        opening: Opening<'_>,
+        open: &Rc<Cell<usize>>,
+    ) -> OpenDirectory {
+        open.set(open.get() + 1);
+        let found = opening.found;
+        let held = size_of::<OpenDirectory>() + bytes_of(&opening.metadata);
+        settings.hold(held);
+        let device = (found.stx_dev_major, found.stx_dev_minor);
+        OpenDirectory {
+            syncs: !settings.remember_device(device, &opening.directory),
+            directory: opening.directory,
+            is_new: opening.is_new,
+            settings: settings.clone(),
+            way: opening.way,
+            inode: found.stx_ino,
+            device,
+            owner: (found.stx_uid, found.stx_gid),
+            mtime: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
+            metadata: opening.metadata,
+            bits: opening.bits,
+            is_touched: Cell::new(opening.is_new),
+            is_marked: opening.is_marked,
+            listed: RefCell::default(),
+            may_be_unnamed: Cell::new(opening.parent.is_none_or(|parent| parent.may_be_unnamed.get())),
+            // What is new inherits it.
+            default_acl: Cell::new(
+                opening.parent.filter(|_| opening.is_new).and_then(|parent| parent.default_acl.get()),
+            ),
+            pending: Cell::new(0),
+            is_left: Cell::new(false),
+            is_finished: Cell::new(false),
+            open: open.clone(),
+            held,
+        }
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The path below the destination of `name` in it.
+    pub(super) fn path(&self, name: &Name) -> Vec<u8> {
+        Way::path(self.way.as_ref(), Some(name))
+    }
+
+    /// Remembers which names are there, if the file system takes several for one and something was there before this copy.
+    pub(super) fn list_if_folding(&self) {
+        if !self.is_new && folds_names(self.directory.as_fd()) {
+            self.list();
+        }
+    }
+
+    /// Remembers which names are there.
+    pub(super) fn list(&self) {
+        let Ok(names) = self.directory.names() else { return };
+        self.settings.hold(names.iter().map(|name| 48 + name.len()).sum());
+        self.listed.replace(Some(names));
+    }
+
+    /// To be asked of a name under which something stands: `Refused` if that is something of another name, which the file
+    /// system takes for the same. Each name is asked for once.
+    pub(super) fn check_own(&self, name: &Name) -> Result<()> {
+        match &*self.listed.borrow() {
+            Some(listed) if !listed.contains(name.as_bytes()) => Err(same_name()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Something was put into it, so its time is no more what it was.
+    pub(super) fn touch(&self) {
+        self.is_touched.set(true);
+    }
+
+    /// What is known of a file that was just made in it.
+    pub(super) fn of_new_file(&self) -> Now {
+        let powers = &self.settings.powers;
+        // What this process made shows how the file system gives owners: the directory itself, if it is new.
+        let is_ours = self.is_new && self.owner == (powers.uid, powers.gid);
+        Now {
+            owner: is_ours.then_some(self.owner),
+            has_no_xattrs: self.settings.xattrs && self.is_new && self.default_acl().is_none(),
+            ..Now::default()
+        }
+    }
+
+    /// The bits that an entry made here may get where bits are not kept: as the default ACL has it, else as the umask.
+    pub(super) fn granted(&self) -> u32 {
+        self.default_acl().unwrap_or(0o777 & !self.settings.umask)
+    }
+
+    fn default_acl(&self) -> Option<u32> {
+        if let Some(known) = self.default_acl.get() {
+            return known;
+        }
+        let bits = default_acl_bits(self.directory.as_fd());
+        self.default_acl.set(Some(bits));
+        bits
+    }
+
+    pub(super) fn add_pending(&self) {
+        self.pending.set(self.pending.get() + 1);
+    }
+
+    pub(super) fn settle(&self) {
+        self.pending.set(self.pending.get().saturating_sub(1));
+        self.finish_if_done();
+    }
+
+    pub(super) fn leave(&self) {
+        self.is_left.set(true);
+        self.finish_if_done();
+    }
+
+    /// Its bits and times come when nothing is put into it any more.
+    fn finish_if_done(&self) {
+        if self.pending.get() > 0 || !self.is_left.get() || self.is_finished.replace(true) {
+            return;
+        }
+        let (settings, fd) = (&self.settings, self.directory.as_fd());
+        let now = Now {
+            mode: Some(self.bits.now),
+            owner: Some(self.owner),
+            mtime: Some(self.mtime).filter(|_| !self.is_touched.get()),
+            has_no_xattrs: false,
+        };
+        if self.is_marked {
+            let _ = fremovexattr(fd, MARK);
+        }
+        settings.apply(fd, &self.metadata, &now, self.bits.finally, true);
+        if self.syncs
+            && let Err(error) = rustix::fs::syncfs(fd)
+        {
+            settings.fail(Way::path(self.way.as_ref(), None), Error::file("make it durable", error.into()));
+        }
+    }
+}
+
+impl Drop for OpenDirectory {
+    fn drop(&mut self) {
+        self.open.set(self.open.get() - 1);
+        let listed = self.listed.take().into_iter().flatten();
+        self.settings.release(self.held + listed.map(|name| 48 + name.len()).sum::<usize>());
+        if !self.is_finished.get() && self.bits.now != self.bits.abandoned {
+            let fd = self.directory.as_fd();
+            // The mark cannot be removed any more once the bits are narrow.
+            if self.is_marked {
+                let _ = fremovexattr(fd, MARK);
+            }
+            let _ = rustix::fs::fchmod(fd, Mode::from_raw_mode(self.bits.abandoned));
+        }
+    }
+}
+
+/// Types of file systems that take names for one that differ in case: FAT, exFAT, NTFS (two), HFS (two), SMB (three), FUSE,
+/// behind which any may be.
+const FOLDING: [u64; 10] = [
+    0x4d44,
+    0x2011_bab0,
+    0x5346_544e,
+    0x7366_746e,
+    0x4244,
+    0x482b,
+    0x517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x6573_5546,
+];
+
+/// Flag of a directory of ext4, F2FS or tmpfs that does the same (`FS_CASEFOLD_FL`).
+const CASEFOLD: u32 = 0x4000_0000;
+
+fn folds_names(directory: BorrowedFd<'_>) -> bool {
+    let is_flagged = || rustix::fs::ioctl_getflags(directory).is_ok_and(|flags| flags.bits() & CASEFOLD != 0);
+    let kind = rustix::fs::fstatfs(directory).map_or(0, |found| found.f_type as u64 & 0xffff_ffff);
+    FOLDING.contains(&kind) || is_flagged()
+}
+
+/// Memory that `metadata` takes beside its fixed part.
+pub(super) fn bytes_of(metadata: &Metadata) -> usize {
+    metadata.xattrs.iter().map(|xattr| 64 + xattr.name.len() + xattr.value.len()).sum()
+}
+
+/// What [`MARK`] says of a directory that a killed run left with bits of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mark {
+    /// It was made and not finished.
+    New,
+    /// It had these bits.
+    Was(u32),
+}
+
+impl Mark {
+    /// Reads the mark of a directory.
+    pub(super) fn read(directory: &Directory) -> Option<Mark> {
+        let mut value = [0; 8];
+        let len = fgetxattr(directory.as_fd(), MARK, &mut value[..]).ok()?;
+        match &value[..len] {
+            b"new" => Some(Mark::New),
+            octal => {
+                let bits = u32::from_str_radix(std::str::from_utf8(octal).ok()?, 8).ok()?;
+                Some(Mark::Was(bits & 0o777))
+            }
+        }
+    }
+
+    /// Leaves the mark; false if the file system has no room for it.
+    pub(super) fn write(self, directory: &Directory) -> bool {
+        let value = match self {
+            Mark::New => "new".to_owned(),
+            Mark::Was(bits) => format!("{bits:o}"),
+        };
+        fsetxattr(directory.as_fd(), MARK, value.as_bytes(), XattrFlags::empty()).is_ok()
+    }
+}
+
+/// Descriptors of the file systems that were written to, so that each can be made durable.
+#[derive(Debug, Default)]
+pub(super) struct Devices {
+    seen: Vec<((u32, u32), Directory)>,
+}
+
+/// File systems that one copy keeps open; those beyond are made durable directory by directory.
+const DEVICES_MAX: usize = 64;
+
+impl Devices {
+    /// Remembers the file system of `directory`; false if there are too many.
+    pub(super) fn remember(&mut self, device: (u32, u32), directory: &Directory) -> bool {
+        if self.seen.iter().any(|(seen, _)| *seen == device) {
+            return true;
+        }
+        if self.seen.len() >= DEVICES_MAX {
+            return false;
+        }
+        let Ok(directory) = directory.duplicate() else { return false };
+        self.seen.push((device, directory));
+        true
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Waits until everything on all of them is on disk.
+    pub(super) fn sync(&self) -> Result<()> {
+        for (_, directory) in &self.seen {
+            rustix::fs::syncfs(directory)
+                .map_err(|error| Error::file("make it durable", io::Error::from(error)))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,413 @@
+//! One file of a tree on its way to its place: written without a name, or under a temporary one, and named when it is whole.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+
+use dray_core::tree::{Entry, Finished, Metadata, Name};
+use dray_core::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+
+use super::directory::{Directory, stat_fd};
+use super::opened::{OpenDirectory, bytes_of};
+use super::temporary::{self, Temporary};
+use super::write::Settings;
+
+/// Device and inode.
+pub(super) type Identity = (u32, u32, u64);
+
+/// Where a file goes, and what it is to be; its content is to come.
+#[derive(Debug)]
+pub struct FileTarget {
+    pub(super) directory: Rc<OpenDirectory>,
+    pub(super) name: Name,
+    pub(super) metadata: Metadata,
+    pub(super) there: There,
+    held: usize,
+}
+
+/// What stands where a file goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum There {
+    Nothing,
+    /// A file with these permission bits, without setuid, setgid and sticky: those were not given to the new bytes.
+    File(u32),
+    Other,
+}
+
+/// A file being written. Dropped before it is finished, it leaves nothing.
+#[derive(Debug)]
+pub struct NewFile {
+    file: File,
+    /// Its name for now, where the file system has no files without one.
+    temporary: Option<Temporary>,
+    directory: Rc<OpenDirectory>,
+    /// Where the next byte goes.
+    position: u64,
+    is_sparse: bool,
+}
+
+/// Gives what stands under `temporary` its name. In a directory that this copy made nothing may stand there: what does has
+/// the same name in the eyes of the file system.
+fn rename(directory: &OpenDirectory, temporary: &Temporary, name: &Name) -> io::Result<()> {
+    let fd = &directory.directory;
+    directory.touch();
+    if directory.is_new {
+        match rustix::fs::renameat_with(fd, &temporary[..], fd, name.as_bytes(), RenameFlags::NOREPLACE) {
+            // The file system cannot: look first.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                if directory.directory.stat(name.as_bytes()).is_ok() {
+                    return Err(Errno::EXIST.into());
+                }
+            }
+            result => return Ok(result?),
+        }
+    }
+    Ok(rustix::fs::renameat(fd, &temporary[..], fd, name.as_bytes())?)
+}
+
+/// Says what a name that is taken means.
+pub(super) fn taken(directory: &OpenDirectory, error: io::Error, what: &str) -> Error {
+    if error.kind() == io::ErrorKind::AlreadyExists && directory.is_new {
+        return same_name();
+    }
+    Error::file(what.to_owned(), error)
+}
+
+/// Two names are one here.
+pub(super) fn same_name() -> Error {
+    Error::new(
+        ErrorKind::Refused,
+        "another entry has this name here: this file system takes both for one (letter case, Unicode form), or another \
+         program made it",
+    )
+}
+
+impl FileTarget {
+    pub(super) fn new(directory: Rc<OpenDirectory>, name: Name, entry: &Entry, there: There) -> FileTarget {
+        directory.add_pending();
+        let held = size_of::<FileTarget>() + name.as_bytes().len() + bytes_of(&entry.metadata);
+        directory.settings().hold(held);
+        FileTarget { directory, name, metadata: entry.metadata.clone(), there, held }
+    }
+
+    /// Path below the destination.
+    pub fn path(&self) -> Vec<u8> {
+        self.directory.path(&self.name)
+    }
+
+    /// The group of hard links that it is one of.
+    pub fn link_group(&self) -> Option<[u8; 16]> {
+        self.metadata.link_group
+    }
+
+    /// Makes the file that is written, for nobody but this user to open until it is whole.
+    pub fn create(&self) -> Result<NewFile> {
+        let (fd, temporary) = self.make().map_err(|error| Error::file("make a file", error))?;
+        let (file, directory) = (File::from(fd), self.directory.clone());
+        Ok(NewFile { file, temporary, directory, position: 0, is_sparse: false })
+    }
+
+    fn make(&self) -> io::Result<(OwnedFd, Option<Temporary>)> {
+        let directory = &self.directory;
+        if directory.may_be_unnamed.get() {
+            match directory.directory.unnamed() {
+                Ok(fd) => return Ok((fd, None)),
+                Err(error) if lacks_unnamed(&error) => directory.may_be_unnamed.set(false),
+                Err(error) => return Err(error),
+            }
+        }
+        let (temporary, fd) =
+            temporary::make(directory, &self.name, &mut |name| make_named(directory, name))?;
+        Ok((fd, Some(temporary)))
+    }
+
+    /// Its file is whole: gives it everything the copy keeps, and its name.
+    pub fn finish(&self, mut file: NewFile, finished: &Finished) -> Result<Identity> {
+        let settings = self.directory.settings();
+        file.end(finished.size_bytes)?;
+        let mode = match self.there {
+            There::File(mode) if !settings.modes => mode,
+            _ => settings.mode(self.metadata.mode, || self.directory.granted()),
+        };
+        let metadata = Kept { mtime: (finished.mtime_s, finished.mtime_ns), ..Kept::of(&self.metadata) };
+        settings.apply_kept(file.file.as_fd(), &metadata, &self.directory.of_new_file(), mode, false);
+        if settings.fails_late(self.directory.device, file.file.as_fd()) {
+            rustix::fs::fsync(&file.file)
+                .map_err(|error| Error::file("write the file to its server", error.into()))?;
+        }
+        file.name(self).map_err(|error| taken(&self.directory, error, "give the file its name"))?;
+        let found = if self.metadata.link_group.is_some() {
+            let found = stat_fd(file.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
+            (found.stx_dev_major, found.stx_dev_minor, found.stx_ino)
+        } else {
+            (0, 0, 0)
+        };
+        Ok(found)
+    }
+}
+
+impl Drop for FileTarget {
+    fn drop(&mut self) {
+        self.directory.settings().release(self.held);
+    }
+}
+
+/// What file systems and kernels say that have no files without a name.
+fn lacks_unnamed(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    [Errno::OPNOTSUPP, Errno::ISDIR, Errno::INVAL, Errno::NOSYS]
+        .iter()
+        .any(|known| code == Some(known.raw_os_error()))
+}
+
+/// Makes the file `name` and locks it, so that another run does not take it for one that was left.
+fn make_named(directory: &OpenDirectory, name: &Temporary) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CREATE | OFlags::EXCL;
+    let fd = directory.directory.open_at(name, flags, Mode::RUSR | Mode::WUSR)?;
+    let is_locked = rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok();
+    let made = stat_fd(fd.as_fd())?;
+    // Another run may have been faster than the lock; then this one is to take another name.
+    match directory.directory.stat(name) {
+        Ok(found) if is_locked && found.stx_ino == made.stx_ino => Ok(fd),
+        _ => Err(Errno::EXIST.into()),
+    }
+}
+
+impl NewFile {
+    /// Appends bytes.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all_at(bytes, self.position).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => too_large(),
+            _ => Error::file("write the file", error),
+        })?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Leaves a hole of so many bytes, which costs nothing.
+    pub fn skip(&mut self, bytes: u64) -> Result<()> {
+        let position = self.position.checked_add(bytes).filter(|position| *position < 1 << 62);
+        self.position = position
+            .ok_or_else(|| Error::new(ErrorKind::Protocol, "the file is larger than a file can be"))?;
+        self.is_sparse = true;
+        Ok(())
+    }
+
+    /// Forgets everything written.
+    pub fn restart(&mut self) -> Result<()> {
+        rustix::fs::ftruncate(&self.file, 0)
+            .map_err(|error| Error::file("write the file anew", error.into()))?;
+        (self.position, self.is_sparse) = (0, false);
+        Ok(())
+    }
+
+    /// The file itself, for whoever fills it in the kernel; it then calls [`NewFile::filled`].
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The kernel filled the first `bytes` bytes.
+    pub fn filled(&mut self, bytes: u64) {
+        self.position = bytes;
+    }
+
+    fn end(&mut self, size_bytes: u64) -> Result<()> {
+        if self.position != size_bytes {
+            let what = format!("{} bytes came of a file of {size_bytes}", self.position);
+            return Err(Error::new(ErrorKind::Protocol, what));
+        }
+        if self.is_sparse {
+            rustix::fs::ftruncate(&self.file, size_bytes).map_err(|error| match error {
+                Errno::INVAL | Errno::FBIG | Errno::OVERFLOW => too_large(),
+                error => Error::file("end the file with a hole", error.into()),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Gives it its name.
+    fn name(&mut self, target: &FileTarget) -> io::Result<()> {
+        let directory = &self.directory;
+        if let Some(temporary) = self.temporary {
+            rename(directory, &temporary, &target.name)?;
+            self.temporary = None;
+            return Ok(());
+        }
+        if matches!(target.there, There::Nothing) {
+            directory.touch();
+            match self.link(target.name.as_bytes()) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !directory.is_new => {}
+                result => return result,
+            }
+        }
+        temporary::replace(directory, &target.name, &mut |temporary| self.link(temporary))
+    }
+
+    /// Makes `name` a name of this file.
+    fn link(&self, name: &[u8]) -> io::Result<()> {
+        let (settings, directory) = (self.directory.settings(), &self.directory.directory);
+        if !settings.links_by_path.get() {
+            match rustix::fs::linkat(&self.file, "", directory, name, AtFlags::EMPTY_PATH) {
+                // Kernels before 6.10 let only root do it so.
+                Err(Errno::NOENT | Errno::PERM) => {}
+                result => return Ok(result?),
+            }
+        }
+        let path = Directory::path_of(self.file.as_fd());
+        rustix::fs::linkat(rustix::fs::CWD, path, directory, name, AtFlags::SYMLINK_FOLLOW)?;
+        settings.links_by_path.set(true);
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            temporary::remove(&self.directory, temporary);
+        }
+    }
+}
+
+fn too_large() -> Error {
+    Error::new(ErrorKind::Unsupported, "the file is larger than the file system here can keep")
+        .advise("copy it to another file system")
+}
+
+/// What is known of a file or directory before it gets what the copy keeps; what is not known is set.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Now {
+    pub(super) mode: Option<u32>,
+    pub(super) owner: Option<(u32, u32)>,
+    pub(super) mtime: Option<(i64, u32)>,
+    pub(super) has_no_xattrs: bool,
+}
+
+/// What the copy keeps of an entry.
+#[derive(Clone, Copy)]
+pub(super) struct Kept<'a> {
+    mtime: (i64, u32),
+    metadata: &'a Metadata,
+}
+
+impl Kept<'_> {
+    pub(super) fn of(metadata: &Metadata) -> Kept<'_> {
+        Kept { mtime: (metadata.mtime_s, metadata.mtime_ns), metadata }
+    }
+}
+
+impl Settings {
+    /// Gives an open file or directory what the copy keeps; `mode` is what its bits become. What cannot be kept is counted.
+    pub(super) fn apply(
+        &self,
+        fd: BorrowedFd<'_>,
+        metadata: &Metadata,
+        now: &Now,
+        mode: u32,
+        is_directory: bool,
+    ) {
+        self.apply_kept(fd, &Kept::of(metadata), now, mode, is_directory);
+    }
+
+    fn apply_kept(&self, fd: BorrowedFd<'_>, kept: &Kept<'_>, now: &Now, mode: u32, is_directory: bool) {
+        let (metadata, mut mode, mut mode_now) = (kept.metadata, mode, now.mode);
+        if self.owners {
+            let (uid, gid) = self.owner_of(metadata.uid, metadata.gid);
+            let uid_to_set = uid.filter(|uid| now.owner.is_none_or(|(now, _)| now != *uid));
+            let gid_to_set = gid.filter(|gid| now.owner.is_none_or(|(_, now)| now != *gid));
+            let mut is_set = true;
+            if uid_to_set.is_some() || gid_to_set.is_some() {
+                let result =
+                    rustix::fs::fchown(fd, uid_to_set.map(Uid::from_raw), gid_to_set.map(Gid::from_raw));
+                if let Err(error) = result {
+                    self.count("owner", error);
+                    is_set = false;
+                }
+                // The kernel takes setuid and setgid away.
+                mode_now = None;
+            }
+            mode = self.without_foreign_powers(mode, metadata, (uid, gid), is_set, is_directory);
+        }
+        if self.xattrs && !(now.has_no_xattrs && metadata.xattrs.is_empty()) && !metadata.xattrs_unread {
+            let mut told = self.told.borrow_mut();
+            super::attributes::set(fd, &metadata.xattrs, self.sets_all(), &mut told);
+        }
+        // After the ACL, which has a say in the bits.
+        if mode_now != Some(mode)
+            && let Err(error) = rustix::fs::fchmod(fd, Mode::from_raw_mode(mode))
+        {
+            self.count("permissions", error);
+        }
+        if self.times
+            && now.mtime != Some(kept.mtime)
+            && let Err(error) = rustix::fs::futimens(fd, &times_of(kept.mtime))
+        {
+            self.count("modification time", error);
+        }
+    }
+
+    /// `mode` without setuid and setgid where they would lend the rights of another than they lent at the source.
+    pub(super) fn without_foreign_powers(
+        &self,
+        mode: u32,
+        metadata: &Metadata,
+        (uid, gid): (Option<u32>, Option<u32>),
+        is_set: bool,
+        is_directory: bool,
+    ) -> u32 {
+        if mode & 0o6000 == 0 || is_directory {
+            return mode;
+        }
+        let (wanted_uid, wanted_gid) = self.wanted_owner(metadata.uid, metadata.gid);
+        let has_uid = (is_set && uid.is_some()) || wanted_uid == self.powers.uid;
+        let has_gid = (is_set && gid.is_some()) || wanted_gid == self.powers.gid;
+        let foreign = if has_uid { 0 } else { 0o4000 } | if has_gid { 0 } else { 0o2000 };
+        mode & !foreign
+    }
+
+    /// Whether the file system tells of failed writes only when a file is closed, which safe code does not hear: those that
+    /// send to a server, and those of other programs.
+    fn fails_late(&self, device: (u32, u32), fd: BorrowedFd<'_>) -> bool {
+        let mut known = self.late_devices.borrow_mut();
+        if let Some((_, is_late)) = known.iter().find(|(seen, _)| *seen == device) {
+            return *is_late;
+        }
+        let is_late = rustix::fs::fstatfs(fd).is_ok_and(|found| is_late(found.f_type));
+        if known.len() >= 64 {
+            known.clear();
+        }
+        known.push((device, is_late));
+        is_late
+    }
+}
+
+/// NFS, SMB (three of them), FUSE, AFS (two), Ceph, Coda, 9P, Lustre.
+const LATE: [u64; 11] = [
+    0x6969,
+    0x517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x6573_5546,
+    0x5346_414f,
+    0x6b41_4653,
+    0x00c3_6400,
+    0x7375_7245,
+    0x0102_1997,
+    0x0bd0_0bd0,
+];
+
+/// Whether a file system of this type tells of failed writes when a file is closed.
+pub(super) fn is_late(file_system: i64) -> bool {
+    LATE.contains(&(file_system as u64 & 0xffff_ffff))
+}
+
+/// The modification time as the kernel takes it; the access time stays.
+pub(super) fn times_of((mtime_s, mtime_ns): (i64, u32)) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec { tv_sec: mtime_s, tv_nsec: mtime_ns.into() },
+    }
+}

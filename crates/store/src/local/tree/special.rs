@@ -1,0 +1,117 @@
+//! Entries without content: symbolic links, fifos, sockets and devices. They are not opened but for their metadata (`O_PATH`).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use dray_core::tree::{Entry, Kind, Metadata, Name};
+use dray_core::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Statx, Uid};
+use rustix::io::Errno;
+
+use super::attributes;
+use super::directory::{Directory, stat_fd};
+use super::opened::OpenDirectory;
+use super::place::{Identity, Now, taken, times_of};
+use super::temporary::replace;
+use super::write::{Placed, Settings, file_type, is_directory, is_same};
+
+/// Makes the link, fifo, socket or device `entry`, and says what it is then.
+pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<(Placed, Identity)> {
+    let (directory, settings) = (&parent.directory, parent.settings());
+    if matches!(entry.kind, Kind::CharacterDevice { .. } | Kind::BlockDevice { .. }) && settings.harmless {
+        return Err(Error::new(
+            ErrorKind::Refused,
+            "a login that is confined to a directory makes no devices",
+        ));
+    }
+    let found = if parent.is_new { None } else { directory.stat(name.as_bytes()).ok() };
+    if found.is_some() {
+        parent.check_own(name)?;
+    }
+    if found.as_ref().is_some_and(|found| file_type(found) == FileType::Directory) {
+        return Err(is_directory());
+    }
+    let mode = settings.mode(entry.metadata.mode, || parent.granted());
+    let mut make = |name: &[u8]| make_one(directory, name, &entry.kind, mode);
+    let is_changed = !found.as_ref().is_some_and(|found| is_same(directory, name, entry, found));
+    if is_changed {
+        parent.touch();
+        let made = if found.is_none() { make(name.as_bytes()) } else { replace(parent, name, &mut make) };
+        made.map_err(|error| taken(parent, error, "make it"))?;
+    }
+    // Whatever anybody does to the name from here on, this is what is changed.
+    let failed = |error| Error::file("open it for its metadata", error);
+    let fd = directory.open_at(name.as_bytes(), OFlags::PATH, Mode::empty()).map_err(failed)?;
+    let there = stat_fd(fd.as_fd()).map_err(failed)?;
+    if !is_same(directory, name, entry, &there) {
+        return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
+    }
+    let mode = match &entry.kind {
+        Kind::Symlink { .. } => None,
+        _ if settings.modes || is_changed => Some(mode),
+        _ => None,
+    };
+    settings.apply_by_path(&fd, &entry.metadata, &there, mode);
+    let identity = (there.stx_dev_major, there.stx_dev_minor, there.stx_ino);
+    Ok((if is_changed { Placed::Done } else { Placed::Unchanged }, identity))
+}
+
+fn make_one(directory: &Directory, name: &[u8], kind: &Kind, mode: u32) -> io::Result<()> {
+    let (kind, device) = match *kind {
+        Kind::Symlink { ref target } => return Ok(rustix::fs::symlinkat(&target[..], directory, name)?),
+        Kind::Fifo => (FileType::Fifo, 0),
+        Kind::Socket => (FileType::Socket, 0),
+        Kind::CharacterDevice { major, minor } => {
+            (FileType::CharacterDevice, rustix::fs::makedev(major, minor))
+        }
+        Kind::BlockDevice { major, minor } => (FileType::BlockDevice, rustix::fs::makedev(major, minor)),
+        Kind::File { .. } | Kind::Directory { .. } => return Err(Errno::INVAL.into()),
+    };
+    // Nobody else's until it has its owner.
+    let mode = Mode::from_raw_mode(mode & 0o600);
+    Ok(rustix::fs::mknodat(directory, name, kind, mode, device)?)
+}
+
+impl Settings {
+    /// What [`Settings::apply`] does, for what cannot be opened but as a path: `mode` is what its bits become, if they are set.
+    pub(super) fn apply_by_path(&self, fd: &OwnedFd, metadata: &Metadata, there: &Statx, mode: Option<u32>) {
+        let path = Directory::path_of(fd.as_fd());
+        let is_link = file_type(there) == FileType::Symlink;
+        let mode_now = u32::from(there.stx_mode) & 0o7777;
+        let mut mode = mode;
+        let mut now = Now { mode: Some(mode_now), ..Now::default() };
+        if self.owners {
+            let (uid, gid) = self.owner_of(metadata.uid, metadata.gid);
+            let mut is_set = true;
+            let (uid_to_set, gid_to_set) =
+                (uid.filter(|uid| *uid != there.stx_uid), gid.filter(|gid| *gid != there.stx_gid));
+            if uid_to_set.is_some() || gid_to_set.is_some() {
+                let (uid, gid) = (uid_to_set.map(Uid::from_raw), gid_to_set.map(Gid::from_raw));
+                if let Err(error) = rustix::fs::chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH) {
+                    self.count("owner", error);
+                    is_set = false;
+                }
+                now.mode = None;
+            }
+            mode = mode.map(|mode| self.without_foreign_powers(mode, metadata, (uid, gid), is_set, false));
+        }
+        if self.xattrs && !is_link && !metadata.xattrs_unread {
+            let mut told = self.told.borrow_mut();
+            attributes::set_followed(&path, &metadata.xattrs, self.sets_all(), &mut told);
+        }
+        if let Some(mode) = mode.filter(|mode| now.mode != Some(*mode))
+            // The magic link leads to the very thing that was opened.
+            && let Err(error) = rustix::fs::chmod(&path[..], Mode::from_raw_mode(mode))
+        {
+            self.count("permissions", error);
+        }
+        let mtime = (metadata.mtime_s, metadata.mtime_ns);
+        if self.times
+            && mtime != (there.stx_mtime.tv_sec, there.stx_mtime.tv_nsec)
+            && let Err(error) = rustix::fs::utimensat(fd, "", &times_of(mtime), AtFlags::EMPTY_PATH)
+        {
+            self.count("modification time", error);
+        }
+    }
+}

@@ -1,0 +1,518 @@
+//! Reading trees: entry by entry, in the order of the stream, with one open descriptor for each level.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use dray_core::limits::{TREE_DEPTH_MAX, TREE_ENTRY_BYTES_MAX, TREE_LINK_GROUPS_MAX};
+use dray_core::tree::{Entry, Kind, Metadata, Name, Xattr};
+use dray_core::{Error, ErrorKind, Result};
+use rustix::fs::{FileType, Mode, OFlags, Statx};
+
+use super::attributes;
+use super::directory::{Directory, raise_open_files, stat_fd};
+use super::exclude::Excludes;
+use super::origin::Origin;
+
+/// Bytes of a directory read at a time.
+const LISTING_BYTES: usize = 64 * 1024;
+/// What the group of a hard link is derived with.
+const LINK_CONTEXT: &str = "drayman 2026-11-22 tree link group 1";
+
+/// What to read.
+#[derive(Clone, Debug, Default)]
+pub struct WalkOptions {
+    /// Go into directories.
+    pub recursive: bool,
+    /// A source that is a symbolic link stands for what it points to.
+    pub follow_sources: bool,
+    /// Do not go into directories of another file system than their source's.
+    pub one_file_system: bool,
+    /// Leave out what they stand for.
+    pub excludes: Excludes,
+    /// Names of the sources, with which paths begin for the patterns; of those beyond, their last component.
+    pub names: Vec<Vec<u8>>,
+    /// Read extended attributes.
+    pub xattrs: bool,
+    /// Tell which names are hard links of one file.
+    pub hard_links: bool,
+    /// Tell devices, fifos and sockets.
+    pub specials: bool,
+}
+
+/// One step of a walk.
+#[derive(Debug)]
+pub enum Walked {
+    /// An entry; with how to read it if it is a file. Each name of a hard link has it: which of them the content comes under is
+    /// for the receiver to decide.
+    Entry(Box<Entry>, Option<FileToSend>),
+    /// The directory begun last has no more entries.
+    Leave,
+    /// There is nothing for this source; an error was told before.
+    Missing,
+    /// An entry that is not told, or not in full.
+    Failed(PathBuf, Error),
+}
+
+/// A regular file that was told, to be opened when its content is wanted.
+#[derive(Debug)]
+pub struct FileToSend {
+    directory: Arc<Directory>,
+    name: Box<[u8]>,
+}
+
+/// A file being read.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// Open for reading.
+    pub file: File,
+    found: Stamp,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bytes that it takes on the disk; fewer than its size if it has holes.
+    pub stored_bytes: u64,
+}
+
+/// What changes when a file does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stamp {
+    size: u64,
+    mtime: (i64, u32),
+    ctime: (i64, u32),
+}
+
+fn stamp(found: &Statx) -> Stamp {
+    Stamp {
+        size: found.stx_size,
+        mtime: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
+        ctime: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
+    }
+}
+
+impl FileToSend {
+    /// Opens it, if it still is a regular file.
+    pub fn open(&self) -> Result<OpenFile> {
+        let failed = |error| Error::file("open the file", error);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = self.directory.open_at(&self.name, flags, Mode::empty()).map_err(failed)?;
+        let found = stat_fd(fd.as_fd()).map_err(failed)?;
+        if file_type(&found) != FileType::RegularFile {
+            return Err(Error::new(ErrorKind::Changed, "it is no regular file any more"));
+        }
+        Ok(OpenFile {
+            file: File::from(fd),
+            found: stamp(&found),
+            size_bytes: found.stx_size,
+            stored_bytes: found.stx_blocks.saturating_mul(512),
+        })
+    }
+}
+
+impl OpenFile {
+    /// Modification time when it was opened: seconds since 1970 and nanoseconds.
+    pub fn mtime(&self) -> (i64, u32) {
+        self.found.mtime
+    }
+
+    /// True if nobody wrote to it since it was opened, as far as its times tell.
+    pub fn is_unchanged(&self) -> Result<bool> {
+        let now = stat_fd(self.file.as_fd()).map_err(|error| Error::file("look at the file again", error))?;
+        Ok(stamp(&now) == self.found)
+    }
+}
+
+/// Says why what was a directory a moment ago cannot be entered.
+fn not_entered(error: io::Error) -> Error {
+    use rustix::io::Errno;
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOTDIR | Errno::LOOP) => Error::new(ErrorKind::Changed, "it was replaced meanwhile"),
+        _ => Error::file("read it", error),
+    }
+}
+
+/// The names of a directory, sorted, in one piece of memory.
+#[derive(Debug, Default)]
+struct Listing {
+    bytes: Vec<u8>,
+    /// Where each name begins, and its length.
+    names: Vec<(u32, u8)>,
+}
+
+impl Listing {
+    /// Reads a directory that nobody has read from; `buffer` is room for a piece of it.
+    fn read(directory: &Directory, buffer: &mut Vec<u8>) -> io::Result<Listing> {
+        let mut listing = Listing::default();
+        buffer.reserve(LISTING_BYTES);
+        let mut entries = rustix::fs::RawDir::new(directory, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let too_large = || io::Error::other("too many entries");
+            let start = u32::try_from(listing.bytes.len()).map_err(|_| too_large())?;
+            listing.names.push((start, u8::try_from(name.len()).map_err(|_| too_large())?));
+            listing.bytes.extend_from_slice(name);
+        }
+        let Listing { bytes, names } = &mut listing;
+        names.sort_unstable_by(|one, other| slice(bytes, *one).cmp(slice(bytes, *other)));
+        Ok(listing)
+    }
+
+    fn get(&self, index: usize) -> Option<&[u8]> {
+        self.names.get(index).map(|place| slice(&self.bytes, *place))
+    }
+}
+
+fn slice(bytes: &[u8], (start, len): (u32, u8)) -> &[u8] {
+    &bytes[start as usize..start as usize + usize::from(len)]
+}
+
+/// A directory being read.
+#[derive(Debug)]
+struct Level {
+    directory: Arc<Directory>,
+    listing: Listing,
+    next: usize,
+    /// Length of the path up to this directory.
+    path_len: usize,
+}
+
+/// Reads the trees of some sources.
+#[derive(Debug)]
+pub struct Walker {
+    sources: std::vec::IntoIter<PathBuf>,
+    source_number: u64,
+    origin: Origin,
+    options: WalkOptions,
+    is_root: bool,
+    levels: Vec<Level>,
+    /// Path of the current entry below its source, for messages, patterns and link groups.
+    path: Vec<u8>,
+    source: PathBuf,
+    device: (u32, u32),
+    /// Group and names still to come of files with several.
+    links: HashMap<(u32, u32, u64), ([u8; 16], u32)>,
+    /// Names of files with several that there was no room to remember.
+    links_lost: u64,
+    waiting: Vec<Walked>,
+    /// Room for a piece of a directory; always empty.
+    buffer: Vec<u8>,
+}
+
+impl Walker {
+    /// For these sources, in this order.
+    pub fn new(sources: Vec<PathBuf>, options: WalkOptions) -> Walker {
+        Walker {
+            sources: sources.into_iter(),
+            source_number: 0,
+            origin: Origin::Anywhere,
+            options,
+            is_root: rustix::process::geteuid().is_root(),
+            levels: Vec::new(),
+            path: Vec::new(),
+            source: PathBuf::new(),
+            device: (0, 0),
+            links: HashMap::new(),
+            links_lost: 0,
+            waiting: Vec::new(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// With sources whose paths begin at `origin`.
+    pub fn at(self, origin: Origin) -> Walker {
+        Walker { origin, ..self }
+    }
+
+    /// Directories whose files may wait to be read, for this process and `batches` batches of entries.
+    pub fn directories_in_batch(batches: usize) -> usize {
+        // A half for those who wait, the rest for the levels and everything else.
+        (raise_open_files() / 2 / batches.max(1)).clamp(1, 256)
+    }
+
+    /// The next step; `None` after the last source.
+    pub fn step(&mut self) -> Option<Walked> {
+        loop {
+            if let Some(step) = self.waiting.pop() {
+                return Some(step);
+            }
+            let Some(level) = self.levels.last_mut() else {
+                let Some(source) = self.sources.next() else { return self.tell_lost_links() };
+                self.source = source;
+                self.source_number += 1;
+                self.path.clear();
+                return Some(self.begin());
+            };
+            self.path.truncate(level.path_len);
+            let Some(name) = level.listing.get(level.next) else {
+                self.levels.pop();
+                return Some(Walked::Leave);
+            };
+            level.next += 1;
+            if level.path_len > 0 {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(name);
+            let (directory, name) = (level.directory.clone(), name.to_vec());
+            match self.entry(&directory, &name) {
+                Ok(Some(step)) => return Some(step),
+                Ok(None) => {}
+                Err(error) => return Some(self.failed(error)),
+            }
+        }
+    }
+
+    /// The last step, if there was no room to remember hard links.
+    fn tell_lost_links(&mut self) -> Option<Walked> {
+        let lost = std::mem::take(&mut self.links_lost);
+        let what = format!(
+            "{lost} names are copied as files of their own: more than {TREE_LINK_GROUPS_MAX} files have further names to come"
+        );
+        (lost > 0).then(|| Walked::Failed(self.source.clone(), Error::new(ErrorKind::Unsupported, what)))
+    }
+
+    fn failed(&self, error: Error) -> Walked {
+        let below = std::ffi::OsStr::from_bytes(&self.path);
+        Walked::Failed(
+            if self.path.is_empty() { self.source.clone() } else { self.source.join(below) },
+            error,
+        )
+    }
+
+    /// The root of the next source.
+    fn begin(&mut self) -> Walked {
+        match self.root() {
+            Ok(step) => step,
+            Err(error) => {
+                self.waiting.push(Walked::Missing);
+                self.failed(error)
+            }
+        }
+    }
+
+    fn root(&mut self) -> Result<Walked> {
+        let failed = |error| Error::file("read it", error);
+        let mut path = self.source.clone();
+        if self.options.follow_sources {
+            path = self.origin.followed(path)?;
+        } else {
+            self.origin.kind(&path)?;
+        }
+        // What is in a directory is meant by `DIR/` and `DIR/.`, also where a link leads to it.
+        let text = path.as_os_str().as_bytes();
+        let name = path.file_name().filter(|_| !text.ends_with(b"/") && !text.ends_with(b"/."));
+        let (Some(name), Some(parent)) = (name, path.parent()) else {
+            // `/`, `.`, `..` and what ends with a slash: a directory.
+            let directory = self.origin.directory(&path)?;
+            if self.is_excluded(true) {
+                return Ok(Walked::Missing);
+            }
+            let found = directory.stat_self().map_err(failed)?;
+            return self.enter(None, directory, &found);
+        };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let parent = Arc::new(self.origin.directory(parent)?);
+        let name = name.as_bytes().to_vec();
+        let found = parent.stat(&name).map_err(failed)?;
+        if self.is_excluded(file_type(&found) == FileType::Directory) {
+            return Ok(Walked::Missing);
+        }
+        if file_type(&found) == FileType::Directory {
+            let directory = parent.child(&name).map_err(not_entered)?;
+            let found = directory.stat_self().map_err(failed)?;
+            return self.enter(None, directory, &found);
+        }
+        self.device = (found.stx_dev_major, found.stx_dev_minor);
+        match self.told(None, &parent, &name, &found)? {
+            Some(step) => Ok(step),
+            None => Err(Error::new(ErrorKind::Refused, "it is a device, fifo or socket")
+                .advise("-a copies those too")),
+        }
+    }
+
+    /// The entry `name` of a directory; `None` if it is passed over.
+    fn entry(&mut self, parent: &Arc<Directory>, name: &[u8]) -> Result<Option<Walked>> {
+        let failed = |error| Error::file("read it", error);
+        let found = match parent.stat(name) {
+            Ok(found) => found,
+            // It went between the listing and now: as if it had not been there.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        if self.is_excluded(file_type(&found) == FileType::Directory) {
+            return Ok(None);
+        }
+        let told = Some(Name::new(name)?);
+        if file_type(&found) == FileType::Directory {
+            let directory = parent.child(name).map_err(not_entered)?;
+            let found = directory.stat_self().map_err(failed)?;
+            return self.enter(told, directory, &found).map(Some);
+        }
+        match self.told(told, parent, name, &found)? {
+            Some(step) => Ok(Some(step)),
+            None => Err(Error::new(ErrorKind::Refused, "it is a device, fifo or socket, and not copied")
+                .advise("-a copies those too")),
+        }
+    }
+
+    /// Whether the entry at hand is to be left out.
+    fn is_excluded(&self, is_directory: bool) -> bool {
+        if self.options.excludes.is_empty() {
+            return false;
+        }
+        let last = || self.source.file_name().unwrap_or_default().as_bytes().to_vec();
+        let index = usize::try_from(self.source_number.saturating_sub(1)).unwrap_or(usize::MAX);
+        let mut path = self.options.names.get(index).cloned().unwrap_or_else(last);
+        if path.is_empty() && self.path.is_empty() {
+            return false;
+        }
+        if !path.is_empty() && !self.path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&self.path);
+        self.options.excludes.has(&path, is_directory)
+    }
+
+    /// Tells a directory and opens it for its entries.
+    fn enter(&mut self, name: Option<Name>, directory: Directory, found: &Statx) -> Result<Walked> {
+        if !self.options.recursive {
+            return Err(Error::new(ErrorKind::Refused, "it is a directory").advise("-r copies directories"));
+        }
+        if self.levels.len() >= TREE_DEPTH_MAX {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("it lies more than {TREE_DEPTH_MAX} directories deep"),
+            ));
+        }
+        let device = (found.stx_dev_major, found.stx_dev_minor);
+        if name.is_none() {
+            self.device = device;
+        }
+        let mut metadata = metadata(found);
+        self.add_xattrs(&mut metadata, &|is_root| attributes::read_open(directory.as_fd(), is_root));
+        let is_entered = !self.options.one_file_system || device == self.device;
+        let listing =
+            if is_entered { Listing::read(&directory, &mut self.buffer) } else { Ok(Listing::default()) };
+        let listing = match listing {
+            Ok(listing) => listing,
+            Err(error) => {
+                let step = self.failed(Error::file("list the directory", error));
+                self.waiting.push(step);
+                Listing::default()
+            }
+        };
+        let path_len = self.path.len();
+        self.levels.push(Level { directory: Arc::new(directory), listing, next: 0, path_len });
+        let entry = Entry { name, kind: Kind::Directory { entries: None }, metadata };
+        Ok(Walked::Entry(Box::new(entry), None))
+    }
+
+    /// Tells what is no directory; `None` for what is told only when asked for.
+    fn told(
+        &mut self,
+        name: Option<Name>,
+        parent: &Arc<Directory>,
+        file_name: &[u8],
+        found: &Statx,
+    ) -> Result<Option<Walked>> {
+        let (major, minor) = (found.stx_rdev_major, found.stx_rdev_minor);
+        let kind = match file_type(found) {
+            FileType::RegularFile => Kind::File { size_bytes: found.stx_size, oid: None },
+            FileType::Symlink => {
+                let target =
+                    rustix::fs::readlinkat(parent, file_name, Vec::new()).map_err(|error| match error {
+                        // It was one a moment ago.
+                        rustix::io::Errno::INVAL => {
+                            Error::new(ErrorKind::Changed, "it was replaced meanwhile")
+                        }
+                        error => Error::file("read the link", error.into()),
+                    })?;
+                Kind::Symlink { target: target.into_bytes() }
+            }
+            _ if !self.options.specials => return Ok(None),
+            FileType::Fifo => Kind::Fifo,
+            FileType::Socket => Kind::Socket,
+            FileType::CharacterDevice => Kind::CharacterDevice { major, minor },
+            FileType::BlockDevice => Kind::BlockDevice { major, minor },
+            _ => return Err(Error::new(ErrorKind::Unsupported, "it is of a kind that is not known")),
+        };
+        let mut metadata = metadata(found);
+        if !matches!(kind, Kind::Symlink { .. }) {
+            self.add_xattrs(&mut metadata, &|is_root| {
+                parent.reach(file_name, |path| attributes::read(path, is_root))
+            });
+        }
+        self.add_link_group(&mut metadata, found);
+        let is_file = matches!(kind, Kind::File { .. });
+        let mut entry = Entry { name, kind, metadata };
+        if entry.metadata.xattrs.len() > 1 && entry.to_bytes().len() > TREE_ENTRY_BYTES_MAX {
+            entry.metadata.xattrs.clear();
+            entry.metadata.xattrs_unread = true;
+            let step =
+                self.failed(Error::new(ErrorKind::Unsupported, "its extended attributes are too many"));
+            self.waiting.push(step);
+        }
+        let file = is_file.then(|| FileToSend { directory: parent.clone(), name: file_name.into() });
+        Ok(Some(Walked::Entry(Box::new(entry), file)))
+    }
+
+    /// Names the group of a file with several names. Each name can be asked for: the first may have no place at the receiver.
+    fn add_link_group(&mut self, metadata: &mut Metadata, found: &Statx) {
+        if !self.options.hard_links || found.stx_nlink < 2 {
+            return;
+        }
+        let key = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+        if let Some((group, left)) = self.links.get_mut(&key) {
+            metadata.link_group = Some(*group);
+            *left -= 1;
+            if *left == 0 {
+                self.links.remove(&key);
+            }
+        } else if self.links.len() < TREE_LINK_GROUPS_MAX {
+            let mut hasher = blake3::Hasher::new_derive_key(LINK_CONTEXT);
+            hasher.update(&self.source_number.to_be_bytes()).update(&self.path);
+            let mut group = [0; 16];
+            group.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+            metadata.link_group = Some(group);
+            self.links.insert(key, (group, found.stx_nlink - 1));
+        } else {
+            self.links_lost += 1;
+        }
+        metadata.link_names = if metadata.link_group.is_some() { found.stx_nlink } else { 0 };
+    }
+
+    fn add_xattrs(&mut self, metadata: &mut Metadata, read: &dyn Fn(bool) -> io::Result<Vec<Xattr>>) {
+        if !self.options.xattrs {
+            return;
+        }
+        match read(self.is_root) {
+            Ok(xattrs) => metadata.xattrs = xattrs,
+            Err(error) => {
+                metadata.xattrs_unread = true;
+                let step = self.failed(Error::file("read its extended attributes", error));
+                self.waiting.push(step);
+            }
+        }
+    }
+}
+
+fn file_type(found: &Statx) -> FileType {
+    FileType::from_raw_mode(found.stx_mode.into())
+}
+
+fn metadata(found: &Statx) -> Metadata {
+    Metadata {
+        mode: u32::from(found.stx_mode) & 0o7777,
+        mtime_s: found.stx_mtime.tv_sec,
+        mtime_ns: found.stx_mtime.tv_nsec.min(999_999_999),
+        uid: found.stx_uid,
+        gid: found.stx_gid,
+        ..Metadata::default()
+    }
+}

@@ -1,0 +1,764 @@
+//! Writing trees: the stream of entries becomes directories, links and files, each below the directory it belongs to.
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::rc::Rc;
+
+use dray_core::limits::{TREE_DEPTH_MAX, TREE_HELD_BYTES_MAX, TREE_OWNERS_MAX};
+use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
+use dray_core::{Error, ErrorKind, Result};
+use rustix::fs::{FileType, Mode, OFlags, Statx};
+use rustix::io::Errno;
+
+use super::super::delivery::umask;
+use super::attributes::{self, Told};
+use super::chmod::ModeChange;
+use super::content::hash_content;
+use super::directory::{Directory, raise_open_files};
+use super::links::LinkTable;
+use super::opened::{Bits, Devices, Mark, OpenDirectory, Opening, Way};
+use super::origin::Origin;
+use super::owners::{OwnerChange, OwnerNames, Powers};
+use super::place::{FileTarget, Now, There, taken};
+use super::special;
+
+/// What a copy keeps and does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteOptions {
+    /// Keep modification times.
+    pub times: bool,
+    /// Keep the bits for reading, writing and running.
+    pub modes: bool,
+    /// Keep setuid, setgid and the sticky bit.
+    pub special_modes: bool,
+    /// Keep owner and group, as far as this process may.
+    pub owners: bool,
+    /// Owners by number, not by name.
+    pub numeric_ids: bool,
+    /// Keep extended attributes.
+    pub xattrs: bool,
+    /// Want every content, whatever is there.
+    pub whole_file: bool,
+    /// Make nothing that gives powers to who comes upon it, whatever this process may: no setuid, setgid and devices, and of
+    /// extended attributes none that only root sets.
+    pub harmless: bool,
+}
+
+/// What a copy does otherwise than it is told.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Want what may differ without hashing what is there: nobody asks for the hash.
+    pub never_compares: bool,
+    /// Permission bits.
+    pub modes: Option<ModeChange>,
+    /// Owner and group.
+    pub owner: OwnerChange,
+}
+
+/// What every directory of one copy shares.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) times: bool,
+    pub(super) modes: bool,
+    special_modes: bool,
+    pub(super) owners: bool,
+    numeric_ids: bool,
+    pub(super) xattrs: bool,
+    /// See [`WriteOptions::harmless`].
+    pub(super) harmless: bool,
+    whole_file: bool,
+    changes: Changes,
+    /// Owners are kept where they are not changed.
+    keeps_owners: bool,
+    /// The bits that the sender's word counts for.
+    told_modes: u32,
+    pub(super) umask: u32,
+    pub(super) powers: Powers,
+    names: OwnerNames,
+    /// Numbers here of owners there, by whether it is a group and its number there.
+    owners_here: RefCell<HashMap<(bool, u32), u32>>,
+    /// What could not be kept, and on how many entries.
+    pub(super) told: RefCell<Told>,
+    /// Directories that could not be finished.
+    failed: RefCell<Vec<(Vec<u8>, Error)>>,
+    /// Bytes of open directories and of files that are to come.
+    held: Cell<usize>,
+    /// Where everything is written to.
+    devices: RefCell<Devices>,
+    /// Whether file systems tell of failed writes late.
+    pub(super) late_devices: RefCell<Vec<((u32, u32), bool)>>,
+    /// Files without a name get one by their path in `/proc` alone.
+    pub(super) links_by_path: Cell<bool>,
+}
+
+/// Directories that could not be finished which are named one by one.
+const FAILED_NAMED_MAX: usize = 64;
+
+impl Settings {
+    /// The permission bits of a new entry; `granted` are those that new entries may have where bits are not kept.
+    pub(super) fn mode(&self, told: u32, granted: impl FnOnce() -> u32) -> u32 {
+        match (self.modes, self.special_modes && !self.harmless) {
+            (true, true) => told & 0o7777,
+            (true, false) => told & 0o777,
+            (false, _) => told & 0o777 & granted(),
+        }
+    }
+
+    /// True if extended attributes that only root may set are set.
+    pub(super) fn sets_all(&self) -> bool {
+        self.powers.is_root && !self.harmless
+    }
+
+    /// Something of an entry could not be kept.
+    pub(super) fn count(&self, what: &str, error: Errno) {
+        let what = format!("{what}: {}", io::Error::from(error));
+        *self.told.borrow_mut().failed.entry(what).or_default() += 1;
+    }
+
+    /// A directory could not be finished.
+    pub(super) fn fail(&self, path: Vec<u8>, error: Error) {
+        let mut failed = self.failed.borrow_mut();
+        if failed.len() < FAILED_NAMED_MAX {
+            failed.push((path, error));
+        } else {
+            *self.told.borrow_mut().failed.entry(format!("further directories: {error}")).or_default() += 1;
+        }
+    }
+
+    pub(super) fn hold(&self, bytes: usize) {
+        self.held.set(self.held.get() + bytes);
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        self.held.set(self.held.get() - bytes);
+    }
+
+    /// See [`Devices::remember`].
+    pub(super) fn remember_device(&self, device: (u32, u32), directory: &Directory) -> bool {
+        self.devices.borrow_mut().remember(device, directory)
+    }
+
+    /// The owner and group that an entry should have, in numbers of this host.
+    pub(super) fn wanted_owner(&self, uid: u32, gid: u32) -> (u32, u32) {
+        let known = self.owners_here.borrow();
+        let here = |is_group, id| {
+            if self.numeric_ids { id } else { known.get(&(is_group, id)).copied().unwrap_or(id) }
+        };
+        let change = self.changes.owner;
+        (change.user.unwrap_or_else(|| here(false, uid)), change.group.unwrap_or_else(|| here(true, gid)))
+    }
+
+    /// The owner and group to set, in numbers of this host; `None` for what this process may not.
+    pub(super) fn owner_of(&self, uid: u32, gid: u32) -> (Option<u32>, Option<u32>) {
+        let (uid, gid) = self.wanted_owner(uid, gid);
+        let (uid, gid) = self.powers.allowed(uid, gid);
+        let change = self.changes.owner;
+        (
+            uid.filter(|_| self.keeps_owners || change.user.is_some()),
+            gid.filter(|_| self.keeps_owners || change.group.is_some()),
+        )
+    }
+
+    /// The entry as it is to be here.
+    fn changed<'a>(&self, entry: &'a Entry) -> Cow<'a, Entry> {
+        match &self.changes.modes {
+            Some(modes) if !matches!(entry.kind, Kind::Symlink { .. }) => {
+                let mut entry = entry.clone();
+                let mode = entry.metadata.mode & self.told_modes;
+                entry.metadata.mode = modes.apply(mode, entry.is_directory());
+                Cow::Owned(entry)
+            }
+            _ => Cow::Borrowed(entry),
+        }
+    }
+}
+
+/// Where the trees of a copy go: a directory, and the name of each tree in it.
+#[derive(Debug)]
+pub struct Landing {
+    base: Directory,
+    /// `None`: the tree's entries go into the directory itself.
+    names: Vec<Option<Name>>,
+}
+
+impl Landing {
+    /// As `cp` and `scp` have it: into `path` if that is a directory, under the `names` of the sources; else a single source
+    /// takes the path's own name. An empty name means that the entries go into the directory itself.
+    pub fn resolve(path: &Path, names: &[Vec<u8>], must_be_directory: bool) -> Result<Landing> {
+        Landing::resolve_at(&Origin::Anywhere, path, names, must_be_directory)
+    }
+
+    /// The same for a path that begins at `origin`.
+    pub fn resolve_at(
+        origin: &Origin,
+        path: &Path,
+        names: &[Vec<u8>],
+        must_be_directory: bool,
+    ) -> Result<Landing> {
+        let parse = |name: &Vec<u8>| {
+            if name.is_empty() {
+                return Ok(None);
+            }
+            let advice = "name the destination file";
+            Name::new(name)
+                .map(Some)
+                .map_err(|error| Error::new(ErrorKind::Usage, error.to_string()).advise(advice))
+        };
+        match origin.directory(path) {
+            Ok(base) => Ok(Landing { base, names: names.iter().map(parse).collect::<Result<_>>()? }),
+            Err(error) if origin.forbids(&error) => Err(error),
+            Err(_) if (must_be_directory || names.len() != 1) && origin.is_file(path) => {
+                Err(Error::new(ErrorKind::Refused, format!("{path:?} is no directory"))
+                    .advise("several sources go into a directory"))
+            }
+            Err(error) if must_be_directory || names.len() != 1 => {
+                Err(error.or_advise("several sources go into a directory: make it first"))
+            }
+            Err(error) => {
+                let text = path.as_os_str().as_bytes();
+                let trimmed = text.strip_suffix(b"/").unwrap_or(text);
+                let is_there = origin.kind(Path::new(OsStr::from_bytes(trimmed))).is_ok();
+                if is_there && text.ends_with(b"/") {
+                    return Err(error);
+                }
+                let path = Path::new(OsStr::from_bytes(trimmed));
+                let Some(name) = path.file_name() else { return Err(error) };
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let base = origin.directory(parent.unwrap_or(Path::new(".")))?;
+                Ok(Landing { base, names: vec![Some(Name::new(name.as_bytes())?)] })
+            }
+        }
+    }
+
+    pub(super) fn into_parts(self) -> (Directory, Vec<Option<Name>>) {
+        (self.base, self.names)
+    }
+}
+
+/// What became of an entry.
+#[derive(Debug)]
+pub enum Placed {
+    /// It is in place.
+    Done,
+    /// It was in place before: nothing has to come.
+    Unchanged,
+    /// Its content is wanted, unless it has the hash.
+    Wanted(Box<FileTarget>, Option<[u8; 32]>),
+    /// It is another name of a file whose content may be on its way: to be linked when that has come.
+    Link(Box<FileTarget>),
+}
+
+/// What a copy could not keep.
+#[derive(Debug)]
+pub struct NotKept {
+    /// Attributes, owners, bits and times that failed, with the reason, and on how many entries.
+    pub attributes: BTreeMap<String, u64>,
+    /// What this user cannot have here and nobody would expect, and on how many entries. That is no failure.
+    pub left_out: BTreeMap<String, u64>,
+    /// Directories that could not be finished: path below the destination and why.
+    pub directories: Vec<(Vec<u8>, Error)>,
+}
+
+/// Writes the trees of one copy. Entries come in the order of the stream.
+#[derive(Debug)]
+pub struct TreeWriter {
+    pub(super) settings: Rc<Settings>,
+    pub(super) base: Directory,
+    names: Vec<Option<Name>>,
+    pub(super) stack: Vec<Rc<OpenDirectory>>,
+    /// Bytes of the ways to directories that something is remembered of.
+    pub(super) way_bytes: Rc<Cell<usize>>,
+    /// Levels below one that could not be made: their entries are passed over.
+    skipping: usize,
+    pub(super) links: LinkTable,
+    open: Rc<Cell<usize>>,
+    open_max: usize,
+}
+
+impl TreeWriter {
+    /// Writes to `landing`.
+    pub fn new(landing: Landing, options: WriteOptions) -> TreeWriter {
+        let settings = Settings {
+            times: options.times,
+            modes: options.modes,
+            special_modes: options.special_modes,
+            harmless: options.harmless,
+            owners: options.owners,
+            numeric_ids: options.numeric_ids,
+            xattrs: options.xattrs,
+            whole_file: options.whole_file,
+            changes: Changes::default(),
+            keeps_owners: options.owners,
+            told_modes: if options.special_modes { 0o7777 } else { 0o777 },
+            umask: umask(),
+            powers: Powers::of_this_process(),
+            names: if options.owners && !options.numeric_ids {
+                OwnerNames::of_this_host()
+            } else {
+                OwnerNames::default()
+            },
+            owners_here: RefCell::default(),
+            told: RefCell::default(),
+            failed: RefCell::default(),
+            held: Cell::new(0),
+            devices: RefCell::default(),
+            late_devices: RefCell::default(),
+            links_by_path: Cell::new(false),
+        };
+        TreeWriter {
+            settings: Rc::new(settings),
+            base: landing.base,
+            names: landing.names,
+            stack: Vec::new(),
+            way_bytes: Rc::new(Cell::new(0)),
+            skipping: 0,
+            links: LinkTable::default(),
+            open: Rc::new(Cell::new(0)),
+            open_max: raise_open_files() / 2,
+        }
+    }
+
+    /// The same with `changes`; to be called before the first entry.
+    pub fn with_changes(mut self, changes: Changes) -> TreeWriter {
+        if let Some(settings) = Rc::get_mut(&mut self.settings) {
+            // Bits that the user names are kept, also those for which the sender's word does not count.
+            settings.special_modes |= changes.modes.is_some();
+            settings.owners |= changes.owner != OwnerChange::default();
+            settings.changes = changes;
+        }
+        self
+    }
+
+    /// The directory that everything goes into.
+    pub fn base(&self) -> &Directory {
+        &self.base
+    }
+
+    /// Waits until everything is on disk, on every file system that was written to.
+    pub fn sync(&self) -> Result<()> {
+        self.settings.devices.borrow().sync()
+    }
+
+    /// True if so much waits for contents, directories or bytes of memory, that the next entries had better wait too.
+    pub fn is_full(&self) -> bool {
+        self.open.get() > self.open_max.saturating_sub(self.stack.len())
+            || self.settings.held.get() > TREE_HELD_BYTES_MAX
+    }
+
+    /// The sender's name for an owner.
+    pub fn add_owner(&mut self, is_group: bool, id: u32, name: &[u8]) {
+        // Root is root everywhere.
+        if id != 0
+            && let Some(here) = self.settings.names.id(is_group, name)
+        {
+            let mut known = self.settings.owners_here.borrow_mut();
+            if known.len() < TREE_OWNERS_MAX {
+                known.insert((is_group, id), here);
+            } else if here != id {
+                let what = format!("owner by name: more than {TREE_OWNERS_MAX} owners were named");
+                *self.settings.told.borrow_mut().failed.entry(what).or_default() += 1;
+            }
+        }
+    }
+
+    /// The root of the tree of source `index`.
+    pub fn root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
+        let placed = self.place_root(index, &self.settings.clone().changed(entry));
+        self.skipping = usize::from(placed.is_err() && entry.is_directory());
+        placed
+    }
+
+    fn place_root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
+        let name = self.names.get(index).cloned().flatten();
+        let failed = |error| Error::file("open the destination", error);
+        let found = self.base.stat_self().map_err(failed)?;
+        match name {
+            Some(name) => {
+                // The directory that the user named is none of ours to finish.
+                let directory = self.base.duplicate().map_err(failed)?;
+                let opening = Opening {
+                    directory,
+                    found: &found,
+                    is_new: false,
+                    way: None,
+                    metadata: Metadata::default(),
+                    bits: Bits::default(),
+                    is_marked: false,
+                    parent: None,
+                };
+                self.stack = vec![Rc::new(OpenDirectory::new(&self.settings, opening, &self.open))];
+                let placed = self.place(&name, entry);
+                // What it leads to is on the stack now, without the base, which stays for its files alone.
+                self.stack.remove(0);
+                placed
+            }
+            None if entry.is_directory() => {
+                let directory = self.base.duplicate().map_err(failed)?;
+                self.push_directory(directory, None, false, None, entry, &found);
+                Ok(Placed::Done)
+            }
+            None => Err(Error::new(ErrorKind::Usage, "the source is a file, not a directory")),
+        }
+    }
+
+    /// An entry of the innermost directory.
+    pub fn entry(&mut self, entry: &Entry) -> Result<Placed> {
+        if self.skipping > 0 {
+            self.skipping += usize::from(entry.is_directory());
+            return Ok(Placed::Unchanged);
+        }
+        match &entry.name {
+            Some(name) => self.place(&name.clone(), &self.settings.clone().changed(entry)),
+            None => Err(Error::new(ErrorKind::Protocol, "an entry without a name")),
+        }
+    }
+
+    /// True while entries are passed over because a directory above them could not be made.
+    pub fn is_skipping(&self) -> bool {
+        self.skipping > 0
+    }
+
+    /// The innermost directory has no more entries.
+    pub fn leave(&mut self) {
+        if self.skipping > 0 {
+            self.skipping -= 1;
+            return;
+        }
+        if let Some(directory) = self.stack.pop() {
+            directory.leave();
+        }
+    }
+
+    /// A target's content has come and it is in place, or it will not be.
+    pub fn settle(&mut self, target: FileTarget, identity: Option<(u32, u32, u64)>) {
+        if let Some(group) = &target.metadata.link_group {
+            match identity {
+                Some(identity) => self.came(group, &target.directory, &target.name, identity),
+                None => self.links.failed(group),
+            }
+        }
+        target.directory.settle();
+    }
+
+    /// Files of several names that are remembered.
+    #[cfg(test)]
+    pub(super) fn groups(&self) -> usize {
+        self.links.len()
+    }
+
+    /// What could not be kept: attributes with the number of entries, and directories that could not be finished.
+    pub fn failures(&mut self) -> NotKept {
+        let settings = &self.settings;
+        let told = settings.told.take();
+        NotKept { attributes: told.failed, left_out: told.left_out, directories: settings.failed.take() }
+    }
+
+    /// Path below the destination of an entry of the innermost directory; empty for that of a root.
+    pub fn path_of(&self, entry: &Entry) -> Vec<u8> {
+        let way = self.stack.last().and_then(|directory| directory.way.as_ref());
+        entry.name.as_ref().map_or_else(Vec::new, |name| Way::path(way, Some(name)))
+    }
+
+    fn place(&mut self, name: &Name, entry: &Entry) -> Result<Placed> {
+        let Some(parent) = self.stack.last().cloned() else {
+            return Err(Error::new(ErrorKind::Protocol, "an entry outside a directory"));
+        };
+        if entry.is_directory() {
+            let made = self.enter(&parent, name, entry);
+            self.skipping = usize::from(made.is_err());
+            return made.map(|()| Placed::Done);
+        }
+        let target = |there| Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
+        let Kind::File { size_bytes, .. } = entry.kind else {
+            return self.place_special(&parent, name, entry);
+        };
+        if let Some(group) = entry.metadata.link_group {
+            if self.links.has(&group) {
+                return Ok(Placed::Link(target(There::Nothing)));
+            }
+            self.begin_links(group, entry);
+        }
+        let placed = self.place_file(&parent, name, entry, size_bytes);
+        if let (Err(_), Some(group)) = (&placed, &entry.metadata.link_group) {
+            self.links.failed(group);
+        }
+        placed
+    }
+
+    fn place_file(
+        &mut self,
+        parent: &Rc<OpenDirectory>,
+        name: &Name,
+        entry: &Entry,
+        size_bytes: u64,
+    ) -> Result<Placed> {
+        let target = |there| Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
+        if parent.is_new {
+            return Ok(Placed::Wanted(target(There::Nothing), None));
+        }
+        let found = match parent.directory.stat(name.as_bytes()) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Placed::Wanted(target(There::Nothing), None));
+            }
+            Err(error) => return Err(Error::file("look at what is there", error)),
+        };
+        parent.check_own(name)?;
+        match file_type(&found) {
+            FileType::Directory => Err(is_directory()),
+            FileType::RegularFile => {
+                let there = There::File(u32::from(found.stx_mode) & 0o777);
+                if self.settings.whole_file || found.stx_size != size_bytes {
+                    return Ok(Placed::Wanted(target(there), None));
+                }
+                let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
+                if self.settings.times && mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns) {
+                    let kept = self.keep(parent, name, &entry.metadata, &found);
+                    if let Some(group) = &entry.metadata.link_group {
+                        let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+                        self.came(group, parent, name, identity);
+                    }
+                    return kept.map(|()| Placed::Unchanged);
+                }
+                let known = if self.settings.changes.never_compares {
+                    None
+                } else {
+                    hash_of(&parent.directory, name, size_bytes)
+                };
+                Ok(Placed::Wanted(target(there), known))
+            }
+            _ => Ok(Placed::Wanted(target(There::Other), None)),
+        }
+    }
+
+    /// Brings what the copy keeps of a file whose content is right up to date.
+    pub fn keep_same(&mut self, target: &mut FileTarget, finished: &Finished) -> Result<(u32, u32, u64)> {
+        (target.metadata.mtime_s, target.metadata.mtime_ns) = (finished.mtime_s, finished.mtime_ns);
+        let found = target.directory.directory.stat(target.name.as_bytes());
+        let found = found.map_err(|error| Error::file("look at what is there", error))?;
+        self.keep(&target.directory, &target.name, &target.metadata, &found)?;
+        Ok((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
+    }
+
+    /// Brings what the copy keeps of the file that `found` tells of up to date.
+    fn keep(&self, parent: &OpenDirectory, name: &Name, metadata: &Metadata, found: &Statx) -> Result<()> {
+        let settings = &self.settings;
+        let mode_now = u32::from(found.stx_mode) & 0o7777;
+        let owner =
+            if settings.owners { settings.owner_of(metadata.uid, metadata.gid) } else { (None, None) };
+        let is_owned =
+            owner.0.is_none_or(|uid| uid == found.stx_uid) && owner.1.is_none_or(|gid| gid == found.stx_gid);
+        let mode = match (settings.modes, is_owned) {
+            (true, _) => settings.mode(metadata.mode, || 0),
+            (false, true) => mode_now,
+            // The setuid bit of one owner is not given to another.
+            (false, false) => mode_now & 0o1777,
+        };
+        let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
+        let is_timed = !settings.times || mtime == (metadata.mtime_s, metadata.mtime_ns);
+        let mode = if settings.owners && settings.modes {
+            settings.without_foreign_powers(mode, metadata, owner, true, false)
+        } else {
+            mode
+        };
+        let has_xattrs = || {
+            let sets_all = settings.sets_all();
+            parent.directory.reach(name.as_bytes(), |path| attributes::are(path, &metadata.xattrs, sets_all))
+        };
+        let is_attributed = !settings.xattrs || metadata.xattrs_unread || has_xattrs();
+        if is_owned && is_timed && mode == mode_now && is_attributed {
+            return Ok(());
+        }
+        let failed = |error| Error::file("open the file for its metadata", error);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = parent.directory.open_at(name.as_bytes(), flags, Mode::empty());
+        let (fd, is_path) = match opened {
+            Ok(fd) => (fd, false),
+            // Its own bits may keep even its owner from reading.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let fd = parent.directory.open_at(name.as_bytes(), OFlags::PATH, Mode::empty());
+                (fd.map_err(failed)?, true)
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let opened = super::directory::stat_fd(fd.as_fd()).map_err(failed)?;
+        if (opened.stx_ino, opened.stx_mode) != (found.stx_ino, found.stx_mode) {
+            return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
+        }
+        if is_path {
+            settings.apply_by_path(&fd, metadata, &opened, Some(mode));
+        } else {
+            let owner = Some((found.stx_uid, found.stx_gid));
+            let now = Now { mode: Some(mode_now), owner, mtime: Some(mtime), has_no_xattrs: false };
+            settings.apply(fd.as_fd(), metadata, &now, mode, false);
+        }
+        Ok(())
+    }
+
+    /// Places a symbolic link, fifo, socket or device.
+    fn place_special(&mut self, parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<Placed> {
+        let Some(group) = entry.metadata.link_group else {
+            return special::make(parent, name, entry).map(|(placed, _)| placed);
+        };
+        if self.links.has(&group) {
+            // Without content there is nothing to wait for, unless a sender mixes files and links in one group.
+            if let Some(linked) = self.links.take(&group) {
+                return self.link_to(&linked, parent, name).map(|()| Placed::Done);
+            }
+        } else {
+            self.begin_links(group, entry);
+        }
+        match special::make(parent, name, entry) {
+            Ok((placed, identity)) => {
+                self.came(&group, parent, name, identity);
+                Ok(placed)
+            }
+            Err(error) => {
+                self.links.failed(&group);
+                Err(error)
+            }
+        }
+    }
+
+    fn enter(&mut self, parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<()> {
+        if self.stack.len() > TREE_DEPTH_MAX {
+            let what = format!("it lies more than {TREE_DEPTH_MAX} directories deep");
+            return Err(Error::new(ErrorKind::Protocol, what));
+        }
+        let opened = |error: io::Error| {
+            let is_other = error.kind() == io::ErrorKind::NotADirectory
+                || error.raw_os_error() == Some(Errno::LOOP.raw_os_error());
+            if is_other {
+                Error::new(ErrorKind::Refused, "what is there is no directory, and links are not followed")
+                    .advise("remove it, or name another destination")
+            } else {
+                Error::file("open the directory", error)
+            }
+        };
+        // What is there is used; whether it is there need not be asked of a directory that this copy made.
+        let there = if parent.is_new { None } else { Some(parent.directory.child(name.as_bytes())) };
+        let (directory, mut is_new) = match there {
+            Some(Ok(directory)) => {
+                parent.check_own(name)?;
+                (directory, false)
+            }
+            Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(opened(error)),
+            _ => {
+                parent.touch();
+                // Nobody else puts anything into it before it has its owner and its bits.
+                let mode = self.settings.mode(entry.metadata.mode, || parent.granted()) & 0o755 | 0o700;
+                rustix::fs::mkdirat(&parent.directory, name.as_bytes(), Mode::from_raw_mode(mode))
+                    .map_err(|error| taken(parent, error.into(), "make the directory"))?;
+                (parent.directory.child(name.as_bytes()).map_err(opened)?, true)
+            }
+        };
+        let found = directory.stat_self().map_err(|error| Error::file("look at the directory", error))?;
+        // Another one may stand there by now: then it is one that was there.
+        is_new &= found.stx_uid == self.settings.powers.uid;
+        let way = Way::below(parent.way.as_ref(), name, &self.way_bytes);
+        self.push_directory(directory, Some(way), is_new, Some(parent), entry, &found);
+        Ok(())
+    }
+
+    fn push_directory(
+        &mut self,
+        directory: Directory,
+        way: Option<Rc<Way>>,
+        is_new: bool,
+        parent: Option<&OpenDirectory>,
+        entry: &Entry,
+        found: &Statx,
+    ) {
+        let settings = &self.settings;
+        let granted = || parent.map_or(0o777 & !settings.umask, OpenDirectory::granted);
+        let as_new = settings.mode(entry.metadata.mode, granted);
+        let mut now = u32::from(found.stx_mode) & 0o7777;
+        let is_mine = found.stx_uid == settings.powers.uid;
+        let mark = if is_new || !is_mine { None } else { Mark::read(&directory) };
+        let was = match mark {
+            Some(Mark::Was(bits)) => now & (bits | 0o7000),
+            _ => now,
+        };
+        let is_unfinished = is_new || mark == Some(Mark::New);
+        let mut finally = if is_unfinished || settings.modes { as_new } else { was };
+        if !(settings.modes && settings.special_modes) {
+            // Setgid comes from the directory above; that and the sticky bit are not the sender's to take.
+            finally |= now & 0o7000;
+        }
+        let abandoned = if is_unfinished { finally } else { was };
+        let mut is_marked = mark.is_some();
+        // Entries go into it; its own bits come when it is left.
+        // Root needs no bits for that.
+        let working = if is_mine && !settings.powers.is_root { now | 0o700 } else { now };
+        if working != now && rustix::fs::fchmod(directory.as_fd(), Mode::from_raw_mode(working)).is_ok() {
+            now = working;
+        }
+        // The mark needs the bits; who is killed between the two leaves them.
+        if now & 0o777 != abandoned & 0o777 && is_mine && !is_marked {
+            is_marked = match (is_unfinished, settings.modes) {
+                // The next run sets the bits in any case.
+                (true, true) => false,
+                (true, false) => Mark::New.write(&directory),
+                (false, _) => Mark::Was(was & 0o777).write(&directory),
+            };
+        }
+        let opening = Opening {
+            directory,
+            found,
+            is_new,
+            way,
+            metadata: entry.metadata.clone(),
+            bits: Bits { now, finally, abandoned },
+            is_marked,
+            parent,
+        };
+        let opened = OpenDirectory::new(settings, opening, &self.open);
+        opened.list_if_folding();
+        self.stack.push(Rc::new(opened));
+    }
+}
+
+pub(super) fn file_type(found: &Statx) -> FileType {
+    FileType::from_raw_mode(found.stx_mode.into())
+}
+
+pub(super) fn is_directory() -> Error {
+    Error::new(ErrorKind::Refused, "what is there is a directory")
+        .advise("remove it, or name another destination")
+}
+
+/// Whether what is found is the link, fifo, socket or device that the entry is.
+pub(super) fn is_same(directory: &Directory, name: &Name, entry: &Entry, found: &Statx) -> bool {
+    let device = (found.stx_rdev_major, found.stx_rdev_minor);
+    match (&entry.kind, file_type(found)) {
+        (Kind::Symlink { target }, FileType::Symlink) => {
+            rustix::fs::readlinkat(directory, name.as_bytes(), Vec::new())
+                .is_ok_and(|there| there.as_bytes() == &target[..])
+        }
+        (Kind::Fifo, FileType::Fifo) | (Kind::Socket, FileType::Socket) => true,
+        (Kind::CharacterDevice { major, minor }, FileType::CharacterDevice)
+        | (Kind::BlockDevice { major, minor }, FileType::BlockDevice) => device == (*major, *minor),
+        _ => false,
+    }
+}
+
+/// The hash of the regular file that is there, if it can be read and has the size; nobody needs to know why not.
+fn hash_of(directory: &Directory, name: &Name, size_bytes: u64) -> Option<[u8; 32]> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let fd = directory.open_at(name.as_bytes(), flags, Mode::empty()).ok()?;
+    let file = File::from(fd);
+    let found = super::directory::stat_fd(file.as_fd()).ok()?;
+    if file_type(&found) != FileType::RegularFile || found.stx_size != size_bytes {
+        return None;
+    }
+    let has_holes = found.stx_blocks.saturating_mul(512) < size_bytes;
+    let hashed = hash_content(&file, size_bytes, has_holes, &mut || Ok::<_, Error>(()));
+    hashed.ok().filter(|(_, size)| *size == size_bytes).map(|(hash, _)| hash)
+}

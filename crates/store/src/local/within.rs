@@ -1,0 +1,50 @@
+//! One directory that paths do not lead out of, whoever they come from.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use dray_core::{Error, ErrorKind, Result};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+/// Times an opening is tried again where somebody renames directories meanwhile.
+const TRIES_MAX: usize = 100;
+
+/// A directory below which everything is opened, with `RESOLVE_BENEATH`: the kernel refuses a path that leads out at any moment of
+/// its resolution, be it by `..`, by an absolute path or by a symbolic link that somebody swaps in meanwhile. Clones are the same directory.
+#[derive(Clone, Debug)]
+pub struct Within(Arc<OwnedFd>);
+
+impl Within {
+    /// Takes the open directory. `Unsupported` where the kernel cannot keep paths in it (before Linux 5.6).
+    pub fn new(directory: OwnedFd) -> Result<Within> {
+        let within = Within(Arc::new(directory));
+        // Said at once rather than at the first path.
+        within.open(Path::new("."), OFlags::PATH | OFlags::DIRECTORY)?;
+        Ok(within)
+    }
+
+    /// Opens `path`, relative to the directory. `Refused` if it leads out.
+    pub fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        for _ in 0..TRIES_MAX {
+            match rustix::fs::openat2(&*self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+                Ok(opened) => return Ok(opened),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::XDEV) => {
+                    return Err(Error::new(
+                        ErrorKind::Refused,
+                        format!("{path:?} leads out of the directory of this login"),
+                    ));
+                }
+                Err(Errno::NOSYS) => {
+                    return Err(Error::new(ErrorKind::Unsupported, "this kernel cannot confine a login")
+                        .advise("openat2 came with Linux 5.6"));
+                }
+                Err(error) => return Err(Error::io(format!("cannot open {path:?}"), error.into())),
+            }
+        }
+        Err(Error::new(ErrorKind::Refused, format!("{path:?} is being renamed all the time")))
+    }
+}

@@ -1,0 +1,16 @@
+//! Tree copies over one channel: [`send`] tells entries and answers pulls, [`take`] hands what comes to a sink on a thread of
+//! its own and says what that asks for. What may follow what is `dray_engine::session`'s business; what stands behind an entry
+//! is the caller's.
+
+mod send;
+mod take;
+
+pub use send::{Batch, RecordSink, SendError, TreeFile, TreeSource, send};
+pub use take::{Heard, TreeSink, take};
+
+use std::time::Duration;
+
+/// How often a side that works says so.
+const TOLD_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a side that ends tries to say why.
+const LAST_WORDS: Duration = Duration::from_secs(2);

@@ -1,0 +1,356 @@
+//! The receiving side of a tree copy: one thread has the channel, the sink another, so that files are written while more comes.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, TrySendError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::message::{Fault, Message, Progress, TreeDone};
+use dray_core::{Error, ErrorKind, Result};
+
+use super::TOLD_INTERVAL;
+use super::send::{IDLE, last_words};
+use crate::transport::{Duplex, Wake, Wants, push_control};
+
+/// Frames that may wait for the sink.
+const FRAMES_AHEAD: usize = 16;
+/// Bytes that may wait to be said by the sink, and as many by the channel's thread; one message more each.
+const SAID_BYTES: usize = 256 * 1024;
+
+/// What comes for the sink.
+#[derive(Debug)]
+pub enum Heard {
+    /// A control message.
+    Message(Message),
+    /// Records of this request.
+    Data(u32, Vec<u8>),
+    /// The request is answered.
+    End(u32),
+}
+
+/// What is made of a tree as it comes; on a thread of its own.
+pub trait TreeSink {
+    /// Takes the next of what came. Only what breaks the protocol, or the whole copy, is an error.
+    fn handle(&mut self, heard: Heard) -> Result<()>;
+    /// What the sender is to be told now: pulls, and entries that failed here.
+    fn say(&mut self, out: &mut Vec<Message>);
+    /// What became of everything, once all of it has come.
+    fn done(&mut self) -> Result<Option<TreeDone>>;
+    /// Bytes of content that came so far.
+    fn done_bytes(&self) -> u64;
+    /// What has not come, in words; `None` if it is nothing.
+    fn missing(&self) -> Option<String>;
+}
+
+/// What the sink says, on its way to the channel's thread. The sink waits while there is much of it.
+struct Said {
+    bytes: Mutex<Vec<u8>>,
+    has_room: Condvar,
+    wake: Wake,
+    /// The channel's thread waits until the sink has taken a frame.
+    is_full: AtomicBool,
+    /// The sink has ended.
+    is_over: AtomicBool,
+    /// Nobody takes what the sink says any more.
+    is_closed: AtomicBool,
+    done_bytes: AtomicU64,
+}
+
+impl Said {
+    fn new() -> Result<Said> {
+        Ok(Said {
+            bytes: Mutex::default(),
+            has_room: Condvar::new(),
+            wake: Wake::new().map_err(|error| Error::io("make a wake event", error))?,
+            is_full: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            done_bytes: AtomicU64::new(0),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues what the sink says.
+    fn say(&self, message: &Message) {
+        let mut bytes = self.lock();
+        while bytes.len() > SAID_BYTES && !self.is_closed.load(Ordering::Acquire) {
+            bytes = self.has_room.wait(bytes).unwrap_or_else(PoisonError::into_inner);
+        }
+        if bytes.is_empty() {
+            self.wake.signal();
+        }
+        push_control(&mut bytes, message);
+    }
+
+    /// Appends to `out` what the sink said, unless much is there already.
+    fn take(&self, out: &mut Vec<u8>) {
+        if out.len() < SAID_BYTES {
+            out.append(&mut self.lock());
+            self.has_room.notify_one();
+        }
+    }
+
+    fn close(&self) {
+        let bytes = self.lock();
+        self.is_closed.store(true, Ordering::Release);
+        self.has_room.notify_one();
+        drop(bytes);
+    }
+}
+
+/// Receives trees over `channel`, on which the hellos were exchanged, into what `make` makes on the sink's thread; `preface`
+/// goes first. `tick` is called every 200 ms with the bytes so far and ends the copy with an error.
+pub fn take<S: TreeSink>(
+    channel: &mut dyn Duplex,
+    preface: Vec<u8>,
+    make: impl FnOnce() -> Result<S> + Send,
+    tick: &mut dyn FnMut(u64) -> Result<()>,
+    patience: Duration,
+) -> Result<TreeDone> {
+    let said = Said::new()?;
+    let (sender, frames) = mpsc::sync_channel(FRAMES_AHEAD);
+    let mut taker = Taker {
+        channel,
+        said: &said,
+        out: preface,
+        left: 0,
+        head: [0; FRAME_HEAD_BYTES],
+        body: Vec::new(),
+        filled: 0,
+        waiting: VecDeque::new(),
+        frames: Some(sender),
+        patience,
+        heard_at: Instant::now(),
+        received_bytes: 0,
+        told_at: Instant::now(),
+    };
+    let result = thread::scope(|scope| {
+        let sinking = scope.spawn(|| {
+            let result = sink(make, frames, &said);
+            said.is_over.store(true, Ordering::Release);
+            said.wake.signal();
+            result
+        });
+        let moved = taker.run(tick);
+        // The sink ends with what has come.
+        taker.frames = None;
+        said.close();
+        let sunk = sinking.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")));
+        // What broke at the sink explains more than that nothing came after it.
+        match (sunk, moved) {
+            (Ok(Ended::Done(done)), _) => Ok(done),
+            (Ok(Ended::Missing(missing)), Err(error)) if error.kind() == ErrorKind::Unreachable => {
+                Err(error.context(format_args!("{missing} did not come")))
+            }
+            (Err(error), _) | (Ok(Ended::Missing(_)), Err(error)) => Err(error),
+            (Ok(Ended::Missing(_)), Ok(())) => {
+                Err(Error::new(ErrorKind::Internal, "the copy ended in the middle"))
+            }
+        }
+    });
+    let mut last = taker.out.split_off(taker.left);
+    last.append(&mut said.lock());
+    push_control(
+        &mut last,
+        &match &result {
+            Ok(done) => Message::TreeDone(*done),
+            Err(error) => Message::Fault(Fault::from_error(None, error)),
+        },
+    );
+    let told = last_words(channel, &last);
+    let done = result?;
+    told.map_err(|error| Error::io("tell the sender", error))?;
+    Ok(done)
+}
+
+/// How a sink ends.
+enum Ended {
+    Done(TreeDone),
+    /// Nothing comes any more.
+    Missing(String),
+}
+
+/// The sink's thread.
+fn sink<S: TreeSink>(
+    make: impl FnOnce() -> Result<S>,
+    frames: mpsc::Receiver<Heard>,
+    said: &Said,
+) -> Result<Ended> {
+    let mut sink = make()?;
+    let mut messages = Vec::new();
+    loop {
+        let Ok(heard) = frames.recv() else {
+            return Ok(Ended::Missing(sink.missing().unwrap_or_else(|| "the end".into())));
+        };
+        if said.is_full.swap(false, Ordering::AcqRel) {
+            said.wake.signal();
+        }
+        sink.handle(heard)?;
+        said.done_bytes.store(sink.done_bytes(), Ordering::Relaxed);
+        sink.say(&mut messages);
+        for message in messages.drain(..) {
+            said.say(&message);
+        }
+        if let Some(done) = sink.done()? {
+            return Ok(Ended::Done(done));
+        }
+    }
+}
+
+/// The channel's thread.
+struct Taker<'a> {
+    channel: &'a mut dyn Duplex,
+    said: &'a Said,
+    /// What is to be said, of which so many bytes have left.
+    out: Vec<u8>,
+    left: usize,
+    head: [u8; FRAME_HEAD_BYTES],
+    body: Vec<u8>,
+    /// Bytes of head and body that came.
+    filled: usize,
+    /// Complete frames that the sink has no room for.
+    waiting: VecDeque<Heard>,
+    frames: Option<mpsc::SyncSender<Heard>>,
+    patience: Duration,
+    heard_at: Instant,
+    received_bytes: u64,
+    told_at: Instant,
+}
+
+impl Taker<'_> {
+    /// Moves bytes both ways until the sink ends.
+    fn run(&mut self, tick: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+        while !self.said.is_over.load(Ordering::Acquire) {
+            if self.told_at.elapsed() >= TOLD_INTERVAL {
+                self.told_at = Instant::now();
+                let bytes = self.said.done_bytes.load(Ordering::Relaxed);
+                tick(bytes)?;
+                // One that waits to leave is enough.
+                if self.out.len() == self.left {
+                    let progress = Progress { done_bytes: bytes, resumed_bytes: 0, direct_bytes: 0 };
+                    push_control(&mut self.out, &Message::Progress(progress));
+                }
+            }
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Says what there is room for, takes what came, and waits if there is nothing of either.
+    fn step(&mut self) -> Result<()> {
+        self.said.take(&mut self.out);
+        let has_said = self.speak()?;
+        let is_behind = self.hand_over();
+        if is_behind {
+            // What comes waits in the channel, so nothing is to be heard.
+            self.heard_at = Instant::now();
+        } else if self.read()? {
+            self.heard_at = Instant::now();
+            return Ok(());
+        }
+        // Of a slow compressed stream bytes come long before there is anything to read.
+        let received_bytes = self.channel.received_bytes();
+        if received_bytes != self.received_bytes {
+            self.received_bytes = received_bytes;
+            self.heard_at = Instant::now();
+        }
+        if has_said {
+            return Ok(());
+        }
+        if self.heard_at.elapsed() > self.patience {
+            return Err(Error::new(ErrorKind::TimedOut, "the other side said nothing for too long")
+                .advise("the same command again goes on where this one stopped"));
+        }
+        let wants = Wants { read: !is_behind, write: self.left < self.out.len() };
+        self.channel.wait_for(wants, Some(&self.said.wake), IDLE).map_err(lost)
+    }
+
+    /// Writes what there is room for; true if that was anything.
+    fn speak(&mut self) -> Result<bool> {
+        if self.left == self.out.len() {
+            return Ok(false);
+        }
+        let count = self.channel.try_write(&self.out[self.left..]).map_err(lost)?;
+        self.left += count;
+        if self.left == self.out.len() {
+            self.out.clear();
+            self.left = 0;
+        }
+        Ok(count > 0)
+    }
+
+    /// Gives the sink what waits; true if something still does.
+    fn hand_over(&mut self) -> bool {
+        let Some(frames) = &self.frames else { return false };
+        while let Some(heard) = self.waiting.pop_front() {
+            match frames.try_send(heard) {
+                Ok(()) => {}
+                Err(TrySendError::Full(heard)) => {
+                    self.waiting.push_front(heard);
+                    // The sink may have taken one before it saw that it is waited for: then it is tried again at once.
+                    if self.said.is_full.swap(true, Ordering::AcqRel) {
+                        return true;
+                    }
+                }
+                // Its end is seen by whoever looks whether it is over.
+                Err(TrySendError::Disconnected(_)) => return false,
+            }
+        }
+        false
+    }
+
+    /// Reads once; true if bytes came.
+    fn read(&mut self) -> Result<bool> {
+        let is_head = self.filled < FRAME_HEAD_BYTES;
+        let room = if is_head {
+            &mut self.head[self.filled..]
+        } else {
+            &mut self.body[self.filled - FRAME_HEAD_BYTES..]
+        };
+        if !room.is_empty() {
+            match self.channel.try_read(room).map_err(lost)? {
+                None => return Ok(false),
+                Some(0) => {
+                    return Err(Error::new(ErrorKind::Unreachable, "the other side closed the connection"));
+                }
+                Some(count) => self.filled += count,
+            }
+        }
+        if is_head && self.filled == FRAME_HEAD_BYTES {
+            self.body = vec![0; FrameHead::decode(self.head)?.body_bytes];
+        }
+        if self.filled >= FRAME_HEAD_BYTES && self.filled == FRAME_HEAD_BYTES + self.body.len() {
+            self.filled = 0;
+            self.frame()?;
+        }
+        Ok(true)
+    }
+
+    fn frame(&mut self) -> Result<()> {
+        let head = FrameHead::decode(self.head)?;
+        let body = std::mem::take(&mut self.body);
+        let heard = match head.kind {
+            FrameKind::Control if head.request == 0 => match Message::from_bytes(&body)? {
+                Message::Fault(fault) => return Err(fault.to_error("")),
+                Message::Progress(_) => return Ok(()),
+                message @ (Message::Entries(_) | Message::EntryFailed(_)) => Heard::Message(message),
+                _ => return Err(Error::new(ErrorKind::Protocol, "sender sent a message out of place")),
+            },
+            FrameKind::Data => Heard::Data(head.request, body),
+            FrameKind::End => Heard::End(head.request),
+            _ => return Err(Error::new(ErrorKind::Protocol, "sender sent a frame out of place")),
+        };
+        self.waiting.push_back(heard);
+        Ok(())
+    }
+}
+
+fn lost(error: std::io::Error) -> Error {
+    Error::io("connection lost", error)
+}

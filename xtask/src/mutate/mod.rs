@@ -1,0 +1,258 @@
+//! `cargo xtask mutate`: breaks the product on purpose, one line at a time, in a copy of the repository, and runs the test that
+//! must notice. A test that stays green proves less than it says.
+
+mod list;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{repository, say};
+use list::{MUTATIONS, Mutation};
+
+pub(crate) const USAGE: &str = "usage: cargo xtask mutate [NAME…] [--random N [--seed N]] [--list]
+
+  NAME…        only these mutations (default: all)
+  --random N   N of them, chosen by chance
+  --seed N     what chance goes by (default: the time; it is printed)
+  --list       print their names
+";
+
+/// A test that takes longer than this hangs, which is red as well.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// What came of a test.
+#[derive(PartialEq, Eq, Debug)]
+enum Outcome {
+    Green,
+    Red,
+    /// It could not be run: what cargo said.
+    Broken(String),
+}
+
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    let Some(chosen) = choose(arguments)? else {
+        let names: Vec<&str> = MUTATIONS.iter().map(|mutation| mutation.name).collect();
+        return say(&format!("{}\n", names.join("\n"))).map(|()| ExitCode::SUCCESS);
+    };
+    let copy = target_folder().join("mutate");
+    copy_repository(&repository(), &copy)?;
+    let mut failed = 0;
+    let mut known_green = BTreeSet::new();
+    for mutation in &chosen {
+        let begun = Instant::now();
+        let verdict = judge(mutation, &copy, &mut known_green)?;
+        let is_caught = verdict == "caught";
+        failed += usize::from(!is_caught);
+        let seconds = begun.elapsed().as_secs();
+        say(&format!("mutate: {}: {verdict} by {} ({seconds} s)\n", mutation.name, mutation.test))?;
+    }
+    say(&format!("mutate: {} mutations, {} caught\n", chosen.len(), chosen.len() - failed))?;
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// The mutations to try; `None` if they are to be listed.
+fn choose(arguments: &[String]) -> Result<Option<Vec<Mutation>>, String> {
+    let (mut chosen, mut random, mut seed) = (Vec::new(), None, None);
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        let mut number = || {
+            let value = words.next().and_then(|value| value.parse::<u64>().ok());
+            value.ok_or(format!("{word} takes a number\n{USAGE}"))
+        };
+        match word.as_str() {
+            "--list" => return Ok(None),
+            "--random" => random = Some(number()?),
+            "--seed" => seed = Some(number()?),
+            name => {
+                let found = MUTATIONS.iter().find(|mutation| mutation.name == name);
+                chosen.push(*found.ok_or(format!("no mutation is called {name:?}; see --list\n{USAGE}"))?);
+            }
+        }
+    }
+    let Some(count) = random else {
+        return Ok(Some(if chosen.is_empty() { MUTATIONS.to_vec() } else { chosen }));
+    };
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seed = seed.unwrap_or_else(now);
+    say(&format!("mutate: --random {count} --seed {seed}\n"))?;
+    Ok(Some(sample(count, seed)))
+}
+
+/// `count` different mutations that follow from `seed`.
+fn sample(count: u64, seed: u64) -> Vec<Mutation> {
+    let mut left = MUTATIONS.to_vec();
+    let mut state = seed;
+    let mut chosen = Vec::new();
+    while (chosen.len() as u64) < count && !left.is_empty() {
+        // splitmix64 (Steele, Lea, Flood 2014).
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = state;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let at = (word ^ word >> 31) as usize % left.len();
+        chosen.push(left.swap_remove(at));
+    }
+    chosen
+}
+
+/// What becomes of one mutation; the copy is as it was afterwards.
+fn judge(
+    mutation: &Mutation,
+    copy: &Path,
+    known_green: &mut BTreeSet<[&'static str; 3]>,
+) -> Result<String, String> {
+    let path = copy.join(mutation.file);
+    let text = fs::read_to_string(&path).map_err(|error| format!("read {}: {error}", mutation.file))?;
+    let mutated = mutate(mutation, &text)?;
+    // Before it is broken it must be green, or red proves nothing.
+    let test = [mutation.package, mutation.program, mutation.test];
+    if known_green.insert(test) {
+        match run_test(mutation, copy)? {
+            Outcome::Green => {}
+            Outcome::Red => return Ok("NOT TRIED: red as it is,".into()),
+            Outcome::Broken(why) => return Ok(format!("NOT TRIED: cargo says: {why},")),
+        }
+    }
+    let write =
+        |text: &str| fs::write(&path, text).map_err(|error| format!("write {}: {error}", mutation.file));
+    write(&mutated)?;
+    let outcome = run_test(mutation, copy);
+    write(&text)?;
+    Ok(match outcome? {
+        Outcome::Red => "caught".into(),
+        Outcome::Green => "NOT CAUGHT".into(),
+        Outcome::Broken(why) => format!("NOT TRIED: cargo says: {why},"),
+    })
+}
+
+/// The file with the mutation in it.
+fn mutate(mutation: &Mutation, text: &str) -> Result<String, String> {
+    match text.matches(mutation.from).count() {
+        1 => Ok(text.replacen(mutation.from, mutation.to, 1)),
+        count => {
+            let Mutation { name, file, from, .. } = mutation;
+            Err(format!(
+                "{name}: {from:?} stands {count} times in {file}, not once; mend xtask/src/mutate/list.rs"
+            ))
+        }
+    }
+}
+
+fn run_test(mutation: &Mutation, copy: &Path) -> Result<Outcome, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = copy.join("mutate.out");
+    let file = fs::File::create(&output).map_err(|error| format!("write {}: {error}", output.display()))?;
+    let both = file.try_clone().map_err(|error| format!("write {}: {error}", output.display()))?;
+    let mut command = Command::new(cargo);
+    command.current_dir(copy).args(["test", "--locked", "--offline", "--package", mutation.package]);
+    match mutation.program {
+        "--lib" => command.arg("--lib"),
+        program => command.args(["--test", program]),
+    };
+    // Dependencies are shared with the ordinary builds; only what changes is built again.
+    command.env("CARGO_TARGET_DIR", target_folder()).arg(mutation.test);
+    let child = command.stdin(Stdio::null()).stdout(file).stderr(both).spawn();
+    let mut child = child.map_err(|error| format!("start cargo: {error}"))?;
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait().map_err(|error| format!("wait for cargo: {error}"))? {
+            Some(status) => break status,
+            None if Instant::now() >= deadline => {
+                // It cannot be waited for any longer, whatever comes of that.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Ok(Outcome::Red);
+            }
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    let text = fs::read_to_string(&output).unwrap_or_default();
+    if status.success() {
+        let ran = text.lines().any(|line| line.starts_with("test ") && line.ends_with("... ok"));
+        let none = || Outcome::Broken(format!("no test is called {}", mutation.test));
+        return Ok(if ran { Outcome::Green } else { none() });
+    }
+    let is_red = text.lines().any(|line| line.starts_with("test ") && line.contains("FAILED"));
+    let is_dead = text.contains("process didn't exit successfully");
+    if is_red || is_dead {
+        return Ok(Outcome::Red);
+    }
+    let why = text.lines().find(|line| line.starts_with("error")).unwrap_or("it failed").to_owned();
+    Ok(Outcome::Broken(why))
+}
+
+fn target_folder() -> PathBuf {
+    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    repository().join(folder)
+}
+
+/// Copies what git knows of and what is new; files that are equal are left alone, so that they are not built again.
+fn copy_repository(from: &Path, to: &Path) -> Result<(), String> {
+    let listed = Command::new("git")
+        .current_dir(from)
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .output()
+        .map_err(|error| format!("start git: {error}"))?;
+    if !listed.status.success() {
+        return Err(format!("git ls-files: {}", String::from_utf8_lossy(&listed.stderr)));
+    }
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let names: BTreeSet<&str> = listed.split('\0').filter(|name| !name.is_empty()).collect();
+    for name in &names {
+        let (source, copy) = (from.join(name), to.join(name));
+        let failed = |error: std::io::Error| format!("copy {name}: {error}");
+        // Removed and not committed yet.
+        let Ok(bytes) = fs::read(&source) else { continue };
+        if fs::read(&copy).is_ok_and(|known| known == bytes) {
+            continue;
+        }
+        fs::create_dir_all(copy.parent().unwrap_or(to)).map_err(failed)?;
+        fs::write(&copy, bytes).map_err(failed)?;
+    }
+    remove_others(to, to, &names)
+}
+
+/// Removes what an earlier copy had and the repository has no more.
+fn remove_others(root: &Path, folder: &Path, names: &BTreeSet<&str>) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("read {}: {error}", folder.display());
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+        if path.is_dir() {
+            remove_others(root, &path, names)?;
+        } else if !names.contains(name.as_str()) {
+            fs::remove_file(&path).map_err(|error| format!("remove {name}: {error}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mutation whose line has moved would be found only when chance chooses it.
+    #[test]
+    fn every_mutation_still_applies_and_is_in_the_table() {
+        let page = fs::read_to_string(repository().join("docs/testing.md")).unwrap();
+        for mutation in MUTATIONS {
+            let text = fs::read_to_string(repository().join(mutation.file)).unwrap();
+            assert_ne!(mutate(&mutation, &text).unwrap(), text);
+            let row = format!("| `{}` |", mutation.name);
+            let found = page.lines().find(|line| line.starts_with(&row));
+            assert!(found.is_some_and(|line| line.contains(mutation.test)), "{row} … {}", mutation.test);
+        }
+    }
+
+    #[test]
+    fn chance_follows_from_its_seed() {
+        let names = |seed| sample(3, seed).iter().map(|mutation| mutation.name).collect::<BTreeSet<_>>();
+        assert_eq!(names(1), names(1));
+        assert_eq!(names(1).len(), 3);
+        assert!((2..20).any(|seed| names(seed) != names(1)));
+        assert_eq!(sample(1000, 1).len(), MUTATIONS.len());
+    }
+}
