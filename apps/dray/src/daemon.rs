@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -27,6 +28,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs the daemon until `stop`.
 pub(crate) fn serve(output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Result<()> {
+    let signals = signals()?;
     let observer: Arc<dyn Observer> = output.clone();
     let daemon = Daemon::start(Config::load()?, observer)?;
     let (node, port, socket) =
@@ -39,7 +41,20 @@ pub(crate) fn serve(output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Result<
             "metrics": daemon.metrics().map(|address| address.to_string()),
         }),
     );
-    daemon.run(stop, reload)
+    daemon.run(stop, reload, &signals)
+}
+
+/// Something to read whenever a signal has come, which does not block: so the daemon sleeps until there is one.
+fn signals() -> Result<UnixStream> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let failed = |error| Error::io("catch signals", error);
+    let (reads, writes) = UnixStream::pair().map_err(failed)?;
+    reads.set_nonblocking(true).map_err(failed)?;
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let writes = writes.try_clone().map_err(failed)?;
+        signal_hook::low_level::pipe::register(signal, writes).map_err(failed)?;
+    }
+    Ok(reads)
 }
 
 /// The daemon for a command that can do without one; `None`, and a note, where what lies at the usual place cannot be used: another

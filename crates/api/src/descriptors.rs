@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use dray_core::limits::{API_DESCRIPTOR_TIMEOUT_MS, API_DESCRIPTORS_MAX};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, SocketFlags, sockopt,
@@ -20,8 +20,8 @@ use rustix::net::{
 
 /// For a client that has connected to send its message.
 const MESSAGE_PATIENCE: Duration = Duration::from_secs(2);
-/// How often the end is looked for.
-const INTERVAL: Duration = Duration::from_millis(200);
+/// How often those that wait too long are looked for, as long as there are some.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The name of a descriptor on its way.
 pub type Nonce = [u8; 16];
@@ -33,6 +33,8 @@ pub struct Descriptors {
     ended: AtomicBool,
     /// Connections whose message has not come.
     greeted: AtomicUsize,
+    /// An event, for the thread that accepts: something waits, or this is the end.
+    wake: OwnedFd,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -45,6 +47,8 @@ impl Descriptors {
             waiting: Mutex::default(),
             ended: AtomicBool::new(false),
             greeted: AtomicUsize::new(0),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|error| failed(error.into()))?,
             thread: Mutex::default(),
         });
         let shared = descriptors.clone();
@@ -66,11 +70,17 @@ impl Descriptors {
     /// Takes no more, and closes those that wait.
     pub fn stop(&self) {
         self.ended.store(true, Ordering::Release);
+        self.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             let _ = thread.join();
         }
         self.waiting().clear();
+    }
+
+    fn wake(&self) {
+        // It can only fail when the counter is full, and then it is signalled.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     /// What waits, without what has waited too long.
@@ -83,14 +93,22 @@ impl Descriptors {
     fn accept_all(self: &Arc<Self>, listener: &OwnedFd) {
         while !self.ended.load(Ordering::Acquire) {
             // Also closes what nobody came for.
-            drop(self.waiting());
-            if !is_readable(listener, INTERVAL) {
-                continue;
-            }
-            let accepted = rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
-            let Ok(connection) = accepted else {
+            let patience = Some(INTERVAL).filter(|_| !self.waiting().is_empty());
+            let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+            let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
+            if poll(&mut fds, patience.as_ref()).is_err_and(|error| error != Errno::INTR) {
                 thread::sleep(Duration::from_millis(20));
-                continue;
+            }
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+            let accepted = rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+            let connection = match accepted {
+                Ok(connection) => connection,
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => continue,
+                // Out of descriptors: wait a little, never spin.
+                Err(_) => {
+                    thread::sleep(Duration::from_millis(20));
+                    continue;
+                }
             };
             let us = rustix::process::geteuid();
             if sockopt::socket_peercred(&connection).map(|peer| peer.uid).ok() != Some(us) {
@@ -115,6 +133,7 @@ impl Descriptors {
         }
         waiting.insert(nonce, (descriptor, Instant::now()));
         drop(waiting);
+        self.wake();
         let _ = rustix::net::send(connection, b"k", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }

@@ -337,13 +337,17 @@ impl Notices {
     }
 
     /// Says how many refusals were not told, once their second is over, and which receivers have gone; called now and
-    /// then.
-    pub(crate) fn tick(&self) {
+    /// then. False if there are refusals left to tell.
+    pub(crate) fn tick(&self) -> bool {
         self.tell_gone(false);
-        let held_back = self.state().refusals.overdue(Instant::now());
+        let mut state = self.state();
+        let held_back = state.refusals.overdue(Instant::now());
+        let is_all_told = state.refusals.held_back == 0;
+        drop(state);
         if let Some(count) = held_back {
             self.observer.event(Event::TurnedAway { reason: format!("{count} more in one second") });
         }
+        is_all_told
     }
 
     /// A warning about the share as a whole.

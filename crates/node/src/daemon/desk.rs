@@ -79,21 +79,18 @@ impl Desk {
 
     /// A session has ended: what it had begun is undone.
     pub(super) fn end_session(&self, shelf: &Shelf, session: &str) {
-        lock(&self.0).retain(|_, transaction| {
-            let stays = transaction.session() != session;
-            if !stays {
-                transaction.stop();
-            }
-            stays
-        });
+        // To undo one may take a while: it has files to unlink.
+        let ended: Vec<_> =
+            lock(&self.0).extract_if(|_, transaction| transaction.session() == session).collect();
+        ended.iter().for_each(|(_, transaction)| transaction.stop());
+        drop(ended);
         shelf.leave(session);
     }
 
     /// Every transaction is undone.
     pub(super) fn end_all(&self) {
-        for (_, transaction) in lock(&self.0).drain() {
-            transaction.stop();
-        }
+        let ended: Vec<_> = lock(&self.0).drain().collect();
+        ended.iter().for_each(|(_, transaction)| transaction.stop());
     }
 
     /// Undoes one. `NotFound` if there is none of that name.

@@ -20,6 +20,7 @@ use serde_json::json;
 use super::State;
 use super::desk::{Transaction, given_name, name};
 use super::outlet::Outlet;
+use super::shelf::Shelf;
 use crate::get::{Consumer, Order, Place};
 use crate::{Delivered, Event, GetRequest, Node, Observer, Stop, Wanted, lock};
 
@@ -118,7 +119,10 @@ impl GetTransaction {
 
     fn work(&self, state: &State, request: &GetRequest, place: Place) {
         let watching = Watching { transaction: self, state, told: Mutex::new(None), had: Mutex::default() };
-        let result = self.fetch(&state.node(), request, place, &watching);
+        let result = self.fetch(&state.node(), &state.shelf, request, place, &watching);
+        if let Ok(got) = &result {
+            state.shelf.used(&got.oid);
+        }
         state.hub.metrics.got(&result);
         match &result {
             Ok(got) => state.hub.tell(
@@ -139,11 +143,13 @@ impl GetTransaction {
     fn fetch(
         &self,
         node: &Node,
+        shelf: &Shelf,
         request: &GetRequest,
         mut place: Place,
         observer: &dyn Observer,
     ) -> Result<Delivered> {
         let begun = Instant::now();
+        let mut has_made_room = false;
         loop {
             let again = match &place {
                 Place::Folder { folder, name } => {
@@ -161,6 +167,13 @@ impl GetTransaction {
                 {
                     place = again;
                     thread::sleep(INTERVAL);
+                }
+                // What has come is gone on from.
+                (Err(error), Some(again))
+                    if error.kind() == ErrorKind::NoSpace && !has_made_room && shelf.drop_all() =>
+                {
+                    place = again;
+                    has_made_room = true;
                 }
                 (result, _) => return result,
             }

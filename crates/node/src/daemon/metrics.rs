@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use dray_core::{Error, ErrorKind, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::State;
 use crate::explain::{self, Standing};
@@ -24,8 +24,6 @@ use crate::{Event, SourceShare, lock};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of what it wants.
 const HEAD_BYTES_MAX: usize = 4096;
-/// How often the end is looked for.
-const INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// What is counted since the daemon started.
 #[derive(Default)]
@@ -197,6 +195,8 @@ impl Page {
 pub(super) struct Exporter {
     address: SocketAddr,
     ended: Arc<AtomicBool>,
+    /// An event: this is the end.
+    wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -212,14 +212,15 @@ impl Exporter {
         let address = listener.local_addr().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let ended: Arc<AtomicBool> = Arc::default();
-        let end = ended.clone();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let wake = Arc::new(wake);
+        let (end, woken) = (ended.clone(), wake.clone());
         let run = move || {
             while !end.load(Ordering::Acquire) {
-                let mut fds = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
-                if !matches!(poll(&mut fds, Some(&INTERVAL)), Ok(ready) if ready > 0) {
-                    continue;
-                }
+                let mut fds = [PollFd::new(&listener, PollFlags::IN), PollFd::new(&*woken, PollFlags::IN)];
+                let _ = poll(&mut fds, None);
                 match listener.accept() {
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                     // Who asks amiss, or goes away, is no business of anybody else.
                     Ok((asker, _)) => drop(answer(asker, &state)),
                     Err(_) => thread::sleep(Duration::from_millis(20)),
@@ -227,7 +228,7 @@ impl Exporter {
             }
         };
         let thread = thread::Builder::new().name("metrics".into()).spawn(run).map_err(failed)?;
-        Ok(Exporter { address, ended, thread: Some(thread) })
+        Ok(Exporter { address, ended, wake, thread: Some(thread) })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -238,6 +239,7 @@ impl Exporter {
 impl Drop for Exporter {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

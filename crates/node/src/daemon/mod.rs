@@ -19,17 +19,20 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dray_api::{Descriptors, Server};
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::Holder;
+use dray_store::local::LocalStore;
 use dray_transfer::direct::Listener;
 use dray_transfer::holder::serve;
 use dray_transfer::transport::{Channel, TlsChannel};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::put::unix_s;
 use crate::{Config, Event, Node, Observer, Stop};
@@ -39,10 +42,10 @@ use metrics::Exporter;
 use shelf::Shelf;
 use sockets::Sockets;
 
-/// How often signals are looked for.
-const INTERVAL: Duration = Duration::from_millis(100);
-/// How often expired shares and a full cache are looked for.
-const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// How often it is looked whether receivers are still accepted, where no signal comes.
+const INTERVAL: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+/// How long a request waits for another process that holds a lock of the data directory.
+const LOCK_PATIENCE: Duration = Duration::from_secs(8);
 
 /// The running service.
 pub struct Daemon {
@@ -77,7 +80,8 @@ impl Daemon {
     /// Takes the data directory, the sockets and the port, and begins to serve. `Refused` if another daemon has one of them.
     pub fn start(config: Config, observer: Arc<dyn Observer>) -> Result<Daemon> {
         allow_many_files();
-        let node = Node::open(config)?;
+        let mut node = Node::open(config)?;
+        node.store = Arc::new(LocalStore::clone(&node.store).with_patience(LOCK_PATIENCE));
         let lock = lock_data_dir(&node.config.paths.data_dir)?;
         let sockets = Sockets::open()?;
         let listener = Arc::new(listen(&node)?);
@@ -123,27 +127,30 @@ impl Daemon {
         self.state.shelf.counts().0
     }
 
-    /// Serves until `stop`; reads the configuration again each time `reload` is set, and unsets it. Then ends what is under
-    /// way: receivers are cut off and go on when it runs again, sessions end.
-    pub fn run(mut self, stop: &Stop, reload: &Stop) -> Result<()> {
+    /// Serves until `stop`; reads the configuration again each time `reload` is set, and unsets it. Both are looked at when there is
+    /// something to read from `signals`, which does not block. Then ends what is under way: receivers are cut off and go on when
+    /// it runs again, sessions end.
+    pub fn run(mut self, stop: &Stop, reload: &Stop, signals: &UnixStream) -> Result<()> {
         let (listener, state) = (self.listener.clone(), self.state.clone());
         let accept: Arc<dyn Fn(TlsChannel) + Send + Sync> = Arc::new(move |channel| state.serve(channel));
         let accepting =
             thread::Builder::new().name("accept".into()).spawn(move || listener.accept_all(accept));
         let accepting = accepting.map_err(|error| Error::file("start a thread", error))?;
+        // Never waited for: it may be waiting for a disk, and where it stands is as good an end as any.
+        let state = self.state.clone();
+        let keep_house = move || state.shelf.keep_house(&|| state.node().config.cache_bytes);
+        let keeping = thread::Builder::new().name("housekeeping".into()).spawn(keep_house);
+        keeping.map_err(|error| Error::file("start a thread", error))?;
         notify::ready();
-        let mut last = Instant::now();
         while !stop.is_set() && !accepting.is_finished() {
             if reload.take() {
                 notify::reloading();
                 self.state.reload();
                 notify::ready();
             }
-            if last.elapsed() >= HOUSEKEEPING {
-                last = Instant::now();
-                self.state.shelf.tick(self.state.node().config.cache_bytes);
-            }
-            thread::sleep(INTERVAL);
+            // The flags are set before there is something to read.
+            let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&INTERVAL));
+            let _ = (&mut &*signals).read(&mut [0; 64]);
         }
         notify::stopping();
         // New clients first, so that nobody begins what cannot be finished.
@@ -152,12 +159,13 @@ impl Daemon {
         drop(self.exporter.take());
         self.state.hub.end();
         self.state.desk.end_all();
-        self.server.stop()?;
+        let answered = self.server.stop();
         self.listener.stop();
         let _ = accepting.join();
+        self.state.shelf.rest();
         self.state.shelf.finish();
         match stop.is_set() {
-            true => Ok(()),
+            true => answered,
             false => Err(Error::new(ErrorKind::Internal, "the thread that accepts receivers failed")),
         }
     }
@@ -201,6 +209,7 @@ impl State {
         let config = Config { paths, ..config };
         let node = Node { config, tls: now.tls.clone(), store: now.store.clone() };
         *self.node.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(node);
+        self.shelf.stir();
         self.hub.log(Event::Note("the configuration was read again".into()));
     }
 }

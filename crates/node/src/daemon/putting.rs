@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use dray_client::types::{NewPut, Shared};
 use dray_core::limits::NAME_BYTES_MAX;
-use dray_core::store::{ObjectWriter, Share, Store, StoredObject};
+use dray_core::store::{Share, Store, StoredObject};
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::LocalWriter;
 use serde_json::json;
 
 use super::State;
 use super::desk::{Transaction, given_name, name};
 use super::hub::Hub;
+use super::shelf::Changing;
 use crate::put::Terms;
 use crate::{Event, Stop, join, lock};
 
@@ -38,7 +40,7 @@ pub(super) struct PutTransaction {
 }
 
 enum Input {
-    Bytes { writer: Box<dyn ObjectWriter>, size_bytes: u64 },
+    Bytes { writer: Box<LocalWriter>, size_bytes: u64 },
     File(File),
     Spent,
 }
@@ -57,7 +59,7 @@ impl PutTransaction {
         let file_name = file_name(&wish, file.as_ref())?;
         let input = match file {
             Some(file) => Input::File(file),
-            None => Input::Bytes { writer: state.node().store.put()?, size_bytes: 0 },
+            None => Input::Bytes { writer: Box::new(state.node().store.take_in()?), size_bytes: 0 },
         };
         let name = name("put")?;
         let transaction = Arc::new(PutTransaction {
@@ -91,7 +93,7 @@ impl PutTransaction {
 
     /// Appends `bytes` at `offset`, which is where the last ones ended, or where they began if these are they, sent
     /// again (D7). All of them or none.
-    pub(super) fn write(&self, hub: &Hub, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
+    pub(super) fn write(&self, state: &State, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
         let mut input = self.input()?;
         let Input::Bytes { writer, size_bytes } = &mut *input else {
             return Err(Error::new(ErrorKind::Usage, "this transaction has its bytes from a descriptor"));
@@ -106,14 +108,10 @@ impl PutTransaction {
                 format!("bytes come in order: the next offset is {size_bytes}, not {offset}"),
             ));
         }
-        if let Err(error) = writer.write(bytes) {
-            // Part of it may have been taken, so nothing can follow.
-            *input = Input::Spent;
-            return Err(error);
-        }
+        state.shelf.with_room(|| writer.write(bytes))?;
         *size_bytes += bytes.len() as u64;
         self.done_bytes.store(*size_bytes, Ordering::Relaxed);
-        hub.metrics.hashed(bytes.len() as u64);
+        state.hub.metrics.hashed(bytes.len() as u64);
         Ok(*size_bytes)
     }
 
@@ -128,35 +126,38 @@ impl PutTransaction {
 
     fn share(&self, state: &State, input: Input, is_abandoned: &(dyn Fn() -> bool + Sync)) -> Result<Shared> {
         let is_stopped = || self.stop.is_set() || is_abandoned();
-        let interrupted = || Error::new(ErrorKind::Interrupted, "the session of this put has ended");
-        let node = state.node();
-        // Found to be here already, it shall not be gone a moment later. Hashing takes too long to hold everything else up
-        // for it, so a file is looked at once more if that was just what happened.
-        let mut again = None;
-        let (object, _kept) = match input {
+        // Until it is shared nobody else ends or drops the object: what is found to be here already is not gone a moment later.
+        let (changing, object) = match input {
             Input::Spent => {
                 return Err(Error::new(ErrorKind::Usage, "this transaction is committed, or failed before"));
             }
-            Input::File(file) => {
-                again = file.try_clone().ok();
-                let object = self.take_file(state, file, &is_stopped)?;
-                (object, state.shelf.nothing_is_dropped())
-            }
+            Input::File(file) => self.take_file(state, &file, &is_stopped)?,
             Input::Bytes { writer, .. } => {
                 if is_stopped() {
                     return Err(interrupted());
                 }
-                let kept = state.shelf.nothing_is_dropped();
-                (writer.commit()?, kept)
+                let mut incoming = writer.finish()?;
+                let changing = state.shelf.change(&incoming.oid(), &is_stopped)?;
+                let object = state.shelf.with_room(|| incoming.keep())?;
+                (changing, object)
             }
         };
-        let object = match (node.store.share(&object.oid()), again) {
-            (Err(error), Some(file)) if error.kind() == ErrorKind::NotFound => {
-                self.take_file(state, file, &is_stopped)?
-            }
-            _ => object,
-        };
-        let oid = object.oid();
+        let shared = self.keep(state, &changing, &*object, &is_stopped);
+        if shared.is_err() {
+            state.shelf.discard(&changing);
+        }
+        shared
+    }
+
+    /// Shares `object`, which is in the store.
+    fn keep(
+        &self,
+        state: &State,
+        changing: &Changing<'_>,
+        object: &dyn StoredObject,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Shared> {
+        let (node, oid) = (state.node(), object.oid());
         if let Some(ticket) = &self.ticket {
             join::check_object(ticket, &oid)?;
         }
@@ -170,35 +171,57 @@ impl PutTransaction {
             }
         };
         let terms = Terms { public: self.public, expires_in: self.expires_in, ticket: self.ticket.as_ref() };
+        let mut made = None;
         let record = |in_force: Option<&Share>, check: &dyn Fn(&Share) -> Result<()>| {
-            node.record_share(&oid, &terms, self.file_name.clone(), in_force, check)
+            let share = node.record_share(&oid, &terms, self.file_name.clone(), in_force, check)?;
+            // Before it is kept: nothing is pinned whose ticket nobody has.
+            let ticket = node.ticket(object, &share, state.port, terms.ticket, &observer)?;
+            made = Some((ticket.to_text()?, ticket.hints));
+            Ok(share)
         };
-        let share = state.shelf.keep(&oid, record, self.pin, &self.session)?;
+        state.shelf.keep(changing, record, self.pin, &self.session)?;
+        let (ticket, hints) = made.unwrap_or_default();
         if !state.hub.has(&self.session) {
             state.shelf.leave(&self.session);
         }
-        let ticket = node.ticket(&*object, &share, state.port, terms.ticket, &observer)?;
         let size_bytes = object.size_bytes();
         state.hub.tell("shared", &json!({"oid": oid.to_string(), "size_bytes": size_bytes}));
         Ok(Shared {
             oid: oid.to_string(),
             size_bytes,
-            ticket: ticket.to_text()?,
-            addresses: ticket.hints.iter().map(|hint| hint.uri.to_string()).collect(),
+            ticket,
+            addresses: hints.iter().map(|hint| hint.uri.to_string()).collect(),
             warnings: warnings.into_inner().unwrap_or_default(),
         })
     }
 
-    fn take_file(
+    /// Puts `file` into the store, and takes its turn.
+    fn take_file<'a>(
         &self,
-        state: &State,
-        file: File,
+        state: &'a State,
+        file: &File,
         is_stopped: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Arc<dyn StoredObject>> {
+    ) -> Result<(Changing<'a>, Arc<dyn StoredObject>)> {
         let total_bytes = file.metadata().map(|metadata| metadata.len()).ok();
         let told = AtomicU64::new(0);
         let progress = |done_bytes| self.progress(&state.hub, &told, done_bytes, total_bytes);
-        state.node().store.put_descriptor(file, &progress, is_stopped)
+        let store = state.node().store.clone();
+        let put = || {
+            let file = file.try_clone().map_err(|error| Error::file("use a descriptor", error))?;
+            store.put_descriptor(file, &progress, is_stopped)
+        };
+        let object = state.shelf.with_room(put)?;
+        let changing = state.shelf.change(&object.oid(), is_stopped)?;
+        if !matches!(store.share(&object.oid()), Err(error) if error.kind() == ErrorKind::NotFound) {
+            return Ok((changing, object));
+        }
+        // Hashing takes too long to hold everybody else up for it, so it was dropped before its turn came.
+        let again = put()?;
+        if again.oid() == object.oid() {
+            return Ok((changing, again));
+        }
+        Err(Error::new(ErrorKind::Changed, "the file was changed while it was put")
+            .advise("put it again when nobody writes to it"))
     }
 
     fn progress(&self, hub: &Hub, told: &AtomicU64, done_bytes: u64, total_bytes: Option<u64>) {
@@ -225,6 +248,10 @@ impl PutTransaction {
             }
         }
     }
+}
+
+fn interrupted() -> Error {
+    Error::new(ErrorKind::Interrupted, "the session of this put has ended")
 }
 
 /// The file name to suggest: as the client says, else that of the file handed over.

@@ -51,7 +51,7 @@ impl Routes {
             (Method::Get, ["v1", "events"]) => self.events(),
             (Method::Get, ["v1", "shares"]) => document(200, &Shares { shares: state.shelf.lines() }),
             (Method::Delete, ["v1", "shares", oid]) => {
-                state.shelf.done(&oid.parse::<Oid>()?)?;
+                state.shelf.done(&oid.parse::<Oid>()?, &|| question.is_abandoned())?;
                 Ok(Answer::empty())
             }
             (Method::Get, ["v1", "transactions"]) => {
@@ -64,7 +64,7 @@ impl Routes {
             (Method::Post, ["v1", "puts"]) => self.begin_put(parse(&question.body)?),
             (Method::Post, ["v1", "puts", name, "data"]) => {
                 let [offset] = numbers(&question.query, ["offset"])?;
-                let size_bytes = state.desk.put(name)?.write(&state.hub, offset, &question.body)?;
+                let size_bytes = state.desk.put(name)?.write(state, offset, &question.body)?;
                 document(200, &Written { size_bytes })
             }
             (Method::Post, ["v1", "puts", name, "commit"]) => {

@@ -87,6 +87,9 @@ pub(super) struct Record {
     /// Why it is kept; `None` if only commands use it.
     #[n(10)]
     pub(super) retention: Option<Retention>,
+    /// `true` if its owned bytes were taken in by a daemon, and by no command since: only those may be removed to make room.
+    #[n(11)]
+    pub(super) disposable: Option<bool>,
 }
 
 impl Record {
@@ -104,6 +107,7 @@ impl Record {
             boot: ByteVec::from(Vec::new()),
             share: None,
             retention: None,
+            disposable: None,
             repeated_permille: None,
         }
     }
@@ -112,6 +116,11 @@ impl Record {
     pub(super) fn keep_from(&mut self, existing: Option<&Record>) {
         self.share = existing.and_then(|record| record.share.clone());
         self.retention = existing.and_then(|record| record.retention.clone());
+    }
+
+    /// Whether its bytes may be removed to make room: nobody was promised that they stay.
+    pub(super) fn is_disposable(&self) -> bool {
+        self.disposable == Some(true) && self.borrowed_path().is_none()
     }
 
     /// The user's file, if the bytes are there.

@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dray_core::limits::OBJECT_BYTES_MAX;
-use dray_core::store::{ObjectWriter, Share, Store, StoredObject};
+use dray_core::store::{Share, StoredObject};
 use dray_core::{Error, ErrorKind, Oid, Result};
 use minicbor::{Decode, Encode};
 use rustix::fs::OFlags;
 
 use super::extents::{identity, io_at, read_full_at, require_end};
+use super::place::Lock;
 use super::record::Record;
-use super::{LocalStore, record};
+use super::{LocalStore, LocalWriter, record};
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 1 << 20;
@@ -47,25 +48,41 @@ pub struct Retained {
     pub borrowed_path: Option<PathBuf>,
     /// Why it is kept.
     pub retention: Retention,
+    /// A daemon took its bytes in, and no command has since: they may be removed to make room.
+    pub is_disposable: bool,
+}
+
+impl Retained {
+    fn of(record: Record) -> Retained {
+        Retained {
+            oid: record.oid,
+            size_bytes: record.size_bytes,
+            borrowed_path: record.borrowed_path(),
+            is_disposable: record.is_disposable(),
+            retention: record.retention.unwrap_or_default(),
+        }
+    }
 }
 
 impl LocalStore {
-    /// Every object with a retention, in no particular order.
-    pub fn retained(&self) -> Result<Vec<Retained>> {
-        let mut retained = Vec::new();
+    /// Every object with a retention, or that may be removed, in no particular order; and why of some it is not known whether they are
+    /// among them.
+    pub fn retained(&self) -> Result<(Vec<Retained>, Vec<Error>)> {
+        let (mut retained, mut unknown) = (Vec::new(), Vec::new());
         for oid in self.place().object_names()? {
-            let bytes = record::read_small(&self.place().object(&oid).record).unwrap_or(None);
-            let record = bytes.and_then(|bytes| Record::from_bytes(&bytes, &oid).ok());
-            retained.extend(record.and_then(|record| {
-                Some(Retained {
-                    oid,
-                    size_bytes: record.size_bytes,
-                    borrowed_path: record.borrowed_path(),
-                    retention: record.retention?,
-                })
-            }));
+            let path = self.place().object(&oid).record;
+            let read = record::read_small(&path)
+                .and_then(|bytes| bytes.map(|bytes| Record::from_bytes(&bytes, &oid)).transpose());
+            match read {
+                Ok(Some(record)) if record.retention.is_some() || record.is_disposable() => {
+                    retained.push(Retained::of(record));
+                }
+                // A folder without a record is no object.
+                Ok(_) => {}
+                Err(error) => unknown.push(error.context(format_args!("{path:?}"))),
+            }
         }
-        Ok(retained)
+        Ok((retained, unknown))
     }
 
     /// Sets why an object is kept, durably where a pin begins or ends, and returns what is known of it. `NotFound` if it is not here.
@@ -75,27 +92,48 @@ impl LocalStore {
         }
         let lock = self.place().lock(oid)?;
         let mut record = self.require_record(oid, &lock)?;
-        if record.retention != retention {
-            // A pin that came back after a crash would share what was ended.
-            let is_pin = [&retention, &record.retention]
-                .into_iter()
-                .any(|retention| retention.as_ref().is_some_and(|found| found.pinned_unix_s.is_some()));
-            record.retention.clone_from(&retention);
-            self.write_record(&record, &lock, is_pin)?;
-            if is_pin {
-                super::sync_directories(&self.place().object(oid).folder)?;
-            }
+        self.set_retention(&mut record, retention, &lock)?;
+        Ok(Retained::of(record))
+    }
+
+    fn set_retention(&self, record: &mut Record, retention: Option<Retention>, lock: &Lock) -> Result<()> {
+        if record.retention == retention {
+            return Ok(());
         }
-        Ok(Retained {
-            oid: *oid,
-            size_bytes: record.size_bytes,
-            borrowed_path: record.borrowed_path(),
-            retention: retention.unwrap_or_default(),
-        })
+        // A pin that came back after a crash would share what was ended.
+        let is_pin = [&retention, &record.retention]
+            .into_iter()
+            .any(|retention| retention.as_ref().is_some_and(|found| found.pinned_unix_s.is_some()));
+        record.retention = retention;
+        self.write_record(record, lock, is_pin)?;
+        if is_pin {
+            super::sync_directories(&self.place().object(&record.oid).folder)?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of an object that nobody keeps any more: removes it if a daemon took its bytes in and no command has since, else
+    /// forgets its retention alone. Looks at the record of this very moment. Says whether it was removed.
+    pub fn let_go(&self, oid: &Oid) -> Result<bool> {
+        if self.place().lock_shared(oid)?.is_none() {
+            return Ok(false);
+        }
+        let lock = self.place().lock(oid)?;
+        let Some(mut record) = self.read_record(oid, &lock)? else { return Ok(false) };
+        if record.is_disposable() {
+            return self.place().object(oid).remove(&lock);
+        }
+        self.set_retention(&mut record, None, &lock)?;
+        Ok(false)
+    }
+
+    /// Begins to take in bytes that may be removed again to make room, once nobody keeps them.
+    pub fn take_in(&self) -> Result<LocalWriter> {
+        LocalWriter::new(self.clone(), true)
     }
 
     /// Takes an open file of somebody else. If a name leads to it, it is referred to in place, as
-    /// [`Store::put_file`] does; a file without a name (unlinked, or in memory) is copied. `Usage` if it is no regular file or
+    /// [`dray_core::store::Store::put_file`] does; a file without a name (unlinked, or in memory) is copied. `Usage` if it is no regular file or
     /// not open for reading. Its position does not count.
     pub fn put_descriptor(
         &self,
@@ -143,7 +181,7 @@ impl LocalStore {
         progress: &(dyn Fn(u64) + Sync),
         is_stopped: &(dyn Fn() -> bool + Sync),
     ) -> Result<Arc<dyn StoredObject>> {
-        let mut writer: Box<dyn ObjectWriter> = self.put()?;
+        let mut writer = self.take_in()?;
         let mut buffer = vec![0; COPY_BYTES];
         let mut done_bytes = 0;
         while done_bytes < size_bytes {
@@ -163,7 +201,7 @@ impl LocalStore {
             done_bytes += piece.len() as u64;
             progress(done_bytes);
         }
-        writer.commit()
+        writer.finish()?.keep()
     }
 }
 
@@ -171,6 +209,9 @@ impl LocalStore {
 mod tests {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
+    use std::time::Duration;
+
+    use dray_core::store::Store;
 
     use super::*;
 
@@ -242,7 +283,8 @@ mod tests {
         let path = dir.path().join("file");
         std::fs::write(&path, b"bytes").unwrap();
         let oid = store.put_file(&path, &|_| {}).unwrap().oid();
-        assert!(store.retained().unwrap().is_empty());
+        let retained = |store: &LocalStore| store.retained().unwrap().0;
+        assert!(retained(&store).is_empty());
         let share = Some(Share { port: Some(7), ..Share::default() });
         let pinned = Retention { pinned_unix_s: Some(5), used_unix_s: 6, share };
         store.retain(&oid, Some(pinned.clone())).unwrap();
@@ -250,10 +292,91 @@ mod tests {
         let mut writer = store.put().unwrap();
         writer.write(b"bytes").unwrap();
         writer.commit().unwrap();
-        let again = LocalStore::open(&dir.path().join("store")).unwrap().retained().unwrap();
+        let again = retained(&LocalStore::open(&dir.path().join("store")).unwrap());
         assert_eq!((again[0].oid, &again[0].retention), (oid, &pinned));
         store.retain(&oid, None).unwrap();
-        assert!(store.retained().unwrap().is_empty());
+        assert!(retained(&store).is_empty());
         assert_eq!(store.retain(&Oid::of(b"other"), None).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    fn put(store: &LocalStore, bytes: &[u8]) -> Oid {
+        let mut writer = store.put().unwrap();
+        writer.write(bytes).unwrap();
+        writer.commit().unwrap().oid()
+    }
+
+    fn take_in(store: &LocalStore, bytes: &[u8]) -> Oid {
+        let mut writer = store.take_in().unwrap();
+        writer.write(bytes).unwrap();
+        writer.finish().unwrap().keep().unwrap().oid()
+    }
+
+    /// Design 11, D13: what a command took in is removed by nobody but its user, whoever else has put the same bytes, before or
+    /// after, and also where its copy was damaged meanwhile; what a daemon took in is, and is known to the next daemon.
+    #[test]
+    fn bytes_of_a_command_are_not_let_go() {
+        let (dir, store) = bed();
+        let retained = || store.retained().unwrap().0;
+        let (before, after) = (put(&store, b"before"), take_in(&store, b"after"));
+        assert_eq!(retained().len(), 1, "the one that may be removed");
+        assert_eq!((take_in(&store, b"before"), put(&store, b"after")), (before, after));
+        let damaged = put(&store, b"damaged");
+        std::fs::write(store.place().object(&damaged).data, b"demaged").unwrap();
+        take_in(&store, b"damaged");
+        for oid in [before, after, damaged] {
+            let kept =
+                store.retain(&oid, Some(Retention { used_unix_s: 1, ..Retention::default() })).unwrap();
+            assert!(!kept.is_disposable);
+            assert!(!store.let_go(&oid).unwrap());
+            assert!(store.open(&oid).is_ok() && store.place().object(&oid).data.exists());
+        }
+        assert!(retained().is_empty());
+        // Served by a command from the daemon's copy: the ticket of that command stays good.
+        let ours = take_in(&store, b"as a file");
+        let path = dir.path().join("as a file");
+        std::fs::write(&path, b"as a file").unwrap();
+        assert!(!store.put_file(&path, &|_| {}).unwrap().is_borrowed());
+        assert!(!store.let_go(&ours).unwrap() && retained().is_empty());
+        let ours = take_in(&store, b"ours");
+        assert!(store.retain(&ours, None).unwrap().is_disposable && retained().len() == 1);
+        assert!(store.let_go(&ours).unwrap() && !store.let_go(&ours).unwrap());
+        assert!(!store.place().object(&ours).folder.exists());
+        // Of a user's file only what is known of it is forgotten.
+        let path = dir.path().join("file");
+        std::fs::write(&path, b"bytes").unwrap();
+        let oid = store.put_file(&path, &|_| {}).unwrap().oid();
+        assert!(!store.let_go(&oid).unwrap() && path.exists() && store.open(&oid).is_ok());
+    }
+
+    /// What cannot be read may have been a pin, and is not passed over in silence.
+    #[test]
+    fn an_unreadable_record_is_told() {
+        let (_dir, store) = bed();
+        let (good, bad, gone) = (take_in(&store, b"good"), take_in(&store, b"bad"), take_in(&store, b"gone"));
+        let record = store.place().object(&bad).record;
+        std::fs::write(&record, b"rubbish").unwrap();
+        std::fs::remove_file(store.place().object(&gone).record).unwrap();
+        let (retained, unknown) = store.retained().unwrap();
+        assert_eq!(retained.iter().map(|kept| kept.oid).collect::<Vec<_>>(), [good]);
+        assert!(unknown.len() == 1 && unknown[0].to_string().contains(&bad.hex()), "{unknown:?}");
+    }
+
+    /// Design 9: a process that holds a lock and does not go on costs an error, not for ever.
+    #[test]
+    fn a_lock_is_not_waited_for_without_end() {
+        let (dir, store) = bed();
+        let oid = take_in(&store, b"bytes");
+        let impatient = store.clone().with_patience(Duration::ZERO);
+        assert!(impatient.open(&oid).is_ok());
+        let held = store.place().lock(&oid).unwrap();
+        for error in
+            [impatient.open(&oid).err(), impatient.let_go(&oid).err(), impatient.retain(&oid, None).err()]
+        {
+            let error = error.unwrap();
+            assert!(error.kind() == ErrorKind::TimedOut && error.is_retryable(), "{error}");
+        }
+        drop(held);
+        assert!(impatient.let_go(&oid).unwrap());
+        drop(dir);
     }
 }
