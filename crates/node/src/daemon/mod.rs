@@ -176,12 +176,13 @@ impl State {
     fn serve(&self, channel: TlsChannel) {
         let peer = channel.security().map(|security| security.peer);
         let holder = Holder::new(self.node().hello());
-        let Err(error) = serve(Box::new(channel), holder, Vec::new(), &*self.shelf, None) else { return };
+        let counter = self.shelf.counter();
+        let Err(error) = serve(Box::new(channel), holder, Vec::new(), &counter, None) else { return };
         if error.kind() == ErrorKind::Protocol {
             self.shelf.turned_away(error.to_string());
         }
         if let Some(peer) = peer {
-            self.shelf.lost(peer, &error);
+            counter.lost(peer, &error);
         }
     }
 

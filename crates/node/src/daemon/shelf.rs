@@ -292,13 +292,6 @@ impl Shelf {
         self.pulse.stir();
     }
 
-    /// A connection of `node` broke.
-    pub(super) fn lost(&self, node: NodeId, error: &Error) {
-        for entry in lock(&self.entries).values().filter(|entry| !entry.notices.is_quiet()) {
-            entry.notices.lost(node, error);
-        }
-    }
-
     /// Everything ends; those who are cut off are told of.
     pub(super) fn finish(&self) {
         let open: Vec<Arc<Notices>> = lock(&self.entries)
@@ -360,8 +353,43 @@ impl Shelf {
     }
 }
 
-impl Provider for Shelf {
+/// The shelf as one connection sees it, and what that has opened.
+pub(super) struct Counter<'a> {
+    shelf: &'a Shelf,
+    opened: Mutex<Vec<Arc<Notices>>>,
+}
+
+impl Counter<'_> {
+    /// The connection, of `node`, broke.
+    pub(super) fn lost(&self, node: NodeId, error: &Error) {
+        lock(&self.opened).iter().for_each(|notices| notices.lost(node, error));
+    }
+}
+
+impl Provider for Counter<'_> {
     fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>> {
+        let (held, notices) = self.shelf.let_in(open, security)?;
+        let mut opened = lock(&self.opened);
+        if !opened.iter().any(|other| Arc::ptr_eq(other, &notices)) {
+            opened.push(notices);
+        }
+        Ok(held)
+    }
+
+    fn clear_data(&self) -> Option<ClearGrantor> {
+        let is_allowed = self.shelf.clear_data.load(Ordering::Acquire);
+        is_allowed.then(|| self.shelf.tokens.grant().ok()).flatten()
+    }
+}
+
+impl Shelf {
+    /// For one more connection.
+    pub(super) fn counter(&self) -> Counter<'_> {
+        Counter { shelf: self, opened: Mutex::default() }
+    }
+
+    /// Gives a receiver what it asks for, if it may have that; and who hears of it.
+    fn let_in(&self, open: &Open, security: Option<&Security>) -> Result<(Arc<dyn Held>, Arc<Notices>)> {
         let security =
             security.ok_or_else(|| Error::new(ErrorKind::Refused, "this channel proves nobody"))?;
         let found = match &open.object {
@@ -382,12 +410,7 @@ impl Provider for Shelf {
             Some(keeper) => keeper.clone(),
             None => self.open_entry(&oid, &found)?,
         };
-        keeper.open(open, Some(security))
-    }
-
-    fn clear_data(&self) -> Option<ClearGrantor> {
-        let is_allowed = self.clear_data.load(Ordering::Acquire);
-        is_allowed.then(|| self.tokens.grant().ok()).flatten()
+        Ok((keeper.open(open, Some(security))?, keeper.notices.clone()))
     }
 }
 

@@ -61,7 +61,7 @@ impl Bed {
     fn open_other(&self, oid: &Oid) -> Result<Arc<dyn Held>> {
         let open = Open { handle: 1, object: ObjectName::Oid(*oid), proof: None };
         let security = Security { peer: NodeId::from_bytes([2; 32]), exporter: [3; 32] };
-        self.shelf.open(&open, Some(&security))
+        self.shelf.counter().open(&open, Some(&security))
     }
 }
 
@@ -168,7 +168,7 @@ fn the_least_recently_used_goes_first() {
     let next = Bed::shelf(&bed.store);
     let open = Open { handle: 1, object: ObjectName::Oid(a), proof: None };
     let security = Security { peer: NodeId::from_bytes([2; 32]), exporter: [3; 32] };
-    drop(next.open(&open, Some(&security)).unwrap());
+    drop(next.counter().open(&open, Some(&security)).unwrap());
     next.tick(u64::MAX);
     let third = Bed::shelf(&bed.store);
     third.make_room(4);
