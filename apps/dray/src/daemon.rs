@@ -21,6 +21,8 @@ use serde_json::json;
 use crate::output::{Output, bytes};
 use crate::pasted;
 
+/// A file that is hashed before anybody wonders how long it takes, bytes.
+const SMALL_BYTES: u64 = 32 << 20;
 /// Standard input is read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
 /// How often a signal is looked for.
@@ -61,7 +63,7 @@ fn signals() -> Result<UnixStream> {
 /// user's daemon, in a folder that came along with the environment, is none of ours. One that `DRAY_SOCKET` names is meant.
 pub(crate) fn find(config: &Config, output: &Output) -> Result<Option<Client>> {
     match Client::connect() {
-        Ok(Some(client)) => of_same_data(client, config),
+        Ok(Some(client)) => Ok(of_same_data(client, config)?.map(|(client, _)| client)),
         Ok(None) => Ok(None),
         Err(error) if is_socket_named() => Err(error),
         Err(error) => {
@@ -72,27 +74,33 @@ pub(crate) fn find(config: &Config, output: &Output) -> Result<Option<Client>> {
 }
 
 /// `client`, if its daemon works on the same data directory as this command would.
-fn of_same_data(client: Client, config: &Config) -> Result<Option<Client>> {
+fn of_same_data(client: Client, config: &Config) -> Result<Option<(Client, Info)>> {
     let theirs = client.info().map_err(|error| {
         error.context("ask the daemon").or_advise("start it again, or share without it: put --foreground")
     });
-    let theirs = theirs?.data_dir;
+    let info = theirs?;
+    let theirs = &info.data_dir;
     let ours = &config.paths.data_dir;
     let is_same = |ours: &Path| {
-        ours.to_string_lossy() == theirs
+        ours.to_string_lossy() == *theirs
             || std::fs::canonicalize(ours)
                 .ok()
-                .is_some_and(|ours| std::fs::canonicalize(&theirs).is_ok_and(|theirs| ours == theirs))
+                .is_some_and(|ours| std::fs::canonicalize(theirs).is_ok_and(|theirs| ours == theirs))
     };
-    Ok(is_same(ours).then_some(client))
+    Ok(is_same(ours).then_some((client, info)))
 }
 
-fn required() -> Result<Client> {
+/// The daemon, for a command that is about nothing else. What it warns of is told.
+fn required(output: &Output) -> Result<(Client, Info)> {
     let config = Config::load()?;
     let found = Client::connect()?.map(|client| of_same_data(client, &config)).transpose()?.flatten();
-    found.ok_or_else(|| {
+    let (client, info) = found.ok_or_else(|| {
         Error::new(ErrorKind::Unreachable, "no daemon runs here").advise("start one: dray serve")
-    })
+    })?;
+    for warning in &info.warnings {
+        output.event(Event::Warning(warning.clone()));
+    }
+    Ok((client, info))
 }
 
 /// Shares `path`, or standard input if that is `-`, by the daemon: prints the ticket and leaves.
@@ -103,6 +111,16 @@ pub(crate) fn put(
     output: &Arc<Output>,
     stop: &Stop,
 ) -> Result<()> {
+    // Its descriptor is all that travels, and nobody needs to be told how far the daemon is with so little.
+    let is_small = std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() <= SMALL_BYTES);
+    if is_small {
+        let file = open(path)?;
+        match client.put_file(&file, &options, &|| stop.is_set()) {
+            // An older daemon.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            shared => return shown(shared, &options, output, stop),
+        }
+    }
     let hears = output.clone();
     let session = Session::open(client, move |event| {
         if event.name == "hashing"
@@ -114,9 +132,17 @@ pub(crate) fn put(
     let shared = if path.as_os_str() == "-" {
         stream(&session, &options, output, stop)
     } else {
-        let file = File::open(path).map_err(|error| Error::file(format!("open {path:?}"), error))?;
+        let file = open(path)?;
         until(&session, stop, || session.put_file(&file, &options))
     };
+    shown(shared, &options, output, stop)
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|error| Error::file(format!("open {path:?}"), error))
+}
+
+fn shown(shared: Result<Shared>, options: &PutOptions, output: &Output, stop: &Stop) -> Result<()> {
     let shared = shared.map_err(|error| match stop.is_set() {
         true => Error::new(ErrorKind::Interrupted, "interrupted before the ticket was made"),
         false => error,
@@ -221,7 +247,7 @@ pub(crate) fn options(
 
 /// `dray ls`.
 pub(crate) fn ls(output: &Output) -> Result<()> {
-    let shares = required()?.shares()?;
+    let shares = required(output)?.0.shares()?;
     if shares.is_empty() {
         output.note("nothing is shared by the daemon");
     }
@@ -261,14 +287,14 @@ pub(crate) fn done(wanted: &str, output: &Output) -> Result<()> {
         dray_node::Wanted::Ticket(ticket) => ticket.oid,
         dray_node::Wanted::Oid(oid) => oid,
     };
-    required()?.done(&oid)?;
+    required(output)?.0.done(&oid)?;
     output.told(&format!("{oid} is no longer shared"), &json!({"event": "done", "oid": oid.to_string()}));
     Ok(())
 }
 
 /// `dray status`.
 pub(crate) fn status(output: &Output) -> Result<()> {
-    let info = required()?.info()?;
+    let (_, info) = required(output)?;
     let mut event = serde_json::to_value(&info)
         .map_err(|error| Error::new(ErrorKind::Internal, "the status is no JSON").caused_by(error))?;
     event["event"] = "status".into();

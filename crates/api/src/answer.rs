@@ -1,9 +1,10 @@
 //! Requests and answers as blocking code sees them.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 
@@ -111,20 +112,40 @@ impl std::fmt::Debug for Content {
     }
 }
 
+/// Since when nothing was asked on a connection.
+#[derive(Debug)]
+pub(crate) struct Idle(Mutex<Option<Instant>>);
+
+impl Idle {
+    /// From now on.
+    pub(crate) fn new() -> Idle {
+        Idle(Mutex::new(Some(Instant::now())))
+    }
+
+    /// `None` while a request is being answered.
+    pub(crate) fn since(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, since: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+}
+
 /// A connection is in use as long as one of these is there.
 #[derive(Debug)]
-pub(crate) struct Busy(Arc<AtomicBool>);
+pub(crate) struct Busy(Arc<Idle>);
 
 impl Busy {
-    pub(crate) fn new(flag: Arc<AtomicBool>) -> Busy {
-        flag.store(true, Ordering::Release);
-        Busy(flag)
+    pub(crate) fn new(idle: Arc<Idle>) -> Busy {
+        idle.set(None);
+        Busy(idle)
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        self.0.set(Some(Instant::now()));
     }
 }
 

@@ -17,14 +17,14 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use crate::answer::{Answer, AnswerBody, Busy, Method, Question};
+use crate::answer::{AnswerBody, Busy, Idle, Method, Question};
 use crate::patience::Patient;
-use crate::server::Answering;
+use crate::refusal::refusal;
+use crate::server::Desk;
 
 /// What a connection and the server know of each other.
 pub(crate) struct Slot {
-    /// A request is being answered.
-    pub(crate) busy: Arc<AtomicBool>,
+    pub(crate) idle: Arc<Idle>,
     /// It shall give its place to another one.
     pub(crate) leave: Notify,
 }
@@ -38,11 +38,11 @@ fn patience() -> Duration {
 pub(crate) async fn serve(
     stream: UnixStream,
     slot: Arc<Slot>,
-    answering: Arc<dyn Answering>,
+    desk: Arc<Desk>,
     mut end: watch::Receiver<bool>,
 ) {
-    let busy = slot.busy.clone();
-    let service = service_fn(move |request| answer(request, answering.clone(), Busy::new(busy.clone())));
+    let idle = slot.idle.clone();
+    let service = service_fn(move |request| answer(request, desk.clone(), Busy::new(idle.clone())));
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(patience())
@@ -54,7 +54,8 @@ pub(crate) async fn serve(
         // Whatever ended it, there is nobody left to tell.
         _ = serving.as_mut() => {}
         () = slot.leave.notified() => {}
-        () = until(&mut end) => {
+        // Who has asked nothing is not waited for.
+        () = until(&mut end) => if slot.idle.since().is_none() {
             serving.as_mut().graceful_shutdown();
             let _ = timeout(patience(), serving).await;
         }
@@ -69,7 +70,7 @@ pub(crate) async fn until(end: &mut watch::Receiver<bool>) {
 
 async fn answer(
     request: Request<Incoming>,
-    answering: Arc<dyn Answering>,
+    desk: Arc<Desk>,
     busy: Busy,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let (head, body) = request.into_parts();
@@ -93,10 +94,7 @@ async fn answer(
             });
             let answer = match question {
                 None => refusal(405, "the API has the methods GET, POST and DELETE"),
-                Some(question) => {
-                    let answered = tokio::task::spawn_blocking(move || answering.answer(question)).await;
-                    answered.unwrap_or_else(|_| refusal(500, "the service failed; its log says how"))
-                }
+                Some(question) => desk.answer(question).await,
             };
             (answer, false)
         }
@@ -155,15 +153,4 @@ async fn read(headers: &HeaderMap, mut body: Incoming) -> Result<Vec<u8>, (u16, 
         Ok(bytes)
     };
     timeout(patience(), whole).await.unwrap_or(Err((408, "the body of the request did not come in 10 s")))
-}
-
-/// An answer in the form of all errors of the API.
-pub(crate) fn refusal(status: u16, what: &str) -> Answer {
-    let kind = match status {
-        408 => "timed-out",
-        500 => "internal",
-        503 | 403 => "refused",
-        _ => "usage",
-    };
-    Answer::json(status, format!("{{\"kind\":\"{kind}\",\"what\":\"{what}\",\"advice\":null}}"))
 }

@@ -10,6 +10,7 @@ mod connection;
 mod descriptors;
 mod events;
 mod patience;
+mod refusal;
 mod server;
 
 pub use answer::{Answer, Method, Question};

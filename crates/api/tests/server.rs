@@ -3,18 +3,21 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dray_api::{Answer, Answering, EventSender, Question, Server, events};
-use dray_core::limits::{API_CONNECTIONS_MAX, API_HEADERS_MAX};
+use dray_core::limits::{API_CONNECTIONS_MAX, API_HEADERS_MAX, API_QUESTIONS_MAX};
 
-/// Answers `/echo` with the body, `/events` with a stream whose end it tells, `/wait` when the client has gone, and fails
-/// at `/panic`.
+/// Answers `/echo` with the body, `/events` with a stream whose end it tells, `/wait` when the client has gone, `/hold` when it is
+/// let, whoever has gone, and fails at `/panic`.
 struct Answers {
     senders: Mutex<Vec<EventSender>>,
     told: Mutex<Sender<&'static str>>,
+    /// Until then `/hold` answers nobody.
+    may_go_on: AtomicBool,
 }
 
 struct Told(Sender<&'static str>);
@@ -48,6 +51,13 @@ impl Answering for Answers {
                 told.send("abandoned").unwrap();
                 Answer::empty()
             }
+            "/hold" => {
+                told.send("holding").unwrap();
+                while !self.may_go_on.load(Ordering::Acquire) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Answer::empty()
+            }
             "/panic" => panic!("on purpose"),
             _ => Answer::empty(),
         }
@@ -66,7 +76,8 @@ impl Bed {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("api")).unwrap();
         let (sender, told) = channel();
-        let answers = Arc::new(Answers { senders: Mutex::default(), told: Mutex::new(sender) });
+        let (senders, told_by) = (Mutex::default(), Mutex::new(sender));
+        let answers = Arc::new(Answers { senders, told: told_by, may_go_on: AtomicBool::new(false) });
         Bed { server: Server::start(listener, answers.clone()).unwrap(), dir, answers, told }
     }
 
@@ -172,6 +183,53 @@ fn idle_connections_give_way() {
         let read = stream.read(&mut bytes).unwrap();
         assert!(read > 0, "the stream has ended: {:?}", String::from_utf8_lossy(&text));
         text.extend_from_slice(&bytes[..read]);
+    }
+}
+
+/// Issue, "1,000 idle connections": who gives way is the one that has asked nothing for longest, and not the one that came first.
+#[test]
+fn who_is_in_use_does_not_give_way() {
+    let bed = Bed::new();
+    let ask = |socket: &mut UnixStream| {
+        socket.write_all(b"GET / HTTP/1.1\r\nhost: d\r\n\r\n").unwrap();
+        let (mut answer, mut byte) = (Vec::new(), [0]);
+        while !answer.ends_with(b"\r\n\r\n") {
+            assert_eq!(socket.read(&mut byte).unwrap(), 1, "it has given way");
+            answer.push(byte[0]);
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 204"));
+    };
+    let mut connections: Vec<UnixStream> = (0..API_CONNECTIONS_MAX).map(|_| bed.connect()).collect();
+    // They are let in one after the other: once the last is answered, all are there.
+    ask(&mut connections[API_CONNECTIONS_MAX - 1]);
+    ask(&mut connections[0]);
+    for longest in 1..4 {
+        let mut late = bed.connect();
+        ask(&mut late);
+        connections.push(late);
+        // Sooner than one that says nothing is closed for that.
+        connections[longest].set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(connections[longest].read(&mut [0]).unwrap(), 0, "{longest}");
+        ask(&mut connections[0]);
+    }
+}
+
+/// Design 5, "bounded": work for clients that have gone counts, and with all places taken the next one is told so at once.
+#[test]
+fn work_for_nobody_counts() {
+    let bed = Bed::new();
+    for _ in 0..API_QUESTIONS_MAX {
+        let mut leaving = bed.connect();
+        leaving.write_all(b"GET /hold HTTP/1.1\r\nhost: d\r\n\r\n").unwrap();
+        assert_eq!(bed.hear(), "holding");
+    }
+    let ask = || bed.ask("GET / HTTP/1.1\r\nhost: d\r\nconnection: close\r\n\r\n");
+    let refused = ask();
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("\"retryable\":true"), "{refused}");
+    bed.answers.may_go_on.store(true, Ordering::Release);
+    let begun = std::time::Instant::now();
+    while !ask().starts_with("HTTP/1.1 204") {
+        assert!(begun.elapsed() < Duration::from_secs(30), "places never come back");
     }
 }
 

@@ -1,24 +1,32 @@
 //! Requests that need no session.
 
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use dray_core::{Error, ErrorKind, Oid, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::http::{Connection, Reply};
-use crate::types::{Info, Problem, ShareLine, Shares, TransactionLine, Transactions};
-use crate::{descriptor, place};
+use crate::types::{Info, Problem, ShareLine, Shared, Shares, TransactionLine, Transactions};
+use crate::{PutOptions, descriptor, place};
 
 /// For an answer that takes no work.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The user's daemon. Each request has a connection of its own, so any number of threads may use one client.
+/// A connection is used again only if it was used just now: the daemon closes those that are idle.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The user's daemon. Requests that are under way at once have connections of their own, so any number of threads may use one
+/// client.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
+    /// The connection of the last request.
+    kept: Arc<Mutex<Option<(Connection, Instant)>>>,
 }
 
 impl Client {
@@ -32,8 +40,10 @@ impl Client {
 
     /// The daemon at `socket`; `None` if none runs there. `Refused` if it is another user's.
     pub fn connect_to(socket: &Path) -> Result<Option<Client>> {
-        let found = Connection::open(socket)?;
-        Ok(found.map(|_| Client { socket: socket.to_owned() }))
+        let Some(connection) = Connection::open(socket)? else { return Ok(None) };
+        let client = Client { socket: socket.to_owned(), kept: Arc::default() };
+        client.keep(connection);
+        Ok(Some(client))
     }
 
     /// Who it is and what it can do.
@@ -43,7 +53,16 @@ impl Client {
 
     /// What it shares.
     pub fn shares(&self) -> Result<Vec<ShareLine>> {
-        Ok(self.read::<Shares>("GET", "/v1/shares", &["shares"])?.shares)
+        let mut page: Shares = self.read("GET", "/v1/shares", &["shares"])?;
+        let mut shares = std::mem::take(&mut page.shares);
+        while let Some(last) = page.next.take() {
+            page = self.read("GET", &format!("/v1/shares?after={last}"), &["shares"])?;
+            if page.shares.is_empty() {
+                break;
+            }
+            shares.append(&mut page.shares);
+        }
+        Ok(shares)
     }
 
     /// What is going on.
@@ -57,12 +76,36 @@ impl Client {
         checked(reply).map(|_| ())
     }
 
+    /// Shares a file without a session, in one request: its descriptor goes to the daemon, which pins it, so `options.pin` must be
+    /// set. Nobody hears how far hashing is. `Interrupted` soon after `is_stopped` says so: then nothing is shared. `Unsupported`
+    /// if the daemon cannot do that (D37).
+    pub fn put_file(
+        &self,
+        file: &File,
+        options: &PutOptions,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Shared> {
+        let wish = options.new_put("", Some(self.hand_over(file)?));
+        let required = ["put", "put-descriptor", "put-at-once"];
+        let body = json(&wish)?;
+        let mut connection = self.connection()?;
+        connection.send("POST", "/v1/shares", &required, "application/json", &body)?;
+        connection.await_answer(is_stopped)?;
+        connection.set_patience(Some(PATIENCE))?;
+        parse(checked(connection.read_reply()?)?)
+    }
+
     /// Hands something open over; the name it has in a request.
     pub(crate) fn hand_over(&self, file: impl AsFd) -> Result<String> {
         descriptor::hand_over(&place::descriptor_socket(&self.socket), file)
     }
 
+    /// A connection that nobody uses.
     pub(crate) fn connection(&self) -> Result<Connection> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((connection, _)) = kept.filter(|(_, since)| since.elapsed() < FRESH) {
+            return Ok(connection);
+        }
         Connection::open(&self.socket)?.ok_or_else(|| {
             Error::new(ErrorKind::Unreachable, "the daemon has ended").advise("start it again: dray serve")
         })
@@ -76,9 +119,7 @@ impl Client {
         document: &impl Serialize,
         patience: Option<Duration>,
     ) -> Result<A> {
-        let body = serde_json::to_vec(document)
-            .map_err(|error| Error::new(ErrorKind::Internal, "a request is no JSON").caused_by(error))?;
-        parse(checked(self.ask("POST", target, required, "application/json", &body, patience)?)?)
+        parse(checked(self.ask("POST", target, required, "application/json", &json(document)?, patience)?)?)
     }
 
     fn read<A: DeserializeOwned>(&self, method: &str, target: &str, required: &[&str]) -> Result<A> {
@@ -96,8 +137,21 @@ impl Client {
     ) -> Result<Reply> {
         let mut connection = self.connection()?;
         connection.set_patience(patience)?;
-        connection.ask(method, target, required, content_type, body)
+        let reply = connection.ask(method, target, required, content_type, body)?;
+        if !reply.closes {
+            self.keep(connection);
+        }
+        Ok(reply)
     }
+
+    fn keep(&self, connection: Connection) {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some((connection, Instant::now()));
+    }
+}
+
+fn json(document: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(document)
+        .map_err(|error| Error::new(ErrorKind::Internal, "a request is no JSON").caused_by(error))
 }
 
 /// The reply, unless it is a refusal.

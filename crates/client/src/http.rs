@@ -11,6 +11,10 @@ use dray_core::{Error, ErrorKind, Result};
 
 /// Documents of the daemon are longer than a request may be: a list of all shares.
 const DOCUMENT_BYTES_MAX: usize = 64 * API_BODY_BYTES_MAX;
+/// A body that is copied behind its head.
+const SMALL_BYTES: usize = 4096;
+/// How often who waits for an answer asks whether it still should.
+const INTERVAL: Duration = Duration::from_millis(50);
 /// One line of an event stream.
 const LINE_BYTES_MAX: u64 = API_BODY_BYTES_MAX as u64;
 
@@ -97,6 +101,26 @@ impl Connection {
         body: &[u8],
     ) -> Result<Reply> {
         self.send(method, target, required, content_type, body)?;
+        self.read_reply()
+    }
+
+    /// Waits for an answer to begin, for as long as it takes. `Interrupted` soon after `is_stopped` says so.
+    pub(crate) fn await_answer(&mut self, is_stopped: &dyn Fn() -> bool) -> Result<()> {
+        self.set_patience(Some(INTERVAL))?;
+        loop {
+            match self.stream.fill_buf() {
+                Err(error) if matches!(error.kind(), Io::WouldBlock | Io::TimedOut | Io::Interrupted) => {}
+                // The end of the stream is what reading the answer finds, too.
+                begun => return begun.map(|_| ()).map_err(lost),
+            }
+            if is_stopped() {
+                return Err(Error::new(ErrorKind::Interrupted, "interrupted before the daemon answered"));
+            }
+        }
+    }
+
+    /// Reads the whole answer.
+    pub(crate) fn read_reply(&mut self) -> Result<Reply> {
         let head = self.read_head()?;
         let body = self.read_body(&head)?;
         Ok(Reply { status: head.status, body, closes: head.closes, range: head.range })
@@ -113,7 +137,8 @@ impl Connection {
         Ok(Ok(Lines { stream: BufReader::new(Chunks { stream: self.stream, left: 0, is_first: true }) }))
     }
 
-    fn send(
+    /// Sends a request.
+    pub(crate) fn send(
         &mut self,
         method: &str,
         target: &str,
@@ -130,8 +155,17 @@ impl Connection {
             head.push_str(&format!("dray-require: {}\r\n", required.join(",")));
         }
         head.push_str("\r\n");
+        let mut head = head.into_bytes();
         let stream = self.stream.get_mut();
-        match stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)) {
+        let sent = match body.len() {
+            // In one piece: one wake-up of the daemon.
+            0..=SMALL_BYTES => {
+                head.extend_from_slice(body);
+                stream.write_all(&head)
+            }
+            _ => stream.write_all(&head).and_then(|()| stream.write_all(body)),
+        };
+        match sent {
             // Who refuses a request need not read all of it: the answer may say why.
             Err(error) if matches!(error.kind(), Io::BrokenPipe | Io::ConnectionReset) => Ok(()),
             written => written.map_err(lost),

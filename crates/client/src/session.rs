@@ -16,7 +16,7 @@ use dray_core::{Error, ErrorKind, Result};
 
 use crate::client::{checked, parse};
 use crate::http::{Connection, Lines, Reply};
-use crate::types::{Begun, Fetched, NewGet, NewPut, SessionBegun, Shared, Written};
+use crate::types::{Begun, Fetched, NewGet, NewPut, Nothing, SessionBegun, Shared, Written};
 use crate::{Client, Get, GetOptions};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -82,7 +82,7 @@ impl Session {
     /// Begins to put bytes that are written piece by piece (D6).
     pub fn put(&self, options: &PutOptions) -> Result<Put<'_>> {
         let begun: Begun =
-            self.client.post("/v1/puts", &["put"], &options.new_put(self, None)?, Some(PATIENCE))?;
+            self.client.post("/v1/puts", &["put"], &options.new_put(&self.name, None), Some(PATIENCE))?;
         Ok(Put { session: self, connection: None, transaction: begun.transaction, size_bytes: 0 })
     }
 
@@ -118,10 +118,10 @@ impl Session {
 
     fn put_descriptor(&self, file: &File, options: &PutOptions) -> Result<Shared> {
         let descriptor = self.client.hand_over(file)?;
-        let new_put = options.new_put(self, Some(descriptor))?;
+        let new_put = options.new_put(&self.name, Some(descriptor));
         let begun: Begun =
             self.client.post("/v1/puts", &["put", "put-descriptor"], &new_put, Some(PATIENCE))?;
-        self.client.post(&format!("/v1/puts/{}/commit", begun.transaction), &[], &serde_json::json!({}), None)
+        self.client.post(&format!("/v1/puts/{}/commit", begun.transaction), &[], &Nothing {}, None)
     }
 
     /// Begins to fetch the object of a ticket, or a public one by its id (D11); its bytes come piece by piece.
@@ -154,7 +154,7 @@ impl Session {
     fn finish_get(&self, wanted: &str, options: &GetOptions, wish: NewGet) -> Result<Fetched> {
         let begun = self.begin_get(wanted, options, wish)?;
         let target = format!("/v1/gets/{}/finish", begun.transaction);
-        self.client.post(&target, &[], &serde_json::json!({}), None)
+        self.client.post(&target, &[], &Nothing {}, None)
     }
 
     fn begin_get(&self, wanted: &str, options: &GetOptions, wish: NewGet) -> Result<Begun> {
@@ -240,10 +240,10 @@ pub struct PutOptions {
 }
 
 impl PutOptions {
-    fn new_put(&self, session: &Session, descriptor: Option<String>) -> Result<NewPut> {
+    pub(crate) fn new_put(&self, session: &str, descriptor: Option<String>) -> NewPut {
         let (name, name_hex) = named(self.name.as_deref());
-        Ok(NewPut {
-            session: session.name.clone(),
+        NewPut {
+            session: session.to_owned(),
             name,
             name_hex,
             public: self.public,
@@ -251,7 +251,7 @@ impl PutOptions {
             pin: self.pin,
             ticket: self.ticket.clone(),
             descriptor,
-        })
+        }
     }
 }
 
@@ -288,7 +288,7 @@ impl Put<'_> {
     /// Ends the object and shares it (D8).
     pub fn commit(self) -> Result<Shared> {
         let target = format!("/v1/puts/{}/commit", self.transaction);
-        self.session.client.post(&target, &[], &serde_json::json!({}), None)
+        self.session.client.post(&target, &[], &Nothing {}, None)
     }
 }
 

@@ -6,8 +6,8 @@ use dray_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 /// Features of this version of the API, by the names that `Dray-Require` takes.
-pub const FEATURES: [&str; 7] =
-    ["put", "put-descriptor", "get", "get-descriptor", "shares", "explain", "metrics"];
+pub const FEATURES: [&str; 8] =
+    ["put", "put-descriptor", "put-at-once", "get", "get-descriptor", "shares", "explain", "metrics"];
 
 /// Who answers: `GET /v1`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -35,6 +35,8 @@ pub struct Info {
     pub sessions: u64,
     /// Open transactions.
     pub transactions: u64,
+    /// What the user should know, as long as it is so.
+    pub warnings: Vec<String>,
 }
 
 /// The first event of a stream: the session that lasts as long as the stream.
@@ -44,11 +46,12 @@ pub struct SessionBegun {
     pub session: String,
 }
 
-/// A wish to put: `POST /v1/puts`.
+/// A wish to put: `POST /v1/puts`, or, all at once, `POST /v1/shares`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewPut {
-    /// The session that it belongs to.
+    /// The session that it belongs to; none for a pin that is put at once.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub session: String,
     /// File name to suggest to receivers: one component.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -201,11 +204,14 @@ pub struct ShareLine {
     pub sent_bytes: u64,
 }
 
-/// The answer to `GET /v1/shares`.
+/// The answer to `GET /v1/shares`: as many as fit into one.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Shares {
     /// One for each shared object, sorted by name of the object.
     pub shares: Vec<ShareLine>,
+    /// If there are more: they come with `GET /v1/shares?after=` and this.
+    pub next: Option<String>,
 }
 
 /// One line of `GET /v1/transactions`.
@@ -239,6 +245,8 @@ pub struct Problem {
     pub what: String,
     /// What to do.
     pub advice: Option<String>,
+    /// Whether the same request may succeed later, as it is. The first daemons did not say.
+    pub retryable: Option<bool>,
 }
 
 impl Problem {
@@ -248,12 +256,15 @@ impl Problem {
             kind: error.kind().word().to_owned(),
             what: error.to_string(),
             advice: error.advice().map(str::to_owned),
+            retryable: Some(error.is_retryable()),
         }
     }
 
     /// As it was meant.
     pub fn into_error(self) -> Error {
         let error = Error::new(ErrorKind::from_word(&self.kind).unwrap_or(ErrorKind::Internal), self.what);
+        let retryable = self.retryable.unwrap_or(error.is_retryable());
+        let error = error.with_retryable(retryable);
         match self.advice {
             Some(advice) => error.advise(advice),
             None => error,

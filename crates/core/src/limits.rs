@@ -93,6 +93,8 @@ pub const UPDATE_DEFERRED_GROUPS_MAX: usize = 1 << 16;
 
 /// Connections to the local API served at once; with all taken, the one idle longest gives way.
 pub const API_CONNECTIONS_MAX: usize = 128;
+/// API requests that are worked on at once, also those whose client has gone meanwhile.
+pub const API_QUESTIONS_MAX: usize = 128;
 /// Head of one API request: its first line and all headers, bytes.
 pub const API_HEAD_BYTES_MAX: usize = 16 << 10;
 /// Headers of one API request.
@@ -107,6 +109,8 @@ pub const API_EVENTS_WAITING_MAX: usize = 1024;
 pub const API_SESSIONS_MAX: usize = 64;
 /// Transactions open at once, over all sessions.
 pub const API_TRANSACTIONS_MAX: usize = 128;
+/// Ended transactions whose outcome is kept, in case that its answer was lost; the oldest go first.
+pub const API_OUTCOMES_MAX: usize = 1024;
 /// Objects fetched at once for clients of the API.
 pub const API_GETS_MAX: usize = 32;
 /// File descriptors handed over and not used yet.

@@ -99,11 +99,8 @@ pub(crate) enum Start {
     Whole,
     /// [`Transfer::update`] says what is fetched.
     Update,
-    /// So many units, and another one for each time [`Transfer::want_another`] is called.
-    Gradual {
-        /// How many.
-        units: u64,
-    },
+    /// Nothing, until [`Transfer::want_more`] is called.
+    Gradual,
 }
 
 /// Groups that came before their turn.
@@ -198,13 +195,14 @@ pub(crate) struct Loss {
 }
 
 impl Transfer {
-    /// A transfer of the units `wanted`; `resumed_bytes` of the object are there already.
+    /// A transfer of the units `wanted`; `resumed_bytes` of the object are there already. What is under way at once is
+    /// reserved in `budget`.
     pub(crate) fn new(
         truth: Truth,
         sink: Sink,
         wanted: RangeSet,
         resumed_bytes: u64,
-        window_bytes: u64,
+        budget: Budget,
         delivery: DeliveryMode,
         start: Start,
     ) -> Arc<Transfer> {
@@ -218,15 +216,15 @@ impl Transfer {
         let (now, later) = match start {
             Start::Whole => (wanted, RangeSet::new()),
             Start::Update => (RangeSet::new(), RangeSet::new()),
-            Start::Gradual { units } => split_off(wanted, units),
+            Start::Gradual => (RangeSet::new(), wanted),
         };
         let config = PlannerConfig {
             geometry,
             piece_groups: if is_update { 1 } else { UNIT_GROUPS },
             is_open: is_update || !later.is_empty(),
             delivery,
-            budget: Budget::new(window_bytes),
-            window: WindowLimits { max_bytes: window_bytes, ..WindowLimits::default() },
+            window: WindowLimits { max_bytes: budget.limit_bytes(), ..WindowLimits::default() },
+            budget,
             strategy: Strategy::default(),
             progress_timeout_us: PROGRESS_TIMEOUT_MS * 1000,
             give_up_us: GIVE_UP_US,
@@ -459,19 +457,36 @@ impl Transfer {
         waiting.pop_first()
     }
 
-    /// Wants one more unit, if there is one that is not wanted yet ([`Start::Gradual`]).
-    pub(crate) fn want_another(&self) {
+    /// Wants further units, each as long as `reserve` has something for it ([`Start::Gradual`]); they, and what it had.
+    pub(crate) fn want_more<T>(&self, mut reserve: impl FnMut() -> Option<T>) -> Vec<(u64, T)> {
         let mut later = lock(&self.later);
-        let Some(run) = later.next_from(0) else { return };
-        let unit = run.start..run.start + 1;
-        later.remove(unit.clone());
+        let mut wanted = Vec::new();
+        while let Some(run) = later.next_from(0)
+            && let Some(reserved) = reserve()
+        {
+            later.remove(run.start..run.start + 1);
+            wanted.push((run.start, reserved));
+        }
+        if wanted.is_empty() {
+            return wanted;
+        }
         let mut planner = lock(&self.planner);
-        planner.want(unit);
+        for (unit, _) in &wanted {
+            planner.want(*unit..*unit + 1);
+        }
         if later.is_empty() {
             planner.want_no_more();
         }
         drop((planner, later));
         self.pump();
+        wanted
+    }
+
+    /// Who waits in [`Transfer::take_next`] or [`Transfer::take_any`] looks again whether more can be wanted.
+    pub(crate) fn wake_taker(&self) {
+        if let Sink::Stream(stream) = &self.sink {
+            stream.arrived.notify_all();
+        }
     }
 
     /// The consumer takes nothing of the units before `unit`.
@@ -782,18 +797,6 @@ impl Transfer {
         }
         Ok(())
     }
-}
-
-/// The first `count` of `units`, and the rest.
-fn split_off(units: RangeSet, mut count: u64) -> (RangeSet, RangeSet) {
-    let (mut first, mut rest) = (RangeSet::new(), units);
-    while let Some(run) = rest.next_from(0).filter(|_| count > 0) {
-        let taken = run.start..run.end.min(run.start.saturating_add(count));
-        count -= taken.end - taken.start;
-        first.insert(taken.clone());
-        rest.remove(taken);
-    }
-    (first, rest)
 }
 
 thread_local! {

@@ -61,14 +61,17 @@ fn the_get_calls_by_hand() {
     for size in [700_001, 50_000_000] {
         let get = begin(json!({}));
         let found = pieces(&daemon, &get, size.min(MIB), total);
+        let number = found.len();
         let mut next = 0;
         for (offset, piece) in &found {
             assert_eq!(*offset, next, "offsets increase without a gap");
             next += piece.len() as u64;
         }
         assert_eq!(found.into_iter().flat_map(|(_, piece)| piece).collect::<Vec<u8>>(), bytes);
-        let over = daemon.ask(&format!("GET /v1/gets/{get}/data"), b"");
-        assert_eq!((over.0, &over.1["kind"]), (404, &"not-found".into()));
+        // The end is told again, should the answer have been lost.
+        for query in ["".to_owned(), format!("?piece={number}")] {
+            assert_eq!(daemon.ask(&format!("GET /v1/gets/{get}/data{query}"), b"").0, 204);
+        }
     }
 
     let get = begin(json!({"mode": "out-of-order"}));
@@ -523,7 +526,7 @@ fn the_async_client_puts_and_gets() {
 }
 
 /// D37, "one feature apart": a client and a daemon that has one feature less, as an older one has, work with what both have, or the
-/// missing part is named; what one of them does not know of the other's documents is left aside.
+/// missing part is named; what a client does not know of an answer is left aside, what a daemon does not know of a wish is refused.
 #[test]
 fn one_feature_apart() {
     let Some(lab) = Lab::of(1).build() else { return };
@@ -555,16 +558,20 @@ fn one_feature_apart() {
     daemon.stop();
 
     // Without both, the command says what is missing and what to do; by itself it serves as ever.
-    let daemon = daemon_without("\"put\", \"put-descriptor\"");
+    let daemon = daemon_without("\"put\", \"put-descriptor\", \"put-at-once\"");
     let outcome = host.dray().arg("put").arg(&file).run();
     assert_ne!(outcome.code(), Some(0));
     assert!(outcome.stderr_text().contains("put"), "{outcome}");
     let features = daemon.ask("GET /v1", b"").1["features"].clone();
     assert_eq!(features, json!(["get", "get-descriptor", "shares", "explain", "metrics"]));
-    // An older client asks for nothing by name and sends no field that is new; a newer one sends more.
+    // An older client asks for nothing by name and sends no field that is new. A newer one may send more, and hears of it.
     let (_stream, session) = daemon.session();
-    let wish = json!({"session": session, "ticket": ticket.to_text().unwrap(), "colour": [1, {"x": null}]});
+    let mut wish = json!({"session": session, "ticket": ticket.to_text().unwrap()});
     let get = daemon.transaction("/v1/gets", &wish);
+    wish["colour"] = json!([1, {"x": null}]);
+    let (status, problem) = daemon.ask("POST /v1/gets", wish.to_string().as_bytes());
+    assert_eq!((status, &problem["kind"]), (400, &"usage".into()), "{problem}");
+    assert!(problem["what"].as_str().unwrap().contains("colour"), "{problem}");
     let found = pieces(&daemon, &get, MIB, 1_200_000);
     assert_eq!(found.iter().map(|(_, piece)| piece.len()).sum::<usize>(), 1_200_000);
     let (status, problem) = daemon.ask("POST /v1/puts", b"{}");

@@ -1,10 +1,10 @@
 //! Transactions: what a session has begun and not finished. They end with their session (D2).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use dray_client::types::TransactionLine;
-use dray_core::limits::{API_GETS_MAX, API_TRANSACTIONS_MAX, NAME_BYTES_MAX};
+use dray_core::limits::{API_GETS_MAX, API_OUTCOMES_MAX, API_TRANSACTIONS_MAX, NAME_BYTES_MAX};
 use dray_core::{Error, ErrorKind, Result};
 
 use super::State;
@@ -13,9 +13,24 @@ use super::putting::PutTransaction;
 use super::shelf::Shelf;
 use crate::lock;
 
-/// The open transactions, by name.
+/// The transactions.
 #[derive(Default)]
-pub(super) struct Desk(Mutex<HashMap<String, Transaction>>);
+pub(super) struct Desk(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    /// Those under way, by name.
+    open: HashMap<String, Transaction>,
+    /// Those whose outcome was told, the oldest first: the answer may have been lost.
+    settled: VecDeque<(String, Transaction)>,
+}
+
+impl Table {
+    fn find(&self, name: &str) -> Option<&Transaction> {
+        let settled = || self.settled.iter().find(|(known, _)| known == name).map(|(_, found)| found);
+        self.open.get(name).or_else(settled)
+    }
+}
 
 /// One of them.
 #[derive(Clone)]
@@ -58,9 +73,10 @@ impl Transaction {
 impl Desk {
     /// Takes a transaction in. `Refused` if there are too many, `NotFound` if its session is not open.
     pub(super) fn open(&self, state: &State, name: &str, transaction: Transaction) -> Result<()> {
-        let mut open = lock(&self.0);
+        let open = &mut lock(&self.0).open;
         if open.len() >= API_TRANSACTIONS_MAX {
             return Err(Error::new(ErrorKind::Refused, "too many transactions are open")
+                .with_retryable(true)
                 .advise("commit or end some, or end their sessions"));
         }
         let is_get = |transaction: &Transaction| matches!(transaction, Transaction::Get(_));
@@ -70,9 +86,7 @@ impl Desk {
                 .advise("wait for one of them, or end it"));
         }
         // Looked at under the lock that the end of a session takes afterwards: no transaction is left behind.
-        if !state.hub.has(transaction.session()) {
-            return Err(no_session(transaction.session()));
-        }
+        state.hub.check(transaction.session())?;
         open.insert(name.to_owned(), transaction);
         Ok(())
     }
@@ -80,8 +94,11 @@ impl Desk {
     /// A session has ended: what it had begun is undone.
     pub(super) fn end_session(&self, shelf: &Shelf, session: &str) {
         // To undo one may take a while: it has files to unlink.
-        let ended: Vec<_> =
-            lock(&self.0).extract_if(|_, transaction| transaction.session() == session).collect();
+        let ended: Vec<_> = {
+            let mut table = lock(&self.0);
+            table.settled.retain(|(_, transaction)| transaction.session() != session);
+            table.open.extract_if(|_, transaction| transaction.session() == session).collect()
+        };
         ended.iter().for_each(|(_, transaction)| transaction.stop());
         drop(ended);
         shelf.leave(session);
@@ -89,20 +106,37 @@ impl Desk {
 
     /// Every transaction is undone.
     pub(super) fn end_all(&self) {
-        let ended: Vec<_> = lock(&self.0).drain().collect();
-        ended.iter().for_each(|(_, transaction)| transaction.stop());
+        let table = std::mem::take(&mut *lock(&self.0));
+        for transaction in table.open.values() {
+            transaction.stop();
+        }
     }
 
     /// Undoes one. `NotFound` if there is none of that name.
     pub(super) fn end(&self, name: &str) -> Result<()> {
-        let transaction = lock(&self.0).remove(name).ok_or_else(|| unknown(name))?;
-        transaction.stop();
+        let ended = {
+            let mut table = lock(&self.0);
+            let at = table.settled.iter().position(|(settled, _)| settled == name);
+            let settled = at.and_then(|at| table.settled.remove(at)).map(|(_, transaction)| transaction);
+            settled.or_else(|| table.open.remove(name))
+        };
+        ended.ok_or_else(|| unknown(name))?.stop();
         Ok(())
+    }
+
+    /// Its outcome is known: it counts no more, and tells that once more if it is asked.
+    pub(super) fn settle(&self, name: &str) {
+        let mut table = lock(&self.0);
+        let Some(transaction) = table.open.remove(name) else { return };
+        table.settled.push_back((name.to_owned(), transaction));
+        let oldest = if table.settled.len() > API_OUTCOMES_MAX { table.settled.pop_front() } else { None };
+        drop(table);
+        drop(oldest);
     }
 
     /// The put of that name.
     pub(super) fn put(&self, name: &str) -> Result<Arc<PutTransaction>> {
-        match lock(&self.0).get(name) {
+        match lock(&self.0).find(name) {
             Some(Transaction::Put(put)) => Ok(put.clone()),
             _ => Err(unknown(name)),
         }
@@ -110,7 +144,7 @@ impl Desk {
 
     /// The get of that name.
     pub(super) fn get(&self, name: &str) -> Result<Arc<GetTransaction>> {
-        match lock(&self.0).get(name) {
+        match lock(&self.0).find(name) {
             Some(Transaction::Get(get)) => Ok(get.clone()),
             _ => Err(unknown(name)),
         }
@@ -118,17 +152,17 @@ impl Desk {
 
     /// How many there are of each kind.
     pub(super) fn kinds(&self) -> [(&'static str, u64); 2] {
-        let open = lock(&self.0);
+        let open = &lock(&self.0).open;
         let gets = open.values().filter(|open| matches!(open, Transaction::Get(_))).count() as u64;
         [("get", gets), ("put", open.len() as u64 - gets)]
     }
 
     pub(super) fn count(&self) -> usize {
-        lock(&self.0).len()
+        lock(&self.0).open.len()
     }
 
     pub(super) fn lines(&self) -> Vec<TransactionLine> {
-        lock(&self.0).iter().map(|(name, transaction)| transaction.line(name)).collect()
+        lock(&self.0).open.iter().map(|(name, transaction)| transaction.line(name)).collect()
     }
 }
 
@@ -140,12 +174,7 @@ pub(super) fn name(kind: &str) -> Result<String> {
 
 fn unknown(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no transaction {name:?}"))
-        .advise("it may have been committed, or its session has ended: begin a new one")
-}
-
-fn no_session(session: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no session {session:?}"))
-        .advise("open one with GET /v1/events and keep that connection: it names its session first")
+        .advise("it was ended, or its session was, or it was over long ago: begin a new one")
 }
 
 /// A file name that a client gives, as text or in hex digits: one component of a path.

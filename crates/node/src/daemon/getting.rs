@@ -19,10 +19,10 @@ use serde_json::json;
 
 use super::State;
 use super::desk::{Transaction, given_name, name};
+use super::hub::Hub;
 use super::outlet::Outlet;
-use super::shelf::Shelf;
-use crate::get::{Consumer, Order, Place};
-use crate::{Delivered, Event, GetRequest, Node, Observer, Stop, Wanted, lock};
+use crate::get::{Came, Consumer, Memory, Order, Place};
+use crate::{Delivered, Event, GetRequest, Observer, Stop, Wanted, lock};
 
 /// Groups that wait for the client, beside those that wait in the transfer.
 const WAITING_GROUPS: usize = 16;
@@ -60,13 +60,25 @@ pub(super) struct Piece {
 
 /// What has come and was not handed on, and what was handed on last.
 struct Pieces {
-    came: Receiver<(u64, Vec<u8>)>,
+    came: Receiver<Came>,
     /// Taken from there already.
-    rest: VecDeque<(u64, Vec<u8>)>,
+    rest: VecDeque<Came>,
     /// The number of the next piece.
     next: u64,
-    /// The piece before that, in case its answer was lost.
-    last: Option<(u64, Vec<u8>)>,
+    /// The piece before that, in case its answer was lost; until the next one is asked for.
+    last: Option<Joined>,
+}
+
+/// Bytes that follow each other.
+struct Joined {
+    offset: u64,
+    parts: Vec<Came>,
+}
+
+impl Joined {
+    fn bytes(&self) -> Vec<u8> {
+        self.parts.iter().map(|part| part.bytes.as_slice()).collect::<Vec<_>>().concat()
+    }
 }
 
 impl GetTransaction {
@@ -118,37 +130,25 @@ impl GetTransaction {
     }
 
     fn work(&self, state: &State, request: &GetRequest, place: Place) {
+        let mut ending = Ending { transaction: self, hub: &state.hub, result: None };
         let watching = Watching { transaction: self, state, told: Mutex::new(None), had: Mutex::default() };
-        let result = self.fetch(&state.node(), &state.shelf, request, place, &watching);
+        let result = self.fetch(state, request, place, &watching);
         if let Ok(got) = &result {
             state.shelf.used(&got.oid);
         }
-        state.hub.metrics.got(&result);
-        match &result {
-            Ok(got) => state.hub.tell(
-                "got",
-                &json!({"transaction": self.name, "oid": got.oid.to_string(), "size_bytes": got.size_bytes}),
-            ),
-            Err(error) => state.hub.tell(
-                "failed",
-                &json!({"transaction": self.name, "kind": error.kind().word(), "what": error.to_string()}),
-            ),
-        }
-        *lock(&self.outcome) = Some(result);
-        self.ended.notify_all();
+        ending.result = Some(result);
     }
 
     /// Fetches to `place`. A file that somebody else is receiving is waited for a while: it may be the get of a session that has
     /// ended just now, and this one goes on from there.
     fn fetch(
         &self,
-        node: &Node,
-        shelf: &Shelf,
+        state: &State,
         request: &GetRequest,
         mut place: Place,
         observer: &dyn Observer,
     ) -> Result<Delivered> {
-        let begun = Instant::now();
+        let (node, begun) = (state.node(), Instant::now());
         let mut has_made_room = false;
         loop {
             let again = match &place {
@@ -157,7 +157,8 @@ impl GetTransaction {
                 }
                 Place::Consumer { .. } => None,
             };
-            let result = node.get_to(request, |_| Ok(place), observer, &self.stop);
+            let memory = Memory::Shared(&state.memory);
+            let result = node.get_to(request, |_| Ok(place), memory, observer, &self.stop);
             match (result, again) {
                 (Err(error), Some(again))
                     if error.kind() == ErrorKind::Refused
@@ -170,7 +171,7 @@ impl GetTransaction {
                 }
                 // What has come is gone on from.
                 (Err(error), Some(again))
-                    if error.kind() == ErrorKind::NoSpace && !has_made_room && shelf.drop_all() =>
+                    if error.kind() == ErrorKind::NoSpace && !has_made_room && state.shelf.drop_all() =>
                 {
                     place = again;
                     has_made_room = true;
@@ -201,18 +202,20 @@ impl GetTransaction {
                     ErrorKind::Refused,
                     "another request for this transaction is being answered",
                 )
+                .with_retryable(true)
                 .advise("one request of a transaction at a time"));
             }
         };
-        let piece = |(offset, bytes): (u64, Vec<u8>)| Piece {
-            offset,
-            bytes,
+        let piece = |joined: &Joined| Piece {
+            offset: joined.offset,
+            bytes: joined.bytes(),
             size_bytes: self.size_bytes.load(Ordering::Acquire),
         };
         let next = pieces.next;
         match number {
             Some(number) if number.checked_add(1) == Some(next) => {
-                return Ok(pieces.last.clone().map(piece));
+                let gone = || Error::new(ErrorKind::Usage, format!("piece {number} is not kept any more"));
+                return pieces.last.as_ref().map(|last| Some(piece(last))).ok_or_else(gone);
             }
             Some(number) if number != next => {
                 let what = format!("pieces come one by one: the next is {next}, not {number}");
@@ -220,26 +223,27 @@ impl GetTransaction {
             }
             _ => {}
         }
+        // Who asks for the next one has it; its memory may be what the next one waits for.
+        pieces.last = None;
         if pieces.fill(most, &|| self.stop.is_set() || is_abandoned())? {
-            let taken = pieces.take(most);
+            pieces.last = pieces.take(most);
             pieces.next += 1;
-            pieces.last.clone_from(&taken);
-            return Ok(taken.map(piece));
+            return Ok(pieces.last.as_ref().map(piece));
         }
-        // Whatever came of it, the transaction is over when that was told.
+        // Whatever came of it, the transaction is over when that was told; should the answer be lost, it is told again.
         let outcome = self.outcome(is_abandoned)?;
-        let _ = state.desk.end(&self.name);
+        state.desk.settle(&self.name);
         outcome.map(|_| None)
     }
 
-    /// Waits for the end of the transfer.
+    /// Waits for the end of the transfer; asked again, tells the same.
     pub(super) fn finish(&self, state: &State, is_abandoned: &dyn Fn() -> bool) -> Result<Fetched> {
         if self.pieces.is_some() {
             return Err(Error::new(ErrorKind::Usage, "the bytes of this transaction are asked for here")
                 .advise("GET …/data until it answers 204"));
         }
         let outcome = self.outcome(is_abandoned)?;
-        let _ = state.desk.end(&self.name);
+        state.desk.settle(&self.name);
         let Delivered { oid, size_bytes, path, resumed_bytes } = outcome?;
         let name = path.as_deref().and_then(std::path::Path::file_name);
         Ok(Fetched {
@@ -247,7 +251,7 @@ impl GetTransaction {
             size_bytes,
             name: name.map(|name| name.to_string_lossy().into_owned()),
             resumed_bytes,
-            warnings: std::mem::take(&mut lock(&self.warnings)),
+            warnings: lock(&self.warnings).clone(),
         })
     }
 
@@ -272,45 +276,78 @@ impl Pieces {
     fn fill(&mut self, most: usize, is_stopped: &dyn Fn() -> bool) -> Result<bool> {
         while self.rest.is_empty() {
             match self.came.recv_timeout(INTERVAL) {
-                Ok(group) => self.rest.push_back(group),
+                Ok(came) => self.rest.push_back(came),
                 Err(RecvTimeoutError::Disconnected) => return Ok(false),
                 Err(RecvTimeoutError::Timeout) if is_stopped() => return Err(interrupted()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
         // What is there besides, as far as it fits.
-        let mut waiting: usize = self.rest.iter().map(|(_, bytes)| bytes.len()).sum();
+        let mut waiting: usize = self.rest.iter().map(|came| came.bytes.len()).sum();
         while waiting < most
-            && let Ok(group) = self.came.try_recv()
+            && let Ok(came) = self.came.try_recv()
         {
-            waiting += group.1.len();
-            self.rest.push_back(group);
+            waiting += came.bytes.len();
+            self.rest.push_back(came);
         }
         Ok(true)
     }
 
     /// Takes bytes that follow each other.
-    fn take(&mut self, most: usize) -> Option<(u64, Vec<u8>)> {
-        let (offset, mut bytes) = self.rest.pop_front()?;
-        while bytes.len() < most
-            && let Some((_, more)) = self.rest.pop_front_if(|(at, _)| *at == offset + bytes.len() as u64)
+    fn take(&mut self, most: usize) -> Option<Joined> {
+        let first = self.rest.front()?.offset;
+        let (mut parts, mut next, end) = (Vec::new(), first, first.saturating_add(most as u64));
+        while next < end
+            && let Some(mut part) = self.rest.pop_front_if(|came| came.offset == next)
         {
-            bytes.extend_from_slice(&more);
+            next += part.bytes.len() as u64;
+            if next > end {
+                // What is too much of it is at most its length.
+                let rest = part.bytes.split_off(part.bytes.len() - (next - end) as usize);
+                self.rest.push_front(Came { offset: end, bytes: rest, hold: part.hold.clone() });
+            }
+            parts.push(part);
         }
-        if bytes.len() > most {
-            let rest = bytes.split_off(most);
-            self.rest.push_front((offset + most as u64, rest));
+        Some(Joined { offset: first, parts })
+    }
+}
+
+/// Dropped at the end of a get's thread: tells how it ended, also if the thread failed.
+struct Ending<'a> {
+    transaction: &'a GetTransaction,
+    hub: &'a Hub,
+    result: Option<Result<Delivered>>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let GetTransaction { name, outcome, ended, .. } = self.transaction;
+        let result = self.result.take().unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::Internal, "the thread of this get failed")
+                .advise("the log of the daemon says how; please report it"))
+        });
+        self.hub.metrics.got(&result);
+        match &result {
+            Ok(got) => self.hub.tell(
+                "got",
+                &json!({"transaction": name, "oid": got.oid.to_string(), "size_bytes": got.size_bytes}),
+            ),
+            Err(error) => self.hub.tell(
+                "failed",
+                &json!({"transaction": name, "kind": error.kind().word(), "what": error.to_string()}),
+            ),
         }
-        Some((offset, bytes))
+        *lock(outcome) = Some(result);
+        ended.notify_all();
     }
 }
 
 /// Hands groups to whoever answers the client, and waits while it has enough of them.
-struct Handing(SyncSender<(u64, Vec<u8>)>);
+struct Handing(SyncSender<Came>);
 
 impl Consumer for Handing {
-    fn take(&mut self, offset: u64, bytes: Vec<u8>) -> io::Result<()> {
-        self.0.send((offset, bytes)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    fn take(&mut self, came: Came) -> io::Result<()> {
+        self.0.send(came).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -416,6 +453,7 @@ fn interrupted() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::get::Hold;
 
     /// D12: pieces have at most as many bytes as were asked for, join what follows each other and nothing else, and lose none.
     #[test]
@@ -424,12 +462,14 @@ mod tests {
             let (sender, came) = sync_channel(WAITING_GROUPS);
             let mut pieces = Pieces { came, rest: VecDeque::new(), next: 0, last: None };
             for offset in [40, 0, 10, 20, 60] {
-                sender.send((offset, (offset as u8..offset as u8 + 10).collect())).unwrap();
+                let bytes = (offset as u8..offset as u8 + 10).collect();
+                sender.send(Came { offset, bytes, hold: Hold::nothing() }).unwrap();
             }
             drop(sender);
             let mut found = Vec::new();
             while pieces.fill(most, &|| false).unwrap() {
-                let (offset, bytes) = pieces.take(most).unwrap();
+                let joined = pieces.take(most).unwrap();
+                let (offset, bytes) = (joined.offset, joined.bytes());
                 assert!(!bytes.is_empty() && bytes.len() <= most);
                 assert!(bytes.iter().zip(offset..).all(|(byte, at)| u64::from(*byte) == at));
                 found.extend(bytes);
@@ -440,5 +480,31 @@ mod tests {
         let (_sender, came) = sync_channel(1);
         let mut pieces = Pieces { came, rest: VecDeque::new(), next: 0, last: None };
         assert_eq!(pieces.fill(1, &|| true).unwrap_err().kind(), ErrorKind::Interrupted);
+    }
+
+    /// Design 9, "every transfer ends": a get whose thread fails ends with an error for whoever waits for it.
+    #[test]
+    fn a_thread_that_fails_is_an_end() {
+        let transaction = GetTransaction {
+            name: "get-0".into(),
+            session: "session-0".into(),
+            stop: Stop::new(),
+            done_bytes: AtomicU64::new(0),
+            size_bytes: AtomicU64::new(0),
+            pieces: None,
+            warnings: Mutex::default(),
+            outcome: Mutex::default(),
+            ended: Condvar::new(),
+        };
+        let hub = Hub::new(Arc::new(|_| {}));
+        let failing = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _ending = Ending { transaction: &transaction, hub: &hub, result: None };
+            panic!("on purpose");
+        }));
+        assert!(failing.is_err());
+        for _ in 0..2 {
+            let outcome = transaction.outcome(&|| false).unwrap();
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Internal);
+        }
     }
 }

@@ -29,10 +29,11 @@ impl Hub {
     pub(super) fn join(&self, session: String, sender: EventSender) -> Result<()> {
         let mut streams = lock(&self.streams);
         let Some(open) = &mut *streams else {
-            return Err(Error::new(ErrorKind::Refused, "the daemon is stopping"));
+            return Err(Error::new(ErrorKind::Refused, "the daemon is stopping").with_retryable(true));
         };
         if open.len() >= API_SESSIONS_MAX {
             return Err(Error::new(ErrorKind::Refused, "too many sessions are open")
+                .with_retryable(true)
                 .advise("close event streams that nobody needs"));
         }
         sender.send("session", &json!({"session": session}).to_string());
@@ -49,6 +50,15 @@ impl Hub {
 
     pub(super) fn sessions(&self) -> usize {
         lock(&self.streams).as_ref().map_or(0, HashMap::len)
+    }
+
+    /// `NotFound` if a session is not open.
+    pub(super) fn check(&self, session: &str) -> Result<()> {
+        if self.has(session) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::NotFound, format!("there is no session {session:?}"))
+            .advise("open one with GET /v1/events and keep that connection: it names its session first"))
     }
 
     /// Whether a session is open.

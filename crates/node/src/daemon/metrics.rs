@@ -94,9 +94,7 @@ pub(super) fn page(state: &State) -> String {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (shares, cached_bytes) = state.shelf.counts();
     let kinds = state.desk.kinds();
-    let us = std::process::id();
-    let running = explain::running(&state.node().config.paths);
-    let ours: Vec<_> = running.iter().filter(|transfer| transfer.pid == us).collect();
+    let ours = explain::running_here(&state.node().config.paths);
     let sources = || ours.iter().flat_map(|transfer| &transfer.sources);
     let frozen = sources().filter(|source| source.standing == Some(Standing::Frozen)).count();
     let mut page = Page::default();

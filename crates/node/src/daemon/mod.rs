@@ -10,6 +10,7 @@ mod hub;
 mod metrics;
 mod notify;
 mod outlet;
+mod port;
 mod putting;
 mod routes;
 mod shelf;
@@ -20,12 +21,13 @@ use std::io::{Read, Seek, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
 use dray_api::{Descriptors, Server};
+use dray_core::permit::Budget;
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::Holder;
 use dray_store::local::LocalStore;
@@ -39,6 +41,7 @@ use crate::{Config, Event, Node, Observer, Stop};
 
 use hub::Hub;
 use metrics::Exporter;
+use port::Port;
 use shelf::Shelf;
 use sockets::Sockets;
 
@@ -66,7 +69,11 @@ struct State {
     shelf: Arc<Shelf>,
     desk: desk::Desk,
     hub: Arc<Hub>,
+    /// For what gets have fetched, or asked for, and their clients have not taken: of all of them together.
+    memory: Budget,
     port: u16,
+    /// Why tickets reach nobody, if it is not the port that they name.
+    port_warning: Option<String>,
     started_unix_s: u64,
 }
 
@@ -84,15 +91,26 @@ impl Daemon {
         node.store = Arc::new(LocalStore::clone(&node.store).with_patience(LOCK_PATIENCE));
         let lock = lock_data_dir(&node.config.paths.data_dir)?;
         let sockets = Sockets::open()?;
-        let listener = Arc::new(listen(&node)?);
+        let Port { listener, warning } = port::listen(&node)?;
         let port = listener.port()?;
-        remember_port(&port_file(&node), port)?;
+        let listener = Arc::new(listener);
         let hub = Arc::new(Hub::new(observer));
         let shelf =
             Arc::new(Shelf::load(node.store.clone(), node.id(), hub.clone(), listener.clear_tokens())?);
-        let node = RwLock::new(Arc::new(node));
-        let state =
-            Arc::new(State { node, shelf, desk: desk::Desk::default(), hub, port, started_unix_s: unix_s() });
+        if let Some(text) = &warning {
+            hub.log(Event::Warning(text.clone()));
+        }
+        let memory = Budget::new(node.config.window_bytes);
+        let state = Arc::new(State {
+            node: RwLock::new(Arc::new(node)),
+            shelf,
+            desk: desk::Desk::default(),
+            hub,
+            memory,
+            port,
+            port_warning: warning,
+            started_unix_s: unix_s(),
+        });
         state.shelf.set_clear_data(state.node().config.clear_text_data);
         let metrics = state.node().config.metrics;
         let exporter = metrics.map(|address| Exporter::start(address, state.clone())).transpose()?;
@@ -242,31 +260,6 @@ fn lock_data_dir(data_dir: &Path) -> Result<File> {
     let written = file.set_len(0).and_then(|()| file.rewind());
     written.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
     Ok(file)
-}
-
-/// The configured port, or the one of last time if it is free, or any.
-fn listen(node: &Node) -> Result<Listener> {
-    if let Some(port) = node.config.port {
-        return Listener::bind(node.tls.clone(), Some(port));
-    }
-    let remembered = std::fs::read_to_string(port_file(node)).ok();
-    let remembered = remembered.and_then(|text| text.trim().parse().ok()).filter(|port: &u16| *port > 0);
-    if let Some(port) = remembered
-        && let Ok(listener) = Listener::bind(node.tls.clone(), Some(port))
-    {
-        return Ok(listener);
-    }
-    Listener::bind(node.tls.clone(), None)
-}
-
-fn port_file(node: &Node) -> PathBuf {
-    node.config.paths.data_dir.join("daemon.port")
-}
-
-fn remember_port(path: &Path, port: u16) -> Result<()> {
-    let fresh = path.with_extension("port.new");
-    let written = std::fs::write(&fresh, format!("{port}\n")).and_then(|()| std::fs::rename(&fresh, path));
-    written.map_err(|error| Error::file(format!("write {path:?}"), error))
 }
 
 /// Each receiver and each open object costs descriptors; the usual limit is for interactive programs.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use crate::Stop;
-use crate::get::{Consumer, Folder};
+use crate::get::{Came, Consumer, Folder};
 
 /// Who has written to a pipe may wait in the kernel for its reader, unless it is this little at a time and there is room
 /// (pipe(7), PIPE_BUF).
@@ -92,8 +92,8 @@ impl Through {
 }
 
 impl Consumer for Through {
-    fn take(&mut self, _: u64, bytes: Vec<u8>) -> io::Result<()> {
-        let mut rest = &bytes[..];
+    fn take(&mut self, came: Came) -> io::Result<()> {
+        let mut rest = &came.bytes[..];
         while !rest.is_empty() {
             match self.write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -40,14 +40,46 @@ pub(super) struct PutTransaction {
 }
 
 enum Input {
-    Bytes { writer: Box<LocalWriter>, size_bytes: u64 },
+    Bytes {
+        writer: Box<LocalWriter>,
+        size_bytes: u64,
+    },
     File(File),
+    /// It was committed, or that failed. The client may ask again, because the answer was lost.
+    Over(Result<Shared>),
     Spent,
 }
 
 impl PutTransaction {
     /// Begins a put (D6); of `file` if that was handed over.
     pub(super) fn begin(state: &State, wish: NewPut, file: Option<File>) -> Result<String> {
+        let transaction = Arc::new(PutTransaction::new(state, wish, file)?);
+        let name = transaction.name.clone();
+        state.desk.open(state, &name, Transaction::Put(transaction))?;
+        Ok(name)
+    }
+
+    /// All of it at once, for whoever waits for the answer.
+    pub(super) fn at_once(
+        state: &State,
+        wish: NewPut,
+        file: File,
+        is_abandoned: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Shared> {
+        match wish.session.as_str() {
+            "" if wish.pin => {}
+            "" => {
+                return Err(Error::new(ErrorKind::Usage, "what is shared without a session is pinned")
+                    .advise("set pin, or name the session that it is shared with"));
+            }
+            session => state.hub.check(session)?,
+        }
+        let transaction = PutTransaction::new(state, wish, Some(file))?;
+        let input = std::mem::replace(&mut *transaction.input()?, Input::Spent);
+        transaction.share(state, input, is_abandoned)
+    }
+
+    fn new(state: &State, wish: NewPut, file: Option<File>) -> Result<PutTransaction> {
         let ticket = match &wish.ticket {
             None => None,
             Some(text) => Some(text.trim().parse::<Ticket>()?),
@@ -61,9 +93,8 @@ impl PutTransaction {
             Some(file) => Input::File(file),
             None => Input::Bytes { writer: Box::new(state.node().store.take_in()?), size_bytes: 0 },
         };
-        let name = name("put")?;
-        let transaction = Arc::new(PutTransaction {
-            name: name.clone(),
+        Ok(PutTransaction {
+            name: name("put")?,
             session: wish.session,
             file_name,
             public: wish.public,
@@ -73,9 +104,7 @@ impl PutTransaction {
             stop: Stop::new(),
             done_bytes: AtomicU64::new(0),
             input: Mutex::new(input),
-        });
-        state.desk.open(state, &name, Transaction::Put(transaction))?;
-        Ok(name)
+        })
     }
 
     pub(super) fn session(&self) -> &str {
@@ -96,7 +125,9 @@ impl PutTransaction {
     pub(super) fn write(&self, state: &State, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
         let mut input = self.input()?;
         let Input::Bytes { writer, size_bytes } = &mut *input else {
-            return Err(Error::new(ErrorKind::Usage, "this transaction has its bytes from a descriptor"));
+            let is_file = matches!(*input, Input::File(_));
+            let why = if is_file { "has its bytes from a descriptor" } else { "is over" };
+            return Err(Error::new(ErrorKind::Usage, format!("this transaction {why}")));
         };
         let offset = offset.unwrap_or(*size_bytes);
         if offset.checked_add(bytes.len() as u64) == Some(*size_bytes) && !bytes.is_empty() {
@@ -115,12 +146,25 @@ impl PutTransaction {
         Ok(*size_bytes)
     }
 
-    /// Ends the object, records who may have it, and shares it (D8, D9). Stops early if nobody waits for it.
+    /// Ends the object, records who may have it, and shares it (D8, D9); asked again, tells the same. Stops early if nobody
+    /// waits for it.
     pub(super) fn commit(&self, state: &State, is_abandoned: &(dyn Fn() -> bool + Sync)) -> Result<Shared> {
-        let input = std::mem::replace(&mut *self.input()?, Input::Spent);
-        let shared = self.share(state, input, is_abandoned);
-        // Whatever came of it, the transaction is over.
-        let _ = state.desk.end(&self.name);
+        // Held to the end: a second commit beside this one is refused, and disturbs nothing.
+        let mut input = self.input()?;
+        let again = match &*input {
+            Input::Over(shared) => return repeated(shared),
+            Input::File(file) => file.try_clone().ok().map(Input::File),
+            _ => None,
+        };
+        let shared = self.share(state, std::mem::replace(&mut *input, Input::Spent), is_abandoned);
+        let is_lost = shared.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted);
+        if let Some(again) = again.filter(|_| is_lost && !self.stop.is_set()) {
+            // Only the connection has gone, and the session may ask over another one.
+            *input = again;
+            return shared;
+        }
+        *input = Input::Over(repeated(&shared));
+        state.desk.settle(&self.name);
         shared
     }
 
@@ -128,7 +172,7 @@ impl PutTransaction {
         let is_stopped = || self.stop.is_set() || is_abandoned();
         // Until it is shared nobody else ends or drops the object: what is found to be here already is not gone a moment later.
         let (changing, object) = match input {
-            Input::Spent => {
+            Input::Spent | Input::Over(_) => {
                 return Err(Error::new(ErrorKind::Usage, "this transaction is committed, or failed before"));
             }
             Input::File(file) => self.take_file(state, &file, &is_stopped)?,
@@ -244,6 +288,7 @@ impl PutTransaction {
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {
                 Err(Error::new(ErrorKind::Refused, "another request for this transaction is being answered")
+                    .with_retryable(true)
                     .advise("one request of a transaction at a time"))
             }
         }
@@ -252,6 +297,11 @@ impl PutTransaction {
 
 fn interrupted() -> Error {
     Error::new(ErrorKind::Interrupted, "the session of this put has ended")
+}
+
+/// An outcome once more.
+fn repeated(shared: &Result<Shared>) -> Result<Shared> {
+    shared.as_ref().map(Clone::clone).map_err(Error::duplicate)
 }
 
 /// The file name to suggest: as the client says, else that of the file handed over.

@@ -20,6 +20,9 @@ use super::putting::PutTransaction;
 use super::{State, metrics};
 use crate::{AGENT, explain};
 
+/// Of a list beside what is in it.
+const ENVELOPE_BYTES: usize = 200;
+
 /// Answers requests.
 pub(super) struct Routes {
     pub(super) state: Arc<State>,
@@ -32,7 +35,7 @@ impl Answering for Routes {
             Ok(answer) => answer,
             Err(error) => {
                 let text = serde_json::to_string(&Problem::of(&error)).unwrap_or_default();
-                Answer::json(status(error.kind()), text)
+                Answer::json(status(&error), text)
             }
         }
     }
@@ -49,7 +52,8 @@ impl Routes {
         match (question.method, parts.as_slice()) {
             (Method::Get, ["v1"]) => document(200, &self.info()),
             (Method::Get, ["v1", "events"]) => self.events(),
-            (Method::Get, ["v1", "shares"]) => document(200, &Shares { shares: state.shelf.lines() }),
+            (Method::Get, ["v1", "shares"]) => document(200, &self.shares(&question.query)?),
+            (Method::Post, ["v1", "shares"]) => self.share(question),
             (Method::Delete, ["v1", "shares", oid]) => {
                 state.shelf.done(&oid.parse::<Oid>()?, &|| question.is_abandoned())?;
                 Ok(Answer::empty())
@@ -70,7 +74,9 @@ impl Routes {
             (Method::Post, ["v1", "puts", name, "commit"]) => {
                 parse_nothing(&question.body)?;
                 let transaction = state.desk.put(name)?;
-                document(200, &transaction.commit(state, &|| question.is_abandoned())?)
+                let mut shared = transaction.commit(state, &|| question.is_abandoned())?;
+                shared.warnings.extend(state.port_warning.clone());
+                document(200, &shared)
             }
             (Method::Post, ["v1", "gets"]) => self.begin_get(parse(&question.body)?),
             (Method::Get, ["v1", "gets", name, "data"]) => {
@@ -119,7 +125,29 @@ impl Routes {
             cached_bytes,
             sessions: state.hub.sessions() as u64,
             transactions: state.desk.count() as u64,
+            warnings: state.port_warning.iter().cloned().collect(),
         }
+    }
+
+    /// What is shared after the object that the query names, as much as fits into an answer.
+    fn shares(&self, query: &str) -> Result<Shares> {
+        let after = match query.split_once('=') {
+            None if query.is_empty() => None,
+            Some(("after", oid)) => Some(oid.parse::<Oid>()?),
+            _ => return Err(Error::new(ErrorKind::Usage, format!("{query:?} means nothing here"))),
+        };
+        let (mut shares, mut left_bytes) = (Vec::new(), API_BODY_BYTES_MAX - ENVELOPE_BYTES);
+        let mut lines = self.state.shelf.lines(after.as_ref()).into_iter().peekable();
+        while let Some(line) = lines.peek() {
+            let bytes = serde_json::to_string(line).map_or(0, |text| text.len() + 1);
+            if bytes > left_bytes {
+                break;
+            }
+            left_bytes -= bytes;
+            shares.extend(lines.next());
+        }
+        let next = lines.peek().and(shares.last()).map(|line| line.oid.clone());
+        Ok(Shares { shares, next })
     }
 
     /// A session begins, and ends when the answer does.
@@ -135,6 +163,22 @@ impl Routes {
         let file = self.handed_over("put-descriptor", wish.descriptor.as_deref())?.map(File::from);
         let transaction = PutTransaction::begin(&self.state, wish, file)?;
         document(201, &Begun { transaction })
+    }
+
+    /// Puts a file that was handed over, in one request.
+    fn share(&self, question: &Question) -> Result<Answer> {
+        check_required(&self.state.node().config.api_without, "put,put-descriptor,put-at-once")?;
+        let wish: NewPut = parse(&question.body)?;
+        let Some(file) = self.handed_over("put-descriptor", wish.descriptor.as_deref())? else {
+            return Err(Error::new(
+                ErrorKind::Usage,
+                "what is put at once is handed over: descriptor is missing",
+            ));
+        };
+        let is_abandoned = || question.is_abandoned();
+        let mut shared = PutTransaction::at_once(&self.state, wish, File::from(file), &is_abandoned)?;
+        shared.warnings.extend(self.state.port_warning.clone());
+        document(200, &shared)
     }
 
     fn begin_get(&self, wish: NewGet) -> Result<Answer> {
@@ -255,9 +299,11 @@ fn document(status: u16, document: &impl Serialize) -> Result<Answer> {
 }
 
 /// The status that fits a kind best; the kind itself is in the body.
-fn status(kind: ErrorKind) -> u16 {
-    match kind {
+fn status(error: &Error) -> u16 {
+    match error.kind() {
         ErrorKind::Usage => 400,
+        // A limit, or somebody else at work: not for want of a right.
+        ErrorKind::Refused if error.is_retryable() => 503,
         ErrorKind::Refused => 403,
         ErrorKind::NotFound => 404,
         ErrorKind::Changed | ErrorKind::Interrupted => 409,

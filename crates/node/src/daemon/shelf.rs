@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dray_client::types::ShareLine;
-use dray_core::limits::SHARES_MAX;
+use dray_core::limits::{API_BODY_BYTES_MAX, SHARES_MAX};
 use dray_core::message::{ObjectName, Open};
 use dray_core::store::{Share, Store};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
@@ -37,6 +37,8 @@ const OPEN_MAX: usize = 64;
 
 /// How long a receiver waits while the object is opened for another one, which takes long where all of it is hashed for it.
 const OPENING_PATIENCE: Duration = Duration::from_secs(8);
+/// Lines of a list that are made at once: one more than fit into an answer.
+const LINES_MAX: usize = 1 + API_BODY_BYTES_MAX / 200;
 
 /// The objects.
 pub(super) struct Shelf {
@@ -278,12 +280,13 @@ impl Shelf {
         (shared, entries.values().map(Entry::cached_bytes).sum())
     }
 
-    /// What is shared, in the order of names.
-    pub(super) fn lines(&self) -> Vec<ShareLine> {
+    /// What is shared, in the order of names, of those after one of them; [`LINES_MAX`] at most.
+    pub(super) fn lines(&self, after: Option<&Oid>) -> Vec<ShareLine> {
         let entries = lock(&self.entries);
-        let mut lines: Vec<ShareLine> = entries.values().filter_map(Entry::line).collect();
-        lines.sort_by(|a, b| a.oid.cmp(&b.oid));
-        lines
+        let is_wanted = |oid: &&Oid| after.is_none_or(|after| *oid > after);
+        let mut oids: Vec<&Oid> = entries.keys().filter(is_wanted).collect();
+        oids.sort_unstable();
+        oids.into_iter().filter_map(|oid| entries.get(oid)?.line()).take(LINES_MAX).collect()
     }
 
     /// A receiver broke the rules before anything was known of it.

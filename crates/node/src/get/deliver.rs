@@ -10,6 +10,7 @@ use std::sync::Arc;
 use dray_core::hash_tree::{PairStore, Verifier};
 use dray_core::limits::NAME_BYTES_MAX;
 use dray_core::message::ObjectName;
+use dray_core::permit::Budget;
 use dray_core::range::RangeSet;
 use dray_core::store::PartialObject;
 use dray_core::{Error, ErrorKind, Oid, Result};
@@ -72,7 +73,7 @@ impl Fetch<'_> {
     /// Into the file `name` in `folder`, which is replaced; without a name, into one that the sender suggests, where
     /// an existing file is not replaced.
     pub(super) fn deliver(self, folder: &Folder, name: Option<&OsStr>) -> Result<Delivered> {
-        let Fetch { node, request, oid, geometry, config, at_hand, watch, observer, stop } = self;
+        let Fetch { node, request, oid, geometry, config, at_hand, watch, observer, stop, .. } = self;
         let dir = folder.path.as_path();
         let object = ObjectName::Oid(oid);
         // Until the sender has suggested a name, the temporary file carries the object's.
@@ -151,7 +152,7 @@ impl Fetch<'_> {
             Sink::Rest(delivery.clone()),
             wanted,
             resumed_bytes,
-            node.config.window_bytes,
+            Budget::new(node.config.window_bytes),
             DeliveryMode::OutOfOrder,
             start,
         );

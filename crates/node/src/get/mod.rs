@@ -19,6 +19,7 @@ use dray_core::hash_tree::Geometry;
 use dray_core::hint::Hint;
 use dray_core::limits::UNIT_BYTES;
 use dray_core::message::ObjectName;
+use dray_core::permit::Budget;
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_transfer::direct::{DialConfig, probe};
@@ -35,7 +36,9 @@ use holders::Others;
 use stream::Written;
 
 pub(crate) use deliver::Folder;
-pub(crate) use stream::{Consumer, Order};
+#[cfg(test)]
+pub(crate) use stream::Hold;
+pub(crate) use stream::{Came, Consumer, Order};
 
 /// What to fetch.
 #[derive(Clone, Debug)]
@@ -82,19 +85,20 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
-        self.get_to(request, |stop| output.open(stop), observer, stop)
+        self.get_to(request, |stop| output.open(stop), Memory::Alone, observer, stop)
     }
 
-    /// The same to a place that is opened when it is known that there is something to fetch.
+    /// The same to a place that is opened when it is known that there is something to fetch, with what waits for a consumer in `memory`.
     pub(crate) fn get_to(
         &self,
         request: &GetRequest,
         place: impl FnOnce(&Stop) -> Result<Place>,
+        memory: Memory<'_>,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<Delivered> {
         let watch = Watch::new(&self.config.paths, "get");
-        let result = self.fetch(request, place, &watch, observer, stop);
+        let result = self.fetch(request, place, memory, &watch, observer, stop);
         let result = result.map_err(|error| explain(error, &request.wanted));
         watch.end(&result);
         result
@@ -104,6 +108,7 @@ impl Node {
         &self,
         request: &GetRequest,
         place: impl FnOnce(&Stop) -> Result<Place>,
+        memory: Memory<'_>,
         watch: &Watch,
         observer: &dyn Observer,
         stop: &Stop,
@@ -141,7 +146,8 @@ impl Node {
             config.size_bytes = Some(opened.size_bytes);
         }
         let geometry = Geometry::new(config.size_bytes.unwrap_or(0));
-        let fetch = Fetch { node: self, request, oid, geometry, config, at_hand, watch, observer, stop };
+        let fetch =
+            Fetch { node: self, request, oid, geometry, config, at_hand, memory, watch, observer, stop };
         match place(stop)? {
             Place::Folder { folder, name } => fetch.deliver(&folder, name.as_deref()),
             Place::Consumer { consumer, order, bytes } => fetch.stream(consumer, order, bytes),
@@ -180,6 +186,25 @@ pub(crate) enum Place {
     Consumer { consumer: Box<dyn Consumer>, order: Order, bytes: Range<u64> },
 }
 
+/// What a fetch may have of memory for what its consumer has not taken. What goes into a file waits for nobody.
+#[derive(Clone, Copy)]
+pub(crate) enum Memory<'a> {
+    /// Nobody else in this process needs any.
+    Alone,
+    /// What it shares with others.
+    Shared(&'a Budget),
+}
+
+impl Memory<'_> {
+    /// A budget of at most `limit_bytes`. One unit of it is there in any case, so that everybody makes progress.
+    fn budget(self, limit_bytes: u64) -> Budget {
+        match self {
+            Memory::Alone => Budget::new(limit_bytes),
+            Memory::Shared(whole) => whole.part(UNIT_BYTES, limit_bytes),
+        }
+    }
+}
+
 /// One object to be fetched, and who may have it.
 struct Fetch<'a> {
     node: &'a Node,
@@ -188,6 +213,7 @@ struct Fetch<'a> {
     geometry: Geometry,
     config: DialConfig,
     at_hand: Option<AtHand>,
+    memory: Memory<'a>,
     watch: &'a Watch,
     observer: &'a dyn Observer,
     stop: &'a Stop,

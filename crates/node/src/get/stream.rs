@@ -1,16 +1,18 @@
 //! To something that takes each byte once, as soon as it is proven: standard output, a fifo, a program. In order, or as
 //! the bytes come.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use dray_core::hash_tree::{Geometry, PairStore, Verifier};
 use dray_core::limits::{GROUP_BYTES, UNIT_BYTES, UNIT_GROUPS};
 use dray_core::message::ObjectName;
+use dray_core::permit::{Budget, Permit};
 use dray_core::range::RangeSet;
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::planner::DeliveryMode;
@@ -21,15 +23,47 @@ use crate::explain::{Role, figures_of};
 use crate::transfer::{Sink, Start, Stream, Transfer, Truth, short_name};
 use crate::{Delivered, Event, Stop, outboard};
 
-/// How far ahead of the consumer the sources may be.
+/// How far ahead of the consumer the sources may be, what the consumer has and keeps included.
 const STREAM_WINDOW_BYTES: u64 = 32 << 20;
 /// How often who waits for a group looks whether everything has ended.
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// Bytes that came and are proven.
+#[derive(Debug)]
+pub(crate) struct Came {
+    pub(crate) offset: u64,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) hold: Arc<Hold>,
+}
+
+/// The memory that bytes were reserved: as long as this is there they count, and nothing else is fetched in their place.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    permit: Option<Permit>,
+    transfer: Weak<Transfer>,
+}
+
+impl Hold {
+    /// Of bytes that count nowhere.
+    #[cfg(test)]
+    pub(crate) fn nothing() -> Arc<Hold> {
+        Arc::new(Hold { permit: None, transfer: Weak::new() })
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.permit = None;
+        if let Some(transfer) = self.transfer.upgrade() {
+            transfer.wake_taker();
+        }
+    }
+}
+
 /// Takes bytes that are proven, each once.
 pub(crate) trait Consumer: Send {
-    /// Takes the bytes at `offset`. May wait for as long as it likes; an error ends the transfer.
-    fn take(&mut self, offset: u64, bytes: Vec<u8>) -> io::Result<()>;
+    /// Takes some bytes. May wait for as long as it likes; an error ends the transfer.
+    fn take(&mut self, came: Came) -> io::Result<()>;
 
     /// There are no more.
     fn finish(&mut self) -> io::Result<()>;
@@ -39,8 +73,8 @@ pub(crate) trait Consumer: Send {
 pub(crate) struct Written<W>(pub(crate) W);
 
 impl<W: Write + Send> Consumer for Written<W> {
-    fn take(&mut self, _: u64, bytes: Vec<u8>) -> io::Result<()> {
-        self.0.write_all(&bytes)
+    fn take(&mut self, came: Came) -> io::Result<()> {
+        self.0.write_all(&came.bytes)
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -65,7 +99,7 @@ impl Fetch<'_> {
         order: Order,
         bytes: Range<u64>,
     ) -> Result<Delivered> {
-        let Fetch { node, oid, geometry, config, at_hand, watch, observer, stop, .. } = self;
+        let Fetch { node, oid, geometry, config, at_hand, memory, watch, observer, stop, .. } = self;
         let part = Part::new(geometry, bytes)?;
         let pairs: Arc<dyn PairStore> = outboard::passing(geometry)?;
         let mut wanted = RangeSet::new();
@@ -75,15 +109,13 @@ impl Fetch<'_> {
             Sink::Stream(Stream::default()),
             wanted,
             part.left_out_bytes,
-            node.config.window_bytes,
+            // What is asked for has its memory before: see [`Ahead`].
+            Budget::new(node.config.window_bytes),
             match order {
                 Order::Ascending => DeliveryMode::Sequential { window_bytes: STREAM_WINDOW_BYTES },
                 Order::AsTheyCome => DeliveryMode::OutOfOrder,
             },
-            match order {
-                Order::Ascending => Start::Whole,
-                Order::AsTheyCome => Start::Gradual { units: STREAM_WINDOW_BYTES / UNIT_BYTES },
-            },
+            Start::Gradual,
         );
         transfer.skip_to(part.units.start);
         watch.begin(Role::Receiving, &oid.to_string(), None, figures_of(&transfer, part.left_out_bytes));
@@ -98,7 +130,13 @@ impl Fetch<'_> {
             watch.tick();
         };
         let (resumed_bytes, size_bytes) = (part.left_out_bytes, geometry.size_bytes());
-        let result = pass_on(&transfer, Passing { part, order, consumer }, others, &report, stop);
+        let ahead = Ahead {
+            transfer: transfer.clone(),
+            budget: memory.budget(STREAM_WINDOW_BYTES),
+            geometry,
+            units: BTreeMap::new(),
+        };
+        let result = pass_on(&transfer, Passing { part, order, consumer, ahead }, others, &report, stop);
         watch.freeze();
         transfer.close();
         result.map_err(|error| error.context(format_args!("get {}", short_name(&ObjectName::Oid(oid)))))?;
@@ -112,8 +150,6 @@ struct Part {
     units: Range<u64>,
     /// The last group that has some of the bytes is the one before this.
     end_group: u64,
-    /// Of the whole object.
-    object_groups: u64,
     /// What of the object is in none of its units.
     left_out_bytes: u64,
 }
@@ -137,7 +173,7 @@ impl Part {
         };
         let covered = (units.end * UNIT_BYTES).min(size_bytes) - (units.start * UNIT_BYTES).min(size_bytes);
         let left_out_bytes = size_bytes - covered;
-        Ok(Part { bytes, units, end_group, object_groups: geometry.groups(), left_out_bytes })
+        Ok(Part { bytes, units, end_group, left_out_bytes })
     }
 
     /// What is wanted of a group that came, and where it begins.
@@ -162,6 +198,41 @@ struct Passing {
     part: Part,
     order: Order,
     consumer: Box<dyn Consumer>,
+    ahead: Ahead,
+}
+
+/// The units that are wanted: only those for which there is memory, from when they are asked for until the consumer has
+/// dropped the last of their bytes. The lowest are wanted first, so whoever takes them in order never waits for one that is not.
+struct Ahead {
+    transfer: Arc<Transfer>,
+    budget: Budget,
+    geometry: Geometry,
+    /// Their memory, and how many groups were not passed on.
+    units: BTreeMap<u64, (Arc<Hold>, u64)>,
+}
+
+impl Ahead {
+    /// Wants what there is memory for.
+    fn want(&mut self) {
+        let wanted = self.transfer.want_more(|| self.budget.try_reserve(UNIT_BYTES));
+        for (unit, permit) in wanted {
+            let hold = Hold { permit: Some(permit), transfer: Arc::downgrade(&self.transfer) };
+            self.units.insert(unit, (Arc::new(hold), self.geometry.unit(unit).groups));
+        }
+    }
+
+    /// The memory of a group that is passed on.
+    fn hold(&mut self, group: u64) -> Result<Arc<Hold>> {
+        let unit = group / UNIT_GROUPS;
+        let unasked = || Error::new(ErrorKind::Internal, "a group came that was not asked for");
+        let (hold, left) = self.units.get_mut(&unit).ok_or_else(unasked)?;
+        let hold = hold.clone();
+        *left -= 1;
+        if *left == 0 {
+            self.units.remove(&unit);
+        }
+        Ok(hold)
+    }
 }
 
 /// Moves the groups to the consumer, until the last, an error, or `stop`. The consumer may be slow or stopped for as
@@ -221,13 +292,14 @@ fn pass_on(
 
 /// Writes group after group; ends early if the transfer has ended (`is_fed`) without the next one.
 fn write_in_order(transfer: &Transfer, passing: Passing, is_fed: &AtomicBool) -> Result<()> {
-    let Passing { part, mut consumer, .. } = passing;
+    let Passing { part, mut consumer, mut ahead, .. } = passing;
     // Whole units are fetched.
     let mut next_group = part.units.start * UNIT_GROUPS;
     while next_group < part.end_group {
+        ahead.want();
         let group = next_group;
         match transfer.take_next(&mut next_group, INTERVAL) {
-            Some(bytes) => give(&mut *consumer, part.cut(group, bytes))?,
+            Some(bytes) => give(&mut *consumer, part.cut(group, bytes), ahead.hold(group)?)?,
             // The transfer ended without this group: its error says why.
             None if is_fed.load(Ordering::Acquire) && !transfer.has_group(next_group) => break,
             None => {}
@@ -236,23 +308,20 @@ fn write_in_order(transfer: &Transfer, passing: Passing, is_fed: &AtomicBool) ->
     consumer.finish().map_err(cannot_write)
 }
 
-/// Writes the groups as they come, and for each unit's worth of them wants another unit, so that what is under way or
-/// waits for the consumer is bounded.
+/// Writes the groups as they come.
 fn write_as_they_come(transfer: &Transfer, passing: Passing, is_fed: &AtomicBool) -> Result<()> {
-    let Passing { part, mut consumer, .. } = passing;
+    let Passing { part, mut consumer, mut ahead, .. } = passing;
     // Whole units are fetched.
-    let groups = (part.units.end * UNIT_GROUPS).min(part.object_groups) - part.units.start * UNIT_GROUPS;
+    let groups = (part.units.end * UNIT_GROUPS).min(ahead.geometry.groups()) - part.units.start * UNIT_GROUPS;
     let mut taken_groups = 0;
     while taken_groups < groups {
+        ahead.want();
         // Asked before, so that what came last is not overlooked.
         let is_over = is_fed.load(Ordering::Acquire);
         match transfer.take_any(INTERVAL) {
             Some((group, bytes)) => {
-                give(&mut *consumer, part.cut(group, bytes))?;
+                give(&mut *consumer, part.cut(group, bytes), ahead.hold(group)?)?;
                 taken_groups += 1;
-                if taken_groups % UNIT_GROUPS == 0 {
-                    transfer.want_another();
-                }
             }
             // The transfer ended without the others: its error says why.
             None if is_over => break,
@@ -262,8 +331,9 @@ fn write_as_they_come(transfer: &Transfer, passing: Passing, is_fed: &AtomicBool
     consumer.finish().map_err(cannot_write)
 }
 
-fn give(consumer: &mut dyn Consumer, (offset, bytes): (u64, Vec<u8>)) -> Result<()> {
-    if bytes.is_empty() { Ok(()) } else { consumer.take(offset, bytes).map_err(cannot_write) }
+fn give(consumer: &mut dyn Consumer, (offset, bytes): (u64, Vec<u8>), hold: Arc<Hold>) -> Result<()> {
+    let came = Came { offset, bytes, hold };
+    if came.bytes.is_empty() { Ok(()) } else { consumer.take(came).map_err(cannot_write) }
 }
 
 fn cannot_write(error: io::Error) -> Error {

@@ -264,7 +264,7 @@ fn a_lock_that_is_held_holds_up_nothing_else() {
         drop(bed.open_other(&oid).unwrap());
         lock(&bed.shelf.entries)[&oid].notices.finish();
         bed.shelf.tick(0);
-        assert_eq!((bed.shelf.counts(), bed.shelf.lines().len()), ((0, 0), 0));
+        assert_eq!((bed.shelf.counts(), bed.shelf.lines(None).len()), ((0, 0), 0));
         assert!(!ending.is_finished());
         file.unlock().unwrap();
         ending.join().unwrap().unwrap();
