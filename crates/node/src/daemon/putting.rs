@@ -301,7 +301,10 @@ fn interrupted() -> Error {
 
 /// An outcome once more.
 fn repeated(shared: &Result<Shared>) -> Result<Shared> {
-    shared.as_ref().map(Clone::clone).map_err(Error::duplicate)
+    match shared {
+        Ok(shared) => Ok(shared.clone()),
+        Err(error) => Err(error.duplicate()),
+    }
 }
 
 /// The file name to suggest: as the client says, else that of the file handed over.
