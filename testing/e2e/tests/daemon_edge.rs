@@ -262,7 +262,6 @@ fn gets_that_nobody_reads_stay_within_memory() {
     });
     // `window_mib` of all, and one MiB of each.
     assert!(last <= (64 + 31) * MIB, "{last} bytes wait");
-    println!("unread: {} kB", peak_kb(&daemon));
     let read = |get: &str, take: usize| {
         let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
         while found.len() < take {
@@ -279,19 +278,17 @@ fn gets_that_nobody_reads_stay_within_memory() {
     let busy =
         daemon.transaction("/v1/gets", &json!({"session": session, "ticket": ticket, "whole_file": true}));
     assert!(read(&busy, usize::MAX) == bytes);
-    println!("one read: {} kB", peak_kb(&daemon));
     // Their last pieces count, too.
     for get in &unread {
         assert!(!read(get, 1).is_empty());
     }
-    println!("first pieces: {} kB", peak_kb(&daemon));
     for get in &unread {
         let rest = read_from(&daemon, get, 1);
         assert!(rest > 0, "{get}");
     }
     let peak = peak_kb(&daemon);
-    println!("peak {peak} kB, {last} bytes waited");
-    assert!(peak < 256 * 1024, "{peak} kB");
+    // 96 MiB of bytes, the buffers of 64 connections, and what the allocator keeps.
+    assert!(peak < 256 * 1024, "{peak} kB, {last} bytes waited");
     holder.stop();
     daemon.stop();
 }
