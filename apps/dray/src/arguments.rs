@@ -55,6 +55,8 @@ pub(crate) fn command() -> clap::Command {
             "get" | "cp" => "No progress, no notes, no verdict: errors only",
             "verify" => "No progress, no verdict: the exit code says it, and errors why",
             "demo" => "Errors only",
+            "serve" => "No notes: warnings and errors only",
+            "ls" | "status" => "No output: the exit code says whether a daemon runs",
             "doctor" => "Only what is not as it should be",
             _ => "Errors only (the output asked for is printed all the same)",
         };
@@ -94,9 +96,9 @@ pub(crate) struct Show {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Share a file: print a ticket, then serve it until interrupted
+    /// Share a file: print a ticket, then serve it until interrupted, or leave that to the daemon
     #[command(
-        after_help = "The ticket is the only thing on standard output (with --json: in the event \"shared\"). Whoever has it can fetch the file while this command runs. The same file shared again, the same way, keeps its ticket.\n\nStandard input is kept in the data directory, also when this command has ended, until you remove it there (docs/operating.md says how); a file is read where it is.\n\nWith --expire the command ends by itself some 30 s after that time: until then it tells who comes late that the ticket has expired."
+        after_help = "The ticket is the only thing on standard output (with --json: in the event \"shared\"). Whoever has it can fetch the file while this command runs. Where a daemon runs (dray serve), it serves the file instead, and this command ends at once; dray done TICKET ends that. The same file shared again, the same way, keeps its ticket.\n\nStandard input is kept in the data directory, also when this command has ended, until you remove it there (docs/operating.md says how); a file is read where it is.\n\nWith --expire the command ends by itself some 30 s after that time: until then it tells who comes late that the ticket has expired."
     )]
     Put {
         /// File to share, or - for standard input
@@ -111,6 +113,9 @@ pub(crate) enum Command {
         /// the one that the ticket is for
         #[arg(long, value_name = "TICKET", conflicts_with_all = ["public", "expire"])]
         ticket: Option<String>,
+        /// Serve from this command until it is interrupted, also where a daemon runs
+        #[arg(long)]
+        foreground: bool,
         /// Stop when standard input ends: how a parent's end reaches its child
         #[arg(long, hide = true)]
         until_stdin_closes: bool,
@@ -234,6 +239,15 @@ pub(crate) enum Command {
         /// File to send
         file: PathBuf,
     },
+    /// List what the daemon shares, with whom and until when
+    Ls,
+    /// Stop sharing what the daemon shares
+    Done {
+        /// Ticket (dray:…) or object id (blake3:…)
+        wanted: String,
+    },
+    /// Say whether a daemon runs, and what it does
+    Status,
     /// Look at what a transfer depends on: configuration, directories, network, ssh
     Doctor,
     /// Say what your running transfers wait for and where each source stands; with none running, how the last one ended
@@ -255,18 +269,20 @@ pub(crate) enum Command {
     },
     /// Print the manual page (roff); to read it: dray man | man -l -
     Man,
-    /// Answer one cp over ssh: for command= in authorized_keys, to confine a key to one directory
+    /// Run the daemon: share what is put, and answer programs on a local socket, until interrupted
+    ///
+    /// With --stdio, answer one `dray cp` over ssh instead: for command= in authorized_keys, to confine a key to one directory
     #[command(
-        after_help = "A line of authorized_keys for a key that can fetch from /srv/data with `dray cp`, and nothing else:\n  restrict,command=\"dray serve --stdio --read-only --only /srv/data\" ssh-ed25519 AAAA…\nWhoever has that key names paths relative to DIR. Nothing outside of DIR is read, written or made, whatever paths and links say. Needs Linux 5.6 or later."
+        after_help = "One daemon for each user and data directory. Its sockets are $DRAY_SOCKET, else $XDG_RUNTIME_DIR/dray/daemon.sock, and the same with .fd; systemd may hand them over. SIGHUP reads the configuration again, SIGTERM ends it. What was put with it is shared again when it starts the next time, at the same port, until dray done or the end of its --expire. docs/api.md describes the API.\n\nA line of authorized_keys for a key that can fetch from /srv/data with `dray cp`, and nothing else:\n  restrict,command=\"dray serve --stdio --read-only --only /srv/data\" ssh-ed25519 AAAA…\nWhoever has that key names paths relative to DIR. Nothing outside of DIR is read, written or made, whatever paths and links say. Needs Linux 5.6 or later."
     )]
     Serve {
-        /// Speak on standard input and output, as ssh has them (there is no daemon yet)
-        #[arg(long, required = true)]
+        /// No daemon: answer one cp on standard input and output, as ssh has them
+        #[arg(long)]
         stdio: bool,
-        /// The one directory to read and write
-        #[arg(long, value_name = "DIR")]
+        /// With --stdio, the one directory to read and write
+        #[arg(long, value_name = "DIR", requires = "stdio")]
         only: Option<PathBuf>,
-        /// Write nothing
+        /// With --only, write nothing
         #[arg(long, requires = "only")]
         read_only: bool,
     },

@@ -27,14 +27,13 @@ pub(crate) fn run(file: &Path, output: &Arc<Output>, stop: &Stop) -> Result<()> 
     let request = GetRequest {
         wanted: Wanted::Ticket(ticket.clone()),
         hints: Vec::new(),
-        output: Destination::Path(target.clone()),
         // Both ends are on this machine, and this process made the ticket.
         allow_local: true,
         whole_file: true,
         fsync: false,
     };
     let got = Instant::now();
-    let delivered = node.get(&request, &**output, stop)?;
+    let delivered = node.get(&request, &Destination::Path(target.clone()), &**output, stop)?;
     let elapsed = got.elapsed();
     // Not the receiver's word: read what was written and hash it again.
     Node::verify(&target, &ticket.oid, &|_| {}, stop)?;

@@ -1,6 +1,7 @@
 //! The command `dray`: parse, call, print.
 
 mod arguments;
+mod daemon;
 mod demo;
 mod explain;
 mod manual;

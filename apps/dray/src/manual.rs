@@ -12,7 +12,9 @@ const FILES: [(&str, &str); 9] = [
     (
         "~/.config/dray/config.toml",
         "Configuration, TOML, optional: allow_local_targets, clear_text_data (false or true), connections (1 to 16), \
-         window_mib (2 to 1024), port (TCP port of put).",
+         window_mib (2 to 1024), port (TCP port of the daemon, and of put without one), cache_mib (what the daemon \
+         keeps for nobody), metrics (address for Prometheus), api_without (features \
+         of the local API that the daemon does not offer).",
     ),
     ("~/.local/share/dray", "Data directory, for its user alone."),
     ("~/.local/share/dray/identity-*", "Key of this node."),
@@ -25,8 +27,9 @@ const FILES: [(&str, &str); 9] = [
     ("~/.local/share/dray/ended", "The last 16 transfers that ended, for dray explain."),
     (
         "$XDG_RUNTIME_DIR/dray",
-        "Sockets on which running transfers are asked by dray explain; without that variable they are in \
-         ~/.local/share/dray/run.",
+        "Sockets: daemon.sock is the API of the daemon, the same with .fd is for file descriptors; on the others \
+         running transfers are asked by dray explain. Without that variable those of the daemon are in \
+         /run/user/UID/dray, the others in ~/.local/share/dray/run.",
     ),
     ("~/.cache/dray/bin", "What cp --deploy brought here, a directory for each build."),
     (
@@ -36,9 +39,10 @@ const FILES: [(&str, &str); 9] = [
     ),
 ];
 /// What the environment says.
-const ENVIRONMENT: [(&str, &str); 7] = [
+const ENVIRONMENT: [(&str, &str); 8] = [
     ("DRAY_CONFIG", "Configuration file, which must exist then."),
     ("DRAY_DATA_DIR", "Data directory."),
+    ("DRAY_SOCKET", "Socket of the daemon."),
     ("XDG_CONFIG_HOME", "Stands for ~/.config above."),
     ("XDG_DATA_HOME", "Stands for ~/.local/share above."),
     ("XDG_RUNTIME_DIR", "Folder for sockets."),

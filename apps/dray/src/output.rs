@@ -26,6 +26,8 @@ pub(crate) struct Output {
     state: Mutex<State>,
     /// Ends the command when nothing can come of it any more.
     stop: Stop,
+    /// Warnings are shown also when quiet: nobody looks at this program while it runs, only at its log.
+    warns_always: bool,
 }
 
 struct State {
@@ -58,7 +60,13 @@ impl Output {
                 lost,
             }),
             stop,
+            warns_always: false,
         }
+    }
+
+    /// The same for a daemon, whose log has warnings also when it is quiet.
+    pub(crate) fn of_daemon(self) -> Output {
+        Output { warns_always: true, ..self }
     }
 
     /// `Internal` if a result could not be printed: whoever waits for it must not take silence for success.
@@ -77,9 +85,18 @@ impl Output {
 
     /// A line on standard error, unless quiet or JSON.
     pub(crate) fn note(&self, text: &str) {
-        if self.show.quiet || self.show.json {
-            return;
+        if !self.show.quiet && !self.show.json {
+            self.aside(text);
         }
+    }
+
+    /// A note that a daemon's log has also when it is quiet.
+    fn warn(&self, text: &str) {
+        if self.warns_always && !self.show.json { self.aside(text) } else { self.note(text) }
+    }
+
+    /// A line on standard error, beside the progress bar.
+    fn aside(&self, text: &str) {
         let state = self.state();
         match &state.bar {
             Some(bar) => bar.suspend(|| line(&mut std::io::stderr(), text)),
@@ -112,6 +129,18 @@ impl Output {
         } else if !self.show.quiet {
             self.must("result", text);
         }
+    }
+
+    /// Prints the ticket that a daemon serves: alone on standard output, or the event with `--json`.
+    pub(crate) fn ticket(&self, ticket: &str, event: &Value) {
+        self.clear();
+        self.must("ticket", if self.show.json { event.to_string() } else { ticket.to_owned() }.as_str());
+    }
+
+    /// Says on standard error what has happened, unless quiet, or prints the event with `--json`.
+    pub(crate) fn told(&self, text: &str, event: &Value) {
+        self.clear();
+        if self.show.json { self.json(event) } else { self.note(text) }
     }
 
     /// Prints a page that was asked for, also when quiet.
@@ -352,7 +381,7 @@ impl Observer for Output {
                 self.note(&gone(&node, sent_bytes, size_bytes, lost.as_deref()));
             }
             Event::TurnedAway { reason } => {
-                self.note(&format!("turned a receiver away: {}", one_line(&reason)))
+                self.warn(&format!("turned a receiver away: {}", one_line(&reason)));
             }
             Event::Started { resumed_bytes, .. } => {
                 self.state().senders.asked = Some(Instant::now());
@@ -368,7 +397,7 @@ impl Observer for Output {
                     if changes.is_empty() { String::new() } else { format!(" ({})", changes.join(", ")) };
                 self.must("plan", &format!("{action:<8} {}{what}", one_line(&path.to_string_lossy())));
             }
-            Event::Warning(text) => self.note(&format!("warning: {}", one_line(&text))),
+            Event::Warning(text) => self.warn(&format!("warning: {}", one_line(&text))),
             Event::SourceUp { label } => {
                 let mut state = self.state();
                 let was_waiting = state.senders.lost.is_some();

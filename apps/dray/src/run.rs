@@ -20,8 +20,7 @@ use serde_json::json;
 
 use crate::arguments::{self, Arguments, Command, Show};
 use crate::output::{Output, bytes, print, verified_json};
-use crate::{demo, explain};
-use crate::{manual, pasted, usage};
+use crate::{daemon, demo, explain, manual, pasted, usage};
 
 /// The exit code.
 pub(crate) fn main() -> u8 {
@@ -31,10 +30,15 @@ pub(crate) fn main() -> u8 {
             return refuse(&error);
         }
     };
-    let is_remote = matches!(arguments.command, Command::Remote | Command::Serve { .. });
+    let is_remote = matches!(arguments.command, Command::Remote | Command::Serve { stdio: true, .. });
     let stop = Stop::new();
-    let output = Arc::new(Output::new(arguments.show.clone(), stop.clone()));
-    let result = catch_signals(&stop).and_then(|()| run(arguments.command, &output, &stop));
+    // To a daemon a hangup means to read its configuration again, to everything else that its terminal is gone.
+    let reload = Stop::new();
+    let is_daemon = matches!(arguments.command, Command::Serve { stdio: false, .. });
+    let output = Output::new(arguments.show.clone(), stop.clone());
+    let output = Arc::new(if is_daemon { output.of_daemon() } else { output });
+    let result = catch_signals(&stop, is_daemon.then_some(&reload))
+        .and_then(|()| run(arguments.command, &output, &stop, &reload));
     let result = result.and_then(|()| output.check());
     match result {
         Ok(()) => 0,
@@ -70,16 +74,21 @@ fn fail(error: &Error, json: bool) -> u8 {
 /// The first signal asks to stop; the second ends the process at once. A signal that whoever started us had chosen to
 /// ignore stays ignored: `nohup` means that a hangup does not count, and a shell without job control that Ctrl-C is
 /// not for what it runs in the background.
-fn catch_signals(stop: &Stop) -> Result<()> {
+fn catch_signals(stop: &Stop, reload: Option<&Stop>) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let ignored = ignored_signals();
+    let failed = |error| Error::io("catch signals", error);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if let Some(reload) = reload.filter(|_| signal == SIGHUP) {
+            signal_hook::flag::register(signal, reload.flag()).map_err(failed)?;
+            continue;
+        }
         if signal != SIGTERM && ignored >> (signal - 1) & 1 == 1 {
             continue;
         }
         signal_hook::flag::register_conditional_shutdown(signal, 130, stop.flag())
             .and_then(|_| signal_hook::flag::register(signal, stop.flag()))
-            .map_err(|error| Error::io("catch signals", error))?;
+            .map_err(failed)?;
     }
     Ok(())
 }
@@ -91,10 +100,12 @@ fn ignored_signals() -> u64 {
     mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
 }
 
-fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
+fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Result<()> {
     match command {
-        Command::Put { path, public, expire, ticket, until_stdin_closes } => {
-            let source = if path.as_os_str() == "-" { PutSource::Stdin } else { PutSource::Path(path) };
+        Command::Put { path, public, expire, ticket, foreground, until_stdin_closes } => {
+            let is_stdin = path.as_os_str() == "-";
+            let path_is_for_daemon = is_stdin || path.is_file();
+            let source = if is_stdin { PutSource::Stdin } else { PutSource::Path(path.clone()) };
             if until_stdin_closes {
                 if matches!(source, PutSource::Stdin) {
                     return Err(Error::new(
@@ -105,7 +116,14 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
                 stop_when_stdin_closes(stop);
             }
             let ticket = ticket.as_deref().map(pasted::ticket).transpose()?;
-            let node = Node::open(Config::load()?)?;
+            let config = Config::load()?;
+            // What is neither a file nor standard input gets its answer here.
+            let is_for_daemon = path_is_for_daemon && !foreground && !until_stdin_closes;
+            if is_for_daemon && let Some(client) = daemon::find(&config, output)? {
+                let options = daemon::options(&path, public, expire, ticket.as_ref())?;
+                return daemon::put(&client, &path, options, output, stop);
+            }
+            let node = Node::open(config)?;
             let request = PutRequest { source, public, expires_in: expire, ticket };
             let shared = node.put(&request, &**output, stop)?;
             if shared.ticket.secret.is_none() {
@@ -122,15 +140,15 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
             let request = GetRequest {
                 wanted: pasted::wanted(&wanted)?,
                 hints: hint.iter().map(|text| pasted::hint(text)).collect::<Result<_>>()?,
-                output: destination(path),
                 allow_local: local,
                 whole_file,
                 fsync,
             };
             let node = Node::open(Config::load()?)?;
             let begun = Instant::now();
-            let delivered = node.get(&request, &**output, stop)?;
-            if !matches!(request.output, Destination::Stdout) {
+            let place = destination(path);
+            let delivered = node.get(&request, &place, &**output, stop)?;
+            if !matches!(place, Destination::Stdout) {
                 output.delivered(&delivered, begun.elapsed());
             }
             Ok(())
@@ -232,6 +250,9 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
         }
         Command::Verify { path, oid } => verify(&path, &oid, output, stop),
         Command::Demo { file } => demo::run(&file, output, stop),
+        Command::Ls => daemon::ls(output),
+        Command::Done { wanted } => daemon::done(&wanted, output),
+        Command::Status => daemon::status(output),
         Command::Doctor => doctor(output),
         Command::Explain { all } => explain::run(all, output),
         Command::Completions { shell } => {
@@ -241,7 +262,8 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop) -> Result<()> {
         }
         Command::Man => print(&manual::page()?).map_err(cannot_print),
         Command::Remote => remote(None, stop),
-        Command::Serve { only, read_only, stdio: _ } => {
+        Command::Serve { stdio: false, .. } => daemon::serve(output, stop, reload),
+        Command::Serve { only, read_only, stdio: true } => {
             remote(only.map(|directory| Confinement::new(&directory, read_only)), stop)
         }
     }
@@ -263,7 +285,7 @@ fn is_file(source: &Location) -> bool {
 }
 
 /// How to fetch a public object by its id alone.
-fn without_ticket(ticket: &Ticket) -> String {
+pub(crate) fn without_ticket(ticket: &Ticket) -> String {
     let place = ticket.hints.iter().find_map(|hint| {
         let place = hint.uri.to_string();
         Some(format!("dray://{}@{}", hint.node?, place.strip_prefix("dray://")?))

@@ -99,6 +99,11 @@ impl ErrorKind {
         }
     }
 
+    /// The kind that has this [`ErrorKind::word`], if there is one.
+    pub fn from_word(word: &str) -> Option<ErrorKind> {
+        Self::ALL.iter().map(|(kind, _)| *kind).find(|kind| kind.word() == word)
+    }
+
     /// A stable word for scripts (`--json`).
     pub fn word(self) -> &'static str {
         match self {

@@ -90,6 +90,36 @@ pub const UPDATE_CHUNKS_MAX: usize = 1 << 21;
 pub const UPDATE_FETCHED_CHUNKS_MAX: usize = 1 << 19;
 /// Groups that wait to be filled from fetched chunks.
 pub const UPDATE_DEFERRED_GROUPS_MAX: usize = 1 << 16;
+
+/// Connections to the local API served at once; with all taken, the one idle longest gives way.
+pub const API_CONNECTIONS_MAX: usize = 128;
+/// API requests that are worked on at once, also those whose client has gone meanwhile.
+pub const API_QUESTIONS_MAX: usize = 128;
+/// Head of one API request: its first line and all headers, bytes.
+pub const API_HEAD_BYTES_MAX: usize = 16 << 10;
+/// Headers of one API request.
+pub const API_HEADERS_MAX: usize = 64;
+/// Body of one API request or answer, bytes.
+pub const API_BODY_BYTES_MAX: usize = 1 << 20;
+/// For a complete head, for a complete body, and for a client to take the next bytes of an answer, milliseconds.
+pub const API_TIMEOUT_MS: u64 = 10_000;
+/// Events that wait for one slow reader; those beyond are counted and dropped.
+pub const API_EVENTS_WAITING_MAX: usize = 1024;
+/// Sessions open at once.
+pub const API_SESSIONS_MAX: usize = 64;
+/// Transactions open at once, over all sessions.
+pub const API_TRANSACTIONS_MAX: usize = 128;
+/// Ended transactions whose outcome is kept, in case that its answer was lost; the oldest go first.
+pub const API_OUTCOMES_MAX: usize = 1024;
+/// Objects fetched at once for clients of the API.
+pub const API_GETS_MAX: usize = 32;
+/// File descriptors handed over and not used yet.
+pub const API_DESCRIPTORS_MAX: usize = 64;
+/// How long a descriptor handed over waits to be used, milliseconds.
+pub const API_DESCRIPTOR_TIMEOUT_MS: u64 = 30_000;
+/// Objects that one daemon shares.
+pub const SHARES_MAX: usize = 65_536;
+
 /// Bytes of one snapshot of a transfer, as JSON.
 pub const SNAPSHOT_BYTES_MAX: usize = 256 * 1024;
 /// Sources told in one snapshot.

@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Geometry, PairStore, Subtree};
 use dray_core::message::{ObjectName, Open};
+use dray_core::rights::Secret;
 use dray_core::store::{Extent, Share, Standing, StoredObject};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_transfer::direct::ClearTokens;
@@ -39,35 +40,49 @@ pub(crate) struct Doorkeeper {
     pub(crate) notices: Arc<Notices>,
     /// The object's recipe, for all receivers.
     pub(crate) recipe: Arc<RecipeCache>,
+    /// Set when the object is no longer shared, for those who have it open.
+    pub(crate) ended: Arc<AtomicBool>,
 }
 
 /// What the user is told, and what the receiver.
-struct Refusal {
-    reason: String,
-    answer: Error,
+pub(crate) struct Refusal {
+    pub(crate) reason: String,
+    pub(crate) answer: Error,
+}
+
+/// Whether who asks `open` may have `shared`: an object and who may have it. `None` is an object that is not here, which
+/// cannot be told from one to which the asker shows no right, not even by the time the answer takes.
+pub(crate) fn admit(
+    shared: Option<(Oid, &Share)>,
+    node: NodeId,
+    open: &Open,
+    security: &Security,
+) -> Result<(), Refusal> {
+    // Both questions are asked of everybody.
+    let decoy = Share { secret: Some(Secret::from_bytes([0; 16])), ..Share::default() };
+    let (oid, share) = shared.map_or((None, &decoy), |(oid, share)| (Some(oid), share));
+    let is_named = oid.is_some_and(|oid| open.object == ObjectName::Oid(oid));
+    let is_proven = share.secret.as_ref().is_none_or(|secret| {
+        let proof = security.expected_proof(secret, node, &open.object);
+        open.proof.as_ref().is_some_and(|shown| proof.matches(shown))
+    });
+    if !is_named || !is_proven {
+        let reason = match (is_named, &open.proof) {
+            (false, _) => format!("{} is not shared here", open.object),
+            (true, None) => "it showed no secret; the object is private".to_owned(),
+            (true, Some(_)) => "its secret is wrong".to_owned(),
+        };
+        let answer = Error::new(ErrorKind::Refused, "no such object here, or the ticket's secret is wrong")
+            .advise("use the whole ticket, as `dray put` printed it");
+        return Err(Refusal { reason, answer });
+    }
+    let right = Right { end: share.expires_unix_s, ended: Arc::default() };
+    right.check().map_err(|answer| Refusal { reason: answer.to_string(), answer })
 }
 
 impl Doorkeeper {
-    fn admit(&self, open: &Open, security: &Security) -> Result<(), Refusal> {
-        // Both questions are asked of everybody, so that the time of the answer says nothing either.
-        let is_named = open.object == ObjectName::Oid(self.object.oid());
-        let is_proven = self.share.secret.as_ref().is_none_or(|secret| {
-            let proof = security.expected_proof(secret, self.node, &open.object);
-            open.proof.as_ref().is_some_and(|shown| proof.matches(shown))
-        });
-        if !is_named || !is_proven {
-            let reason = match (is_named, &open.proof) {
-                (false, _) => format!("{} is not shared here", open.object),
-                (true, None) => "it showed no secret; the object is private".to_owned(),
-                (true, Some(_)) => "its secret is wrong".to_owned(),
-            };
-            let answer =
-                Error::new(ErrorKind::Refused, "no such object here, or the ticket's secret is wrong")
-                    .advise("use the whole ticket, as `dray put` printed it");
-            return Err(Refusal { reason, answer });
-        }
-        let right = Right(self.share.expires_unix_s);
-        right.check().map_err(|answer| Refusal { reason: answer.to_string(), answer })
+    fn right(&self) -> Right {
+        Right { end: self.share.expires_unix_s, ended: self.ended.clone() }
     }
 }
 
@@ -75,7 +90,8 @@ impl Provider for Doorkeeper {
     fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>> {
         let security =
             security.ok_or_else(|| Error::new(ErrorKind::Refused, "this channel proves nobody"))?;
-        if let Err(refusal) = self.admit(open, security) {
+        let shared = Some((self.object.oid(), &self.share));
+        if let Err(refusal) = admit(shared, self.node, open, security) {
             self.notices.turned_away(refusal.reason);
             return Err(refusal.answer);
         }
@@ -83,7 +99,7 @@ impl Provider for Doorkeeper {
         let name = self.share.name.clone().map(|name| name.to_vec());
         Ok(Arc::new(Admitted {
             held: StoredHeld::new(self.object.clone(), name).with_recipe(self.recipe.clone()),
-            right: Right(self.share.expires_unix_s),
+            right: self.right(),
             pairs: ToldPairs { object: self.object.clone(), notices: self.notices.clone() },
             visit: Notices::visit(&self.notices, security.peer, self.object.size_bytes()),
         }))
@@ -94,12 +110,20 @@ impl Provider for Doorkeeper {
     }
 }
 
-/// The end of a right, seconds since 1970.
-struct Right(Option<u64>);
+/// The end of a right.
+struct Right {
+    /// Seconds since 1970.
+    end: Option<u64>,
+    ended: Arc<AtomicBool>,
+}
 
 impl Right {
     fn check(&self) -> Result<()> {
-        if self.0.is_some_and(|end| unix_s() >= end) {
+        if self.ended.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Refused, "the object is no longer shared")
+                .advise("ask for it to be put again, and for the new ticket"));
+        }
+        if self.end.is_some_and(|end| unix_s() >= end) {
             return Err(
                 Error::new(ErrorKind::Refused, "the ticket has expired").advise("ask for a new ticket")
             );
@@ -288,6 +312,11 @@ impl Notices {
         }
     }
 
+    /// Nobody has the object open, and nobody is remembered who had.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.state().visitors.is_empty()
+    }
+
     /// The share has ended; says how many receivers that cuts off.
     pub(crate) fn finish(&self) {
         let cut_off = self.state().visitors.values().filter(|visitor| visitor.open > 0).count();
@@ -308,13 +337,17 @@ impl Notices {
     }
 
     /// Says how many refusals were not told, once their second is over, and which receivers have gone; called now and
-    /// then.
-    pub(crate) fn tick(&self) {
+    /// then. False if there are refusals left to tell.
+    pub(crate) fn tick(&self) -> bool {
         self.tell_gone(false);
-        let held_back = self.state().refusals.overdue(Instant::now());
+        let mut state = self.state();
+        let held_back = state.refusals.overdue(Instant::now());
+        let is_all_told = state.refusals.held_back == 0;
+        drop(state);
         if let Some(count) = held_back {
             self.observer.event(Event::TurnedAway { reason: format!("{count} more in one second") });
         }
+        is_all_told
     }
 
     /// A warning about the share as a whole.
@@ -323,7 +356,7 @@ impl Notices {
     }
 
     /// Tells the user all of an error, once, and leaves what a stranger may know: the kind, and no path.
-    fn tell<T>(&self, result: Result<T>) -> Result<T> {
+    pub(crate) fn tell<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| {
             self.trouble(&error);
             for_strangers(error.kind())
@@ -417,6 +450,7 @@ mod tests {
             let notices = Notices::new(Arc::new(move |event| hearing.lock().unwrap().push(event)));
             let doorkeeper = Doorkeeper {
                 recipe: Arc::default(),
+                ended: Arc::default(),
                 object,
                 share: Share { secret, expires_unix_s, ..Share::default() },
                 node: NodeId::from_bytes(HOLDER),
@@ -562,9 +596,9 @@ mod tests {
     #[test]
     fn a_right_that_ends_stops_what_is_open() {
         let bed = Bed::new(None, None);
-        let admitted = |right| Admitted {
+        let admitted = |end| Admitted {
             held: StoredHeld::new(bed.doorkeeper.object.clone(), None),
-            right: Right(right),
+            right: Right { end, ended: bed.doorkeeper.ended.clone() },
             pairs: ToldPairs {
                 object: bed.doorkeeper.object.clone(),
                 notices: bed.doorkeeper.notices.clone(),
@@ -576,6 +610,12 @@ mod tests {
         let ended = admitted(Some(unix_s()));
         assert_eq!(ended.read_at(0, &mut out).unwrap_err().kind(), ErrorKind::Refused);
         assert_eq!(ended.extent_at(0, 16).unwrap_err().kind(), ErrorKind::Refused);
+        // D10: so does the end of the share.
+        let open = admitted(None);
+        open.read_at(0, &mut out).unwrap();
+        bed.doorkeeper.ended.store(true, Ordering::Release);
+        assert_eq!(open.read_at(0, &mut out).unwrap_err().kind(), ErrorKind::Refused);
+        assert_eq!(open.extent_at(0, 16).unwrap_err().kind(), ErrorKind::Refused);
     }
 
     /// Threat model: an error of the holder's disk names no path to the receiver, and does to the user.

@@ -1,7 +1,9 @@
 //! Configuration: a TOML file, the environment, defaults; and where things are kept (XDG base directories).
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use dray_client::types::FEATURES;
 use dray_core::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
@@ -21,6 +23,12 @@ pub struct ConfigFile {
     pub window_mib: Option<u64>,
     /// TCP port `dray put` listens on. Default: one the system chooses, remembered for the object.
     pub port: Option<u16>,
+    /// Bytes of objects that the daemon keeps although nobody holds them any more. Default: 1024 MiB.
+    pub cache_mib: Option<u64>,
+    /// TCP address at which the daemon tells its figures to whoever asks, for Prometheus. Default: none.
+    pub metrics: Option<SocketAddr>,
+    /// Features of the local API that the daemon does not offer, by the names that `docs/api.md` has. Default: none.
+    pub api_without: Option<Vec<String>>,
 }
 
 /// Directories of the user.
@@ -88,6 +96,12 @@ pub struct Config {
     pub window_bytes: u64,
     /// See [`ConfigFile::port`].
     pub port: Option<u16>,
+    /// See [`ConfigFile::cache_mib`], in bytes.
+    pub cache_bytes: u64,
+    /// See [`ConfigFile::metrics`].
+    pub metrics: Option<SocketAddr>,
+    /// See [`ConfigFile::api_without`].
+    pub api_without: Vec<String>,
 }
 
 impl Config {
@@ -117,7 +131,18 @@ impl Config {
         if file.port == Some(0) {
             return bad("port = 0 is no port; leave the line out to let the system choose".into());
         }
+        let cache_mib = file.cache_mib.unwrap_or(1024);
+        if cache_mib > 1 << 30 {
+            return bad(format!("cache_mib = {cache_mib} is more than {}", 1 << 30));
+        }
+        let api_without = file.api_without.clone().unwrap_or_default();
+        if let Some(odd) = api_without.iter().find(|name| !FEATURES.contains(&name.as_str())) {
+            return bad(format!("api_without: the API has no {odd:?}, only {}", FEATURES.join(", ")));
+        }
         Ok(Config {
+            api_without,
+            cache_bytes: cache_mib << 20,
+            metrics: file.metrics,
             clear_text_data: file.clear_text_data.unwrap_or(false),
             allow_local_targets: file.allow_local_targets.unwrap_or(false),
             connections,
@@ -166,7 +191,14 @@ mod tests {
         let config = Config::new(paths(), &ConfigFile::default()).unwrap();
         assert!(!config.clear_text_data && !config.allow_local_targets);
         assert!((1..=4).contains(&config.connections));
-        for text in ["connections = 0", "connections = 17", "window_mib = 1", "port = 0"] {
+        for text in [
+            "connections = 0",
+            "connections = 17",
+            "window_mib = 1",
+            "port = 0",
+            "cache_mib = 1073741825",
+            "api_without = [\"x\"]",
+        ] {
             let file: ConfigFile = toml::from_str(text).unwrap();
             let error = Config::new(paths(), &file).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage);

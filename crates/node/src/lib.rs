@@ -6,6 +6,7 @@ mod admission;
 mod at_hand;
 mod config;
 mod copy;
+mod daemon;
 mod doctor;
 pub mod explain;
 mod get;
@@ -29,6 +30,7 @@ pub use copy::{
     AddressFamily, Confinement, Copied, CopyOptions, CopyRequest, Location, SshOptions, TreeCopied,
     TreeOptions, TreeRequest, refuse_remote,
 };
+pub use daemon::Daemon;
 pub use doctor::Finding;
 pub use get::{GetRequest, Output, Wanted};
 pub use observer::{Event, Observer, SourceShare, Stop};

@@ -154,6 +154,11 @@ impl Stop {
         self.0.load(Ordering::Acquire)
     }
 
+    /// Whether it was asked for since the last time this was called: for a wish that is fulfilled again and again.
+    pub(crate) fn take(&self) -> bool {
+        self.0.swap(false, Ordering::AcqRel)
+    }
+
     /// Asks to stop.
     pub fn set(&self) {
         self.0.store(true, Ordering::Release);

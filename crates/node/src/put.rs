@@ -14,7 +14,7 @@ use dray_core::message::PROTOCOL_VERSION;
 use dray_core::rights::Secret;
 use dray_core::store::{Share, Store, StoredObject};
 use dray_core::ticket::Ticket;
-use dray_core::{Error, ErrorKind, NodeId, Result};
+use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_engine::session::Holder;
 use dray_transfer::direct::{Listener, is_local};
 use dray_transfer::holder::serve;
@@ -27,7 +27,7 @@ use crate::admission::{Doorkeeper, Notices};
 use crate::{Event, Node, Observer, Stop, join};
 
 /// How long a share that has expired still tells its receivers so before `put` ends.
-const FAREWELL_S: u64 = 30;
+pub(crate) const FAREWELL_S: u64 = 30;
 
 /// What to share.
 #[derive(Clone, Debug)]
@@ -50,6 +50,16 @@ pub struct PutRequest {
     /// A ticket under which somebody else shares the same object: its secret and its end count, `public` and
     /// `expires_in` do not, and our ticket names its holders, too.
     pub ticket: Option<Ticket>,
+}
+
+/// Who may have an object.
+pub(crate) struct Terms<'a> {
+    /// See [`PutRequest::public`].
+    pub(crate) public: bool,
+    /// See [`PutRequest::expires_in`].
+    pub(crate) expires_in: Option<Duration>,
+    /// See [`PutRequest::ticket`].
+    pub(crate) ticket: Option<&'a Ticket>,
 }
 
 /// An object that can be had as long as [`Shared::serve`] runs.
@@ -98,25 +108,9 @@ impl Node {
         if let Some(ticket) = &request.ticket {
             join::check_object(ticket, &oid)?;
         }
-        let expires_unix_s =
-            request.expires_in.map(|duration| unix_s().saturating_add(duration.as_secs().max(1)));
-        let fresh = Secret::from_bytes(crate::random()?);
-        let share = self.store()?.update_share(&oid, &mut |old| {
-            if let Some(Ticket { secret, expires_unix_s, .. }) = request.ticket {
-                let port = old.and_then(|old| old.port);
-                return Ok(Some(Share { secret, expires_unix_s, port, name: name.clone().map(Into::into) }));
-            }
-            // The same file shared the same way again keeps its ticket; a right that ended never comes back.
-            let kept = old.filter(|old| {
-                old.expires_unix_s.is_none()
-                    && expires_unix_s.is_none()
-                    && old.secret.is_none() == request.public
-            });
-            let port = kept.as_ref().and_then(|old| old.port);
-            let secret = kept.and_then(|old| old.secret).or((!request.public).then_some(fresh));
-            Ok(Some(Share { secret, expires_unix_s, port, name: name.clone().map(Into::into) }))
-        })?;
-        let mut share = share.ok_or_else(|| Error::new(ErrorKind::Internal, "the share was not recorded"))?;
+        let terms =
+            Terms { public: request.public, expires_in: request.expires_in, ticket: request.ticket.as_ref() };
+        let mut share = self.record_share(&oid, &terms, name, None, &|_| Ok(()))?;
         let listener = self.listen(&share)?;
         let port = listener.port()?;
         if share.port != Some(port) {
@@ -125,30 +119,75 @@ impl Node {
             self.store()?
                 .update_share(&oid, &mut |now| Ok(now.map(|now| Share { port: mine.port, ..now })))?;
         }
+        let ticket = self.ticket(&*object, &share, port, terms.ticket, observer)?;
+        let text = ticket.to_text()?;
+        let node = NodeFacts { id: self.id(), hello: self.hello(), clear_data: self.config.clear_text_data };
+        Ok(Shared { ticket, text, object, share, listener: Arc::new(listener), node: Arc::new(node) })
+    }
+
+    /// Writes down who may have `oid` from now on, under the file name `name`, unless `check` objects. `in_force` is the share that
+    /// a daemon serves it under.
+    pub(crate) fn record_share(
+        &self,
+        oid: &Oid,
+        terms: &Terms<'_>,
+        name: Option<Vec<u8>>,
+        in_force: Option<&Share>,
+        check: &dyn Fn(&Share) -> Result<()>,
+    ) -> Result<Share> {
+        let expires_unix_s =
+            terms.expires_in.map(|duration| unix_s().saturating_add(duration.as_secs().max(1)));
+        let fresh = Secret::from_bytes(crate::random()?);
+        let share = self.store()?.update_share(oid, &mut |old| {
+            let old = in_force.cloned().or(old);
+            let name = name.clone().map(Into::into);
+            let share = if let Some(Ticket { secret, expires_unix_s, .. }) = terms.ticket {
+                let (secret, expires_unix_s) = (*secret, *expires_unix_s);
+                Share { secret, expires_unix_s, port: old.and_then(|old| old.port), name }
+            } else {
+                // The same file shared the same way again keeps its ticket; a right that ended never comes back.
+                let kept = old.filter(|old| {
+                    old.expires_unix_s.is_none()
+                        && expires_unix_s.is_none()
+                        && old.secret.is_none() == terms.public
+                });
+                let port = kept.as_ref().and_then(|old| old.port);
+                let secret = kept.and_then(|old| old.secret).or((!terms.public).then_some(fresh));
+                Share { secret, expires_unix_s, port, name }
+            };
+            check(&share)?;
+            Ok(Some(share))
+        })?;
+        share.ok_or_else(|| Error::new(ErrorKind::Internal, "the share was not recorded"))
+    }
+
+    /// The ticket of an object that is served at `port`; with `joined`, one that names its holders, too.
+    pub(crate) fn ticket(
+        &self,
+        object: &dyn StoredObject,
+        share: &Share,
+        port: u16,
+        joined: Option<&Ticket>,
+        observer: &dyn Observer,
+    ) -> Result<Ticket> {
         let hints = self.hints(port, observer);
-        let ticket = match &request.ticket {
-            None => Ticket {
+        let Some(ticket) = joined else {
+            return Ok(Ticket {
                 protocol: PROTOCOL_VERSION,
-                oid,
+                oid: object.oid(),
                 size_bytes: object.size_bytes(),
                 secret: share.secret,
                 expires_unix_s: share.expires_unix_s,
                 hints,
                 repeated_permille: object.repeated_permille(),
-            },
-            Some(ticket) => {
-                let (joined, left_out) = join::join(ticket, hints)?;
-                if left_out > 0 {
-                    observer.event(Event::Warning(format!(
-                        "the new ticket has no room for {left_out} of the addresses"
-                    )));
-                }
-                joined
-            }
+            });
         };
-        let text = ticket.to_text()?;
-        let node = NodeFacts { id: self.id(), hello: self.hello(), clear_data: self.config.clear_text_data };
-        Ok(Shared { ticket, text, object, share, listener: Arc::new(listener), node: Arc::new(node) })
+        let (joined, left_out) = join::join(ticket, hints)?;
+        if left_out > 0 {
+            observer
+                .event(Event::Warning(format!("the new ticket has no room for {left_out} of the addresses")));
+        }
+        Ok(joined)
     }
 
     fn take_in(&self, observer: &dyn Observer, stop: &Stop) -> Result<Arc<dyn StoredObject>> {
@@ -247,6 +286,7 @@ impl Shared {
             node: self.node.id,
             tokens: self.node.clear_data.then(|| self.listener.clear_tokens()),
             notices: notices.clone(),
+            ended: Arc::default(),
         });
         let hello = self.node.hello.clone();
         let accept: Arc<dyn Fn(dray_transfer::transport::TlsChannel) + Send + Sync> =

@@ -99,6 +99,8 @@ pub(crate) enum Start {
     Whole,
     /// [`Transfer::update`] says what is fetched.
     Update,
+    /// Nothing, until [`Transfer::want_more`] is called.
+    Gradual,
 }
 
 /// Groups that came before their turn.
@@ -132,6 +134,8 @@ pub(crate) struct Transfer {
     /// Bytes of an update that were at hand.
     local_bytes: AtomicU64,
     told: Mutex<explain::Told>,
+    /// Wanted units that the planner does not know yet.
+    later: Mutex<RangeSet>,
 }
 
 /// How much of the time this process ran.
@@ -191,13 +195,14 @@ pub(crate) struct Loss {
 }
 
 impl Transfer {
-    /// A transfer of the units `wanted`; `resumed_bytes` of the object are there already.
+    /// A transfer of the units `wanted`; `resumed_bytes` of the object are there already. What is under way at once is
+    /// reserved in `budget`.
     pub(crate) fn new(
         truth: Truth,
         sink: Sink,
         wanted: RangeSet,
         resumed_bytes: u64,
-        window_bytes: u64,
+        budget: Budget,
         delivery: DeliveryMode,
         start: Start,
     ) -> Arc<Transfer> {
@@ -207,13 +212,19 @@ impl Transfer {
         };
         // Of an update, single groups are fetched, and which is not known yet.
         let is_update = matches!(start, Start::Update);
+        let wanted_units = wanted.count();
+        let (now, later) = match start {
+            Start::Whole => (wanted, RangeSet::new()),
+            Start::Update => (RangeSet::new(), RangeSet::new()),
+            Start::Gradual => (RangeSet::new(), wanted),
+        };
         let config = PlannerConfig {
             geometry,
             piece_groups: if is_update { 1 } else { UNIT_GROUPS },
-            is_open: is_update,
+            is_open: is_update || !later.is_empty(),
             delivery,
-            budget: Budget::new(window_bytes),
-            window: WindowLimits { max_bytes: window_bytes, ..WindowLimits::default() },
+            window: WindowLimits { max_bytes: budget.limit_bytes(), ..WindowLimits::default() },
+            budget,
             strategy: Strategy::default(),
             progress_timeout_us: PROGRESS_TIMEOUT_MS * 1000,
             give_up_us: GIVE_UP_US,
@@ -223,11 +234,9 @@ impl Transfer {
             geometry,
             truth,
             sink,
-            wanted_units: AtomicU64::new(wanted.count()),
-            planner: Mutex::new(Planner::new(
-                config.clone(),
-                if is_update { RangeSet::new() } else { wanted },
-            )),
+            wanted_units: AtomicU64::new(wanted_units),
+            planner: Mutex::new(Planner::new(config.clone(), now)),
+            later: Mutex::new(later),
             config,
             wanted_groups: AtomicU64::new(0),
             fetched_groups: AtomicU64::new(0),
@@ -435,6 +444,54 @@ impl Transfer {
             self.pump();
         }
         Some(bytes)
+    }
+
+    /// Takes a group, whichever has come (stream sink only).
+    pub(crate) fn take_any(&self, timeout: Duration) -> Option<(u64, Vec<u8>)> {
+        let Sink::Stream(stream) = &self.sink else { return None };
+        let mut waiting = lock(&stream.waiting);
+        if waiting.is_empty() {
+            let waited = stream.arrived.wait_timeout(waiting, timeout);
+            waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        waiting.pop_first()
+    }
+
+    /// Wants further units, each as long as `reserve` has something for it ([`Start::Gradual`]); they, and what it had.
+    pub(crate) fn want_more<T>(&self, mut reserve: impl FnMut() -> Option<T>) -> Vec<(u64, T)> {
+        let mut later = lock(&self.later);
+        let mut wanted = Vec::new();
+        while let Some(run) = later.next_from(0)
+            && let Some(reserved) = reserve()
+        {
+            later.remove(run.start..run.start + 1);
+            wanted.push((run.start, reserved));
+        }
+        if wanted.is_empty() {
+            return wanted;
+        }
+        let mut planner = lock(&self.planner);
+        for (unit, _) in &wanted {
+            planner.want(*unit..*unit + 1);
+        }
+        if later.is_empty() {
+            planner.want_no_more();
+        }
+        drop((planner, later));
+        self.pump();
+        wanted
+    }
+
+    /// Who waits in [`Transfer::take_next`] or [`Transfer::take_any`] looks again whether more can be wanted.
+    pub(crate) fn wake_taker(&self) {
+        if let Sink::Stream(stream) = &self.sink {
+            stream.arrived.notify_all();
+        }
+    }
+
+    /// The consumer takes nothing of the units before `unit`.
+    pub(crate) fn skip_to(&self, unit: u64) {
+        lock(&self.planner).handle_consumed(unit);
     }
 
     /// True if `group` waits to be taken (stream sink only).

@@ -111,4 +111,38 @@ fn stores_nothing_of_what_does_not_fit(root: &Path) {
     writer.write(&piece).unwrap();
     let oid = writer.commit().unwrap().oid();
     assert!(store.remove(&oid).unwrap());
+    goes_on_where_room_is_made(root, &store, &piece);
+}
+
+/// D13: what found no room can be written again when there is some, and so can the end of it: not a byte is lost or doubled.
+fn goes_on_where_room_is_made(root: &Path, store: &LocalStore, piece: &[u8]) {
+    let filler = root.join("filler");
+    std::fs::write(&filler, vec![1; 3 << 20]).unwrap();
+    let mut writer = store.take_in().unwrap();
+    let (mut written, mut refusals) = (Vec::new(), 0);
+    while written.len() < 6 << 20 {
+        if let Err(error) = writer.write(piece) {
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            refusals += 1;
+            std::fs::remove_file(&filler).unwrap();
+            writer.write(piece).unwrap();
+        }
+        written.extend_from_slice(piece);
+    }
+    assert_eq!(refusals, 1);
+    let mut incoming = writer.finish().unwrap();
+    let mut rest = std::fs::File::create(&filler).unwrap();
+    while std::io::Write::write_all(&mut rest, &[1; 4096]).is_ok() {}
+    for _ in 0..2 {
+        assert_eq!(incoming.keep().unwrap_err().kind(), ErrorKind::NoSpace);
+        assert!(store.list().unwrap().is_empty());
+    }
+    drop(rest);
+    std::fs::remove_file(&filler).unwrap();
+    let object = incoming.keep().unwrap();
+    let mut found = vec![0; written.len()];
+    object.read_at(0, &mut found).unwrap();
+    assert!(found == written && object.oid() == Oid::of(&written));
+    assert!(store.let_go(&object.oid()).unwrap());
+    assert_eq!(std::fs::read_dir(root.join("tmp")).unwrap().count(), 0);
 }

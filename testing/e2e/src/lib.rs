@@ -17,6 +17,7 @@
 pub mod actions;
 pub mod capture;
 pub mod counters;
+pub mod daemon;
 pub mod data;
 pub mod gate;
 pub mod lab;

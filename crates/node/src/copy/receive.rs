@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Collector, Geometry, PairStore};
 use dray_core::message::{self, Fault, Message, ObjectName, Offer};
+use dray_core::permit::Budget;
 use dray_core::range::RangeSet;
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceId};
 use dray_core::store::PartialObject;
@@ -184,7 +185,7 @@ impl Node {
             Sink::Rest(delivery.clone()),
             wanted,
             resumed_bytes,
-            self.config.window_bytes,
+            Budget::new(self.config.window_bytes),
             DeliveryMode::OutOfOrder,
             if older.is_some() { Start::Update } else { Start::Whole },
         );

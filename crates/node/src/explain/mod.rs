@@ -23,6 +23,11 @@ pub fn running(paths: &Paths) -> Vec<Snapshot> {
     found
 }
 
+/// Those of them that run in this process.
+pub(crate) fn running_here(paths: &Paths) -> Vec<Snapshot> {
+    socket::ask_ourselves(paths)
+}
+
 /// The last transfers of this user that ended, the newest first, at most
 /// [`dray_core::limits::SNAPSHOTS_KEPT_MAX`]: those that lasted 200 ms, and those that failed.
 pub fn ended(paths: &Paths) -> Vec<Snapshot> {

@@ -69,10 +69,20 @@ pub(super) fn answer(paths: &Paths, answers: Answers) -> Option<Answering> {
 
 /// Asks every running command of this user. Sockets of dead processes are removed on the way.
 pub(super) fn ask_all(paths: &Paths) -> Vec<Snapshot> {
+    ask_those(paths, |_| true)
+}
+
+/// Asks this process alone: another one that is stopped keeps nobody waiting.
+pub(super) fn ask_ourselves(paths: &Paths) -> Vec<Snapshot> {
+    let us = std::process::id();
+    ask_those(paths, |pid| pid == us)
+}
+
+fn ask_those(paths: &Paths, is_wanted: impl Fn(u32) -> bool) -> Vec<Snapshot> {
     let mut asked = Vec::new();
     for folder in folders(paths) {
         let Ok(dir) = open_folder(&folder) else { continue };
-        for name in names(&dir) {
+        for name in names(&dir).into_iter().filter(|name| pid(name).is_some_and(&is_wanted)) {
             if asked.len() < SNAPSHOTS_ASKED_MAX {
                 asked.extend(ask(&dir, &name));
             }
@@ -230,9 +240,14 @@ struct Asked {
     socket: Option<UnixStream>,
 }
 
+/// The process in the name of a socket.
+fn pid(name: &str) -> Option<u32> {
+    name.split('-').nth(1)?.parse().ok()
+}
+
 /// Connects to `name`; removes it if its process is dead.
 fn ask(dir: &OwnedFd, name: &str) -> Option<Asked> {
-    let pid = name.split('-').nth(1)?.parse().ok()?;
+    let pid = pid(name)?;
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
     let address = SocketAddrUnix::new(path_in(dir, name)).ok()?;

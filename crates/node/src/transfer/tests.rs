@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use dray_core::hash_tree::{Geometry, PairStore, Verifier};
 use dray_core::limits::UNIT_BYTES;
 use dray_core::message::{Hello, ObjectName, PROTOCOL_VERSION, feature};
+use dray_core::permit::Budget;
 use dray_core::range::RangeSet;
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceId};
 use dray_core::store::Store;
@@ -77,7 +78,7 @@ fn fetch(object: &[u8], lies: &[(Lie, u64)]) -> Result<()> {
         Sink::Rest(delivery.clone()),
         wanted,
         0,
-        4 << 20,
+        Budget::new(4 << 20),
         DeliveryMode::OutOfOrder,
         Start::Whole,
     );

@@ -45,9 +45,9 @@ impl LocalStore {
         }
         // "Hashed" when it was last changed: that is never settled.
         let mut record = Record::new(*oid, Backing::Borrowed(bytes.into()), now, now.ctime_ns);
-        record.share = existing.and_then(|record| record.share);
+        record.keep_from(existing.as_ref());
         make_directory(&self.place.object(oid).folder, false)?;
-        self.finish_record(&mut record, temp, &lock, false)?;
+        self.finish_record(&mut record, temp, self.place().temp()?, &lock, false)?;
         Ok(true)
     }
 

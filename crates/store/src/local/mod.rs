@@ -14,6 +14,7 @@ mod outboard;
 mod place;
 mod record;
 mod repeats;
+mod retention;
 mod source_file;
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,7 @@ use std::fs::File;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dray_core::hash_tree::Geometry;
 use dray_core::limits::{OBJECT_BYTES_MAX, PATH_BYTES_MAX};
@@ -44,8 +45,10 @@ use repeats::Repeats;
 pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 pub use hashing::hash_file;
+pub use retention::{Retained, Retention};
 pub use source_file::SourceFile;
 pub use within::Within;
+pub use writer::{Incoming, LocalWriter};
 
 /// A store in a data directory. Clones are the same store.
 ///
@@ -70,6 +73,14 @@ impl LocalStore {
     #[must_use]
     pub fn with_clock(mut self, clock: fn() -> SystemTime) -> LocalStore {
         self.clock = clock;
+        self
+    }
+
+    /// The same store, in whose locks nobody waits longer than `patience` for another process that holds one and does not
+    /// go on: that is then `TimedOut`, and retryable.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> LocalStore {
+        self.place = self.place.with_patience(patience);
         self
     }
 
@@ -99,51 +110,14 @@ impl LocalStore {
         self.read_record(oid, lock)?.ok_or_else(|| not_found(oid))
     }
 
-    fn write_record(&self, record: &Record, _lock: &Lock, durable: bool) -> Result<()> {
-        let path = self.place.object(&record.oid).record;
-        record::write_small(self.place.temp()?, &path, &record.to_bytes(), durable)
+    fn write_record(&self, record: &Record, lock: &Lock, durable: bool) -> Result<()> {
+        self.write_record_as(self.place.temp()?, record, lock, durable)
     }
 
-    /// Makes `data` the owned backing of `oid`, unless there is a whole one already.
-    fn keep_owned(
-        &self,
-        oid: Oid,
-        size_bytes: u64,
-        data: TempFile,
-        outboard: TempFile,
-    ) -> Result<Arc<dyn StoredObject>> {
-        let mut is_synced = false;
-        let (lock, existing) = loop {
-            let lock = self.place.lock(&oid)?;
-            // A damaged record is replaced like a missing one; its share is lost.
-            let existing = self.read_record(&oid, &lock).unwrap_or(None);
-            if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
-                drop(lock);
-                return self.open(&oid);
-            }
-            if is_synced {
-                break (lock, existing);
-            }
-            // Writing gigabytes back takes long, and other objects share the lock.
-            drop(lock);
-            for temp in [&data, &outboard] {
-                temp.file().sync_data().map_err(|error| io_at("write", temp.path(), error))?;
-            }
-            is_synced = true;
-        };
-        let paths = self.place.object(&oid);
-        make_directory(&paths.folder, false)?;
-        let data = data.persist(&paths.data)?;
-        let now = data.metadata().map(|now| identity(&now));
-        let now = now.map_err(|error| io_at("read", &paths.data, error))?;
-        if now.size_bytes != size_bytes {
-            return Err(backing_differs(&paths.data, false, "was cut while it was written"));
-        }
-        let mut record = Record::new(oid, Backing::Owned, now, self.now_ns());
-        record.share = existing.and_then(|record| record.share);
-        self.finish_record(&mut record, outboard, &lock, true)?;
-        drop(lock);
-        self.open(&oid)
+    /// As `write_record`, through a temporary file that is there already.
+    fn write_record_as(&self, temp: TempFile, record: &Record, _lock: &Lock, durable: bool) -> Result<()> {
+        let path = self.place.object(&record.oid).record;
+        record::write_small(temp, &path, &record.to_bytes(), durable)
     }
 
     /// Refers to the user's file at `path`, which has been hashed as `oid` in state `file`; `hashed` is what came of it if
@@ -161,7 +135,13 @@ impl LocalStore {
         if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
             self.write_hint(&hint);
             drop(lock);
-            return self.open(&oid).map(Some);
+            return match self.open(&oid) {
+                // Whoever makes room was faster.
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    self.keep_borrowed(oid, path, data, hint, hashed)
+                }
+                opened => opened.map(Some),
+            };
         }
         let absolute = std::fs::canonicalize(path).map_err(|error| io_at("find", path, error))?;
         let bytes = absolute.into_os_string().into_vec();
@@ -170,16 +150,15 @@ impl LocalStore {
         }
         let backing = Backing::Borrowed(bytes.into());
         let mut record = Record::new(oid, backing, hint.file, hint.hashed_at_ns);
+        record.keep_from(existing.as_ref());
         match (hashed, &existing) {
             (Some((outboard, repeated_permille)), _) => {
                 record.repeated_permille = Some(repeated_permille).filter(|permille| *permille > 0);
                 make_directory(&self.place.object(&oid).folder, false)?;
-                record.share = existing.and_then(|record| record.share);
-                self.finish_record(&mut record, outboard, &lock, false)?;
+                self.finish_record(&mut record, outboard, self.place.temp()?, &lock, false)?;
             }
             (None, Some(existing)) => {
                 // Same object, same outboard: only where the bytes are may be new.
-                record.share = existing.share.clone();
                 record.repeated_permille = existing.repeated_permille;
                 record.outboard = existing.outboard;
                 record.boot = existing.boot.clone();
@@ -194,11 +173,12 @@ impl LocalStore {
         self.object(record, data).map(Some)
     }
 
-    /// Puts the outboard in its place and then the record that vouches for it.
+    /// Puts the outboard in its place and then, through `temp`, the record that vouches for it.
     fn finish_record(
         &self,
         record: &mut Record,
         outboard: TempFile,
+        temp: TempFile,
         lock: &Lock,
         durable: bool,
     ) -> Result<()> {
@@ -210,12 +190,50 @@ impl LocalStore {
         if durable {
             sync_directories(&paths.folder)?;
         }
-        self.write_record(record, lock, durable)?;
+        self.write_record_as(temp, record, lock, durable)?;
         if record.borrowed_path().is_some() {
             // Left by an owned copy that was damaged.
             let _ = std::fs::remove_file(&paths.data);
         }
         if durable { sync_directories(&paths.folder) } else { Ok(()) }
+    }
+
+    /// Refers to the user's file at `path`, open as `file` and found in state `before`.
+    fn put_opened(
+        &self,
+        file: File,
+        before: FileIdentity,
+        path: &Path,
+        progress: &(dyn Fn(u64) + Sync),
+        is_stopped: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Arc<dyn StoredObject>> {
+        if let Some(object) = self.find_unchanged(path, &file, &before)? {
+            return Ok(object);
+        }
+        let hashed_at_ns = self.now_ns();
+        let geometry = Geometry::new(before.size_bytes);
+        let repeats = Repeats::new(geometry);
+        let watch = Watch { progress, is_stopped, repeats: Some(&repeats) };
+        let (oid, outboard) = outboard::build(&self.place, &file, path, geometry, &watch)?;
+        let after = file.metadata().map_err(|error| io_at("read", path, error))?;
+        if identity(&after) != before {
+            return Err(hashing::changed_while_hashed(path));
+        }
+        require_end(&file, path, before.size_bytes)?;
+        let hint = FileHint::new(oid, before, hashed_at_ns);
+        self.keep_borrowed(oid, path, file, hint, Some((outboard, repeats.permille())))?
+            .ok_or_else(|| not_found(&oid))
+    }
+
+    /// A command serves what a daemon took in: with it would go who may have it, and that always stays.
+    fn claim(&self, oid: &Oid) -> Result<()> {
+        let lock = self.place.lock(oid)?;
+        match self.read_record(oid, &lock)? {
+            Some(record) if record.is_disposable() => {
+                self.write_record(&Record { disposable: None, ..record }, &lock, true)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A hint that cannot be written costs a second hash some day, nothing else.
@@ -372,7 +390,7 @@ impl Store for LocalStore {
     }
 
     fn put(&self) -> Result<Box<dyn ObjectWriter>> {
-        Ok(Box::new(writer::LocalWriter::new(self.clone())?))
+        Ok(Box::new(LocalWriter::new(self.clone(), false)?))
     }
 
     fn put_file_until(
@@ -382,22 +400,11 @@ impl Store for LocalStore {
         is_stopped: &(dyn Fn() -> bool + Sync),
     ) -> Result<Arc<dyn StoredObject>> {
         let (file, before) = open_regular(path)?;
-        if let Some(object) = self.find_unchanged(path, &file, &before)? {
-            return Ok(object);
+        let object = self.put_opened(file, before, path, progress, is_stopped)?;
+        if !object.is_borrowed() {
+            self.claim(&object.oid())?;
         }
-        let hashed_at_ns = self.now_ns();
-        let geometry = Geometry::new(before.size_bytes);
-        let repeats = Repeats::new(geometry);
-        let watch = Watch { progress, is_stopped, repeats: Some(&repeats) };
-        let (oid, outboard) = outboard::build(&self.place, &file, path, geometry, &watch)?;
-        let after = file.metadata().map_err(|error| io_at("read", path, error))?;
-        if identity(&after) != before {
-            return Err(hashing::changed_while_hashed(path));
-        }
-        require_end(&file, path, before.size_bytes)?;
-        let hint = FileHint::new(oid, before, hashed_at_ns);
-        self.keep_borrowed(oid, path, file, hint, Some((outboard, repeats.permille())))?
-            .ok_or_else(|| not_found(&oid))
+        Ok(object)
     }
 
     fn list(&self) -> Result<Vec<ObjectSummary>> {
@@ -418,18 +425,12 @@ impl Store for LocalStore {
         let Some(shared) = self.place.lock_shared(oid)? else { return Ok(false) };
         drop(shared);
         let lock = self.place.lock(oid)?;
-        let paths = self.place.object(oid);
         if let Ok(Some(record)) = self.read_record(oid, &lock)
             && record.borrowed_path().is_some()
         {
             let _ = std::fs::remove_file(self.place.file_hint(&record.backing));
         }
-        // The record first: without it the rest is no object.
-        let was_here = remove_if_there(&paths.record)?;
-        remove_if_there(&paths.outboard)?;
-        remove_if_there(&paths.data)?;
-        let _ = std::fs::remove_dir(&paths.folder);
-        Ok(was_here)
+        self.place.object(oid).remove(&lock)
     }
 
     fn share(&self, oid: &Oid) -> Result<Option<Share>> {
@@ -488,14 +489,6 @@ fn open_owned(path: &Path, size_bytes: u64) -> Result<File> {
         Ok(file)
     } else {
         Err(backing_differs(path, false, &format!("has {} bytes, not {size_bytes}", now.len())))
-    }
-}
-
-fn remove_if_there(path: &Path) -> Result<bool> {
-    match std::fs::remove_file(path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(io_at("remove", path, error)),
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use dray_core::store::FileIdentity;
 use dray_core::{Error, ErrorKind, Oid, Result};
@@ -13,10 +14,15 @@ use super::extents::io_at;
 /// Times a lock or a temporary file is tried again after somebody else got in between.
 const TRIES_MAX: usize = 64;
 
+/// How often a lock is tried that is not waited for without end.
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
+
 /// Paths in one data directory.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     root: PathBuf,
+    /// How long a lock is waited for; `None` is without end.
+    patience: Option<Duration>,
 }
 
 /// Paths of one object.
@@ -28,6 +34,18 @@ pub(super) struct ObjectPaths {
     pub(super) data: PathBuf,
 }
 
+impl ObjectPaths {
+    /// Unlinks all of it; says whether it was an object.
+    pub(super) fn remove(&self, _lock: &Lock) -> Result<bool> {
+        // The record first: without it the rest is no object.
+        let was_here = remove_if_there(&self.record)?;
+        remove_if_there(&self.outboard)?;
+        remove_if_there(&self.data)?;
+        let _ = std::fs::remove_dir(&self.folder);
+        Ok(was_here)
+    }
+}
+
 /// A held lock; dropping it lets go.
 #[derive(Debug)]
 pub(super) struct Lock(#[expect(dead_code, reason = "the lock lives as long as its descriptor")] File);
@@ -36,13 +54,18 @@ impl Place {
     /// Opens the directory, makes what is missing with mode 0700, and removes temporary files of dead processes.
     pub(super) fn open(root: &Path) -> Result<Place> {
         let root = std::path::absolute(root).map_err(|error| io_at("find", root, error))?;
-        let place = Place { root };
+        let place = Place { root, patience: None };
         make_directory(&place.root, true)?;
         for part in ["objects", "files", "tmp"] {
             make_directory(&place.root.join(part), false)?;
         }
         place.remove_abandoned();
         Ok(place)
+    }
+
+    /// The same place, whose locks are waited for no longer than this.
+    pub(super) fn with_patience(&self, patience: Duration) -> Place {
+        Place { root: self.root.clone(), patience: Some(patience) }
     }
 
     pub(super) fn object(&self, oid: &Oid) -> ObjectPaths {
@@ -92,8 +115,37 @@ impl Place {
             .mode(0o600)
             .open(&path)
             .map_err(|error| not_made("open", &path, error))?;
-        retry(|| file.lock()).map_err(|error| io_at("lock", &path, error))?;
+        self.wait(&path, || file.lock(), || file.try_lock())?;
         Ok(Lock(file))
+    }
+
+    /// Takes a lock: at once, by `lock`, or tried again and again.
+    fn wait(
+        &self,
+        path: &Path,
+        lock: impl FnMut() -> io::Result<()>,
+        try_lock: impl Fn() -> std::result::Result<(), TryLockError>,
+    ) -> Result<()> {
+        let Some(patience) = self.patience else {
+            return retry(lock).map_err(|error| io_at("lock", path, error));
+        };
+        let begun = Instant::now();
+        loop {
+            match try_lock() {
+                Ok(()) => return Ok(()),
+                Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(TryLockError::Error(error)) => return Err(io_at("lock", path, error)),
+                Err(TryLockError::WouldBlock) if begun.elapsed() < patience => {
+                    std::thread::sleep(LOCK_INTERVAL);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let what = format!("another process holds the lock {path:?} and does not let go");
+                    return Err(Error::new(ErrorKind::TimedOut, what)
+                        .with_retryable(true)
+                        .advise("a dray command may be stopped: let it go on, or kill it, and try again"));
+                }
+            }
+        }
     }
 
     /// Takes the lock of `oid` for reading. `None` if nothing was ever stored under it.
@@ -104,7 +156,7 @@ impl Place {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io_at("open", &path, error)),
         };
-        retry(|| file.lock_shared()).map_err(|error| io_at("lock", &path, error))?;
+        self.wait(&path, || file.lock_shared(), || file.try_lock_shared())?;
         Ok(Some(Lock(file)))
     }
 
@@ -209,6 +261,14 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> = reader.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
     Ok(paths)
+}
+
+fn remove_if_there(path: &Path) -> Result<bool> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(io_at("remove", path, error)),
+    }
 }
 
 fn retry(mut call: impl FnMut() -> io::Result<()>) -> io::Result<()> {

@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use super::extents::io_at;
 use super::place::TempFile;
+use super::retention::Retention;
 
 /// First bytes of an object record.
 const OBJECT_MAGIC: [u8; 8] = *b"dray-obj";
@@ -83,6 +84,12 @@ pub(super) struct Record {
     /// Of a thousand bytes, how many stand in the object before, as a guess.
     #[n(9)]
     pub(super) repeated_permille: Option<u16>,
+    /// Why it is kept; `None` if only commands use it.
+    #[n(10)]
+    pub(super) retention: Option<Retention>,
+    /// `true` if its owned bytes were taken in by a daemon, and by no command since: only those may be removed to make room.
+    #[n(11)]
+    pub(super) disposable: Option<bool>,
 }
 
 impl Record {
@@ -99,8 +106,21 @@ impl Record {
             outboard: identity,
             boot: ByteVec::from(Vec::new()),
             share: None,
+            retention: None,
+            disposable: None,
             repeated_permille: None,
         }
+    }
+
+    /// Takes over who may have the object and why it is kept: that does not depend on where its bytes are.
+    pub(super) fn keep_from(&mut self, existing: Option<&Record>) {
+        self.share = existing.and_then(|record| record.share.clone());
+        self.retention = existing.and_then(|record| record.retention.clone());
+    }
+
+    /// Whether its bytes may be removed to make room: nobody was promised that they stay.
+    pub(super) fn is_disposable(&self) -> bool {
+        self.disposable == Some(true) && self.borrowed_path().is_none()
     }
 
     /// The user's file, if the bytes are there.

@@ -39,7 +39,7 @@ fn after_a_reboot_an_outboard_is_checked() {
 const SIZE: usize = 300_000;
 
 fn settled(root: &Path) -> LocalStore {
-    LocalStore::open(root).unwrap().with_clock(|| SystemTime::now() + std::time::Duration::from_secs(60))
+    LocalStore::open(root).unwrap().with_clock(|| SystemTime::now() + Duration::from_secs(60))
 }
 
 /// Changes a byte of the object's file behind its back, as a failing disk does: everything that is known about the file

@@ -1,64 +1,204 @@
-//! Taking the bytes of a new owned object: spooled and hashed as they come, then made durable and renamed.
+//! Taking the bytes of a new owned object: spooled and hashed as they come, then made durable and renamed. A full disk ends neither:
+//! what found no room can be tried again.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use dray_core::Result;
 use dray_core::hash_tree::IncrementalHasher;
 use dray_core::store::{ObjectWriter, StoredObject};
+use dray_core::{Error, ErrorKind, Oid, Result};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 
-use super::LocalStore;
-use super::extents::io_at;
-use super::place::TempFile;
+use super::extents::{identity, io_at};
+use super::object::backing_differs;
+use super::place::{TempFile, make_directory};
+use super::record::{Backing, Record};
+use super::{LocalStore, sync_directories};
 
-/// Buffer in front of each file; pairs come 64 bytes at a time.
-const BUFFER_BYTES: usize = 256 * 1024;
+/// Pairs come 64 bytes at a time, and are written when there are so many.
+const PAIRS_BYTES: usize = 256 * 1024;
+/// Room for a record, kept before anything is renamed that stands for nothing without it.
+const RECORD_ROOM_BYTES: u64 = 4096;
 
-pub(super) struct LocalWriter {
+/// Takes the bytes of a new object.
+#[derive(Debug)]
+pub struct LocalWriter {
     store: LocalStore,
     data: TempFile,
-    data_out: BufWriter<File>,
-    outboard: TempFile,
-    outboard_out: BufWriter<File>,
+    size_bytes: u64,
+    outboard: Pairs,
     hasher: IncrementalHasher,
+    disposable: bool,
+}
+
+/// The outboard so far: in a file, and what is not there yet.
+#[derive(Debug)]
+struct Pairs {
+    temp: TempFile,
+    written_bytes: u64,
+    rest: Vec<u8>,
+}
+
+impl Pairs {
+    /// Writes what is not there yet; all of it still is not if that fails.
+    fn flush(&mut self) -> Result<()> {
+        let written = self.temp.file().write_all_at(&self.rest, self.written_bytes);
+        written.map_err(|error| io_at("write", self.temp.path(), error))?;
+        self.written_bytes += self.rest.len() as u64;
+        self.rest.clear();
+        Ok(())
+    }
 }
 
 impl LocalWriter {
-    pub(super) fn new(store: LocalStore) -> Result<LocalWriter> {
-        let (data, outboard) = (store.place().temp()?, store.place().temp()?);
-        let out = |temp: &TempFile| {
-            let handle = temp.file().try_clone().map_err(|error| io_at("write", temp.path(), error))?;
-            Ok(BufWriter::with_capacity(BUFFER_BYTES, handle))
-        };
-        let (data_out, outboard_out) = (out(&data)?, out(&outboard)?);
+    pub(super) fn new(store: LocalStore, disposable: bool) -> Result<LocalWriter> {
+        let (data, temp) = (store.place().temp()?, store.place().temp()?);
+        let outboard = Pairs { temp, written_bytes: 0, rest: Vec::new() };
         Ok(LocalWriter {
             store,
             data,
-            data_out,
+            size_bytes: 0,
             outboard,
-            outboard_out,
             hasher: IncrementalHasher::default(),
+            disposable,
         })
+    }
+
+    /// Appends all of `data`, or nothing: after an error the same can be written again.
+    pub fn write(&mut self, data: &[u8]) -> Result<()> {
+        if self.outboard.rest.len() >= PAIRS_BYTES {
+            self.outboard.flush()?;
+        }
+        let written = self.data.file().write_all_at(data, self.size_bytes);
+        written.map_err(|error| io_at("write", self.data.path(), error))?;
+        self.size_bytes += data.len() as u64;
+        let pairs = &mut self.outboard.rest;
+        self.hasher.update(data, &mut |pair| {
+            pairs.extend_from_slice(pair);
+            Ok(())
+        })
+    }
+
+    /// Nothing more comes.
+    pub fn finish(self) -> Result<Incoming> {
+        let LocalWriter { store, data, mut outboard, hasher, disposable, .. } = self;
+        let (size_bytes, oid) = hasher.finish(&mut |pair| {
+            outboard.rest.extend_from_slice(pair);
+            Ok(())
+        })?;
+        Ok(Incoming { store, oid, size_bytes, files: Some((data, outboard)), is_synced: false, disposable })
     }
 }
 
 impl ObjectWriter for LocalWriter {
     fn write(&mut self, data: &[u8]) -> Result<()> {
-        let LocalWriter { data: data_temp, data_out, outboard, outboard_out, hasher, .. } = self;
-        data_out.write_all(data).map_err(|error| io_at("write", data_temp.path(), error))?;
-        hasher.update(data, &mut |pair| {
-            outboard_out.write_all(pair).map_err(|error| io_at("write", outboard.path(), error))
-        })
+        LocalWriter::write(self, data)
     }
 
     fn commit(self: Box<Self>) -> Result<Arc<dyn StoredObject>> {
-        let LocalWriter { store, data, mut data_out, outboard, mut outboard_out, hasher } = *self;
-        let (size_bytes, oid) = hasher.finish(&mut |pair| {
-            outboard_out.write_all(pair).map_err(|error| io_at("write", outboard.path(), error))
-        })?;
-        data_out.flush().map_err(|error| io_at("write", data.path(), error))?;
-        outboard_out.flush().map_err(|error| io_at("write", outboard.path(), error))?;
-        store.keep_owned(oid, size_bytes, data, outboard)
+        self.finish()?.keep()
+    }
+}
+
+/// All bytes of an object that has no record yet. Dropped, it leaves nothing behind.
+#[derive(Debug)]
+pub struct Incoming {
+    store: LocalStore,
+    oid: Oid,
+    size_bytes: u64,
+    /// Data and outboard, until they have their names.
+    files: Option<(TempFile, Pairs)>,
+    is_synced: bool,
+    disposable: bool,
+}
+
+impl Incoming {
+    /// Its name.
+    pub fn oid(&self) -> Oid {
+        self.oid
+    }
+
+    /// Makes it an object of the store, unless that has a whole one already. After `NoSpace` it can be tried again.
+    pub fn keep(&mut self) -> Result<Arc<dyn StoredObject>> {
+        let (store, oid) = (self.store.clone(), self.oid);
+        let (lock, existing) = loop {
+            let lock = store.place().lock(&oid)?;
+            // A damaged record is replaced like a missing one; its share is lost.
+            let existing = store.read_record(&oid, &lock).unwrap_or(None);
+            if let Some(record) = existing.as_ref().filter(|record| store.is_owned_whole(record)) {
+                if record.is_disposable() && !self.disposable {
+                    // From now on they may be all that somebody has of these bytes.
+                    let claimed = Record { disposable: None, ..record.clone() };
+                    store.write_record(&claimed, &lock, true)?;
+                    sync_directories(&store.place().object(&oid).folder)?;
+                }
+                drop(lock);
+                match dray_core::store::Store::open(&store, &oid) {
+                    // Whoever makes room was faster.
+                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                    opened => return opened,
+                }
+            }
+            if self.is_synced {
+                break (lock, existing);
+            }
+            // Writing gigabytes back takes long, and other objects share the lock.
+            drop(lock);
+            self.sync()?;
+        };
+        let paths = store.place().object(&oid);
+        make_directory(&paths.folder, false)?;
+        let record_temp = store.place().temp()?;
+        keep_room(&record_temp)?;
+        let Some((data, outboard)) = self.files.take() else {
+            return Err(Error::new(ErrorKind::Internal, "an object was taken in twice"));
+        };
+        let owned = existing.as_ref().filter(|record| record.borrowed_path().is_none());
+        let kept = (|| {
+            let data = data.persist(&paths.data)?;
+            let now = data.metadata().map(|now| identity(&now));
+            let now = now.map_err(|error| io_at("read", &paths.data, error))?;
+            if now.size_bytes != self.size_bytes {
+                return Err(backing_differs(&paths.data, false, "was cut while it was written"));
+            }
+            let mut record = Record::new(oid, Backing::Owned, now, store.now_ns());
+            record.keep_from(existing.as_ref());
+            // A damaged copy that a command took in was somebody's, and so is what replaces it.
+            let is_claimed = owned.is_some_and(|record| !record.is_disposable());
+            record.disposable = (self.disposable && !is_claimed).then_some(true);
+            store.finish_record(&mut record, outboard.temp, record_temp, &lock, true)
+        })();
+        if kept.is_err() && owned.is_none() {
+            // Without a record nobody would ever find them.
+            let _ = match existing {
+                None => paths.remove(&lock).map(drop),
+                Some(_) => {
+                    std::fs::remove_file(&paths.data).map_err(|error| io_at("remove", &paths.data, error))
+                }
+            };
+        }
+        drop(lock);
+        kept?;
+        dray_core::store::Store::open(&store, &oid)
+    }
+
+    /// Makes data and outboard durable.
+    fn sync(&mut self) -> Result<()> {
+        let Some((data, outboard)) = &mut self.files else { return Ok(()) };
+        outboard.flush()?;
+        for temp in [&*data, &outboard.temp] {
+            temp.file().sync_data().map_err(|error| io_at("write", temp.path(), error))?;
+        }
+        self.is_synced = true;
+        Ok(())
+    }
+}
+
+/// So that a record is not what finds no room. File systems that cannot say are asked when it is written.
+fn keep_room(temp: &TempFile) -> Result<()> {
+    match rustix::fs::fallocate(temp.file(), FallocateFlags::KEEP_SIZE, 0, RECORD_ROOM_BYTES) {
+        Err(Errno::NOSPC) => Err(io_at("write", temp.path(), Errno::NOSPC)),
+        _ => Ok(()),
     }
 }

@@ -146,7 +146,8 @@ impl Listener {
                     let _ = crate::transport::wait_readable(
                         self.socket.as_fd(),
                         Some(&self.wake),
-                        Duration::from_secs(1),
+                        // Woken at the end; only a signal that is lost is waited for so long.
+                        Duration::from_secs(60),
                     );
                 }
                 // Out of descriptors or a connection that died in the queue: wait a little, never spin.

@@ -9,6 +9,7 @@ use dray_core::Oid;
 use dray_core::hash_tree::{Geometry, PAIR_BYTES, PairStore};
 use dray_core::limits::{GROUP_BYTES, UNIT_GROUPS};
 use dray_core::message::{Hello, ObjectName, PROTOCOL_VERSION, feature};
+use dray_core::permit::Budget;
 use dray_core::recipe::{ChunkDescriptor, PlacedChunk};
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription};
 use dray_core::store::Store;
@@ -302,7 +303,7 @@ fn update(object: &[u8], old: &[u8], lies: &[Lie]) -> (Result<Oid>, Vec<u64>) {
         Sink::Rest(delivery.clone()),
         wanted.clone(),
         0,
-        64 << 20,
+        Budget::new(64 << 20),
         DeliveryMode::OutOfOrder,
         Start::Update,
     );

@@ -1,0 +1,176 @@
+//! Requests that need no session.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use dray_core::{Error, ErrorKind, Oid, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::http::{Connection, Reply};
+use crate::types::{Info, Problem, ShareLine, Shared, Shares, TransactionLine, Transactions};
+use crate::{PutOptions, descriptor, place};
+
+/// For an answer that takes no work.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection is used again only if it was used just now: the daemon closes those that are idle.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The user's daemon. Requests that are under way at once have connections of their own, so any number of threads may use one
+/// client.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+    /// The connection of the last request.
+    kept: Arc<Mutex<Option<(Connection, Instant)>>>,
+}
+
+impl Client {
+    /// The daemon at [`place::socket_path`]; `None` if none runs there, or if there is no place for it.
+    pub fn connect() -> Result<Option<Client>> {
+        match place::socket_path() {
+            Ok(socket) => Client::connect_to(&socket),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The daemon at `socket`; `None` if none runs there. `Refused` if it is another user's.
+    pub fn connect_to(socket: &Path) -> Result<Option<Client>> {
+        let Some(connection) = Connection::open(socket)? else { return Ok(None) };
+        let client = Client { socket: socket.to_owned(), kept: Arc::default() };
+        client.keep(connection);
+        Ok(Some(client))
+    }
+
+    /// Who it is and what it can do.
+    pub fn info(&self) -> Result<Info> {
+        self.read("GET", "/v1", &[])
+    }
+
+    /// What it shares.
+    pub fn shares(&self) -> Result<Vec<ShareLine>> {
+        let mut page: Shares = self.read("GET", "/v1/shares", &["shares"])?;
+        let mut shares = std::mem::take(&mut page.shares);
+        while let Some(last) = page.next.take() {
+            page = self.read("GET", &format!("/v1/shares?after={last}"), &["shares"])?;
+            if page.shares.is_empty() {
+                break;
+            }
+            shares.append(&mut page.shares);
+        }
+        Ok(shares)
+    }
+
+    /// What is going on.
+    pub fn transactions(&self) -> Result<Vec<TransactionLine>> {
+        Ok(self.read::<Transactions>("GET", "/v1/transactions", &[])?.transactions)
+    }
+
+    /// Stops sharing an object (D10). `NotFound` if it was not shared.
+    pub fn done(&self, oid: &Oid) -> Result<()> {
+        let reply = self.ask("DELETE", &format!("/v1/shares/{oid}"), &["shares"], "", &[], Some(PATIENCE))?;
+        checked(reply).map(|_| ())
+    }
+
+    /// Shares a file without a session, in one request: its descriptor goes to the daemon, which pins it, so `options.pin` must be
+    /// set. Nobody hears how far hashing is. `Interrupted` soon after `is_stopped` says so: then nothing is shared. `Unsupported`
+    /// if the daemon cannot do that (D37).
+    pub fn put_file(
+        &self,
+        file: &File,
+        options: &PutOptions,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Shared> {
+        let wish = options.new_put("", Some(self.hand_over(file)?));
+        let required = ["put", "put-descriptor", "put-at-once"];
+        let body = json(&wish)?;
+        let mut connection = self.connection()?;
+        connection.send("POST", "/v1/shares", &required, "application/json", &body)?;
+        connection.await_answer(is_stopped)?;
+        connection.set_patience(Some(PATIENCE))?;
+        parse(checked(connection.read_reply()?)?)
+    }
+
+    /// Hands something open over; the name it has in a request.
+    pub(crate) fn hand_over(&self, file: impl AsFd) -> Result<String> {
+        descriptor::hand_over(&place::descriptor_socket(&self.socket), file)
+    }
+
+    /// A connection that nobody uses.
+    pub(crate) fn connection(&self) -> Result<Connection> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((connection, _)) = kept.filter(|(_, since)| since.elapsed() < FRESH) {
+            return Ok(connection);
+        }
+        Connection::open(&self.socket)?.ok_or_else(|| {
+            Error::new(ErrorKind::Unreachable, "the daemon has ended").advise("start it again: dray serve")
+        })
+    }
+
+    /// One request with a document, for a document.
+    pub(crate) fn post<A: DeserializeOwned>(
+        &self,
+        target: &str,
+        required: &[&str],
+        document: &impl Serialize,
+        patience: Option<Duration>,
+    ) -> Result<A> {
+        parse(checked(self.ask("POST", target, required, "application/json", &json(document)?, patience)?)?)
+    }
+
+    fn read<A: DeserializeOwned>(&self, method: &str, target: &str, required: &[&str]) -> Result<A> {
+        parse(checked(self.ask(method, target, required, "", &[], Some(PATIENCE))?)?)
+    }
+
+    fn ask(
+        &self,
+        method: &str,
+        target: &str,
+        required: &[&str],
+        content_type: &str,
+        body: &[u8],
+        patience: Option<Duration>,
+    ) -> Result<Reply> {
+        let mut connection = self.connection()?;
+        connection.set_patience(patience)?;
+        let reply = connection.ask(method, target, required, content_type, body)?;
+        if !reply.closes {
+            self.keep(connection);
+        }
+        Ok(reply)
+    }
+
+    fn keep(&self, connection: Connection) {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some((connection, Instant::now()));
+    }
+}
+
+fn json(document: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(document)
+        .map_err(|error| Error::new(ErrorKind::Internal, "a request is no JSON").caused_by(error))
+}
+
+/// The reply, unless it is a refusal.
+pub(crate) fn checked(reply: Reply) -> Result<Reply> {
+    if reply.status < 400 {
+        return Ok(reply);
+    }
+    match serde_json::from_slice::<Problem>(&reply.body) {
+        Ok(problem) if !problem.what.is_empty() => Err(problem.into_error()),
+        _ => {
+            Err(Error::new(ErrorKind::Protocol, format!("the daemon answered with status {}", reply.status)))
+        }
+    }
+}
+
+/// Its document.
+pub(crate) fn parse<A: DeserializeOwned>(reply: Reply) -> Result<A> {
+    serde_json::from_slice(&reply.body).map_err(|error| {
+        Error::new(ErrorKind::Protocol, "the daemon's answer is not the document it should be")
+            .caused_by(error)
+    })
+}

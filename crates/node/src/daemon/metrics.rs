@@ -1,0 +1,292 @@
+//! Figures for Prometheus (text format 0.0.4): on the API, and on a TCP address where the configuration names one.
+//!
+//! That address answers one question, to one asker at a time, with what everybody who reaches it may know: numbers, no
+//! names of files, objects or nodes.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use dray_core::{Error, ErrorKind, Result};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use super::State;
+use crate::explain::{self, Standing};
+use crate::{Event, SourceShare, lock};
+
+/// For an asker to say what it wants, and to take the answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes of what it wants.
+const HEAD_BYTES_MAX: usize = 4096;
+
+/// What is counted since the daemon started.
+#[derive(Default)]
+pub(super) struct Metrics {
+    receivers: AtomicU64,
+    sent_bytes: AtomicU64,
+    turned_away: AtomicU64,
+    hashed_bytes: AtomicU64,
+    /// Bytes that gets had from each kind of source.
+    received_bytes: Mutex<BTreeMap<&'static str, u64>>,
+    /// Gets by how they ended.
+    gets: Mutex<BTreeMap<String, u64>>,
+    /// Sources lost on the way, and those barred for what they did.
+    sources_lost: AtomicU64,
+    sources_barred: AtomicU64,
+}
+
+impl Metrics {
+    /// Something that receivers did.
+    pub(super) fn note(&self, event: &Event) {
+        let add = |counter: &AtomicU64, count| {
+            counter.fetch_add(count, Ordering::Relaxed);
+        };
+        match event {
+            Event::Serving { .. } => add(&self.receivers, 1),
+            Event::Served { sent_bytes, .. } => add(&self.sent_bytes, *sent_bytes),
+            Event::TurnedAway { .. } => add(&self.turned_away, 1),
+            Event::SourceDown { is_barred: true, .. } => add(&self.sources_barred, 1),
+            Event::SourceDown { .. } => add(&self.sources_lost, 1),
+            _ => {}
+        }
+    }
+
+    /// A get has so much of each source; `before` is what it had when this was last called for it.
+    pub(super) fn received(&self, before: &mut BTreeMap<String, u64>, now: &[SourceShare]) {
+        let mut received = lock(&self.received_bytes);
+        for SourceShare { label, bytes } in now {
+            let had = before.insert(label.clone(), *bytes).unwrap_or(0);
+            *received.entry(kind(label)).or_default() += bytes.saturating_sub(had);
+        }
+    }
+
+    /// A get has ended.
+    pub(super) fn got<T>(&self, result: &Result<T>) {
+        let how = result.as_ref().err().map_or("done", |error| error.kind().word());
+        *lock(&self.gets).entry(how.to_owned()).or_default() += 1;
+    }
+
+    /// Bytes were hashed to be put.
+    pub(super) fn hashed(&self, bytes: u64) {
+        self.hashed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The kind of source behind a label that is for people.
+fn kind(label: &str) -> &'static str {
+    match label {
+        "own copy" => "own-copy",
+        "older version" => "older-version",
+        _ if label.starts_with("direct ") => "direct",
+        _ => "other",
+    }
+}
+
+/// All figures, as text.
+pub(super) fn page(state: &State) -> String {
+    let metrics = &state.hub.metrics;
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let (shares, cached_bytes) = state.shelf.counts();
+    let kinds = state.desk.kinds();
+    let ours = explain::running_here(&state.node().config.paths);
+    let sources = || ours.iter().flat_map(|transfer| &transfer.sources);
+    let frozen = sources().filter(|source| source.standing == Some(Standing::Frozen)).count();
+    let mut page = Page::default();
+    page.one("shares", "gauge", "Objects shared.", shares as u64);
+    page.one("cached_bytes", "gauge", "Bytes kept that nobody holds.", cached_bytes);
+    page.one("sessions", "gauge", "Open sessions.", state.hub.sessions() as u64);
+    page.many(
+        "transactions",
+        "gauge",
+        "Open transactions.",
+        "kind",
+        kinds.iter().map(|(kind, count)| (*kind, *count)),
+    );
+    page.one("receivers_total", "counter", "Receivers let in.", count(&metrics.receivers));
+    page.one(
+        "turned_away_total",
+        "counter",
+        "Refusals told; of a flood not all.",
+        count(&metrics.turned_away),
+    );
+    page.one(
+        "sent_bytes_total",
+        "counter",
+        "Bytes sent to receivers that have gone.",
+        count(&metrics.sent_bytes),
+    );
+    page.one("hashed_bytes_total", "counter", "Bytes hashed to be put.", count(&metrics.hashed_bytes));
+    let received = lock(&metrics.received_bytes).clone();
+    page.many(
+        "received_bytes_total",
+        "counter",
+        "Bytes that gets had, by kind of source.",
+        "source",
+        received.into_iter(),
+    );
+    let gets = lock(&metrics.gets).clone();
+    let gets = gets.iter().map(|(how, count)| (how.as_str(), *count));
+    page.many("gets_total", "counter", "Gets that ended, by how.", "outcome", gets);
+    page.one(
+        "sources_lost_total",
+        "counter",
+        "Sources of gets lost on the way.",
+        count(&metrics.sources_lost),
+    );
+    page.one(
+        "sources_barred_total",
+        "counter",
+        "Sources of gets not used any more: they lied, broke the protocol, or did not have the object.",
+        count(&metrics.sources_barred),
+    );
+    page.one("frozen_sources", "gauge", "Sources that owe data and are silent.", frozen as u64);
+    page.one(
+        "queue_bytes",
+        "gauge",
+        "Bytes that sources owe.",
+        sources().filter_map(|source| source.queue_bytes).sum(),
+    );
+    page.one(
+        "reserved_bytes",
+        "gauge",
+        "Bytes reserved for what was asked for and has not come.",
+        ours.iter().map(|transfer| transfer.budget_used_bytes).sum(),
+    );
+    page.0
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn head(&mut self, name: &str, sort: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP dray_{name} {help}\n# TYPE dray_{name} {sort}");
+    }
+
+    fn one(&mut self, name: &str, sort: &str, help: &str, value: u64) {
+        self.head(name, sort, help);
+        let _ = writeln!(self.0, "dray_{name} {value}");
+    }
+
+    fn many<'a>(
+        &mut self,
+        name: &str,
+        sort: &str,
+        help: &str,
+        label: &str,
+        values: impl Iterator<Item = (&'a str, u64)>,
+    ) {
+        self.head(name, sort, help);
+        for (of, value) in values {
+            let _ = writeln!(self.0, "dray_{name}{{{label}=\"{of}\"}} {value}");
+        }
+    }
+}
+
+/// Answers at a TCP address until it is dropped.
+pub(super) struct Exporter {
+    address: SocketAddr,
+    ended: Arc<AtomicBool>,
+    /// An event: this is the end.
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Exporter {
+    /// Listens at `address`. `Refused` if that is taken or not ours.
+    pub(super) fn start(address: SocketAddr, state: Arc<State>) -> Result<Exporter> {
+        let failed = |error: std::io::Error| {
+            Error::new(ErrorKind::Refused, format!("cannot listen at {address} for metrics"))
+                .caused_by(error)
+                .advise("name another address in the configuration (metrics), or leave the line out")
+        };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let ended: Arc<AtomicBool> = Arc::default();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let wake = Arc::new(wake);
+        let (end, woken) = (ended.clone(), wake.clone());
+        let run = move || {
+            while !end.load(Ordering::Acquire) {
+                let mut fds = [PollFd::new(&listener, PollFlags::IN), PollFd::new(&*woken, PollFlags::IN)];
+                let _ = poll(&mut fds, None);
+                match listener.accept() {
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                    // Who asks amiss, or goes away, is no business of anybody else.
+                    Ok((asker, _)) => drop(answer(asker, &state)),
+                    Err(_) => thread::sleep(Duration::from_millis(20)),
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("metrics".into()).spawn(run).map_err(failed)?;
+        Ok(Exporter { address, ended, wake, thread: Some(thread) })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(mut asker: TcpStream, state: &State) -> std::io::Result<()> {
+    asker.set_nonblocking(false)?;
+    asker.set_write_timeout(Some(PATIENCE))?;
+    let deadline = Instant::now() + PATIENCE;
+    let (mut head, mut piece) = (Vec::new(), [0; 512]);
+    while !head.windows(4).any(|window| window == b"\r\n\r\n") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || head.len() > HEAD_BYTES_MAX {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        asker.set_read_timeout(Some(left))?;
+        match asker.read(&mut piece)? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            length => head.extend_from_slice(&piece[..length]),
+        }
+    }
+    let (status, body) = match head.starts_with(b"GET /metrics ") {
+        true => ("200 OK", page(state)),
+        false => ("404 Not Found", "GET /metrics\n".to_owned()),
+    };
+    let text = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    asker.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 4, "bytes by source kind": what a transfer tells again and again is counted once, and no label of a host reaches
+    /// the page.
+    #[test]
+    fn bytes_are_counted_once_by_kind() {
+        let (metrics, mut before) = (Metrics::default(), BTreeMap::new());
+        let share = |label: &str, bytes| SourceShare { label: label.into(), bytes };
+        metrics.received(&mut before, &[share("direct a:1", 5)]);
+        metrics
+            .received(&mut before, &[share("direct a:1", 9), share("direct b:1", 1), share("own copy", 2)]);
+        metrics.received(&mut before, &[share("direct a:1", 9)]);
+        metrics.received(&mut BTreeMap::new(), &[share("direct a:1", 3), share("x\"\n", 1)]);
+        let found = lock(&metrics.received_bytes).clone();
+        assert_eq!(found, BTreeMap::from([("direct", 13), ("other", 1), ("own-copy", 2)]));
+    }
+}

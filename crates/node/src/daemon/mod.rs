@@ -1,0 +1,270 @@
+//! `dray serve`: one service for all programs of a user. It shares objects under one port, keeps what is pinned, and takes
+//! requests on the local API (`docs/api.md`).
+//!
+//! Truth stays on disk, in records under locks, so commands that run beside it and know nothing of it disturb nothing; what
+//! is in memory here (sessions, transactions, who is connected) ends with the process, and may.
+
+mod desk;
+mod getting;
+mod hub;
+mod metrics;
+mod notify;
+mod outlet;
+mod port;
+mod putting;
+mod routes;
+mod shelf;
+mod sockets;
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread;
+use std::time::Duration;
+
+use dray_api::{Descriptors, Server};
+use dray_core::permit::Budget;
+use dray_core::{Error, ErrorKind, NodeId, Result};
+use dray_engine::session::Holder;
+use dray_store::local::LocalStore;
+use dray_transfer::direct::Listener;
+use dray_transfer::holder::serve;
+use dray_transfer::transport::{Channel, TlsChannel};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::put::unix_s;
+use crate::{Config, Event, Node, Observer, Stop};
+
+use hub::Hub;
+use metrics::Exporter;
+use port::Port;
+use shelf::Shelf;
+use sockets::Sockets;
+
+/// How often it is looked whether receivers are still accepted, where no signal comes.
+const INTERVAL: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+/// How long a request waits for another process that holds a lock of the data directory.
+const LOCK_PATIENCE: Duration = Duration::from_secs(8);
+
+/// The running service.
+pub struct Daemon {
+    state: Arc<State>,
+    sockets: Sockets,
+    descriptors: Arc<Descriptors>,
+    server: Server,
+    listener: Arc<Listener>,
+    exporter: Option<Exporter>,
+    /// Held as long as it runs.
+    _lock: File,
+}
+
+/// What every thread of the service knows.
+struct State {
+    /// Replaced when the configuration is read again.
+    node: RwLock<Arc<Node>>,
+    shelf: Arc<Shelf>,
+    desk: desk::Desk,
+    hub: Arc<Hub>,
+    /// For what gets have fetched, or asked for, and their clients have not taken: of all of them together.
+    memory: Budget,
+    port: u16,
+    /// Why tickets reach nobody, if it is not the port that they name.
+    port_warning: Option<String>,
+    started_unix_s: u64,
+}
+
+impl State {
+    fn node(&self) -> Arc<Node> {
+        self.node.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Daemon {
+    /// Takes the data directory, the sockets and the port, and begins to serve. `Refused` if another daemon has one of them.
+    pub fn start(config: Config, observer: Arc<dyn Observer>) -> Result<Daemon> {
+        allow_many_files();
+        let mut node = Node::open(config)?;
+        node.store = Some(Arc::new(LocalStore::clone(node.store()?).with_patience(LOCK_PATIENCE)));
+        let lock = lock_data_dir(&node.config.paths.data_dir)?;
+        let sockets = Sockets::open()?;
+        let Port { listener, warning } = port::listen(&node)?;
+        let port = listener.port()?;
+        let listener = Arc::new(listener);
+        let hub = Arc::new(Hub::new(observer));
+        let shelf =
+            Arc::new(Shelf::load(node.store()?.clone(), node.id(), hub.clone(), listener.clear_tokens())?);
+        if let Some(text) = &warning {
+            hub.log(Event::Warning(text.clone()));
+        }
+        let memory = Budget::new(node.config.window_bytes);
+        let state = Arc::new(State {
+            node: RwLock::new(Arc::new(node)),
+            shelf,
+            desk: desk::Desk::default(),
+            hub,
+            memory,
+            port,
+            port_warning: warning,
+            started_unix_s: unix_s(),
+        });
+        state.shelf.set_clear_data(state.node().config.clear_text_data);
+        let metrics = state.node().config.metrics;
+        let exporter = metrics.map(|address| Exporter::start(address, state.clone())).transpose()?;
+        let descriptors = Descriptors::start(sockets.descriptors()?)?;
+        let routes = routes::Routes { state: state.clone(), descriptors: descriptors.clone() };
+        let server = Server::start(sockets.api()?, Arc::new(routes))?;
+        Ok(Daemon { state, sockets, descriptors, server, listener, exporter, _lock: lock })
+    }
+
+    /// Its node id.
+    pub fn id(&self) -> NodeId {
+        self.state.node().id()
+    }
+
+    /// The TCP port that objects are served at.
+    pub fn port(&self) -> u16 {
+        self.state.port
+    }
+
+    /// Where it tells its figures to whoever asks, if it does.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.exporter.as_ref().map(Exporter::address)
+    }
+
+    /// The socket of the API.
+    pub fn socket(&self) -> &Path {
+        self.sockets.path()
+    }
+
+    /// How many objects it shares.
+    pub fn shares(&self) -> usize {
+        self.state.shelf.counts().0
+    }
+
+    /// Serves until `stop`; reads the configuration again each time `reload` is set, and unsets it. Both are looked at when there is
+    /// something to read from `signals`, which does not block. Then ends what is under way: receivers are cut off and go on when
+    /// it runs again, sessions end.
+    pub fn run(mut self, stop: &Stop, reload: &Stop, signals: &UnixStream) -> Result<()> {
+        let (listener, state) = (self.listener.clone(), self.state.clone());
+        let accept: Arc<dyn Fn(TlsChannel) + Send + Sync> = Arc::new(move |channel| state.serve(channel));
+        let accepting =
+            thread::Builder::new().name("accept".into()).spawn(move || listener.accept_all(accept));
+        let accepting = accepting.map_err(|error| Error::file("start a thread", error))?;
+        // Never waited for: it may be waiting for a disk, and where it stands is as good an end as any.
+        let state = self.state.clone();
+        let keep_house = move || state.shelf.keep_house(&|| state.node().config.cache_bytes);
+        let keeping = thread::Builder::new().name("housekeeping".into()).spawn(keep_house);
+        keeping.map_err(|error| Error::file("start a thread", error))?;
+        notify::ready();
+        while !stop.is_set() && !accepting.is_finished() {
+            if reload.take() {
+                notify::reloading();
+                self.state.reload();
+                notify::ready();
+            }
+            // The flags are set before there is something to read.
+            let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&INTERVAL));
+            let _ = (&mut &*signals).read(&mut [0; 64]);
+        }
+        notify::stopping();
+        // New clients first, so that nobody begins what cannot be finished.
+        self.sockets.remove();
+        self.descriptors.stop();
+        drop(self.exporter.take());
+        self.state.hub.end();
+        self.state.desk.end_all();
+        let answered = self.server.stop();
+        self.listener.stop();
+        let _ = accepting.join();
+        self.state.shelf.rest();
+        self.state.shelf.finish();
+        match stop.is_set() {
+            true => answered,
+            false => Err(Error::new(ErrorKind::Internal, "the thread that accepts receivers failed")),
+        }
+    }
+}
+
+impl State {
+    /// One connection of a receiver.
+    fn serve(&self, channel: TlsChannel) {
+        let peer = channel.security().map(|security| security.peer);
+        let holder = Holder::new(self.node().hello());
+        let counter = self.shelf.counter();
+        let Err(error) = serve(Box::new(channel), holder, Vec::new(), &counter, None) else { return };
+        if error.kind() == ErrorKind::Protocol {
+            self.shelf.turned_away(error.to_string());
+        }
+        if let Some(peer) = peer {
+            counter.lost(peer, &error);
+        }
+    }
+
+    /// Reads the configuration again. One that is bad changes nothing.
+    fn reload(&self) {
+        let now = self.node();
+        let config = match Config::load() {
+            Ok(config) => config,
+            Err(error) => {
+                let text = format!("the configuration stays as it was: {error}");
+                return self.hub.log(Event::Warning(text));
+            }
+        };
+        if config.port != now.config.port
+            || config.metrics != now.config.metrics
+            || config.paths.data_dir != now.config.paths.data_dir
+        {
+            self.hub.log(Event::Warning(
+                "another port, data directory or address for metrics counts when the daemon is started again"
+                    .into(),
+            ));
+        }
+        self.shelf.set_clear_data(config.clear_text_data);
+        let paths = now.config.paths.clone();
+        let config = Config { paths, ..config };
+        let node = Node { config, tls: now.tls.clone(), store: now.store.clone() };
+        *self.node.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(node);
+        self.shelf.stir();
+        self.hub.log(Event::Note("the configuration was read again".into()));
+    }
+}
+
+/// One daemon for each data directory.
+fn lock_data_dir(data_dir: &Path) -> Result<File> {
+    let path = data_dir.join("daemon.lock");
+    let failed = |error| Error::file(format!("lock {path:?}"), error);
+    let mut options = File::options();
+    let mut file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = (&mut file).take(20).read_to_string(&mut pid);
+            let what = format!("another daemon (process {}) serves {data_dir:?}", pid.trim());
+            return Err(Error::new(ErrorKind::Refused, what)
+                .advise("`dray status` asks it; to replace it, stop it first"));
+        }
+        Err(std::fs::TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    let written = file.set_len(0).and_then(|()| file.rewind());
+    written.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+    Ok(file)
+}
+
+/// Each receiver and each open object costs descriptors; the usual limit is for interactive programs.
+fn allow_many_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, ..now });
+}

@@ -1,0 +1,144 @@
+//! The TCP port of the daemon: the same one at each start, because tickets name it.
+
+use std::io::ErrorKind as Io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dray_core::{Error, ErrorKind, Result};
+use dray_transfer::direct::Listener;
+
+use crate::Node;
+
+/// How long the port that tickets name is waited for: another program's outgoing connection may have it for a moment.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is tried meanwhile.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Where the daemon listens.
+pub(super) struct Port {
+    pub(super) listener: Listener,
+    /// What users must know if it is not where their tickets lead.
+    pub(super) warning: Option<String>,
+}
+
+/// Listens at the configured port, or at the one of last time, or at any. That of last time is given up only if no ticket names it;
+/// otherwise another one serves until the next start.
+pub(super) fn listen(node: &Node) -> Result<Port> {
+    let bind = |port| Listener::bind(node.tls.clone(), port);
+    let file = node.config.paths.data_dir.join("daemon.port");
+    if let Some(port) = node.config.port {
+        return remembered(bind(Some(port))?, &file);
+    }
+    let Some(port) = last(&file)? else { return remembered(bind(None)?, &file) };
+    let begun = Instant::now();
+    let mut is_named = None;
+    loop {
+        match bind(Some(port)) {
+            Ok(listener) => return remembered(listener, &file),
+            Err(error) if error.kind() == ErrorKind::Refused => {}
+            // Not for want of that port.
+            Err(error) => return Err(error),
+        }
+        if !*is_named.get_or_insert(is_named_by_tickets(node)?) {
+            return remembered(bind(None)?, &file);
+        }
+        if begun.elapsed() >= PATIENCE {
+            break;
+        }
+        thread::sleep(INTERVAL);
+    }
+    let listener = bind(None)?;
+    let other = listener.port()?;
+    let warning = format!(
+        "another program has TCP port {port}, which earlier tickets name: nobody gets anything by them until the daemon is started \
+         again while that port is free; tickets made now name port {other}, and work only until then"
+    );
+    Ok(Port { listener, warning: Some(warning) })
+}
+
+/// Whether tickets may be around that name the port of last time.
+fn is_named_by_tickets(node: &Node) -> Result<bool> {
+    let (retained, unknown) = node.store()?.retained()?;
+    // What cannot be read may be shared, too.
+    Ok(!unknown.is_empty() || retained.iter().any(|kept| kept.retention.share.is_some()))
+}
+
+/// The port of last time. Only what a daemon wrote counts as one.
+fn last(file: &Path) -> Result<Option<u16>> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok(text.trim().parse().ok().filter(|port: &u16| *port > 0)),
+        Err(error) if matches!(error.kind(), Io::NotFound | Io::InvalidData) => Ok(None),
+        Err(error) => Err(Error::file(format!("read {file:?}"), error)),
+    }
+}
+
+fn remembered(listener: Listener, file: &Path) -> Result<Port> {
+    let fresh: PathBuf = file.with_extension("port.new");
+    let port = listener.port()?;
+    if last(file)? != Some(port) {
+        let written =
+            std::fs::write(&fresh, format!("{port}\n")).and_then(|()| std::fs::rename(&fresh, file));
+        written.map_err(|error| Error::file(format!("write {file:?}"), error))?;
+    }
+    Ok(Port { listener, warning: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use dray_core::store::{Share, Store};
+    use dray_store::local::Retention;
+
+    use super::*;
+    use crate::config::{Config, ConfigFile, Paths};
+
+    fn node(dir: &Path) -> Node {
+        Node::open(Config::new(Paths::below(dir), &ConfigFile::default()).unwrap()).unwrap()
+    }
+
+    fn share_something(node: &Node) {
+        let mut writer = node.store().unwrap().put().unwrap();
+        writer.write(b"bytes").unwrap();
+        let oid = writer.commit().unwrap().oid();
+        let share = Share { secret: None, expires_unix_s: None, port: None, name: None };
+        node.store()
+            .unwrap()
+            .retain(&oid, Some(Retention { share: Some(share), ..Retention::default() }))
+            .unwrap();
+    }
+
+    /// Issue, "remembered port": as long as a share counts on it, no other port takes its place, however often the daemon is
+    /// started while another program has it; and it is waited for.
+    #[test]
+    fn a_port_that_tickets_name_is_not_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = node(dir.path());
+        let port = listen(&node).unwrap().listener.port().unwrap();
+        // Nobody counts on it yet.
+        let other = {
+            let _taken = TcpListener::bind(("::", port)).unwrap();
+            let other = listen(&node).unwrap();
+            assert!(other.warning.is_none());
+            other.listener.port().unwrap()
+        };
+        assert_ne!(other, port);
+
+        share_something(&node);
+        let taken = TcpListener::bind(("::", other)).unwrap();
+        let begun = Instant::now();
+        let instead = listen(&node).unwrap();
+        assert!(begun.elapsed() >= PATIENCE);
+        assert_ne!(instead.listener.port().unwrap(), other);
+        assert!(instead.warning.unwrap().contains(&format!("port {other},")));
+        drop(instead.listener);
+        let freeing = thread::spawn(move || {
+            thread::sleep(INTERVAL * 4);
+            drop(taken);
+        });
+        let back = listen(&node).unwrap();
+        assert_eq!((back.listener.port().unwrap(), back.warning), (other, None));
+        freeing.join().unwrap();
+    }
+}

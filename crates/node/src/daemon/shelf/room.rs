@@ -1,0 +1,298 @@
+//! The shelf's housekeeping: tells who has gone, ends what is over, closes what nobody reads, and drops what was not used for
+//! longest when there is too much (D13). Decided under the shelf's lock, done without it: a disk or another process that does not
+//! answer holds up nobody but this.
+
+use std::collections::HashSet;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use dray_core::limits::SHARES_MAX;
+use dray_core::{Error, ErrorKind, Oid, Result};
+use serde_json::json;
+
+use super::entry::{Ending, Entry};
+use super::{OPEN_MAX, Shelf};
+use crate::put::unix_s;
+use crate::{Event, lock};
+
+/// How long the recipe of an object is kept that nobody has open.
+const RECIPE_KEPT: Duration = Duration::from_secs(300);
+/// How often whoever waits for an object that somebody else changes looks whether it shall go on waiting.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Between two rounds, as long as there is something to look after.
+const ROUND: Duration = Duration::from_secs(1);
+/// At the longest: a clock may be set.
+const ROUND_MAX: Duration = Duration::from_secs(60);
+
+/// The objects whose records are being changed by this process.
+#[derive(Default)]
+pub(super) struct Changes {
+    now: Mutex<HashSet<Oid>>,
+    over: Condvar,
+}
+
+/// Nobody else in this process puts, ends or drops this object.
+pub(in super::super) struct Changing<'a> {
+    changes: &'a Changes,
+    pub(super) oid: Oid,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        lock(&self.changes.now).remove(&self.oid);
+        self.changes.over.notify_all();
+    }
+}
+
+impl Changes {
+    /// Waits for its turn. `Interrupted` if nobody waits for that any more.
+    pub(super) fn begin(&self, oid: &Oid, is_stopped: &dyn Fn() -> bool) -> Result<Changing<'_>> {
+        let mut now = lock(&self.now);
+        while !now.insert(*oid) {
+            if is_stopped() {
+                return Err(Error::new(
+                    ErrorKind::Interrupted,
+                    format!("{oid} is being put or ended by others"),
+                ));
+            }
+            now = self.over.wait_timeout(now, INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(Changing { changes: self, oid: *oid })
+    }
+
+    /// `None` if it is somebody else's turn.
+    pub(super) fn try_begin(&self, oid: &Oid) -> Option<Changing<'_>> {
+        lock(&self.now).insert(*oid).then(|| Changing { changes: self, oid: *oid })
+    }
+}
+
+/// Wakes the housekeeping.
+#[derive(Default)]
+pub(super) struct Pulse {
+    state: Mutex<Beat>,
+    beat: Condvar,
+}
+
+#[derive(Default)]
+struct Beat {
+    is_due: bool,
+    is_over: bool,
+}
+
+impl Pulse {
+    /// Something has begun that will want looking after.
+    pub(super) fn stir(&self) {
+        let mut state = lock(&self.state);
+        if !state.is_due {
+            state.is_due = true;
+            self.beat.notify_all();
+        }
+    }
+
+    fn end(&self) {
+        lock(&self.state).is_over = true;
+        self.beat.notify_all();
+    }
+
+    /// Waits for that, at most `patience`; false at the end.
+    fn wait(&self, patience: Duration) -> bool {
+        let waited = self
+            .beat
+            .wait_timeout_while(lock(&self.state), patience, |state| !state.is_due && !state.is_over);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.is_due = false;
+        !state.is_over
+    }
+
+    /// Waits for the end, at most `patience`; false if it has come.
+    fn rest(&self, patience: Duration) -> bool {
+        let waited = self.beat.wait_timeout_while(lock(&self.state), patience, |state| !state.is_over);
+        !waited.unwrap_or_else(PoisonError::into_inner).0.is_over
+    }
+}
+
+/// What a round has found.
+#[derive(Default)]
+struct Findings {
+    expired: Vec<Oid>,
+    ending: Vec<Oid>,
+    lapsed: Vec<Oid>,
+    used: Vec<Oid>,
+    /// There is something that changes by itself.
+    is_busy: bool,
+    /// When the next share expires, seconds since 1970.
+    next_unix_s: Option<u64>,
+}
+
+impl Shelf {
+    /// Keeps house until [`Shelf::rest`]. `cache_bytes` is what may be cached.
+    pub(in super::super) fn keep_house(&self, cache_bytes: &dyn Fn() -> u64) {
+        let mut patience = ROUND;
+        while self.pulse.wait(patience) {
+            let begun = Instant::now();
+            patience = self.tick(cache_bytes());
+            // Whatever happens meanwhile is seen in the next round, and rounds do not follow each other closely.
+            if !self.pulse.rest(ROUND.saturating_sub(begun.elapsed())) {
+                return;
+            }
+        }
+    }
+
+    /// Has it look around soon: something is otherwise.
+    pub(in super::super) fn stir(&self) {
+        self.pulse.stir();
+    }
+
+    /// Ends the housekeeping, where it stands.
+    pub(in super::super) fn rest(&self) {
+        self.pulse.end();
+    }
+
+    /// One round; how long there is nothing to do after it, unless something happens.
+    pub(in super::super) fn tick(&self, cache_bytes: u64) -> Duration {
+        let is_all_told = self.strangers.tick();
+        // Whoever holds a lock for long is waited for by the next round.
+        let at_once = self.store_with(Duration::ZERO);
+        let found = self.look_around();
+        for oid in &found.expired {
+            if let Some(changing) = self.changes.try_begin(oid)
+                && self.shut(oid, Ending::Done, Entry::is_expired)
+                && let Err(error) = self.write_end(&changing, &at_once)
+            {
+                self.hub.log_of(*oid, Event::Warning(format!("an expired share cannot be ended: {error}")));
+            }
+        }
+        for oid in &found.ending {
+            // Told when it was ended, and when that is asked for again.
+            let _ = self.changes.try_begin(oid).map(|changing| self.write_end(&changing, &at_once));
+        }
+        for oid in &found.lapsed {
+            if let Some(changing) = self.changes.try_begin(oid)
+                && self.shut(oid, Ending::Lapsed, Entry::is_lapsed)
+            {
+                let _ = self.write_end(&changing, &at_once);
+            }
+        }
+        for oid in &found.used {
+            self.write_use(oid);
+        }
+        let is_too_much = self.make_room(cache_bytes) > cache_bytes;
+        if found.is_busy || is_too_much || !is_all_told {
+            return ROUND;
+        }
+        let next = found.next_unix_s.map(|next| Duration::from_secs(next.saturating_sub(unix_s())));
+        next.map_or(ROUND_MAX, |next| next.clamp(ROUND, ROUND_MAX))
+    }
+
+    /// What is to be done; closes what nobody reads.
+    fn look_around(&self) -> Findings {
+        let mut found = Findings::default();
+        let mut open = Vec::new();
+        let mut recipes: Vec<(u64, Oid)> = Vec::new();
+        let mut entries = lock(&self.entries);
+        for (oid, entry) in &mut *entries {
+            if entry.is_in_use() {
+                open.push(entry.notices.clone());
+            } else {
+                // Open files keep the space of what was unlinked, and file systems mounted.
+                entry.open = None;
+                if entry.has_recipe && entry.last.elapsed() >= RECIPE_KEPT {
+                    (entry.recipe, entry.has_recipe) = Default::default();
+                }
+            }
+            found.is_busy |= entry.is_in_use() || entry.is_worth_writing() || entry.ending.is_some();
+            if entry.has_recipe && entry.open.is_none() {
+                recipes.push((entry.turn, *oid));
+            }
+            let end = entry.kept.retention.share.as_ref().and_then(|share| share.expires_unix_s);
+            found.next_unix_s = found.next_unix_s.into_iter().chain(end).min();
+            match () {
+                () if entry.is_expired() => found.expired.push(*oid),
+                () if entry.ending.is_some() => found.ending.push(*oid),
+                () if entry.is_lapsed() => found.lapsed.push(*oid),
+                () if entry.is_worth_writing() => found.used.push(*oid),
+                () => {}
+            }
+        }
+        recipes.sort_unstable();
+        for (_, oid) in recipes.iter().rev().skip(OPEN_MAX) {
+            if let Some(entry) = entries.get_mut(oid) {
+                (entry.recipe, entry.has_recipe) = Default::default();
+            }
+        }
+        drop(entries);
+        for notices in open {
+            notices.tick();
+        }
+        found
+    }
+
+    /// Best effort: it decides only what is dropped first.
+    fn write_use(&self, oid: &Oid) {
+        let Some(_changing) = self.changes.try_begin(oid) else { return };
+        let Some(retention) = lock(&self.entries).get(oid).map(|entry| entry.kept.retention.clone()) else {
+            return;
+        };
+        let used_unix_s = retention.used_unix_s;
+        let _ = self.store_with(Duration::ZERO).retain(oid, Some(retention));
+        if let Some(entry) = lock(&self.entries).get_mut(oid) {
+            entry.written_unix_s = used_unix_s;
+        }
+    }
+
+    /// Drops what was not used for longest and nobody holds or has open, until at most `cache_bytes` of such objects, and
+    /// [`SHARES_MAX`] objects, are left; how many bytes are. Bytes that the daemon did not take in itself are never removed, only what
+    /// is known of them is.
+    pub(in super::super) fn make_room(&self, cache_bytes: u64) -> u64 {
+        let (mut bytes, mut count, free) = {
+            let entries = lock(&self.entries);
+            let bytes: u64 = entries.values().map(|entry| entry.cached_bytes()).sum();
+            if bytes <= cache_bytes && entries.len() <= SHARES_MAX {
+                return bytes;
+            }
+            let free = entries.iter().filter(|(_, entry)| !entry.is_held() && !entry.is_in_use());
+            let facts = |(oid, entry): (&Oid, &Entry)| {
+                (entry.kept.retention.used_unix_s, entry.turn, *oid, entry.cached_bytes())
+            };
+            let mut free: Vec<_> = free.map(facts).collect();
+            free.sort_unstable();
+            (bytes, entries.len(), free)
+        };
+        for (_, _, oid, size_bytes) in free {
+            if count <= SHARES_MAX && (bytes <= cache_bytes || size_bytes == 0) {
+                continue;
+            }
+            if let Some(given_back) = self.drop_object(&oid) {
+                bytes = bytes.saturating_sub(given_back);
+                count -= 1;
+            }
+        }
+        bytes
+    }
+
+    /// Drops one object, unless somebody needs it by now; how many bytes of the cache that was.
+    fn drop_object(&self, oid: &Oid) -> Option<u64> {
+        let _changing = self.changes.try_begin(oid)?;
+        let mut entry = {
+            let mut entries = lock(&self.entries);
+            entries.get(oid).filter(|entry| !entry.is_held() && !entry.is_in_use())?;
+            entries.remove(oid)?
+        };
+        let given_back = entry.cached_bytes();
+        match self.store_with(Duration::ZERO).let_go(oid) {
+            Ok(_) => {
+                entry.close();
+                self.hub.tell("dropped", &json!({"oid": oid.to_string()}));
+                Some(given_back)
+            }
+            Err(error) => {
+                // A lock that somebody holds is free in the next round.
+                if !error.is_retryable() && !std::mem::replace(&mut entry.is_stuck, true) {
+                    self.hub.log_of(*oid, Event::Warning(format!("it cannot be dropped: {error}")));
+                }
+                lock(&self.entries).insert(*oid, entry);
+                None
+            }
+        }
+    }
+}
