@@ -20,6 +20,15 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// The same in a smoke test.
 const SMOKE_PATIENCE: Duration = Duration::from_secs(20);
 
+/// Time of a large file over a link with a rate, in shares of what the payload needs at that rate and 10 round trips.
+pub(crate) const TO_IDEAL: &str = "÷ (payload at line rate + 10 round trips)";
+/// Time of a small one.
+const ROUND_TRIPS: &str = "round trips";
+/// Up to here round trips are what counts.
+const SMALL_BYTES: u64 = 1 << 20;
+/// Headers: an MTU of 1500 carries 1448 bytes of TCP.
+const HEADERS: f64 = 1500.0 / 1448.0;
+
 /// Everything that is the same for all rows.
 pub(crate) struct Bench {
     pub(crate) options: Options,
@@ -29,6 +38,8 @@ pub(crate) struct Bench {
     pub(crate) results: Results,
     /// Runs of Drayman that failed.
     pub(crate) failures: Vec<String>,
+    /// Runs of Drayman, and parts of the roofline, that succeeded.
+    pub(crate) successes: usize,
     /// Contenders that are not here and of which the results say so.
     named_missing: BTreeSet<(String, String)>,
 }
@@ -55,7 +66,16 @@ impl Bench {
         builds: Vec<(String, PathBuf)>,
         results: Results,
     ) -> Bench {
-        Bench { options, site, tools, builds, results, failures: Vec::new(), named_missing: BTreeSet::new() }
+        Bench {
+            options,
+            site,
+            tools,
+            builds,
+            results,
+            failures: Vec::new(),
+            successes: 0,
+            named_missing: BTreeSet::new(),
+        }
     }
 
     pub(crate) fn pair(&self, between: Between) -> Result<Pair, String> {
@@ -187,6 +207,7 @@ impl Bench {
         line["bytes"] = json!(cell.what.bytes());
         line["round"] = json!(round);
         line["command"] = json!(command);
+        line["figures"] = json!(link_figures(pair.between, cell.what, run.seconds));
         self.write(contender.is_ours(), line)
     }
 
@@ -229,7 +250,10 @@ impl Bench {
             line["load"].as_f64().unwrap_or(0.0),
             text("status"),
         );
-        if is_ours && text("status") != "ok" {
+        let is_good = text("status") == "ok";
+        if is_good && (is_ours || text("row") == "roofline") {
+            self.successes += 1;
+        } else if is_ours {
             self.failures.push(format!(
                 "{} {} {}: {}",
                 text("row"),
@@ -296,12 +320,19 @@ impl Bench {
     }
 
     /// Says that something could not be measured, and why.
-    pub(crate) fn miss(&mut self, row: &str, cell: &str, title: &str, why: &str) -> Result<(), String> {
-        if !self.named_missing.insert((row.to_owned(), title.to_owned())) {
+    pub(crate) fn miss(
+        &mut self,
+        row: &str,
+        cell: &str,
+        link: &str,
+        title: &str,
+        why: &str,
+    ) -> Result<(), String> {
+        if !self.named_missing.insert((format!("{row} {cell}"), title.to_owned())) {
             return Ok(());
         }
         self.results.write(&json!({
-            "row": row, "cell": cell, "contender": title, "title": title, "status": why, "missing": true,
+            "row": row, "cell": cell, "link": link, "contender": title, "title": title, "status": why, "missing": true,
         }))
     }
 
@@ -320,6 +351,20 @@ pub(crate) struct Told {
     pub(crate) bytes: Option<u64>,
     pub(crate) figures: Vec<(&'static str, f64)>,
     pub(crate) command: String,
+}
+
+/// What a time means on a link.
+fn link_figures(between: Between, what: What, seconds: f64) -> Vec<(&'static str, f64)> {
+    let Between::Link(condition) = between else { return Vec::new() };
+    let round_trip = condition.round_trip().as_secs_f64();
+    match (what.bytes(), condition.up.rate) {
+        (bytes, _) if bytes < SMALL_BYTES => vec![(ROUND_TRIPS, seconds / round_trip)],
+        (bytes, Some(rate)) if !what.is_tree() => {
+            let ideal = bytes as f64 * HEADERS * 8.0 / rate.bits_per_second() as f64 + 10.0 * round_trip;
+            vec![(TO_IDEAL, seconds / ideal)]
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn cell_name(cell: &Cell<'_>) -> String {

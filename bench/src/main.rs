@@ -94,9 +94,14 @@ fn run(words: &[String]) -> Result<ExitCode, String> {
     };
     let results = Results::create(&folder, &site, &tools, &setting)?;
     let mut bench = Bench::new(options, site, tools, absolute, results);
+    let mut unproven = Vec::new();
     for row in rows::ALL {
+        let before = bench.successes;
         if bench.options.rows.is_empty() || bench.options.rows.iter().any(|name| name == row.name) {
             (row.run)(&mut bench).map_err(|why| format!("row {}: {why}", row.name))?;
+            if bench.successes == before {
+                unproven.push(row.name);
+            }
         }
     }
     let (lines, failures) = (bench.results.lines, &bench.failures);
@@ -106,7 +111,8 @@ fn run(words: &[String]) -> Result<ExitCode, String> {
     }
     if !bench.options.is_smoke {
         say(&page::render(&root)?)?;
-    } else if !failures.is_empty() {
+    } else if !failures.is_empty() || !unproven.is_empty() {
+        say(&format!("rows without a run that counts: {unproven:?}\n"))?;
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

@@ -17,8 +17,8 @@ use crate::worker::{self, Took};
 
 /// How long a server may take until it prints its ticket: it may hash a large file first.
 const TICKET_PATIENCE: Duration = Duration::from_secs(900);
-/// How often memory is looked at.
-const MEMORY_PERIOD: Duration = Duration::from_millis(2);
+/// How often memory is looked at, at first and at the least. Peaks only grow, so a long run need not be disturbed often.
+const MEMORY_PERIOD: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 
 /// What one run gave.
 #[derive(Clone, Debug, Default)]
@@ -211,7 +211,7 @@ impl Ground<'_> {
             if let Some(meanwhile) = meanwhile {
                 meanwhile(started.elapsed());
             }
-            std::thread::sleep(Duration::from_millis(if meanwhile.is_some() { 1 } else { 5 }));
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
@@ -231,6 +231,7 @@ impl Serving {
 
 /// The sum of `VmHWM` of each end's processes; servers that only wait belong to nobody's run.
 fn watch_memory(pair: &Pair, is_over: &AtomicBool) -> [u64; 2] {
+    let started = Instant::now();
     let mut peaks: [BTreeMap<u32, u64>; 2] = Default::default();
     while !is_over.load(Ordering::Relaxed) {
         let far: BTreeSet<u32> = pair.far_processes().difference(&pair.waiting).copied().collect();
@@ -242,7 +243,8 @@ fn watch_memory(pair: &Pair, is_over: &AtomicBool) -> [u64; 2] {
                 }
             }
         }
-        std::thread::sleep(MEMORY_PERIOD);
+        let [first, last] = MEMORY_PERIOD;
+        std::thread::sleep((started.elapsed() / 50).clamp(first, last));
     }
     peaks.map(|end| end.values().sum())
 }

@@ -35,7 +35,7 @@ pub(crate) enum Between {
     /// A veth pair: as fast as the machine.
     Nothing,
     /// A link of the network lab.
-    Link(Condition),
+    Link(&'static Condition),
 }
 
 impl Between {
@@ -80,7 +80,7 @@ impl Pair {
         let link = match between {
             Between::Nothing => None,
             Between::Link(Condition { up, down, .. }) => {
-                Some(lab.link("near", "far", up, down).map_err(said)?)
+                Some(lab.link("near", "far", *up, *down).map_err(said)?)
             }
         };
         let (near, far) = (lab.host("near").map_err(said)?, lab.host("far").map_err(said)?);
@@ -375,7 +375,12 @@ impl Drop for Pair {
 pub(crate) fn between(name: &str) -> Result<Between, String> {
     match name {
         "unshaped" => Ok(Between::Nothing),
-        other => conditions::parse(other).map(Between::Link),
+        other => {
+            let condition = conditions::parse(other)?;
+            // A link given by its numbers is called by them. There are a few links in the life of this program, so none is freed.
+            let name = Box::leak(other.to_owned().into_boxed_str());
+            Ok(Between::Link(Box::leak(Box::new(Condition { name, ..condition }))))
+        }
     }
 }
 
@@ -411,9 +416,11 @@ fn cgroups() -> Result<[PathBuf; 2], String> {
         (kind == "cgroup2").then(|| PathBuf::from(place))
     });
     let root = root.ok_or("no cgroup v2 is mounted, so the CPU time of the ends cannot be told apart")?;
-    // What a killed run left is empty, and goes.
+    // What a killed run left goes; the names hold the process that made them.
     for entry in fs::read_dir(&root).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with("dray-bench-") {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix("dray-bench-").and_then(|owner| owner.parse::<u32>().ok());
+        if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
             let _ = ["near", "far"].map(|end| fs::remove_dir(entry.path().join(end)));
             let _ = fs::remove_dir(entry.path());
         }

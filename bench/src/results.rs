@@ -37,8 +37,10 @@ impl Results {
     ) -> Result<Results, String> {
         fs::create_dir_all(folder).map_err(|error| format!("make {}: {error}", folder.display()))?;
         let now = said("date", &["-u", "+%Y%m%dT%H%M%SZ"]);
-        let path = folder.join(format!("bench-{now}.jsonl"));
-        let file = fs::File::create(&path).map_err(|error| format!("make {}: {error}", path.display()))?;
+        // The time first, so that names sort by it; two may begin within a second.
+        let path = folder.join(format!("bench-{now}-{}.jsonl", std::process::id()));
+        let file =
+            fs::File::create_new(&path).map_err(|error| format!("make {}: {error}", path.display()))?;
         let mut results = Results { file, path, lines: 0 };
         results.write(&json!({ "facts": facts(site, tools, setting) }))?;
         results.lines = 0;

@@ -29,7 +29,7 @@ const fn debian(
     Tool { name, program, source: Source::Debian(package), version }
 }
 
-const TOOLS: [Tool; 13] = [
+const TOOLS: [Tool; 12] = [
     debian("rsync", "rsync", "rsync", &["--version"]),
     debian("ssh", "ssh", "openssh-client", &["-V"]),
     debian("sshd", "/usr/sbin/sshd", "openssh-server", &[]),
@@ -40,7 +40,6 @@ const TOOLS: [Tool; 13] = [
     debian("rclone", "rclone", "rclone", &["version"]),
     debian("casync", "casync", "casync", &["--version"]),
     debian("zsync", "zsync", "zsync", &["-V"]),
-    debian("transmission", "transmission-daemon", "transmission-daemon", &["--version"]),
     Tool {
         name: "sendme",
         program: "sendme",
@@ -51,14 +50,12 @@ const TOOLS: [Tool; 13] = [
 ];
 
 /// Other commands without which nothing works, and their Debian packages.
-const NEEDED: [(&str, &str); 7] = [
+const NEEDED: [(&str, &str); 5] = [
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("b3sum", "b3sum"),
     ("cmp", "diffutils"),
     ("taskset", "util-linux"),
-    ("transmission-create", "transmission-cli"),
-    ("perf", "linux-perf"),
 ];
 
 /// What is here.

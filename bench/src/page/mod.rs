@@ -99,7 +99,7 @@ fn section(cell: &Cell, numbers: &Numbers, root: &Path) -> Result<String, String
     text += "\n";
     for entry in &cell.entries {
         let mut told: Vec<&str> = Vec::new();
-        for run in entry.runs.iter().filter(|run| run.status != "ok") {
+        for run in entry.newest().filter(|run| run.status != "ok") {
             if !told.contains(&run.status.as_str()) {
                 told.push(&run.status);
                 let _ = writeln!(text, "* {}: {}", entry.title, run.status);
@@ -114,7 +114,7 @@ fn section(cell: &Cell, numbers: &Numbers, root: &Path) -> Result<String, String
         let said = if losers.is_empty() { "no row of Drayman".to_owned() } else { losers.join("; ") };
         let _ = writeln!(text, "\nSlower than rsync over ssh: {said}.");
     }
-    if cell.entries.iter().filter(|entry| !entry.runs.is_empty()).count() > 1 {
+    if cell.entries.iter().filter(|entry| entry.seconds().is_some()).count() > 1 {
         let name = format!("{}.svg", cell.slug());
         let path = root.join(PLOTS).join(&name);
         fs::write(&path, plot::bars(cell, unit, scale))
@@ -126,7 +126,7 @@ fn section(cell: &Cell, numbers: &Numbers, root: &Path) -> Result<String, String
         .entries
         .iter()
         .filter_map(|entry| {
-            Some(format!("{:<22} {}", entry.contender, entry.runs.last()?.command.as_deref()?))
+            Some(format!("{:<22} {}", entry.contender, entry.newest().last()?.command.as_deref()?))
         })
         .collect();
     if !commands.is_empty() {

@@ -31,13 +31,16 @@ pub(crate) struct Entry {
     pub(crate) contender: String,
     pub(crate) title: String,
     pub(crate) bytes: Option<u64>,
-    pub(crate) runs: Vec<Run>,
+    /// Of every file.
+    runs: Vec<Run>,
+    /// The newest of them; only its runs are shown.
     file: String,
 }
 
 /// One run.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
+    file: String,
     round: u64,
     pub(crate) status: String,
     pub(crate) seconds: f64,
@@ -111,15 +114,12 @@ impl Numbers {
             cell.entries.len() - 1
         });
         let entry = &mut cell.entries[at];
-        if entry.file != file {
-            entry.runs.clear();
-            file.clone_into(&mut entry.file);
-        }
+        file.clone_into(&mut entry.file);
         let title = text("title");
         cell.missing.retain(|(missing, _)| *missing != title);
         entry.title = title;
         entry.bytes = line["bytes"].as_u64();
-        entry.runs.push(Run::parse(line));
+        entry.runs.push(Run::parse(file, line));
     }
 
     /// Where the numbers of a cell come from.
@@ -256,7 +256,7 @@ impl Cell {
     /// Figures of this cell beyond those that all have, in the order they were told.
     pub(crate) fn figure_names(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
-        for (name, _) in self.entries.iter().flat_map(|entry| &entry.runs).flat_map(|run| &run.figures) {
+        for (name, _) in self.entries.iter().flat_map(Entry::newest).flat_map(|run| &run.figures) {
             if !names.contains(name) {
                 names.push(name.clone());
             }
@@ -270,9 +270,14 @@ impl Entry {
         self.contender.starts_with("dray")
     }
 
-    /// Runs that count: not the first one of a cell that warms up.
+    /// The newest runs, also the first one of a cell that warms up.
+    pub(crate) fn newest(&self) -> impl DoubleEndedIterator<Item = &Run> {
+        self.runs.iter().filter(|run| run.file == self.file)
+    }
+
+    /// Those that count.
     pub(crate) fn counted(&self) -> impl Iterator<Item = &Run> {
-        self.runs.iter().filter(|run| run.round > 0)
+        self.newest().filter(|run| run.round > 0)
     }
 
     /// Those that succeeded.
@@ -286,11 +291,13 @@ impl Entry {
 
     /// The median of the ratios within a round; `None` if they were not measured in turn.
     pub(crate) fn ratio_to(&self, rival: Option<&Entry>) -> Option<f64> {
-        let rival = rival.filter(|rival| rival.file == self.file)?;
+        let rival = rival?;
+        let same = |run: &&Run| run.file == self.file && run.status == "ok";
         let ratios: Vec<f64> = self
             .good()
             .filter_map(|run| {
-                Some(run.seconds / rival.good().find(|other| other.round == run.round)?.seconds)
+                let other = rival.runs.iter().filter(same).find(|other| other.round == run.round)?;
+                Some(run.seconds / other.seconds)
             })
             .collect();
         median(&ratios)
@@ -298,18 +305,19 @@ impl Entry {
 
     /// KiB, the most of any run that was watched.
     pub(crate) fn peaks(&self) -> Option<[f64; 2]> {
-        self.runs.iter().filter_map(|run| run.peaks).reduce(|a, b| [a[0].max(b[0]), a[1].max(b[1])])
+        self.newest().filter_map(|run| run.peaks).reduce(|a, b| [a[0].max(b[0]), a[1].max(b[1])])
     }
 }
 
 impl Run {
-    fn parse(line: &Value) -> Run {
+    fn parse(file: &str, line: &Value) -> Run {
         let number = |key: &str| line[key].as_f64().unwrap_or(0.0);
         let peaks = line["near_peak_kib"].as_f64().zip(line["far_peak_kib"].as_f64());
         let figures = line["figures"].as_array().into_iter().flatten();
         let figures =
             figures.filter_map(|pair| Some((pair.get(0)?.as_str()?.to_owned(), pair.get(1)?.as_f64()?)));
         Run {
+            file: file.to_owned(),
             round: line["round"].as_u64().unwrap_or(1),
             status: line["status"].as_str().unwrap_or("").to_owned(),
             seconds: number("seconds"),
@@ -397,6 +405,20 @@ mod tests {
         let cell = &numbers.cells[0];
         let entry = cell.entry("dray-cp-pull").unwrap();
         assert_eq!((entry.seconds(), entry.ratio_to(cell.rival(entry, "rsync-ssh"))), (Some(5.0), None));
+    }
+
+    /// Where a rival was measured again later, a ratio is still that of the runs in turn.
+    #[test]
+    fn a_ratio_keeps_to_its_file() {
+        let numbers = numbers(&[
+            ("bench-1.jsonl", run("dray-cp-pull", 1, 1.0)),
+            ("bench-1.jsonl", run("rsync-ssh-pull", 1, 2.0)),
+            ("bench-2.jsonl", run("rsync-ssh-pull", 1, 50.0)),
+        ]);
+        let cell = &numbers.cells[0];
+        let entry = cell.entry("dray-cp-pull").unwrap();
+        assert_eq!(entry.ratio_to(cell.rival(entry, "rsync-ssh")), Some(0.5));
+        assert_eq!(cell.entry("rsync-ssh-pull").unwrap().seconds(), Some(50.0));
     }
 
     /// Rows that lose are shown.

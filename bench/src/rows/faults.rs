@@ -56,7 +56,7 @@ fn frozen(bench: &mut Bench) -> Result<(), String> {
                 let (name, title, sources, freezes) = SOURCES[(turn + round as usize) % SOURCES.len()];
                 let is_ours = name.starts_with("dray");
                 // In a smoke test nobody waits for those that hang.
-                let waits = freezes && sources == 1 || !is_ours && freezes;
+                let waits = freezes && (sources == 1 || !is_ours);
                 if bench.options.is_smoke && waits || !bench.wants(name) {
                     continue;
                 }
@@ -64,7 +64,7 @@ fn frozen(bench: &mut Bench) -> Result<(), String> {
                     if name.starts_with("aria2") { &["aria2", "nginx", "rclone"] } else { &["rsync"] };
                 if let Some(why) = needed.iter().find_map(|tool| bench.tools.missing(tool)).map(str::to_owned)
                 {
-                    bench.miss("P12", &what.name(), title, &why)?;
+                    bench.miss("P12", &what.name(), pair.between.name(), title, &why)?;
                     continue;
                 }
                 bench.use_build(&bench.builds[0].1.clone())?;
@@ -209,7 +209,7 @@ fn killed(bench: &mut Bench) -> Result<(), String> {
                     continue;
                 }
                 if let Some(why) = bench.tools.missing(tool).map(str::to_owned) {
-                    bench.miss("P13", &what.name(), title, &why)?;
+                    bench.miss("P13", &what.name(), pair.between.name(), title, &why)?;
                     continue;
                 }
                 bench.use_build(&bench.builds[0].1.clone())?;

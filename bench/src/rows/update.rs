@@ -26,7 +26,7 @@ pub(super) const ROW: BenchRow = BenchRow {
 fn measure(bench: &mut Bench) -> Result<(), String> {
     let [old, new] = match versions(bench) {
         Ok(paths) => paths,
-        Err(why) => return bench.miss("P6", "update", "the package", &why),
+        Err(why) => return bench.miss("P6", "update", LINK, "the package", &why),
     };
     let link = if bench.options.is_smoke { "100M/4ms" } else { LINK };
     for between in bench.links(&[link])? {
@@ -80,7 +80,7 @@ fn one(bench: &mut Bench, pair: &Pair, old: &Path, new: &Path, name: &str, round
     let tool =
         if is_ours { "ssh" } else { name.trim_start_matches("whole-").split('-').next().unwrap_or(name) };
     if let Some(why) = bench.tools.missing(tool).map(str::to_owned) {
-        return bench.miss("P6", "update", name, &why);
+        return bench.miss("P6", "update", pair.between.name(), name, &why);
     }
     for (build, (build_name, path)) in bench.builds.clone().iter().enumerate() {
         if !is_ours && build > 0 {
