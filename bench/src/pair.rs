@@ -26,6 +26,8 @@ const RSYNC_PORT: u16 = 873;
 const SERVER_PATIENCE: Duration = Duration::from_secs(20);
 /// How long what a command left at the far end may take to end.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(3);
+/// A link is at rest when nothing has come for so long: more than a retransmission takes to be tried again.
+const REST: Duration = Duration::from_millis(700);
 const NEAR_VETH: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const FAR_VETH: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
@@ -297,6 +299,19 @@ impl Pair {
     pub(crate) fn received(&self) -> io::Result<u64> {
         let stats = self.lab.stats()?;
         Ok(self.link.map_or(0, |ids| stats.pipes[ids.down.index()].carried_bytes))
+    }
+
+    /// The same once nothing has come for a while.
+    pub(crate) fn received_at_rest(&self) -> Result<u64, String> {
+        let said = |error: io::Error| format!("the lab: {error}");
+        let mut last = self.received().map_err(said)?;
+        loop {
+            std::thread::sleep(REST);
+            match self.received().map_err(said)? {
+                now if now == last => return Ok(now),
+                now => last = now,
+            }
+        }
     }
 
     fn veth_counts(&self) -> Result<Wire, String> {

@@ -285,6 +285,11 @@ impl Entry {
         self.counted().filter(|run| run.status == "ok")
     }
 
+    /// Runs that succeeded in the file that `other` is shown from.
+    pub(crate) fn good_beside<'a>(&'a self, other: &'a Entry) -> impl Iterator<Item = &'a Run> {
+        self.runs.iter().filter(|run| run.file == other.file && run.round > 0 && run.status == "ok")
+    }
+
     pub(crate) fn seconds(&self) -> Option<f64> {
         median(&self.good().map(|run| run.seconds).collect::<Vec<_>>())
     }
@@ -292,11 +297,10 @@ impl Entry {
     /// The median of the ratios within a round; `None` if they were not measured in turn.
     pub(crate) fn ratio_to(&self, rival: Option<&Entry>) -> Option<f64> {
         let rival = rival?;
-        let same = |run: &&Run| run.file == self.file && run.status == "ok";
         let ratios: Vec<f64> = self
             .good()
             .filter_map(|run| {
-                let other = rival.runs.iter().filter(same).find(|other| other.round == run.round)?;
+                let other = rival.good_beside(self).find(|other| other.round == run.round)?;
                 Some(run.seconds / other.seconds)
             })
             .collect();

@@ -195,7 +195,7 @@ fn frozen(numbers: &Numbers, table: &mut Table) {
     }
 }
 
-/// The best possible time for the largest file, from costs measured at another time of day.
+/// The best possible time for the largest file, where both were measured in one run of this program.
 fn roofline(numbers: &Numbers, table: &mut Table) {
     let Some(roof) = numbers.cells.iter().rfind(|cell| cell.row == "roofline") else { return };
     let Some(cell) = numbers.cells.iter().find(|cell| cell.is("P1", LARGE, "unshaped")) else { return };
@@ -204,13 +204,14 @@ fn roofline(numbers: &Numbers, table: &mut Table) {
         ("dray-cp-pull", "best-cp", 1.15),
         ("dray-get-clear-pull", "best-clear", 1.15),
     ] {
+        let Some(entry) = cell.entry(ours) else { continue };
         let rates: Vec<f64> = roof
             .entry(best)
             .into_iter()
-            .flat_map(Entry::good)
+            .flat_map(|roof| roof.good_beside(entry))
             .filter_map(|run| run.figure("GiB/s"))
             .collect();
-        let (Some(rate), Some(entry)) = (median(&rates), cell.entry(ours)) else { continue };
+        let Some(rate) = median(&rates) else { continue };
         if let (Some(seconds), Some(bytes)) = (entry.seconds(), entry.bytes) {
             let possible = bytes as f64 / f64::from(1 << 30) / rate;
             table.add(

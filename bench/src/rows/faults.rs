@@ -265,7 +265,9 @@ fn one_killed(
             }
         }
     };
-    let first = ground.run_near(&argv(&ticket), false, false, Some(&mut kill))?;
+    ground.run_near(&argv(&ticket), false, false, Some(&mut kill))?;
+    // What was on its way when the end was killed still arrives; it belongs to the first run.
+    let before = pair.received_at_rest()?;
     let mut ticket = ticket;
     if kills_far {
         if let Some(holder) = holder.take() {
@@ -292,11 +294,11 @@ fn one_killed(
     }
     // Headers of packets and records, at their usual sizes, are no payload.
     let overhead = 1500.0 / if is_ours { 1448.0 / 1.0015 } else { 1448.0 };
-    let crossed = (first.wire.received + second.wire.received) as f64 / overhead;
+    let crossed = (before + second.wire.received) as f64 / overhead;
     let figures = vec![
         ("killed after, s", moment.as_secs_f64()),
         ("first new byte, s", first_byte.map_or(f64::NAN, |time| time.as_secs_f64())),
-        ("MiB before", first.wire.received as f64 / overhead / f64::from(1 << 20)),
+        ("MiB before", before as f64 / overhead / f64::from(1 << 20)),
         ("MiB sent again", (crossed - what.bytes() as f64) / f64::from(1 << 20)),
     ];
     let job = Job { argv, ..Job::default() };
