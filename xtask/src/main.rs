@@ -1,21 +1,25 @@
 //! Automation of the repository, started as `cargo xtask …`, the same on a laptop and in CI.
 //!
 //! `tidy` checks the rules of the house that no compiler checks; `xtask/src/tidy/mod.rs` lists them. `sim` runs the simulator,
-//! `mutate` breaks the product on purpose and sees whether a test notices (`docs/testing.md`).
+//! `mutate` breaks the product on purpose and sees whether a test notices (`docs/testing.md`), `bench` measures
+//! (`docs/performance.md`).
 
+mod bench;
 mod mutate;
 mod sim;
 mod tidy;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo xtask tidy [--root DIR] [--package DIR]
        cargo xtask sim [--seeds N] [--from SEED] [--nodes N] [--swarm] [--trace]
+       cargo xtask bench [ROW…] [--list] [--help]
        cargo xtask mutate [NAME…] [--random N [--seed N]] [--list]
 
   sim             simulate transfers in virtual time; exit code 1 if a promise was broken
+  bench           measure Drayman beside its rivals, as root
   mutate          break the product on purpose; exit code 1 if no test notices
   tidy            check the rules of the house; exit code 0 if all hold, 1 if not
   --root DIR      the repository to check instead of this one
@@ -38,6 +42,7 @@ fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let mut words = arguments.iter().map(String::as_str);
     match words.next() {
         Some("tidy") => {}
+        Some("bench") => return bench::run(&arguments[1..]),
         Some("sim") => return sim::run(&arguments[1..]),
         Some("mutate") => return mutate::run(&arguments[1..]),
         Some("help" | "--help" | "-h") => return say(USAGE).map(|()| ExitCode::SUCCESS),
@@ -70,6 +75,19 @@ fn run(arguments: &[String]) -> Result<ExitCode, String> {
     ));
     say(&text)?;
     Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Runs a program of the workspace, built for speed, with `arguments`.
+fn run_release(package: &str, program: &str, arguments: &[String]) -> Result<ExitCode, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(repository())
+        .args(["run", "--locked", "--release", "--quiet", "-p", package, "--bin", program, "--"])
+        .args(arguments)
+        .status()
+        .map_err(|error| format!("start cargo: {error}"))?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+    Ok(ExitCode::from(code))
 }
 
 fn say(text: &str) -> Result<(), String> {

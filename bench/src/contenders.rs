@@ -1,0 +1,288 @@
+//! Who takes part, and the command each runs. Rivals have their best flags; Drayman has its defaults.
+
+use std::path::PathBuf;
+
+use crate::pair::{Between, Pair, SSH_PORT};
+use crate::site::{Site, What};
+
+/// From the far end or to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    Pull,
+    Push,
+}
+
+impl Way {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Pull => "pull",
+            Self::Push => "push",
+        }
+    }
+}
+
+/// A way to move something, in one direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contender {
+    /// Its name in the results, without the direction.
+    pub(crate) name: &'static str,
+    pub(crate) way: Way,
+    /// Programs it needs besides dray.
+    pub(crate) tools: &'static [&'static str],
+    /// It can move directories.
+    pub(crate) takes_trees: bool,
+    /// It can make the file durable before it ends.
+    pub(crate) can_sync: bool,
+    /// What readers see.
+    pub(crate) title: &'static str,
+}
+
+const fn one(name: &'static str, way: Way, tools: &'static [&'static str], title: &'static str) -> Contender {
+    Contender { name, way, tools, takes_trees: false, can_sync: false, title }
+}
+
+impl Contender {
+    const fn trees(mut self) -> Contender {
+        self.takes_trees = true;
+        self
+    }
+
+    const fn syncs(mut self) -> Contender {
+        self.can_sync = true;
+        self
+    }
+
+    pub(crate) fn id(&self) -> String {
+        format!("{}-{}", self.name, self.way.word())
+    }
+
+    pub(crate) fn is_ours(&self) -> bool {
+        self.name.starts_with("dray")
+    }
+}
+
+use Way::{Pull, Push};
+
+/// All that move a file or a tree as it is.
+pub(crate) const ALL: [Contender; 23] = [
+    one("dray-get", Pull, &[], "dray get, file already hashed").syncs(),
+    one("dray-get-clear", Pull, &[], "dray get, clear-text data allowed by both").syncs(),
+    one("dray-put-get", Pull, &[], "dray put + get, file never hashed").syncs(),
+    one("dray-cp", Pull, &[], "dray cp").syncs().trees(),
+    one("dray-cp", Push, &[], "dray cp").syncs().trees(),
+    one("dray-ssh", Pull, &[], "dray cp, only ssh gets through").syncs().trees(),
+    one("dray-ssh", Push, &[], "dray cp, only ssh gets through").syncs().trees(),
+    one("rsync-daemon", Pull, &["rsync"], "rsync daemon (clear text)").syncs().trees(),
+    one("rsync-daemon", Push, &["rsync"], "rsync daemon (clear text)").syncs().trees(),
+    one("rsync-ssh", Pull, &["rsync"], "rsync over ssh").syncs().trees(),
+    one("rsync-ssh", Push, &["rsync"], "rsync over ssh").syncs().trees(),
+    one("rsync-gcm", Pull, &["rsync"], "rsync over ssh with AES-GCM").syncs().trees(),
+    one("rsync-gcm", Push, &["rsync"], "rsync over ssh with AES-GCM").syncs().trees(),
+    one("scp", Pull, &[], "scp").trees(),
+    one("scp", Push, &[], "scp").trees(),
+    one("curl", Pull, &["curl", "nginx"], "curl from nginx (clear text, not verified)"),
+    one("curl-b3sum", Pull, &["curl", "nginx"], "curl from nginx, then b3sum (clear text)"),
+    one("wget", Pull, &["wget", "nginx"], "wget from nginx (clear text, not verified)"),
+    one("aria2", Pull, &["aria2", "nginx"], "aria2 from nginx, 4 connections (clear text, not verified)"),
+    one("rclone", Pull, &["rclone", "nginx"], "rclone copyurl from nginx (clear text, not verified)"),
+    one("syq", Pull, &["syq"], "syq").trees(),
+    one("syq", Push, &["syq"], "syq").trees(),
+    one("sendme", Pull, &["sendme"], "sendme").trees(),
+];
+
+/// What is moved from where to where.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) what: What,
+    pub(crate) from: PathBuf,
+    pub(crate) to: PathBuf,
+    /// The file must be durable before the command ends.
+    pub(crate) syncs: bool,
+}
+
+/// What a contender does for a task.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Job {
+    pub(crate) argv: Vec<String>,
+    /// Runs at the far end before the clock starts; the first line it prints replaces `TICKET`.
+    pub(crate) serve: Option<Vec<String>>,
+    pub(crate) only_ssh: bool,
+    pub(crate) allows_clear: bool,
+}
+
+/// ssh's options for the far end, after its name.
+pub(crate) fn ssh_options(site: &Site) -> Vec<String> {
+    let (key, hosts) = (site.path("etc/client"), site.path("etc/known_hosts"));
+    let known = format!("UserKnownHostsFile={hosts}");
+    let words = ["-i", &key, "-o", &known, "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"];
+    words.map(str::to_owned).to_vec()
+}
+
+/// The command of `contender` for `task`.
+pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) -> Job {
+    let Task { what, .. } = *task;
+    let (from, to) = (task.from.to_string_lossy().into_owned(), task.to.to_string_lossy().into_owned());
+    let name = what.name();
+    let far = pair.far_ip;
+    let is_pull = contender.way == Pull;
+    let options = ssh_options(site);
+    let ssh = format!("ssh -p {SSH_PORT} {}", options.join(" "));
+    // A tree lands in the folder that is there.
+    let into = if what.is_tree() {
+        format!("{}/", task.to.parent().unwrap_or(&task.to).display())
+    } else {
+        to.clone()
+    };
+    let remote = |path: &str| format!("root@{far}:{path}");
+    let (source, target) =
+        if is_pull { (remote(&from), into.clone()) } else { (from.clone(), remote(&into)) };
+    let url = format!("http://{far}/in/{name}");
+    let mut argv: Vec<String> = Vec::new();
+    let mut add = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_owned()));
+    let mut job = Job::default();
+    match contender.name {
+        "dray-get" | "dray-get-clear" | "dray-put-get" => {
+            let put = vec!["dray".to_owned(), "put".to_owned(), from.clone()];
+            job.allows_clear = contender.name == "dray-get-clear";
+            if contender.name == "dray-put-get" {
+                // The near end asks for the ticket with the clock on: a named pipe carries it.
+                let pipe = site.path("etc/ticket");
+                let sync = if task.syncs { "--fsync " } else { "" };
+                add(&[
+                    "sh",
+                    "-c",
+                    &format!(
+                        "echo >{pipe}.go; read -r ticket <{pipe} && exec dray get {sync}\"$ticket\" -o {to}"
+                    ),
+                ]);
+                job.serve = Some(vec![
+                    "sh".into(),
+                    "-c".into(),
+                    format!("echo ready; read -r go <{pipe}.go; exec dray put {from} >{pipe}"),
+                ]);
+            } else {
+                add(&["dray", "get"]);
+                if task.syncs {
+                    add(&["--fsync"]);
+                }
+                add(&["TICKET", "-o", &to]);
+                job.serve = Some(put);
+            }
+        }
+        "dray-cp" | "dray-ssh" => {
+            add(&["dray", "cp"]);
+            if what.is_tree() {
+                add(&["-a"]);
+            }
+            if task.syncs {
+                add(&["--fsync"]);
+            }
+            add(&["-P", &SSH_PORT.to_string()]);
+            add(&options.iter().map(String::as_str).collect::<Vec<_>>());
+            add(&[&source, &target]);
+            job.only_ssh = contender.name == "dray-ssh";
+        }
+        "rsync-daemon" | "rsync-ssh" | "rsync-gcm" => {
+            add(&["rsync", if what.is_tree() { "-a" } else { "-W" }]);
+            if what.is_tree() && pair.between != Between::Nothing {
+                add(&["--no-inc-recursive"]);
+            }
+            if task.syncs {
+                add(&["--fsync"]);
+            }
+            if contender.name == "rsync-daemon" {
+                let below = |path: &str| {
+                    format!("rsync://{far}/far{}", path.strip_prefix(&site.path("far")).unwrap_or(path))
+                };
+                match is_pull {
+                    true => add(&[&below(&from), &into]),
+                    false => add(&[&from, &below(&into)]),
+                }
+            } else {
+                let cipher = if contender.name == "rsync-gcm" { " -c aes128-gcm@openssh.com" } else { "" };
+                add(&["-e", &format!("{ssh}{cipher}"), &source, &target]);
+            }
+        }
+        "scp" => {
+            add(&["scp", "-q"]);
+            if what.is_tree() {
+                add(&["-r", "-p"]);
+            }
+            add(&["-P", &SSH_PORT.to_string()]);
+            add(&options.iter().map(String::as_str).collect::<Vec<_>>());
+            add(&[&source, &target]);
+        }
+        "curl" => add(&["curl", "-sSf", "-o", &to, &url]),
+        "curl-b3sum" => add(&["sh", "-c", &format!("curl -sSf -o {to} {url} && b3sum {to}")]),
+        "wget" => add(&["wget", "-q", "-O", &to, &url]),
+        "aria2" => {
+            let folder = task.to.parent().unwrap_or(&task.to).to_string_lossy().into_owned();
+            add(&[
+                "aria2c",
+                "-q",
+                "--file-allocation=none",
+                "-x4",
+                "-s4",
+                "-k",
+                "64M",
+                "-d",
+                &folder,
+                "-o",
+                &name,
+                &url,
+            ]);
+        }
+        "rclone" => add(&["rclone", "--config", "/dev/null", "copyurl", &url, &to]),
+        "syq" => {
+            add(&["syq", "rsync", "--no-progress", "--syq-no-bootstrap"]);
+            if what.is_tree() {
+                add(&["-a"]);
+            }
+            add(&["-e", &ssh, &source, &target]);
+        }
+        "sendme" => {
+            add(&[
+                "sh",
+                "-c",
+                &format!(
+                    "cd {} && exec sendme receive --relay disabled --no-progress TICKET",
+                    site.path("near/out")
+                ),
+            ]);
+            // It keeps what it serves in the folder it stands in, and prints its ticket among other lines.
+            let text = format!(
+                "cd {} && sendme send --relay disabled --ticket-type addresses --no-progress {from} | grep --line-buffered -o 'blob[a-z0-9]*'",
+                site.path("far/out")
+            );
+            job.serve = Some(vec!["sh".into(), "-c".into(), text]);
+        }
+        _ => {}
+    }
+    job.argv = argv;
+    job
+}
+
+/// What a person would type for a contender's job.
+pub(crate) fn shown(contender: &Contender, job: &Job, task: &Task, site: &Site, pair: &Pair) -> String {
+    match contender.name {
+        "dray-put-get" => {
+            let (from, to) = (task.from.to_string_lossy(), task.to.to_string_lossy());
+            let words = ["dray", "put", &from, "&", "dray", "get", "TICKET", "-o", &to];
+            readable(&words.map(str::to_owned), site, pair)
+        }
+        "dray-get-clear" => format!("DRAY_CONFIG=clear.toml {}", readable(&job.argv, site, pair)),
+        _ => readable(&job.argv, site, pair),
+    }
+}
+
+/// A command with folders and addresses of the test made readable; `…` stands for the ssh options.
+pub(crate) fn readable(argv: &[String], site: &Site, pair: &Pair) -> String {
+    let quoted = |word: &String| if word.contains(' ') { format!("'{word}'") } else { word.clone() };
+    let text = argv.iter().map(quoted).collect::<Vec<_>>().join(" ");
+    let options = ssh_options(site).join(" ");
+    let text = text.replace(&options, "…").replace(&format!("{}/", site.root.display()), "");
+    let text = text.replace(&pair.far_ip.to_string(), "FAR");
+    // A ticket is long, and another one each time.
+    let words = text.split(' ').map(|word| if word.starts_with("dray:") { "TICKET" } else { word });
+    words.collect::<Vec<_>>().join(" ")
+}

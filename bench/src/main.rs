@@ -1,0 +1,140 @@
+//! `cargo xtask bench`: measures Drayman beside its rivals between two hosts on this machine, and renders
+//! `docs/performance.md` from the raw numbers. A ratio within one run is a result, an absolute time is weather.
+//!
+//! The two ends are network namespaces (`pair`), joined by a veth pair or by a link of the network lab. This program starts
+//! itself on a host for each command (`worker`), so that the clock runs inside the end. It works in a mount namespace of its
+//! own: whatever way it ends, its file systems, hosts and processes go with it.
+
+mod bench;
+mod contenders;
+mod measure;
+mod options;
+mod page;
+mod pair;
+mod results;
+mod rows;
+mod site;
+mod tools;
+mod worker;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use bench::Bench;
+use options::{HELP, Options};
+use results::{Results, Setting};
+use site::Site;
+use tools::Tools;
+
+/// First argument of this program once it has its own mounts.
+const OWN_MOUNTS: &str = "--in-own-mounts";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match words.first().map(String::as_str) {
+        Some(worker::JOIN) => worker::join(&words[1..]),
+        Some(worker::TIME) => worker::time(&words[1..]),
+        Some("--help" | "-h" | "help") => say(HELP).map(|()| ExitCode::SUCCESS),
+        Some(OWN_MOUNTS) => run(&words[1..]),
+        _ => start(&words),
+    };
+    outcome.unwrap_or_else(|message| {
+        // Nowhere is left to report that standard error is closed.
+        let _ = writeln!(std::io::stderr(), "bench: {message}");
+        ExitCode::from(2)
+    })
+}
+
+/// Checks the arguments, then starts this program again with mounts of its own.
+fn start(words: &[String]) -> Result<ExitCode, String> {
+    let options = Options::parse(words.to_vec()).map_err(|why| format!("{why}\n\n{HELP}"))?;
+    if options.lists {
+        let lines: String = rows::ALL.iter().map(|row| format!("{:<9} {}\n", row.name, row.about)).collect();
+        return say(&lines).map(|()| ExitCode::SUCCESS);
+    }
+    if let Some(row) = options.rows.iter().find(|name| !rows::ALL.iter().any(|row| row.name == name.as_str()))
+    {
+        return Err(format!("no row is called {row}; --list names them"));
+    }
+    if options.renders {
+        return page::render(&repository()).and_then(|said| say(&said)).map(|()| ExitCode::SUCCESS);
+    }
+    dray_lab::Lab::available()?;
+    let program = std::env::current_exe().map_err(|error| format!("find this program: {error}"))?;
+    let mut again = Command::new("unshare");
+    again.args(["--mount", "--propagation", "private"]).arg(program).arg(OWN_MOUNTS).args(words);
+    let status = again.status().map_err(|error| format!("start unshare: {error}"))?;
+    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
+
+fn run(words: &[String]) -> Result<ExitCode, String> {
+    let options = Options::parse(words.to_vec())?;
+    let root = repository();
+    let builds = match options.builds.is_empty() {
+        true => vec![("dray".to_owned(), build_dray(&root)?)],
+        false => options.builds.clone(),
+    };
+    let mut absolute = Vec::new();
+    for (name, path) in builds {
+        let path =
+            path.canonicalize().map_err(|error| format!("build {name}: {}: {error}", path.display()))?;
+        absolute.push((name, path));
+    }
+    let tools = Tools::prepare(options.installs && !options.is_smoke);
+    let _machine = bench::lock_machine()?;
+    let site = Site::new(options.folder.as_deref())?;
+    let folder = if options.is_smoke { site.root.join("results") } else { root.join("bench/results") };
+    let setting = Setting {
+        is_pinned: options.is_pinned,
+        syncs: options.syncs,
+        seed: options.seed,
+        note: &options.note,
+        builds: &absolute,
+    };
+    let results = Results::create(&folder, &site, &tools, &setting)?;
+    let mut bench = Bench::new(options, site, tools, absolute, results);
+    let mut unproven = Vec::new();
+    for row in rows::ALL {
+        let before = bench.successes;
+        if bench.options.rows.is_empty() || bench.options.rows.iter().any(|name| name == row.name) {
+            (row.run)(&mut bench).map_err(|why| format!("row {}: {why}", row.name))?;
+            if bench.successes == before {
+                unproven.push(row.name);
+            }
+        }
+    }
+    let (lines, failures) = (bench.results.lines, &bench.failures);
+    say(&format!("{} lines in {}\n", lines, bench.results.path.display()))?;
+    for failure in failures {
+        say(&format!("FAILED: {failure}\n"))?;
+    }
+    if !bench.options.is_smoke {
+        say(&page::render(&root)?)?;
+    } else if !failures.is_empty() || !unproven.is_empty() {
+        say(&format!("rows without a run that counts: {unproven:?}\n"))?;
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The release build of this repository.
+fn build_dray(root: &Path) -> Result<PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.current_dir(root).args(["build", "--locked", "--release", "--quiet", "-p", "dray"]);
+    site::run(&mut build)?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder));
+    Ok(target.join("release/dray"))
+}
+
+/// The repository this program was built from: the folder above its package.
+fn repository() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).to_owned()
+}
+
+fn say(text: &str) -> Result<(), String> {
+    std::io::stdout().write_all(text.as_bytes()).map_err(|error| format!("write to standard output: {error}"))
+}

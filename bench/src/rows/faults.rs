@@ -1,0 +1,316 @@
+//! P12 and P13: a source that freezes on the way, and ends that are killed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::BenchRow;
+use crate::bench::{Bench, Told};
+use crate::contenders::Job;
+use crate::measure::{Ground, Run};
+use crate::pair::{Between, Pair, signal};
+use crate::site::{self, Random, What};
+
+/// A run that is frozen for good is given up after this.
+const FROZEN_PATIENCE: Duration = Duration::from_secs(60);
+/// More than a handshake; what comes after it is payload.
+const FIRST_BYTES: u64 = 64 << 10;
+/// Where the second mirror listens.
+const SECOND_PORT: u16 = 81;
+
+pub(super) const FROZEN: BenchRow = BenchRow {
+    name: "P12",
+    about: "one source is stopped (SIGSTOP) in the middle: with another there, and alone; 128 MiB at 200 Mbit/s x 20 ms",
+    run: frozen,
+};
+
+pub(super) const KILLED: BenchRow = BenchRow {
+    name: "P13",
+    about: "kill -9 of either end at a random moment, then the same again; 512 MiB at 1 Gbit/s x 50 ms",
+    run: killed,
+};
+
+/// Who takes part in P12.
+const SOURCES: [(&str, &str, usize, bool); 6] = [
+    ("dray-get-2", "dray get, two holders, none frozen", 2, false),
+    ("dray-get-2-frozen", "dray get, two holders, one frozen", 2, true),
+    ("dray-get-1-frozen", "dray get, one holder, frozen (must end with a typed error)", 1, true),
+    ("aria2-2", "aria2, two mirrors, none frozen", 2, false),
+    ("aria2-2-frozen", "aria2, two mirrors, one frozen", 2, true),
+    ("rsync-1-frozen", "rsync daemon, frozen", 1, true),
+];
+
+fn frozen(bench: &mut Bench) -> Result<(), String> {
+    let (link, own, after) = match bench.options.is_smoke {
+        true => ("100M/4ms", 4 << 20, Duration::from_millis(100)),
+        false => ("200M/20ms", 128 << 20, Duration::from_millis(1500)),
+    };
+    let bytes = bench.options.sizes.as_ref().map_or(own, |sizes| sizes[0]);
+    let what = What::File { bytes };
+    for between in bench.links(&[link])? {
+        let pair = bench.pair(between)?;
+        bench.site.make(what, bench.options.seed)?;
+        for round in 1..=bench.pairs() {
+            for turn in 0..SOURCES.len() {
+                let (name, title, sources, freezes) = SOURCES[(turn + round as usize) % SOURCES.len()];
+                let is_ours = name.starts_with("dray");
+                // In a smoke test nobody waits for those that hang.
+                let waits = freezes && (sources == 1 || !is_ours);
+                if bench.options.is_smoke && waits || !bench.wants(name) {
+                    continue;
+                }
+                let needed: &[&str] =
+                    if name.starts_with("aria2") { &["aria2", "nginx", "rclone"] } else { &["rsync"] };
+                if let Some(why) = needed.iter().find_map(|tool| bench.tools.missing(tool)).map(str::to_owned)
+                {
+                    bench.miss("P12", &what.name(), pair.between.name(), title, &why)?;
+                    continue;
+                }
+                bench.use_build(&bench.builds[0].1.clone())?;
+                bench.site.forget()?;
+                let (mut run, job) = one_frozen(bench, &pair, what, name, sources, freezes.then_some(after))?;
+                let arrived = site::is_same(
+                    &bench.site.root.join("far/in").join(what.name()),
+                    &bench.site.root.join("near/out/file"),
+                );
+                if run.status == "ok" && !arrived {
+                    run.status = "what arrived differs".into();
+                } else if is_ours && sources == 1 && freezes {
+                    // It cannot succeed; what counts is that it ends by itself and says why.
+                    run.status = match run.exit_code {
+                        5 if run.seconds <= 30.0 + after.as_secs_f64() => "ok".into(),
+                        _ => format!("no typed error within 30 s: {}", run.status),
+                    };
+                }
+                let command = bench.readable(&job, &pair);
+                let told = Told {
+                    is_ours,
+                    label: name.into(),
+                    title: title.into(),
+                    round,
+                    bytes: Some(bytes),
+                    figures: vec![("exit code", f64::from(run.exit_code))],
+                    command,
+                };
+                bench.tell("P12", &what.name(), &pair, &run, told)?;
+            }
+        }
+    }
+    bench.site.remove(what);
+    bench.site.forget()
+}
+
+/// Freezes the first source `after` the start.
+fn one_frozen(
+    bench: &Bench,
+    pair: &Pair,
+    what: What,
+    name: &str,
+    sources: usize,
+    after: Option<Duration>,
+) -> Result<(Run, Job), String> {
+    let site = &bench.site;
+    let ground = Ground { patience: FROZEN_PATIENCE, ..bench.ground(pair) };
+    let (from, to, far) =
+        (site.path(&format!("far/in/{}", what.name())), site.path("near/out/file"), pair.far_ip);
+    let mut servers = Vec::new();
+    let mut victims = BTreeSet::new();
+    let argv: Vec<String> = match name.split('-').next() {
+        Some("dray") => {
+            let first = ground.serve(&["dray".into(), "put".into(), from.clone()], false)?;
+            victims.insert(first.id());
+            let mut ticket = first.ticket.clone();
+            servers.push(first);
+            if sources == 2 {
+                // Another user's copy: its own data and its own identity.
+                let (data, state) = (site.path("far/data/second"), site.path("far/state/second"));
+                let second = format!(
+                    "DRAY_DATA_DIR={data} XDG_STATE_HOME={state} exec dray put --ticket {ticket} {from}"
+                );
+                let second = ground.serve(&["sh".into(), "-c".into(), second], false)?;
+                ticket.clone_from(&second.ticket);
+                servers.push(second);
+            }
+            vec!["dray".into(), "get".into(), ticket, "-o".into(), to]
+        }
+        Some("aria2") => {
+            let text = format!(
+                "echo up; exec rclone --config /dev/null serve http {} --addr {far}:{SECOND_PORT}",
+                site.path("far")
+            );
+            let second = ground.serve(&["sh".into(), "-c".into(), text], false)?;
+            victims.insert(second.id());
+            servers.push(second);
+            pair.wait_for(SECOND_PORT)?;
+            let urls = [
+                format!("http://{far}:{SECOND_PORT}/in/{}", what.name()),
+                format!("http://{far}/in/{}", what.name()),
+            ];
+            let mut argv: Vec<String> =
+                ["aria2c", "-q", "--file-allocation=none", "-x4", "-s4", "-k", "1M", "-d"]
+                    .map(str::to_owned)
+                    .to_vec();
+            argv.extend([site.path("near/out"), "-o".into(), "file".into()]);
+            argv.extend(urls);
+            argv
+        }
+        _ => vec!["rsync".into(), "-W".into(), format!("rsync://{far}/far/in/{}", what.name()), to],
+    };
+    let waiting = pair.waiting.clone();
+    let mut is_frozen = false;
+    let mut freeze = |elapsed: Duration| {
+        if after.is_some_and(|after| elapsed >= after) && !is_frozen {
+            is_frozen = true;
+            // A daemon has a process for each connection; it is the one that was not there before.
+            let new = pair.far_processes();
+            let targets = if victims.is_empty() {
+                new.difference(&waiting).copied().collect()
+            } else {
+                victims.clone()
+            };
+            targets.into_iter().for_each(|pid| signal(pid, Signal::STOP));
+        }
+    };
+    let run = ground.run_near(&argv, false, false, Some(&mut freeze));
+    for pid in pair.far_processes().difference(&pair.waiting) {
+        signal(*pid, Signal::KILL);
+    }
+    servers.into_iter().for_each(|server| server.end());
+    pair.end_leftovers();
+    Ok((run?, Job { argv, ..Job::default() }))
+}
+
+/// Who takes part in P13.
+const RESUMERS: [(&str, &str, &str); 4] = [
+    ("dray-get-kill-near", "dray get, receiver killed", "rsync"),
+    ("dray-get-kill-far", "dray get, holder killed", "rsync"),
+    ("rsync-kill-near", "rsync daemon --partial --append-verify, receiver killed", "rsync"),
+    ("curl-kill-near", "curl -C - (not verified), receiver killed", "curl"),
+];
+
+fn killed(bench: &mut Bench) -> Result<(), String> {
+    let (link, own) = if bench.options.is_smoke { ("200M/4ms", 8 << 20) } else { ("1g-50ms", 512 << 20) };
+    let bytes = bench.options.sizes.as_ref().map_or(own, |sizes| sizes[0]);
+    let what = What::File { bytes };
+    let mut random = Random::new(bench.options.seed, "moments");
+    for between in bench.links(&[link])? {
+        let pair = bench.pair(between)?;
+        bench.site.make(what, bench.options.seed)?;
+        let Between::Link(condition) = between else { return Err("P13 needs a link of the lab".into()) };
+        let rate = condition.up.rate.map_or(1e9, |rate| rate.bits_per_second() as f64);
+        let expected = bytes as f64 * 8.0 / rate + 0.2;
+        for round in 1..=bench.pairs() {
+            // One moment for all of a round.
+            let moment = Duration::from_secs_f64(expected * (0.2 + 0.6 * random.share()));
+            for turn in 0..RESUMERS.len() {
+                let (name, title, tool) = RESUMERS[(turn + round as usize) % RESUMERS.len()];
+                if !bench.wants(name) {
+                    continue;
+                }
+                if let Some(why) = bench.tools.missing(tool).map(str::to_owned) {
+                    bench.miss("P13", &what.name(), pair.between.name(), title, &why)?;
+                    continue;
+                }
+                bench.use_build(&bench.builds[0].1.clone())?;
+                bench.site.forget()?;
+                one_killed(bench, &pair, what, (name, title), moment, round)?;
+            }
+        }
+    }
+    bench.site.remove(what);
+    bench.site.forget()
+}
+
+fn one_killed(
+    bench: &mut Bench,
+    pair: &Pair,
+    what: What,
+    (name, title): (&str, &str),
+    moment: Duration,
+    round: u32,
+) -> Result<(), String> {
+    let ground = bench.ground(pair);
+    let (site, far) = (&bench.site, pair.far_ip);
+    let (from, to) = (site.path(&format!("far/in/{}", what.name())), site.path("near/out/file"));
+    let is_ours = name.starts_with("dray");
+    let kills_far = name.ends_with("far");
+    let put = ["dray".to_owned(), "put".to_owned(), from.clone()];
+    let mut holder = if is_ours { Some(ground.serve(&put, false)?) } else { None };
+    let argv = |ticket: &str| -> Vec<String> {
+        let words: Vec<&str> = match name.split('-').next() {
+            Some("dray") => vec!["dray", "get", ticket, "-o", &to],
+            Some("rsync") => vec!["rsync", "--partial", "--append-verify", "URL", &to],
+            _ => vec!["curl", "-sSf", "-C", "-", "-o", &to, "URL"],
+        };
+        let url = match name.split('-').next() {
+            Some("rsync") => format!("rsync://{far}/far/in/{}", what.name()),
+            _ => format!("http://{far}/in/{}", what.name()),
+        };
+        words.into_iter().map(|word| if word == "URL" { url.clone() } else { word.to_owned() }).collect()
+    };
+    let ticket = holder.as_ref().map(|holder| holder.ticket.clone()).unwrap_or_default();
+    let holder_id = holder.as_ref().map(|holder| holder.id());
+    let mut is_done = false;
+    let mut kill = |elapsed: Duration| {
+        if elapsed >= moment && !is_done {
+            is_done = true;
+            match (kills_far, holder_id) {
+                (true, Some(holder)) => {
+                    signal(holder, Signal::KILL);
+                    // The receiver would wait for it; the user gives up, and comes back.
+                    pair.near_processes().into_iter().for_each(|pid| signal(pid, Signal::INT));
+                }
+                _ => pair.near_processes().into_iter().for_each(|pid| signal(pid, Signal::KILL)),
+            }
+        }
+    };
+    ground.run_near(&argv(&ticket), false, false, Some(&mut kill))?;
+    // What was on its way when the end was killed still arrives; it belongs to the first run.
+    let before = pair.received_at_rest()?;
+    let mut ticket = ticket;
+    if kills_far {
+        if let Some(holder) = holder.take() {
+            holder.end();
+        }
+        let again = ground.serve(&put, false)?;
+        ticket.clone_from(&again.ticket);
+        holder = Some(again);
+    }
+    let mut first_byte = None;
+    let mut watch = |elapsed: Duration| {
+        if first_byte.is_none() && pair.received().is_ok_and(|bytes| bytes > FIRST_BYTES) {
+            first_byte = Some(elapsed);
+        }
+    };
+    let argv = argv(&ticket);
+    let mut second = ground.run_near(&argv, false, false, Some(&mut watch))?;
+    if let Some(holder) = holder {
+        holder.end();
+    }
+    pair.end_leftovers();
+    if second.status == "ok" && !site::is_same(from.as_ref(), to.as_ref()) {
+        second.status = "what arrived differs".into();
+    }
+    // Headers of packets and records, at their usual sizes, are no payload.
+    let overhead = 1500.0 / if is_ours { 1448.0 / 1.0015 } else { 1448.0 };
+    let crossed = (before + second.wire.received) as f64 / overhead;
+    let figures = vec![
+        ("killed after, s", moment.as_secs_f64()),
+        ("first new byte, s", first_byte.map_or(f64::NAN, |time| time.as_secs_f64())),
+        ("MiB before", before as f64 / overhead / f64::from(1 << 20)),
+        ("MiB sent again", (crossed - what.bytes() as f64) / f64::from(1 << 20)),
+    ];
+    let job = Job { argv, ..Job::default() };
+    let command = bench.readable(&job, pair);
+    let told = Told {
+        is_ours,
+        label: name.into(),
+        title: title.into(),
+        round,
+        bytes: Some(what.bytes()),
+        figures,
+        command,
+    };
+    bench.tell("P13", &what.name(), pair, &second, told)
+}
