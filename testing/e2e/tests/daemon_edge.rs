@@ -319,7 +319,10 @@ fn a_long_list_comes_in_pages() {
     let Some(lab) = Lab::of(1).build() else { return };
     let host = lab.host(0);
     let daemon = Daemon::start(host);
-    let (_stream, session) = daemon.session();
+    let (stream, session) = daemon.session();
+    // Who does not take its events is cut off, and with it the session.
+    let mut events = stream.try_clone().unwrap();
+    let hearing = std::thread::spawn(move || std::io::copy(&mut events, &mut std::io::sink()));
     // Each of these bytes takes six in JSON.
     let name = "01".repeat(255);
     let count = 800_u64;
@@ -351,6 +354,8 @@ fn a_long_list_comes_in_pages() {
         let slip = daemon.ask(&format!("GET /v1/shares{query}"), b"");
         assert!(query == "?" || slip.0 >= 400, "{query}: {}", slip.1);
     }
+    stream.shutdown(std::net::Shutdown::Both).unwrap();
+    let _ = hearing.join().unwrap();
     daemon.stop();
 }
 
