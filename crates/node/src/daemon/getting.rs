@@ -20,9 +20,8 @@ use serde_json::json;
 use super::State;
 use super::desk::{Transaction, given_name, name};
 use super::outlet::Outlet;
-use super::shelf::Shelf;
 use crate::get::{Consumer, Order, Place};
-use crate::{Delivered, Event, GetRequest, Node, Observer, Stop, Wanted, lock};
+use crate::{Delivered, Event, GetRequest, Observer, Stop, Wanted, lock, log_event, log_outcome};
 
 /// Groups that wait for the client, beside those that wait in the transfer.
 const WAITING_GROUPS: usize = 16;
@@ -119,11 +118,13 @@ impl GetTransaction {
 
     fn work(&self, state: &State, request: &GetRequest, place: Place) {
         let watching = Watching { transaction: self, state, told: Mutex::new(None), had: Mutex::default() };
-        let result = self.fetch(&state.node(), &state.shelf, request, place, &watching);
+        let fetch = || self.fetch(state, request, place, &watching);
+        let result = state.hub.metrics.timed("fetch", fetch);
         if let Ok(got) = &result {
             state.shelf.used(&got.oid);
         }
         state.hub.metrics.got(&result);
+        log_outcome(&self.name, result.as_ref().map(drop));
         match &result {
             Ok(got) => state.hub.tell(
                 "got",
@@ -142,12 +143,12 @@ impl GetTransaction {
     /// ended just now, and this one goes on from there.
     fn fetch(
         &self,
-        node: &Node,
-        shelf: &Shelf,
+        state: &State,
         request: &GetRequest,
         mut place: Place,
         observer: &dyn Observer,
     ) -> Result<Delivered> {
+        let node = state.node();
         let begun = Instant::now();
         let mut has_made_room = false;
         loop {
@@ -166,13 +167,15 @@ impl GetTransaction {
                         && !self.stop.is_set() =>
                 {
                     place = again;
+                    state.hub.metrics.retried();
                     thread::sleep(INTERVAL);
                 }
                 // What has come is gone on from.
                 (Err(error), Some(again))
-                    if error.kind() == ErrorKind::NoSpace && !has_made_room && shelf.drop_all() =>
+                    if error.kind() == ErrorKind::NoSpace && !has_made_room && state.shelf.drop_all() =>
                 {
                     place = again;
+                    state.hub.metrics.retried();
                     has_made_room = true;
                 }
                 (result, _) => return result,
@@ -332,6 +335,7 @@ impl Observer for Watching<'_> {
         let GetTransaction { name, size_bytes, done_bytes: done, warnings, .. } = self.transaction;
         let hub = &self.state.hub;
         hub.metrics.note(&event);
+        log_event(name, &event);
         match event {
             Event::Started { total_bytes, .. } => size_bytes.store(total_bytes, Ordering::Release),
             Event::Progress { done_bytes, total_bytes, sources } => {
