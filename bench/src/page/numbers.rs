@@ -294,16 +294,22 @@ impl Entry {
         median(&self.good().map(|run| run.seconds).collect::<Vec<_>>())
     }
 
-    /// The median of the ratios within a round; `None` if they were not measured in turn.
+    /// The median of the ratios within a round, in the newest file that has both; `None` if they were never measured in turn.
     pub(crate) fn ratio_to(&self, rival: Option<&Entry>) -> Option<f64> {
         let rival = rival?;
-        let ratios: Vec<f64> = self
-            .good()
-            .filter_map(|run| {
-                let other = rival.good_beside(self).find(|other| other.round == run.round)?;
-                Some(run.seconds / other.seconds)
-            })
-            .collect();
+        let counts = |run: &&Run| run.round > 0 && run.status == "ok";
+        let mut pairs: Vec<(&str, f64)> = Vec::new();
+        for run in self.runs.iter().filter(counts) {
+            let beside = rival
+                .runs
+                .iter()
+                .filter(counts)
+                .find(|other| (&other.file, other.round) == (&run.file, run.round));
+            pairs.extend(beside.map(|other| (run.file.as_str(), run.seconds / other.seconds)));
+        }
+        let newest = pairs.iter().map(|(file, _)| *file).max()?;
+        let ratios: Vec<f64> =
+            pairs.iter().filter(|(file, _)| *file == newest).map(|(_, ratio)| *ratio).collect();
         median(&ratios)
     }
 
@@ -405,10 +411,14 @@ mod tests {
             ("bench-1.jsonl", run("dray-cp-pull", 1, 1.0)),
             ("bench-1.jsonl", run("rsync-ssh-pull", 1, 2.0)),
             ("bench-2.jsonl", run("dray-cp-pull", 1, 5.0)),
+            ("bench-2.jsonl", run("scp-pull", 1, 4.0)),
+            ("bench-3.jsonl", run("curl-pull", 1, 5.0)),
         ]);
         let cell = &numbers.cells[0];
         let entry = cell.entry("dray-cp-pull").unwrap();
-        assert_eq!((entry.seconds(), entry.ratio_to(cell.rival(entry, "rsync-ssh"))), (Some(5.0), None));
+        let to = |rival: &str| entry.ratio_to(cell.entry(rival));
+        assert_eq!(entry.seconds(), Some(5.0));
+        assert_eq!((to("rsync-ssh-pull"), to("scp-pull"), to("curl-pull")), (Some(0.5), Some(1.25), None));
     }
 
     /// Where a rival was measured again later, a ratio is still that of the runs in turn.
