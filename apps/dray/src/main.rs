@@ -4,6 +4,7 @@ mod arguments;
 mod daemon;
 mod demo;
 mod explain;
+mod logs;
 mod manual;
 mod output;
 mod pasted;

@@ -39,10 +39,14 @@ const FILES: [(&str, &str); 9] = [
     ),
 ];
 /// What the environment says.
-const ENVIRONMENT: [(&str, &str); 8] = [
+const ENVIRONMENT: [(&str, &str); 9] = [
     ("DRAY_CONFIG", "Configuration file, which must exist then."),
     ("DRAY_DATA_DIR", "Data directory."),
     ("DRAY_SOCKET", "Socket of the daemon."),
+    (
+        "DRAY_LOG",
+        "Logs on standard error: error, warn, info or debug; with ,json behind it a JSON object a line.",
+    ),
     ("XDG_CONFIG_HOME", "Stands for ~/.config above."),
     ("XDG_DATA_HOME", "Stands for ~/.local/share above."),
     ("XDG_RUNTIME_DIR", "Folder for sockets."),

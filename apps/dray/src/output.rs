@@ -28,6 +28,8 @@ pub(crate) struct Output {
     stop: Stop,
     /// Warnings are shown also when quiet: nobody looks at this program while it runs, only at its log.
     warns_always: bool,
+    /// What the log calls what it hears of; `None` where somebody else logs.
+    transfer: Option<String>,
 }
 
 struct State {
@@ -45,11 +47,12 @@ struct State {
 
 impl Output {
     /// Sets `stop` when the ticket of a `put` cannot be printed: it would be served for nobody.
-    pub(crate) fn new(show: Show, stop: Stop) -> Output {
+    pub(crate) fn new(show: Show, stop: Stop, transfer: Option<String>) -> Output {
         let is_terminal = std::io::stderr().is_terminal();
         let (bar, senders, barred, last_json, lost) = (None, Senders::default(), Vec::new(), None, None);
         Output {
             show,
+            transfer,
             state: Mutex::new(State {
                 bar,
                 senders,
@@ -291,6 +294,9 @@ impl Output {
 
 impl Observer for Output {
     fn event(&self, event: Event) {
+        if let Some(transfer) = &self.transfer {
+            dray_node::log_event(transfer, &event);
+        }
         if self.show.json {
             match event {
                 Event::Progress { done_bytes, total_bytes, sources } => self.json_progress(done_bytes == total_bytes, || {

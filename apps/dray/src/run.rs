@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::arguments::{self, Arguments, Command, Show};
 use crate::output::{Output, bytes, print, verified_json};
-use crate::{daemon, demo, explain, manual, pasted, usage};
+use crate::{daemon, demo, explain, logs, manual, pasted, usage};
 
 /// The exit code.
 pub(crate) fn main() -> u8 {
@@ -31,14 +31,20 @@ pub(crate) fn main() -> u8 {
     };
     let is_remote = matches!(arguments.command, Command::Remote | Command::Serve { stdio: true, .. });
     let stop = Stop::new();
+    let is_daemon = matches!(arguments.command, Command::Serve { stdio: false, .. });
+    // As `dray explain` calls it. The daemon has a name for each transfer.
+    let transfer = (!is_daemon).then(|| std::process::id().to_string());
+    let output = Output::new(arguments.show.clone(), stop.clone(), transfer.clone());
+    let output = Arc::new(if is_daemon { output.of_daemon() } else { output });
     // To a daemon a hangup means to read its configuration again, to everything else that its terminal is gone.
     let reload = Stop::new();
-    let is_daemon = matches!(arguments.command, Command::Serve { stdio: false, .. });
-    let output = Output::new(arguments.show.clone(), stop.clone());
-    let output = Arc::new(if is_daemon { output.of_daemon() } else { output });
-    let result = catch_signals(&stop, is_daemon.then_some(&reload))
+    let result = logs::start()
+        .and_then(|()| catch_signals(&stop, is_daemon.then_some(&reload)))
         .and_then(|()| run(arguments.command, &output, &stop, &reload));
     let result = result.and_then(|()| output.check());
+    if let Some(transfer) = &transfer {
+        dray_node::log_outcome(transfer, result.as_ref().map(drop));
+    }
     match result {
         Ok(()) => 0,
         Err(error) => {
@@ -66,7 +72,7 @@ fn refuse(slip: &clap::Error) -> u8 {
 
 /// Shows an error of the command line itself.
 fn fail(error: &Error, json: bool) -> u8 {
-    Output::new(Show { json, quiet: false }, Stop::new()).error(error);
+    Output::new(Show { json, quiet: false }, Stop::new(), None).error(error);
     error.kind().exit_code()
 }
 

@@ -12,6 +12,7 @@ pub mod explain;
 mod get;
 mod identity;
 mod join;
+mod logs;
 mod observer;
 mod outboard;
 mod put;
@@ -33,6 +34,7 @@ pub use copy::{
 pub use daemon::Daemon;
 pub use doctor::Finding;
 pub use get::{GetRequest, Output, Wanted};
+pub use logs::{log_event, log_outcome};
 pub use observer::{Event, Observer, SourceShare, Stop};
 pub use put::{PutRequest, PutSource, Shared};
 

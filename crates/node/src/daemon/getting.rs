@@ -22,7 +22,7 @@ use super::desk::{Transaction, given_name, name};
 use super::hub::Hub;
 use super::outlet::Outlet;
 use crate::get::{Came, Consumer, Memory, Order, Place};
-use crate::{Delivered, Event, GetRequest, Observer, Stop, Wanted, lock};
+use crate::{Delivered, Event, GetRequest, Observer, Stop, Wanted, lock, log_event, log_outcome};
 
 /// Groups that wait for the client, beside those that wait in the transfer.
 const WAITING_GROUPS: usize = 16;
@@ -132,7 +132,8 @@ impl GetTransaction {
     fn work(&self, state: &State, request: &GetRequest, place: Place) {
         let mut ending = Ending { transaction: self, hub: &state.hub, result: None };
         let watching = Watching { transaction: self, state, told: Mutex::new(None), had: Mutex::default() };
-        let result = self.fetch(state, request, place, &watching);
+        let fetch = || self.fetch(state, request, place, &watching);
+        let result = state.hub.metrics.timed("fetch", fetch);
         if let Ok(got) = &result {
             state.shelf.used(&got.oid);
         }
@@ -167,6 +168,7 @@ impl GetTransaction {
                         && !self.stop.is_set() =>
                 {
                     place = again;
+                    state.hub.metrics.retried();
                     thread::sleep(INTERVAL);
                 }
                 // What has come is gone on from.
@@ -174,6 +176,7 @@ impl GetTransaction {
                     if error.kind() == ErrorKind::NoSpace && !has_made_room && state.shelf.drop_all() =>
                 {
                     place = again;
+                    state.hub.metrics.retried();
                     has_made_room = true;
                 }
                 (result, _) => return result,
@@ -327,6 +330,7 @@ impl Drop for Ending<'_> {
                 .advise("the log of the daemon says how; please report it"))
         });
         self.hub.metrics.got(&result);
+        log_outcome(name, result.as_ref().map(drop));
         match &result {
             Ok(got) => self.hub.tell(
                 "got",
@@ -369,6 +373,7 @@ impl Observer for Watching<'_> {
         let GetTransaction { name, size_bytes, done_bytes: done, warnings, .. } = self.transaction;
         let hub = &self.state.hub;
         hub.metrics.note(&event);
+        log_event(name, &event);
         match event {
             Event::Started { total_bytes, .. } => size_bytes.store(total_bytes, Ordering::Release),
             Event::Progress { done_bytes, total_bytes, sources } => {

@@ -9,7 +9,7 @@ use dray_core::{Error, ErrorKind, Oid, Result};
 use serde_json::{Value, json};
 
 use super::metrics::Metrics;
-use crate::{Event, Observer, lock};
+use crate::{Event, Observer, lock, log_event};
 
 /// Passes on what happens.
 pub(super) struct Hub {
@@ -82,6 +82,7 @@ impl Hub {
     /// Tells the log and all sessions of something that is about no object.
     pub(super) fn log(&self, event: Event) {
         self.metrics.note(&event);
+        log_event("daemon", &event);
         match &event {
             Event::TurnedAway { reason } => self.tell("turned-away", &json!({"reason": reason})),
             Event::Warning(text) => self.tell("warning", &json!({"text": text})),
@@ -94,6 +95,7 @@ impl Hub {
     pub(super) fn log_of(&self, oid: Oid, event: Event) {
         self.metrics.note(&event);
         let oid = oid.to_string();
+        log_event(&oid, &event);
         match &event {
             Event::Serving { node, .. } => self.tell("serving", &json!({"oid": oid, "node": node})),
             Event::Served { node, sent_bytes, size_bytes, lost } => self.tell(

@@ -36,6 +36,10 @@ pub(super) struct Metrics {
     received_bytes: Mutex<BTreeMap<&'static str, u64>>,
     /// Gets by how they ended.
     gets: Mutex<BTreeMap<String, u64>>,
+    /// Time that puts and gets have spent, by what they did, over all of them.
+    stages: Mutex<BTreeMap<&'static str, Duration>>,
+    /// Gets that began anew where they had stood.
+    retries: AtomicU64,
     /// Sources lost on the way, and those barred for what they did.
     sources_lost: AtomicU64,
     sources_barred: AtomicU64,
@@ -64,6 +68,19 @@ impl Metrics {
             let had = before.insert(label.clone(), *bytes).unwrap_or(0);
             *received.entry(kind(label)).or_default() += bytes.saturating_sub(had);
         }
+    }
+
+    /// Does `work`, which counts as time of `stage`.
+    pub(super) fn timed<T>(&self, stage: &'static str, work: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let done = work();
+        *lock(&self.stages).entry(stage).or_default() += begun.elapsed();
+        done
+    }
+
+    /// A get begins anew where it stood.
+    pub(super) fn retried(&self) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A get has ended.
@@ -145,6 +162,16 @@ pub(super) fn page(state: &State) -> String {
         "Sources of gets not used any more: they lied, broke the protocol, or did not have the object.",
         count(&metrics.sources_barred),
     );
+    page.one(
+        "get_retries_total",
+        "counter",
+        "Gets that began anew where they stood: others held the file, or room was made.",
+        count(&metrics.retries),
+    );
+    page.head("stage_seconds_total", "counter", "Time of puts and gets, by what they did.");
+    for (stage, time) in &*lock(&metrics.stages) {
+        let _ = writeln!(page.0, "dray_stage_seconds_total{{stage=\"{stage}\"}} {:.6}", time.as_secs_f64());
+    }
     page.one("frozen_sources", "gauge", "Sources that owe data and are silent.", frozen as u64);
     page.one(
         "queue_bytes",

@@ -19,7 +19,7 @@ use super::desk::{Transaction, given_name, name};
 use super::hub::Hub;
 use super::shelf::Changing;
 use crate::put::Terms;
-use crate::{Event, Stop, join, lock};
+use crate::{Event, Stop, join, lock, log_outcome};
 
 /// Between two events of one transaction's progress, bytes.
 const PROGRESS_BYTES: u64 = 16 << 20;
@@ -76,7 +76,9 @@ impl PutTransaction {
         }
         let transaction = PutTransaction::new(state, wish, Some(file))?;
         let input = std::mem::replace(&mut *transaction.input()?, Input::Spent);
-        transaction.share(state, input, is_abandoned)
+        let shared = transaction.share(state, input, is_abandoned);
+        log_outcome(&transaction.name, shared.as_ref().map(drop));
+        shared
     }
 
     fn new(state: &State, wish: NewPut, file: Option<File>) -> Result<PutTransaction> {
@@ -139,7 +141,7 @@ impl PutTransaction {
                 format!("bytes come in order: the next offset is {size_bytes}, not {offset}"),
             ));
         }
-        state.shelf.with_room(|| writer.write(bytes))?;
+        state.hub.metrics.timed("hash", || state.shelf.with_room(|| writer.write(bytes)))?;
         *size_bytes += bytes.len() as u64;
         self.done_bytes.store(*size_bytes, Ordering::Relaxed);
         state.hub.metrics.hashed(bytes.len() as u64);
@@ -163,6 +165,7 @@ impl PutTransaction {
             *input = again;
             return shared;
         }
+        log_outcome(&self.name, shared.as_ref().map(drop));
         *input = Input::Over(repeated(&shared));
         state.desk.settle(&self.name);
         shared
@@ -175,18 +178,22 @@ impl PutTransaction {
             Input::Spent | Input::Over(_) => {
                 return Err(Error::new(ErrorKind::Usage, "this transaction is committed, or failed before"));
             }
-            Input::File(file) => self.take_file(state, &file, &is_stopped)?,
+            Input::File(file) => {
+                state.hub.metrics.timed("hash", || self.take_file(state, &file, &is_stopped))?
+            }
             Input::Bytes { writer, .. } => {
                 if is_stopped() {
                     return Err(interrupted());
                 }
                 let mut incoming = writer.finish()?;
                 let changing = state.shelf.change(&incoming.oid(), &is_stopped)?;
-                let object = state.shelf.with_room(|| incoming.keep())?;
+                let keep = || state.shelf.with_room(|| incoming.keep());
+                let object = state.hub.metrics.timed("store", keep)?;
                 (changing, object)
             }
         };
-        let shared = self.keep(state, &changing, &*object, &is_stopped);
+        let keep = || self.keep(state, &changing, &*object, &is_stopped);
+        let shared = state.hub.metrics.timed("record", keep);
         if shared.is_err() {
             state.shelf.discard(&changing);
         }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use dray_api::{Answer, Answering, Descriptors, Method, Question, events};
 use dray_client::types::{
@@ -31,7 +32,12 @@ pub(super) struct Routes {
 
 impl Answering for Routes {
     fn answer(&self, question: Question) -> Answer {
-        match self.route(&question) {
+        let begun = Instant::now();
+        let result = self.route(&question);
+        let kind = result.as_ref().err().map(|error| error.kind().word());
+        let elapsed_us = begun.elapsed().as_micros() as u64;
+        tracing::debug!(method = ?question.method, path = question.path, kind, elapsed_us, "answered");
+        match result {
             Ok(answer) => answer,
             Err(error) => {
                 let text = serde_json::to_string(&Problem::of(&error)).unwrap_or_default();
