@@ -76,7 +76,9 @@ impl PutTransaction {
         }
         let transaction = PutTransaction::new(state, wish, Some(file))?;
         let input = std::mem::replace(&mut *transaction.input()?, Input::Spent);
-        transaction.share(state, input, is_abandoned)
+        let shared = transaction.share(state, input, is_abandoned);
+        log_outcome(&transaction.name, shared.as_ref().map(drop));
+        shared
     }
 
     fn new(state: &State, wish: NewPut, file: Option<File>) -> Result<PutTransaction> {
@@ -164,6 +166,7 @@ impl PutTransaction {
             *input = again;
             return shared;
         }
+        log_outcome(&self.name, shared.as_ref().map(drop));
         *input = Input::Over(repeated(&shared));
         state.desk.settle(&self.name);
         shared
