@@ -107,7 +107,7 @@ impl Node {
             // `within` goes with whatever is asked for.
             Ok(Message::Copy(copy)) => copy,
             Ok(Message::Tree(tree)) => {
-                return Node::far_trees(channel, &tree, preface, within.as_deref(), stop);
+                return self.far_trees(channel, &tree, preface, within.as_deref(), stop);
             }
             Ok(_) => return Err(not_by_hand()),
             Err(error) => return Err(tell(&mut channel, preface, error)),

@@ -18,6 +18,7 @@ mod source_file;
 #[cfg(test)]
 mod tests;
 pub mod tree;
+mod unsynced;
 mod within;
 mod writer;
 
@@ -45,6 +46,7 @@ pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 pub use hashing::hash_file;
 pub use source_file::SourceFile;
+pub use unsynced::Unsynced;
 pub use within::Within;
 
 /// A store in a data directory. Clones are the same store.
@@ -71,6 +73,11 @@ impl LocalStore {
     pub fn with_clock(mut self, clock: fn() -> SystemTime) -> LocalStore {
         self.clock = clock;
         self
+    }
+
+    /// What this user's copies wrote and may have lost with the power.
+    pub fn unsynced(&self) -> Unsynced {
+        Unsynced::open(self.place.root())
     }
 
     fn place(&self) -> &Place {

@@ -45,6 +45,10 @@ impl Place {
         Ok(place)
     }
 
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
     pub(super) fn object(&self, oid: &Oid) -> ObjectPaths {
         let folder = self.fan_out(oid).join(oid.hex());
         ObjectPaths {

@@ -28,6 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 impl Node {
     /// Carries out `tree`, in the directory of a login that is confined to one; `preface` has this end's hello. An error has been told to the other side.
     pub(in crate::copy) fn far_trees(
+        &self,
         mut channel: PipeChannel,
         tree: &Tree,
         mut preface: Vec<u8>,
@@ -68,6 +69,7 @@ impl Node {
                 let make = || {
                     let options = WriteOptions { harmless: within.is_some(), ..write_options(tree) };
                     let writer = TreeWriter::new(landing, options).with_changes(changes);
+                    let writer = writer.with_unsynced(self.store.unsynced());
                     Ok(Writing::new(writer, names.len(), fsync, &|_| {}))
                 };
                 take(&mut *channel, preface, make, &mut |_| stopped(), PATIENCE).map(|_| ())

@@ -40,6 +40,7 @@ const TOLD_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Node {
     pub(super) fn copy_trees_here(
+        &self,
         sources: &[PathBuf],
         destination: &Path,
         must_be_directory: bool,
@@ -59,8 +60,9 @@ impl Node {
         }
         // Nobody asks for the hash of what is there: what may differ is copied.
         let changes = Changes { never_compares: true, ..changes(&tree)? };
+        let writer = TreeWriter::new(landing, write_options(&tree)).with_changes(changes);
         let mut copying = Copying {
-            writer: TreeWriter::new(landing, write_options(&tree)).with_changes(changes),
+            writer: writer.with_unsynced(self.store.unsynced()),
             copied: TreeCopied::default(),
             observer,
             stop,

@@ -202,6 +202,7 @@ impl Node {
         } else {
             let make = || {
                 let writer = TreeWriter::new(landing, write_options(&tree)).with_changes(changes(&tree)?);
+                let writer = writer.with_unsynced(self.store.unsynced());
                 Ok(Writing::new(writer, names.len(), fsync, &on_failed))
             };
             take(&mut *channel, Vec::new(), make, &mut tick, SILENCE_MAX)

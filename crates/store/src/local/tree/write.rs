@@ -18,6 +18,7 @@ use rustix::fs::{FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
 use super::super::delivery::umask;
+use super::super::unsynced::Unsynced;
 use super::attributes::{self, Told};
 use super::chmod::ModeChange;
 use super::content::hash_content;
@@ -75,6 +76,8 @@ pub(super) struct Settings {
     pub(super) harmless: bool,
     whole_file: bool,
     changes: Changes,
+    /// What may have been lost with the power.
+    pub(super) unsynced: Option<Unsynced>,
     /// Owners are kept where they are not changed.
     keeps_owners: bool,
     /// The bits that the sender's word counts for.
@@ -120,6 +123,12 @@ impl Settings {
     pub(super) fn count(&self, what: &str, error: Errno) {
         let what = format!("{what}: {}", io::Error::from(error));
         *self.told.borrow_mut().failed.entry(what).or_default() += 1;
+    }
+
+    /// True if the file that `found` tells of may have lost bytes.
+    pub(super) fn doubts(&self, found: &Statx) -> bool {
+        let ctime = &found.stx_ctime;
+        self.unsynced.as_ref().is_some_and(|unsynced| unsynced.doubts(ctime.tv_sec, ctime.tv_nsec))
     }
 
     /// A directory could not be finished.
@@ -295,6 +304,7 @@ impl TreeWriter {
             xattrs: options.xattrs,
             whole_file: options.whole_file,
             changes: Changes::default(),
+            unsynced: None,
             keeps_owners: options.owners,
             told_modes: if options.special_modes { 0o7777 } else { 0o777 },
             umask: umask(),
@@ -336,6 +346,15 @@ impl TreeWriter {
         self
     }
 
+    /// The same with what is known of lost bytes; to be called before the first entry. Files that may have lost some are compared,
+    /// whatever their times say, and what is written is noted.
+    pub fn with_unsynced(mut self, unsynced: Unsynced) -> TreeWriter {
+        if let Some(settings) = Rc::get_mut(&mut self.settings) {
+            settings.unsynced = Some(unsynced);
+        }
+        self
+    }
+
     /// The directory that everything goes into.
     pub fn base(&self) -> &Directory {
         &self.base
@@ -343,7 +362,11 @@ impl TreeWriter {
 
     /// Waits until everything is on disk, on every file system that was written to.
     pub fn sync(&self) -> Result<()> {
-        self.settings.devices.borrow().sync()
+        self.settings.devices.borrow().sync()?;
+        if let Some(unsynced) = &self.settings.unsynced {
+            unsynced.synced();
+        }
+        Ok(())
     }
 
     /// True if so much waits for contents, directories or bytes of memory, that the next entries had better wait too.
@@ -519,7 +542,8 @@ impl TreeWriter {
                     return Ok(Placed::Wanted(target(there), None));
                 }
                 let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
-                if self.settings.times && mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns) {
+                let is_timed = mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns);
+                if self.settings.times && is_timed && !self.settings.doubts(&found) {
                     let kept = self.keep(parent, name, &entry.metadata, &found);
                     if let Some(group) = &entry.metadata.link_group {
                         let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
@@ -573,7 +597,9 @@ impl TreeWriter {
             parent.directory.reach(name.as_bytes(), |path| attributes::are(path, &metadata.xattrs, sets_all))
         };
         let is_attributed = !settings.xattrs || metadata.xattrs_unread || has_xattrs();
-        if is_owned && is_timed && mode == mode_now && is_attributed {
+        // What was in doubt and turned out to be whole is so no more: setting times gives it a new change time.
+        let was_doubtful = settings.times && settings.doubts(found);
+        if is_owned && is_timed && mode == mode_now && is_attributed && !was_doubtful {
             return Ok(());
         }
         let failed = |error| Error::file("open the file for its metadata", error);
@@ -596,7 +622,8 @@ impl TreeWriter {
             settings.apply_by_path(&fd, metadata, &opened, Some(mode));
         } else {
             let owner = Some((found.stx_uid, found.stx_gid));
-            let now = Now { mode: Some(mode_now), owner, mtime: Some(mtime), has_no_xattrs: false };
+            let mtime = Some(mtime).filter(|_| !was_doubtful);
+            let now = Now { mode: Some(mode_now), owner, mtime, has_no_xattrs: false };
             settings.apply(fd.as_fd(), metadata, &now, mode, false);
         }
         Ok(())
