@@ -16,10 +16,12 @@
 
 pub mod actions;
 pub mod capture;
+pub mod chaos;
 pub mod counters;
 pub mod data;
 pub mod gate;
 pub mod lab;
+pub mod power;
 pub mod process;
 pub mod rewrite;
 pub mod sshd;
