@@ -125,21 +125,24 @@ impl Unsynced {
         self.has_begun.set(false);
     }
 
-    /// Makes one of the oldest runs, so that one more finds room.
+    /// Makes one of the two oldest runs until one more finds room. What comes of it is in doubt for longer, never for less: one that still
+    /// lasts does not find its file, and so has no end; of two boots the earlier one counts.
     fn bound(&self) {
-        let mut ended: Vec<Run> =
-            runs(&self.folder).into_iter().filter(|run| *run.times.end() != u64::MAX).collect();
-        ended.sort_by_key(|run| *run.times.start());
-        while ended.len() >= RUNS_MAX {
-            let (first, second) = (ended.remove(0), ended.remove(0));
-            let both = *first.times.start()..=*first.times.end().max(second.times.end());
-            // Of this boot is what lasts longer in doubt: nothing is forgotten before the machine is started anew.
-            let boot = if first.boot == self.boot { first.boot } else { second.boot };
-            let both = Run { boot, times: both, random: first.random };
-            if std::fs::rename(self.folder.join(second.name()), self.folder.join(both.name())).is_ok() {
-                let _ = std::fs::remove_file(self.folder.join(first.name()));
+        let mut all = runs(&self.folder);
+        all.sort_by_key(|run| *run.times.start());
+        while all.len() >= RUNS_MAX {
+            let (first, second) = (all.remove(0), all.remove(0));
+            let times = *first.times.start()..=*first.times.end().max(second.times.end());
+            let boot = if first.boot == self.boot { second.boot } else { first.boot };
+            let both = Run { boot, times, random: first.random };
+            let path = |run: &Run| self.folder.join(run.name());
+            // The first may say it all; then its file stays.
+            if both == first {
+                let _ = std::fs::remove_file(path(&second));
+            } else if std::fs::rename(path(&second), path(&both)).is_ok() {
+                let _ = std::fs::remove_file(path(&first));
             }
-            ended.insert(0, both);
+            all.insert(0, both);
         }
     }
 }
@@ -263,5 +266,28 @@ mod tests {
             assert!(after.doubts(0, number * 100 + 50), "run {number}");
         }
         assert!(!after.doubts(0, 199 * 100 + 60));
+    }
+
+    /// What is in doubt stays so, though runs of this boot are put together with it, and runs that were killed count, too.
+    #[test]
+    fn runs_that_become_one_stay_in_doubt() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(FOLDER)).unwrap();
+        let make = |boot, times: Times| {
+            let run = Run { boot, times, random: 7 };
+            File::create(dir.path().join(FOLDER).join(run.name())).unwrap();
+        };
+        make(FIRST, 100..=150);
+        for number in 2..200 {
+            make(SECOND, number * 100..=u64::MAX);
+        }
+        let run = Unsynced::open_at(dir.path(), SECOND, 100_000);
+        assert!(run.doubts(0, 120) && !run.doubts(0, 220));
+        run.begin();
+        assert_eq!(names(dir.path()).len(), RUNS_MAX);
+        assert!(Unsynced::open_at(dir.path(), SECOND, 100_000).doubts(0, 120));
+        drop(run);
+        let third = Unsynced::open_at(dir.path(), [3; 16], 100_000);
+        assert!((2..200).all(|number| third.doubts(0, number * 100 + 1)));
     }
 }

@@ -63,7 +63,8 @@ impl Node {
                 };
                 let mut channel = unpacked(Box::new(channel), is_compressed)?;
                 if tree.flags & tree_flag::DRY_RUN != 0 {
-                    let make = || Previewing::new(landing, tree, names.len(), &|_| {}, None);
+                    let make =
+                        || Previewing::new(landing, tree, names.len(), self.store.unsynced(), &|_| {}, None);
                     return take(&mut *channel, preface, make, &mut |_| stopped(), PATIENCE).map(|_| ());
                 }
                 let make = || {

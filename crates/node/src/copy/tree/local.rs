@@ -56,7 +56,8 @@ impl Node {
         let landing = Landing::resolve(destination, &names, must_be_directory)?;
         let walker = Walker::new(sources.to_vec(), walk_options(&tree, &names));
         if options.dry_run {
-            return preview::plan_here(walker, landing, &tree, sources.len(), observer, stop);
+            let unsynced = self.store.unsynced();
+            return preview::plan_here(walker, landing, &tree, sources.len(), unsynced, observer, stop);
         }
         // Nobody asks for the hash of what is there: what may differ is copied.
         let changes = Changes { never_compares: true, ..changes(&tree)? };

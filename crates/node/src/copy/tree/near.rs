@@ -197,7 +197,10 @@ impl Node {
             preview::tell(observer, item);
         };
         let result = if options.dry_run {
-            let make = || Previewing::new(landing, &tree, names.len(), &on_failed, Some(&on_planned));
+            let make = || {
+                let unsynced = self.store.unsynced();
+                Previewing::new(landing, &tree, names.len(), unsynced, &on_failed, Some(&on_planned))
+            };
             take(&mut *channel, Vec::new(), make, &mut tick, SILENCE_MAX)
         } else {
             let make = || {

@@ -10,6 +10,7 @@ use dray_core::message::{EntryFailed, Message, PlannedItem, Tree, TreeDone};
 use dray_core::tree::{Entry, Item, Kind, Order, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::TreeReceiver;
+use dray_store::local::Unsynced;
 use dray_store::local::tree::{Landing, Planned, Preview, Walked, Walker};
 use dray_transfer::tree::{Heard, TreeSink};
 
@@ -27,12 +28,13 @@ pub(super) fn plan_here(
     landing: Landing,
     tree: &Tree,
     sources: usize,
+    unsynced: Unsynced,
     observer: &dyn Observer,
     stop: &Stop,
 ) -> Result<TreeCopied> {
     changes(tree)?;
     let on_failed = |failed: &EntryFailed| show(observer, failed);
-    let mut planning = Planning::new(Preview::new(landing, &write_options(tree), true), &on_failed);
+    let mut planning = Planning::new(Preview::new(landing, &write_options(tree), true, unsynced), &on_failed);
     let mut order = Order::new(sources);
     while let Some(walked) = walker.step() {
         if stop.is_set() {
@@ -152,11 +154,12 @@ impl<'a> Previewing<'a> {
         landing: Landing,
         tree: &Tree,
         sources: usize,
+        unsynced: Unsynced,
         on_failed: &'a OnFailed<'a>,
         on_planned: Option<&'a (dyn Fn(&PlannedItem) + Send + Sync)>,
     ) -> Result<Previewing<'a>> {
         changes(tree)?;
-        let planning = Planning::new(Preview::new(landing, &write_options(tree), false), on_failed);
+        let planning = Planning::new(Preview::new(landing, &write_options(tree), false, unsynced), on_failed);
         Ok(Previewing { machine: TreeReceiver::new(sources), planning, on_planned, is_finished: false })
     }
 }

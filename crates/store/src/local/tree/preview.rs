@@ -6,6 +6,7 @@ use dray_core::tree::{Entry, Kind, Name};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::FileType;
 
+use super::super::unsynced::Unsynced;
 use super::directory::Directory;
 use super::write::{Landing, WriteOptions, file_type, is_directory, is_same};
 
@@ -29,6 +30,8 @@ pub struct Preview {
     names: Vec<Option<Name>>,
     times: bool,
     whole_file: bool,
+    /// What may have been lost with the power.
+    unsynced: Unsynced,
     /// The directories entered; `None` for those that would be made.
     stack: Vec<Option<Directory>>,
     way: Vec<Name>,
@@ -37,13 +40,19 @@ pub struct Preview {
 
 impl Preview {
     /// Of a copy to `landing`.
-    pub fn new(landing: Landing, options: &WriteOptions, never_compares: bool) -> Preview {
+    pub fn new(
+        landing: Landing,
+        options: &WriteOptions,
+        never_compares: bool,
+        unsynced: Unsynced,
+    ) -> Preview {
         let (base, names) = landing.into_parts();
         Preview {
             base,
             names,
             times: options.times,
             whole_file: options.whole_file || never_compares,
+            unsynced,
             stack: Vec::new(),
             way: Vec::new(),
             skipping: 0,
@@ -139,7 +148,10 @@ impl Preview {
             (_, FileType::Directory) => Err(is_directory()),
             (Kind::File { size_bytes, .. }, FileType::RegularFile) => {
                 let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
-                let is_timed = self.times && mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns);
+                let ctime = &found.stx_ctime;
+                let is_timed = self.times
+                    && mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns)
+                    && !self.unsynced.doubts(ctime.tv_sec, ctime.tv_nsec);
                 Ok(match (found.stx_size == *size_bytes, is_timed) {
                     (true, true) => Planned::Keep,
                     (true, false) if !self.whole_file => Planned::Compare,
