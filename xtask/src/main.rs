@@ -1,9 +1,10 @@
 //! Automation of the repository, started as `cargo xtask …`, the same on a laptop and in CI.
 //!
 //! `tidy` checks the rules of the house that no compiler checks; `xtask/src/tidy/mod.rs` lists them. `sim` runs the simulator,
-//! `mutate` breaks the product on purpose and sees whether a test notices (`docs/testing.md`), `bench` measures
-//! (`docs/performance.md`).
+//! `agree` compares it with the network lab, `mutate` breaks the product on purpose and sees whether a test notices (`docs/testing.md`),
+//! `bench` measures (`docs/performance.md`).
 
+mod agree;
 mod bench;
 mod mutate;
 mod sim;
@@ -15,10 +16,12 @@ use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo xtask tidy [--root DIR] [--package DIR]
        cargo xtask sim [--seeds N] [--from SEED] [--nodes N] [--swarm] [--trace]
+       cargo xtask agree
        cargo xtask bench [ROW…] [--list] [--help]
        cargo xtask mutate [NAME…] [--random N [--seed N]] [--list]
 
   sim             simulate transfers in virtual time; exit code 1 if a promise was broken
+  agree           compare the simulator with the network lab; exit code 1 if they are more than 10 % apart
   bench           measure Drayman beside its rivals, as root
   mutate          break the product on purpose; exit code 1 if no test notices
   tidy            check the rules of the house; exit code 0 if all hold, 1 if not
@@ -44,6 +47,7 @@ fn run(arguments: &[String]) -> Result<ExitCode, String> {
         Some("tidy") => {}
         Some("bench") => return bench::run(&arguments[1..]),
         Some("sim") => return sim::run(&arguments[1..]),
+        Some("agree") => return agree::run(&arguments[1..]),
         Some("mutate") => return mutate::run(&arguments[1..]),
         Some("help" | "--help" | "-h") => return say(USAGE).map(|()| ExitCode::SUCCESS),
         Some(other) => return Err(format!("no task is called {other:?}\n{USAGE}")),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 pub use dray_lab::Turn;
 
 /// System programs the harness calls.
-const TOOLS: [&str; 13] = [
+const TOOLS: [&str; 17] = [
     "ip",
     "nft",
     "tc",
@@ -19,6 +19,10 @@ const TOOLS: [&str; 13] = [
     "setpriv",
     "chrt",
     "mkfs.ext4",
+    "mkfs.xfs",
+    "losetup",
+    "unshare",
+    "ss",
     "mount",
     "umount",
 ];
@@ -30,7 +34,11 @@ pub fn can_run() -> bool {
     } else {
         TOOLS.iter().find(|tool| find_tool(tool).is_none()).map(|tool| format!("{tool} is not installed"))
     };
-    let Some(reason) = reason else { return true };
+    reason.is_none_or(|reason| skip(&reason))
+}
+
+/// Says that this test does not run, and why. With `CI=true` or `DRAY_CI=1` that is a failure.
+pub(crate) fn skip(reason: &str) -> bool {
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     let in_ci = std::env::var("CI").is_ok_and(|value| value == "true")
         || std::env::var("DRAY_CI").is_ok_and(|value| value == "1");

@@ -16,11 +16,13 @@
 
 pub mod actions;
 pub mod capture;
+pub mod chaos;
 pub mod counters;
 pub mod daemon;
 pub mod data;
 pub mod gate;
 pub mod lab;
+pub mod power;
 pub mod process;
 pub mod rewrite;
 pub mod sshd;

@@ -23,7 +23,7 @@ pub struct Plan {
     pub shared: Vec<LinkModel>,
     /// What goes wrong.
     pub faults: Vec<PlannedFault>,
-    /// Connections to each holder (`connections` of the configuration).
+    /// Connections of a receiver to its holders together, at least one to each (`connections` of the configuration).
     pub connections: usize,
     /// Memory budget of each receiver (`window_mib`).
     pub window_bytes: u64,

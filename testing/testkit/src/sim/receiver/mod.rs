@@ -157,7 +157,7 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// Begins to fetch what is not marked as done, from the holders of `hints`, over `lanes` connections to each.
+    /// Begins to fetch what is not marked as done, from the holders of `hints`, over `lanes` connections in all, but at least one to each.
     pub(crate) fn begin(
         hands: &mut Hands<'_>,
         hints: &[Hint],
@@ -214,8 +214,9 @@ impl Transfer {
             outcome: None,
             most_reserved_bytes: 0,
         };
+        let lanes_each = lanes.div_ceil(hints.len().max(1));
         for hint in hints {
-            transfer.add_source(hint, lanes);
+            transfer.add_source(hint, lanes_each);
         }
         for source in 0..hints.len() {
             transfer.dial(hands, source, None);

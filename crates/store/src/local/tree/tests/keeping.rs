@@ -319,3 +319,45 @@ fn an_unreadable_file_is_kept_up_to_date() {
     });
     assert_eq!(mode_of(&temporary.path().join("tree/f")), 0o240);
 }
+
+/// S17, S53: after a loss of power a file with the right size and times may have lost its bytes. It is compared once; if it is
+/// whole, it is not in doubt the next time, and what else is there never was.
+#[test]
+fn what_may_have_lost_bytes_is_compared() {
+    use crate::local::unsynced::Unsynced;
+
+    let temporary = tempfile::tempdir().unwrap();
+    let known = |boot: u8| Unsynced::open_at(&temporary.path().join("store"), [boot; 16], 1 << 62);
+    fs::create_dir(temporary.path().join("store")).unwrap();
+    let again = |boot: u8| {
+        let mut writer = writer(temporary.path(), MINE).with_unsynced(known(boot));
+        writer.root(0, &directory(None)).unwrap();
+        writer
+    };
+    let (whole, lost) = (file("whole", b"whole"), file("lost", b"right"));
+    let mut first = again(1);
+    put(&mut first, &whole, b"whole").unwrap();
+    put(&mut first, &lost, b"right").unwrap();
+    let path = temporary.path().join("tree/lost");
+    let times = fs::metadata(&path).unwrap().modified().unwrap();
+    fs::write(&path, b"\0\0\0\0\0").unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_modified(times).unwrap();
+    drop(first);
+    // Within one boot nothing is lost.
+    assert!(matches!(again(1).entry(&lost).unwrap(), Placed::Unchanged));
+    let mut second = again(2);
+    let Placed::Wanted(target, Some(hash)) = second.entry(&lost).unwrap() else { panic!("in doubt") };
+    assert_ne!(hash, finished(b"right").hash);
+    let mut new = target.create().unwrap();
+    new.write(b"right").unwrap();
+    target.finish(new, &finished(b"right")).unwrap();
+    second.settle(*target, None);
+    let Placed::Wanted(mut target, Some(hash)) = second.entry(&whole).unwrap() else { panic!("in doubt") };
+    assert_eq!(hash, finished(b"whole").hash);
+    // More than two seconds after it was written, as every later boot is.
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    second.keep_same(&mut target, &finished(b"whole")).unwrap();
+    second.settle(*target, None);
+    assert!(matches!(again(2).entry(&whole).unwrap(), Placed::Unchanged));
+    assert_eq!(fs::read(&path).unwrap(), b"right");
+}

@@ -1,0 +1,219 @@
+//! Faults, one after the other, by a seed: connections that are shut, processes that stand still, packets that vanish in bursts,
+//! a disk that is full for a while, bits that turn over in what is cached.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use dray_lab::{Change, Loss};
+use rustix::process::Signal;
+
+use crate::data::Random;
+use crate::lab::{Host, Lab};
+use crate::{gate, sweep};
+
+/// A connection is shut so often.
+const SHUT_EVERY: Duration = Duration::from_millis(250);
+
+/// How often each fault struck.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Struck {
+    /// Connections shut.
+    pub shut: u32,
+    /// Processes stopped and resumed.
+    pub paused: u32,
+    /// Bursts of lost packets, and moments without a link.
+    pub lost: u32,
+    /// Times the disk was full.
+    pub filled: u32,
+    /// Bits turned over.
+    pub flipped: u32,
+}
+
+impl std::ops::AddAssign for Struck {
+    fn add_assign(&mut self, other: Struck) {
+        self.shut += other.shut;
+        self.paused += other.paused;
+        self.lost += other.lost;
+        self.filled += other.filled;
+        self.flipped += other.flipped;
+    }
+}
+
+/// What may happen.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// A small disk that is filled up for a moment.
+    pub disk: Option<PathBuf>,
+    /// Files whose bits turn over, found anew each time: those below the directory that have one of the names.
+    pub rotting: Option<(PathBuf, Vec<&'static str>)>,
+}
+
+impl Faults {
+    /// Lets faults strike the two hosts of `lab`, which are joined by a link, while `body` runs. When it returns the link is whole,
+    /// all processes run, and the disk has room.
+    pub fn during<T: Send>(
+        &self,
+        lab: &Lab,
+        random: &mut Random,
+        body: impl FnOnce() -> T + Send,
+    ) -> (T, Struck) {
+        let is_over = AtomicBool::new(false);
+        let mut own = Random::new(random.next_word());
+        std::thread::scope(|scope| {
+            let strikes = scope.spawn(|| self.strike_until(lab, &mut own, &is_over));
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+            is_over.store(true, Ordering::Relaxed);
+            let struck = strikes.join().expect("thread of the faults");
+            match result {
+                Ok(result) => (result, struck),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    fn strike_until(&self, lab: &Lab, random: &mut Random, is_over: &AtomicBool) -> Struck {
+        let mut struck = Struck::default();
+        let hosts = [lab.host(0), lab.host(1)];
+        let mut shut_at = Instant::now() + SHUT_EVERY;
+        // Sleeps that end when all is over.
+        let pause = |time: Duration| {
+            let until = Instant::now() + time;
+            while Instant::now() < until && !is_over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        while !is_over.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            if now >= shut_at {
+                shut_at = now + SHUT_EVERY;
+                let host = hosts[random.within(0..2) as usize];
+                struck.shut += u32::from(shut_connection(host, random));
+            }
+            let time = Duration::from_millis(random.within(50..400));
+            match random.within(0..8) {
+                0 => {
+                    let host = hosts[random.within(0..2) as usize];
+                    let pids = host.pids_of("dray");
+                    if !pids.is_empty() {
+                        let pid = pids[random.within(0..pids.len() as u64) as usize];
+                        sweep::signal(pid, Signal::STOP);
+                        pause(time * 3);
+                        sweep::signal(pid, Signal::CONT);
+                        struck.paused += 1;
+                    }
+                }
+                1 | 2 => {
+                    let (from, to) = if random.within(0..2) == 0 { (0, 1) } else { (1, 0) };
+                    let loss = Loss::Random(random.within(2..50) as f64 / 100.0);
+                    lab.change(from, to, Change::Loss(loss));
+                    pause(time);
+                    lab.change(from, to, Change::Loss(Loss::None));
+                    struck.lost += 1;
+                }
+                3 => {
+                    lab.change(0, 1, Change::Up(false));
+                    pause(time);
+                    lab.change(0, 1, Change::Up(true));
+                    struck.lost += 1;
+                }
+                4 => {
+                    if let Some(disk) = &self.disk {
+                        fill(disk);
+                        pause(time);
+                        let _ = fs::remove_file(filler(disk));
+                        struck.filled += 1;
+                    }
+                }
+                5 => {
+                    if let Some((directory, names)) = &self.rotting {
+                        struck.flipped += u32::from(rot(directory, names, random));
+                    }
+                }
+                _ => pause(time),
+            }
+        }
+        struck
+    }
+}
+
+/// Shuts one of the established connections of `host` (`ss -K`), at both ends; false if it has none.
+fn shut_connection(host: &Host, random: &mut Random) -> bool {
+    let ss = gate::find_tool("ss").expect("ss is installed");
+    let in_host = |arguments: &[&str]| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", host.namespace()]).arg(&ss).args(arguments);
+        let output = command.output().expect("run ss");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let list = in_host(&["-H", "-t", "-n", "state", "established"]);
+    let all: Vec<_> = list
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().skip(2);
+            Some((words.next()?, words.next()?))
+        })
+        .collect();
+    if all.is_empty() {
+        return false;
+    }
+    let (own, other) = all[random.within(0..all.len() as u64) as usize];
+    // Without ssh a copy cannot go on: that is not all that is to be tried.
+    let is_ssh = |address: &str| address.ends_with(":22");
+    if (is_ssh(own) || is_ssh(other)) && random.within(0..6) > 0 {
+        return false;
+    }
+    let shut = in_host(&["-H", "-K", "-t", "-n", "src", own, "dst", other]);
+    // One that ended by itself is not listed; a kernel that cannot shut lists none at all.
+    shut.contains(other)
+}
+
+fn filler(disk: &Path) -> PathBuf {
+    disk.join("filler")
+}
+
+/// Fills the disk to the last block.
+fn fill(disk: &Path) {
+    let mut filler = File::create(filler(disk)).expect("make a file that fills the disk");
+    let mut block = vec![1; 1 << 20];
+    while !block.is_empty() {
+        match filler.write_all(&block) {
+            Ok(()) => {}
+            Err(_) => block.truncate(block.len() / 2),
+        }
+    }
+}
+
+/// Turns over a bit of one of the files of these names below `directory`; false if there is none with a byte in it.
+fn rot(directory: &Path, names: &[&str], random: &mut Random) -> bool {
+    let mut found = Vec::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            if metadata.is_dir() {
+                left.push(entry.path());
+            } else if metadata.len() > 0 && names.iter().any(|name| entry.file_name() == *name) {
+                found.push((entry.path(), metadata.len()));
+            }
+        }
+    }
+    found.sort();
+    if found.is_empty() {
+        return false;
+    }
+    let (path, len) = &found[random.within(0..found.len() as u64) as usize];
+    flip(path, random.within(0..*len)).is_ok()
+}
+
+/// Turns over one bit, unless the file has gone meanwhile.
+fn flip(path: &Path, at: u64) -> std::io::Result<()> {
+    let file = File::options().read(true).write(true).open(path)?;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at)?;
+    file.write_all_at(&[byte[0] ^ 0x10], at)
+}

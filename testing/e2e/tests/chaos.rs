@@ -1,0 +1,336 @@
+//! Everything goes wrong at once: every 250 ms a connection is shut, meanwhile processes stand still, packets vanish in bursts, the
+//! disk is full for a moment, and what is cached rots. Each run ends with the right bytes or with a typed error, the same command
+//! again goes on, and in the end nothing is left over: files, descriptors, threads, sockets.
+//!
+//! `DRAY_E2E_SEED=N` repeats the faults of a seed, as far as the machine does; with `DRAY_E2E_FULL=1` each test takes ten seeds.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use dray_e2e::actions::{self, Share, assert_delivered, assert_same_tree, await_no_dray};
+use dray_e2e::chaos::{Faults, Struck};
+use dray_e2e::data::{self, MIB, Random};
+use dray_e2e::{Host, Lab, Outcome, Program, gate};
+use dray_lab::conditions::Condition;
+use dray_lab::{Link, Rate};
+
+/// Slow enough that a transfer meets many faults.
+const LINK: Link = Link::new(Rate::mbit(160), Duration::from_millis(5));
+const CONDITION: Condition = Condition { name: "chaos", up: LINK, down: LINK, why: "long enough a transfer" };
+/// Runs under faults before one is left in peace.
+const RUNS_MAX: usize = 6;
+/// Room on the small disk, beside what is delivered there.
+const SIZE: u64 = 32 * MIB;
+/// How long the ends of broken connections may take to notice (S10).
+const NOTICE: Duration = Duration::from_secs(30);
+
+/// The seeds of this run.
+fn seeds() -> Vec<u64> {
+    let first = match std::env::var("DRAY_E2E_SEED") {
+        Ok(seed) => seed.parse().expect("DRAY_E2E_SEED is a number"),
+        Err(_) => 20_261_122,
+    };
+    (first..first + gate::sized(1, 10)).collect()
+}
+
+/// What a process holds: names of what its descriptors are, and the number of its threads.
+fn held_by(pid: u32) -> (Vec<String>, usize) {
+    let links = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let mut held: Vec<_> = links
+        .filter_map(|link| Some(fs::read_link(link.path()).ok()?.to_string_lossy().into_owned()))
+        .collect();
+    // Numbers of sockets and pipes tell nothing.
+    held.iter_mut().for_each(|name| name.truncate(name.find(":[").unwrap_or(name.len())));
+    held.sort();
+    (held, fs::read_dir(format!("/proc/{pid}/task")).unwrap().count())
+}
+
+/// Panics unless process `pid` soon holds no more than `before`.
+#[track_caller]
+fn assert_holds_no_more(pid: u32, before: &(Vec<String>, usize)) {
+    let deadline = Instant::now() + NOTICE;
+    loop {
+        let now = held_by(pid);
+        if now.0.len() <= before.0.len() && now.1 <= before.1 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "holds {now:?}, held {before:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Panics unless `outcome` is a success or a typed error: one event that says kind, cause and exit code.
+#[track_caller]
+fn assert_typed(outcome: &Outcome, allowed: &[i32]) {
+    let code = outcome.code().unwrap_or_else(|| panic!("ended by a signal: {outcome}"));
+    assert!(code == 0 || allowed.contains(&code), "exit code {code}, not in {allowed:?}: {outcome}");
+    let events: Vec<serde_json::Value> = outcome
+        .stdout_text()
+        .lines()
+        .map(|line| {
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line:?}: {outcome}"))
+        })
+        .collect();
+    let errors: Vec<_> = events.iter().filter(|event| event["event"] == "error").collect();
+    assert_eq!(errors.len(), usize::from(code != 0), "errors told: {outcome}");
+    for error in errors {
+        assert_eq!(error["exit_code"], code, "{outcome}");
+        assert!(error["kind"].is_string() && error["what"].is_string(), "{outcome}");
+        assert_ne!(error["kind"], "internal", "{outcome}");
+    }
+    for word in ["panicked", "RUST_BACKTRACE", "overflow"] {
+        assert!(!outcome.stderr_text().contains(word), "{word}: {outcome}");
+    }
+}
+
+/// Runs a command under faults, again and again until it is done, the last time in peace.
+fn until_done<'a>(
+    lab: &Lab,
+    random: &mut Random,
+    faults: &Faults,
+    allowed: &[i32],
+    start: impl Fn() -> Program<'a> + Sync,
+    after: impl Fn(&Outcome),
+) -> Struck {
+    let mut struck = Struck::default();
+    for run in 0..RUNS_MAX {
+        let (outcome, hits) = faults.during(lab, random, || start().arg("--json").run());
+        struck += hits;
+        eprintln!("run {run}: exit {:?} after {:.1?}, {hits:?}", outcome.code(), outcome.elapsed);
+        eprint!("{}", outcome.stderr_text());
+        assert_typed(&outcome, allowed);
+        after(&outcome);
+        if outcome.code() == Some(0) {
+            return struck;
+        }
+    }
+    let outcome = start().arg("--json").run();
+    assert_typed(&outcome, &[]);
+    struck
+}
+
+/// Panics unless nothing is left of what ran on `host`, once a command that has nothing to do has tidied up.
+#[track_caller]
+fn assert_tidy(host: &Host) {
+    await_no_dray(host, NOTICE);
+    // Temporary files of dead processes are removed by the next command that uses the store.
+    let empty = host.file("empty");
+    fs::write(&empty, b"").unwrap();
+    Share::of(actions::put(host, &empty).start()).end();
+    let store = host.data_dir().join("store/tmp");
+    assert_eq!(data::names(&store), Vec::<std::ffi::OsString>::new(), "temporary files of the store");
+    for place in [host.data_dir().join("run"), host.dir().join("run/dray"), host.data_dir().join("origins")] {
+        let left = if place.exists() { data::names(&place) } else { Vec::new() };
+        assert!(left.is_empty(), "left in {}: {left:?}", place.display());
+    }
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains("dray-fuse"), "{mounts}");
+}
+
+/// Panics unless all transfers of `host` are known to have ended, and those that are done lack nothing. Of their memory budget they tell what
+/// was used when they ended, duplicates of the end game included; that it all comes back is for the simulator to see.
+#[track_caller]
+fn assert_over(host: &Host) {
+    let told = host.dray().args(["explain", "--all", "--json"]).run();
+    for line in told.stdout_text().lines() {
+        let transfer: serde_json::Value = serde_json::from_str(line).unwrap();
+        if transfer["event"] == "transfer" {
+            assert_ne!(transfer["state"], "running", "{line}");
+            assert!(transfer["state"] == "failed" || transfer["left_bytes"] == 0, "{line}");
+        }
+    }
+}
+
+/// A tmpfs on `host` with room for twice the file and a little.
+fn small_disk(host: &Host, name: &str) -> PathBuf {
+    let place = host.directory(name);
+    let size = format!("size={}", 2 * SIZE + 8 * MIB);
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&place).status();
+    assert!(mounted.unwrap().success());
+    place
+}
+
+/// Issue "chaos", S2, S10, S14, S18: a `get` from a holder whose cached outboards rot.
+#[test]
+fn a_get_survives_chaos() {
+    for seed in seeds() {
+        let Some(lab) = Lab::of(2).condition(CONDITION).build() else { return };
+        eprintln!("DRAY_E2E_SEED={seed}");
+        let mut random = Random::new(seed);
+        let (holder, taker) = lab.pair();
+        let source = holder.file("source");
+        data::write_random(&source, SIZE, seed);
+        actions::let_settle(&source);
+        let share = actions::share(holder, &source);
+        let disk = small_disk(taker, "small");
+        let place = disk.join("there");
+        fs::create_dir(&place).unwrap();
+        actions::get(taker, &share.ticket, &place.join("first")).run().expect(0);
+        fs::remove_file(place.join("first")).unwrap();
+        actions::forget(taker);
+        let at_rest = held_by(share.process.pid());
+        let faults = Faults {
+            disk: Some(disk.clone()),
+            rotting: Some((holder.data_dir().join("store/objects"), vec!["outboard"])),
+        };
+        let copy = place.join("copy");
+        // Nobody there in time; no room. A mangled outboard is mended without a word.
+        let struck = until_done(
+            &lab,
+            &mut random,
+            &faults,
+            &[5, 7],
+            || actions::get(taker, &share.ticket, &copy),
+            |_| {},
+        );
+        assert!(
+            struck.shut > 0,
+            "no connection was shut (does this kernel have CONFIG_INET_DIAG_DESTROY?): {struck:?}"
+        );
+        assert_delivered(&source, &copy, Some(&share.hash()));
+        assert_holds_no_more(share.process.pid(), &at_rest);
+        assert_over(taker);
+        share.end();
+        assert_tidy(taker);
+        assert_tidy(holder);
+    }
+}
+
+/// Issue "chaos", S6: bytes that the store owns rot while they are served. The error says so, and the same bytes put again mend it.
+#[test]
+fn owned_bytes_that_rot_are_found_under_chaos() {
+    for seed in seeds() {
+        let Some(lab) = Lab::of(2).condition(CONDITION).build() else { return };
+        eprintln!("DRAY_E2E_SEED={seed}");
+        let mut random = Random::new(seed);
+        let (holder, taker) = lab.pair();
+        let source = holder.file("source");
+        data::write_random(&source, SIZE, seed);
+        let put = || {
+            let program = holder.dray().args(["put", "-"]).input_file(&source);
+            Share::of(program.time_limit(Duration::from_secs(600)).start())
+        };
+        let copy = taker.directory("there").join("copy");
+        let faults = Faults {
+            disk: None,
+            rotting: Some((holder.data_dir().join("store/objects"), vec!["outboard", "data"])),
+        };
+        let mut struck = Struck::default();
+        let mut is_done = false;
+        for run in 0..RUNS_MAX {
+            let share = put();
+            let (outcome, hits) = faults
+                .during(&lab, &mut random, || actions::get(taker, &share.ticket, &copy).arg("--json").run());
+            struck += hits;
+            eprintln!("run {run}: exit {:?} after {:.1?}, {hits:?}", outcome.code(), outcome.elapsed);
+            assert_typed(&outcome, &[4, 5]);
+            let ended = share.process.terminate();
+            assert_eq!(ended.code(), Some(0), "{ended}");
+            is_done = outcome.code() == Some(0);
+            if is_done {
+                break;
+            }
+        }
+        if !is_done {
+            let share = put();
+            actions::get(taker, &share.ticket, &copy).run().expect(0);
+            share.end();
+        }
+        assert!(struck.flipped > 0, "nothing rotted: {struck:?}");
+        assert_delivered(&source, &copy, None);
+        assert_over(taker);
+        assert_tidy(taker);
+        assert_tidy(holder);
+    }
+}
+
+/// Exit codes of a copy over ssh whose connections are shut: unreachable, or what ssh says of a login that was cut off (6); no room.
+const COPY_CODES: [i32; 3] = [5, 6, 7];
+
+/// Issue "chaos", S3, S10, S14, S18: `cp` to a host and from it.
+#[test]
+fn copies_survive_chaos() {
+    for seed in seeds() {
+        let Some(lab) = Lab::of(2).condition(CONDITION).build() else { return };
+        eprintln!("DRAY_E2E_SEED={seed}");
+        let mut random = Random::new(seed);
+        let (near, far) = lab.pair();
+        // Mounted before sshd starts, which does not see what is mounted later.
+        let disks = [near, far].map(|host| small_disk(host, "small"));
+        for is_upload in [true, false] {
+            let from = if is_upload { near } else { far };
+            let source = from.file(format!("source-{is_upload}"));
+            data::write_random(&source, SIZE, seed);
+            let disk = disks[usize::from(is_upload)].clone();
+            let copy = disk.join("there/copy");
+            fs::create_dir(copy.parent().unwrap()).unwrap();
+            let faults = Faults { disk: Some(disk), rotting: None };
+            let start = || match is_upload {
+                true => actions::copy_to(near, far, &source, &copy),
+                false => actions::copy_from(far, near, &source, &copy),
+            };
+            let wait = |_: &Outcome| await_no_dray(far, NOTICE);
+            let struck = until_done(&lab, &mut random, &faults, &COPY_CODES, start, wait);
+            assert!(struck.shut > 0, "{struck:?}");
+            assert_delivered(&source, &copy, None);
+        }
+        for host in [near, far] {
+            assert_over(host);
+            assert_tidy(host);
+        }
+    }
+}
+
+/// Issue "chaos", S53, S54: `cp -r` of a tree, in which each file is old or new.
+#[test]
+fn a_tree_survives_chaos() {
+    for seed in seeds() {
+        let Some(lab) = Lab::of(2).condition(CONDITION).build() else { return };
+        eprintln!("DRAY_E2E_SEED={seed}");
+        let mut random = Random::new(seed);
+        let (near, far) = lab.pair();
+        let tree = near.directory("tree");
+        for number in 0..40 {
+            let dir = tree.join(format!("d{}", number % 7));
+            fs::create_dir_all(&dir).unwrap();
+            data::write_random(
+                &dir.join(format!("f{number}")),
+                random.within(0..2 * SIZE / 40),
+                seed + number,
+            );
+        }
+        let disk = small_disk(far, "small");
+        let faults = Faults { disk: Some(disk.clone()), rotting: None };
+        let copy = disk.join("copy");
+        fs::create_dir(&copy).unwrap();
+        let start = || {
+            near.dray().args(["cp", "-a"]).args(far.ssh_options()).arg(tree.join(".")).arg(far.remote(&copy))
+        };
+        let allowed = [&COPY_CODES[..], &[8]].concat();
+        let wait = |_: &Outcome| {
+            await_no_dray(far, NOTICE);
+            assert_whole_files(&tree, &copy);
+        };
+        let struck = until_done(&lab, &mut random, &faults, &allowed, start, wait);
+        assert!(struck.shut > 0, "{struck:?}");
+        assert_same_tree(far, &tree, &copy, None);
+        for host in [near, far] {
+            assert_tidy(host);
+        }
+    }
+}
+
+/// Panics unless each file in `copy` that has its name already is that of `tree`.
+#[track_caller]
+fn assert_whole_files(tree: &Path, copy: &Path) {
+    for dir in data::names(copy) {
+        for name in data::names(&copy.join(&dir)) {
+            if !name.as_encoded_bytes().starts_with(b".dray-") {
+                data::assert_same(&tree.join(&dir).join(&name), &copy.join(&dir).join(&name));
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Loss of power: what a disk may be left with while a command writes to it, at random moments, with writes since its last flush
+//! lost or not. After "power on" the same command ends with the right bytes, and nothing that did not reach the disk is believed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dray_e2e::actions::{self, Share, assert_delivered, assert_same_tree, await_no_dray, share};
+use dray_e2e::data::{self, MIB, Random};
+use dray_e2e::gate::{self, Cases};
+use dray_e2e::power::{Disk, FileSystem, Loss, is_isolated};
+use dray_e2e::{Host, Lab};
+
+const DISK_BYTES: u64 = 512 * MIB;
+
+/// The file systems that are tried.
+fn file_systems() -> &'static [FileSystem] {
+    let all = &[FileSystem::Ext4, FileSystem::Xfs, FileSystem::Ext4Writeback];
+    if gate::is_full() { all } else { &all[..2] }
+}
+
+/// The seed of this run: `DRAY_E2E_SEED`, or one that is always the same.
+fn seed() -> u64 {
+    let seed = std::env::var("DRAY_E2E_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_122);
+    eprintln!("DRAY_E2E_SEED={seed}");
+    seed
+}
+
+/// A disk on `host`, and the data directory there.
+fn disk(host: &Host, file_system: FileSystem, seed: u64) -> (Disk, PathBuf) {
+    let images = host.dir().join(format!("images-{file_system:?}"));
+    let disk = Disk::new(file_system, &images, &host.file(format!("disk-{file_system:?}")), DISK_BYTES, seed);
+    let data = disk.path().join("dray-data");
+    (disk, data)
+}
+
+/// Looks at the disk after losses of power at random moments of `moments`, one for each kind of loss and round.
+fn cut(
+    disk: &mut Disk,
+    cases: &mut Cases,
+    what: &str,
+    moments: Range<usize>,
+    rounds: u64,
+    check: impl Fn(&Path),
+) {
+    for _ in 0..gate::sized(rounds, rounds * 20) {
+        for loss in Loss::ALL {
+            let moment = disk.moment(moments.clone());
+            let lost = disk.power_on(moment, loss);
+            let path = disk.path().to_owned();
+            let case = format!("{what}: power off at {moment} of {moments:?}, {loss:?}, {lost} lost");
+            cases.check(&case, || check(&path));
+            disk.power_off();
+        }
+    }
+}
+
+/// S17, S14: of a `get` that was cut off, only what reached the disk is believed; the same command ends with the right bytes.
+#[test]
+fn a_get_goes_on_after_a_loss_of_power() {
+    if !is_isolated("a_get_goes_on_after_a_loss_of_power") {
+        return;
+    }
+    let seed = seed();
+    let lab = Lab::of(2).rate_mbit(160).build().unwrap();
+    let (a, b) = lab.pair();
+    let source = a.file("source");
+    let size = 64 * MIB;
+    data::write_random(&source, size, seed);
+    actions::let_settle(&source);
+    let mut cases = Cases::default();
+    for &file_system in file_systems() {
+        let share = share(a, &source);
+        let (mut disk, data) = disk(b, file_system, seed);
+        let copy = disk.path().join("there/copy");
+        std::fs::create_dir(copy.parent().unwrap()).unwrap();
+        rustix::fs::syncfs(std::fs::File::open(disk.path()).unwrap()).unwrap();
+        let begin = disk.now();
+        let get = || actions::get(b, &share.ticket, &copy).env("DRAY_DATA_DIR", &data);
+        let other = disk.disturb();
+        get().run().expect(0);
+        std::thread::sleep(Duration::from_millis(1500));
+        drop(other);
+        let end = disk.now();
+        disk.stop();
+        lab.lift_rate();
+        cut(&mut disk, &mut cases, &format!("{file_system:?}"), begin..end, 1, |_| {
+            let before = a.counters();
+            get().run().expect(0);
+            let sent = (a.counters() - before).sent_bytes;
+            eprintln!("{} MiB sent again", sent / MIB);
+            assert_delivered(&source, &copy, Some(&share.hash()));
+        });
+        share.end();
+        lab.limit_rate(160);
+    }
+    cases.finish(4 * file_systems().len());
+}
+
+/// S53, S51: of a `cp -a` of a tree that was cut off, files of the right size and time are believed to be there. They are.
+#[test]
+fn a_tree_goes_on_after_a_loss_of_power() {
+    if !is_isolated("a_tree_goes_on_after_a_loss_of_power") {
+        return;
+    }
+    let seed = seed();
+    let lab = Lab::of(2).rate_mbit(160).build().unwrap();
+    let (near, far) = lab.pair();
+    far.sshd();
+    let tree = near.directory("tree");
+    let mut random = Random::new(seed);
+    for number in 0..60 {
+        let dir = tree.join(format!("d{}", number % 7));
+        std::fs::create_dir_all(&dir).unwrap();
+        // From nothing to 4 MiB, most of them small.
+        let bits = random.within(1..23);
+        let size = random.within(0..1 << bits);
+        data::write_random(&dir.join(format!("f{number}")), size, seed + number);
+    }
+    data::write_random(&tree.join("large"), 32 * MIB, seed);
+    data::write_sparse(&tree.join("sparse"), 16 * MIB, 20, seed);
+    let mut cases = Cases::default();
+    for &file_system in file_systems() {
+        let (mut disk, _) = disk(far, file_system, seed);
+        let copy = disk.path().join("copy");
+        std::fs::create_dir(&copy).unwrap();
+        rustix::fs::syncfs(std::fs::File::open(disk.path()).unwrap()).unwrap();
+        let begin = disk.now();
+        let cp = || {
+            near.dray().args(["cp", "-a"]).args(far.ssh_options()).arg(tree.join(".")).arg(far.remote(&copy))
+        };
+        let other = disk.disturb();
+        cp().run().expect(0);
+        await_no_dray(far, Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(1500));
+        drop(other);
+        let end = disk.now();
+        disk.stop();
+        lab.lift_rate();
+        cut(&mut disk, &mut cases, &format!("{file_system:?}"), begin..end, 2, |_| {
+            cp().run().expect(0);
+            await_no_dray(far, Duration::from_secs(10));
+            assert_same_tree(far, &tree, &copy, None);
+        });
+        lab.limit_rate(160);
+    }
+    cases.finish(8 * file_systems().len());
+}
+
+/// S17 and "durability": what `put -` took in is there once the ticket is printed, and what `cp --fsync` delivered once it ended.
+#[test]
+fn what_is_durable_outlives_a_loss_of_power() {
+    if !is_isolated("what_is_durable_outlives_a_loss_of_power") {
+        return;
+    }
+    let seed = seed();
+    let lab = Lab::of(2).build().unwrap();
+    let (near, far) = lab.pair();
+    far.sshd();
+    let source = near.file("source");
+    data::write_random(&source, 24 * MIB, seed);
+    let hash = data::b3sum(&source);
+    let mut cases = Cases::default();
+    for &file_system in file_systems() {
+        let (mut disk, data) = disk(far, file_system, seed);
+        let other = disk.disturb();
+        let put = || far.dray().args(["put", "-"]).input_file(&source).env("DRAY_DATA_DIR", &data);
+        let share = Share::of(put().start());
+        let told = disk.now();
+        share.process.kill();
+        std::thread::sleep(Duration::from_millis(300));
+        let copy = disk.path().join("copy");
+        actions::copy_to(near, far, &source, &copy).arg("--fsync").run().expect(0);
+        let copied = disk.now();
+        await_no_dray(far, Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(1500));
+        drop(other);
+        let end = disk.now();
+        disk.stop();
+        let owned = data.join("store/objects").join(&hash[..2]).join(&hash).join("data");
+        cut(&mut disk, &mut cases, &format!("{file_system:?} put"), told..end, 1, |_| {
+            data::assert_same(&source, &owned);
+            let again = Share::of(put().start());
+            assert_eq!(again.hash(), hash);
+            let got = near.file("got");
+            actions::get(near, &again.ticket, &got).run().expect(0);
+            data::assert_same(&source, &got);
+            std::fs::remove_file(got).unwrap();
+            actions::forget(near);
+            again.end();
+        });
+        cut(&mut disk, &mut cases, &format!("{file_system:?} cp"), copied..end, 1, |_| {
+            data::assert_same(&source, &copy);
+        });
+    }
+    cases.finish(8 * file_systems().len());
+}
+
+/// S6, design 11: a file of the user that lost bytes with the power, though its times and size say otherwise, while what the store
+/// knows of it is on the disk. Nothing wrong is delivered, and putting it once more gives the ticket of the bytes that are there.
+#[test]
+fn a_file_that_lost_bytes_is_never_delivered() {
+    if !is_isolated("a_file_that_lost_bytes_is_never_delivered") {
+        return;
+    }
+    let seed = seed();
+    let lab = Lab::of(2).build().unwrap();
+    let (host, taker) = lab.pair();
+    let mut cases = Cases::default();
+    let lost = std::cell::Cell::new(0);
+    for &file_system in file_systems() {
+        let (mut disk, data) = disk(host, file_system, seed);
+        let put = |file: &Path| Share::of(actions::put(host, file).env("DRAY_DATA_DIR", &data).start());
+        // As downloads are written by many programs: room is reserved first.
+        let file = disk.path().join("file");
+        let out = std::fs::File::create(&file).unwrap();
+        rustix::fs::fallocate(&out, rustix::fs::FallocateFlags::empty(), 0, 24 * MIB).unwrap();
+        drop(out);
+        let mut bytes = std::fs::File::options().write(true).open(&file).unwrap();
+        std::io::Write::write_all(&mut bytes, &data::random_bytes(24 * MIB as usize, seed)).unwrap();
+        drop(bytes);
+        actions::let_settle(&file);
+        put(&file).end();
+        let begin = disk.now();
+        // The system writes files when it likes; here those of the store first.
+        sync_below(&data);
+        let other = disk.disturb();
+        std::thread::sleep(Duration::from_millis(2500));
+        drop(other);
+        let end = disk.now();
+        disk.stop();
+        cut(&mut disk, &mut cases, &format!("{file_system:?}"), begin..end, 1, |_| {
+            let copy = taker.file("copy");
+            let get = |share: &Share| actions::get(taker, &share.ticket, &copy).run();
+            let mut share = put(&file);
+            if share.hash() != data::b3sum(&file) {
+                get(&share).expect(4);
+                share.end();
+                lost.set(lost.get() + 1);
+                share = put(&file);
+            }
+            assert_eq!(share.hash(), data::b3sum(&file), "the ticket names other bytes than the file has");
+            get(&share).expect(0);
+            data::assert_same(&file, &copy);
+            share.end();
+            actions::forget(taker);
+            std::fs::remove_file(&copy).unwrap();
+        });
+    }
+    eprintln!("{} times the file had lost bytes", lost.get());
+    cases.finish(4 * file_systems().len());
+}
+
+/// Makes every file below `directory` durable.
+fn sync_below(directory: &Path) {
+    for entry in std::fs::read_dir(directory).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sync_below(&path);
+        }
+        std::fs::File::open(path).unwrap().sync_all().unwrap();
+    }
+}
