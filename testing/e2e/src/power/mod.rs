@@ -144,11 +144,13 @@ impl Disk {
     }
 
     /// Other programs that work on this disk meanwhile: one makes a file of its own durable, with which the journal is written, so
-    /// all names and sizes; another one writes everything, while the first goes on.
-    pub fn disturb(&self) -> Disturbance {
+    /// all names and sizes; if `all`, another one writes everything, while the first goes on. Without it nothing gets to the disk but what
+    /// the program under test has put there, and what the file system needs to know of it.
+    pub fn disturb(&self, all: bool) -> Disturbance {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut random = self.random.clone();
-        let threads = [false, true].map(|is_all| {
+        let kinds: &[bool] = if all { &[false, true] } else { &[false] };
+        let start = |&is_all: &bool| {
             let (path, over) = (self.mount.join(if is_all { "all" } else { "other" }), Arc::clone(&is_over));
             let mut random = Random::new(random.next_word());
             std::thread::spawn(move || {
@@ -167,8 +169,9 @@ impl Disk {
                     }
                 }
             })
-        });
-        Disturbance { is_over, threads: threads.into() }
+        };
+        let threads = kinds.iter().map(start).collect();
+        Disturbance { is_over, threads }
     }
 
     /// Ends the recording. No process may use the disk any more.
