@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dray_core::message::{Hello, PROTOCOL_VERSION, feature};
 use dray_core::{NodeId, Result};
-use dray_store::local::{LocalStore, Unsynced, hash_file};
+use dray_store::local::{LocalStore, hash_file};
 use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
@@ -83,11 +83,6 @@ impl Node {
         let not_open =
             || dray_core::Error::new(dray_core::ErrorKind::Internal, "the data directory is not open");
         self.store.as_ref().ok_or_else(not_open)
-    }
-
-    /// What this user's copies wrote and may have lost with the power.
-    fn unsynced(&self) -> Unsynced {
-        Unsynced::open(&self.config.paths.data_dir.join("store"))
     }
 
     /// This node's public key.

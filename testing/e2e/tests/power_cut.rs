@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dray_e2e::actions::{self, Share, assert_delivered, assert_same_tree, await_no_dray, share};
-use dray_e2e::data::{self, MIB, Random};
+use dray_e2e::actions::{self, Share, assert_delivered, await_no_dray, share};
+use dray_e2e::data::{self, MIB};
 use dray_e2e::gate::{self, Cases};
 use dray_e2e::power::{Disk, FileSystem, Loss, is_isolated};
 use dray_e2e::{Host, Lab};
@@ -95,56 +95,6 @@ fn a_get_goes_on_after_a_loss_of_power() {
             assert_delivered(&source, &copy, Some(&share.hash()));
         });
         share.end();
-        lab.limit_rate(160);
-    }
-    cases.finish(8 * file_systems().len());
-}
-
-/// S53, S51: of a `cp -a` of a tree that was cut off, files of the right size and time are believed to be there. They are.
-#[test]
-fn a_tree_goes_on_after_a_loss_of_power() {
-    if !is_isolated("a_tree_goes_on_after_a_loss_of_power") {
-        return;
-    }
-    let seed = seed();
-    let lab = Lab::of(2).rate_mbit(160).build().unwrap();
-    let (near, far) = lab.pair();
-    far.sshd();
-    let tree = near.directory("tree");
-    let mut random = Random::new(seed);
-    for number in 0..60 {
-        let dir = tree.join(format!("d{}", number % 7));
-        std::fs::create_dir_all(&dir).unwrap();
-        // From nothing to 4 MiB, most of them small.
-        let bits = random.within(1..23);
-        let size = random.within(0..1 << bits);
-        data::write_random(&dir.join(format!("f{number}")), size, seed + number);
-    }
-    data::write_random(&tree.join("large"), 32 * MIB, seed);
-    data::write_sparse(&tree.join("sparse"), 16 * MIB, 20, seed);
-    let mut cases = Cases::default();
-    for &file_system in file_systems() {
-        let (mut disk, _) = disk(far, file_system, seed);
-        let copy = disk.path().join("copy");
-        std::fs::create_dir(&copy).unwrap();
-        rustix::fs::syncfs(std::fs::File::open(disk.path()).unwrap()).unwrap();
-        let begin = disk.now();
-        let cp = || {
-            near.dray().args(["cp", "-a"]).args(far.ssh_options()).arg(tree.join(".")).arg(far.remote(&copy))
-        };
-        let other = disk.disturb(true);
-        cp().run().expect(0);
-        await_no_dray(far, Duration::from_secs(10));
-        std::thread::sleep(Duration::from_millis(1500));
-        drop(other);
-        let end = disk.now();
-        disk.stop();
-        lab.lift_rate();
-        cut(&mut disk, &mut cases, &format!("{file_system:?}"), begin..end, 2, |_| {
-            cp().run().expect(0);
-            await_no_dray(far, Duration::from_secs(10));
-            assert_same_tree(far, &tree, &copy, None);
-        });
         lab.limit_rate(160);
     }
     cases.finish(8 * file_systems().len());

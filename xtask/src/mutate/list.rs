@@ -30,7 +30,7 @@ const fn mutation(
 }
 
 /// All of them, cheapest packages first.
-pub(crate) const MUTATIONS: [Mutation; 19] = [
+pub(crate) const MUTATIONS: [Mutation; 18] = [
     mutation(
         "parents-unproven",
         "crates/core/src/hash_tree/verify.rs",
@@ -135,12 +135,6 @@ pub(crate) const MUTATIONS: [Mutation; 19] = [
         "crates/store/src/local/delivery/checkpoint.rs",
         ["        if let Err(error) = &outcome {\n            self.fall_back(error);\n        }\n", ""],
         ["dray-store", "--lib", "a_failed_checkpoint_is_not_forgotten"],
-    ),
-    mutation(
-        "lost-bytes-believed",
-        "crates/store/src/local/unsynced.rs",
-        ["self.doubtful.iter().any(|times| times.contains(&ctime_ns))", "{ let _ = ctime_ns; false }"],
-        ["dray-store", "--lib", "what_may_have_lost_bytes_is_compared"],
     ),
     mutation(
         "bytes-unproven",

@@ -152,11 +152,6 @@ impl Node {
         };
         watch.set_path(&target.own_path());
         let finish = finish_options(&incoming, &target);
-        // Of the right size and times, a tree copy would take it for whole after a loss of power, too.
-        let unsynced = (finish.mtime.is_some() && !finish.fsync).then(|| self.unsynced());
-        if let Some(unsynced) = &unsynced {
-            unsynced.begin();
-        }
         if let Some(bytes) = incoming.offer.inline.clone() {
             return receive_inline(incoming, &bytes, &target, finish, watch, observer);
         }

@@ -161,8 +161,14 @@ impl Shelf {
         session: &str,
     ) -> Result<Share> {
         let oid = &changing.oid;
-        let before =
-            lock(&self.entries).get(oid).map(|entry| entry.kept.retention.clone()).unwrap_or_default();
+        let (before, is_done) = lock(&self.entries)
+            .get(oid)
+            .map(|entry| (entry.kept.retention.clone(), matches!(entry.ending, Some(Ending::Done))))
+            .unwrap_or_default();
+        if is_done {
+            // A right that was ended by name does not come back with the next put, though the disk has not heard of its end.
+            self.store.update_share(oid, &mut |_| Ok(None))?;
+        }
         let share = share(before.share.as_ref(), &|share| match lock(&self.entries).get(oid) {
             Some(entry) if entry.is_promised_otherwise(share, session) => Err(shared_otherwise(entry)),
             _ => Ok(()),
@@ -173,10 +179,12 @@ impl Shelf {
         let fresh = self.entry(kept.clone());
         let mut entries = lock(&self.entries);
         let entry = entries.entry(*oid).or_insert(fresh);
-        if entry.kept.retention.share != kept.retention.share
-            || entry.kept.borrowed_path != kept.borrowed_path
-        {
+        let right = |share: Option<&Share>| share.map(|share| (share.secret, share.expires_unix_s));
+        if right(entry.kept.retention.share.as_ref()) != right(kept.retention.share.as_ref()) {
             entry.close();
+        } else if entry.kept.borrowed_path != kept.borrowed_path {
+            // The bytes are the same, so who is fetching them goes on.
+            entry.open = None;
         }
         (entry.kept, entry.ending) = (kept, None);
         entry.written_unix_s = entry.kept.retention.used_unix_s;

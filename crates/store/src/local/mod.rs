@@ -19,7 +19,6 @@ mod source_file;
 #[cfg(test)]
 mod tests;
 pub mod tree;
-mod unsynced;
 mod within;
 mod writer;
 
@@ -48,7 +47,6 @@ pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 pub use hashing::hash_file;
 pub use retention::{Retained, Retention};
 pub use source_file::SourceFile;
-pub use unsynced::Unsynced;
 pub use within::Within;
 pub use writer::{Incoming, LocalWriter};
 

@@ -348,6 +348,23 @@ mod tests {
         assert!(!store.let_go(&oid).unwrap() && path.exists() && store.open(&oid).is_ok());
     }
 
+    /// The same where only the user's file stood behind the record, which has its ticket, and where the record cannot be read.
+    #[test]
+    fn what_replaces_a_command_s_record_is_not_let_go() {
+        let (dir, store) = bed();
+        let path = dir.path().join("file");
+        std::fs::write(&path, b"a file").unwrap();
+        assert!(store.put_file(&path, &|_| {}).unwrap().is_borrowed());
+        let file = take_in(&store, b"a file");
+        let unreadable = put(&store, b"unreadable");
+        std::fs::write(store.place().object(&unreadable).record, b"rubbish").unwrap();
+        assert_eq!(take_in(&store, b"unreadable"), unreadable);
+        for oid in [file, unreadable] {
+            assert!(!store.let_go(&oid).unwrap());
+            assert!(store.open(&oid).is_ok() && store.place().object(&oid).data.exists());
+        }
+    }
+
     /// What cannot be read may have been a pin, and is not passed over in silence.
     #[test]
     fn an_unreadable_record_is_told() {

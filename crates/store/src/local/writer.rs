@@ -122,10 +122,12 @@ impl Incoming {
     /// Makes it an object of the store, unless that has a whole one already. After `NoSpace` it can be tried again.
     pub fn keep(&mut self) -> Result<Arc<dyn StoredObject>> {
         let (store, oid) = (self.store.clone(), self.oid);
-        let (lock, existing) = loop {
+        let (lock, existing, is_unreadable) = loop {
             let lock = store.place().lock(&oid)?;
             // A damaged record is replaced like a missing one; its share is lost.
-            let existing = store.read_record(&oid, &lock).unwrap_or(None);
+            let read = store.read_record(&oid, &lock);
+            let is_unreadable = read.is_err();
+            let existing = read.unwrap_or(None);
             if let Some(record) = existing.as_ref().filter(|record| store.is_owned_whole(record)) {
                 if record.is_disposable() && !self.disposable {
                     // From now on they may be all that somebody has of these bytes.
@@ -141,13 +143,17 @@ impl Incoming {
                 }
             }
             if self.is_synced {
-                break (lock, existing);
+                break (lock, existing, is_unreadable);
             }
             // Writing gigabytes back takes long, and other objects share the lock.
             drop(lock);
             self.sync()?;
         };
         let paths = store.place().object(&oid);
+        // What a command put here stays, and so does what replaces it: a damaged copy, a file of the user's with who may have it, a
+        // record that cannot be read, bytes without one.
+        let is_claimed = is_unreadable
+            || existing.as_ref().map_or_else(|| paths.data.exists(), |record| !record.is_disposable());
         make_directory(&paths.folder, false)?;
         let record_temp = store.place().temp()?;
         keep_room(&record_temp)?;
@@ -164,12 +170,10 @@ impl Incoming {
             }
             let mut record = Record::new(oid, Backing::Owned, now, store.now_ns());
             record.keep_from(existing.as_ref());
-            // A damaged copy that a command took in was somebody's, and so is what replaces it.
-            let is_claimed = owned.is_some_and(|record| !record.is_disposable());
             record.disposable = (self.disposable && !is_claimed).then_some(true);
             store.finish_record(&mut record, outboard.temp, record_temp, &lock, true)
         })();
-        if kept.is_err() && owned.is_none() {
+        if kept.is_err() && owned.is_none() && !is_unreadable {
             // Without a record nobody would ever find them.
             let _ = match existing {
                 None => paths.remove(&lock).map(drop),

@@ -73,7 +73,7 @@ impl Node {
                 let options = WriteOptions { harmless: within.is_some(), ..write_options(tree) };
                 if tree.flags & tree_flag::DRY_RUN != 0 {
                     let make = || {
-                        let preview = Preview::new(landing, options, changes).with_unsynced(self.unsynced());
+                        let preview = Preview::new(landing, options, changes);
                         Ok(Previewing::new(preview, names.len(), &|_| {}, None))
                     };
                     return take(&mut *channel, preface, make, None, &mut |_| stopped(), PATIENCE)
@@ -82,7 +82,6 @@ impl Node {
                 let doors = may_dial.map(|seen| TakingDoors::new(self, seen));
                 let make = || {
                     let writer = TreeWriter::new(landing, options).with_changes(changes);
-                    let writer = writer.with_unsynced(self.unsynced());
                     let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
                     Ok(Writing::new(writer, names.len(), fsync, &|_| {}).with_doors(doors))
                 };

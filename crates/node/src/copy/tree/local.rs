@@ -43,7 +43,6 @@ const TOLD_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Node {
     pub(super) fn copy_trees_here(
-        &self,
         sources: &[PathBuf],
         destination: &Path,
         must_be_directory: bool,
@@ -60,22 +59,13 @@ impl Node {
         let walker = Walker::new(sources.to_vec(), walk_options(&tree, &names));
         // Nobody asks for the hash of what is there: what may differ is copied.
         let changes = Changes { never_compares: true, ..changes(&tree)? };
-        let (write, unsynced) = (write_options(&tree), self.unsynced());
+        let write = write_options(&tree);
         // Walking and writing each have a thread that stands in the directory at hand. Looking at what is next and copying what is at
         // hand are two things to do at once.
         thread::scope(|scope| {
             let copying = if options.dry_run {
                 scope.spawn(move || {
-                    preview::plan_here(
-                        walker,
-                        landing,
-                        write,
-                        changes,
-                        sources.len(),
-                        unsynced,
-                        observer,
-                        stop,
-                    )
+                    preview::plan_here(walker, landing, write, changes, sources.len(), observer, stop)
                 })
             } else {
                 let (sender, batches) = mpsc::sync_channel(BATCHES_AHEAD);
@@ -83,7 +73,7 @@ impl Node {
                 scope.spawn(move || {
                     own_directory();
                     let copying = Copying {
-                        writer: TreeWriter::new(landing, write).with_changes(changes).with_unsynced(unsynced),
+                        writer: TreeWriter::new(landing, write).with_changes(changes),
                         copied: TreeCopied::default(),
                         held: HeldNames::default(),
                         observer,

@@ -324,7 +324,7 @@ impl Node {
             }
             Location::Local(path) => {
                 if !here.is_empty() {
-                    copied.add(&self.copy_trees_here(
+                    copied.add(&Node::copy_trees_here(
                         &here,
                         path,
                         must_be_directory,

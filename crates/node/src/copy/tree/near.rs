@@ -198,7 +198,7 @@ impl Node {
         // What leaves beside ssh nobody unpacks.
         let may_dial = knows_lanes && !options.compress;
         let doors = may_dial.then(|| TakingDoors::new(self, seen(host)));
-        receive_trees(far, channel, landing, &names, &tree, options, observer, stop, doors, self)
+        receive_trees(far, channel, landing, &names, &tree, options, observer, stop, doors)
     }
 
     /// The far end of a copy of one file answered with what the path stands for: takes those files.
@@ -240,7 +240,7 @@ impl Node {
         match resolved {
             Ok((landing, names)) => {
                 let tree = tree_message(CopyRole::Send, Vec::new(), names.clone(), &options, false)?;
-                receive_trees(far, channel, landing, &names, &tree, &options, observer, stop, None, self)
+                receive_trees(far, channel, landing, &names, &tree, &options, observer, stop, None)
             }
             Err(error) if stop.is_set() => {
                 far.kill();
@@ -268,7 +268,6 @@ fn receive_trees(
     observer: &dyn Observer,
     stop: &Stop,
     doors: Option<TakingDoors>,
-    node: &Node,
 ) -> Result<TreeCopied> {
     let mut channel = unpacked(Box::new(channel), options.compress)?;
     let failed = Arc::new(AtomicU64::new(0));
@@ -289,7 +288,6 @@ fn receive_trees(
     let result = if options.dry_run {
         let make = || {
             let preview = Preview::new(landing, write_options(tree), changes(tree)?);
-            let preview = preview.with_unsynced(node.unsynced());
             Ok(Previewing::new(preview, names.len(), &on_failed, Some(&on_planned)))
         };
         take(&mut *channel, Vec::new(), make, None, &mut tick, SILENCE_MAX)
@@ -297,7 +295,6 @@ fn receive_trees(
         let lanes = doors.as_ref().map(|doors| &*doors.lanes);
         let make = || {
             let writer = TreeWriter::new(landing, write_options(tree)).with_changes(changes(tree)?);
-            let writer = writer.with_unsynced(node.unsynced());
             let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
             Ok(Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors))
         };

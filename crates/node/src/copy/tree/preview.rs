@@ -10,7 +10,6 @@ use dray_core::message::{EntryFailed, Message, PlannedItem, TreeDone};
 use dray_core::tree::{Entry, Item, Kind, Order, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::TreeReceiver;
-use dray_store::local::Unsynced;
 use dray_store::local::tree::{
     Changes, Differences, Landing, Planned, Preview, Walked, Walker, WriteOptions, own_directory,
 };
@@ -25,21 +24,18 @@ use crate::{Event, Observer, Stop};
 const SAID_BYTES: usize = CONTROL_FRAME_BYTES_MAX / 4;
 
 /// Plans a copy within this machine, on a thread that does nothing else.
-#[expect(clippy::too_many_arguments, reason = "what a copy is made of")]
 pub(super) fn plan_here(
     mut walker: Walker,
     landing: Landing,
     options: WriteOptions,
     changes: Changes,
     sources: usize,
-    unsynced: Unsynced,
     observer: &dyn Observer,
     stop: &Stop,
 ) -> Result<TreeCopied> {
     own_directory();
     let on_failed = |failed: &EntryFailed| show(observer, failed);
-    let mut planning =
-        Planning::new(Preview::new(landing, options, changes).with_unsynced(unsynced), &on_failed);
+    let mut planning = Planning::new(Preview::new(landing, options, changes), &on_failed);
     let mut order = Order::new(sources);
     while let Some(walked) = walker.step() {
         if stop.is_set() {

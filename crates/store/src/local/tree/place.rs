@@ -114,9 +114,6 @@ impl FileTarget {
 
     /// Makes the file that is written, for nobody but this user to open until it is whole.
     pub fn create(&self) -> Result<NewFile> {
-        if let Some(unsynced) = &self.directory.settings().unsynced {
-            unsynced.begin();
-        }
         let (fd, temporary) = self.make().map_err(|error| Error::file("make a file", error))?;
         let (file, directory) = (File::from(fd), self.directory.clone());
         // Files grow while they are copied, but not from nothing to everything that the disk holds.

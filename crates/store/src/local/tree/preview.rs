@@ -9,7 +9,6 @@ use dray_core::tree::{Entry, Kind, Name};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Statx};
 
-use super::super::unsynced::Unsynced;
 use super::attributes;
 use super::contested::Contested;
 use super::directory::Directory;
@@ -71,13 +70,6 @@ impl Preview {
             way: Vec::new(),
             skipping: 0,
         }
-    }
-
-    /// The same with what is known of lost bytes.
-    #[must_use]
-    pub fn with_unsynced(mut self, unsynced: Unsynced) -> Preview {
-        self.settings.unsynced = Some(unsynced);
-        self
     }
 
     /// The sender's name for an owner.
@@ -209,9 +201,7 @@ impl Preview {
         match (&entry.kind, file_type(found)) {
             (Kind::File { size_bytes, .. }, FileType::RegularFile) => {
                 let mtime = super::settings::mtime_of(found);
-                let is_timed = settings.times
-                    && mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns)
-                    && !settings.doubts(found);
+                let is_timed = settings.times && mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns);
                 let is_whole = settings.whole_file || settings.changes.never_compares;
                 match (found.stx_size == *size_bytes, is_timed) {
                     (true, true) if !settings.whole_file => Planned::stays(differences()),

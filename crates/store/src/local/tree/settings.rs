@@ -12,7 +12,6 @@ use rustix::fs::Statx;
 use rustix::io::Errno;
 
 use super::super::delivery::umask;
-use super::super::unsynced::Unsynced;
 use super::attributes::Told;
 use super::chmod::ModeChange;
 use super::directory::Directory;
@@ -85,8 +84,6 @@ pub(super) struct Settings {
     pub(super) harmless: bool,
     pub(super) whole_file: bool,
     pub(super) changes: Changes,
-    /// What may have been lost with the power.
-    pub(super) unsynced: Option<Unsynced>,
     /// Owners are kept where they are not changed.
     keeps_owners: bool,
     /// The bits that the sender's word counts for.
@@ -125,7 +122,6 @@ impl Settings {
             xattrs: options.xattrs,
             whole_file: options.whole_file,
             changes: Changes::default(),
-            unsynced: None,
             keeps_owners: options.owners,
             told_modes: if options.special_modes { 0o7777 } else { 0o777 },
             umask: umask(),
@@ -187,12 +183,6 @@ impl Settings {
     pub(super) fn count(&self, what: &str, error: Errno) {
         let what = format!("{what}: {}", io::Error::from(error));
         *self.told.borrow_mut().failed.entry(what).or_default() += 1;
-    }
-
-    /// True if the file that `found` tells of may have lost bytes.
-    pub(super) fn doubts(&self, found: &Statx) -> bool {
-        let ctime = &found.stx_ctime;
-        self.unsynced.as_ref().is_some_and(|unsynced| unsynced.doubts(ctime.tv_sec, ctime.tv_nsec))
     }
 
     /// A directory could not be finished.

@@ -18,7 +18,6 @@ use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
-use super::super::unsynced::Unsynced;
 use super::attributes;
 use super::content::hash_content;
 use super::contested::Contested;
@@ -169,15 +168,6 @@ impl TreeWriter {
         self.stop = Some(stop);
     }
 
-    /// The same with what is known of lost bytes; to be called before the first entry. Files that may have lost some are compared,
-    /// whatever their times say, and what is written is noted.
-    pub fn with_unsynced(mut self, unsynced: Unsynced) -> TreeWriter {
-        if let Some(settings) = Rc::get_mut(&mut self.settings) {
-            settings.unsynced = Some(unsynced);
-        }
-        self
-    }
-
     /// The directory that everything goes into.
     pub fn base(&self) -> &Directory {
         &self.base
@@ -185,11 +175,7 @@ impl TreeWriter {
 
     /// Waits until everything is on disk, on every file system that was written to.
     pub fn sync(&self) -> Result<()> {
-        self.settings.devices.borrow().sync()?;
-        if let Some(unsynced) = &self.settings.unsynced {
-            unsynced.synced();
-        }
-        Ok(())
+        self.settings.devices.borrow().sync()
     }
 
     /// True if so much waits for contents, directories or bytes of memory, that the next entries had better wait too.
@@ -365,8 +351,7 @@ impl TreeWriter {
                     return Ok(Placed::Wanted(target(there), None));
                 }
                 let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
-                let is_timed = mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns);
-                if self.settings.times && is_timed && !self.settings.doubts(&found) {
+                if self.settings.times && mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns) {
                     let kept = self.keep(parent, name, &entry.metadata, &found);
                     if let Some(group) = &entry.metadata.link_group {
                         let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
@@ -402,9 +387,7 @@ impl TreeWriter {
             parent.directory.reach(name.as_bytes(), |path| attributes::are(path, &metadata.xattrs, sets_all))
         };
         let (mode, differences) = settings.differences(metadata, found, has_xattrs);
-        // What was in doubt and turned out to be whole is so no more: setting times gives it a new change time.
-        let was_doubtful = settings.times && settings.doubts(found);
-        if differences.is_none() && !was_doubtful {
+        if differences.is_none() {
             return Ok(());
         }
         let mode_now = u32::from(found.stx_mode) & 0o7777;
@@ -428,8 +411,7 @@ impl TreeWriter {
             settings.apply_by_path(&fd, metadata, &opened, Some(mode));
         } else {
             let owner = Some((found.stx_uid, found.stx_gid));
-            let mtime = Some(mtime_of(found)).filter(|_| !was_doubtful);
-            let now = Now { mode: Some(mode_now), owner, mtime, has_no_xattrs: false };
+            let now = Now { mode: Some(mode_now), owner, mtime: Some(mtime_of(found)), has_no_xattrs: false };
             settings.apply(fd.as_fd(), metadata, &now, mode, false);
         }
         Ok(())
