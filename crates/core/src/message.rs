@@ -843,10 +843,25 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 runs: vec![
                     Run { first: 7, count: 40, known: None, part: None },
                     Run { first: 50, count: 1, known: Some([0x88; 32].into()), part: None },
-                    Run { first: 51, count: 1, known: None, part: Some(Part { start: 1 << 24, bytes: 9 }) },
                 ],
                 settled: 7,
                 batches: 9,
+                lane: None,
+                lost: None,
+            }),
+        ),
+        (
+            "pull-lane",
+            Message::Pull(Pull {
+                request: 4,
+                runs: vec![Run {
+                    first: 51,
+                    count: 1,
+                    known: None,
+                    part: Some(Part { start: 1 << 24, bytes: 9 }),
+                }],
+                settled: 50,
+                batches: 10,
                 lane: Some(2),
                 lost: Some(1),
             }),

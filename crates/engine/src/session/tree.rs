@@ -267,6 +267,8 @@ enum Shape {
     Parts {
         start: u64,
         part_bytes: u64,
+        /// Bytes of the first part.
+        least_bytes: u64,
     },
 }
 
@@ -280,6 +282,8 @@ pub struct Wanted {
     /// Bytes that it is thought to have.
     pub bytes: u64,
     request: u32,
+    /// What of it weighs on its path: less with each byte that comes.
+    weight: u64,
 }
 
 /// What was asked for over one path.
@@ -295,8 +299,11 @@ struct Path {
 
 /// What a content costs beside its bytes, in bytes: opening, hashing, naming it.
 const CONTENT_WEIGHT: u64 = 4096;
+/// What one that is only to be compared weighs at most.
+const KNOWN_WEIGHT_MAX: u64 = 64 * 1024;
 
-fn weight(bytes: u64) -> u64 {
+fn weight(bytes: u64, is_known: bool) -> u64 {
+    let bytes = if is_known { bytes.min(KNOWN_WEIGHT_MAX) } else { bytes };
     bytes.saturating_add(CONTENT_WEIGHT)
 }
 
@@ -371,7 +378,16 @@ impl TreeReceiver {
     pub fn want_parts(&mut self, number: u64, bytes: u64, part_bytes: u64) {
         self.want(number, None, bytes);
         if let Some(last) = self.wishes.back_mut() {
-            last.shape = Shape::Parts { start: 0, part_bytes };
+            last.shape = Shape::Parts { start: 0, part_bytes, least_bytes: part_bytes };
+        }
+    }
+
+    /// A part of entry `number` came: if it had no bytes, being all hole, the next one is asked for twice as large, so that a file that is
+    /// nearly all hole takes few round trips; else as large as the first.
+    pub fn came_part(&mut self, number: u64, is_hole: bool) {
+        let wish = self.wishes.iter_mut().find(|wish| wish.number == number);
+        if let Some(Wish { shape: Shape::Parts { part_bytes, least_bytes, .. }, .. }) = wish {
+            *part_bytes = if is_hole { part_bytes.saturating_mul(2) } else { *least_bytes };
         }
     }
 
@@ -447,7 +463,7 @@ impl TreeReceiver {
             request = self.requests;
             path.open.push_back(request);
             for wanted in wanted {
-                path.weight += weight(wanted.bytes);
+                path.weight = path.weight.saturating_add(wanted.weight);
                 path.wanted.push_back(Wanted { request, ..wanted });
             }
         }
@@ -472,7 +488,7 @@ impl TreeReceiver {
             let (part, bytes) = match &mut wish.shape {
                 Shape::Whole => (None, wish.bytes),
                 Shape::Part(part) => (Some(*part), part.bytes),
-                Shape::Parts { start, part_bytes } => {
+                Shape::Parts { start, part_bytes, .. } => {
                     let part = Part { start: *start, bytes: (*part_bytes).min(wish.bytes - *start) };
                     (Some(part), part.bytes)
                 }
@@ -492,8 +508,9 @@ impl TreeReceiver {
                     self.wishes.pop_front();
                 }
             }
-            wanted.push(Wanted { number, part, bytes, request: 0 });
-            room = room.saturating_sub(weight(bytes));
+            let weight = weight(bytes, known.is_some());
+            wanted.push(Wanted { number, part, bytes, request: 0, weight });
+            room = room.saturating_sub(weight);
         }
         self.is_mixed &= !self.wishes.is_empty();
         (runs, wanted)
@@ -508,12 +525,20 @@ impl TreeReceiver {
     ) -> Result<(Wanted, Record<'a>)> {
         let not_asked = || protocol("sender sent a content that was not asked for");
         let path = self.paths.get_mut(&path).ok_or_else(not_asked)?;
-        let wanted = path.wanted.front().copied().filter(|wanted| wanted.request == request);
-        let wanted = wanted.ok_or_else(not_asked)?;
+        let front = path.wanted.front_mut().filter(|wanted| wanted.request == request);
+        let front = front.ok_or_else(not_asked)?;
         let record = take_record(rest)?;
+        let lighter = match &record {
+            Record::Bytes(bytes) => front.weight.min(bytes.len() as u64),
+            Record::Hole(len) => front.weight.min(*len),
+            Record::Again => 0,
+            Record::Done(_) | Record::Same(_) | Record::Failed(_) => front.weight,
+        };
+        front.weight -= lighter;
+        path.weight = path.weight.saturating_sub(lighter);
+        let wanted = *front;
         if matches!(record, Record::Done(_) | Record::Same(_) | Record::Failed(_)) {
             path.wanted.pop_front();
-            path.weight = path.weight.saturating_sub(weight(wanted.bytes));
         }
         Ok((wanted, record))
     }
@@ -750,7 +775,7 @@ mod tests {
         let mut receiver = told(6);
         receiver.open(1);
         (0..6).for_each(|number| receiver.want(number, None, 1));
-        let two = 2 * weight(1);
+        let two = 2 * weight(1, false);
         let ssh = receiver.pull(None, two, 0, Some(0)).unwrap();
         let lane = receiver.pull(Some(1), two, 0, Some(0)).unwrap();
         assert_eq!((ssh.runs[0].first, ssh.runs[0].count, ssh.lane), (0, 2, None));
@@ -778,6 +803,7 @@ mod tests {
         let mut receiver = told(2);
         receiver.want_parts(0, 100, 40);
         receiver.want(1, None, 1);
+        receiver.came_part(0, false);
         let mut parts = Vec::new();
         while let Some(pull) = receiver.pull(None, 1, 0, Some(0)) {
             parts.extend(
@@ -785,6 +811,35 @@ mod tests {
             );
         }
         assert_eq!(parts, [(0, Some((0, 40))), (0, Some((40, 40))), (0, Some((80, 20))), (1, None)]);
+    }
+
+    /// A path grows lighter as bytes come, not at the end of a content alone: else a long path would carry one large file at a time. A file
+    /// of holes is asked for in ever larger parts.
+    #[test]
+    fn what_came_weighs_nothing_and_holes_are_passed_fast() {
+        let mut receiver = told(2);
+        receiver.want(0, None, 1 << 20);
+        let pull = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+        let full = receiver.weight(None);
+        let mut frame = Vec::new();
+        Record::Bytes(&[7; 1000]).push(&mut frame);
+        receiver.take(None, pull.request, &mut &frame[..]).unwrap();
+        assert_eq!(receiver.weight(None), full - 1000);
+        let frame = done();
+        receiver.take(None, pull.request, &mut &frame[..]).unwrap();
+        assert_eq!(receiver.weight(None), 0);
+        receiver.want_parts(1, 1 << 40, 1 << 22);
+        let mut pulls = 0;
+        while let Some(pull) = receiver.pull(None, 1, 0, Some(0)) {
+            assert_eq!(pull.runs.len(), 1);
+            receiver.came_part(1, true);
+            pulls += 1;
+        }
+        assert_eq!(pulls, 18, "of 2^18 parts");
+        receiver.want(0, Some([7; 32]), u64::MAX);
+        receiver.want(1, None, u64::MAX);
+        receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+        assert_eq!(receiver.weight(None), u64::MAX);
     }
 
     /// An account that is short is believed where a connection was lost, and one that is too long never.

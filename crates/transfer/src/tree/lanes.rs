@@ -27,7 +27,7 @@ use crate::transport::{Channel, Wake, push_control, read_exact};
 /// What lanes prove the secret over: not an object, but the copy that ssh began.
 const COPY: ObjectName = ObjectName::Provisional([0; 32]);
 /// How long a lane that owes something may say nothing.
-const LANE_PATIENCE: Duration = Duration::from_secs(3);
+const LANE_PATIENCE: Duration = Duration::from_secs(5);
 /// How often a lane looks whether the copy is over.
 const LOOK: Duration = Duration::from_millis(100);
 /// Frames of one lane that may wait for the sink.
@@ -535,7 +535,8 @@ struct LaneTaker<'a> {
 
 impl LaneTaker<'_> {
     fn frames(&mut self) -> Result<()> {
-        loop {
+        // What never stops coming ends with the copy, too.
+        while !self.lanes.is_closed() {
             let mut head = [0; FRAME_HEAD_BYTES];
             if !self.fill(&mut head)? {
                 return Ok(());
@@ -565,6 +566,7 @@ impl LaneTaker<'_> {
             // What came meanwhile waits in the channel.
             self.heard_at = Instant::now();
         }
+        Ok(())
     }
 
     /// Reads as many bytes; false if the copy is over.

@@ -124,10 +124,12 @@ pub fn send(
                 wake.signal();
             }
         });
-        let result = server.run().or_else(|error| server.end(error));
+        let result = server.run();
+        // Nothing else is to leave before the last words.
         if let Some(lanes) = lanes {
             lanes.close();
         }
+        let result = result.or_else(|error| server.end(error));
         // Ends the walk, which may wait for room.
         drop(server);
         result

@@ -13,7 +13,7 @@ use dray_core::message::{Direct, Hello, Message};
 use dray_core::rights::Secret;
 use dray_core::{NodeId, Result};
 use dray_transfer::direct::{Target, connect_any};
-use dray_transfer::transport::{Channel, LimitedChannel, RateLimit, TlsChannel, TlsConfig};
+use dray_transfer::transport::{Channel, TlsChannel, TlsConfig};
 use dray_transfer::tree::{SendLanes, TakeLanes};
 
 use super::super::direct::{Door, HOLDER_DELAY, HOLDER_RETRY, LOOK, Word, once, targets};
@@ -133,6 +133,7 @@ impl Doors for TakingDoors {
         door.accept(Arc::new(move |channel: TlsChannel| {
             let Some(theirs) = sender.hear() else { return };
             if channel.security().map(|security| security.peer) == Some(theirs.node) {
+                channel.keep_place();
                 take_over(channel, &node, &lanes, &theirs.secret);
             }
         }));
@@ -157,17 +158,15 @@ pub(super) struct GivingDoors {
     node: Arc<Facts>,
     door: Mutex<Option<Door>>,
     pub(super) lanes: Arc<SendLanes>,
-    limit: Option<Arc<RateLimit>>,
     is_invited: AtomicBool,
 }
 
 impl GivingDoors {
-    pub(super) fn new(node: &Node, seen: Seen, limit: Option<Arc<RateLimit>>) -> Result<GivingDoors> {
+    pub(super) fn new(node: &Node, seen: Seen) -> Result<GivingDoors> {
         Ok(GivingDoors {
             node: Facts::new(node, seen),
             door: Mutex::default(),
             lanes: SendLanes::new()?,
-            limit,
             is_invited: AtomicBool::new(false),
         })
     }
@@ -178,12 +177,11 @@ impl GivingDoors {
         once(&self.is_invited)?;
         let Ok(door) = self.node.door() else { return Ok(()) };
         self.lanes.say(Message::Direct(door.invitation.clone()));
-        let (node, lanes, limit) = (self.node.clone(), self.lanes.clone(), self.limit.clone());
+        let (node, lanes) = (self.node.clone(), self.lanes.clone());
         let (secret, peer) = (door.invitation.secret, theirs.node);
         let run = move |channel: TlsChannel| {
-            let channel = LimitedChannel::wrap(Box::new(channel), limit.as_ref());
             // What breaks here the receiver notices, and asks over another way.
-            let _ = lanes.serve(channel, &node.hello, node.id, &secret, &|shown| shown == peer);
+            let _ = lanes.serve(Box::new(channel), &node.hello, node.id, &secret, &|shown| shown == peer);
         };
         let run = Arc::new(run);
         door.accept(run.clone());

@@ -134,7 +134,7 @@ fn copy(
         taker_report.send((false, taken)).unwrap();
     });
     thread::spawn(move || {
-        let doors = GivingDoors::new(&giver, seen, None).unwrap();
+        let doors = GivingDoors::new(&giver, seen).unwrap();
         let mut source = WalkSource::new(vec![from], recursive(), false, Stop::new());
         let mut hear = |message: Option<Message>| match message {
             Some(Message::Direct(theirs)) => {

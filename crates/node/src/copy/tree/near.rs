@@ -59,10 +59,9 @@ impl Node {
         push_control(&mut preface, &Message::Hello(self.tree_hello()));
         push_tree(&mut preface, &tree);
         let pace = options.rate_bytes.map(RateLimit::new);
-        let doors = match options.compress {
-            // What leaves beside ssh nobody unpacks.
-            true => None,
-            false => Some(GivingDoors::new(self, seen(host), pace.clone())?),
+        let doors = match may_dial(options) {
+            true => Some(GivingDoors::new(self, seen(host))?),
+            false => None,
         };
         let channel = packed(Box::new(channel), options.compress, pace.as_ref(), &mut preface)?;
         // Its own stop, so that a walk that nobody listens to ends.
@@ -195,8 +194,7 @@ impl Node {
                 return Err(advised(far.explain(error, is_heard), Some(&far.host)));
             }
         };
-        // What leaves beside ssh nobody unpacks.
-        let may_dial = knows_lanes && !options.compress;
+        let may_dial = knows_lanes && may_dial(options);
         let doors = may_dial.then(|| TakingDoors::new(self, seen(host)));
         receive_trees(far, channel, landing, &names, &tree, options, observer, stop, doors)
     }
@@ -249,6 +247,11 @@ impl Node {
             Err(error) => Err(advised(far.explain(error, true), Some(&host))),
         }
     }
+}
+
+/// Nobody unpacks what leaves beside ssh, and under a limit ssh is fast enough.
+fn may_dial(options: &TreeOptions) -> bool {
+    !options.compress && options.rate_bytes.is_none()
 }
 
 /// What the near end knows of the way to `host`: ssh does not say which.

@@ -32,6 +32,8 @@ const PENDING_ENTRY_BYTES: usize = 512;
 const WINDOW_MIN: u64 = 4 << 20;
 const WINDOW_MAX: u64 = 16 << 20;
 const PACE_TIME: Duration = Duration::from_secs(1);
+/// Zeros written at a time.
+const ZEROS_BYTES: usize = 64 * 1024;
 /// How often the pace of a path is looked at.
 const PACE_INTERVAL: Duration = Duration::from_millis(250);
 /// Pulls over one direct connection; with those over ssh no more than may be under way.
@@ -102,6 +104,8 @@ struct Parts {
     file: Option<NewFile>,
     /// Bytes of those that came whole.
     came: u64,
+    /// Where those begin of which something was written that counts no more: their path was lost.
+    dirty: BTreeSet<u64>,
     /// What the first of them said of the file.
     finished: Option<Finished>,
 }
@@ -112,8 +116,9 @@ struct Current {
     /// The file, unless it comes in parts.
     file: Option<NewFile>,
     hasher: ContentHasher,
-    /// Bytes of a part so far.
+    /// Bytes of a part so far, and whether any was no hole.
     position: u64,
+    has_bytes: bool,
     /// It failed here; the rest of it is passed over.
     failed: Option<Error>,
 }
@@ -124,19 +129,28 @@ struct Pace {
     /// What came since, as [`TreeReceiver::weight`] has it.
     came: u64,
     window: u64,
+    /// Weight a second, once it was measured.
+    rate: Option<u64>,
 }
 
 impl Pace {
     fn new() -> Pace {
-        Pace { since: Instant::now(), came: 0, window: WINDOW_MIN }
+        Pace { since: Instant::now(), came: 0, window: WINDOW_MIN, rate: None }
+    }
+
+    /// It is asked for something after a rest, which is not to count.
+    fn rested(&mut self) {
+        (self.since, self.came) = (Instant::now(), 0);
     }
 
     fn came(&mut self, weight: u64) {
-        self.came += weight;
+        self.came = self.came.saturating_add(weight);
         let elapsed = self.since.elapsed();
         if elapsed >= PACE_INTERVAL {
             let in_time = self.came as f64 * PACE_TIME.as_secs_f64() / elapsed.as_secs_f64();
-            *self = Pace { window: (in_time as u64).clamp(WINDOW_MIN, WINDOW_MAX), ..Pace::new() };
+            let window = (in_time as u64).clamp(WINDOW_MIN, WINDOW_MAX);
+            let rate = Some((self.came as f64 / elapsed.as_secs_f64()) as u64);
+            *self = Pace { window, rate, ..Pace::new() };
         }
     }
 }
@@ -362,7 +376,7 @@ impl<'a> Writing<'a> {
                 }
             }
             (Record::Hole(len), None) => current.skip(&pending.target, *len),
-            (Record::Hole(len), Some(part)) => current.skip_part(&part, *len).map(Ok)?,
+            (Record::Hole(len), Some(part)) => current.skip_part(pending, &part, *len)?,
             (Record::Again, None) => current.restart(),
             (Record::Again, Some(_)) => {
                 return Err(Error::new(ErrorKind::Protocol, "sender began a part anew"));
@@ -454,6 +468,7 @@ impl<'a> Writing<'a> {
             return self.take_whole(number);
         }
         parts.came += part.bytes;
+        self.machine.came_part(number, !current.has_bytes);
         if parts.came < size_bytes {
             return Ok(());
         }
@@ -512,8 +527,14 @@ impl<'a> Writing<'a> {
     fn lose(&mut self, lane: u32) {
         self.lanes.remove(&lane);
         self.paces.remove(&Some(lane));
-        self.current.remove(&Some(lane));
-        for wanted in self.machine.lose(lane).iter().rev() {
+        let begun = self.current.remove(&Some(lane)).is_some_and(|current| current.has_bytes);
+        let lost = self.machine.lose(lane);
+        if let Some(Wanted { number, part: Some(part), .. }) = lost.front().filter(|_| begun)
+            && let Some(parts) = self.pending.get_mut(number).and_then(|pending| pending.parts.as_mut())
+        {
+            parts.dirty.insert(part.start);
+        }
+        for wanted in lost.iter().rev() {
             if let Some(pending) = self.pending.get(&wanted.number)
                 && pending.parts.is_some() == wanted.part.is_some()
             {
@@ -543,15 +564,23 @@ impl<'a> Writing<'a> {
         if !self.is_inviting {
             return (ssh_pulls < TREE_PULLS_MAX / 2).then_some((None, u64::MAX));
         }
-        // With direct connections ssh is the spare.
+        // With direct connections ssh is the spare, unless they are far slower than it was.
         let lanes = self.lanes.keys().map(|lane| (Some(*lane), LANE_PULLS_MAX));
-        let paths: Vec<(PathId, usize)> =
-            if self.lanes.is_empty() { vec![(None, TREE_PULLS_MAX / 2)] } else { lanes.collect() };
-        let (path, pulls_max) = paths.into_iter().min_by_key(|(path, _)| self.machine.weight(*path))?;
-        let weight = self.machine.weight(path);
-        let window = self.paces.get(&path).map_or(WINDOW_MIN, |pace| pace.window);
-        let may_pull = self.machine.pulls(path) < pulls_max && weight <= window / 4 * 3;
-        may_pull.then(|| (path, window - weight))
+        let ssh = Some((None, TREE_PULLS_MAX / 2)).filter(|_| self.lanes.is_empty() || self.are_lanes_slow());
+        let room = |(path, pulls_max): (PathId, usize)| {
+            let weight = self.machine.weight(path);
+            let window = self.paces.get(&path).map_or(WINDOW_MIN, |pace| pace.window);
+            let may_pull = self.machine.pulls(path) < pulls_max && weight <= window / 4 * 3;
+            may_pull.then(|| (path, window - weight))
+        };
+        lanes.chain(ssh).filter_map(room).min_by_key(|(path, _)| self.machine.weight(*path))
+    }
+
+    /// True if all direct connections together bring less than half of what ssh brought.
+    fn are_lanes_slow(&self) -> bool {
+        let rate = |path: PathId| self.paces.get(&path).and_then(|pace| pace.rate);
+        let lanes: Option<u64> = self.lanes.keys().map(|lane| rate(Some(*lane))).sum();
+        lanes.zip(rate(None)).is_some_and(|(lanes, ssh)| lanes < ssh / 2)
     }
 
     /// Everything has come: what is left to say, and to make durable.
@@ -608,6 +637,18 @@ fn not_as_sent() -> Error {
     Error::new(ErrorKind::VerificationFailed, "its bytes are not those that were sent")
 }
 
+impl Pending {
+    /// Writes bytes of a file that comes in parts.
+    fn write_at(&mut self, bytes: &[u8], at: u64) -> Result<()> {
+        let Some(parts) = &mut self.parts else { return Ok(()) };
+        let file = match &mut parts.file {
+            Some(file) => file,
+            none => none.insert(self.target.create()?),
+        };
+        file.write_at(bytes, at)
+    }
+}
+
 impl Current {
     /// The file, opened if nothing of it has come before.
     fn open(&mut self, target: &FileTarget) -> Result<NewFile> {
@@ -644,22 +685,28 @@ impl Current {
         let at = part.start + self.position;
         self.advance(part, bytes.len() as u64)?;
         self.hasher.update(bytes);
-        let Some(parts) = &mut pending.parts else { return Ok(Ok(())) };
-        let file = match &mut parts.file {
-            Some(file) => file,
-            none => match pending.target.create() {
-                Ok(file) => none.insert(file),
-                Err(error) => return Ok(Err(error)),
-            },
-        };
-        Ok(file.write_at(bytes, at))
+        self.has_bytes = true;
+        Ok(pending.write_at(bytes, at))
     }
 
-    /// Takes a hole of a part.
-    fn skip_part(&mut self, part: &Part, len: u64) -> Result<()> {
+    /// Takes a hole of a part; the inner result is the file's.
+    fn skip_part(&mut self, pending: &mut Pending, part: &Part, len: u64) -> Result<Result<()>> {
+        let at = part.start + self.position;
         self.advance(part, len)?;
         self.hasher.zeros(len);
-        Ok(())
+        let is_dirty = pending.parts.as_ref().is_some_and(|parts| parts.dirty.contains(&part.start));
+        if !is_dirty {
+            return Ok(Ok(()));
+        }
+        // Bytes of an answer that was lost may lie there.
+        let zeros = vec![0; ZEROS_BYTES];
+        for start in (at..at + len).step_by(ZEROS_BYTES) {
+            let count = usize::try_from(at + len - start).unwrap_or(usize::MAX).min(ZEROS_BYTES);
+            if let Err(error) = pending.write_at(&zeros[..count], start) {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(()))
     }
 
     fn advance(&mut self, part: &Part, len: u64) -> Result<()> {
@@ -733,6 +780,11 @@ impl TreeSink for Writing<'_> {
         {
             if let Some(lane) = path.and_then(|lane| self.lanes.get(&lane)) {
                 lane.note_pull();
+            }
+            if self.machine.pulls(path) == 1
+                && let Some(pace) = self.paces.get_mut(&path)
+            {
+                pace.rested();
             }
             out.push(Message::Pull(pull));
         }
