@@ -46,7 +46,10 @@ pub(crate) const MUTATIONS: [Mutation; 18] = [
     mutation(
         "permit-kept",
         "crates/core/src/permit.rs",
-        ["fetch_sub(self.bytes, ", "fetch_sub(0, "],
+        [
+            "        self.budget.0.used_bytes.fetch_sub(self.bytes, ",
+            "        self.budget.0.used_bytes.fetch_sub(0, ",
+        ],
         ["dray-core", "--lib", "reserves_up_to_the_limit_and_gives_back_on_drop"],
     ),
     mutation(

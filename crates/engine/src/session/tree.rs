@@ -207,6 +207,11 @@ impl TreeSender {
             if run.known.is_some() && run.count != 1 {
                 return Err(protocol("receiver knows several entries by one hash"));
             }
+            if run.part.is_some() && (run.count != 1 || run.known.is_some()) {
+                return Err(protocol(
+                    "receiver asked for a part of several entries, or of one that it knows",
+                ));
+            }
             owed += run.count;
         }
         if owed > TREE_WANTED_MAX || self.pulls >= TREE_PULLS_MAX {
@@ -835,7 +840,7 @@ mod tests {
             receiver.came_part(1, true);
             pulls += 1;
         }
-        assert_eq!(pulls, 18, "of 2^18 parts");
+        assert_eq!(pulls, 19, "of 2^18 parts");
         receiver.want(0, Some([7; 32]), u64::MAX);
         receiver.want(1, None, u64::MAX);
         receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
