@@ -187,8 +187,7 @@ fn remote_paths_mean_what_they_mean_to_scp() {
         data::assert_same(&home.join("sub/only.one"), &into.join("only.one"));
     }
     let several = cp(a, &options).arg(at(OsStr::new("sub/two.*"))).arg(a.file("x")).run();
-    let told = several.stderr_text();
-    assert!(told.contains("two.1") && told.contains("two.2"), "{several}");
+    assert!(several.stderr_text().contains("several sources go into a directory"), "{several}");
     several.expect(3);
     cp(a, &options).arg(at(OsStr::new("sub/none.*"))).arg(a.file("x")).run().expect(3);
     assert!(!a.file("x").exists());
