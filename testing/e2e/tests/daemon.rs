@@ -10,15 +10,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use dray_core::ticket::Ticket;
-use dray_e2e::actions::{self, assert_delivered};
+use dray_e2e::actions::{self, NOBODY, assert_delivered};
 use dray_e2e::daemon::{Daemon, answer, await_that, event, put, read_bytes};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::{Lab, Running};
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// A user without rights.
-const NOBODY: u32 = 65534;
 
 /// Issue 1 and 4, D9, D10, D14: a put by the daemon ends at once and is served until `done`, across a restart of the daemon, at
 /// the same port; the second put of the unchanged file reads nothing of it; the file's bytes do not pass the command.

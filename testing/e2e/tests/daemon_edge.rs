@@ -11,15 +11,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dray_core::ticket::Ticket;
-use dray_e2e::actions::{self, Share};
+use dray_e2e::actions::{self, NOBODY, Share};
 use dray_e2e::daemon::{Daemon, await_that, put};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::{Lab, Program};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-
-/// A user without rights.
-const NOBODY: u32 = 65534;
 
 /// D9, issue 1, "remembered port": another program has the port when the daemon is started. Tickets name it, so it stays the daemon's: it
 /// is waited for, what serves instead is told by everybody who is asked, and the next daemon has it again.
