@@ -19,11 +19,11 @@ use dray_transfer::transport::RateLimit;
 use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
 use rustix::io::Errno;
 
-use super::held::{Failed, HeldNames};
+use super::held::{Counted, Failed, HeldNames};
 use super::source::entry_failed;
 use super::{
-    TreeCopied, TreeOptions, changes, landing_name, left_out, preview, show, tree_message, walk_options,
-    write_options,
+    TreeCopied, TreeOptions, changes, landing_name, left_out, not_kept, preview, show, tree_message,
+    walk_options, write_options,
 };
 use crate::{Event, Node, Observer, Stop};
 
@@ -165,13 +165,9 @@ impl Copying<'_> {
         batches.into_iter().flatten().try_for_each(|walked| self.step(walked, &mut order))?;
         let held = self.held.end(&mut self.writer);
         self.fail_all(held)?;
-        let not_kept = self.writer.failures();
-        self.fail_all(not_kept.directories)?;
-        for (what, entries) in not_kept.attributes {
-            let what = format!("not kept on {entries} entries: {what}");
-            self.fail(b".", Error::new(ErrorKind::Unsupported, what))?;
-        }
-        for (what, entries) in not_kept.left_out {
+        let mut found = self.writer.failures();
+        self.fail_all(not_kept(&mut found))?;
+        for (what, entries) in found.left_out {
             self.observer.event(left_out(&what, entries));
         }
         if fsync {
@@ -181,7 +177,7 @@ impl Copying<'_> {
         Ok(self.copied)
     }
 
-    fn fail_all(&mut self, failed: Vec<Failed>) -> Result<()> {
+    fn fail_all(&mut self, failed: impl IntoIterator<Item = Failed>) -> Result<()> {
         failed.into_iter().try_for_each(|(path, error)| self.fail(&path, error))
     }
 
@@ -242,8 +238,8 @@ impl Copying<'_> {
             Ok(Placed::Done) => Ok(()),
             Ok(Placed::Unchanged) => {
                 self.copied.unchanged += u64::from(matches!(entry.kind, Kind::File { .. }));
-                let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
-                self.fail_all(failed)
+                let linked = self.held.came(&mut self.writer, entry.metadata.link_group);
+                self.fail_all(linked.failed)
             }
             Ok(Placed::Link(target)) => {
                 let linked = self.writer.link(&target);
@@ -262,9 +258,12 @@ impl Copying<'_> {
                         self.copied.files += 1;
                         let group = target.link_group();
                         self.writer.settle(*target, Some(identity));
-                        self.held.came(&mut self.writer, group)
+                        self.held.came(&mut self.writer, group).failed
                     }
-                    Err(error) => self.held.failed(&mut self.writer, target, error).into_iter().collect(),
+                    Err(error) => {
+                        let failed = self.held.failed(&mut self.writer, target, error, Counted::Nothing);
+                        failed.into_iter().collect()
+                    }
                 };
                 self.fail_all(failed)
             }
