@@ -11,7 +11,7 @@ use dray_core::limits::NAME_BYTES_MAX;
 use dray_core::store::{Share, Store, StoredObject};
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::{LocalWriter, until_unlocked};
+use dray_store::local::{LONG_BYTES, LocalWriter, until_unlocked};
 use serde_json::json;
 
 use super::State;
@@ -205,7 +205,9 @@ impl PutTransaction {
                 (changing, object)
             }
         };
-        let keep = || until_unlocked(&is_stopped, || self.keep(state, &changing, &*object, &is_stopped));
+        // What can be had again at once is not waited for.
+        let is_over = || (!self.is_taken_in && object.size_bytes() < LONG_BYTES) || is_stopped();
+        let keep = || until_unlocked(&is_over, || self.keep(state, &changing, &*object, &is_stopped));
         let shared = state.hub.metrics.timed("record", keep);
         if shared.is_err() {
             state.shelf.discard(&changing);

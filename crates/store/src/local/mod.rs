@@ -45,7 +45,7 @@ use repeats::Repeats;
 pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 pub use hashing::hash_file;
-pub use place::until_unlocked;
+pub use place::{LONG_BYTES, until_unlocked};
 pub use retention::{Retained, Retention};
 pub use source_file::SourceFile;
 pub use within::Within;
@@ -122,7 +122,7 @@ impl LocalStore {
     }
 
     /// Refers to the user's file at `path`, which has been hashed as `oid` in state `file`; `hashed` is what came of it if
-    /// that was now: the outboard, and how much of the file stands in it before.
+    /// that was now: the outboard, and how much of the file stands in it before. A lock is waited for until `is_stopped`.
     fn keep_borrowed(
         &self,
         oid: Oid,
@@ -223,7 +223,8 @@ impl LocalStore {
         }
         require_end(&file, path, before.size_bytes)?;
         let hint = FileHint::new(oid, before, hashed_at_ns);
-        self.keep_borrowed(oid, path, file, hint, Some((outboard, repeats.permille())), is_stopped)?
+        let is_over = || before.size_bytes < LONG_BYTES || is_stopped();
+        self.keep_borrowed(oid, path, file, hint, Some((outboard, repeats.permille())), &is_over)?
             .ok_or_else(|| not_found(&oid))
     }
 

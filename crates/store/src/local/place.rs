@@ -21,6 +21,9 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 /// How long the end of work that took long is tried again while another process holds a lock.
 const LAST_STEP_PATIENCE: Duration = Duration::from_secs(600);
 
+/// From this size on the bytes of an object are worth waiting for a lock: to hash fewer again takes less time than that.
+pub const LONG_BYTES: u64 = 64 << 20;
+
 /// Does `step`, the end of work that may have taken hours, again and again as long as it fails for a lock that another process holds:
 /// for ten minutes, or until `is_stopped`. Then that failure is the result.
 pub fn until_unlocked<T>(is_stopped: &dyn Fn() -> bool, mut step: impl FnMut() -> Result<T>) -> Result<T> {

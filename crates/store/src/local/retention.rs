@@ -14,7 +14,7 @@ use minicbor::{Decode, Encode};
 use rustix::fs::OFlags;
 
 use super::extents::{identity, io_at, read_full_at, require_end};
-use super::place::{Lock, until_unlocked};
+use super::place::{LONG_BYTES, Lock, until_unlocked};
 use super::record::Record;
 use super::{LocalStore, LocalWriter, record};
 
@@ -202,7 +202,7 @@ impl LocalStore {
             progress(done_bytes);
         }
         let mut incoming = writer.finish()?;
-        until_unlocked(is_stopped, || incoming.keep())
+        until_unlocked(&|| size_bytes < LONG_BYTES || is_stopped(), || incoming.keep())
     }
 }
 
@@ -401,25 +401,32 @@ mod tests {
     }
 
     /// Design 9: hours of hashing are not lost to a process that holds a lock longer than a request waits: the last step is tried
-    /// again as long as somebody wants it, and only so long.
+    /// again as long as somebody wants it, and only so long; of a small file at once no more.
     #[test]
     fn the_end_of_a_put_waits_for_a_lock() {
-        const BYTES: usize = 100_000;
         let (dir, store) = bed();
         let store = store.with_patience(Duration::ZERO);
-        for (round, is_named, is_wanted) in
-            [(1, true, true), (2, false, true), (3, true, false), (4, false, false)]
-        {
+        for (round, is_named, is_wanted, size_bytes) in [
+            (1, true, true, LONG_BYTES),
+            (2, false, true, LONG_BYTES),
+            (3, true, false, LONG_BYTES),
+            (4, false, false, LONG_BYTES),
+            (5, true, true, LONG_BYTES - 1),
+            (6, false, true, LONG_BYTES - 1),
+        ] {
             let path = dir.path().join(round.to_string());
-            std::fs::write(&path, vec![round; BYTES]).unwrap();
-            let file = File::open(&path).unwrap();
+            std::fs::write(&path, [round]).unwrap();
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            file.set_len(size_bytes).unwrap();
+            let oid = super::super::hash_file(&path, &|_| {}, &|| false).unwrap().0;
             if !is_named {
                 std::fs::remove_file(&path).unwrap();
             }
-            let oid = Oid::of(&vec![round; BYTES]);
             let held = Mutex::new(Some(store.place().lock(&oid).unwrap()));
             let (is_hashed, asked) = (AtomicBool::new(false), AtomicU32::new(0));
-            let progress = |done_bytes| is_hashed.store(done_bytes == BYTES as u64, Ordering::Relaxed);
+            let progress = |done_bytes| {
+                is_hashed.fetch_or(done_bytes == size_bytes, Ordering::Relaxed);
+            };
             // As it is asked for the third time after all was hashed, the lock is free.
             let is_stopped = || {
                 if is_hashed.load(Ordering::Relaxed) && asked.fetch_add(1, Ordering::Relaxed) >= 2 {
@@ -428,8 +435,9 @@ mod tests {
                 !is_wanted && is_hashed.load(Ordering::Relaxed)
             };
             let result = store.put_descriptor(file, &progress, &is_stopped);
-            assert_eq!(result.map(|object| object.oid()).ok(), is_wanted.then_some(oid), "round {round}");
-            assert_eq!(held.lock().unwrap().is_none(), is_wanted, "round {round}");
+            let is_kept = is_wanted && size_bytes >= LONG_BYTES;
+            assert_eq!(result.map(|object| object.oid()).ok(), is_kept.then_some(oid), "round {round}");
+            assert_eq!(held.lock().unwrap().is_none(), is_kept, "round {round}");
         }
     }
 
