@@ -32,7 +32,7 @@ pub(crate) fn hand_over(socket: &Path, file: impl AsFd) -> Result<String> {
         .map_err(|error| failed(error.into()))?;
     // Without its answer a request that names the descriptor could be faster than the descriptor.
     let mut answer = [0; 1];
-    match rustix::net::recv(&connection, &mut answer, RecvFlags::empty()) {
+    match rustix::io::retry_on_intr(|| rustix::net::recv(&connection, &mut answer, RecvFlags::empty())) {
         Ok((_, 1)) => Ok(nonce.iter().map(|byte| format!("{byte:02x}")).collect()),
         Ok(_) => Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
         Err(error) => Err(failed(error.into())),
