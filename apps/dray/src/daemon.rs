@@ -25,6 +25,10 @@ use crate::pasted;
 const SMALL_BYTES: u64 = 32 << 20;
 /// Standard input is read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
+/// For a daemon that a command can do without to say who it is.
+const FIRST_PATIENCE: Duration = Duration::from_secs(3);
+/// For one that it cannot do without.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a signal is looked for.
 const INTERVAL: Duration = Duration::from_millis(50);
 
@@ -60,41 +64,42 @@ fn signals() -> Result<UnixStream> {
 }
 
 /// The daemon for a command that can do without one; `None`, and a note, where what lies at the usual place cannot be used: another
-/// user's daemon, in a folder that came along with the environment, is none of ours. One that `DRAY_SOCKET` names is meant.
+/// user's daemon, in a folder that came along with the environment, is none of ours. Nor is one that does not answer, which is a
+/// warning. One that `DRAY_SOCKET` names is meant.
 pub(crate) fn find(config: &Config, output: &Output) -> Result<Option<Client>> {
-    match Client::connect() {
-        Ok(Some(client)) => Ok(of_same_data(client, config)?.map(|(client, _)| client)),
-        Ok(None) => Ok(None),
-        Err(error) if is_socket_named() => Err(error),
-        Err(error) => {
-            output.note(&format!("no daemon is used: {}", one_line(&error.to_string())));
+    match found(config, FIRST_PATIENCE) {
+        Err(error) if !is_socket_named() => {
+            let text = format!("no daemon is used: {}", one_line(&error.to_string()));
+            if error.kind() == ErrorKind::Refused && !error.is_retryable() {
+                output.note(&text);
+            } else {
+                let advice = error.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+                output.event(Event::Warning(text + &advice));
+            }
             Ok(None)
         }
+        found => Ok(found?.map(|(client, _)| client)),
     }
 }
 
-/// `client`, if its daemon works on the same data directory as this command would.
-fn of_same_data(client: Client, config: &Config) -> Result<Option<(Client, Info)>> {
-    let theirs = client.info().map_err(|error| {
+/// The daemon that works on the same data directory as this command would, and what it says of itself within `patience`.
+fn found(config: &Config, patience: Duration) -> Result<Option<(Client, Info)>> {
+    let Some(client) = Client::connect()? else { return Ok(None) };
+    let info = client.info_within(patience).map_err(|error| {
         error.context("ask the daemon").or_advise("start it again, or share without it: put --foreground")
-    });
-    let info = theirs?;
+    })?;
     let theirs = &info.data_dir;
     let ours = &config.paths.data_dir;
-    let is_same = |ours: &Path| {
-        ours.to_string_lossy() == *theirs
-            || std::fs::canonicalize(ours)
-                .ok()
-                .is_some_and(|ours| std::fs::canonicalize(theirs).is_ok_and(|theirs| ours == theirs))
-    };
-    Ok(is_same(ours).then_some((client, info)))
+    let is_same = ours.to_string_lossy() == *theirs
+        || std::fs::canonicalize(ours)
+            .ok()
+            .is_some_and(|ours| std::fs::canonicalize(theirs).is_ok_and(|theirs| ours == theirs));
+    Ok(is_same.then_some((client, info)))
 }
 
 /// The daemon, for a command that is about nothing else. What it warns of is told.
 fn required(output: &Output) -> Result<(Client, Info)> {
-    let config = Config::load()?;
-    let found = Client::connect()?.map(|client| of_same_data(client, &config)).transpose()?.flatten();
-    let (client, info) = found.ok_or_else(|| {
+    let (client, info) = found(&Config::load()?, PATIENCE)?.ok_or_else(|| {
         Error::new(ErrorKind::Unreachable, "no daemon runs here").advise("start one: dray serve")
     })?;
     for warning in &info.warnings {

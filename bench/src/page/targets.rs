@@ -35,6 +35,9 @@ const TARGETS: &[(&str, &str, &str, &str, &str, f64)] = &[
     ("floor", "", "", "dray-cp-push", "rsync-ssh-push", 1.0),
     ("floor", "", "", "dray-ssh-pull", "rsync-ssh-pull", 1.0),
     ("floor", "", "", "dray-ssh-push", "rsync-ssh-push", 1.0),
+    ("floor", "", "", "dray-daemon-put-get-pull", "dray-put-get-pull", 1.0),
+    ("floor", "", "", "dray-daemon-cp-pull", "dray-cp-pull", 1.0),
+    ("floor", "", "", "dray-daemon-cp-push", "dray-cp-push", 1.0),
 ];
 
 /// A figure that must not be passed, in the median of its runs.

@@ -20,6 +20,8 @@ use rustix::net::{
 
 /// For a client that has connected to send its message.
 const MESSAGE_PATIENCE: Duration = Duration::from_secs(2);
+/// For one to be heard before the next one is accepted.
+const AT_ONCE: Duration = Duration::from_millis(1);
 /// How often those that wait too long are looked for, as long as there are some.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -119,6 +121,11 @@ impl Descriptors {
                 continue;
             }
             let greeting = Greeting(self.clone());
+            // Who sends at once, as all do that mean well, needs no thread.
+            if is_readable(&connection, AT_ONCE) {
+                greeting.0.hear(&connection);
+                continue;
+            }
             let _ =
                 thread::Builder::new().name("descriptor".into()).spawn(move || greeting.0.hear(&connection));
         }

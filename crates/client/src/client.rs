@@ -51,6 +51,27 @@ impl Client {
         self.read("GET", "/v1", &[])
     }
 
+    /// The same of a daemon that may be stopped or stuck: `TimedOut` if it has not answered after `patience`.
+    pub fn info_within(&self, patience: Duration) -> Result<Info> {
+        let mut connection = self.connection()?;
+        let deadline = Instant::now() + patience;
+        connection.send("GET", "/v1", &[], "", &[])?;
+        connection.await_answer(&|| Instant::now() >= deadline).map_err(|error| match error.kind() {
+            ErrorKind::Interrupted => {
+                let what = format!("the daemon at {:?} has not answered for {patience:?}", self.socket);
+                Error::new(ErrorKind::TimedOut, what)
+                    .advise("it is stopped or stuck: let it go on, or end it and start it again")
+            }
+            _ => error,
+        })?;
+        connection.set_patience(Some(patience))?;
+        let reply = connection.read_reply()?;
+        if !reply.closes {
+            self.keep(connection);
+        }
+        parse(checked(reply)?)
+    }
+
     /// What it shares.
     pub fn shares(&self) -> Result<Vec<ShareLine>> {
         let mut page: Shares = self.read("GET", "/v1/shares", &["shares"])?;
@@ -173,4 +194,22 @@ pub(crate) fn parse<A: DeserializeOwned>(reply: Reply) -> Result<A> {
         Error::new(ErrorKind::Protocol, "the daemon's answer is not the document it should be")
             .caused_by(error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Decision 18: a daemon that takes connections and answers nothing costs what is said, and not half a minute.
+    #[test]
+    fn a_stuck_daemon_is_an_error_in_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("api");
+        let _silent = UnixListener::bind(&path).unwrap();
+        let client = Client::connect_to(&path).unwrap().unwrap();
+        let error = client.info_within(Duration::from_millis(20)).unwrap_err();
+        assert!(error.kind() == ErrorKind::TimedOut && error.advice().is_some(), "{error}");
+    }
 }

@@ -119,6 +119,16 @@ pub const API_DESCRIPTORS_MAX: usize = 64;
 pub const API_DESCRIPTOR_TIMEOUT_MS: u64 = 30_000;
 /// Objects that one daemon shares.
 pub const SHARES_MAX: usize = 65_536;
+/// Objects that stay open for the next receiver, and recipes kept beside them.
+pub const SHARES_OPEN_MAX: usize = 64;
+/// Connections to a socket of the daemon that wait to be taken.
+pub const API_WAITING_MAX: i32 = 128;
+/// What a client reads of one answer that comes with its length, bytes.
+pub const API_DOCUMENT_BYTES_MAX: usize = 64 << 20;
+/// Warnings of one get that are kept for its answer.
+pub const API_WARNINGS_MAX: usize = 32;
+/// First line and headers of a request for figures over TCP, bytes.
+pub const METRICS_HEAD_BYTES_MAX: usize = 4096;
 
 /// Bytes of one snapshot of a transfer, as JSON.
 pub const SNAPSHOT_BYTES_MAX: usize = 256 * 1024;

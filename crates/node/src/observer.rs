@@ -13,6 +13,8 @@ pub struct SourceShare {
     pub label: String,
     /// Bytes delivered from it.
     pub bytes: u64,
+    /// How often it owed something and was silent for so long that others were asked instead.
+    pub stalls: u64,
 }
 
 /// Something worth showing.

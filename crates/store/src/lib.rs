@@ -5,4 +5,5 @@
 //! disk are in `docs/format/`.
 
 pub mod local;
+pub mod lock_file;
 pub mod memory;

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -68,6 +68,36 @@ fn a_put_is_kept_by_the_daemon() {
     // Without a daemon: said so; and the file is as it was.
     a.dray().arg("status").run().expect(5);
     assert_eq!(data::b3sum(&file), ticket.parse::<Ticket>().unwrap().oid.hex());
+}
+
+/// Issue, "put of an unchanged 8 GiB file through the daemon the second time takes no reading of it (/proc/PID/io)". The file is of that
+/// size, and each of its bytes is hashed the first time; most are a hole, so that it takes little of the disk.
+#[test]
+fn an_unchanged_file_of_8_gib_is_not_read_again() {
+    const SIZE: u64 = 8 << 30;
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let file = host.file("file");
+    let large = fs::File::create(&file).unwrap();
+    large.set_len(SIZE).unwrap();
+    for (at, seed) in [(0, 1), (SIZE / 2, 2), (SIZE - MIB, 3)] {
+        large.write_all_at(&data::random_bytes(MIB as usize, seed), at).unwrap();
+    }
+    actions::let_settle(&file);
+    let daemon = Daemon::start(host);
+    let figure = || -> u64 {
+        let page = String::from_utf8(daemon.fetch("GET /v1/metrics", b"").body).unwrap();
+        let line = page.lines().find_map(|line| line.strip_prefix("dray_hashed_bytes_total "));
+        line.unwrap().parse().unwrap()
+    };
+    let ticket = put(host, &file);
+    assert_eq!(figure(), SIZE);
+    let before = read_bytes(daemon.process.pid());
+    assert_eq!(put(host, &file), ticket);
+    let read = read_bytes(daemon.process.pid()) - before;
+    assert!(read < 100_000, "the second put read {read} bytes");
+    assert_eq!(figure(), SIZE, "nothing is hashed again");
+    daemon.stop();
 }
 
 /// D6-D8, D13: the put calls by hand. Any split of writes gives the OID that `b3sum` prints; the object outlives its session
@@ -430,13 +460,23 @@ fn hostile_clients_are_bounded() {
     // coming could end them.
     let begun = Instant::now();
     let (mut slow_head, mut slow_body, mut silent) = (connect(), connect(), connect());
+    // Not even one that says a little all the time.
+    let mut dripping = connect();
+    dripping.write_all(b"GET /v1 HTTP/1.1\r\nho").unwrap();
+    let dripping = std::thread::spawn(move || {
+        while dripping.write_all(b"o").is_ok() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nobody stops a slow head");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
     slow_head.write_all(b"GET /v1 HTTP/1.1\r\nho").unwrap();
     slow_body.write_all(b"POST /v1/puts HTTP/1.1\r\nhost: d\r\ncontent-length: 9\r\n\r\n{").unwrap();
     lives();
     for slow in [&mut slow_head, &mut silent] {
-        assert_eq!(slow.read(&mut [0]).unwrap(), 0, "its connection is closed");
+        assert_eq!(slow.read_to_end(&mut Vec::new()).unwrap(), 0, "its connection is closed");
     }
     assert_eq!(answer(&mut slow_body).0, 408);
+    dripping.join().unwrap();
     let waited = begun.elapsed();
     assert!(waited > Duration::from_secs(9) && waited < Duration::from_secs(25), "{waited:?}");
     let mut idle: Vec<UnixStream> = Vec::new();

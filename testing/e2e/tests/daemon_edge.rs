@@ -101,6 +101,56 @@ fn a_foreign_daemon_is_no_daemon() {
     theirs.stop();
 }
 
+/// Decision 18, "commands behave the same": a daemon that does not answer any more is soon as good as none, with a warning. One that is
+/// named is meant, and its silence an error.
+#[test]
+fn a_stuck_daemon_is_no_daemon() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let file = a.file("file");
+    data::write_random(&file, MIB, 1);
+    let daemon = Daemon::start(a);
+    daemon.process.signal(Signal::STOP);
+    let share = Share::of(a.dray().arg("put").arg(&file).time_limit(Duration::from_secs(120)).start());
+    let copy = b.directory("in").join("copy");
+    actions::get(b, &share.ticket, &copy).run().expect(0);
+    data::assert_same(&file, &copy);
+    let outcome = share.end();
+    let told = outcome.stderr_text();
+    assert!(told.contains("warning") && told.contains("no daemon is used"), "{outcome}");
+    a.dray().env("DRAY_SOCKET", &daemon.socket).arg("put").arg(&file).run().expect(5);
+    daemon.process.signal(Signal::CONT);
+    put(a, &file);
+    daemon.stop();
+}
+
+/// Issue 1, "remembered port": it is on disk before the first ticket can name it, with the name of its file.
+#[test]
+fn the_port_is_durable_before_tickets_name_it() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let (run, trace) = (host.directory("runtime"), host.file("trace"));
+    fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
+    // As the traced process itself: a signal to it is one to the daemon.
+    let traced =
+        host.program("strace").args(["-D", "-f", "-y", "-e", "trace=fsync,rename,renameat,renameat2", "-o"]);
+    let daemon = Daemon::of(traced.arg(&trace).arg("dray").env("XDG_RUNTIME_DIR", &run), &run);
+    let data_dir = host.data_dir().to_string_lossy().into_owned();
+    let wanted = [
+        format!("{data_dir}/daemon.port.new>) = 0"),
+        format!("{data_dir}/daemon.port\") = 0"),
+        format!("{data_dir}>) = 0"),
+    ];
+    let mut seen = String::new();
+    await_that("it is all written down", || {
+        seen = fs::read_to_string(&trace).unwrap();
+        seen.contains(&wanted[2])
+    });
+    let at = wanted.map(|text| seen.lines().position(|line| line.ends_with(&text)));
+    assert!(at[0].is_some() && at[0] < at[1] && at[1] < at[2], "{at:?}: {seen}");
+    daemon.stop();
+}
+
 /// Issue 1, "reload of TOML configuration": the daemon as the unit that is shipped starts it tells its log of a bad file, with its line.
 #[test]
 fn the_shipped_unit_has_warnings_in_its_log() {

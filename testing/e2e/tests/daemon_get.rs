@@ -397,6 +397,34 @@ fn figures_are_told() {
     daemon.stop();
 }
 
+/// Issue 4, "stalls": a source that owes data and is silent is counted as one, and the get goes on when it does.
+#[test]
+fn a_frozen_source_is_counted() {
+    let Some(lab) = Lab::of(2).rate_mbit(20).build() else { return };
+    let (a, b) = lab.pair();
+    let (holder, daemon) = (Daemon::start(a), Daemon::start(b));
+    let (bytes, ticket) = shared(a, "file", 20 * MIB, 5);
+    let (_stream, session) = daemon.session();
+    let into = b.directory("in");
+    let descriptor = daemon.hand_over(&File::open(&into).unwrap()).unwrap();
+    let wish = json!({"session": session, "ticket": ticket, "descriptor": descriptor, "name": "copy"});
+    let get = daemon.transaction("/v1/gets", &wish);
+    let stalls = || {
+        let page = String::from_utf8(daemon.fetch("GET /v1/metrics", b"").body).unwrap();
+        let line = page.lines().find_map(|line| line.strip_prefix("dray_stalls_total{source=\"direct\"} "));
+        line.and_then(|count| count.parse::<u64>().ok())
+    };
+    await_that("bytes come", || stalls() == Some(0));
+    holder.process.signal(Signal::STOP);
+    await_that("its silence is counted", || stalls() >= Some(1));
+    holder.process.signal(Signal::CONT);
+    let (status, got) = daemon.ask(&format!("POST /v1/gets/{get}/finish"), b"{}");
+    assert_eq!(status, 200, "{got}");
+    assert!(fs::read(into.join("copy")).unwrap() == bytes);
+    holder.stop();
+    daemon.stop();
+}
+
 /// D6-D12, D35: the client in Rust does the same: what is put in pieces is read in order, as it comes, through a pipe and into a
 /// directory; errors keep their kind; nobody listening is no error but no client.
 #[test]

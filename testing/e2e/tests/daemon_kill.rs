@@ -129,22 +129,18 @@ fn a_kill_at_every_step_of_a_get() {
     for step in 1..=STEPS_MAX {
         let folder = b.directory(&step.to_string());
         let opened = File::open(&folder).unwrap();
-        let begin = |daemon: &Daemon, session: &str| {
-            let wish = json!({
+        let wish = |daemon: &Daemon, session: &str| {
+            json!({
                 "session": session, "ticket": ticket, "name": "copy", "fsync": true, "whole_file": true,
                 "descriptor": daemon.hand_over(&opened).unwrap(),
-            });
-            daemon.transaction("/v1/gets", &wish)
+            })
         };
         let daemon = Daemon::start(b);
         let (stream, session) = daemon.session();
         let strace = kill_at(b, &daemon, step);
-        let wish = json!({
-            "session": session, "ticket": ticket, "name": "copy", "fsync": true, "whole_file": true,
-            "descriptor": daemon.hand_over(&opened).unwrap(),
-        });
+        let wanted = wish(&daemon, &session);
         // Killed early, it may not even have answered this; then nothing answers what follows.
-        let begun = daemon.ask("POST /v1/gets", wish.to_string().as_bytes()).1;
+        let begun = daemon.ask("POST /v1/gets", wanted.to_string().as_bytes()).1;
         let get = begun["transaction"].as_str().unwrap_or("get-00").to_owned();
         let status = daemon.ask(&format!("POST /v1/gets/{get}/finish"), b"{}").0;
         is_through = status == 200;
@@ -163,7 +159,7 @@ fn a_kill_at_every_step_of_a_get() {
         assert!(copy.exists() || !is_through);
         let daemon = Daemon::start(b);
         let (_stream, session) = daemon.session();
-        let get = begin(&daemon, &session);
+        let get = daemon.transaction("/v1/gets", &wish(&daemon, &session));
         let (status, fetched) = daemon.ask(&format!("POST /v1/gets/{get}/finish"), b"{}");
         assert_eq!(status, 200, "step {step}: {fetched}");
         assert!(fs::read(&copy).unwrap() == bytes);

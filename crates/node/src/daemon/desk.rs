@@ -1,7 +1,7 @@
 //! Transactions: what a session has begun and not finished. They end with their session (D2).
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use dray_client::types::TransactionLine;
 use dray_core::limits::{API_GETS_MAX, API_OUTCOMES_MAX, API_TRANSACTIONS_MAX, NAME_BYTES_MAX};
@@ -157,6 +157,16 @@ impl Desk {
         [("get", gets), ("put", open.len() as u64 - gets)]
     }
 
+    /// Bytes on disk of puts that are not committed.
+    pub(super) fn incoming_bytes(&self) -> u64 {
+        let open = lock(&self.0);
+        let puts = open.open.values().filter_map(|open| match open {
+            Transaction::Put(put) => Some(put.incoming_bytes()),
+            Transaction::Get(_) => None,
+        });
+        puts.sum()
+    }
+
     pub(super) fn count(&self) -> usize {
         lock(&self.0).open.len()
     }
@@ -164,6 +174,24 @@ impl Desk {
     pub(super) fn lines(&self) -> Vec<TransactionLine> {
         lock(&self.0).open.iter().map(|(name, transaction)| transaction.line(name)).collect()
     }
+}
+
+/// What only one request of a transaction at a time works with. `Refused` if another one does.
+pub(super) fn alone<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Ok(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::new(ErrorKind::Refused, "another request for this transaction is being answered")
+                .with_retryable(true)
+                .advise("one request of a transaction at a time"))
+        }
+    }
+}
+
+/// What is told of a transaction whose session, or the connection of whoever waits for it, has ended.
+pub(super) fn interrupted(kind: &str) -> Error {
+    Error::new(ErrorKind::Interrupted, format!("the session of this {kind}, or the connection, has ended"))
 }
 
 /// A name that nobody guesses or gets by mistake.

@@ -19,7 +19,6 @@ mod sockets;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -31,6 +30,7 @@ use dray_core::permit::Budget;
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::Holder;
 use dray_store::local::LocalStore;
+use dray_store::lock_file;
 use dray_transfer::direct::Listener;
 use dray_transfer::holder::serve;
 use dray_transfer::transport::{Channel, TlsChannel};
@@ -156,7 +156,12 @@ impl Daemon {
         let accepting = accepting.map_err(|error| Error::file("start a thread", error))?;
         // Never waited for: it may be waiting for a disk, and where it stands is as good an end as any.
         let state = self.state.clone();
-        let keep_house = move || state.shelf.keep_house(&|| state.node().config.cache_bytes);
+        // What programs are putting is on the same disk, and what nobody holds makes way for it.
+        let cache_bytes = {
+            let state = state.clone();
+            move || state.node().config.cache_bytes.saturating_sub(state.desk.incoming_bytes())
+        };
+        let keep_house = move || state.shelf.keep_house(&cache_bytes);
         let keeping = thread::Builder::new().name("housekeeping".into()).spawn(keep_house);
         keeping.map_err(|error| Error::file("start a thread", error))?;
         notify::ready();
@@ -237,15 +242,7 @@ impl State {
 fn lock_data_dir(data_dir: &Path) -> Result<File> {
     let path = data_dir.join("daemon.lock");
     let failed = |error| Error::file(format!("lock {path:?}"), error);
-    let mut options = File::options();
-    let mut file = options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(failed)?;
+    let mut file = lock_file::open(&path).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(std::fs::TryLockError::WouldBlock) => {

@@ -1,6 +1,7 @@
 //! The TCP port of the daemon: the same one at each start, because tickets name it.
 
-use std::io::ErrorKind as Io;
+use std::fs::File;
+use std::io::{ErrorKind as Io, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -73,14 +74,24 @@ fn last(file: &Path) -> Result<Option<u16>> {
     }
 }
 
+/// Notes the port, durably: tickets will name it, and the pins that they belong to outlive a power cut. Also where it is the one of last
+/// time, since whoever wrote that may have ended before it was durable.
 fn remembered(listener: Listener, file: &Path) -> Result<Port> {
-    let fresh: PathBuf = file.with_extension("port.new");
     let port = listener.port()?;
-    if last(file)? != Some(port) {
-        let written =
-            std::fs::write(&fresh, format!("{port}\n")).and_then(|()| std::fs::rename(&fresh, file));
-        written.map_err(|error| Error::file(format!("write {file:?}"), error))?;
-    }
+    let known = last(file)?;
+    let write = || {
+        if known == Some(port) {
+            File::open(file)?.sync_all()?;
+        } else {
+            let fresh: PathBuf = file.with_extension("port.new");
+            let mut written = File::create(&fresh)?;
+            writeln!(written, "{port}")?;
+            written.sync_all()?;
+            std::fs::rename(&fresh, file)?;
+        }
+        File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
+    };
+    write().map_err(|error| Error::file(format!("write {file:?}"), error))?;
     Ok(Port { listener, warning: None })
 }
 

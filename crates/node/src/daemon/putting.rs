@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dray_client::types::{NewPut, Shared};
@@ -11,11 +11,11 @@ use dray_core::limits::NAME_BYTES_MAX;
 use dray_core::store::{Share, Store, StoredObject};
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::LocalWriter;
+use dray_store::local::{LONG_BYTES, LocalWriter, until_unlocked};
 use serde_json::json;
 
 use super::State;
-use super::desk::{Transaction, given_name, name};
+use super::desk::{Transaction, alone, given_name, interrupted, name};
 use super::hub::Hub;
 use super::shelf::Changing;
 use crate::put::Terms;
@@ -33,6 +33,8 @@ pub(super) struct PutTransaction {
     expires_in: Option<Duration>,
     pin: bool,
     ticket: Option<Ticket>,
+    /// Its bytes come over the API.
+    is_taken_in: bool,
     /// Set when the session ends.
     stop: Stop,
     done_bytes: AtomicU64,
@@ -75,7 +77,7 @@ impl PutTransaction {
             session => state.hub.check(session)?,
         }
         let transaction = PutTransaction::new(state, wish, Some(file))?;
-        let input = std::mem::replace(&mut *transaction.input()?, Input::Spent);
+        let input = std::mem::replace(&mut *alone(&transaction.input)?, Input::Spent);
         let shared = transaction.share(state, input, is_abandoned);
         log_outcome(&transaction.name, shared.as_ref().map(drop));
         shared
@@ -91,6 +93,7 @@ impl PutTransaction {
         }
         state.shelf.check_room()?;
         let file_name = file_name(&wish, file.as_ref())?;
+        let is_taken_in = file.is_none();
         let input = match file {
             Some(file) => Input::File(file),
             None => Input::Bytes { writer: Box::new(state.node().store()?.take_in()?), size_bytes: 0 },
@@ -103,6 +106,7 @@ impl PutTransaction {
             expires_in: wish.expires_s.map(Duration::from_secs),
             pin: wish.pin,
             ticket,
+            is_taken_in,
             stop: Stop::new(),
             done_bytes: AtomicU64::new(0),
             input: Mutex::new(input),
@@ -117,6 +121,11 @@ impl PutTransaction {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes that came over the API and are no object yet. A file that was handed over is its owner's.
+    pub(super) fn incoming_bytes(&self) -> u64 {
+        if self.is_taken_in { self.done_bytes() } else { 0 }
+    }
+
     /// Its session has ended, or it is not wanted any more.
     pub(super) fn stop(&self) {
         self.stop.set();
@@ -125,7 +134,7 @@ impl PutTransaction {
     /// Appends `bytes` at `offset`, which is where the last ones ended, or where they began if these are they, sent
     /// again (D7). All of them or none.
     pub(super) fn write(&self, state: &State, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
-        let mut input = self.input()?;
+        let mut input = alone(&self.input)?;
         let Input::Bytes { writer, size_bytes } = &mut *input else {
             let is_file = matches!(*input, Input::File(_));
             let why = if is_file { "has its bytes from a descriptor" } else { "is over" };
@@ -145,6 +154,7 @@ impl PutTransaction {
         *size_bytes += bytes.len() as u64;
         self.done_bytes.store(*size_bytes, Ordering::Relaxed);
         state.hub.metrics.hashed(bytes.len() as u64);
+        state.shelf.stir();
         Ok(*size_bytes)
     }
 
@@ -152,7 +162,7 @@ impl PutTransaction {
     /// waits for it.
     pub(super) fn commit(&self, state: &State, is_abandoned: &(dyn Fn() -> bool + Sync)) -> Result<Shared> {
         // Held to the end: a second commit beside this one is refused, and disturbs nothing.
-        let mut input = self.input()?;
+        let mut input = alone(&self.input)?;
         let again = match &*input {
             Input::Over(shared) => return repeated(shared),
             Input::File(file) => file.try_clone().ok().map(Input::File),
@@ -160,13 +170,14 @@ impl PutTransaction {
         };
         let shared = self.share(state, std::mem::replace(&mut *input, Input::Spent), is_abandoned);
         log_outcome(&self.name, shared.as_ref().map(drop));
-        let is_lost = shared.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted);
-        if let Some(again) = again.filter(|_| is_lost && !self.stop.is_set()) {
-            // Only the connection has gone, and the session may ask over another one.
+        let is_passing = shared
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::Interrupted || error.is_retryable());
+        if let Some(again) = again.filter(|_| is_passing && !self.stop.is_set()) {
+            // Only the connection has gone, or somebody holds a lock: the session may ask once more.
             *input = again;
             return shared;
         }
-        log_outcome(&self.name, shared.as_ref().map(drop));
         *input = Input::Over(repeated(&shared));
         state.desk.settle(&self.name);
         shared
@@ -184,16 +195,19 @@ impl PutTransaction {
             }
             Input::Bytes { writer, .. } => {
                 if is_stopped() {
-                    return Err(interrupted());
+                    return Err(interrupted("put"));
                 }
                 let mut incoming = writer.finish()?;
                 let changing = state.shelf.change(&incoming.oid(), &is_stopped)?;
-                let keep = || state.shelf.with_room(|| incoming.keep());
+                let mut keep = || state.shelf.with_room(|| incoming.keep());
+                let keep = || until_unlocked(&is_stopped, &mut keep);
                 let object = state.hub.metrics.timed("store", keep)?;
                 (changing, object)
             }
         };
-        let keep = || self.keep(state, &changing, &*object, &is_stopped);
+        // What can be had again at once is not waited for.
+        let is_over = || (!self.is_taken_in && object.size_bytes() < LONG_BYTES) || is_stopped();
+        let keep = || until_unlocked(&is_over, || self.keep(state, &changing, &*object, &is_stopped));
         let shared = state.hub.metrics.timed("record", keep);
         if shared.is_err() {
             state.shelf.discard(&changing);
@@ -214,7 +228,7 @@ impl PutTransaction {
             join::check_object(ticket, &oid)?;
         }
         if is_stopped() {
-            return Err(interrupted());
+            return Err(interrupted("put"));
         }
         let warnings = Mutex::new(Vec::new());
         let observer = |event| {
@@ -263,7 +277,10 @@ impl PutTransaction {
             store.put_descriptor(file, &progress, is_stopped)
         };
         let object = state.shelf.with_room(put)?;
-        let changing = state.shelf.change(&object.oid(), is_stopped)?;
+        let changing = state.shelf.change(&object.oid(), is_stopped).inspect_err(|_| {
+            // What was copied in is known to nobody yet, and whoever has the turn may leave it so.
+            state.shelf.look_after(object.oid());
+        })?;
         if !matches!(store.share(&object.oid()), Err(error) if error.kind() == ErrorKind::NotFound) {
             return Ok((changing, object));
         }
@@ -272,6 +289,7 @@ impl PutTransaction {
         if again.oid() == object.oid() {
             return Ok((changing, again));
         }
+        state.shelf.look_after(again.oid());
         Err(Error::new(ErrorKind::Changed, "the file was changed while it was put")
             .advise("put it again when nobody writes to it"))
     }
@@ -289,22 +307,6 @@ impl PutTransaction {
             );
         }
     }
-
-    fn input(&self) -> Result<std::sync::MutexGuard<'_, Input>> {
-        match self.input.try_lock() {
-            Ok(input) => Ok(input),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                Err(Error::new(ErrorKind::Refused, "another request for this transaction is being answered")
-                    .with_retryable(true)
-                    .advise("one request of a transaction at a time"))
-            }
-        }
-    }
-}
-
-fn interrupted() -> Error {
-    Error::new(ErrorKind::Interrupted, "the session of this put has ended")
 }
 
 /// An outcome once more.
@@ -324,4 +326,89 @@ fn file_name(wish: &NewPut, file: Option<&File>) -> Result<Option<Vec<u8>>> {
     let path = link.and_then(|link| std::fs::read_link(link).ok());
     let name = path.and_then(|path| Some(path.file_name()?.as_bytes().to_vec()));
     Ok(name.filter(|name| name.len() <= NAME_BYTES_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::path::Path;
+    use std::sync::RwLock;
+    use std::sync::atomic::AtomicU32;
+
+    use dray_core::Oid;
+    use dray_core::permit::Budget;
+    use dray_store::local::LocalStore;
+    use dray_store::lock_file;
+
+    use super::*;
+    use crate::config::{Config, ConfigFile, Paths};
+    use crate::daemon::desk;
+    use crate::daemon::shelf::Shelf;
+    use crate::{Node, Observer};
+
+    /// A daemon without sockets, which waits for no lock.
+    fn state(dir: &Path) -> State {
+        let mut node = Node::open(Config::new(Paths::below(dir), &ConfigFile::default()).unwrap()).unwrap();
+        let store = LocalStore::clone(node.store().unwrap()).with_patience(Duration::ZERO);
+        let store = Arc::new(store);
+        node.store = Some(store.clone());
+        let observer: Arc<dyn Observer> = Arc::new(|_: Event| {});
+        let hub = Arc::new(Hub::new(observer));
+        let shelf = Arc::new(Shelf::load(store, node.id(), hub.clone(), Arc::default()).unwrap());
+        State {
+            node: RwLock::new(Arc::new(node)),
+            shelf,
+            desk: desk::Desk::default(),
+            hub,
+            memory: Budget::new(1 << 20),
+            port: 1,
+            port_warning: None,
+            started_unix_s: 0,
+        }
+    }
+
+    fn has(state: &State, oid: &Oid) -> bool {
+        state.node().store().unwrap().share(oid).is_ok()
+    }
+
+    /// D2, D13: a file in memory is copied; if its put is interrupted before its turn, the copy is not left behind, unknown to everybody.
+    #[test]
+    fn what_was_copied_in_for_nothing_goes_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state(dir.path());
+        let mut file = File::from(rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        file.write_all(b"bytes of nobody").unwrap();
+        let oid = Oid::of(b"bytes of nobody");
+        let turn = state.shelf.change(&oid, &|| true).unwrap();
+        let wish = NewPut { pin: true, ..NewPut::default() };
+        let error = PutTransaction::at_once(&state, wish, file, &|| has(&state, &oid)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted);
+        assert!(has(&state, &oid));
+        drop(turn);
+        state.shelf.tick(u64::MAX);
+        assert!(!has(&state, &oid));
+    }
+
+    /// Design 9: the bytes of a long put are not lost to a process that holds a lock longer than a request waits.
+    #[test]
+    fn a_commit_waits_for_a_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state(dir.path());
+        let put = PutTransaction::new(&state, NewPut::default(), None).unwrap();
+        put.write(&state, None, b"hours of bytes").unwrap();
+        let oid = Oid::of(b"hours of bytes");
+        let fan_out = dir.path().join("store/objects").join(&oid.hex()[..2]);
+        std::fs::create_dir(&fan_out).unwrap();
+        let held = Mutex::new(Some(lock_file::open(&fan_out.join("lock")).unwrap()));
+        lock(&held).as_ref().unwrap().lock().unwrap();
+        let asked = AtomicU32::new(0);
+        let is_abandoned = || {
+            if asked.fetch_add(1, Ordering::Relaxed) == 3 {
+                lock(&held).take();
+            }
+            false
+        };
+        let shared = put.commit(&state, &is_abandoned).unwrap();
+        assert_eq!((shared.oid, lock(&held).is_none()), (oid.to_string(), true));
+    }
 }

@@ -7,13 +7,13 @@
 mod entry;
 mod room;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dray_client::types::ShareLine;
-use dray_core::limits::{API_BODY_BYTES_MAX, SHARES_MAX};
+use dray_core::limits::{API_BODY_BYTES_MAX, SHARES_MAX, SHARES_OPEN_MAX};
 use dray_core::message::{ObjectName, Open};
 use dray_core::store::{Share, Store};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
@@ -32,9 +32,6 @@ use entry::{Ending, Entry, Opening, Tally};
 pub(super) use room::Changing;
 use room::{Changes, Pulse};
 
-/// Objects that stay open for the next receiver, and recipes that are kept beside them. Each open one costs two descriptors.
-const OPEN_MAX: usize = 64;
-
 /// How long a receiver waits while the object is opened for another one, which takes long where all of it is hashed for it.
 const OPENING_PATIENCE: Duration = Duration::from_secs(8);
 /// Lines of a list that are made at once: one more than fit into an answer.
@@ -51,6 +48,8 @@ pub(super) struct Shelf {
     clear_data: AtomicBool,
     /// Never held while anything is waited for.
     entries: Mutex<HashMap<Oid, Entry>>,
+    /// Taken in, it may be, by puts of which nothing came before they had their turn.
+    strays: Mutex<HashSet<Oid>>,
     changes: Changes,
     pulse: Pulse,
     /// Uses of all objects, counted.
@@ -74,6 +73,7 @@ impl Shelf {
             tokens,
             clear_data: AtomicBool::new(false),
             entries: Mutex::default(),
+            strays: Mutex::default(),
             changes: Changes::default(),
             pulse: Pulse::default(),
             turns: AtomicU64::new(0),
@@ -173,7 +173,10 @@ impl Shelf {
             Some(entry) if entry.is_promised_otherwise(share, session) => Err(shared_otherwise(entry)),
             _ => Ok(()),
         })?;
-        let pinned_unix_s = before.pinned_unix_s.or_else(|| pin.then(unix_s));
+        // The pin of a share that is over goes with it.
+        let is_over =
+            before.share.as_ref().and_then(|share| share.expires_unix_s).is_some_and(|end| unix_s() >= end);
+        let pinned_unix_s = before.pinned_unix_s.filter(|_| !is_over).or_else(|| pin.then(unix_s));
         let retention = Retention { pinned_unix_s, used_unix_s: unix_s(), share: Some(share.clone()) };
         let kept = self.store.retain(oid, Some(retention))?;
         let fresh = self.entry(kept.clone());
@@ -193,6 +196,13 @@ impl Shelf {
         drop(entries);
         self.pulse.stir();
         Ok(share)
+    }
+
+    /// An object that may have been taken in and was not shared in the end: it goes again, unless somebody else keeps it by the time
+    /// that the housekeeping has its turn.
+    pub(super) fn look_after(&self, oid: Oid) {
+        lock(&self.strays).insert(oid);
+        self.pulse.stir();
     }
 
     /// Nothing came of the put whose turn `changing` is: bytes that were taken in for it alone go again.
@@ -326,7 +336,7 @@ impl Shelf {
         let object = notices.tell(self.store.open(oid))?;
         let mut entries = lock(&self.entries);
         let open = entries.values().filter(|entry| entry.open.is_some()).count();
-        if open >= OPEN_MAX
+        if open >= SHARES_OPEN_MAX
             // Receivers that have one of these open keep it.
             && let Some(entry) =
                 entries.values_mut().find(|entry| entry.open.is_some() && entry.notices.is_quiet())

@@ -56,6 +56,12 @@ impl Folder {
         Ok(Folder { fd, path: self.path.clone() })
     }
 
+    /// Whether it is on the same file system as `path`.
+    pub(super) fn is_on(&self, path: &Path) -> bool {
+        let there = rustix::fs::stat(path);
+        matches!((rustix::fs::fstat(&self.fd), there), (Ok(here), Ok(there)) if here.st_dev == there.st_dev)
+    }
+
     /// Whether `path` leads to what is in it under that name. It may not, if the folder was opened elsewhere or moved since.
     fn is_at(&self, path: &Path) -> bool {
         let here = path.file_name().map(|name| rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW));

@@ -186,6 +186,13 @@ pub(crate) enum Place {
     Consumer { consumer: Box<dyn Consumer>, order: Order, bytes: Range<u64> },
 }
 
+impl Place {
+    /// Whether it takes room on the same file system as `path`.
+    pub(crate) fn is_on(&self, path: &Path) -> bool {
+        matches!(self, Place::Folder { folder, .. } if folder.is_on(path))
+    }
+}
+
 /// What a fetch may have of memory for what its consumer has not taken. What goes into a file waits for nobody.
 #[derive(Clone, Copy)]
 pub(crate) enum Memory<'a> {
@@ -246,13 +253,12 @@ pub(crate) fn report(transfer: &Transfer, observer: &dyn Observer) {
     for text in transfer.warnings() {
         observer.event(Event::Warning(text));
     }
-    let sources = transfer
-        .stats()
-        .into_iter()
-        .filter(|stats| stats.delivered_bytes > 0)
-        .map(|stats| SourceShare { label: stats.label, bytes: stats.delivered_bytes });
+    let sources =
+        transfer.stats().into_iter().filter(|stats| stats.delivered_bytes > 0 || stats.stalls > 0).map(
+            |stats| SourceShare { label: stats.label, bytes: stats.delivered_bytes, stalls: stats.stalls },
+        );
     let local = Some(transfer.local_bytes()).filter(|bytes| *bytes > 0);
-    let local = local.map(|bytes| SourceShare { label: "older version".into(), bytes });
+    let local = local.map(|bytes| SourceShare { label: "older version".into(), bytes, stalls: 0 });
     let sources = sources.chain(local).collect();
     observer.event(Event::Progress {
         done_bytes: transfer.done_bytes(),

@@ -45,6 +45,7 @@ use repeats::Repeats;
 pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 pub use hashing::hash_file;
+pub use place::{LONG_BYTES, until_unlocked};
 pub use retention::{Retained, Retention};
 pub use source_file::SourceFile;
 pub use within::Within;
@@ -121,7 +122,7 @@ impl LocalStore {
     }
 
     /// Refers to the user's file at `path`, which has been hashed as `oid` in state `file`; `hashed` is what came of it if
-    /// that was now: the outboard, and how much of the file stands in it before.
+    /// that was now: the outboard, and how much of the file stands in it before. A lock is waited for until `is_stopped`.
     fn keep_borrowed(
         &self,
         oid: Oid,
@@ -129,16 +130,17 @@ impl LocalStore {
         data: File,
         hint: FileHint,
         hashed: Option<(TempFile, u16)>,
+        is_stopped: &dyn Fn() -> bool,
     ) -> Result<Option<Arc<dyn StoredObject>>> {
-        let lock = self.place.lock(&oid)?;
+        let lock = until_unlocked(is_stopped, || self.place.lock(&oid))?;
         let existing = self.read_record(&oid, &lock).unwrap_or(None);
         if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
             self.write_hint(&hint);
             drop(lock);
-            return match self.open(&oid) {
+            return match until_unlocked(is_stopped, || self.open(&oid)) {
                 // Whoever makes room was faster.
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    self.keep_borrowed(oid, path, data, hint, hashed)
+                    self.keep_borrowed(oid, path, data, hint, hashed, is_stopped)
                 }
                 opened => opened.map(Some),
             };
@@ -221,18 +223,21 @@ impl LocalStore {
         }
         require_end(&file, path, before.size_bytes)?;
         let hint = FileHint::new(oid, before, hashed_at_ns);
-        self.keep_borrowed(oid, path, file, hint, Some((outboard, repeats.permille())))?
+        let is_over = || before.size_bytes < LONG_BYTES || is_stopped();
+        self.keep_borrowed(oid, path, file, hint, Some((outboard, repeats.permille())), &is_over)?
             .ok_or_else(|| not_found(&oid))
     }
 
-    /// A command serves what a daemon took in: with it would go who may have it, and that always stays.
-    fn claim(&self, oid: &Oid) -> Result<()> {
+    /// A command serves what a daemon took in: with it would go who may have it, and that always stays. False if it is not here any
+    /// more.
+    fn claim(&self, oid: &Oid) -> Result<bool> {
         let lock = self.place.lock(oid)?;
         match self.read_record(oid, &lock)? {
             Some(record) if record.is_disposable() => {
-                self.write_record(&Record { disposable: None, ..record }, &lock, true)
+                self.write_record(&Record { disposable: None, ..record }, &lock, true)?;
+                Ok(true)
             }
-            _ => Ok(()),
+            record => Ok(record.is_some()),
         }
     }
 
@@ -375,7 +380,8 @@ impl LocalStore {
             return Ok(None);
         }
         let handle = file.try_clone().map_err(|error| io_at("read", path, error))?;
-        self.keep_borrowed(hint.oid, path, handle, hint, None)
+        // Nothing would be lost if it were asked again, so a lock is waited for no longer than usual.
+        self.keep_borrowed(hint.oid, path, handle, hint, None, &|| true)
     }
 }
 
@@ -399,12 +405,14 @@ impl Store for LocalStore {
         progress: &(dyn Fn(u64) + Sync),
         is_stopped: &(dyn Fn() -> bool + Sync),
     ) -> Result<Arc<dyn StoredObject>> {
-        let (file, before) = open_regular(path)?;
-        let object = self.put_opened(file, before, path, progress, is_stopped)?;
-        if !object.is_borrowed() {
-            self.claim(&object.oid())?;
+        loop {
+            let (file, before) = open_regular(path)?;
+            let object = self.put_opened(file, before, path, progress, is_stopped)?;
+            // Dropped between the two by whoever makes room, it is put once more: the file itself is there.
+            if object.is_borrowed() || self.claim(&object.oid())? {
+                return Ok(object);
+            }
         }
-        Ok(object)
     }
 
     fn list(&self) -> Result<Vec<ObjectSummary>> {

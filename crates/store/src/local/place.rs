@@ -10,12 +10,35 @@ use dray_core::store::FileIdentity;
 use dray_core::{Error, ErrorKind, Oid, Result};
 
 use super::extents::io_at;
+use crate::lock_file;
 
 /// Times a lock or a temporary file is tried again after somebody else got in between.
 const TRIES_MAX: usize = 64;
 
 /// How often a lock is tried that is not waited for without end.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long the end of work that took long is tried again while another process holds a lock.
+const LAST_STEP_PATIENCE: Duration = Duration::from_secs(600);
+
+/// From this size on the bytes of an object are worth waiting for a lock: to hash fewer again takes less time than that.
+pub const LONG_BYTES: u64 = 64 << 20;
+
+/// Does `step`, the end of work that may have taken hours, again and again as long as it fails for a lock that another process holds:
+/// for ten minutes, or until `is_stopped`. Then that failure is the result.
+pub fn until_unlocked<T>(is_stopped: &dyn Fn() -> bool, mut step: impl FnMut() -> Result<T>) -> Result<T> {
+    let begun = Instant::now();
+    loop {
+        match step() {
+            Err(error)
+                if error.kind() == ErrorKind::TimedOut
+                    && error.is_retryable()
+                    && begun.elapsed() < LAST_STEP_PATIENCE
+                    && !is_stopped() => {}
+            result => return result,
+        }
+    }
+}
 
 /// Paths in one data directory.
 #[derive(Clone, Debug)]
@@ -107,14 +130,7 @@ impl Place {
         let fan_out = self.fan_out(oid);
         make_directory(&fan_out, false)?;
         let path = fan_out.join("lock");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(|error| not_made("open", &path, error))?;
+        let file = lock_file::open(&path).map_err(|error| not_made("open", &path, error))?;
         self.wait(&path, || file.lock(), || file.try_lock())?;
         Ok(Lock(file))
     }
