@@ -5,7 +5,6 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use dray_e2e::Lab;
 use dray_e2e::actions::{NOBODY, WAYS, assert_same_tree, cp};
