@@ -100,6 +100,7 @@ fn kind(label: &str) -> &'static str {
     match label {
         "own copy" => "own-copy",
         "older version" => "older-version",
+        "other files" => "other-files",
         _ if label.starts_with("direct ") => "direct",
         _ => "other",
     }
@@ -172,6 +173,11 @@ pub(super) fn page(state: &State) -> String {
     for (stage, time) in &*lock(&metrics.stages) {
         let _ = writeln!(page.0, "dray_stage_seconds_total{{stage=\"{stage}\"}} {:.6}", time.as_secs_f64());
     }
+    let index = state.indexing.state();
+    page.one("index_files", "gauge", "Files in the chunk index.", index.files);
+    page.one("index_chunks", "gauge", "Chunks in the chunk index.", index.chunks);
+    page.one("index_disk_bytes", "gauge", "Bytes that the chunk index takes on disk.", index.disk_bytes);
+    page.one("index_read_bytes_total", "counter", "Bytes read to fill the chunk index.", index.read_bytes);
     page.one("frozen_sources", "gauge", "Sources that owe data and are silent.", frozen as u64);
     page.one(
         "queue_bytes",
