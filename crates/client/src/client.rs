@@ -11,11 +11,17 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::http::{Connection, Reply};
-use crate::types::{Info, Problem, ShareLine, Shared, Shares, TransactionLine, Transactions};
+use crate::types::{
+    IndexAnswer, IndexQuestion, IndexState, Info, Problem, ShareLine, Shared, Shares, TransactionLine,
+    Transactions,
+};
 use crate::{PutOptions, descriptor, place};
 
 /// For an answer that takes no work.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// For the daemon to take a descriptor.
+const HANDING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection is used again only if it was used just now: the daemon closes those that are idle.
 const FRESH: Duration = Duration::from_secs(1);
@@ -116,9 +122,27 @@ impl Client {
         parse(checked(connection.read_reply()?)?)
     }
 
+    /// What the chunk index has.
+    pub fn index(&self) -> Result<IndexState> {
+        self.read("GET", "/v1/index", &["index"])
+    }
+
+    /// Asks the chunk index about what is below the open `directory`, whose name in `question` is set here. `TimedOut` or
+    /// `Unreachable` if there is no answer within about `patience`: what is asked for here saves work and can be done without.
+    pub fn ask_index(
+        &self,
+        directory: impl AsFd,
+        mut question: IndexQuestion,
+        patience: Duration,
+    ) -> Result<IndexAnswer> {
+        let socket = place::descriptor_socket(&self.socket);
+        question.descriptor = descriptor::hand_over(&socket, directory, patience)?;
+        self.post("/v1/index", &["index"], &question, Some(patience))
+    }
+
     /// Hands something open over; the name it has in a request.
     pub(crate) fn hand_over(&self, file: impl AsFd) -> Result<String> {
-        descriptor::hand_over(&place::descriptor_socket(&self.socket), file)
+        descriptor::hand_over(&place::descriptor_socket(&self.socket), file, HANDING_PATIENCE)
     }
 
     /// A connection that nobody uses.

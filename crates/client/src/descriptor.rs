@@ -11,8 +11,8 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 
 use crate::dial::dial;
 
-/// Hands `file` over and returns the name it has in requests.
-pub(crate) fn hand_over(socket: &Path, file: impl AsFd) -> Result<String> {
+/// Hands `file` over and returns the name it has in requests. Waits at most `patience` for it to be taken.
+pub(crate) fn hand_over(socket: &Path, file: impl AsFd, patience: Duration) -> Result<String> {
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::Unreachable, "the daemon does not take the descriptor").caused_by(error)
     };
@@ -21,8 +21,7 @@ pub(crate) fn hand_over(socket: &Path, file: impl AsFd) -> Result<String> {
     random.read_exact(&mut nonce).map_err(failed)?;
     let connection = dial(socket, SocketType::SEQPACKET)?
         .ok_or_else(|| failed(std::io::ErrorKind::ConnectionRefused.into()))?;
-    let patience = Some(Duration::from_secs(10));
-    sockopt::set_socket_timeout(&connection, sockopt::Timeout::Recv, patience)
+    sockopt::set_socket_timeout(&connection, sockopt::Timeout::Recv, Some(patience))
         .map_err(|error| failed(error.into()))?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -208,3 +208,20 @@ pub const TREE_GROWTH_BYTES_MAX: u64 = 1 << 30;
 pub const TREE_CONTESTED_MAX: usize = 1 << 20;
 /// Names of owners that the writer of a tree takes.
 pub const TREE_OWNERS_MAX: usize = 1 << 16;
+
+/// Files that the chunk index knows.
+pub const INDEX_FILES_MAX: usize = 1 << 15;
+/// Bytes of their paths.
+pub const INDEX_PATHS_BYTES_MAX: usize = 4 << 20;
+/// Chunks of all of them.
+pub const INDEX_CHUNKS_MAX: u64 = 1 << 24;
+/// Bytes of the smallest file in it.
+pub const INDEX_FILE_BYTES_MIN: u64 = UNIT_BYTES;
+/// Places of one chunk that are looked at for one that may be used.
+pub const INDEX_PLACES_LOOKED_AT_MAX: usize = 64;
+/// Entries of a directory among which a file is looked for that was renamed.
+pub const INDEX_DIRECTORY_ENTRIES_MAX: usize = 4096;
+/// Files of its answers that one transfer opens.
+pub const INDEX_SOURCE_FILES_MAX: usize = 64;
+/// Chunks that one question to the index names.
+pub const INDEX_CHUNKS_ASKED_MAX: usize = 4096;

@@ -131,8 +131,9 @@ pub(crate) struct Transfer {
     /// Groups of an update that are fetched, and how many of them are stored.
     wanted_groups: AtomicU64,
     fetched_groups: AtomicU64,
-    /// Bytes of an update that were at hand.
+    /// Bytes of an update that the older version had, or the object itself elsewhere; and those that other files had.
     local_bytes: AtomicU64,
+    other_bytes: AtomicU64,
     told: Mutex<explain::Told>,
     /// Wanted units that the planner does not know yet.
     later: Mutex<RangeSet>,
@@ -241,6 +242,7 @@ impl Transfer {
             wanted_groups: AtomicU64::new(0),
             fetched_groups: AtomicU64::new(0),
             local_bytes: AtomicU64::new(0),
+            other_bytes: AtomicU64::new(0),
             told: Mutex::default(),
             sources: Mutex::default(),
             requests: Mutex::default(),
@@ -360,6 +362,11 @@ impl Transfer {
     /// Bytes that were not fetched because an older version had them.
     pub(crate) fn local_bytes(&self) -> u64 {
         self.local_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were not fetched because other files had them.
+    pub(crate) fn other_bytes(&self) -> u64 {
+        self.other_bytes.load(Ordering::Relaxed)
     }
 
     /// Groups to fetch of an update, in ascending order.

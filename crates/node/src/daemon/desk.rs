@@ -11,7 +11,7 @@ use super::State;
 use super::getting::GetTransaction;
 use super::putting::PutTransaction;
 use super::shelf::Shelf;
-use crate::lock;
+use crate::{from_hex, lock};
 
 /// The transactions.
 #[derive(Default)]
@@ -150,6 +150,16 @@ impl Desk {
         }
     }
 
+    /// Bytes that all of them have moved, and whether a get is under way.
+    pub(super) fn moved(&self) -> (u64, bool) {
+        let open = &lock(&self.0).open;
+        let moved = open.values().map(|transaction| match transaction {
+            Transaction::Put(put) => (put.done_bytes(), false),
+            Transaction::Get(get) => (get.done_bytes(), get.is_under_way()),
+        });
+        moved.fold((0, false), |(sum, is_any), (bytes, is_one)| (sum.wrapping_add(bytes), is_any || is_one))
+    }
+
     /// How many there are of each kind.
     pub(super) fn kinds(&self) -> [(&'static str, u64); 2] {
         let open = &lock(&self.0).open;
@@ -206,7 +216,7 @@ fn unknown(name: &str) -> Error {
 }
 
 /// A file name that a client gives, as text or in hex digits: one component of a path.
-pub(super) fn given_name(name: Option<&str>, name_hex: Option<&str>) -> Result<Option<Vec<u8>>> {
+pub(crate) fn given_name(name: Option<&str>, name_hex: Option<&str>) -> Result<Option<Vec<u8>>> {
     let name = match (name, name_hex) {
         (Some(_), Some(_)) => {
             return Err(Error::new(ErrorKind::Usage, "name and name_hex say the same thing: send one"));
@@ -225,16 +235,4 @@ pub(super) fn given_name(name: Option<&str>, name_hex: Option<&str>) -> Result<O
         true => Ok(Some(name)),
         false => Err(Error::new(ErrorKind::Usage, "the name is not one component of a path")),
     }
-}
-
-/// Bytes as an even number of hex digits.
-pub(super) fn from_hex(text: &str) -> Result<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
-        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-        _ => None,
-    });
-    pairs
-        .collect::<Option<Vec<u8>>>()
-        .ok_or_else(|| Error::new(ErrorKind::Usage, "bytes are written as an even number of hex digits"))
 }

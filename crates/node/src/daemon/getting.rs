@@ -124,6 +124,11 @@ impl GetTransaction {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes come, or are asked for.
+    pub(super) fn is_under_way(&self) -> bool {
+        lock(&self.outcome).is_none()
+    }
+
     /// Its session has ended, or it is not wanted any more.
     pub(super) fn stop(&self) {
         self.stop.set();
@@ -136,6 +141,7 @@ impl GetTransaction {
         let result = state.hub.metrics.timed("fetch", fetch);
         if let Ok(got) = &result {
             state.shelf.used(&got.oid);
+            state.indexing.stir();
         }
         ending.result = Some(result);
     }

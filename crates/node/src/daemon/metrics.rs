@@ -109,6 +109,7 @@ fn kind(label: &str) -> &'static str {
     match label {
         "own copy" => "own-copy",
         "older version" => "older-version",
+        "other files" => "other-files",
         _ if label.starts_with("direct ") => "direct",
         _ => "other",
     }
@@ -124,12 +125,16 @@ pub(super) fn page(state: &State) -> String {
     let received = lock(&metrics.received).clone();
     let gets = lock(&metrics.gets).clone();
     let stages = lock(&metrics.stages).clone();
+    let index = state.indexing.state();
     let mut page = Page::default();
     for (name, help, value) in [
         ("shares", "Objects shared.", shares as u64),
         ("cached_bytes", "Bytes kept that nobody holds.", cached_bytes),
         ("incoming_bytes", "Bytes of puts that are not committed yet.", state.desk.incoming_bytes()),
         ("sessions", "Open sessions.", state.hub.sessions() as u64),
+        ("index_files", "Files in the chunk index.", index.files),
+        ("index_chunks", "Chunks in the chunk index.", index.chunks),
+        ("index_disk_bytes", "Bytes that the chunk index takes on disk.", index.disk_bytes),
         ("frozen_sources", "Sources that owe data and are silent.", frozen as u64),
         ("queue_bytes", "Bytes that sources owe.", sources().filter_map(|source| source.queue_bytes).sum()),
         (
@@ -159,6 +164,8 @@ pub(super) fn page(state: &State) -> String {
     ] {
         page.one(name, "counter", help, counter.load(Ordering::Relaxed));
     }
+    let read = index.read_bytes;
+    page.one("index_read_bytes_total", "counter", "Bytes read to fill the chunk index.", read);
     page.many("transactions", "gauge", "Open transactions.", "kind", state.desk.kinds());
     page.many(
         "received_bytes_total",

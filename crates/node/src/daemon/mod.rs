@@ -7,6 +7,7 @@
 mod desk;
 mod getting;
 mod hub;
+mod indexing;
 mod metrics;
 mod notify;
 mod outlet;
@@ -21,6 +22,7 @@ use std::io::{Read, Seek, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
@@ -36,10 +38,13 @@ use dray_transfer::holder::serve;
 use dray_transfer::transport::{Channel, TlsChannel};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::elsewhere::Index;
 use crate::put::unix_s;
 use crate::{Config, Event, Node, Observer, Stop};
 
+pub(crate) use desk::given_name;
 use hub::Hub;
+use indexing::{Indexing, Means};
 use metrics::Exporter;
 use port::Port;
 use shelf::Shelf;
@@ -69,6 +74,12 @@ struct State {
     shelf: Arc<Shelf>,
     desk: desk::Desk,
     hub: Arc<Hub>,
+    /// The chunk index.
+    indexing: Arc<Indexing>,
+    /// Connections of receivers.
+    serving: AtomicUsize,
+    /// Bytes that transactions had moved when that was last looked at.
+    moved: AtomicU64,
     /// For what gets have fetched, or asked for, and their clients have not taken: of all of them together.
     memory: Budget,
     port: u16,
@@ -90,6 +101,9 @@ impl Daemon {
         let mut node = Node::open(config)?;
         node.store = Some(Arc::new(LocalStore::clone(node.store()?).with_patience(LOCK_PATIENCE)));
         let lock = lock_data_dir(&node.config.paths.data_dir)?;
+        let indexing = Arc::new(Indexing::default());
+        indexing.set_wanted(node.config.index);
+        node.index = Index::Here(indexing.clone());
         let sockets = Sockets::open()?;
         let Port { listener, warning } = port::listen(&node)?;
         let port = listener.port()?;
@@ -106,6 +120,9 @@ impl Daemon {
             shelf,
             desk: desk::Desk::default(),
             hub,
+            indexing,
+            serving: AtomicUsize::new(0),
+            moved: AtomicU64::new(0),
             memory,
             port,
             port_warning: warning,
@@ -164,6 +181,9 @@ impl Daemon {
         let keep_house = move || state.shelf.keep_house(&cache_bytes);
         let keeping = thread::Builder::new().name("housekeeping".into()).spawn(keep_house);
         keeping.map_err(|error| Error::file("start a thread", error))?;
+        let state = self.state.clone();
+        let indexing = thread::Builder::new().name("indexing".into()).spawn(move || state.index());
+        indexing.map_err(|error| Error::file("start a thread", error))?;
         notify::ready();
         while !stop.is_set() && !accepting.is_finished() {
             if reload.take() {
@@ -181,6 +201,7 @@ impl Daemon {
         self.descriptors.stop();
         drop(self.exporter.take());
         self.state.hub.end();
+        self.state.indexing.end();
         self.state.desk.end_all();
         let answered = self.server.stop();
         self.listener.stop();
@@ -200,6 +221,8 @@ impl State {
         let peer = channel.security().map(|security| security.peer);
         let holder = Holder::new(self.node().hello());
         let counter = self.shelf.counter();
+        self.serving.fetch_add(1, Ordering::Relaxed);
+        let _served = Served(&self.serving);
         let Err(error) = serve(Box::new(channel), holder, Vec::new(), &counter, None) else { return };
         if error.kind() == ErrorKind::Protocol {
             self.shelf.turned_away(error.to_string());
@@ -207,6 +230,28 @@ impl State {
         if let Some(peer) = peer {
             counter.lost(peer, &error);
         }
+    }
+
+    /// Fills the chunk index, as long as the daemon runs.
+    fn index(&self) {
+        let node = self.node();
+        let Ok(store) = node.store() else { return };
+        self.indexing.run(&Means {
+            root: node.config.paths.data_dir.join("index"),
+            mib: node.config.index_mib,
+            store,
+            is_busy: &|| self.is_moving(),
+            recipe_of: &|oid| self.shelf.recipe_of(oid),
+            observer: &|event| self.hub.log(event),
+        });
+    }
+
+    /// Whether bytes are moved for anybody, or wait to be (Y5): somebody fetches from here, a get is under way, or a put took bytes since
+    /// this was last asked.
+    fn is_moving(&self) -> bool {
+        let (moved, is_getting) = self.desk.moved();
+        let has_moved = self.moved.swap(moved, Ordering::Relaxed) != moved;
+        has_moved || is_getting || self.serving.load(Ordering::Relaxed) > 0
     }
 
     /// Reads the configuration again. One that is bad changes nothing.
@@ -231,10 +276,20 @@ impl State {
         self.shelf.set_clear_data(config.clear_text_data);
         let paths = now.config.paths.clone();
         let config = Config { paths, ..config };
-        let node = Node { config, tls: now.tls.clone(), store: now.store.clone() };
+        self.indexing.set_wanted(config.index);
+        let node = Node { config, tls: now.tls.clone(), store: now.store.clone(), index: now.index.clone() };
         *self.node.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(node);
         self.shelf.stir();
         self.hub.log(Event::Note("the configuration was read again".into()));
+    }
+}
+
+/// One connection of a receiver, until it is dropped.
+struct Served<'a>(&'a AtomicUsize);
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

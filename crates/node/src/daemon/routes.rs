@@ -1,13 +1,13 @@
 //! The API's paths: what is asked, who answers it, and how errors are told (`docs/api.md`).
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use dray_api::{Answer, Answering, Descriptors, Method, Question, events};
 use dray_client::types::{
-    Begun, FEATURES, Info, NewGet, NewPut, Nothing, Problem, Shares, Transactions, Written,
+    Begun, FEATURES, IndexQuestion, Info, NewGet, NewPut, Nothing, Problem, Shares, Transactions, Written,
 };
 use dray_core::limits::API_BODY_BYTES_MAX;
 use dray_core::{Error, ErrorKind, Oid, Result};
@@ -15,11 +15,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::desk::{from_hex, name};
+use super::desk::name;
 use super::getting::GetTransaction;
 use super::putting::PutTransaction;
 use super::{State, metrics};
-use crate::{AGENT, explain};
+use crate::elsewhere::Hints;
+use crate::{AGENT, explain, from_hex};
 
 /// Of a list beside what is in it.
 const ENVELOPE_BYTES: usize = 200;
@@ -81,6 +82,7 @@ impl Routes {
                 parse_nothing(&question.body)?;
                 let transaction = state.desk.put(name)?;
                 let mut shared = transaction.commit(state, &|| question.is_abandoned())?;
+                state.indexing.stir();
                 shared.warnings.extend(state.port_warning.clone());
                 document(200, &shared)
             }
@@ -106,6 +108,19 @@ impl Routes {
                 transfers
                     .extend(ended.filter(|ended| *ended > 0).into_iter().flat_map(|_| explain::ended(paths)));
                 document(200, &json!({"transfers": transfers}))
+            }
+            (Method::Get, ["v1", "index"]) => document(200, &state.indexing.state()),
+            (Method::Post, ["v1", "index"]) => {
+                let question: IndexQuestion = parse(&question.body)?;
+                let directory = self
+                    .handed_over("index", Some(&question.descriptor))?
+                    .ok_or_else(|| Error::new(ErrorKind::Usage, "which directory is searched is missing"))?;
+                let answer = state.indexing.ask(directory.as_fd(), &question)?;
+                if question.chunks.is_empty() {
+                    // Who begins or ends to fetch something says so.
+                    state.indexing.stir();
+                }
+                document(200, &answer)
             }
             (Method::Get, ["v1", "metrics"]) => Ok(Answer::text(metrics::page(state))),
             _ => {
@@ -183,6 +198,7 @@ impl Routes {
         };
         let is_abandoned = || question.is_abandoned();
         let mut shared = PutTransaction::at_once(&self.state, wish, File::from(file), &is_abandoned)?;
+        self.state.indexing.stir();
         shared.warnings.extend(self.state.port_warning.clone());
         document(200, &shared)
     }
@@ -238,6 +254,7 @@ fn feature_of(parts: &[&str]) -> &'static str {
         ["v1", "shares", ..] => "shares",
         ["v1", "explain", ..] => "explain",
         ["v1", "metrics", ..] => "metrics",
+        ["v1", "index", ..] => "index",
         _ => "",
     }
 }

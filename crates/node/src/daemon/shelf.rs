@@ -20,6 +20,7 @@ use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_store::local::{LocalStore, Retained, Retention};
 use dray_transfer::direct::ClearTokens;
 use dray_transfer::holder::{ClearGrantor, Held, Provider};
+use dray_transfer::recipe::Recipe;
 use dray_transfer::transport::Security;
 use serde_json::json;
 
@@ -289,6 +290,12 @@ impl Shelf {
     /// Whether the store knows it.
     fn has(&self, oid: &Oid) -> bool {
         !matches!(self.store.share(oid), Err(error) if error.kind() == ErrorKind::NotFound)
+    }
+
+    /// The recipe of an object, if one was made for its receivers.
+    pub(super) fn recipe_of(&self, oid: &Oid) -> Option<Arc<Recipe>> {
+        let recipe = lock(&self.entries).get(oid).filter(|entry| entry.has_recipe)?.recipe.clone();
+        recipe.made()
     }
 
     /// How many are shared, and the bytes that are cached.

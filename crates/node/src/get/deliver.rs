@@ -147,6 +147,11 @@ impl Fetch<'_> {
             _ => 0,
         };
         let older = older.or_else(|| OlderVersion::none(geometry.size_bytes(), repeated_permille));
+        let elsewhere = match !request.whole_file && intact.is_empty() && at_hand.is_none() {
+            true => node.elsewhere(folder.fd.as_fd(), geometry.size_bytes(), name.map(OsStr::as_bytes)),
+            false => None,
+        };
+        let older = OlderVersion::beside(older, elsewhere);
         let truth = match older.is_some() || is_unproven {
             true => Truth::updated(geometry, oid, delivery.clone())?,
             false => Truth::Proven(verifier),
@@ -242,6 +247,7 @@ impl Fetch<'_> {
                 // Best effort: without it, the object is fetched again some day.
                 let store = node.store()?;
                 let _ = store.refer_to(&path, &oid, geometry.size_bytes(), &*delivery);
+                node.tell_index(folder.fd.as_fd(), geometry.size_bytes());
             }
             Ok(path)
         });

@@ -259,7 +259,9 @@ pub(crate) fn report(transfer: &Transfer, observer: &dyn Observer) {
         );
     let local = Some(transfer.local_bytes()).filter(|bytes| *bytes > 0);
     let local = local.map(|bytes| SourceShare { label: "older version".into(), bytes, stalls: 0 });
-    let sources = sources.chain(local).collect();
+    let others = Some(transfer.other_bytes()).filter(|bytes| *bytes > 0);
+    let others = others.map(|bytes| SourceShare { label: "other files".into(), bytes, stalls: 0 });
+    let sources = sources.chain(local).chain(others).collect();
     observer.event(Event::Progress {
         done_bytes: transfer.done_bytes(),
         total_bytes: transfer.size_bytes(),

@@ -19,6 +19,7 @@ mod source_file;
 #[cfg(test)]
 mod tests;
 pub mod tree;
+mod whereabouts;
 mod within;
 mod writer;
 
@@ -44,10 +45,12 @@ use repeats::Repeats;
 
 pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
+pub(crate) use extents::identity as identity_of;
 pub use hashing::hash_file;
 pub use place::{LONG_BYTES, until_unlocked};
 pub use retention::{Retained, Retention};
 pub use source_file::SourceFile;
+pub use whereabouts::Whereabouts;
 pub use within::Within;
 pub use writer::{Incoming, LocalWriter};
 
