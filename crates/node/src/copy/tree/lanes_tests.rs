@@ -12,7 +12,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use dray_core::message::{Direct, Message, Part, TreeDone};
-use dray_core::{Error, Result};
+use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{Landing, TreeWriter};
 use dray_transfer::transport::{LimitedChannel, RateLimit};
 use dray_transfer::tree::{Batch, RecordSink, SendError, SendLanes, TreeFile, TreeSource, send, take};
@@ -385,6 +385,26 @@ fn a_disk_that_spins_up_costs_no_lane() {
     assert_eq!(state.asked, 4000 + 6);
     assert!(relay.carried_bytes.load(Ordering::Acquire) > 8 * MIB, "no lane was used");
     assert_same(&from, &to);
+}
+
+/// S10 "every transfer ends": a file that is never read is asked for over two lanes, then over ssh, and then the copy ends with an error that
+/// names it.
+#[test]
+fn a_file_that_is_never_read_ends_the_copy() {
+    let place = tempfile::tempdir().unwrap();
+    let (from, to) = (place.path().join("from"), place.path().join("to"));
+    write_tree(&from);
+    let (relay, disk) = (Relay::start(0), Disk::new(None));
+    let walk = WalkSource::new(vec![from.clone()], recursive(), false, Stop::new());
+    let walk = DiskWalk { walk, told: 0, files: 0, disk: disk.clone() };
+    let (sent, taken) = copy_of(walk, &to, 8_000_000, &relay, disk.clone(), |_| {});
+    let error = taken.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(sent.is_err());
+    let state = disk.lock();
+    let name = format!("{:04}", state.slow.expect("no connection was used"));
+    assert!(error.to_string().contains(&name), "{error} does not name {name}");
+    assert!(state.held.0 <= 2 && state.held.1 == 1, "held {:?}", state.held);
 }
 
 /// Issue "every file is either old or new": a file that is written to between two of its parts is taken once more, in one piece.
