@@ -140,7 +140,8 @@ impl SendLanes {
         guard(&self.inner).is_closed
     }
 
-    /// Serves one connection until it, or the copy, ends. The receiver on it is `expected`, and knows `secret`.
+    /// Serves one connection until it, or the copy, ends; calls `came_up` once it can be used. The receiver on it is `expected`, and knows
+    /// `secret`.
     pub fn serve(
         &self,
         mut channel: Box<dyn Channel>,
@@ -148,6 +149,7 @@ impl SendLanes {
         holder: NodeId,
         secret: &Secret,
         expected: &dyn Fn(NodeId) -> bool,
+        came_up: &dyn Fn(),
     ) -> Result<()> {
         let deadline = greeting_deadline();
         let Message::Hello(theirs) = read_message(&mut *channel, deadline)? else {
@@ -166,6 +168,7 @@ impl SendLanes {
         }
         channel.keep_place();
         self.begin(handle)?;
+        came_up();
         let mut greeting = Vec::new();
         push_control(&mut greeting, &Message::Hello(hello.clone()));
         let opened = Opened { handle, size_bytes: 0, name: None };

@@ -154,7 +154,8 @@ impl TakeLanes {
         *guard(&self.sink) = Some(sink);
     }
 
-    /// Runs one connection to the sender until it, or the copy, ends: shows it the `secret`, and hands what comes to the sink.
+    /// Runs one connection to the sender until it, or the copy, ends: shows it the `secret`, calls `came_up` once the sender has greeted, and
+    /// hands what comes to the sink.
     pub fn run(
         &self,
         channel: Box<dyn Channel>,
@@ -162,12 +163,13 @@ impl TakeLanes {
         receiver: NodeId,
         secret: &Secret,
         lanes_max: usize,
+        came_up: &dyn Fn(),
     ) -> Result<()> {
         if self.count.fetch_add(1, Ordering::AcqRel) >= lanes_max.min(TREE_LANES_MAX) || self.is_closed() {
             self.count.fetch_sub(1, Ordering::AcqRel);
             return Ok(());
         }
-        let result = self.run_lane(channel, hello, receiver, secret);
+        let result = self.run_lane(channel, hello, receiver, secret, came_up);
         self.count.fetch_sub(1, Ordering::AcqRel);
         result
     }
@@ -178,6 +180,7 @@ impl TakeLanes {
         hello: &Hello,
         receiver: NodeId,
         secret: &Secret,
+        came_up: &dyn Fn(),
     ) -> Result<()> {
         let number = self.numbers.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         let security = channel
@@ -199,6 +202,7 @@ impl TakeLanes {
             Message::Fault(fault) => return Err(fault.to_error("")),
             _ => return Err(protocol("the sender answered something else than was asked")),
         }
+        came_up();
         let lane = Arc::new(Lane {
             number,
             pulled: AtomicUsize::new(0),
