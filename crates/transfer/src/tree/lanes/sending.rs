@@ -20,8 +20,8 @@ use crate::transport::{Channel, Wake, push_control};
 
 /// How long a lane says that it works while one read does not end. One that hangs is to be found out: the receiver asks another way.
 const FILE_PATIENCE: Duration = Duration::from_secs(60);
-/// Lanes of one copy that a sender remembers, those that ended included.
-const LANES_EVER_MAX: usize = 4096;
+/// Lanes of one copy that a sender remembers, those included that ended and that the receiver did not say to be lost.
+const LANES_KEPT_MAX: usize = 4096;
 
 /// The lanes of a copy, at its sender. What ssh carries is [`super::super::send`]'s.
 pub struct SendLanes {
@@ -36,8 +36,9 @@ pub struct SendLanes {
 #[derive(Default)]
 struct Sending {
     lanes: BTreeMap<u32, Jobs>,
-    /// What left over lanes that have ended.
+    /// What left over lanes that were lost, and the highest number of one: its number is not used again.
     sent: TreeSent,
+    lost: Option<u32>,
     has_lost: bool,
     is_closed: bool,
     say: Vec<Message>,
@@ -108,10 +109,10 @@ impl SendLanes {
     pub(in crate::tree) fn lose(&self, lane: u32) {
         let mut inner = guard(&self.inner);
         inner.has_lost = true;
-        if let Some(jobs) = inner.lanes.get_mut(&lane) {
-            jobs.waiting.clear();
-            jobs.is_answering = false;
-            jobs.is_over = true;
+        // Its thread, if there is one yet, finds itself gone.
+        if let Some(jobs) = inner.lanes.remove(&lane) {
+            inner.sent.add(&jobs.sent);
+            inner.lost = inner.lost.max(Some(lane));
         }
         self.changed.notify_all();
     }
@@ -196,10 +197,10 @@ impl SendLanes {
     fn begin(&self, lane: u32) -> Result<()> {
         let mut inner = guard(&self.inner);
         let serving = inner.lanes.values().filter(|jobs| !jobs.is_over).count();
-        if inner.is_closed || serving >= 2 * TREE_LANES_MAX || inner.lanes.len() >= LANES_EVER_MAX {
+        if inner.is_closed || serving >= 2 * TREE_LANES_MAX || inner.lanes.len() >= LANES_KEPT_MAX {
             return Err(Error::new(ErrorKind::Refused, "no more connections are wanted"));
         }
-        if inner.lanes.contains_key(&lane) {
+        if Some(lane) <= inner.lost || inner.lanes.contains_key(&lane) {
             return Err(protocol("the receiver gave two connections one number"));
         }
         inner.lanes.insert(lane, Jobs::default());
