@@ -89,6 +89,9 @@ pub struct TreeReceiver {
     requests: u32,
     paths: BTreeMap<PathId, Path>,
     wishes: VecDeque<Wish>,
+    /// Those that are to be asked for over the channel of the copy, each by itself, and the request of the one that was.
+    alone: VecDeque<Wish>,
+    alone_request: u32,
     /// How many wishes there are of each entry. They stand in no order: what was lost is asked for first, and names of hard links late.
     waiting: BTreeMap<u64, u32>,
     /// Paths that the sender is to hear of as lost.
@@ -107,6 +110,8 @@ impl TreeReceiver {
             requests: 0,
             paths: BTreeMap::from([(None, Path::default())]),
             wishes: VecDeque::new(),
+            alone: VecDeque::new(),
+            alone_request: 0,
             waiting: BTreeMap::new(),
             lost: VecDeque::new(),
         }
@@ -156,27 +161,50 @@ impl TreeReceiver {
 
     /// Wants what was lost with its path again, before everything else.
     pub fn want_again(&mut self, lost: &Wanted, known: Option<[u8; 32]>) {
-        let shape = lost.part.map_or(Shape::Whole, Shape::Part);
-        self.wishes.push_front(Wish { number: lost.number, known, bytes: lost.bytes, shape });
+        let wish = self.again(lost, known);
+        self.wishes.push_front(wish);
+    }
+
+    /// Wants what was lost with its path again, over the channel of the copy and by itself: perhaps it cannot be had at all.
+    pub fn want_alone(&mut self, lost: &Wanted, known: Option<[u8; 32]>) {
+        let wish = self.again(lost, known);
+        self.alone.push_back(wish);
+    }
+
+    fn again(&mut self, lost: &Wanted, known: Option<[u8; 32]>) -> Wish {
         *self.waiting.entry(lost.number).or_default() += 1;
+        let shape = lost.part.map_or(Shape::Whole, Shape::Part);
+        Wish { number: lost.number, known, bytes: lost.bytes, shape }
     }
 
     /// No part of entry `number` is asked for any more.
     pub fn forget(&mut self, number: u64) {
         if self.waiting.remove(&number).is_some() {
             self.wishes.retain(|wish| wish.number != number);
+            self.alone.retain(|wish| wish.number != number);
         }
     }
 
     /// Contents under way, those that wait for a pull included.
     pub fn under_way(&self) -> u64 {
         let wanted: usize = self.paths.values().map(|path| path.wanted.len()).sum();
-        (wanted + self.wishes.len()) as u64
+        (wanted + self.wishes.len() + self.alone.len()) as u64
     }
 
-    /// True if something waits for a pull.
+    /// True if something waits for a pull over any path.
     pub fn has_wishes(&self) -> bool {
         !self.wishes.is_empty()
+    }
+
+    /// True if something waits for a pull by itself (see [`TreeReceiver::want_alone`]); the next one over the channel of the copy has it.
+    pub fn has_alone(&self) -> bool {
+        !self.alone.is_empty()
+    }
+
+    /// True if something was asked for by itself, and is not answered.
+    pub fn owes_alone(&self) -> bool {
+        self.alone_request != 0
+            && self.paths.get(&None).is_some_and(|path| path.open.contains(&self.alone_request))
     }
 
     /// Pulls under way over `path`.
@@ -206,7 +234,9 @@ impl TreeReceiver {
     /// `path`. `None` if it would say nothing new.
     pub fn pull(&mut self, path: PathId, room: u64, ahead: u64, undecided: Option<u64>) -> Option<Pull> {
         let batches = (self.came + ahead).max(self.granted);
-        let (runs, wanted) = self.runs(room);
+        let alone = if path.is_none() && room > 0 { self.run_alone() } else { None };
+        let is_alone = alone.is_some();
+        let (runs, wanted) = alone.unwrap_or_else(|| self.runs(room));
         let waiting = self.waiting.keys().next().copied();
         let first = waiting.into_iter().chain(undecided).min();
         let settled = first.unwrap_or(self.order.entries()).max(self.settled);
@@ -223,6 +253,9 @@ impl TreeReceiver {
             // Never again 0; and never the number of one that is open, of which there are few.
             self.requests = self.requests.wrapping_add(1).max(1);
             request = self.requests;
+            if is_alone {
+                self.alone_request = request;
+            }
             path.open.push_back(request);
             for wanted in wanted {
                 path.weight = path.weight.saturating_add(wanted.weight);
@@ -231,6 +264,26 @@ impl TreeReceiver {
         }
         (self.settled, self.granted) = (settled, batches);
         Some(Pull { request, runs, settled, batches, lane: path, lost })
+    }
+
+    /// Takes the wish that is to be asked for by itself, if there is one.
+    fn run_alone(&mut self) -> Option<(Vec<Run>, Vec<Wanted>)> {
+        let Wish { number, known, bytes, shape } = self.alone.pop_front()?;
+        self.asked(number);
+        let part = if let Shape::Part(part) = shape { Some(part) } else { None };
+        let run = Run { first: number, count: 1, known: known.map(Into::into), part };
+        let weight = weight(bytes, known.is_some());
+        Some((vec![run], vec![Wanted { number, part, bytes, request: 0, weight }]))
+    }
+
+    /// A wish of entry `number` is none any more.
+    fn asked(&mut self, number: u64) {
+        if let Some(count) = self.waiting.get_mut(&number) {
+            *count -= 1;
+            if *count == 0 {
+                self.waiting.remove(&number);
+            }
+        }
     }
 
     /// Takes wishes of so much weight, one at least if there is any room.
@@ -268,12 +321,7 @@ impl TreeReceiver {
                 }
                 _ => {
                     self.wishes.pop_front();
-                    if let Some(count) = self.waiting.get_mut(&number) {
-                        *count -= 1;
-                        if *count == 0 {
-                            self.waiting.remove(&number);
-                        }
-                    }
+                    self.asked(number);
                 }
             }
             let weight = weight(bytes, known.is_some());
@@ -333,12 +381,20 @@ impl TreeReceiver {
             return Err(protocol("sender ended its entries in the middle of a tree"));
         }
         let is_idle = |path: &Path| path.wanted.is_empty() && path.open.is_empty();
-        Ok(self.is_told && self.wishes.is_empty() && self.paths.values().all(is_idle))
+        Ok(self.is_told
+            && self.wishes.is_empty()
+            && self.alone.is_empty()
+            && self.paths.values().all(is_idle))
     }
 
     /// Entries told.
     pub fn entries(&self) -> u64 {
         self.order.entries()
+    }
+
+    /// The entry that the channel of the copy owes next.
+    pub fn next_owed(&self) -> Option<u64> {
+        self.paths.get(&None).and_then(|path| path.wanted.front()).map(|wanted| wanted.number)
     }
 
     /// What the sender owes, in words; `None` if it is nothing.

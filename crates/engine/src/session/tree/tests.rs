@@ -296,3 +296,31 @@ fn what_a_lost_lane_took_need_not_have_come() {
     lanes.owed = 1;
     assert!(sender.handle_done(&done, &lanes).is_err());
 }
+
+/// S10, ADR 18: what is wanted by itself is asked for over the channel of the copy alone, with nothing else, and the copy is not done before.
+#[test]
+fn what_may_hang_is_asked_for_by_itself() {
+    let mut receiver = told(4);
+    receiver.open(1);
+    (0..4).for_each(|number| receiver.want(number, None, 1));
+    let lane = receiver.pull(Some(1), 2 * weight(1, false), 0, Some(0)).unwrap();
+    assert_eq!((lane.runs[0].first, lane.runs[0].count), (0, 2));
+    let lost = receiver.lose(1);
+    receiver.want_alone(&lost[0], None);
+    receiver.want_again(&lost[1], None);
+    receiver.open(2);
+    let lane = receiver.pull(Some(2), weight(1, false), 0, None).unwrap();
+    assert_eq!((lane.runs[0].first, lane.settled), (1, 0), "entry 0 is not settled");
+    assert!(receiver.has_alone() && !receiver.owes_alone());
+    let ssh = receiver.pull(None, u64::MAX, 0, None).unwrap();
+    assert_eq!((ssh.runs.len(), ssh.runs[0].first, ssh.runs[0].count), (1, 0, 1));
+    assert!(!receiver.has_alone() && receiver.owes_alone());
+    assert_eq!((receiver.next_owed(), receiver.under_way()), (Some(0), 4));
+    receiver.take(None, ssh.request, &mut &done()[..]).unwrap();
+    receiver.handle_end(None, ssh.request).unwrap();
+    assert!(!receiver.owes_alone());
+    receiver.want_alone(&lost[0], None);
+    assert!(!receiver.is_done().unwrap());
+    receiver.forget(0);
+    assert!(!receiver.has_alone());
+}

@@ -92,7 +92,10 @@ impl Writing<'_> {
             }
             (Record::Hole(len), None) => current.skip(&pending.target, *len),
             (Record::Hole(len), Some(part)) => current.skip_part(pending, &part, *len)?,
-            (Record::Again, None) => current.restart(),
+            (Record::Again, None) => {
+                self.wanted_bytes = self.wanted_bytes.saturating_add(pending.await_again(u64::MAX));
+                current.restart()
+            }
             (Record::Again, Some(_)) => {
                 return Err(Error::new(ErrorKind::Protocol, "sender began a part anew"));
             }
@@ -165,6 +168,7 @@ impl Writing<'_> {
         if pending.parts.is_some() {
             self.machine.forget(number);
         }
+        self.lost_once.retain(|(lost, _)| *lost != number);
         self.pending_bytes -= pending.held;
         self.wanted_bytes = self.wanted_bytes.saturating_sub(pending.left_bytes);
         let group = pending.target.link_group();

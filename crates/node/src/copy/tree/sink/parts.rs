@@ -27,6 +27,16 @@ pub(super) struct Parts {
 }
 
 impl Pending {
+    /// Of what came so many bytes will come again, all of them at most: how many are awaited more than before.
+    pub(super) fn await_again(&mut self, bytes: u64) -> u64 {
+        if self.known.is_some() {
+            return 0;
+        }
+        let again = bytes.min(self.size_bytes - self.left_bytes);
+        self.left_bytes += again;
+        again
+    }
+
     /// Writes bytes of a file that comes in parts.
     fn write_at(&mut self, bytes: &[u8], at: u64) -> Result<()> {
         let Some(parts) = &mut self.parts else { return Ok(()) };
@@ -134,9 +144,8 @@ impl Writing<'_> {
         self.machine.forget(number);
         if let Some(pending) = self.pending.get_mut(&number) {
             pending.parts = None;
-            self.wanted_bytes = self.wanted_bytes.saturating_add(pending.size_bytes - pending.left_bytes);
-            pending.left_bytes = pending.size_bytes;
             self.machine.want(number, None, pending.size_bytes);
+            self.wanted_bytes = self.wanted_bytes.saturating_add(pending.await_again(u64::MAX));
         }
         Ok(())
     }
