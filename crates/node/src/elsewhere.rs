@@ -168,7 +168,7 @@ impl Elsewhere {
                 break;
             }
             self.asked.fetch_add(chunks.len() as u64, Ordering::Relaxed);
-            let named = chunks.iter().map(|chunk| hex(&key(&chunk.hash)));
+            let named = chunks.iter().map(|chunk| hex(&key(chunk)));
             let question = IndexQuestion { chunks: named.collect(), ..IndexQuestion::default() };
             let Ok(answer) = self.door.ask(self.directory.as_fd(), question, PATIENCE) else {
                 lock(&self.files).is_over = true;
@@ -180,7 +180,7 @@ impl Elsewhere {
                 let Some(Some(file)) = files.get(file as usize) else { continue };
                 let spot = Spot { file: *file, offset };
                 if self.is_there(chunk, spot) {
-                    spots.insert(key(&chunk.hash), spot);
+                    spots.insert(key(chunk), spot);
                 }
             }
         }

@@ -83,6 +83,7 @@ fn what_lies_under_another_name_is_not_fetched() {
     let Some(lab) = lab() else { return };
     let (from, to) = lab.pair();
     let versions = versions(from);
+    configure(to, "index = true\n");
     let daemon = Daemon::start(to);
     let dir = to.directory("in");
     actions::get(to, &versions.first.ticket, &dir.join("a"))
@@ -127,6 +128,7 @@ fn gets_of_the_daemon_use_it() {
     let Some(lab) = lab() else { return };
     let (from, to) = lab.pair();
     let versions = versions(from);
+    configure(to, "index = true\n");
     let daemon = Daemon::start(to);
     let dir = to.directory("in");
     fs::copy(&versions.old, dir.join("mine")).unwrap();
@@ -164,6 +166,7 @@ fn copies_over_ssh_use_it() {
     let (from, to) = lab.pair();
     let versions = versions(from);
     to.sshd();
+    configure(to, "index = true\n");
     let daemon = Daemon::start(to);
     let beside = to.directory("beside");
     fs::copy(&versions.old, beside.join("mine")).unwrap();
@@ -208,6 +211,7 @@ fn whatever_happens_the_right_bytes_arrive() {
     let versions = versions(from);
     let dir = to.directory("in");
     let (mine, copy) = (dir.join("mine"), dir.join("copy"));
+    configure(to, "index = true\n");
     let mut daemon = Daemon::start(to);
     let get = |what: &str| {
         let got = actions::get(to, &versions.second.ticket, &copy).time_limit(Duration::from_secs(120)).run();

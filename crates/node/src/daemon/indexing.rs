@@ -188,9 +188,11 @@ impl Indexing {
 
     /// Takes one file in.
     fn take_in(&self, index: &ChunkIndex, at: &Whereabouts, means: &Means<'_>) -> Result<()> {
-        if let Some(recipe) = (means.recipe_of)(&at.oid)
-            && look(&at.path) == Some(at.identity)
-        {
+        if look(&at.path) != Some(at.identity) {
+            // Another file has its name now, or it is being changed: nobody has put that.
+            return Ok(());
+        }
+        if let Some(recipe) = (means.recipe_of)(&at.oid) {
             let path = std::fs::canonicalize(&at.path);
             let path = path.map_err(|error| Error::file(format!("find {:?}", at.path), error))?;
             if index.has(&path, &at.identity) {
@@ -198,7 +200,7 @@ impl Indexing {
             }
             // It was cut already, for a receiver.
             let mut entering = index.enter(&path, at.identity, recipe.root().profile())?;
-            recipe.chunks(&mut |placed| entering.add(&placed.chunk.hash, placed.offset, placed.chunk.len))?;
+            recipe.chunks(&mut |placed| entering.add(&placed.chunk, placed.offset))?;
             return entering.finish();
         }
         let mut may_read = |bytes: usize| {

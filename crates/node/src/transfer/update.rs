@@ -153,7 +153,7 @@ impl OlderVersion {
         }
         let mut missing: Vec<ChunkDescriptor> = chunks.iter().map(|placed| placed.chunk).collect();
         missing.retain(|chunk| {
-            let key = chunk_key(&chunk.hash);
+            let key = chunk_key(chunk);
             key != known.zeros && known.offset_of(&key).is_none()
         });
         Ok(elsewhere.find(&missing))
@@ -473,7 +473,7 @@ fn data_pieces(bytes: &[u8]) -> Vec<DataPiece> {
     pieces
 }
 
-/// The older version, cut. Two chunks whose hashes begin alike are taken for one, and the root tells.
+/// The older version, cut. Two chunks of one length whose hashes begin alike are taken for one, and the root tells.
 struct Known {
     recipe: Recipe,
     /// Where each of its chunks lies first, by key.
@@ -500,12 +500,12 @@ impl Known {
             old.read_at(offset, out)
         };
         let recipe = Recipe::read(size_bytes, profile, &mut read, &mut |placed| {
-            chunks.borrow_mut().push((chunk_key(&placed.chunk.hash), placed.offset));
+            chunks.borrow_mut().push((chunk_key(&placed.chunk), placed.offset));
         })?;
         let mut chunks = chunks.into_inner();
         chunks.sort_unstable();
         chunks.dedup_by_key(|(key, _)| *key);
-        Ok(Known { recipe, chunks, zeros: chunk_key(&zeros.hash) })
+        Ok(Known { recipe, chunks, zeros: chunk_key(&zeros) })
     }
 
     /// Where the older version has the chunk.

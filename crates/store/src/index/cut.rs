@@ -59,7 +59,7 @@ impl ChunkIndex {
         let mut take = |bytes: &[u8]| {
             let chunk = ChunkDescriptor::of(bytes);
             if result.is_ok() {
-                result = entering.add(&chunk.hash, offset, chunk.len);
+                result = entering.add(&chunk, offset);
             }
             offset += u64::from(chunk.len);
         };

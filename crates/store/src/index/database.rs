@@ -144,11 +144,12 @@ impl Database {
     }
 
     /// Where a chunk lies, by the number of its file; `most` places at most.
-    pub(super) fn places(&self, key: &ChunkKey, most: usize) -> Result<Vec<Place>> {
-        let pairs = guarded("read", || {
-            let found = self.chunks.prefix(key).take(most);
-            found.map(fjall::Guard::into_inner).collect::<fjall::Result<Vec<_>>>()
-        })?;
+    pub(super) fn places(
+        &self,
+        key: &ChunkKey,
+        most: usize,
+        is_wanted: impl Fn(u64) -> bool,
+    ) -> Result<Vec<Place>> {
         let place = |(key, value): (fjall::UserKey, fjall::UserValue)| {
             let (offset, len) = value.split_at_checked(NUMBER_BYTES)?;
             Some(Place {
@@ -157,7 +158,15 @@ impl Database {
                 len: u32::from_be_bytes(len.try_into().ok()?),
             })
         };
-        pairs.into_iter().map(place).collect::<Option<_>>().ok_or_else(|| damaged("an entry is malformed"))
+        let found = guarded("read", || {
+            let found = self.chunks.prefix(key).map(|found| found.into_inner().map(place));
+            let is_wanted = |found: &fjall::Result<Option<Place>>| match found {
+                Ok(Some(place)) => is_wanted(place.number),
+                _ => true,
+            };
+            found.filter(is_wanted).take(most).collect::<fjall::Result<Vec<_>>>()
+        })?;
+        found.into_iter().collect::<Option<_>>().ok_or_else(|| damaged("an entry is malformed"))
     }
 
     /// Bytes on disk.

@@ -24,6 +24,7 @@ use dray_core::limits::{
     INDEX_CHUNKS_MAX, INDEX_FILE_BYTES_MIN, INDEX_FILES_MAX, INDEX_PATHS_BYTES_MAX,
     INDEX_PLACES_LOOKED_AT_MAX, INDEX_SOURCE_FILES_MAX, UPDATE_BYTES_MAX,
 };
+use dray_core::recipe::ChunkDescriptor;
 use dray_core::store::FileIdentity;
 use dray_core::{Error, ErrorKind, Result};
 
@@ -201,7 +202,10 @@ impl ChunkIndex {
         // What is known of a file in this call: its place in the answer, or that it is not to be used.
         let mut known: HashMap<u64, Option<usize>> = HashMap::new();
         for key in keys {
-            let places = self.checked(self.database.places(key, INDEX_PLACES_LOOKED_AT_MAX))?;
+            // Nothing outside of the directory is touched or counts for anything.
+            let is_inside =
+                |number| self.files().get(number).is_some_and(|record| is_below(&record.path(), below));
+            let places = self.checked(self.database.places(key, INDEX_PLACES_LOOKED_AT_MAX, is_inside))?;
             let used = places.iter().position(|place| matches!(known.get(&place.number), Some(Some(_))));
             let mut chosen = None;
             for place in used.map(|at| &places[at]).into_iter().chain(&places) {
@@ -351,8 +355,8 @@ impl Entering<'_> {
     const BATCH: usize = 1024;
 
     /// The chunk with this hash is at `offset`.
-    pub fn add(&mut self, hash: &[u8; 32], offset: u64, len: u32) -> Result<()> {
-        self.batch.push((key(hash), offset, len));
+    pub fn add(&mut self, chunk: &ChunkDescriptor, offset: u64) -> Result<()> {
+        self.batch.push((key(chunk), offset, chunk.len));
         if let Some(record) = &mut self.record {
             record.chunks += 1;
         }
@@ -393,10 +397,13 @@ impl Drop for Entering<'_> {
     }
 }
 
-/// How a chunk is looked up.
-pub fn key(hash: &[u8; 32]) -> ChunkKey {
+/// How a chunk is looked up: by its length and the first bytes of its hash, so that a chunk which is said to be longer than the one with its
+/// hash is another one.
+pub fn key(chunk: &ChunkDescriptor) -> ChunkKey {
     let mut key = [0; 16];
-    key.copy_from_slice(&hash[..16]);
+    let (hash, len) = key.split_at_mut(12);
+    hash.copy_from_slice(&chunk.hash[..12]);
+    len.copy_from_slice(&chunk.len.to_be_bytes());
     key
 }
 

@@ -65,7 +65,7 @@ impl Bed {
     /// Where the chunks of `bytes` are below `below`, each of them compared: the files, and how many were found.
     fn found(&self, bytes: &[u8], below: &Path) -> (Vec<PathBuf>, usize) {
         let chunks = cut(bytes);
-        let keys: Vec<ChunkKey> = chunks.iter().map(|(_, chunk)| key(&chunk.hash)).collect();
+        let keys: Vec<ChunkKey> = chunks.iter().map(|(_, chunk)| key(chunk)).collect();
         let found = self.index().look_up(&keys, below).unwrap();
         assert_eq!(found.places.len(), keys.len());
         for ((_, chunk), place) in chunks.iter().zip(&found.places) {
@@ -296,7 +296,7 @@ fn tidying_drops_what_was_forgotten() {
         let chunks = cut(bytes);
         chunks
             .iter()
-            .filter(|(_, chunk)| !bed.index().database.places(&key(&chunk.hash), 9).unwrap().is_empty())
+            .filter(|(_, chunk)| !bed.index().database.places(&key(chunk), 9, |_| true).unwrap().is_empty())
             .count()
     };
     assert_eq!(left(&files[1].1), 0, "entries of a forgotten file are left");
@@ -480,7 +480,7 @@ proptest! {
         let root = bed.dir.path().join("index");
         let opened = ChunkIndex::open(&root, IndexLimits::default());
         let Ok((index, _)) = opened else { panic!("{victim:?}: {:?}", opened.err()) };
-        let keys: Vec<ChunkKey> = cut(&bytes).iter().map(|(_, chunk)| key(&chunk.hash)).collect();
+        let keys: Vec<ChunkKey> = cut(&bytes).iter().map(|(_, chunk)| key(chunk)).collect();
         if let Ok(found) = index.look_up(&keys, &bed.root()) {
             // Hints may be wrong, and lead to files below the directory that were indexed.
             prop_assert!(found.files.iter().all(|file| *file == path));

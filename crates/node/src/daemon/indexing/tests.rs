@@ -170,7 +170,7 @@ fn a_recipe_that_was_made_is_used() {
     let mut keys = Vec::new();
     recipe_of(&bytes)
         .chunks(&mut |placed| {
-            keys.push(dray_store::index::key(&placed.chunk.hash));
+            keys.push(dray_store::index::key(&placed.chunk));
             Ok(())
         })
         .unwrap();

@@ -113,7 +113,7 @@ impl<'a> Plan<'a> {
         elsewhere: &HashMap<ChunkKey, Spot>,
         copies: &Copies<'_>,
     ) -> Result<()> {
-        let key = chunk_key(&placed.chunk.hash);
+        let key = chunk_key(&placed.chunk);
         let origin = match (known.offset_of(&key), elsewhere.get(&key), self.fetched.get(&key)) {
             (Some(offset), ..) => Origin::Old(offset),
             // Zeros cost nothing, and whoever has them knows whether they are a hole.

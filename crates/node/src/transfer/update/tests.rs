@@ -166,7 +166,7 @@ fn chunks_of_other_files_are_copied() {
     let (mut fills, from_old) = (Vec::new(), cut_old[0]);
     fills.extend_from_slice(&bytes(2 * GROUP - first.len() - second.len() - from_old.len(), 7));
     let spot = |file, offset| Spot { file, offset };
-    let key_of = |bytes: &[u8]| chunk_key(&ChunkDescriptor::of(bytes).hash);
+    let key_of = |bytes: &[u8]| chunk_key(&ChunkDescriptor::of(bytes));
     let found = HashMap::from([
         (key_of(first), spot(0, 111)),
         (key_of(second), spot(3, 222)),
