@@ -127,6 +127,26 @@ fn a_stuck_daemon_is_no_daemon() {
     daemon.stop();
 }
 
+/// Decision 18, "commands behave the same": a daemon that waits for its port is not stuck, and the put that asks it meanwhile is its own.
+#[test]
+fn a_starting_daemon_is_waited_for() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let file = host.file("file");
+    data::write_random(&file, MIB, 1);
+    let daemon = Daemon::start(host);
+    let (port, socket) = (port_of(&put(host, &file)), daemon.socket.clone());
+    daemon.stop();
+    let taken = host.enter(|| TcpListener::bind(("::", port)).unwrap());
+    let process = host.dray().arg("serve").start();
+    await_that("its socket listens", || UnixStream::connect(&socket).is_ok());
+    let outcome = host.dray().arg("put").arg(&file).time_limit(Duration::from_secs(60)).run().expect(0);
+    assert!(!outcome.stderr_text().contains("no daemon is used"), "{outcome}");
+    drop(taken);
+    process.signal(Signal::TERM);
+    process.wait().expect(0);
+}
+
 /// Issue 1, "remembered port": it is on disk before the first ticket can name it, with the name of its file.
 #[test]
 fn the_port_is_durable_before_tickets_name_it() {

@@ -9,6 +9,7 @@ mod getting;
 mod hub;
 mod metrics;
 mod notify;
+mod opening;
 mod outlet;
 mod port;
 mod putting;
@@ -41,6 +42,7 @@ use crate::{Config, Event, Node, Observer, Stop};
 
 use hub::Hub;
 use metrics::Exporter;
+use opening::{Attempt, Opening};
 use port::Port;
 use shelf::Shelf;
 use sockets::Sockets;
@@ -91,6 +93,10 @@ impl Daemon {
         node.store = Some(Arc::new(LocalStore::clone(node.store()?).with_patience(LOCK_PATIENCE)));
         let lock = lock_data_dir(&node.config.paths.data_dir)?;
         let sockets = Sockets::open()?;
+        // What follows may take long, and who asks meanwhile shall know that somebody is there.
+        let opening: Arc<Opening> = Arc::default();
+        let server = Server::start(sockets.api()?, opening.clone())?;
+        let attempt = Attempt(opening);
         let Port { listener, warning } = port::listen(&node)?;
         let port = listener.port()?;
         let listener = Arc::new(listener);
@@ -116,7 +122,7 @@ impl Daemon {
         let exporter = metrics.map(|address| Exporter::start(address, state.clone())).transpose()?;
         let descriptors = Descriptors::start(sockets.descriptors()?)?;
         let routes = routes::Routes { state: state.clone(), descriptors: descriptors.clone() };
-        let server = Server::start(sockets.api()?, Arc::new(routes))?;
+        attempt.0.open(routes);
         Ok(Daemon { state, sockets, descriptors, server, listener, exporter, _lock: lock })
     }
 

@@ -39,12 +39,14 @@ impl Answering for Routes {
         tracing::debug!(method = ?question.method, path = question.path, kind, elapsed_us, "answered");
         match result {
             Ok(answer) => answer,
-            Err(error) => {
-                let text = serde_json::to_string(&Problem::of(&error)).unwrap_or_default();
-                Answer::json(status(&error), text)
-            }
+            Err(error) => refusal(&error),
         }
     }
+}
+
+/// The answer that tells an error.
+pub(super) fn refusal(error: &Error) -> Answer {
+    Answer::json(status(error), serde_json::to_string(&Problem::of(error)).unwrap_or_default())
 }
 
 impl Routes {
