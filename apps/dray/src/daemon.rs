@@ -132,6 +132,13 @@ pub(crate) fn put(
     }
     let hears = output.clone();
     let session = Session::open(client, move |event| {
+        // Of this put: those about puts are told in their own sessions only.
+        if event.name == "warning"
+            && event.data["transaction"].as_str().is_some_and(|name| name.starts_with("put-"))
+            && let Some(text) = event.data["text"].as_str()
+        {
+            hears.event(Event::Warning(text.to_owned()));
+        }
         if event.name == "hashing"
             && let Some(done_bytes) = event.data["done_bytes"].as_u64()
         {

@@ -165,7 +165,7 @@ impl Daemon {
         // What programs are putting is on the same disk, and what nobody holds makes way for it.
         let cache_bytes = {
             let state = state.clone();
-            move || state.node().config.cache_bytes.saturating_sub(state.desk.incoming_bytes())
+            move || state.node().config.cache_bytes.saturating_sub(state.desk.caching_bytes())
         };
         let keep_house = move || state.shelf.keep_house(&cache_bytes);
         let keeping = thread::Builder::new().name("housekeeping".into()).spawn(keep_house);
