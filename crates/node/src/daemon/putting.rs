@@ -269,7 +269,7 @@ impl PutTransaction {
         let record = |in_force: Option<&Share>, check: &dyn Fn(&Share) -> Result<()>| {
             let share = node.record_share(&oid, &terms, self.file_name.clone(), in_force, check)?;
             // Before it is kept: nothing is pinned whose ticket nobody has.
-            let ticket = node.ticket(object, &share, state.port, terms.ticket, &observer)?;
+            let ticket = node.ticket(object, &share, state.port(), terms.ticket, &observer)?;
             made = Some((ticket.to_text()?, ticket.hints));
             Ok(share)
         };
@@ -365,7 +365,7 @@ mod tests {
     use std::io::Write;
     use std::path::Path;
     use std::sync::RwLock;
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicU16, AtomicU32};
 
     use dray_core::Oid;
     use dray_core::permit::Budget;
@@ -396,8 +396,8 @@ mod tests {
             desk: desk::Desk::default(),
             hub,
             memory: Budget::new(1 << 20),
-            port: 1,
-            port_warning: None,
+            port: AtomicU16::new(1),
+            troubles: Mutex::default(),
             started_unix_s: 0,
         }
     }

@@ -83,7 +83,7 @@ impl Routes {
                 parse_nothing(&question.body)?;
                 let transaction = state.desk.put(name)?;
                 let mut shared = transaction.commit(state, &|| question.is_abandoned())?;
-                shared.warnings.extend(state.port_warning.clone());
+                shared.warnings.extend(state.port_warning());
                 document(200, &shared)
             }
             (Method::Post, ["v1", "gets"]) => self.begin_get(parse(&question.body)?),
@@ -125,7 +125,7 @@ impl Routes {
             agent: AGENT.into(),
             features: offered(&node.config.api_without).map(str::to_owned).collect(),
             node: node.id().to_string(),
-            port: state.port,
+            port: state.port(),
             pid: std::process::id(),
             started_unix_s: state.started_unix_s,
             data_dir: node.config.paths.data_dir.to_string_lossy().into_owned(),
@@ -133,7 +133,7 @@ impl Routes {
             cached_bytes,
             sessions: state.hub.sessions() as u64,
             transactions: state.desk.count() as u64,
-            warnings: state.port_warning.iter().cloned().collect(),
+            warnings: state.warnings(),
         }
     }
 
@@ -185,7 +185,7 @@ impl Routes {
         };
         let is_abandoned = || question.is_abandoned();
         let mut shared = PutTransaction::at_once(&self.state, wish, File::from(file), &is_abandoned)?;
-        shared.warnings.extend(self.state.port_warning.clone());
+        shared.warnings.extend(self.state.port_warning());
         document(200, &shared)
     }
 
