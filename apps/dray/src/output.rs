@@ -331,7 +331,7 @@ impl Observer for Output {
                     "total_bytes": total_bytes, "resumed_bytes": resumed_bytes,
                 })),
                 Event::SourceUp { label } => self.json(&json!({"event": "source-up", "source": label})),
-                Event::SourceDown { label, reason, is_barred } => self.json(&json!({
+                Event::SourceDown { label, reason, is_barred, .. } => self.json(&json!({
                     "event": "source-down", "source": label, "reason": reason, "barred": is_barred,
                 })),
                 Event::Note(text) => self.json(&json!({"event": "note", "text": text})),
@@ -413,7 +413,7 @@ impl Observer for Output {
                     bar.reset_eta();
                 }
             }
-            Event::SourceDown { label, reason, is_barred } => {
+            Event::SourceDown { label, reason, is_barred, .. } => {
                 let mut state = self.state();
                 if is_barred && state.barred.len() < BARRED_NAMED_MAX {
                     state.barred.push(format!("{label} was not used any more: {}", one_line(&reason)));

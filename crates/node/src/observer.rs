@@ -94,6 +94,8 @@ pub enum Event {
         reason: String,
         /// It is not used any more because of what it did: it lied, broke the protocol, or does not have the object.
         is_barred: bool,
+        /// That was a lie: what it sent is not of the object.
+        has_lied: bool,
     },
     /// Something that is being done and takes a while.
     Note(String),

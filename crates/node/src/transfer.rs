@@ -193,6 +193,8 @@ pub(crate) struct Loss {
     pub(crate) reason: String,
     /// The planner closed it for what it did.
     pub(crate) is_barred: bool,
+    /// That was: it sent what is not of the object.
+    pub(crate) has_lied: bool,
 }
 
 impl Transfer {
@@ -645,8 +647,9 @@ impl Transfer {
                 lock(&self.requests).retain(|_, request| request.source != source);
                 lock(&self.planner).handle_down(now_us, source, error.as_ref(), gone);
                 let is_barred = self.state_of(source) == Some(SourceState::Barred);
+                let has_lied = is_barred && lock(&self.planner).has_lied(source);
                 let mut state = lock(&self.state);
-                state.news.push((source, Some(Loss { reason, is_barred })));
+                state.news.push((source, Some(Loss { reason, is_barred, has_lied })));
                 state.asked.take_if(|asked| *asked == source);
                 state.describing.retain(|asked| *asked != source);
                 if error.is_some() {

@@ -338,7 +338,7 @@ fn a_get_outlives_a_kill_of_the_daemon() {
     daemon.stop();
 }
 
-/// Design 12: a daemon that starts while commands of the same user work disturbs none of them; those that come later use it.
+/// Design 12, issue "eight embedded commands": a daemon that starts while commands of the same user work disturbs none of them; those that come later use it.
 #[test]
 fn a_daemon_starts_among_commands() {
     let Some(lab) = Lab::of(2).build() else { return };
@@ -350,8 +350,16 @@ fn a_daemon_starts_among_commands() {
             file
         })
         .collect();
-    let puts: Vec<Running> =
-        files.iter().map(|file| actions::put(a, file).arg("--foreground").start()).collect();
+    // Five that share files, one that shares what it reads, one that fetches, one that copies.
+    let theirs = b.file("theirs");
+    data::write_random(&theirs, 25 * MIB + 1, 40);
+    let holder = actions::share(b, &theirs);
+    let (got, copied) = (a.directory("got").join("copy"), b.directory("copied").join("copy"));
+    let mut puts: Vec<Running> =
+        files[..5].iter().map(|file| actions::put(a, file).arg("--foreground").start()).collect();
+    puts.push(actions::put(a, Path::new("-")).arg("--foreground").input_file(&files[5]).start());
+    let get = actions::get(a, &holder.ticket, &got).start();
+    let copy = actions::copy_to(a, b, &files[7], &copied).start();
     let daemon = Daemon::start(a);
     // The same daemon twice: the second says so.
     a.dray().arg("serve").run().expect(6);
@@ -362,6 +370,11 @@ fn a_daemon_starts_among_commands() {
         actions::get(b, &share.ticket, &copy).run().expect(0);
         assert_delivered(file, &copy, Some(&share.hash()));
     }
+    get.wait().expect(0);
+    data::assert_same(&theirs, &got);
+    copy.wait().expect(0);
+    data::assert_same(&files[7], &copied);
+    holder.end();
     assert_eq!(daemon.ask("GET /v1", b"").1["shares"], 0, "what commands share is theirs");
     let later = put(a, &files[0]);
     for share in shares {

@@ -19,7 +19,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// D9, issue 1, "remembered port": another program has the port when the daemon is started. Tickets name it, so it stays the daemon's: it
-/// is waited for, what serves instead is told by everybody who is asked, and the next daemon has it again.
+/// is waited for, what serves instead is told by everybody who is asked, and it is the daemon's again when it is free.
 #[test]
 fn a_taken_port_comes_back() {
     let Some(lab) = Lab::of(2).build() else { return };
@@ -40,15 +40,23 @@ fn a_taken_port_comes_back() {
     assert!(listed.stderr_text().contains("warning: another program has TCP port"), "{listed}");
     let again = a.dray().arg("put").arg(&file).run().expect(0);
     assert!(again.stderr_text().contains("warning: another program has TCP port"), "{again}");
-    assert_ne!(port_of(again.stdout_text().trim()), port);
-    daemon.stop();
+    let meanwhile = again.stdout_text().trim().to_owned();
+    assert_ne!(port_of(&meanwhile), port);
 
+    // Looked for each minute, and at each signal. Tickets of both ports work then.
     drop(taken);
+    daemon.process.signal(Signal::HUP);
+    await_that("it has its port again", || daemon.ask("GET /v1", b"").1["port"] == port);
+    assert_eq!(daemon.ask("GET /v1", b"").1["warnings"], json!([]));
+    assert_eq!(port_of(&put(a, &file)), port);
+    for (name, ticket) in [("before", &ticket), ("meanwhile", &meanwhile)] {
+        let copy = b.directory(name).join("copy");
+        actions::get(b, ticket, &copy).arg("-W").run().expect(0);
+        data::assert_same(&file, &copy);
+    }
+    daemon.stop();
     let daemon = Daemon::start(a);
     assert_eq!(daemon.ask("GET /v1", b"").1["port"], port);
-    let copy = b.directory("in").join("copy");
-    actions::get(b, &ticket, &copy).run().expect(0);
-    data::assert_same(&file, &copy);
     daemon.stop();
 }
 
@@ -122,6 +130,26 @@ fn a_stuck_daemon_is_no_daemon() {
     daemon.process.signal(Signal::CONT);
     put(a, &file);
     daemon.stop();
+}
+
+/// Decision 18, "commands behave the same": a daemon that waits for its port is not stuck, and the put that asks it meanwhile is its own.
+#[test]
+fn a_starting_daemon_is_waited_for() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let file = host.file("file");
+    data::write_random(&file, MIB, 1);
+    let daemon = Daemon::start(host);
+    let (port, socket) = (port_of(&put(host, &file)), daemon.socket.clone());
+    daemon.stop();
+    let taken = host.enter(|| TcpListener::bind(("::", port)).unwrap());
+    let process = host.dray().arg("serve").start();
+    await_that("its socket listens", || UnixStream::connect(&socket).is_ok());
+    let outcome = host.dray().arg("put").arg(&file).time_limit(Duration::from_secs(60)).run().expect(0);
+    assert!(!outcome.stderr_text().contains("no daemon is used"), "{outcome}");
+    drop(taken);
+    process.signal(Signal::TERM);
+    process.wait().expect(0);
 }
 
 /// Issue 1, "remembered port": it is on disk before the first ticket can name it, with the name of its file.

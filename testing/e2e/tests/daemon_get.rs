@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::net::TcpListener;
 
 use dray_client::aio::AsyncSession;
 use dray_client::types::Mode;
@@ -361,7 +362,14 @@ fn figures_are_told() {
     let config = b.home().join(".config/dray/config.toml");
     fs::create_dir_all(config.parent().unwrap()).unwrap();
     fs::write(&config, "metrics = \"127.0.0.1:9464\"\n").unwrap();
+    // Somebody else has the address: that costs the figures, as long as it is so, and nothing else.
+    let taken = b.enter(|| TcpListener::bind("127.0.0.1:9464").unwrap());
     let (holder, daemon) = (Daemon::start(a), Daemon::start(b));
+    let warnings = || daemon.ask("GET /v1", b"").1["warnings"].clone();
+    assert!(warnings()[0].as_str().unwrap().contains("127.0.0.1:9464"), "{}", warnings());
+    drop(taken);
+    daemon.process.signal(Signal::HUP);
+    await_that("the address is the daemon's", || warnings() == json!([]));
     let total = 20 * MIB;
     let (_, ticket) = shared(a, "file", total, 5);
     let (_stream, session) = daemon.session();
@@ -387,6 +395,7 @@ fn figures_are_told() {
         "dray_transactions{kind=\"get\"} 0".into(),
         "dray_sessions 1".into(),
         "dray_sources_barred_total 0".into(),
+        "dray_verification_failures_total 0".into(),
     ] {
         assert!(page.lines().any(|found| found == line), "{line}: {page}");
     }

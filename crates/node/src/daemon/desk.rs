@@ -169,9 +169,18 @@ impl Desk {
 
     /// Bytes on disk of puts that are not committed.
     pub(super) fn incoming_bytes(&self) -> u64 {
+        self.sum(PutTransaction::incoming_bytes)
+    }
+
+    /// Those of them that will be cache.
+    pub(super) fn caching_bytes(&self) -> u64 {
+        self.sum(PutTransaction::caching_bytes)
+    }
+
+    fn sum(&self, bytes: impl Fn(&PutTransaction) -> u64) -> u64 {
         let open = lock(&self.0);
         let puts = open.open.values().filter_map(|open| match open {
-            Transaction::Put(put) => Some(put.incoming_bytes()),
+            Transaction::Put(put) => Some(bytes(put)),
             Transaction::Get(_) => None,
         });
         puts.sum()

@@ -389,7 +389,7 @@ impl Observer for Watching<'_> {
             Event::SourceUp { label } => {
                 hub.tell("source-up", &json!({"transaction": name, "source": label}));
             }
-            Event::SourceDown { label, reason, is_barred } => hub.tell(
+            Event::SourceDown { label, reason, is_barred, .. } => hub.tell(
                 "source-down",
                 &json!({"transaction": name, "source": label, "reason": reason, "barred": is_barred}),
             ),

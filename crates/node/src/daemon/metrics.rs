@@ -42,6 +42,8 @@ pub(super) struct Metrics {
     /// Sources lost on the way, and those barred for what they did.
     sources_lost: AtomicU64,
     sources_barred: AtomicU64,
+    /// Of those, for bytes that are not of the object.
+    verification_failures: AtomicU64,
 }
 
 /// Of one kind of source, or of one source.
@@ -61,7 +63,10 @@ impl Metrics {
             Event::Serving { .. } => add(&self.receivers, 1),
             Event::Served { sent_bytes, .. } => add(&self.sent_bytes, *sent_bytes),
             Event::TurnedAway { .. } => add(&self.turned_away, 1),
-            Event::SourceDown { is_barred: true, .. } => add(&self.sources_barred, 1),
+            Event::SourceDown { is_barred: true, has_lied, .. } => {
+                add(&self.sources_barred, 1);
+                add(&self.verification_failures, u64::from(*has_lied));
+            }
             Event::SourceDown { .. } => add(&self.sources_lost, 1),
             _ => {}
         }
@@ -155,6 +160,11 @@ pub(super) fn page(state: &State) -> String {
             "sources_barred_total",
             "Sources of gets not used any more: they lied, broke the protocol, or did not have the object.",
             &metrics.sources_barred,
+        ),
+        (
+            "verification_failures_total",
+            "Sources of gets that sent what is not of the object; each is barred.",
+            &metrics.verification_failures,
         ),
         (
             "get_retries_total",
@@ -306,6 +316,19 @@ fn answer(mut asker: TcpStream, state: &State) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Issue 4, "verification failures": a lie is one, and what else a source is barred for is none.
+    #[test]
+    fn lies_are_counted_by_themselves() {
+        let metrics = Metrics::default();
+        for (is_barred, has_lied) in [(true, true), (true, false), (false, false)] {
+            let (label, reason) = ("direct a:1".to_owned(), String::new());
+            metrics.note(&Event::SourceDown { label, reason, is_barred, has_lied });
+        }
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = [&metrics.sources_lost, &metrics.sources_barred, &metrics.verification_failures];
+        assert_eq!(counts.map(count), [1, 2, 1]);
+    }
 
     /// Issue 4, "bytes by source kind": what a transfer tells again and again is counted once, and no label of a host reaches
     /// the page.

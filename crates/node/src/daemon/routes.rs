@@ -40,12 +40,14 @@ impl Answering for Routes {
         tracing::debug!(method = ?question.method, path = question.path, kind, elapsed_us, "answered");
         match result {
             Ok(answer) => answer,
-            Err(error) => {
-                let text = serde_json::to_string(&Problem::of(&error)).unwrap_or_default();
-                Answer::json(status(&error), text)
-            }
+            Err(error) => refusal(&error),
         }
     }
+}
+
+/// The answer that tells an error.
+pub(super) fn refusal(error: &Error) -> Answer {
+    Answer::json(status(error), serde_json::to_string(&Problem::of(error)).unwrap_or_default())
 }
 
 impl Routes {
@@ -83,7 +85,7 @@ impl Routes {
                 let transaction = state.desk.put(name)?;
                 let mut shared = transaction.commit(state, &|| question.is_abandoned())?;
                 state.indexing.stir();
-                shared.warnings.extend(state.port_warning.clone());
+                shared.warnings.extend(state.port_warning());
                 document(200, &shared)
             }
             (Method::Post, ["v1", "gets"]) => self.begin_get(parse(&question.body)?),
@@ -138,7 +140,7 @@ impl Routes {
             agent: AGENT.into(),
             features: offered(&node.config.api_without).map(str::to_owned).collect(),
             node: node.id().to_string(),
-            port: state.port,
+            port: state.port(),
             pid: std::process::id(),
             started_unix_s: state.started_unix_s,
             data_dir: node.config.paths.data_dir.to_string_lossy().into_owned(),
@@ -146,7 +148,7 @@ impl Routes {
             cached_bytes,
             sessions: state.hub.sessions() as u64,
             transactions: state.desk.count() as u64,
-            warnings: state.port_warning.iter().cloned().collect(),
+            warnings: state.warnings(),
         }
     }
 
@@ -199,7 +201,7 @@ impl Routes {
         let is_abandoned = || question.is_abandoned();
         let mut shared = PutTransaction::at_once(&self.state, wish, File::from(file), &is_abandoned)?;
         self.state.indexing.stir();
-        shared.warnings.extend(self.state.port_warning.clone());
+        shared.warnings.extend(self.state.port_warning());
         document(200, &shared)
     }
 

@@ -10,7 +10,7 @@ mod room;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dray_client::types::ShareLine;
 use dray_core::limits::{API_BODY_BYTES_MAX, SHARES_MAX, SHARES_OPEN_MAX};
@@ -208,8 +208,10 @@ impl Shelf {
 
     /// Nothing came of the put whose turn `changing` is: bytes that were taken in for it alone go again.
     pub(super) fn discard(&self, changing: &Changing<'_>) {
-        if !lock(&self.entries).contains_key(&changing.oid) {
-            let _ = self.store.let_go(&changing.oid);
+        let oid = &changing.oid;
+        if !lock(&self.entries).contains_key(oid) && self.store_with(Duration::ZERO).let_go(oid).is_err() {
+            // A lock is held, it may be the one for which nothing came of it.
+            self.look_after(*oid);
         }
     }
 
@@ -238,7 +240,15 @@ impl Shelf {
                 .advise("`dray ls` shows what is"));
         }
         self.pulse.stir();
-        let changing = self.changes.begin(oid, is_stopped)?;
+        let (begun, patience) = (Instant::now(), self.store.patience());
+        // Whoever has the turn may be waiting for a lock; an end waits no longer than for that itself.
+        let is_late = || patience.is_some_and(|patience| begun.elapsed() >= patience);
+        let changing = self.changes.begin(oid, &|| is_stopped() || is_late()).map_err(|error| {
+            match is_late() && !is_stopped() {
+                true => not_written(oid, Error::new(ErrorKind::TimedOut, error.to_string())),
+                false => error,
+            }
+        })?;
         // It may have been put meanwhile.
         self.shut(oid, Ending::Done, is_shared);
         self.write_end(&changing, &self.store)
@@ -276,11 +286,7 @@ impl Shelf {
             Err(error) if error.kind() == ErrorKind::NotFound && !self.has(oid) => {
                 drop(lock(&self.entries).remove(oid));
             }
-            Err(error) => {
-                return Err(error
-                    .context(format_args!("{oid} is not shared any more, but that cannot be written down"))
-                    .advise("end it once more before the daemon is started again"));
-            }
+            Err(error) => return Err(not_written(oid, error)),
         }
         notices.finish();
         self.hub.tell("done", &json!({"oid": oid.to_string()}));
@@ -450,6 +456,12 @@ struct Found {
     ended: Arc<AtomicBool>,
     opening: Arc<Opening>,
     _visit: Arc<()>,
+}
+
+fn not_written(oid: &Oid, error: Error) -> Error {
+    error
+        .context(format_args!("{oid} is not shared any more, but that cannot be written down"))
+        .advise("end it once more before the daemon is started again")
 }
 
 fn shared_otherwise(entry: &Entry) -> Error {

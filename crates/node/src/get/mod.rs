@@ -247,7 +247,9 @@ pub(crate) fn report(transfer: &Transfer, observer: &dyn Observer) {
     for (label, why) in transfer.news() {
         observer.event(match why {
             None => Event::SourceUp { label },
-            Some(Loss { reason, is_barred }) => Event::SourceDown { label, reason, is_barred },
+            Some(Loss { reason, is_barred, has_lied }) => {
+                Event::SourceDown { label, reason, is_barred, has_lied }
+            }
         });
     }
     for text in transfer.warnings() {

@@ -18,28 +18,6 @@ const TRIES_MAX: usize = 64;
 /// How often a lock is tried that is not waited for without end.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long the end of work that took long is tried again while another process holds a lock.
-const LAST_STEP_PATIENCE: Duration = Duration::from_secs(600);
-
-/// From this size on the bytes of an object are worth waiting for a lock: to hash fewer again takes less time than that.
-pub const LONG_BYTES: u64 = 64 << 20;
-
-/// Does `step`, the end of work that may have taken hours, again and again as long as it fails for a lock that another process holds:
-/// for ten minutes, or until `is_stopped`. Then that failure is the result.
-pub fn until_unlocked<T>(is_stopped: &dyn Fn() -> bool, mut step: impl FnMut() -> Result<T>) -> Result<T> {
-    let begun = Instant::now();
-    loop {
-        match step() {
-            Err(error)
-                if error.kind() == ErrorKind::TimedOut
-                    && error.is_retryable()
-                    && begun.elapsed() < LAST_STEP_PATIENCE
-                    && !is_stopped() => {}
-            result => return result,
-        }
-    }
-}
-
 /// Paths in one data directory.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
@@ -89,6 +67,11 @@ impl Place {
     /// The same place, whose locks are waited for no longer than this.
     pub(super) fn with_patience(&self, patience: Duration) -> Place {
         Place { root: self.root.clone(), patience: Some(patience) }
+    }
+
+    /// How long a lock is waited for; `None` is without end.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        self.patience
     }
 
     pub(super) fn object(&self, oid: &Oid) -> ObjectPaths {

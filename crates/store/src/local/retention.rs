@@ -14,7 +14,8 @@ use minicbor::{Decode, Encode};
 use rustix::fs::OFlags;
 
 use super::extents::{identity, io_at, read_full_at, require_end};
-use super::place::{LONG_BYTES, Lock, until_unlocked};
+use super::landing::{LONG_BYTES, Landing};
+use super::place::Lock;
 use super::record::Record;
 use super::{LocalStore, LocalWriter, record};
 
@@ -134,12 +135,13 @@ impl LocalStore {
 
     /// Takes an open file of somebody else. If a name leads to it, it is referred to in place, as
     /// [`dray_core::store::Store::put_file`] does; a file without a name (unlinked, or in memory) is copied. `Usage` if it is no regular file or
-    /// not open for reading. Its position does not count.
+    /// not open for reading. Its position does not count. `landing` is of this put alone.
     pub fn put_descriptor(
         &self,
         file: File,
         progress: &(dyn Fn(u64) + Sync),
         is_stopped: &(dyn Fn() -> bool + Sync),
+        landing: &Landing<'_>,
     ) -> Result<Arc<dyn StoredObject>> {
         let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let path = std::fs::read_link(&link).map_err(|error| io_at("find the name of", &link, error))?;
@@ -168,9 +170,9 @@ impl LocalStore {
         // opened again (it came from a process with more rights), moving is the lesser evil.
         let file = File::open(&link).unwrap_or(file);
         if is_named {
-            return self.put_opened(file, before, &path, progress, is_stopped);
+            return self.put_opened(file, before, &path, progress, is_stopped, landing);
         }
-        self.copy_in(&file, &path, before.size_bytes, progress, is_stopped)
+        self.copy_in(&file, &path, before.size_bytes, progress, is_stopped, landing)
     }
 
     fn copy_in(
@@ -180,6 +182,7 @@ impl LocalStore {
         size_bytes: u64,
         progress: &(dyn Fn(u64) + Sync),
         is_stopped: &(dyn Fn() -> bool + Sync),
+        landing: &Landing<'_>,
     ) -> Result<Arc<dyn StoredObject>> {
         let mut writer = self.take_in()?;
         let mut buffer = vec![0; COPY_BYTES];
@@ -202,7 +205,9 @@ impl LocalStore {
             progress(done_bytes);
         }
         let mut incoming = writer.finish()?;
-        until_unlocked(&|| size_bytes < LONG_BYTES || is_stopped(), || incoming.keep())
+        // In its place it may be although its last step fails.
+        landing.takes_in(incoming.oid());
+        landing.until_unlocked(&|| size_bytes < LONG_BYTES || is_stopped(), || incoming.keep())
     }
 }
 
@@ -233,7 +238,7 @@ mod tests {
         let mut file = File::open(&path).unwrap();
         std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(77)).unwrap();
         let mut kept = file.try_clone().unwrap();
-        let object = store.put_descriptor(file, &|_| {}, &|| false).unwrap();
+        let object = store.put_descriptor(file, &|_| {}, &|| false, &Landing::new(&|_| {})).unwrap();
         assert_eq!(object.oid(), Oid::of(&vec![5; 200_000]));
         assert!(object.is_borrowed());
         assert_eq!(std::io::Seek::stream_position(&mut kept).unwrap(), 77, "its position is its owner's");
@@ -250,7 +255,7 @@ mod tests {
         let file = File::open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, b"of others").unwrap();
-        let object = store.put_descriptor(file, &|_| {}, &|| false).unwrap();
+        let object = store.put_descriptor(file, &|_| {}, &|| false, &Landing::new(&|_| {})).unwrap();
         assert_eq!((object.oid(), object.is_borrowed()), (Oid::of(b"the bytes"), false));
     }
 
@@ -272,7 +277,7 @@ mod tests {
         for file in
             [write_only, by_path, pipe, File::open(dir.path()).unwrap(), File::open("/dev/null").unwrap()]
         {
-            let error = store.put_descriptor(file, &|_| {}, &|| false).unwrap_err();
+            let error = store.put_descriptor(file, &|_| {}, &|| false, &Landing::new(&|_| {})).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
             assert!(error.advice().is_some());
         }
@@ -434,7 +439,7 @@ mod tests {
                 }
                 !is_wanted && is_hashed.load(Ordering::Relaxed)
             };
-            let result = store.put_descriptor(file, &progress, &is_stopped);
+            let result = store.put_descriptor(file, &progress, &is_stopped, &Landing::new(&|_| {}));
             let is_kept = is_wanted && size_bytes >= LONG_BYTES;
             assert_eq!(result.map(|object| object.oid()).ok(), is_kept.then_some(oid), "round {round}");
             assert_eq!(held.lock().unwrap().is_none(), is_kept, "round {round}");
