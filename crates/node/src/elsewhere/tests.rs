@@ -35,7 +35,8 @@ impl Indexed {
 
 /// A node that asks `index`.
 pub(crate) fn node(dir: &Path, index: Arc<dyn Hints>) -> Node {
-    let config = Config::new(Paths::below(&dir.join("data")), &ConfigFile::default()).unwrap();
+    let file = ConfigFile { index: Some(true), ..ConfigFile::default() };
+    let config = Config::new(Paths::below(&dir.join("data")), &file).unwrap();
     let mut node = Node::open(config).unwrap();
     node.index = Index::Here(index);
     node
