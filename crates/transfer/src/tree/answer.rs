@@ -32,6 +32,10 @@ pub trait TreeFile: Send + Sync {
         part: Option<Part>,
         sink: &mut dyn RecordSink,
     ) -> Result<(), SendError>;
+    /// True if it has other names that may have been told of, too.
+    fn is_linked(&self) -> bool {
+        false
+    }
 }
 
 /// Takes the records of one content.
@@ -67,7 +71,8 @@ pub(super) trait Outlet {
 /// Sends what `owed` says of `file` over `outlet`, or why that cannot be had. An error is one of the outlet.
 pub(super) fn answer(outlet: &mut impl Outlet, file: &dyn TreeFile, owed: &Owed) -> Result<()> {
     outlet.change(|frames| frames.request = owed.request);
-    let mut records = Records { outlet: &mut *outlet, is_part: owed.part.is_some() };
+    let mut records =
+        Records { outlet: &mut *outlet, is_part: owed.part.is_some(), is_linked: file.is_linked() };
     let sent = match file.send(owed.known, owed.part, &mut records) {
         Err(SendError::File(error)) => records.record(&Record::Failed(Fault::from_error(None, &error))),
         sent => sent,
@@ -85,6 +90,7 @@ pub(super) fn answer(outlet: &mut impl Outlet, file: &dyn TreeFile, owed: &Owed)
 struct Records<'a, O> {
     outlet: &'a mut O,
     is_part: bool,
+    is_linked: bool,
 }
 
 impl<O: Outlet> RecordSink for Records<'_, O> {
@@ -109,8 +115,8 @@ impl<O: Outlet> RecordSink for Records<'_, O> {
         let mut bytes = Vec::with_capacity(64);
         record.push(&mut bytes);
         self.outlet.make_room(bytes.len()).map_err(SendError::Channel)?;
-        let is_part = self.is_part;
-        self.outlet.count_sent(&|sent| sent.record(record, is_part));
+        let (is_part, is_linked) = (self.is_part, self.is_linked);
+        self.outlet.count_sent(&|sent| sent.record(record, is_part, is_linked));
         if matches!(record, Record::Done(_) | Record::Same(_) | Record::Failed(_)) {
             self.outlet.answered();
         }

@@ -84,7 +84,7 @@ fn an_end_is_believed_only_if_the_account_fits() {
     assert!(refused(&sender, done).contains("before 2 of the contents"));
     while sender.next_owed().is_some() {}
     for record in [Record::Bytes(b"four"), Record::Done(finished), Record::Same(finished)] {
-        sender.sent().record(&record, false);
+        sender.sent().record(&record, false, false);
     }
     sender.handle_done(&done, &TreeLanes::default()).unwrap();
     sender.handle_done(&TreeDone { files: 0, failed: 1, ..done }, &TreeLanes::default()).unwrap();
@@ -285,8 +285,8 @@ fn what_a_lost_lane_took_need_not_have_come() {
     sender.told(1, true);
     let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
     let mut lanes = TreeLanes::default();
-    lanes.sent.record(&Record::Bytes(b"four"), false);
-    lanes.sent.record(&Record::Done(finished), false);
+    lanes.sent.record(&Record::Bytes(b"four"), false, false);
+    lanes.sent.record(&Record::Done(finished), false, false);
     let done = TreeDone { entries: 1, files: 0, unchanged: 0, bytes: 3, failed: 0 };
     assert!(sender.handle_done(&done, &lanes).is_err());
     lanes.has_lost = true;

@@ -211,8 +211,8 @@ impl<'a> Writing<'a> {
             Ok(Placed::Done) => {}
             Ok(Placed::Unchanged) => {
                 self.done.unchanged += u64::from(is_file(&entry));
-                let linked = self.held.came(&mut self.writer, entry.metadata.link_group);
-                self.linked(linked)?;
+                let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
+                self.fail_all(failed)?;
             }
             Ok(Placed::Wanted(target, known)) => self.want(number, target, known, &entry, bytes.len()),
             Ok(Placed::Link(target)) => {

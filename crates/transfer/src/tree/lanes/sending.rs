@@ -396,3 +396,26 @@ impl Outlet for SendLane<'_> {
         self.wire.say_progress(&mut outgoing)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 4 "direct paths join": however many lanes were lost, another may come; and each has a number of its own.
+    #[test]
+    fn lost_lanes_leave_room_for_others() {
+        let lanes = SendLanes::new().unwrap();
+        let last = 2 * LANES_KEPT_MAX as u32;
+        for lane in 0..last {
+            lanes.begin(lane).unwrap();
+            lanes.count_sent(lane, |sent| sent.bytes(1));
+            lanes.lose(lane);
+        }
+        assert_eq!(lanes.begin(last - 1).unwrap_err().kind(), ErrorKind::Protocol);
+        lanes.begin(last).unwrap();
+        assert_eq!(lanes.count(), 1);
+        let account = lanes.account();
+        assert!(account.has_lost && account.owed == 0);
+        assert!(lanes.is_over(0) && !lanes.is_over(last));
+    }
+}

@@ -7,7 +7,6 @@ use dray_core::tree::{Finished, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::NewFile;
 
-use super::super::held::Counted;
 use super::content::{Current, not_as_sent};
 use super::{Pending, Writing};
 
@@ -108,14 +107,14 @@ impl Writing<'_> {
             Record::Failed(fault) if fault.to_error("").kind() == ErrorKind::Changed => {
                 return self.take_whole(number);
             }
-            Record::Failed(fault) => return self.settle(number, Err(fault.to_error("")), Counted::Nothing),
+            Record::Failed(fault) => return self.settle(number, Err(fault.to_error(""))),
             _ => return Err(Error::new(ErrorKind::Protocol, "sender ended a part as a whole content")),
         };
         if current.position != part.bytes {
             return Err(Error::new(ErrorKind::Protocol, "sender ended a part before its end"));
         }
         if current.hasher.finish() != finished.hash {
-            return self.settle(number, Err(not_as_sent()), Counted::Nothing);
+            return self.settle(number, Err(not_as_sent()));
         }
         let state = |finished: &Finished| (finished.size_bytes, finished.mtime_s, finished.mtime_ns);
         let first = *parts.finished.get_or_insert(finished);
@@ -136,7 +135,7 @@ impl Writing<'_> {
             self.done.files += 1;
             Some(identity)
         });
-        self.settle(number, ended, Counted::Nothing)
+        self.settle(number, ended)
     }
 
     /// What came in parts so far is void.
