@@ -218,9 +218,13 @@ impl ChunkIndex {
                     }
                     None => {
                         let path = self.current(place.number)?.filter(|path| is_below(path, below));
+                        // Two numbers lead to one file that was renamed, and taken in under its new name, too.
                         let file = path.map(|path| {
-                            found.files.push(path);
-                            found.files.len() - 1
+                            let known = found.files.iter().position(|known| *known == path);
+                            known.unwrap_or_else(|| {
+                                found.files.push(path);
+                                found.files.len() - 1
+                            })
                         });
                         known.insert(place.number, file);
                         file
