@@ -23,15 +23,16 @@ use super::ChunkKey;
 use super::files::FileRecord;
 
 /// Blocks of the database that are kept in memory.
-const CACHE_BYTES: u64 = 6 << 20;
-/// Entries that are not on disk in order yet; there are at most three times as many.
-const MEMTABLE_BYTES: u64 = 2 << 20;
+const CACHE_BYTES: u64 = 4 << 20;
+/// Bytes of entries that are not on disk in order yet; in memory they take several times as many. The library's own threshold is far
+/// above: where it is passed, every write sends the library's workers a message, and a thousand of those waiting block them for ever.
+const UNORDERED_BYTES: u64 = 1 << 20;
 /// The least that the library allows; on disk.
 const JOURNAL_BYTES: u64 = 64 << 20;
 /// Files that it holds open.
 const FILES_OPEN: usize = 32;
 /// How long the disk may take to follow.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it is looked whether it has.
 const INTERVAL: Duration = Duration::from_millis(5);
 /// Forgotten chunks that are not worth the work.
@@ -76,16 +77,15 @@ impl Database {
                 .cache_size(CACHE_BYTES)
                 .max_journaling_size(JOURNAL_BYTES)
                 .max_cached_files(Some(FILES_OPEN))
-                .worker_threads(1)
+                // One of them does nothing that takes long.
+                .worker_threads(2)
                 .with_compaction_filter_factories(Arc::new(move |name| {
                     (name == "chunks").then(|| factory.clone())
                 }))
                 .open()?;
             let options = || {
                 // Chunks are looked for by the first half of their key, for which the filters are of no use.
-                KeyspaceCreateOptions::default()
-                    .max_memtable_size(MEMTABLE_BYTES)
-                    .filter_policy(FilterPolicy::disabled())
+                KeyspaceCreateOptions::default().filter_policy(FilterPolicy::disabled())
             };
             let chunks = database.keyspace("chunks", options)?;
             let files = database.keyspace("files", options)?;
@@ -116,9 +116,24 @@ impl Database {
         Ok((records, next))
     }
 
-    /// Entries of other files, with a number below `next`, are garbage.
-    pub(super) fn set_live(&self, numbers: impl Iterator<Item = u64>, next: u64) {
+    /// Entries of other files than these, with a number below `next`, are garbage.
+    pub(super) fn know_live(&self, numbers: impl Iterator<Item = u64>, next: u64) {
         *self.live.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((numbers.collect(), next));
+    }
+
+    /// Entries with this number, which is the next one, are or will be of use.
+    pub(super) fn begin(&self, number: u64) {
+        if let Some((live, next)) = &mut *self.live.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            live.insert(number);
+            *next = number + 1;
+        }
+    }
+
+    /// Entries with this number are of no use any more.
+    pub(super) fn end(&self, number: u64) {
+        if let Some((live, _)) = &mut *self.live.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            live.remove(&number);
+        }
     }
 
     pub(super) fn write_next(&self, next: u64) -> Result<()> {
@@ -183,18 +198,25 @@ impl Database {
 
     /// Writes all chunks anew, without those of files that are no more.
     pub(super) fn compact(&self) -> Result<()> {
+        self.flush()?;
         guarded("tidy", || self.chunks.major_compact())?;
         let left = guarded("measure", || Ok(self.chunks.approximate_len() as u64))?;
         self.tidied.store(left, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Brings what is in memory onto the disk in order.
-    #[cfg(test)]
-    pub(super) fn flush(&self) {
-        for keyspace in [&self.chunks, &self.files] {
-            guarded("flush", || keyspace.rotate_memtable_and_wait()).unwrap();
+    /// Brings what is in memory onto the disk in order. Waits for that, not without end.
+    pub(super) fn flush(&self) -> Result<()> {
+        let keyspaces = [&self.chunks, &self.files];
+        guarded("order", || keyspaces.iter().try_for_each(|keyspace| keyspace.rotate_memtable().map(drop)))?;
+        let begun = Instant::now();
+        while keyspaces.iter().any(|keyspace| keyspace.sealed_memtable_count() > 0) {
+            if begun.elapsed() >= PATIENCE {
+                return Err(Error::new(ErrorKind::TimedOut, "the disk of the chunk index does not follow"));
+            }
+            thread::sleep(INTERVAL);
         }
+        Ok(())
     }
 
     /// Entries of chunks on disk and in memory.
@@ -203,16 +225,10 @@ impl Database {
         self.chunks.len().unwrap()
     }
 
-    /// Writes what `fill` says, all or nothing. Waits for the disk before, not without end: the library would.
+    /// Writes what `fill` says, all or nothing.
     fn write(&self, fill: impl FnOnce(&mut fjall::OwnedWriteBatch)) -> Result<()> {
-        let begun = Instant::now();
-        while [&self.chunks, &self.files].iter().any(|keyspace| keyspace.sealed_memtable_count() >= 2)
-            || self.chunks.l0_table_count() >= 16
-        {
-            if begun.elapsed() >= PATIENCE {
-                return Err(Error::new(ErrorKind::TimedOut, "the disk of the chunk index does not follow"));
-            }
-            thread::sleep(INTERVAL);
+        if guarded("measure", || Ok(self.database.write_buffer_size()))? > UNORDERED_BYTES {
+            self.flush()?;
         }
         guarded("write", || {
             let mut batch = self.database.batch();

@@ -1,7 +1,8 @@
 //! The files that the index knows: all of them in memory, and what tells whether one is still what it was.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -80,12 +81,12 @@ impl FileRecord {
 #[derive(Debug)]
 pub(super) struct Files {
     records: BTreeMap<u64, FileRecord>,
-    by_path: HashMap<Vec<u8>, u64>,
+    /// By the hash of the path: of two that share one the later is found.
+    by_path: HashMap<u64, u64>,
+    hasher: RandomState,
     by_inode: HashMap<(u64, u64), u64>,
     path_bytes: usize,
     chunks: u64,
-    /// Numbers of files that are being taken in.
-    entering: BTreeSet<u64>,
     next: u64,
 }
 
@@ -95,10 +96,10 @@ impl Files {
         let mut files = Files {
             records: BTreeMap::new(),
             by_path: HashMap::new(),
+            hasher: RandomState::new(),
             by_inode: HashMap::new(),
             path_bytes: 0,
             chunks: 0,
-            entering: BTreeSet::new(),
             next,
         };
         for (number, record) in records {
@@ -110,10 +111,9 @@ impl Files {
     /// Takes it in, in the place of what has that number.
     pub(super) fn insert(&mut self, number: u64, record: FileRecord) {
         self.remove(number);
-        self.entering.remove(&number);
         self.path_bytes += record.path.len();
         self.chunks = self.chunks.saturating_add(record.chunks);
-        self.by_path.insert(record.path.to_vec(), number);
+        self.by_path.insert(self.hasher.hash_one(&*record.path), number);
         self.by_inode.insert((record.identity.dev, record.identity.ino), number);
         self.records.insert(number, record);
     }
@@ -122,8 +122,9 @@ impl Files {
         let record = self.records.remove(&number)?;
         self.path_bytes -= record.path.len();
         self.chunks = self.chunks.saturating_sub(record.chunks);
-        if self.by_path.get(&*record.path) == Some(&number) {
-            self.by_path.remove(&*record.path);
+        let hash = self.hasher.hash_one(&*record.path);
+        if self.by_path.get(&hash) == Some(&number) {
+            self.by_path.remove(&hash);
         }
         let inode = (record.identity.dev, record.identity.ino);
         if self.by_inode.get(&inode) == Some(&number) {
@@ -137,8 +138,10 @@ impl Files {
     }
 
     pub(super) fn at(&self, path: &Path) -> Option<(u64, &FileRecord)> {
-        let number = self.by_path.get(path.as_os_str().as_bytes())?;
-        Some((*number, self.records.get(number)?))
+        let path = path.as_os_str().as_bytes();
+        let number = self.by_path.get(&self.hasher.hash_one(path))?;
+        let record = self.records.get(number).filter(|record| *record.path == *path)?;
+        Some((*number, record))
     }
 
     pub(super) fn of_inode(&self, dev: u64, ino: u64) -> Option<(u64, &FileRecord)> {
@@ -150,9 +153,9 @@ impl Files {
         self.by_inode.contains_key(&(dev, ino))
     }
 
-    /// The numbers whose chunks are, or will be, of use.
-    pub(super) fn live(&self) -> impl Iterator<Item = u64> {
-        self.records.keys().chain(&self.entering).copied()
+    /// The numbers of all files.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.records.keys().copied()
     }
 
     /// The number of the file that was taken in first.
@@ -160,16 +163,10 @@ impl Files {
         self.records.keys().next().copied()
     }
 
-    /// A number that nobody had, for a file that is being taken in.
+    /// A number that nobody had.
     pub(super) fn reserve(&mut self) -> u64 {
         self.next += 1;
-        self.entering.insert(self.next - 1);
         self.next - 1
-    }
-
-    /// It is not taken in after all.
-    pub(super) fn give_up(&mut self, number: u64) {
-        self.entering.remove(&number);
     }
 
     /// The number that the next one gets.

@@ -134,7 +134,7 @@ impl ChunkIndex {
     fn load(root: &Path) -> Result<(Database, Files)> {
         let database = Database::open(&root.join("data"))?;
         let files = Files::load(&database)?;
-        database.set_live(files.live(), files.next());
+        database.know_live(files.numbers(), files.next());
         Ok((database, files))
     }
 
@@ -189,7 +189,7 @@ impl ChunkIndex {
             let number = files.reserve();
             // Before its first entry: no number is ever used twice, whatever is killed.
             self.checked(self.database.write_next(files.next()))?;
-            self.database.set_live(files.live(), files.next());
+            self.database.begin(number);
             number
         };
         Ok(Entering { index: self, number, record: Some(record), batch: Vec::new() })
@@ -331,7 +331,7 @@ impl ChunkIndex {
         if files.remove(number).is_none() {
             return Ok(());
         }
-        self.database.set_live(files.live(), files.next());
+        self.database.end(number);
         self.checked(self.database.remove_file(number))
     }
 
@@ -394,9 +394,7 @@ impl Entering<'_> {
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
         if self.record.is_some() {
-            let mut files = self.index.files();
-            files.give_up(self.number);
-            self.index.database.set_live(files.live(), files.next());
+            self.index.database.end(self.number);
         }
     }
 }
