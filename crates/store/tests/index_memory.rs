@@ -7,6 +7,7 @@ use std::path::Path;
 
 use dray_core::chunker::Profile;
 use dray_core::limits::INDEX_FILES_MAX;
+use dray_core::recipe::ChunkDescriptor;
 use dray_core::store::FileIdentity;
 use dray_store::index::{ChunkIndex, IndexLimits, key};
 
@@ -23,9 +24,9 @@ fn peak_bytes() -> u64 {
     line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() * 1024
 }
 
-/// The hash of a chunk.
-fn hash(number: u64) -> [u8; 32] {
-    *blake3::hash(&number.to_be_bytes()).as_bytes()
+/// A chunk.
+fn chunk(number: u64) -> ChunkDescriptor {
+    ChunkDescriptor { hash: *blake3::hash(&number.to_be_bytes()).as_bytes(), len: 16_384 }
 }
 
 /// Takes in a file that is not there, of `chunks` chunks from the `first` on.
@@ -34,7 +35,7 @@ fn enter(index: &ChunkIndex, path: &Path, first: u64, chunks: u64) {
     let identity = FileIdentity { dev: 1, ino: first, size_bytes, mtime_ns: 1, ctime_ns: 1 };
     let mut entering = index.enter(path, identity, Profile::default()).unwrap();
     for number in first..first + chunks {
-        entering.add(&hash(number), number * 16_384, 16_384).unwrap();
+        entering.add(&chunk(number), number * 16_384).unwrap();
     }
     entering.finish().unwrap();
 }
@@ -50,7 +51,7 @@ fn the_index_stays_within_its_budget() {
     for number in 0..files {
         enter(&index, &dir.path().join(format!("large{number}")), number * chunks / files, chunks / files);
     }
-    let keys: Vec<_> = (0..100_000).map(|number| key(&hash(number * 5))).collect();
+    let keys: Vec<_> = (0..100_000).map(|number| key(&chunk(number * 5))).collect();
     for keys in keys.chunks(4096) {
         // They are looked for, and lie in files that there are not.
         assert!(index.look_up(keys, dir.path()).unwrap().places.iter().all(Option::is_none));
