@@ -23,6 +23,9 @@ use dray_engine::session::{Body, Receiver, ReceiverInput};
 use super::{CopyHook, Inner, LaneSet, LaneStart, Opening, Queued};
 use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
 
+/// How long a connection that owes data may be silent: a little longer than its source, whose silence the planner judges, and counts.
+const SILENCE_MAX: Duration = Duration::from_millis(PROGRESS_TIMEOUT_MS + 1000);
+
 /// Handle of the only object of a lane.
 const HANDLE: u32 = 1;
 /// A lane looks at its state at least this often even if nothing happens.
@@ -409,7 +412,7 @@ impl<'a> Lane<'a> {
     fn check_silence(&mut self) -> Result<()> {
         if self.running.is_empty() {
             self.heard = Instant::now();
-        } else if self.heard.elapsed() >= Duration::from_millis(PROGRESS_TIMEOUT_MS) {
+        } else if self.heard.elapsed() >= SILENCE_MAX {
             return Err(Error::new(ErrorKind::TimedOut, "connection owes data and is silent"));
         }
         Ok(())
