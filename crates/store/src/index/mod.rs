@@ -18,6 +18,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use dray_core::chunker::Profile;
 use dray_core::limits::{
@@ -39,6 +41,10 @@ pub type ChunkKey = [u8; 16];
 
 /// Files that are looked at for one question: to look for one that was renamed, its directory is read.
 const FILES_LOOKED_AT_MAX: usize = 4 * INDEX_SOURCE_FILES_MAX;
+
+/// How often the lock is tried, and how long after each other.
+const LOCK_TRIES: u32 = 20;
+const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What stands in `format`, beside what the database below it has of its own.
 const FORMAT: &str = "drayman chunk index 1\n";
@@ -112,11 +118,20 @@ impl ChunkIndex {
         make_directory(root)?;
         let lock = lock(root)?;
         let format = root.join("format");
+        let finished = || std::fs::write(&format, FORMAT).map_err(|error| failed("write", &format, error));
         let reason = match std::fs::read_to_string(&format) {
-            Ok(text) if text == FORMAT => match Self::load(root) {
-                Ok((database, files)) => return Ok((Self::of(root, limits, files, database, lock), None)),
-                Err(error) => Some(error.to_string()),
-            },
+            Ok(text) if text == FORMAT => {
+                // A library that panics over damage may panic again as it cleans up, which is the end of the process. The next one
+                // then begins anew.
+                remove(&format)?;
+                match Self::load(root) {
+                    Ok((database, files)) => {
+                        finished()?;
+                        return Ok((Self::of(root, limits, files, database, lock), None));
+                    }
+                    Err(error) => Some(error.to_string()),
+                }
+            }
             Ok(_) => Some("it is of another version".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Begun and not finished, or found to be damaged while it was in use.
@@ -127,7 +142,7 @@ impl ChunkIndex {
         remove(&format)?;
         remove(&root.join("data"))?;
         let (database, files) = Self::load(root)?;
-        std::fs::write(&format, FORMAT).map_err(|error| failed("write", &format, error))?;
+        finished()?;
         Ok((Self::of(root, limits, files, database, lock), reason))
     }
 
@@ -425,14 +440,16 @@ fn lock(root: &Path) -> Result<File> {
     let mut options = File::options();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = file.map_err(|error| failed("open", &path, error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            Err(Error::new(ErrorKind::Refused, format!("another process uses the chunk index in {root:?}"))
-                .with_retryable(true))
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            // Whoever had it may be about to end.
+            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_INTERVAL),
+            Err(TryLockError::Error(error)) => return Err(failed("lock", &path, error)),
         }
-        Err(TryLockError::Error(error)) => Err(failed("lock", &path, error)),
     }
+    Err(Error::new(ErrorKind::Refused, format!("another process uses the chunk index in {root:?}"))
+        .with_retryable(true))
 }
 
 /// Removes a file, or a directory with all that is in it.

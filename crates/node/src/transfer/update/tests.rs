@@ -484,7 +484,7 @@ fn what_other_files_have_is_not_fetched() {
     assert!(shares[0] <= CHANGED_BYTES, "{shares:?}");
 }
 
-/// Writes other bytes over the file when it is asked for the second time.
+/// Writes other bytes over the file after it has said where chunks lie, and before they are compared.
 #[derive(Debug)]
 struct Overwriting(Arc<Indexed>, std::path::PathBuf, Mutex<u32>);
 
@@ -497,7 +497,8 @@ impl Hints for Overwriting {
         let mut asked = self.2.lock().unwrap();
         *asked += 1;
         let answer = self.0.ask(directory, question);
-        if *asked == 3 {
+        // After the question whether there is hope.
+        if *asked == 2 {
             let file = std::fs::File::options().write(true).open(&self.1).unwrap();
             file.write_all_at(&bytes(SIZE, 55), 0).unwrap();
         }
@@ -505,24 +506,19 @@ impl Hints for Overwriting {
     }
 }
 
-/// Y3 "slower, never wrong": a file that is written to between the comparison of its chunks and their copying costs bytes, no wrong one
-/// arrives, and nobody is blamed.
+/// Y3 "slower, never wrong", CACHE-READ: a file that is written to after its chunks were looked up costs the bytes that it no longer has,
+/// and no wrong one arrives.
 #[test]
 fn another_file_that_changes_is_not_believed() {
     let (object, old) = versions();
-    // Whether anything is copied between the two is up to threads: until it was.
-    let was_met = (0..50).any(|_| {
-        let (dir, unrelated) = older(&bytes(UNIT_BYTES as usize, 78));
-        let path = dir.path().join("other");
-        let index = Indexed::new(dir.path());
-        index.take_in(&path, &old);
-        let older = others(dir.path(), unrelated, Arc::new(Overwriting(index, path, Mutex::default())));
-        let (result, shares) = update_from(dir.path(), &older, &object, &old, &[Lie::None]);
-        assert_eq!(result.unwrap(), Oid::of(&object));
-        assert!(shares[0] <= 2 * SIZE as u64, "{shares:?}");
-        shares[0] > CHANGED_BYTES
-    });
-    assert!(was_met, "nothing was copied after it had changed");
+    let (dir, unrelated) = older(&bytes(UNIT_BYTES as usize, 78));
+    let path = dir.path().join("other");
+    let index = Indexed::new(dir.path());
+    index.take_in(&path, &old);
+    let older = others(dir.path(), unrelated, Arc::new(Overwriting(index, path, Mutex::default())));
+    let (result, shares) = update_from(dir.path(), &older, &object, &old, &[Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[0] > SIZE as u64 / 2 && shares[0] <= SIZE as u64 + CHANGED_BYTES, "{shares:?}");
 }
 
 /// Issue "one with a wrong recipe": the right bytes arrive, the root finds what is wrong, and it costs no more than the
