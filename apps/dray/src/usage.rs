@@ -45,7 +45,9 @@ pub(crate) fn with_deploy(arguments: impl Iterator<Item = OsString>) -> Option<S
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:@,%[]".contains(&byte);
         let is_plain = !text.is_empty() && text.bytes().all(plain);
         words.push(if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) });
-        if words.last().is_some_and(|word| word == "cp") && !words.iter().any(|word| word == "--deploy") {
+        if words.last().is_some_and(|word| word == "cp" || word == "sync")
+            && !words.iter().any(|word| word == "--deploy")
+        {
             words.push("--deploy".into());
         }
     }
@@ -98,7 +100,8 @@ fn advice(slip: &clap::Error, told: &str) -> String {
             if let Some(near) = context(slip, ContextKind::SuggestedArg) {
                 return format!("did you mean {near}?");
             }
-            let takes_files = ["put", "cp", "verify", "demo"].iter().any(|command| is_of(told, command));
+            let takes_files =
+                ["put", "cp", "sync", "verify", "demo"].iter().any(|command| is_of(told, command));
             if takes_files && context(slip, ContextKind::InvalidArg).is_some_and(|it| it.starts_with('-')) {
                 return format!("a file whose name begins with - is written ./-name; {}", usage(told));
             }

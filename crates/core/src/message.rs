@@ -13,8 +13,10 @@ use crate::recipe::{ChunkDescriptor, RecipeBuilder, RecipeId, RecipeRoot};
 use crate::rights::Secret;
 use crate::{Error, ErrorKind, NodeId, Oid, Result, cbor};
 
+mod sync;
 mod tree;
 
+pub use sync::{Listed, SyncWish, sync_flag};
 pub use tree::{
     BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, MoreSources, Owner, Part, Planned, PlannedItem,
     Pull, Run, Sources, Tree, TreeDone, tree_flag,
@@ -184,6 +186,8 @@ pub mod feature {
     pub const TREE: &str = "tree";
     /// Contents of trees over direct connections, and large ones in parts.
     pub const TREE_LANES: &str = "tree-lanes";
+    /// Trees brought to the state of their source: `sync` in `tree`.
+    pub const SYNC: &str = "sync";
 }
 
 /// Version and features of a peer.
@@ -799,18 +803,70 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 modes: Some(b"D755,F644".to_vec().into()),
                 owner: Some(b":users".to_vec().into()),
                 rate_bytes: Some(1 << 20),
+                sync: None,
+            }),
+        ),
+        (
+            "tree-sync",
+            Message::Tree(Tree {
+                role: CopyRole::Send,
+                paths: vec![b"dir/".to_vec().into()],
+                names: vec![],
+                flags: tree_flag::RECURSIVE | tree_flag::TIMES,
+                excludes: None,
+                modes: None,
+                owner: None,
+                rate_bytes: None,
+                sync: Some(SyncWish {
+                    flags: sync_flag::LINKS | sync_flag::DELETE,
+                    rules: Some(vec![b"+*/".to_vec().into(), b"-*.o".to_vec().into()]),
+                    max_delete: Some(100),
+                }),
             }),
         ),
         (
             "planned",
             Message::Planned(Planned {
-                items: vec![PlannedItem { action: 1, path: b"a/b".to_vec().into(), changes: None }],
+                items: vec![PlannedItem {
+                    action: 1,
+                    path: b"a/b".to_vec().into(),
+                    changes: None,
+                    letters: None,
+                    link: None,
+                }],
+            }),
+        ),
+        (
+            "planned-letters",
+            Message::Planned(Planned {
+                items: vec![
+                    PlannedItem {
+                        action: 0,
+                        path: b"a/link".to_vec().into(),
+                        changes: None,
+                        letters: Some(b"cL+++++++++".to_vec().into()),
+                        link: Some(b"../b".to_vec().into()),
+                    },
+                    PlannedItem {
+                        action: 4,
+                        path: b"a/old/".to_vec().into(),
+                        changes: None,
+                        letters: None,
+                        link: None,
+                    },
+                ],
             }),
         ),
         (
             "planned-change",
             Message::Planned(Planned {
-                items: vec![PlannedItem { action: 3, path: b"a/c".to_vec().into(), changes: Some(5) }],
+                items: vec![PlannedItem {
+                    action: 3,
+                    path: b"a/c".to_vec().into(),
+                    changes: Some(5),
+                    letters: None,
+                    link: None,
+                }],
             }),
         ),
         (
@@ -834,6 +890,16 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 items: vec![vec![0xf6].into(), vec![].into()],
                 owners: Some(vec![Owner { is_group: true, id: 100, name: b"users".to_vec().into() }]),
                 is_last: true,
+                listed: None,
+            }),
+        ),
+        (
+            "entries-listed",
+            Message::Entries(Entries {
+                items: vec![vec![0xf6].into()],
+                owners: None,
+                is_last: true,
+                listed: Some(Listed { unlisted: vec![0], is_complete: true }),
             }),
         ),
         (

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dray_core::limits::{TREE_NAMED_MAX, TREE_SOURCES_MAX};
 use dray_core::message::{CopyRole, FoundSource, Message, Sources, Tree, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::tree::{Landing, Origin, Preview, TreeWriter, WriteOptions};
+use dray_store::local::tree::{Origin, Preview, TreeWriter, WriteOptions};
 use dray_transfer::direct::is_local;
 use dray_transfer::transport::{PipeChannel, RateLimit, push_control};
 use dray_transfer::tree::{send, take};
@@ -22,6 +22,7 @@ use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::Previewing;
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
+use super::sync::{deletes, landing};
 use super::{changes, names_owners, walk_options, write_options};
 use crate::{Node, Stop};
 
@@ -62,7 +63,8 @@ impl Node {
                 let path = paths.pop().unwrap_or_default();
                 let names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
                 let into_directory = tree.flags & tree_flag::INTO_DIRECTORY != 0;
-                let landing = match Landing::resolve_at(&origin, &path, &names, into_directory) {
+                let is_sync = tree.sync.is_some();
+                let landing = match landing(&origin, &path, &names, into_directory, is_sync) {
                     Ok(landing) => landing,
                     Err(error) => return Err(tell(&mut channel, preface, error)),
                 };
@@ -76,7 +78,7 @@ impl Node {
                 if tree.flags & tree_flag::DRY_RUN != 0 {
                     let make = || {
                         let preview = Preview::new(landing, options, changes);
-                        Ok(Previewing::new(preview, names.len(), &|_| {}, None))
+                        Ok(Previewing::new(preview, names.len(), is_sync, &|_| {}, None))
                     };
                     return take(&mut *channel, preface, make, None, &mut |_| stopped(), PATIENCE)
                         .map(|_| ());
@@ -98,11 +100,15 @@ impl Node {
                         Err(error) => return Err(tell(&mut channel, preface, error)),
                     }
                 }
+                let options = match walk_options(tree, &names) {
+                    Ok(options) => options,
+                    Err(error) => return Err(tell(&mut channel, preface, error)),
+                };
                 let limit = tree.rate_bytes.map(RateLimit::new);
                 let channel = packed(Box::new(channel), is_compressed, limit.as_ref(), &mut preface)?;
-                let mut source =
-                    WalkSource::new(paths, walk_options(tree, &names), names_owners(tree), stop.clone())
-                        .at(origin);
+                let mut source = WalkSource::new(paths, options, names_owners(tree), stop.clone())
+                    .at(origin)
+                    .telling_listed(deletes(tree));
                 let doors = may_dial.map(|seen| GivingDoors::new(self, seen)).transpose()?;
                 let mut heard = |message: Option<Message>| match message {
                     None => stopped(),

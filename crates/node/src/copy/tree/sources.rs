@@ -40,8 +40,11 @@ pub(super) fn once<'a>(sources: &'a [Location], observer: &dyn Observer) -> Vec<
 /// Says `tree`, with what does not fit into the first message in further ones.
 pub(super) fn push_tree(out: &mut Vec<u8>, tree: &Tree) {
     let (mut paths, mut names) = (&tree.paths[..], &tree.names[..]);
+    // The first message has the rules, too.
+    let mut rules: usize =
+        tree.sync.iter().flat_map(|wish| wish.rules.iter().flatten()).map(|rule| rule.len() + 3).sum();
     let mut next = || {
-        let (mut bytes, mut counts) = (0, [0, 0]);
+        let (mut bytes, mut counts) = (std::mem::take(&mut rules), [0, 0]);
         for (list, count) in [paths, names].into_iter().zip(&mut counts) {
             for item in list.iter().take(TREE_SOURCES_IN_MESSAGE_MAX) {
                 // Of each message something leaves.

@@ -42,6 +42,11 @@ impl Contested {
         }
     }
 
+    /// True if entries of several sources may meet.
+    pub(super) fn is_possible(&self) -> bool {
+        !self.sources.is_empty()
+    }
+
     /// The tree of source `index` begins.
     pub(super) fn begin(&mut self, index: usize) {
         self.is_on = self.sources.get(index).copied().unwrap_or(false);

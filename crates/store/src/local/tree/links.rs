@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 
 use dray_core::limits::{TREE_LINK_BYTES_MAX, TREE_LINK_GROUPS_MAX};
-use dray_core::tree::Name;
+use dray_core::tree::{Entry, Kind, Name};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FileType, Statx};
 use rustix::io::Errno;
@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::directory::Directory;
 use super::opened::{OpenDirectory, Way};
 use super::place::{FileTarget, Identity, taken};
+use super::sync::{Done, How};
 use super::temporary::replace;
 use super::write::{TreeWriter, file_type, is_directory};
 
@@ -166,10 +167,21 @@ impl TreeWriter {
         let linked = linked.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "it is a hard link to a file that could not be written")
         })?;
-        self.link_to(&linked, &target.directory, &target.name)
+        let first = linked.way.clone();
+        let (to, name) = (&target.directory, &target.name);
+        let found = if to.is_new { None } else { to.directory.stat(name.as_bytes()).ok() };
+        if self.link_to(&linked, to, name)? {
+            let kind = Kind::File { size_bytes: target.size_bytes, oid: None };
+            let entry = Entry { name: None, kind, metadata: target.metadata.clone() };
+            let done = to.describe(name, &entry, found.as_ref(), How::Linked);
+            let link = done.as_ref().map(|_| Way::path(first.as_ref(), Some(&linked.name)));
+            self.settings.did(done.map(|done| Done { link, ..done }));
+        }
+        Ok(())
     }
 
-    pub(super) fn link_to(&mut self, linked: &Linked, to: &OpenDirectory, name: &Name) -> Result<()> {
+    /// Makes `name` another name of `linked`; false if it was.
+    pub(super) fn link_to(&mut self, linked: &Linked, to: &OpenDirectory, name: &Name) -> Result<bool> {
         let is_it =
             |found: &Statx| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino) == linked.identity;
         if !to.is_new {
@@ -178,15 +190,19 @@ impl TreeWriter {
                 to.check_own(name)?;
             }
             if there.as_ref().is_ok_and(&is_it) {
-                return Ok(());
+                return Ok(false);
             }
             if there.is_ok_and(|found| file_type(&found) == FileType::Directory) {
-                return Err(is_directory());
+                let settings = to.settings();
+                if settings.sync().is_none() {
+                    return Err(is_directory());
+                }
+                settings.make_way(&to.directory, name, &to.path(name))?;
             }
         }
         let from = self
             .links
-            .directory(&self.base, linked.way.as_ref())
+            .directory(&self.landing.base, linked.way.as_ref())
             .map_err(|error| Error::file("find the file that it is a hard link to", error))?;
         let mut make = |name: &[u8]| {
             rustix::fs::linkat(&*from, linked.name.as_bytes(), &to.directory, name, AtFlags::empty())?;
@@ -199,7 +215,7 @@ impl TreeWriter {
         };
         to.touch();
         let made = if to.is_new { make(name.as_bytes()) } else { replace(to, name, &mut make) };
-        made.map_err(|error| match error.raw_os_error() {
+        made.map(|()| true).map_err(|error| match error.raw_os_error() {
             Some(code) if code == Errno::STALE.raw_os_error() => {
                 Error::new(ErrorKind::Changed, "the file that it is a hard link to was replaced meanwhile")
             }

@@ -7,14 +7,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use dray_core::tree::{Metadata, Name};
+use dray_core::tree::{Entry, Metadata, Name};
 use dray_core::{Error, Result};
 use rustix::fs::{Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 
-use super::attributes::{MARK, default_acl_bits};
+use super::attributes::{self, MARK, default_acl_bits};
 use super::directory::Directory;
 use super::place::{Now, same_name};
 use super::settings::Settings;
+use super::sync::{Done, How};
 
 /// The way from the destination down to a directory: names alone, shared by all that is below it.
 #[derive(Debug)]
@@ -30,6 +31,11 @@ impl Way {
         let way = Way { parent: parent.cloned(), name: name.clone(), total: total.clone() };
         total.set(total.get() + way.bytes());
         Rc::new(way)
+    }
+
+    /// The last name on it.
+    pub(super) fn name(&self) -> &Name {
+        &self.name
     }
 
     fn bytes(&self) -> usize {
@@ -185,6 +191,25 @@ impl OpenDirectory {
             Some(listed) if !listed.contains(name.as_bytes()) => Err(same_name()),
             _ => Ok(()),
         }
+    }
+
+    /// What is told of a change of `entry`, which is to be `name` here, where `found` is.
+    pub(super) fn describe(
+        &self,
+        name: &Name,
+        entry: &Entry,
+        found: Option<&Statx>,
+        how: How,
+    ) -> Option<Done> {
+        let scope = self.settings.attribute_scope();
+        let has = |sort| {
+            let is = |scope| {
+                let wanted = &entry.metadata.xattrs;
+                self.directory.reach(name.as_bytes(), |path| attributes::are(path, wanted, scope))
+            };
+            scope.of(sort).is_some_and(is)
+        };
+        self.settings.describe(entry, found, how, &has, &|| self.path(name))
     }
 
     /// Something was put into it, so its time is no more what it was.

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::directory::{Directory, stat_fd};
 use super::opened::{OpenDirectory, bytes_of};
 use super::settings::Settings;
+use super::sync::Done;
 use super::temporary::{self, Temporary};
 
 /// Device and inode.
@@ -28,8 +29,11 @@ pub struct FileTarget {
     pub(super) metadata: Metadata,
     pub(super) there: There,
     /// Its size as it was told.
-    size_bytes: u64,
+    pub(super) size_bytes: u64,
     held: usize,
+    /// What is told once it is in place, and what if its content was there.
+    pub(super) done: Option<Box<Done>>,
+    pub(super) done_same: Option<Box<Done>>,
 }
 
 /// What stands where a file goes.
@@ -39,6 +43,8 @@ pub(super) enum There {
     /// A file with these permission bits, without setuid, setgid and sticky: those were not given to the new bytes.
     File(u32),
     Other,
+    /// A directory that makes way once the file is whole.
+    Directory,
 }
 
 /// A file being written. Dropped before it is finished, it leaves nothing.
@@ -99,7 +105,16 @@ impl FileTarget {
             Kind::File { size_bytes, .. } => size_bytes,
             _ => 0,
         };
-        FileTarget { directory, name, metadata: entry.metadata.clone(), there, size_bytes, held }
+        FileTarget {
+            directory,
+            name,
+            metadata: entry.metadata.clone(),
+            there,
+            size_bytes,
+            held,
+            done: None,
+            done_same: None,
+        }
     }
 
     /// Path below the destination.
@@ -148,6 +163,9 @@ impl FileTarget {
         if settings.fails_late(self.directory.device, file.file.as_fd()) {
             rustix::fs::fsync(&file.file)
                 .map_err(|error| Error::file("write the file to its server", error.into()))?;
+        }
+        if matches!(self.there, There::Directory) {
+            settings.make_way(&self.directory.directory, &self.name, &self.path())?;
         }
         file.name(self).map_err(|error| taken(&self.directory, error, "give the file its name"))?;
         let found = if self.metadata.link_group.is_some() {
@@ -364,7 +382,7 @@ impl Settings {
         }
         if self.xattrs && !(now.has_no_xattrs && metadata.xattrs.is_empty()) && !metadata.xattrs_unread {
             let mut told = self.told.borrow_mut();
-            super::attributes::set(fd, &metadata.xattrs, self.sets_all(), &mut told);
+            super::attributes::set(fd, &metadata.xattrs, self.attribute_scope(), &mut told);
         }
         // After the ACL, which has a say in the bits.
         if mode_now != Some(mode)

@@ -14,6 +14,7 @@ use super::directory::{Directory, stat_fd};
 use super::opened::OpenDirectory;
 use super::place::{Identity, Now, taken, times_of};
 use super::settings::Settings;
+use super::sync::How;
 use super::temporary::replace;
 use super::write::{Placed, file_type, is_directory, is_same};
 
@@ -26,16 +27,22 @@ pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Re
             "a login that is confined to a directory makes no devices",
         ));
     }
-    let found = if parent.is_new { None } else { directory.stat(name.as_bytes()).ok() };
+    let mut found = if parent.is_new { None } else { directory.stat(name.as_bytes()).ok() };
     if found.is_some() {
         parent.check_own(name)?;
     }
     if found.as_ref().is_some_and(|found| file_type(found) == FileType::Directory) {
-        return Err(is_directory());
+        if settings.sync().is_none() {
+            return Err(is_directory());
+        }
+        settings.make_way(directory, name, &parent.path(name))?;
+        found = None;
     }
     let mode = settings.mode(entry.metadata.mode, || parent.granted());
     let mut make = |name: &[u8]| make_one(directory, name, &entry.kind, mode);
     let is_changed = !found.as_ref().is_some_and(|found| is_same(directory, name, entry, found));
+    let how = if is_changed { How::Made } else { How::Stays };
+    let done = parent.describe(name, entry, found.as_ref(), how);
     if is_changed {
         parent.touch();
         let made = if found.is_none() { make(name.as_bytes()) } else { replace(parent, name, &mut make) };
@@ -54,6 +61,7 @@ pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Re
         _ => None,
     };
     settings.apply_by_path(&fd, &entry.metadata, &there, mode);
+    settings.did(done);
     let identity = (there.stx_dev_major, there.stx_dev_minor, there.stx_ino);
     Ok((if is_changed { Placed::Done } else { Placed::Unchanged }, identity))
 }
@@ -99,7 +107,7 @@ impl Settings {
         }
         if self.xattrs && !is_link && !metadata.xattrs_unread {
             let mut told = self.told.borrow_mut();
-            attributes::set_followed(&path, &metadata.xattrs, self.sets_all(), &mut told);
+            attributes::set_followed(&path, &metadata.xattrs, self.attribute_scope(), &mut told);
         }
         if let Some(mode) = mode.filter(|mode| now.mode != Some(*mode))
             // The magic link leads to the very thing that was opened.
