@@ -321,7 +321,19 @@ impl Preview {
             scope.of(sort).zip(parent).is_some_and(|(scope, parent)| is(scope, parent))
         };
         let path = || self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
-        self.settings.did(self.settings.describe(entry, found, how, &has, &path));
+        let mut done = self.settings.describe(entry, found, how, &has, &path);
+        // Contents are not read for a plan, so nobody knows yet.
+        if let Some(letter) =
+            done.as_mut().and_then(|done| done.letters.as_mut()).map(|letters| &mut letters[2])
+            && *letter == b'c'
+            && how == How::Comes
+            && found.is_some_and(
+                |found| matches!(entry.kind, Kind::File { size_bytes, .. } if size_bytes == found.stx_size),
+            )
+        {
+            *letter = b'?';
+        }
+        self.settings.did(done);
     }
 
     /// What would become of something other than a directory, with something other than a directory in its place.
