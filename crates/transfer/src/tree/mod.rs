@@ -2,18 +2,27 @@
 //! its own and says what that asks for. What may follow what is `dray_engine::session`'s business; what stands behind an entry
 //! is the caller's.
 
+mod answer;
 mod frames;
 mod lanes;
 mod send;
 mod take;
 
+pub use answer::{RecordSink, SendError, TreeFile};
 pub use lanes::{Lane, SendLanes, TakeLanes};
-pub use send::{Batch, RecordSink, SendError, TreeFile, TreeSource, send};
+pub use send::{Batch, TreeSource, send};
 pub use take::{Heard, TreeSink, take};
 
 use std::time::Duration;
+
+use dray_core::message::{Message, Progress};
 
 /// How often a side that works says so.
 const TOLD_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a side that ends tries to say why.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What a sender says while it has nothing else to say.
+fn progress() -> Message {
+    Message::Progress(Progress { done_bytes: 0, resumed_bytes: 0, direct_bytes: 0 })
+}

@@ -141,6 +141,7 @@ pub fn take<S: TreeSink>(
         filled: 0,
         waiting: VecDeque::new(),
         frames: Some(sender),
+        lanes,
         patience,
         heard_at: Instant::now(),
         received_bytes: 0,
@@ -164,7 +165,9 @@ pub fn take<S: TreeSink>(
         // What broke at the sink explains more than that nothing came after it.
         match (sunk, moved) {
             (Ok(Ended::Done(done)), _) => Ok(done),
-            (Ok(Ended::Missing(missing)), Err(error)) if error.kind() == ErrorKind::Unreachable => {
+            (Ok(Ended::Missing(missing)), Err(error))
+                if matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut) =>
+            {
                 Err(error.context(format_args!("{missing} did not come")))
             }
             // It was told to stop because of that.
@@ -244,6 +247,7 @@ struct Taker<'a> {
     /// Complete frames that the sink has no room for.
     waiting: VecDeque<Arrived>,
     frames: Option<mpsc::SyncSender<Arrived>>,
+    lanes: Option<&'a TakeLanes>,
     patience: Duration,
     heard_at: Instant,
     received_bytes: u64,
@@ -278,14 +282,14 @@ impl Taker<'_> {
             // What comes waits in the channel, so nothing is to be heard.
             self.heard_at = Instant::now();
         } else if self.read()? {
-            self.heard_at = Instant::now();
+            self.heard();
             return Ok(());
         }
         // Of a slow compressed stream bytes come long before there is anything to read.
         let received_bytes = self.channel.received_bytes();
         if received_bytes != self.received_bytes {
             self.received_bytes = received_bytes;
-            self.heard_at = Instant::now();
+            self.heard();
         }
         if has_said {
             return Ok(());
@@ -296,6 +300,14 @@ impl Taker<'_> {
         }
         let wants = Wants { read: !is_behind, write: self.left < self.out.len() };
         self.channel.wait_for(wants, Some(&self.said.wake), IDLE).map_err(lost)
+    }
+
+    /// Something came: the sender lives.
+    fn heard(&mut self) {
+        self.heard_at = Instant::now();
+        if let Some(lanes) = self.lanes {
+            lanes.note_heard();
+        }
     }
 
     /// Writes what there is room for; true if that was anything.

@@ -15,8 +15,13 @@ pub(super) type Failed = (Vec<u8>, Error);
 /// By group.
 #[derive(Default)]
 pub(super) struct HeldNames {
-    groups: HashMap<[u8; 16], Vec<(Box<FileTarget>, Error)>>,
+    groups: HashMap<[u8; 16], Vec<HeldName>>,
     count: usize,
+}
+
+struct HeldName {
+    target: Box<FileTarget>,
+    error: Error,
 }
 
 impl HeldNames {
@@ -31,7 +36,7 @@ impl HeldNames {
         if let Some(group) = target.link_group().filter(|_| !ends_all && self.count < HELD_MAX) {
             writer.fall_back(&target);
             self.count += 1;
-            self.groups.entry(group).or_default().push((target, error));
+            self.groups.entry(group).or_default().push(HeldName { target, error });
             return None;
         }
         let path = target.path();
@@ -39,24 +44,27 @@ impl HeldNames {
         Some((path, error))
     }
 
-    /// A name of `group` is in place: links those that are held to it. What could not be.
+    /// A name of `group` is in place: links those that are held to it. What could not be linked.
     pub(super) fn came(&mut self, writer: &mut TreeWriter, group: Option<[u8; 16]>) -> Vec<Failed> {
         let names = group.and_then(|group| self.groups.remove(&group)).unwrap_or_default();
         self.count -= names.len();
-        let link = |(target, error): (Box<FileTarget>, Error)| {
+        let mut failed = Vec::new();
+        for HeldName { target, error } in names {
             let linked = writer.link(&target);
             let path = target.path();
             writer.settle(*target, None);
-            linked.is_err().then_some((path, error))
-        };
-        names.into_iter().filter_map(link).collect()
+            if linked.is_err() {
+                failed.push((path, error));
+            }
+        }
+        failed
     }
 
     /// Nothing more comes: what was held failed.
     pub(super) fn end(&mut self, writer: &mut TreeWriter) -> Vec<Failed> {
         self.count = 0;
         let mut failed: Vec<Failed> = Vec::new();
-        for (target, error) in self.groups.drain().flat_map(|(_, names)| names) {
+        for HeldName { target, error } in self.groups.drain().flat_map(|(_, names)| names) {
             failed.push((target.path(), error));
             writer.settle(*target, None);
         }
@@ -113,8 +121,8 @@ mod tests {
         // Somebody puts a directory in the way of one of them.
         fs::remove_file(tree.join("b")).unwrap();
         fs::create_dir(tree.join("b")).unwrap();
-        let failed = held.came(&mut writer, Some([7; 16]));
-        let told: Vec<_> = failed.iter().map(|(path, error)| (&path[..], error.kind())).collect();
+        let linked = held.came(&mut writer, Some([7; 16]));
+        let told: Vec<_> = linked.iter().map(|(path, error)| (&path[..], error.kind())).collect();
         assert_eq!(told, [(&b"tree/b"[..], ErrorKind::Changed)]);
         let Placed::Link(target) = writer.entry(&file("d")).unwrap() else { panic!("d") };
         writer.link(&target).unwrap();

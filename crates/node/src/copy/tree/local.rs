@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use super::held::{Failed, HeldNames};
 use super::source::entry_failed;
 use super::{
-    TreeCopied, TreeOptions, changes, left_out, preview, show, sync, tree_message, walk_options,
+    TreeCopied, TreeOptions, changes, left_out, not_kept, preview, show, sync, tree_message, walk_options,
     write_options,
 };
 use crate::{Event, Node, Observer, Stop};
@@ -176,13 +176,9 @@ impl Copying<'_> {
         let held = self.held.end(&mut self.writer);
         self.fail_all(held)?;
         self.delete(order.entries())?;
-        let not_kept = self.writer.failures();
-        self.fail_all(not_kept.directories)?;
-        for (what, entries) in not_kept.attributes {
-            let what = format!("not kept on {entries} entries: {what}");
-            self.fail(b".", Error::new(ErrorKind::Unsupported, what))?;
-        }
-        for (what, entries) in not_kept.left_out {
+        let mut found = self.writer.failures();
+        self.fail_all(not_kept(&mut found))?;
+        for (what, entries) in found.left_out {
             self.observer.event(left_out(&what, entries));
         }
         if fsync {
@@ -225,7 +221,7 @@ impl Copying<'_> {
         }
     }
 
-    fn fail_all(&mut self, failed: Vec<Failed>) -> Result<()> {
+    fn fail_all(&mut self, failed: impl IntoIterator<Item = Failed>) -> Result<()> {
         failed.into_iter().try_for_each(|(path, error)| self.fail(&path, error))
     }
 
@@ -321,7 +317,8 @@ impl Copying<'_> {
                     Err(error) => {
                         // What went meanwhile could have been listed.
                         self.is_complete &= matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Changed);
-                        self.held.failed(&mut self.writer, target, error).into_iter().collect()
+                        let failed = self.held.failed(&mut self.writer, target, error);
+                        failed.into_iter().collect()
                     }
                 };
                 self.fail_all(failed)

@@ -1,0 +1,410 @@
+//! The receiving side of a tree copy: takes entries in order, asks for contents over paths, and takes only what it asked for.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use dray_core::Result;
+use dray_core::limits::{TREE_BATCHES_MAX, TREE_PART_BYTES, TREE_PARTS_MAX, TREE_PULL_RUNS_MAX};
+use dray_core::message::{Entries, Part, Pull, Run};
+use dray_core::tree::{Item, Order, Record, Step, take_record};
+
+use super::protocol;
+
+/// The way over which a content is asked for: the channel of the copy, or a direct connection beside it.
+pub type PathId = Option<u32>;
+
+/// A content that is to be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Wish {
+    number: u64,
+    known: Option<[u8; 32]>,
+    /// Bytes that it is thought to have.
+    bytes: u64,
+    shape: Shape,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shape {
+    Whole,
+    Part(Part),
+    /// The rest of it from `start` on, in parts of `part_bytes`.
+    Parts {
+        start: u64,
+        part_bytes: u64,
+        /// Bytes of the first part.
+        least_bytes: u64,
+    },
+}
+
+/// A content that was asked for and has not come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// Number of the entry.
+    pub number: u64,
+    /// Not all of it.
+    pub part: Option<Part>,
+    /// Bytes that it is thought to have.
+    pub bytes: u64,
+    request: u32,
+    /// What of it weighs on its path: less with each byte that comes.
+    weight: u64,
+}
+
+/// What was asked for over one path.
+#[derive(Debug, Default)]
+struct Path {
+    /// In the order asked.
+    wanted: VecDeque<Wanted>,
+    /// Requests whose end has not come.
+    open: VecDeque<u32>,
+    /// What they weigh.
+    weight: u64,
+}
+
+/// What a content costs beside its bytes, in bytes: opening, hashing, naming it.
+const CONTENT_WEIGHT: u64 = 4096;
+/// What one that is only to be compared weighs at most.
+const KNOWN_WEIGHT_MAX: u64 = 64 * 1024;
+
+pub(super) fn weight(bytes: u64, is_known: bool) -> u64 {
+    let bytes = if is_known { bytes.min(KNOWN_WEIGHT_MAX) } else { bytes };
+    bytes.saturating_add(CONTENT_WEIGHT)
+}
+
+/// Entries that are settled with a message of their own, if nothing else is to be said.
+const SETTLED_STEP: u64 = 256;
+
+/// How many bytes a part of a file of `size_bytes` has.
+pub fn part_bytes(size_bytes: u64) -> u64 {
+    size_bytes.div_ceil(TREE_PARTS_MAX).next_multiple_of(1 << 20).max(TREE_PART_BYTES)
+}
+
+/// The receiving side: takes entries in order, asks for contents, and takes only what it asked for.
+#[derive(Debug)]
+pub struct TreeReceiver {
+    order: Order,
+    granted: u64,
+    came: u64,
+    is_told: bool,
+    settled: u64,
+    requests: u32,
+    paths: BTreeMap<PathId, Path>,
+    wishes: VecDeque<Wish>,
+    /// Those that are to be asked for over the channel of the copy, each by itself, and the request of the one that was.
+    alone: VecDeque<Wish>,
+    alone_request: u32,
+    /// How many wishes there are of each entry. They stand in no order: what was lost is asked for first, and names of hard links late.
+    waiting: BTreeMap<u64, u32>,
+    /// Paths that the sender is to hear of as lost.
+    lost: VecDeque<u32>,
+}
+
+impl TreeReceiver {
+    /// For as many trees as there are sources.
+    pub fn new(sources: usize) -> TreeReceiver {
+        TreeReceiver {
+            order: Order::new(sources),
+            granted: TREE_BATCHES_MAX.into(),
+            came: 0,
+            is_told: false,
+            settled: 0,
+            requests: 0,
+            paths: BTreeMap::from([(None, Path::default())]),
+            wishes: VecDeque::new(),
+            alone: VecDeque::new(),
+            alone_request: 0,
+            waiting: BTreeMap::new(),
+            lost: VecDeque::new(),
+        }
+    }
+
+    /// A batch came. Each item is to be given to [`TreeReceiver::accept`] in turn.
+    pub fn handle_entries(&mut self, entries: &Entries) -> Result<()> {
+        if self.came >= self.granted || self.is_told {
+            return Err(protocol("sender told more entries than it was granted"));
+        }
+        self.came += 1;
+        self.is_told = entries.is_last;
+        Ok(())
+    }
+
+    /// Decodes an item and says where it stands, and its number if it is an entry.
+    pub fn accept(&mut self, item: &[u8]) -> Result<(Item, Step, u64)> {
+        let item = Item::from_bytes(item)?;
+        let number = self.order.entries();
+        let step = self.order.accept(&item)?;
+        Ok((item, step, number))
+    }
+
+    /// Wants the content of entry `number`, of `bytes`, unless it hashes to `known`. It is asked for with one of the next pulls.
+    pub fn want(&mut self, number: u64, known: Option<[u8; 32]>, bytes: u64) {
+        let wish = Wish { number, known, bytes, shape: Shape::Whole };
+        self.wishes.push_back(wish);
+        *self.waiting.entry(number).or_default() += 1;
+    }
+
+    /// Wants the content of entry `number`, of `bytes`, in parts of `part_bytes`.
+    pub fn want_parts(&mut self, number: u64, bytes: u64, part_bytes: u64) {
+        self.want(number, None, bytes);
+        if let Some(last) = self.wishes.back_mut() {
+            last.shape = Shape::Parts { start: 0, part_bytes, least_bytes: part_bytes };
+        }
+    }
+
+    /// A part of entry `number` came: if it had no bytes, being all hole, the next one is asked for twice as large, so that a file that is
+    /// nearly all hole takes few round trips; else as large as the first.
+    pub fn came_part(&mut self, number: u64, is_hole: bool) {
+        let wish = self.wishes.iter_mut().find(|wish| wish.number == number);
+        if let Some(Wish { shape: Shape::Parts { part_bytes, least_bytes, .. }, .. }) = wish {
+            *part_bytes = if is_hole { part_bytes.saturating_mul(2) } else { *least_bytes };
+        }
+    }
+
+    /// Wants what was lost with its path again, before everything else.
+    pub fn want_again(&mut self, lost: &Wanted, known: Option<[u8; 32]>) {
+        let wish = self.again(lost, known);
+        self.wishes.push_front(wish);
+    }
+
+    /// Wants what was lost with its path again, over the channel of the copy and by itself: perhaps it cannot be had at all.
+    pub fn want_alone(&mut self, lost: &Wanted, known: Option<[u8; 32]>) {
+        let wish = self.again(lost, known);
+        self.alone.push_back(wish);
+    }
+
+    fn again(&mut self, lost: &Wanted, known: Option<[u8; 32]>) -> Wish {
+        *self.waiting.entry(lost.number).or_default() += 1;
+        let shape = lost.part.map_or(Shape::Whole, Shape::Part);
+        Wish { number: lost.number, known, bytes: lost.bytes, shape }
+    }
+
+    /// No part of entry `number` is asked for any more.
+    pub fn forget(&mut self, number: u64) {
+        if self.waiting.remove(&number).is_some() {
+            self.wishes.retain(|wish| wish.number != number);
+            self.alone.retain(|wish| wish.number != number);
+        }
+    }
+
+    /// Contents under way, those that wait for a pull included.
+    pub fn under_way(&self) -> u64 {
+        let wanted: usize = self.paths.values().map(|path| path.wanted.len()).sum();
+        (wanted + self.wishes.len() + self.alone.len()) as u64
+    }
+
+    /// True if something waits for a pull over any path.
+    pub fn has_wishes(&self) -> bool {
+        !self.wishes.is_empty()
+    }
+
+    /// True if something waits for a pull by itself (see [`TreeReceiver::want_alone`]); the next one over the channel of the copy has it.
+    pub fn has_alone(&self) -> bool {
+        !self.alone.is_empty()
+    }
+
+    /// True if something was asked for by itself, and is not answered.
+    pub fn owes_alone(&self) -> bool {
+        self.alone_request != 0
+            && self.paths.get(&None).is_some_and(|path| path.open.contains(&self.alone_request))
+    }
+
+    /// Pulls under way over `path`.
+    pub fn pulls(&self, path: PathId) -> usize {
+        self.paths.get(&path).map_or(0, |path| path.open.len())
+    }
+
+    /// What is owed over `path`, in bytes; small files count for more than they have.
+    pub fn weight(&self, path: PathId) -> u64 {
+        self.paths.get(&path).map_or(0, |path| path.weight)
+    }
+
+    /// Contents may be asked for over this direct connection.
+    pub fn open(&mut self, lane: u32) {
+        self.paths.entry(Some(lane)).or_default();
+    }
+
+    /// A direct connection is lost: what it owed, in the order asked, with what was coming first.
+    pub fn lose(&mut self, lane: u32) -> VecDeque<Wanted> {
+        let Some(path) = self.paths.remove(&Some(lane)) else { return VecDeque::new() };
+        self.lost.push_back(lane);
+        path.wanted
+    }
+
+    /// What to say to the sender when every entry so far is decided, but for those from `undecided` on that may still be asked
+    /// for, and `ahead` more batches are to come; contents up to `room` (see [`TreeReceiver::weight`]) are asked for over
+    /// `path`. `None` if it would say nothing new.
+    pub fn pull(&mut self, path: PathId, room: u64, ahead: u64, undecided: Option<u64>) -> Option<Pull> {
+        let batches = (self.came + ahead).max(self.granted);
+        let alone = if path.is_none() && room > 0 { self.run_alone() } else { None };
+        let is_alone = alone.is_some();
+        let (runs, wanted) = alone.unwrap_or_else(|| self.runs(room));
+        let waiting = self.waiting.keys().next().copied();
+        let first = waiting.into_iter().chain(undecided).min();
+        let settled = first.unwrap_or(self.order.entries()).max(self.settled);
+        // Where contents come in any order, each would move it a little.
+        let is_step =
+            settled >= self.settled + SETTLED_STEP || undecided.is_none() || settled == self.order.entries();
+        let is_settling = !self.is_told && settled != self.settled && is_step;
+        let lost = self.lost.pop_front();
+        if runs.is_empty() && batches == self.granted && !is_settling && lost.is_none() {
+            return None;
+        }
+        let mut request = 0;
+        if let Some(path) = self.paths.get_mut(&path).filter(|_| !runs.is_empty()) {
+            // Never again 0; and never the number of one that is open, of which there are few.
+            self.requests = self.requests.wrapping_add(1).max(1);
+            request = self.requests;
+            if is_alone {
+                self.alone_request = request;
+            }
+            path.open.push_back(request);
+            for wanted in wanted {
+                path.weight = path.weight.saturating_add(wanted.weight);
+                path.wanted.push_back(Wanted { request, ..wanted });
+            }
+        }
+        (self.settled, self.granted) = (settled, batches);
+        Some(Pull { request, runs, settled, batches, lane: path, lost })
+    }
+
+    /// Takes the wish that is to be asked for by itself, if there is one.
+    fn run_alone(&mut self) -> Option<(Vec<Run>, Vec<Wanted>)> {
+        let Wish { number, known, bytes, shape } = self.alone.pop_front()?;
+        self.asked(number);
+        let part = if let Shape::Part(part) = shape { Some(part) } else { None };
+        let run = Run { first: number, count: 1, known: known.map(Into::into), part };
+        let weight = weight(bytes, known.is_some());
+        Some((vec![run], vec![Wanted { number, part, bytes, request: 0, weight }]))
+    }
+
+    /// A wish of entry `number` is none any more.
+    fn asked(&mut self, number: u64) {
+        if let Some(count) = self.waiting.get_mut(&number) {
+            *count -= 1;
+            if *count == 0 {
+                self.waiting.remove(&number);
+            }
+        }
+    }
+
+    /// Takes wishes of so much weight, one at least if there is any room.
+    fn runs(&mut self, mut room: u64) -> (Vec<Run>, Vec<Wanted>) {
+        let (mut runs, mut wanted): (Vec<Run>, Vec<Wanted>) = Default::default();
+        while room > 0
+            && let Some(wish) = self.wishes.front_mut()
+        {
+            let (number, known, is_whole) = (wish.number, wish.known, wish.shape == Shape::Whole);
+            let is_next = |run: &Run| {
+                known.is_none()
+                    && is_whole
+                    && run.known.is_none()
+                    && run.part.is_none()
+                    && run.first + run.count == number
+            };
+            let (part, bytes) = match &mut wish.shape {
+                Shape::Whole => (None, wish.bytes),
+                Shape::Part(part) => (Some(*part), part.bytes),
+                Shape::Parts { start, part_bytes, .. } => {
+                    let part = Part { start: *start, bytes: (*part_bytes).min(wish.bytes - *start) };
+                    (Some(part), part.bytes)
+                }
+            };
+            if let Some(run) = runs.last_mut().filter(|run| is_next(run)) {
+                run.count += 1;
+            } else if runs.len() < TREE_PULL_RUNS_MAX {
+                runs.push(Run { first: number, count: 1, known: known.map(Into::into), part });
+            } else {
+                break;
+            }
+            match &mut wish.shape {
+                Shape::Parts { start, .. } if part.is_some_and(|part| part.end() < wish.bytes) => {
+                    *start += bytes;
+                }
+                _ => {
+                    self.wishes.pop_front();
+                    self.asked(number);
+                }
+            }
+            let weight = weight(bytes, known.is_some());
+            wanted.push(Wanted { number, part, bytes, request: 0, weight });
+            room = room.saturating_sub(weight);
+        }
+        (runs, wanted)
+    }
+
+    /// Takes the next record of a data frame of `request` that came over `path`: which entry it belongs to, and which part of it.
+    pub fn take<'a>(
+        &mut self,
+        path: PathId,
+        request: u32,
+        rest: &mut &'a [u8],
+    ) -> Result<(Wanted, Record<'a>)> {
+        let not_asked = || protocol("sender sent a content that was not asked for");
+        let path = self.paths.get_mut(&path).ok_or_else(not_asked)?;
+        let front = path.wanted.front_mut().filter(|wanted| wanted.request == request);
+        let front = front.ok_or_else(not_asked)?;
+        let record = take_record(rest)?;
+        let lighter = match &record {
+            Record::Bytes(bytes) => front.weight.min(bytes.len() as u64),
+            Record::Hole(len) => front.weight.min(*len),
+            Record::Again => 0,
+            Record::Done(_) | Record::Same(_) | Record::Failed(_) => front.weight,
+        };
+        front.weight -= lighter;
+        path.weight = path.weight.saturating_sub(lighter);
+        let wanted = *front;
+        if matches!(record, Record::Done(_) | Record::Same(_) | Record::Failed(_)) {
+            path.wanted.pop_front();
+        }
+        Ok((wanted, record))
+    }
+
+    /// The sender ended `request` on `path`.
+    pub fn handle_end(&mut self, path: PathId, request: u32) -> Result<()> {
+        let path = self.paths.get_mut(&path);
+        match path {
+            Some(path)
+                if path.open.front() == Some(&request)
+                    && path.wanted.front().is_none_or(|wanted| wanted.request != request) =>
+            {
+                path.open.pop_front();
+                Ok(())
+            }
+            _ => Err(protocol("sender ended a request that is not answered")),
+        }
+    }
+
+    /// True once everything was told and everything asked for has come; to be asked when every item that came was accepted. There
+    /// may be lost connections to tell of with a last pull.
+    /// `Protocol` if the entries ended in the middle.
+    pub fn is_done(&self) -> Result<bool> {
+        if self.is_told && !self.order.is_complete() {
+            return Err(protocol("sender ended its entries in the middle of a tree"));
+        }
+        let is_idle = |path: &Path| path.wanted.is_empty() && path.open.is_empty();
+        Ok(self.is_told
+            && self.wishes.is_empty()
+            && self.alone.is_empty()
+            && self.paths.values().all(is_idle))
+    }
+
+    /// Entries told.
+    pub fn entries(&self) -> u64 {
+        self.order.entries()
+    }
+
+    /// The entry that the channel of the copy owes next.
+    pub fn next_owed(&self) -> Option<u64> {
+        self.paths.get(&None).and_then(|path| path.wanted.front()).map(|wanted| wanted.number)
+    }
+
+    /// What the sender owes, in words; `None` if it is nothing.
+    pub fn missing(&self) -> Option<String> {
+        let contents = self.under_way();
+        match (self.is_told, contents) {
+            (true, 0) => None,
+            (true, _) => Some(format!("{contents} contents")),
+            (false, 0) => Some(format!("the entries after {}", self.order.entries())),
+            (false, _) => Some(format!("{contents} contents and the entries after {}", self.order.entries())),
+        }
+    }
+}
