@@ -436,3 +436,19 @@ fn a_confined_key_deletes_within_its_directory() {
     assert_eq!(data::names(&only.join("to")), ["f"]);
     assert!(outside.join("mine").exists());
 }
+
+/// Issue "nothing is deleted wrongly": sources of several machines would be several runs, each of which deletes what the others brought.
+#[test]
+fn sources_of_several_machines_delete_nothing() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy) = (a.directory("source"), a.directory("copy"));
+    write(&source.join("f"), b"f", 0);
+    write(&copy.join("extra"), b"extra", 0);
+    for others in [&["b.invalid:x/"][..], &["b.invalid:x/", "c.invalid:x/"]] {
+        let program = a.dray().args(["sync", "-a", "--delete"]).arg(source.join("")).args(others);
+        let outcome = program.arg(&copy).run().expect(2);
+        assert!(outcome.stderr_text().contains("different machines"), "{}", outcome.stderr_text());
+        assert_eq!(data::names(&copy), ["extra"]);
+    }
+}

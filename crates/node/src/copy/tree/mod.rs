@@ -332,15 +332,9 @@ impl Node {
     }
 
     fn copy_many(&self, request: &TreeRequest, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
-        let (mut here, mut there): (Vec<PathBuf>, Vec<(&std::ffi::OsStr, Vec<PathBuf>)>) = Default::default();
-        for source in sources::once(&request.sources, observer) {
-            match source {
-                Location::Local(path) => here.push(path.clone()),
-                Location::Remote { host, path } => match there.last_mut() {
-                    Some((last, paths)) if *last == host.as_os_str() => paths.push(path.clone()),
-                    _ => there.push((host, vec![path.clone()])),
-                },
-            }
+        let (here, there) = sources::by_machine(sources::once(&request.sources, observer));
+        if request.options.sync.is_some() {
+            sources::require_one_machine(&here, &there)?;
         }
         if let ([path], []) = (&here[..], &there[..])
             && !request.options.recursive
