@@ -239,6 +239,10 @@ impl Preview {
         if self.is_passed {
             return Ok(Planned::Keep);
         }
+        if entry.is_directory() {
+            let path = || self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+            self.contested.claim_directory(path)?;
+        }
         // What is of another kind makes way.
         let are_both = |found: &Statx| (file_type(found) == FileType::Directory) == entry.is_directory();
         let found = found.filter(|found| !is_sync || are_both(found));

@@ -361,11 +361,15 @@ impl TreeWriter {
 
     fn place_directory(&mut self, parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<Placed> {
         let mut done = None;
-        if self.settings.sync().is_some() {
+        if self.settings.sync().is_none() {
+            self.contested.claim_directory(|| parent.path(name))?;
+        } else {
             let found = self.found(parent, name)?;
             if self.settings.passes(entry, found.as_ref()) {
                 return Ok(Placed::Passed);
             }
+            // Before anything makes way.
+            self.contested.claim_directory(|| parent.path(name))?;
             let is_other = |found: &Statx| file_type(found) != FileType::Directory;
             let there = found.as_ref().filter(|found| !is_other(found));
             let how = if there.is_some() { How::Stays } else { How::Made };

@@ -222,11 +222,7 @@ fn many_candidates_wait_in_a_file() {
 fn sources_that_meet_protect_each_other() {
     let dir = filled(&["a", "b", "c", "d/a", "d/b", "d/c"]);
     let to = dir.path().join("to");
-    let landing = Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new(), Vec::new()]).unwrap();
-    let sync =
-        SyncOptions { delete: Some(DeleteOptions::default()), itemize: true, ..SyncOptions::default() };
-    let changes = Changes { sync: Some(sync), ..Changes::default() };
-    let mut writer = TreeWriter::new(landing, MINE).with_changes(changes);
+    let mut writer = merging(&to);
     for (index, name) in ["a", "b"].into_iter().enumerate() {
         writer.root(index, &directory(None)).unwrap();
         put(&mut writer, &file(name, b"new"), b"new").unwrap();
@@ -236,6 +232,54 @@ fn sources_that_meet_protect_each_other() {
         writer.leave();
     }
     assert_eq!(finish(&mut writer).0, set(&["c", "d/c"]));
+}
+
+/// A run of two sources whose entries go into `to` itself.
+fn merging(to: &Path) -> TreeWriter {
+    let landing = Landing::resolve_sync(&Origin::Anywhere, to, &[Vec::new(), Vec::new()]).unwrap();
+    let delete = Some(DeleteOptions::default());
+    let sync = SyncOptions { links: true, delete, itemize: true, ..SyncOptions::default() };
+    TreeWriter::new(landing, MINE).with_changes(Changes { sync: Some(sync), ..Changes::default() })
+}
+
+/// Issue "nothing is deleted wrongly": what one source brought makes no way for what a later one has under its name, whichever of them is
+/// a directory, and also where that is empty.
+#[test]
+fn what_one_source_brought_makes_no_way_for_another() {
+    let link = || entry(Some("x"), Kind::Symlink { target: b"f".to_vec() }, 0o777);
+    for other in [file("x", b"new"), link()] {
+        for inner in [&["1", "2"][..], &[]] {
+            let dir = filled(&["keep"]);
+            let to = dir.path().join("to");
+            let mut writer = merging(&to);
+            writer.root(0, &directory(None)).unwrap();
+            writer.entry(&directory(Some("x"))).unwrap();
+            inner.iter().for_each(|name| put(&mut writer, &file(name, b"new"), b"new").unwrap());
+            writer.leave();
+            writer.leave();
+            writer.root(1, &directory(None)).unwrap();
+            let error = put(&mut writer, &other, b"new").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+            writer.leave();
+            finish(&mut writer);
+            assert!(to.join("x").is_dir());
+            inner.iter().for_each(|name| assert!(to.join("x").join(name).exists(), "{name}"));
+        }
+        // The other way round.
+        let dir = filled(&["keep"]);
+        let to = dir.path().join("to");
+        let mut writer = merging(&to);
+        writer.root(0, &directory(None)).unwrap();
+        put(&mut writer, &other, b"new").unwrap();
+        writer.leave();
+        writer.root(1, &directory(None)).unwrap();
+        assert_eq!(writer.entry(&directory(Some("x"))).unwrap_err().kind(), ErrorKind::Refused);
+        writer.entry(&file("f", b"new")).unwrap();
+        writer.leave();
+        writer.leave();
+        finish(&mut writer);
+        assert!(fs::symlink_metadata(to.join("x")).is_ok_and(|found| !found.is_dir()));
+    }
 }
 
 /// rsync's habit: a directory makes way for a file once that is whole, with what is in it only where that is deleted.
