@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use super::directory::Directory;
 use super::listing::Listing;
-use super::place::times_of;
+use super::place::{same_name, times_of};
 use super::settings::{Settings, mtime_of};
 use super::sync::{DeleteOptions, Done, SyncOptions};
 use super::write::file_type;
@@ -30,7 +30,8 @@ pub(super) type Failed = (Vec<u8>, Error);
 /// A directory that entries are told of.
 #[derive(Debug)]
 struct Level {
-    listing: Listing,
+    /// `None` if it was not there, or could not be listed.
+    listing: Option<Listing>,
     next: usize,
     path_len: usize,
     identity: (u64, u64),
@@ -104,18 +105,18 @@ impl Candidates {
             let listing = listing.ok()?;
             Some((listing, identity(found)))
         });
-        let (listing, identity) = level.unwrap_or_default();
+        let (listing, identity) = level.map_or((None, (0, 0)), |(listing, identity)| (Some(listing), identity));
         self.serials += 1;
         self.levels.push(Level { listing, next: 0, path_len, identity, serial: self.serials });
     }
 
-    /// An entry of the innermost directory is told.
-    pub(super) fn told(&mut self, name: &Name) {
+    /// An entry of the innermost directory is told. False if no such name was there when the directory was listed.
+    pub(super) fn told(&mut self, name: &Name) -> bool {
         if self.levels.is_empty() {
             // The root, which was told when it began.
-            return;
+            return true;
         }
-        self.pass(Some(name.as_bytes()));
+        let was_there = self.pass(Some(name.as_bytes()));
         if self.told.is_some() {
             let len = self.path.len();
             push_name(&mut self.path, name.as_bytes());
@@ -123,6 +124,12 @@ impl Candidates {
             self.path.truncate(len);
             self.remember(key);
         }
+        was_there
+    }
+
+    /// Something is found under a name that was not there: nobody can tell any more which of the names in the listing are told.
+    pub(super) fn folds(&mut self) {
+        self.trouble = Some(same_name());
     }
 
     fn remember(&mut self, key: [u8; 16]) {
@@ -150,13 +157,17 @@ impl Candidates {
         }
     }
 
-    /// Notes the names before `until`, or all that are left.
-    fn pass(&mut self, until: Option<&[u8]>) {
-        let Some(level) = self.levels.last_mut() else { return };
-        while let Some(name) = level.listing.get(level.next) {
+    /// Notes the names before `until`, or all that are left. False if `until` is none of those listed.
+    fn pass(&mut self, until: Option<&[u8]>) -> bool {
+        let Some(level) = self.levels.last_mut() else { return true };
+        let Some(listing) = level.listing.as_ref().filter(|_| level.next != usize::MAX) else { return true };
+        while let Some(name) = listing.get(level.next) {
             match until.map(|until| name.cmp(until)) {
-                Some(std::cmp::Ordering::Greater) => return,
-                Some(std::cmp::Ordering::Equal) => level.next += 1,
+                Some(std::cmp::Ordering::Greater) => return false,
+                Some(std::cmp::Ordering::Equal) => {
+                    level.next += 1;
+                    return true;
+                }
                 _ => {
                     if self.noted != level.serial {
                         self.noted = level.serial;
@@ -164,11 +175,10 @@ impl Candidates {
                     }
                     self.notes.name(name);
                     level.next += 1;
-                    continue;
                 }
             }
-            return;
         }
+        false
     }
 
     /// Where notes go that memory has no room for.

@@ -15,7 +15,7 @@ use super::delete::{Candidates, Doomed};
 use super::directory::Directory;
 use super::landing::Landing;
 use super::opened::Mark;
-use super::place::Identity;
+use super::place::{Identity, same_name};
 use super::settings::{Changes, Differences, Settings, WriteOptions};
 use super::sync::{Done, How, Verdict};
 use super::write::{file_type, is_directory, is_same};
@@ -232,8 +232,12 @@ impl Preview {
             Some(Err(error)) => return Err(Error::file("look at what is there", error)),
         };
         let is_sync = self.settings.sync().is_some();
-        if let Some(candidates) = &mut self.candidates {
-            candidates.told(name);
+        if let Some(candidates) = &mut self.candidates
+            && !candidates.told(name)
+            && found.is_some()
+        {
+            candidates.folds();
+            return Err(same_name());
         }
         self.is_passed = self.settings.passes(entry, found.as_ref());
         if self.is_passed {

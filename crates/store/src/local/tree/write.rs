@@ -21,7 +21,7 @@ use super::directory::{Directory, raise_open_files};
 use super::landing::Landing;
 use super::links::LinkTable;
 use super::opened::{Bits, Mark, OpenDirectory, Opening, Way};
-use super::place::{FileTarget, There, taken};
+use super::place::{FileTarget, There, same_name, taken};
 use super::settings::{Changes, Settings, WriteOptions};
 use super::special;
 use super::sync::{Done, How, remove_file};
@@ -314,18 +314,13 @@ impl TreeWriter {
         let Some(parent) = self.stack.last().cloned() else {
             return Err(Error::new(ErrorKind::Protocol, "an entry outside a directory"));
         };
-        if let Some(candidates) = &mut self.candidates {
-            candidates.told(name);
-        }
+        let looked = self.look(&parent, name);
         if entry.is_directory() {
-            let placed = self.place_directory(&parent, name, entry);
+            let placed = looked.and_then(|looked| self.place_directory(&parent, name, entry, looked));
             self.skipping = usize::from(!matches!(placed, Ok(Placed::Done)));
             return placed;
         }
-        let looked = match self.settings.sync() {
-            Some(_) => Some(self.found(&parent, name)?),
-            None => None,
-        };
+        let looked = looked?;
         if looked.as_ref().is_some_and(|found| self.settings.passes(entry, found.as_ref())) {
             return Ok(Placed::Passed);
         }
@@ -347,7 +342,22 @@ impl TreeWriter {
         placed
     }
 
-    /// What stands under a name, where entries may be passed by because of it.
+    /// What stands under the name of an entry that is told; asked only where that decides. `Refused` if nothing of that name was there
+    /// when the directory was listed: it is another one, which the file system takes for the same, or somebody just made it.
+    fn look(&mut self, parent: &OpenDirectory, name: &Name) -> Result<Option<Option<Statx>>> {
+        let was_there = self.candidates.as_mut().is_none_or(|candidates| candidates.told(name));
+        if self.settings.sync().is_none() {
+            return Ok(None);
+        }
+        let found = self.found(parent, name)?;
+        if let Some(candidates) = self.candidates.as_mut().filter(|_| found.is_some() && !was_there) {
+            candidates.folds();
+            return Err(same_name());
+        }
+        Ok(Some(found))
+    }
+
+    /// What stands under a name.
     pub(super) fn found(&self, parent: &OpenDirectory, name: &Name) -> Result<Option<Statx>> {
         if parent.is_new {
             return Ok(None);
@@ -359,17 +369,20 @@ impl TreeWriter {
         }
     }
 
-    fn place_directory(&mut self, parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<Placed> {
+    fn place_directory(
+        &mut self,
+        parent: &Rc<OpenDirectory>,
+        name: &Name,
+        entry: &Entry,
+        looked: Option<Option<Statx>>,
+    ) -> Result<Placed> {
         let mut done = None;
-        if self.settings.sync().is_none() {
-            self.contested.claim_directory(|| parent.path(name))?;
-        } else {
-            let found = self.found(parent, name)?;
-            if self.settings.passes(entry, found.as_ref()) {
-                return Ok(Placed::Passed);
-            }
-            // Before anything makes way.
-            self.contested.claim_directory(|| parent.path(name))?;
+        if looked.as_ref().is_some_and(|found| self.settings.passes(entry, found.as_ref())) {
+            return Ok(Placed::Passed);
+        }
+        // Before anything makes way.
+        self.contested.claim_directory(|| parent.path(name))?;
+        if let Some(found) = looked {
             let is_other = |found: &Statx| file_type(found) != FileType::Directory;
             let there = found.as_ref().filter(|found| !is_other(found));
             let how = if there.is_some() { How::Stays } else { How::Made };

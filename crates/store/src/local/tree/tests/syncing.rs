@@ -234,6 +234,27 @@ fn sources_that_meet_protect_each_other() {
     assert_eq!(finish(&mut writer).0, set(&["c", "d/c"]));
 }
 
+/// Issue "nothing is deleted wrongly": where two names are one (here: a name that was not there when the directory was listed, and is),
+/// nobody can tell what the source has not, so all stays.
+#[test]
+fn names_that_fold_delete_nothing() {
+    for told in [directory(Some("photos")), file("photos", b"new")] {
+        let dir = filled(&["Photos/1", "extra"]);
+        let to = dir.path().join("to");
+        let mut writer = deleting(&to, SyncOptions::default());
+        writer.root(0, &directory(None)).unwrap();
+        // As `photos` would lead to `Photos`.
+        fs::create_dir(to.join("photos")).unwrap();
+        assert_eq!(writer.entry(&told).unwrap_err().kind(), ErrorKind::Refused);
+        if told.is_directory() {
+            writer.leave();
+        }
+        writer.leave();
+        assert_eq!(writer.delete_some(&mut Vec::new()).unwrap_err().kind(), ErrorKind::Refused);
+        assert!(to.join("Photos/1").exists() && to.join("extra").exists());
+    }
+}
+
 /// A run of two sources whose entries go into `to` itself.
 fn merging(to: &Path) -> TreeWriter {
     let landing = Landing::resolve_sync(&Origin::Anywhere, to, &[Vec::new(), Vec::new()]).unwrap();
