@@ -29,7 +29,8 @@ fn write(path: &Path, content: &[u8], seconds: i64) {
 }
 
 /// A source, and a destination in which of everything something is older, newer, of another kind, too much or missing.
-fn source_and_destination(source: &Path, copy: &Path) {
+/// Where that is deleted, what makes way is full.
+fn source_and_destination(source: &Path, copy: &Path, deletes: bool) {
     for (name, content, seconds) in [
         ("same", "same", 0),
         ("changed", "new bytes", 5),
@@ -78,6 +79,9 @@ fn source_and_destination(source: &Path, copy: &Path) {
         write(&copy.join(name), content.as_bytes(), seconds);
     }
     fs::create_dir(copy.join("becomes-file")).unwrap();
+    if deletes {
+        write(&copy.join("becomes-file/inner/f"), b"in the way", 0);
+    }
     symlink("old", copy.join("relink")).unwrap();
     symlink("/etc", copy.join("away")).unwrap();
     set_times(source, 0);
@@ -218,7 +222,8 @@ fn check(a: &Host, way: &Way<'_>, cases: &[Case]) {
         let (source, ours, theirs) = (place.join("source"), place.join("ours"), place.join("theirs"));
         fs::create_dir(&source).unwrap();
         fs::create_dir(&ours).unwrap();
-        source_and_destination(&source, &ours);
+        let deletes = case.options.iter().any(|option| option.starts_with("--del"));
+        source_and_destination(&source, &ours, deletes);
         if !case.is_there {
             fs::remove_dir_all(&ours).unwrap();
         } else {
@@ -450,5 +455,62 @@ fn sources_of_several_machines_delete_nothing() {
         let outcome = program.arg(&copy).run().expect(2);
         assert!(outcome.stderr_text().contains("different machines"), "{}", outcome.stderr_text());
         assert_eq!(data::names(&copy), ["extra"]);
+    }
+}
+
+/// Issue "--max-delete", for what it is for: the source is empty because its disk is not mounted. So many entries go, the others stay, and the
+/// verdict says so.
+#[test]
+fn an_empty_source_deletes_no_more_than_is_allowed() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let source = a.directory("source");
+    for is_far in [false, true] {
+        let copy = b.directory(if is_far { "far" } else { "near" });
+        (0..9).for_each(|number| write(&copy.join(format!("{number}")), b"extra", 0));
+        let options = ["-a", "--delete", "--max-delete=5", "--stats"];
+        let outcome = if is_far {
+            up(a, b, &options, &source, &copy).wait()
+        } else {
+            a.dray().arg("sync").args(options).arg(source.join("")).arg(&copy).run()
+        };
+        let outcome = outcome.expect(8);
+        assert_eq!(data::names(&copy).len(), 4);
+        assert!(outcome.stdout_text().contains("deleted entries: 5"), "{}", outcome.stdout_text());
+        assert!(outcome.stderr_text().contains("4 entries were not deleted"), "{}", outcome.stderr_text());
+    }
+}
+
+/// Issue "nothing is deleted wrongly": an entry that cannot be written where it goes deletes nothing, at whichever end the files are.
+#[test]
+fn nothing_is_deleted_because_of_what_cannot_be_written() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let source = a.directory("source");
+    write(&source.join("x"), b"a file", 0);
+    for is_far in [false, true] {
+        let copy = b.directory(if is_far { "far" } else { "near" });
+        write(&copy.join("extra"), b"extra", 0);
+        // A mount point makes no way.
+        fs::create_dir(copy.join("x")).unwrap();
+        let tool = |name: &str, args: &[&str]| {
+            let status = std::process::Command::new(name).args(args).arg(copy.join("x")).status();
+            assert!(status.unwrap().success(), "{name}");
+        };
+        tool("mount", &["-t", "tmpfs", "tmpfs"]);
+        let outcome = if is_far {
+            up(a, b, &["-a", "--delete"], &source, &copy).wait()
+        } else {
+            a.dray().args(["sync", "-a", "--delete"]).arg(source.join("")).arg(&copy).run()
+        };
+        let has_extra = copy.join("extra").exists();
+        tool("umount", &[]);
+        let outcome = outcome.expect(8);
+        assert!(has_extra);
+        assert!(outcome.stderr_text().contains("nothing was deleted"), "{}", outcome.stderr_text());
+        up(a, b, &["-a", "--delete"], &source, &copy).wait().expect(0);
+        assert_eq!(data::names(&copy), ["x"]);
     }
 }

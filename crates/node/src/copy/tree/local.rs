@@ -159,7 +159,7 @@ struct Copying<'a> {
     can_share: bool,
     limit: Option<Arc<RateLimit>>,
     buffer: Vec<u8>,
-    /// Everything was listed, and could be read.
+    /// No entry has failed so far.
     is_complete: bool,
 }
 
@@ -188,10 +188,14 @@ impl Copying<'_> {
         Ok(self.copied)
     }
 
-    /// Deletes what the source has not, if all of it could be read.
+    /// Deletes what the source has not, if everything else was done.
     fn delete(&mut self, entries: u64) -> Result<()> {
+        // What fails from here on is a deletion.
         if !self.is_complete {
-            if self.writer.delete_nothing() && entries > 0 {
+            let mut failed = Vec::new();
+            let deletes = self.writer.delete_nothing(&mut failed);
+            self.fail_all(failed)?;
+            if deletes && entries > 0 {
                 self.fail(b".", sync::nothing_deleted())?;
             }
             return Ok(());
@@ -229,6 +233,7 @@ impl Copying<'_> {
         if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
             return Err(error);
         }
+        self.is_complete = false;
         self.copied.failed += 1;
         show(self.observer, &entry_failed(Path::new(std::ffi::OsStr::from_bytes(path)), &error));
         Ok(())
@@ -261,7 +266,6 @@ impl Copying<'_> {
         self.tell(0);
         let (entry, file) = match walked {
             Walked::Failed(path, error) => {
-                self.is_complete = false;
                 return self.fail(path.as_os_str().as_bytes(), error);
             }
             Walked::Unlisted => {
@@ -315,8 +319,6 @@ impl Copying<'_> {
                         self.held.came(&mut self.writer, group)
                     }
                     Err(error) => {
-                        // What went meanwhile could have been listed.
-                        self.is_complete &= matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Changed);
                         let failed = self.held.failed(&mut self.writer, target, error);
                         failed.into_iter().collect()
                     }

@@ -190,6 +190,7 @@ fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
         hard_links: has(tree_flag::HARD_LINKS),
         specials: has(tree_flag::SPECIALS),
         attributes: sync::attributes(tree),
+        tells_vanished: tree.sync.is_some(),
     })
 }
 
@@ -284,10 +285,10 @@ impl Holding<'_> {
         }
     }
 
-    /// The copy is over.
-    fn end(&self, copied: &TreeCopied) -> Result<()> {
+    /// The copy is over. Where something may be deleted, what failed may be a deletion, after much that was done.
+    fn end(&self, copied: &TreeCopied, deletes: bool) -> Result<()> {
         if copied.failed == 1
-            && copied.entries <= 1
+            && copied.entries <= u64::from(!deletes)
             && copied.files + copied.unchanged == 0
             && let Held::Failure(path, kind, reason) = std::mem::replace(&mut *lock(&self.held), Held::Passed)
         {
@@ -327,7 +328,7 @@ impl Node {
         }
         let holding = Holding { observer, held: Mutex::new(Held::Nothing) };
         let copied = self.copy_many(request, &holding, stop).inspect_err(|_| holding.release())?;
-        holding.end(&copied)?;
+        holding.end(&copied, request.options.sync.as_ref().is_some_and(|sync| sync.delete))?;
         Ok(copied)
     }
 
@@ -433,6 +434,28 @@ fn tree_message(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Nobody;
+
+    impl Observer for Nobody {
+        fn event(&self, _event: Event) {}
+    }
+
+    /// Issue "an error is told once": one failure that was all is the copy's own error, but not where something was, or may have been, deleted.
+    #[test]
+    fn one_failure_is_the_error_of_a_copy_that_did_nothing_else() {
+        let ends = |copied: TreeCopied, deletes| {
+            let holding = Holding { observer: &Nobody, held: Mutex::new(Held::Nothing) };
+            let reason = "refused".to_owned();
+            holding.event(Event::EntryFailed { path: "x".into(), kind: ErrorKind::Refused, reason });
+            holding.end(&copied, deletes)
+        };
+        let failed = |entries| TreeCopied { entries, failed: 1, ..TreeCopied::default() };
+        assert!(ends(failed(1), false).is_err() && ends(failed(0), true).is_err());
+        // The root of an empty source, with a deletion that failed, or more than may be deleted.
+        assert!(ends(failed(1), true).is_ok());
+        assert!(ends(TreeCopied { deleted: 5, ..failed(1) }, true).is_ok());
+    }
 
     #[test]
     fn sources_land_under_their_last_name() {

@@ -38,7 +38,6 @@ pub(super) fn plan_here(
     let is_sync = changes.sync.is_some();
     let mut planning = Planning::new(Preview::new(landing, options, changes), is_sync, &on_failed);
     let mut order = Order::new(sources);
-    let mut is_complete = true;
     while let Some(walked) = walker.step() {
         if stop.is_set() {
             return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
@@ -49,7 +48,6 @@ pub(super) fn plan_here(
                 continue;
             }
             Walked::Failed(path, error) => {
-                is_complete = false;
                 planning.done.failed += 1;
                 on_failed(&entry_failed(&path, &error));
                 continue;
@@ -62,7 +60,9 @@ pub(super) fn plan_here(
         planning.item(&item, step);
         planning.planned.drain(..).for_each(|item| tell(observer, &item, false));
     }
-    while planning.delete(is_complete)? {
+    // What fails from here on is a deletion.
+    let is_complete = planning.done.failed == 0;
+    while planning.delete(is_complete, order.entries()) {
         planning.planned.drain(..).for_each(|item| tell(observer, &item, false));
     }
     planning.planned.drain(..).for_each(|item| tell(observer, &item, false));
@@ -196,21 +196,26 @@ impl<'a> Planning<'a> {
     }
 
     /// Everything was told: says some of what would be deleted; true while there is more.
-    fn delete(&mut self, is_complete: bool) -> Result<bool> {
-        if !is_complete {
-            if self.preview.delete_nothing() {
-                self.fail(Path::new("."), &sync::nothing_deleted());
-            }
-            return Ok(false);
-        }
+    fn delete(&mut self, is_complete: bool, entries: u64) -> bool {
         let mut failed = Vec::new();
-        let goes_on = self.preview.delete_some(&mut failed)?;
+        let goes_on = if is_complete {
+            self.preview.delete_some(&mut failed).unwrap_or_else(|error| {
+                failed.push((Vec::new(), error));
+                false
+            })
+        } else {
+            // Where there was nothing at all, that was told.
+            if self.preview.delete_nothing(&mut failed) && entries > 0 {
+                failed.push((Vec::new(), sync::nothing_deleted()));
+            }
+            false
+        };
         for (path, error) in failed {
             let path = if path.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(&path)) };
             self.fail(path, &error);
         }
         self.take_done();
-        Ok(goes_on)
+        goes_on
     }
 
     fn plan(&mut self, planned: Planned, entry: &Entry, mut path: Vec<u8>) {
@@ -305,6 +310,7 @@ impl TreeSink for Previewing<'_> {
         }
         self.tell_user();
         self.is_told = self.machine.is_done()?;
+        self.is_complete &= self.planning.done.failed == 0;
         Ok(())
     }
 
@@ -312,7 +318,7 @@ impl TreeSink for Previewing<'_> {
         if !self.is_told || self.is_finished {
             return Ok(false);
         }
-        let goes_on = self.planning.delete(self.is_complete)?;
+        let goes_on = self.planning.delete(self.is_complete, self.machine.entries());
         self.tell_user();
         self.is_finished = !goes_on;
         Ok(true)

@@ -85,7 +85,7 @@ pub(super) struct Writing<'a> {
     on_planned: Option<&'a OnPlanned<'a>>,
     done: TreeDone,
     fsync: bool,
-    /// The sender has listed everything, and all could be read.
+    /// The sender has listed everything, and no entry has failed at either end.
     is_complete: bool,
     is_deleting: bool,
     is_finished: bool,
@@ -164,6 +164,7 @@ impl<'a> Writing<'a> {
         let path =
             if path.is_empty() { Path::new(".") } else { Path::new(std::ffi::OsStr::from_bytes(path)) };
         let mut failed = entry_failed(path, &error);
+        self.is_complete = false;
         self.done.failed += 1;
         if self.done.failed <= TREE_FAILED_NAMED_MAX {
             (self.on_failed)(&failed);
@@ -355,7 +356,10 @@ impl<'a> Writing<'a> {
             return Ok(());
         }
         // Where there was nothing at all, that was told.
-        if self.writer.delete_nothing() && self.done.entries > 0 {
+        let mut failed = Vec::new();
+        let deletes = self.writer.delete_nothing(&mut failed);
+        self.fail_all(failed)?;
+        if deletes && self.done.entries > 0 {
             self.fail(b"", nothing_deleted())?;
         }
         self.conclude()
@@ -407,7 +411,10 @@ impl TreeSink for Writing<'_> {
                 self.machine.handle_entries(&entries)?;
                 self.waiting.push_back(entries);
             }
-            Heard::Message(Message::EntryFailed(failed)) => (self.on_failed)(&failed),
+            Heard::Message(Message::EntryFailed(failed)) => {
+                self.is_complete &= failed.left_out.is_some();
+                (self.on_failed)(&failed);
+            }
             Heard::Message(Message::Direct(theirs)) if self.is_inviting => {
                 if let Some(doors) = self.doors {
                     doors.handle_direct(theirs)?;

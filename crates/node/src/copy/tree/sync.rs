@@ -199,9 +199,9 @@ pub(super) fn item(done: Done) -> dray_core::message::PlannedItem {
     }
 }
 
-/// What is told where deletion was asked for and not all of the source could be read.
+/// What is told where deletion was asked for and an entry failed before it.
 pub(super) fn nothing_deleted() -> Error {
-    Error::new(ErrorKind::Refused, "nothing was deleted, because not all of the source could be read")
+    Error::new(ErrorKind::Refused, "nothing was deleted, because not everything could be read and written")
         .advise("mend what is named above, and run it again")
 }
 

@@ -107,13 +107,23 @@ impl Directory {
 
     /// Facts about `name`, not through a link.
     pub(super) fn stat(&self, name: &[u8]) -> io::Result<Statx> {
+        self.stat_for(name, STAT)
+    }
+
+    /// These facts about `name`, not through a link.
+    pub(super) fn stat_for(&self, name: &[u8], facts: StatxFlags) -> io::Result<Statx> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        Ok(rustix::fs::statx(&self.fd, name, flags, STAT)?)
+        Ok(rustix::fs::statx(&self.fd, name, flags, facts)?)
     }
 
     /// Facts about the directory itself.
     pub(super) fn stat_self(&self) -> io::Result<Statx> {
         stat_fd(self.fd.as_fd())
+    }
+
+    /// These facts about the directory itself.
+    pub(super) fn stat_self_for(&self, facts: StatxFlags) -> io::Result<Statx> {
+        Ok(rustix::fs::statx(&self.fd, c"", AtFlags::EMPTY_PATH, facts)?)
     }
 
     /// Every name in it.

@@ -14,7 +14,7 @@ use super::directory::Directory;
 use super::opened::{OpenDirectory, Way};
 use super::place::{FileTarget, Identity, taken};
 use super::sync::{Done, How};
-use super::temporary::replace;
+use super::temporary::{self, Temporary, replace};
 use super::write::{TreeWriter, file_type, is_directory};
 
 /// Directories of first names that stay open for the next link.
@@ -29,6 +29,8 @@ type Group = [u8; 16];
 pub(super) struct Linked {
     pub(super) way: Option<Rc<Way>>,
     pub(super) name: Name,
+    /// Its name for now, while a directory stands in its place.
+    waiting: Option<Temporary>,
     pub(super) identity: Identity,
 }
 
@@ -137,7 +139,8 @@ impl TreeWriter {
         name: &Name,
         identity: Identity,
     ) {
-        let linked = Linked { way: directory.way.clone(), name: name.clone(), identity };
+        let waiting = directory.waiting(name);
+        let linked = Linked { way: directory.way.clone(), name: name.clone(), waiting, identity };
         self.links.came(group, linked);
     }
 
@@ -184,6 +187,7 @@ impl TreeWriter {
     pub(super) fn link_to(&mut self, linked: &Linked, to: &OpenDirectory, name: &Name) -> Result<bool> {
         let is_it =
             |found: &Statx| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino) == linked.identity;
+        let mut waits = false;
         if !to.is_new {
             let there = to.directory.stat(name.as_bytes());
             if there.is_ok() {
@@ -197,7 +201,7 @@ impl TreeWriter {
                 if settings.sync().is_none() {
                     return Err(is_directory());
                 }
-                settings.make_way(&to.directory, name, &to.path(name))?;
+                waits = !settings.make_way(&to.directory, name)?;
             }
         }
         let from = self
@@ -205,7 +209,8 @@ impl TreeWriter {
             .directory(&self.landing.base, linked.way.as_ref())
             .map_err(|error| Error::file("find the file that it is a hard link to", error))?;
         let mut make = |name: &[u8]| {
-            rustix::fs::linkat(&*from, linked.name.as_bytes(), &to.directory, name, AtFlags::empty())?;
+            let first = linked.waiting.as_ref().map_or(linked.name.as_bytes(), |waiting| &waiting[..]);
+            rustix::fs::linkat(&*from, first, &to.directory, name, AtFlags::empty())?;
             // The name may lead to something else by now, which nobody is to get at through this one.
             if to.directory.stat(name).is_ok_and(|found| is_it(&found)) {
                 return Ok(());
@@ -214,7 +219,14 @@ impl TreeWriter {
             Err(Errno::STALE.into())
         };
         to.touch();
-        let made = if to.is_new { make(name.as_bytes()) } else { replace(to, name, &mut make) };
+        let made = if waits {
+            let made = temporary::make(to, name, &mut |temporary| make(temporary));
+            made.map(|(temporary, ())| to.wait_for_way(name, temporary))
+        } else if to.is_new {
+            make(name.as_bytes())
+        } else {
+            replace(to, name, &mut make)
+        };
         made.map(|()| true).map_err(|error| match error.raw_os_error() {
             Some(code) if code == Errno::STALE.raw_os_error() => {
                 Error::new(ErrorKind::Changed, "the file that it is a hard link to was replaced meanwhile")

@@ -43,7 +43,7 @@ pub(super) enum There {
     /// A file with these permission bits, without setuid, setgid and sticky: those were not given to the new bytes.
     File(u32),
     Other,
-    /// A directory that makes way once the file is whole.
+    /// A directory that makes way: once the file is whole if it is empty, else at the end.
     Directory,
 }
 
@@ -164,10 +164,10 @@ impl FileTarget {
             rustix::fs::fsync(&file.file)
                 .map_err(|error| Error::file("write the file to its server", error.into()))?;
         }
-        if matches!(self.there, There::Directory) {
-            settings.make_way(&self.directory.directory, &self.name, &self.path())?;
-        }
-        file.name(self).map_err(|error| taken(&self.directory, error, "give the file its name"))?;
+        let waits = matches!(self.there, There::Directory)
+            && !settings.make_way(&self.directory.directory, &self.name)?;
+        let named = if waits { file.name_for_now(self) } else { file.name(self) };
+        named.map_err(|error| taken(&self.directory, error, "give the file its name"))?;
         let found = if self.metadata.link_group.is_some() {
             let found = stat_fd(file.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
             (found.stx_dev_major, found.stx_dev_minor, found.stx_ino)
@@ -294,6 +294,20 @@ impl NewFile {
             }
         }
         temporary::replace(directory, &target.name, &mut |temporary| self.link(temporary))
+    }
+
+    /// Gives it a temporary name, until the directory that stands in its place makes way.
+    fn name_for_now(&mut self, target: &FileTarget) -> io::Result<()> {
+        let directory = &self.directory;
+        let made = match self.temporary.take() {
+            Some(temporary) => temporary,
+            None => {
+                directory.touch();
+                temporary::make(directory, &target.name, &mut |temporary| self.link(temporary))?.0
+            }
+        };
+        directory.wait_for_way(&target.name, made);
+        Ok(())
     }
 
     /// Makes `name` a name of this file.

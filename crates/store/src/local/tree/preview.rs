@@ -11,13 +11,14 @@ use rustix::fs::{FileType, Statx};
 
 use super::attributes;
 use super::contested::Contested;
-use super::delete::{Candidates, Doomed};
+use super::delete::{Candidates, Doomed, Orders, Way, identity};
 use super::directory::Directory;
 use super::landing::Landing;
+use super::listing::Listing;
 use super::opened::Mark;
 use super::place::{Identity, same_name};
 use super::settings::{Changes, Differences, Settings, WriteOptions};
-use super::sync::{Done, How, Verdict};
+use super::sync::{Done, How, Verdict, in_the_way};
 use super::write::{file_type, is_directory, is_same};
 
 /// What would become of an entry.
@@ -156,19 +157,30 @@ impl Preview {
     }
 
     /// Nothing would be deleted, because the sender has not listed everything.
-    pub fn delete_nothing(&mut self) -> bool {
-        self.candidates.take().is_some()
+    pub fn delete_nothing(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> bool {
+        let Some(candidates) = self.candidates.take() else { return false };
+        let (doomed, _) = candidates.end(&mut Vec::new());
+        if let Err(error) = doomed.abandon(&self.landing.base, failed) {
+            failed.push((Vec::new(), error));
+        }
+        true
     }
 
     /// To be called once everything has come: says some of what would be deleted. False once all is.
     pub fn delete_some(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> Result<bool> {
         if let Some(candidates) = self.candidates.take() {
             self.stack.clear();
-            self.doomed = Some(candidates.end(&self.landing.base)?);
+            let (doomed, trouble) = candidates.end(failed);
+            if let Some(trouble) = trouble {
+                doomed.abandon(&self.landing.base, failed)?;
+                return Err(trouble);
+            }
+            self.doomed = Some(doomed);
         }
         let options = self.settings.sync().and_then(|sync| sync.delete);
         let (Some(doomed), Some(options)) = (&mut self.doomed, options) else { return Ok(false) };
-        let goes_on = doomed.step(&self.settings, &self.landing.base, options, true, failed)?;
+        let (settings, base) = (&self.settings, &self.landing.base);
+        let goes_on = doomed.step(&Orders { settings, base, options, is_dry: true, stop: None }, failed)?;
         if !goes_on {
             self.doomed = None;
             failed.extend(self.settings.spared_error());
@@ -210,6 +222,7 @@ impl Preview {
         self.way.pop();
         if let Some(candidates) = &mut self.candidates {
             candidates.leave();
+            candidates.spill(&self.landing.base);
         }
     }
 
@@ -248,6 +261,7 @@ impl Preview {
             self.contested.claim_directory(path)?;
         }
         // What is of another kind makes way.
+        let is_directory_there = found.as_ref().is_some_and(|found| file_type(found) == FileType::Directory);
         let are_both = |found: &Statx| (file_type(found) == FileType::Directory) == entry.is_directory();
         let found = found.filter(|found| !is_sync || are_both(found));
         if entry.is_directory() {
@@ -276,6 +290,12 @@ impl Preview {
         }
         self.contested
             .claim(|| self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/'))?;
+        if is_directory_there
+            && is_sync
+            && let Some(parent) = parent
+        {
+            self.make_way(parent, name)?;
+        }
         let there = parent.zip(found.as_ref());
         if there.is_some_and(|(_, found)| file_type(found) == FileType::Directory) {
             return Err(is_directory());
@@ -309,6 +329,19 @@ impl Preview {
             self.groups.insert(group, identity.filter(|_| stays));
         }
         Ok(planned)
+    }
+
+    /// The directory `name` would make way: at the end, with all that is in it and not protected, or because it is empty.
+    fn make_way(&mut self, parent: &Directory, name: &Name) -> Result<()> {
+        let failed = |error| Error::file("look at what is there", error);
+        let Some(candidates) = &mut self.candidates else {
+            let listing = parent.child(name.as_bytes()).and_then(|it| Listing::read(&it, &mut Vec::new()));
+            return if listing.map_err(failed)?.get(0).is_none() { Ok(()) } else { Err(in_the_way()) };
+        };
+        let path = self.way.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+        let identity = identity(&parent.stat_self().map_err(failed)?);
+        candidates.make_way(&Way { path, identity, name: name.as_bytes().to_vec(), made: None });
+        Ok(())
     }
 
     /// With `-u`: what is there stays.

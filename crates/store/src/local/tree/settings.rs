@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::super::delivery::umask;
 use super::attributes::{AttributeSort, Scope, Told};
 use super::chmod::ModeChange;
+use super::delete::Way;
 use super::directory::Directory;
 use super::opened::Devices;
 use super::owners::{OwnerChange, OwnerNames, Powers};
@@ -111,6 +112,8 @@ pub(super) struct Settings {
     pub(super) links_by_path: Cell<bool>,
     /// What was done, or would be, for who wants to hear of each entry.
     pub(super) done: RefCell<VecDeque<Done>>,
+    /// What was made for places that directories stand in, which make way at the end.
+    pub(super) ways: RefCell<Vec<Way>>,
     /// Entries deleted, and those that more than may be deleted.
     pub(super) deleted: Cell<u64>,
     pub(super) spared: Cell<u64>,
@@ -149,6 +152,7 @@ impl Settings {
             late_devices: RefCell::default(),
             links_by_path: Cell::new(false),
             done: RefCell::default(),
+            ways: RefCell::default(),
             deleted: Cell::new(0),
             spared: Cell::new(0),
         }

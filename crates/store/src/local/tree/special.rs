@@ -1,5 +1,6 @@
 //! Entries without content: symbolic links, fifos, sockets and devices. They are not opened but for their metadata (`O_PATH`).
 
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -15,7 +16,7 @@ use super::opened::OpenDirectory;
 use super::place::{Identity, Now, taken, times_of};
 use super::settings::Settings;
 use super::sync::How;
-use super::temporary::replace;
+use super::temporary::{self, replace};
 use super::write::{Placed, file_type, is_directory, is_same};
 
 /// Makes the link, fifo, socket or device `entry`, and says what it is then.
@@ -31,11 +32,12 @@ pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Re
     if found.is_some() {
         parent.check_own(name)?;
     }
+    let mut waits = false;
     if found.as_ref().is_some_and(|found| file_type(found) == FileType::Directory) {
         if settings.sync().is_none() {
             return Err(is_directory());
         }
-        settings.make_way(directory, name, &parent.path(name))?;
+        waits = !settings.make_way(directory, name)?;
         found = None;
     }
     let mode = settings.mode(entry.metadata.mode, || parent.granted());
@@ -43,16 +45,26 @@ pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Re
     let is_changed = !found.as_ref().is_some_and(|found| is_same(directory, name, entry, found));
     let how = if is_changed { How::Made } else { How::Stays };
     let done = parent.describe(name, entry, found.as_ref(), how);
+    let mut name_now = Cow::Borrowed(name);
     if is_changed {
         parent.touch();
-        let made = if found.is_none() { make(name.as_bytes()) } else { replace(parent, name, &mut make) };
+        let made = if waits {
+            temporary::make(parent, name, &mut |temporary| make(temporary)).map(|(temporary, ())| {
+                parent.wait_for_way(name, temporary);
+                name_now = Name::new(&temporary).map_or(Cow::Borrowed(name), Cow::Owned);
+            })
+        } else if found.is_none() {
+            make(name.as_bytes())
+        } else {
+            replace(parent, name, &mut make)
+        };
         made.map_err(|error| taken(parent, error, "make it"))?;
     }
     // Whatever anybody does to the name from here on, this is what is changed.
     let failed = |error| Error::file("open it for its metadata", error);
-    let fd = directory.open_at(name.as_bytes(), OFlags::PATH, Mode::empty()).map_err(failed)?;
+    let fd = directory.open_at(name_now.as_bytes(), OFlags::PATH, Mode::empty()).map_err(failed)?;
     let there = stat_fd(fd.as_fd()).map_err(failed)?;
-    if !is_same(directory, name, entry, &there) {
+    if !is_same(directory, &name_now, entry, &there) {
         return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
     }
     let mode = match &entry.kind {

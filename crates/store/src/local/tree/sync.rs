@@ -7,7 +7,6 @@ use rustix::fs::{AtFlags, FileType, Statx};
 use rustix::io::Errno;
 
 use super::attributes::AttributeSort;
-use super::delete::Deleting;
 use super::directory::Directory;
 use super::exclude::Excludes;
 use super::settings::{Settings, mtime_of};
@@ -140,27 +139,20 @@ impl Settings {
         }
     }
 
-    /// Removes the directory `name` of `parent`, in whose place something else comes: an empty one, or with all that is in it where
-    /// that is to be deleted. `path` leads to it.
-    pub(super) fn make_way(&self, parent: &Directory, name: &Name, path: &[u8]) -> Result<()> {
-        let mut failed = Vec::new();
-        if let Some(options) = self.sync().and_then(|sync| sync.delete) {
-            Deleting::new(self, options, false, &mut failed).clear(
-                parent,
-                name.as_bytes(),
-                &mut path.to_vec(),
-            );
+    /// Removes the directory `name` of `parent`, in whose place something else comes, if it is empty. False if it is not, and what is in
+    /// it is to be deleted at the end.
+    pub(super) fn make_way(&self, parent: &Directory, name: &Name) -> Result<bool> {
+        match rustix::fs::unlinkat(parent, name.as_bytes(), AtFlags::REMOVEDIR) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOTEMPTY | Errno::EXIST) if self.deletes() => Ok(false),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Err(in_the_way()),
+            Err(error) => Err(Error::file("make way for it", error.into())),
         }
-        if let Some((_, error)) = failed.pop() {
-            return Err(error);
-        }
-        rustix::fs::unlinkat(parent, name.as_bytes(), AtFlags::REMOVEDIR).map_err(|error| match error {
-            Errno::NOTEMPTY | Errno::EXIST => {
-                Error::new(ErrorKind::Refused, "a directory stands there that is not empty")
-                    .advise("--delete removes what is in it and is not excluded")
-            }
-            error => Error::file("make way for it", error.into()),
-        })
+    }
+
+    /// True if what the source has not is deleted.
+    fn deletes(&self) -> bool {
+        self.sync().is_some_and(|sync| sync.delete.is_some())
     }
 
     /// Something was done with an entry; told if it is to be.
@@ -268,6 +260,12 @@ pub(super) fn is_of_kind(entry: &Entry, found: &Statx) -> bool {
             | (Kind::CharacterDevice { .. }, FileType::CharacterDevice)
             | (Kind::BlockDevice { .. }, FileType::BlockDevice)
     )
+}
+
+/// A directory that makes no way.
+pub(super) fn in_the_way() -> Error {
+    Error::new(ErrorKind::Refused, "a directory stands there that is not empty")
+        .advise("--delete removes what is in it and is not excluded")
 }
 
 /// Removes what is no directory, in whose place one comes.

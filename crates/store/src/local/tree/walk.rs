@@ -43,6 +43,8 @@ pub struct WalkOptions {
     pub specials: bool,
     /// Of extended attributes, read these.
     pub attributes: AttributeSort,
+    /// A name that is gone before it could be looked at has failed: it may have come under another one that was passed by.
+    pub tells_vanished: bool,
 }
 
 /// One step of a walk.
@@ -329,8 +331,16 @@ impl Walker {
         let failed = |error| Error::file("read it", error);
         let found = match parent.stat(name) {
             Ok(found) => found,
-            // It went between the listing and now: as if it had not been there.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            // It went between the listing and now: as if it had not been there, where nobody draws conclusions from that.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !self.options.tells_vanished => {
+                return Ok(None);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    "it was removed or renamed while its directory was read",
+                ));
+            }
             Err(error) => return Err(failed(error)),
         };
         if self.is_excluded(file_type(&found) == FileType::Directory) {

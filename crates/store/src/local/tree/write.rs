@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use dray_core::limits::{TREE_DEPTH_MAX, TREE_HELD_BYTES_MAX};
 use dray_core::tree::{Entry, Kind, Metadata, Name};
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::attributes;
 use super::contested::Contested;
-use super::delete::{Candidates, Doomed};
+use super::delete::{Candidates, Doomed, Orders};
 use super::directory::{Directory, raise_open_files};
 use super::landing::Landing;
 use super::links::LinkTable;
@@ -136,6 +136,7 @@ impl TreeWriter {
     pub fn root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
         self.contested.begin(index);
         let placed = self.place_root(index, &self.settings.clone().changed(entry));
+        self.note_ways();
         self.skipping = usize::from(!matches!(placed, Ok(Placed::Done)) && entry.is_directory());
         placed
     }
@@ -147,24 +148,44 @@ impl TreeWriter {
         }
     }
 
-    /// Nothing is deleted, because the sender has not listed everything.
-    pub fn delete_nothing(&mut self) -> bool {
-        self.candidates.take().is_some()
+    /// Nothing is deleted, because not everything was listed, or not everything was done; false if nothing was to be. What waits for a
+    /// directory to make way fails.
+    pub fn delete_nothing(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> bool {
+        self.note_ways();
+        let Some(candidates) = self.candidates.take() else { return false };
+        let (doomed, _) = candidates.end(&mut Vec::new());
+        if let Err(error) = doomed.abandon(&self.landing.base, failed) {
+            failed.push((Vec::new(), error));
+        }
+        true
+    }
+
+    /// Takes note of what was made for places that directories stand in.
+    fn note_ways(&mut self) {
+        let ways = self.settings.ways.take();
+        if let Some(candidates) = &mut self.candidates {
+            ways.iter().for_each(|way| candidates.make_way(way));
+        }
     }
 
     /// To be called once everything has come, and the sender has listed all: deletes some of what the source has not; what could not
     /// be deleted goes to `failed`. False once all is.
     pub fn delete_some(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> Result<bool> {
-        if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Acquire)) {
-            return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
-        }
+        self.note_ways();
         if let Some(candidates) = self.candidates.take() {
             self.stack.clear();
-            self.doomed = Some(candidates.end(&self.landing.base)?);
+            let (doomed, trouble) = candidates.end(failed);
+            if let Some(trouble) = trouble {
+                doomed.abandon(&self.landing.base, failed)?;
+                return Err(trouble);
+            }
+            self.doomed = Some(doomed);
         }
         let options = self.settings.sync().and_then(|sync| sync.delete);
         let (Some(doomed), Some(options)) = (&mut self.doomed, options) else { return Ok(false) };
-        let goes_on = doomed.step(&self.settings, &self.landing.base, options, false, failed)?;
+        let (settings, base) = (&*self.settings, &self.landing.base);
+        let orders = Orders { settings, base, options, is_dry: false, stop: self.stop.as_deref() };
+        let goes_on = doomed.step(&orders, failed)?;
         if !goes_on {
             self.doomed = None;
             failed.extend(self.settings.spared_error());
@@ -243,6 +264,7 @@ impl TreeWriter {
             self.skipping += usize::from(entry.is_directory());
             return Ok(Placed::Unchanged);
         }
+        self.note_ways();
         match &entry.name {
             Some(name) => self.place(&name.clone(), &self.settings.clone().changed(entry)),
             None => Err(Error::new(ErrorKind::Protocol, "an entry without a name")),
@@ -263,6 +285,7 @@ impl TreeWriter {
         if let Some(directory) = self.stack.pop() {
             directory.leave();
         }
+        self.note_ways();
         if let Some(candidates) = &mut self.candidates {
             candidates.leave();
             candidates.spill(&self.landing.base);
@@ -284,6 +307,7 @@ impl TreeWriter {
             self.contested.release(|| target.path());
         }
         target.directory.settle();
+        self.note_ways();
     }
 
     /// Files of several names that are remembered.
@@ -518,6 +542,16 @@ impl TreeWriter {
         let opened = OpenDirectory::new(settings, opening, &self.open);
         opened.list_if_folding();
         self.stack.push(Rc::new(opened));
+    }
+}
+
+impl Drop for TreeWriter {
+    /// A run that ends early leaves nothing under a temporary name.
+    fn drop(&mut self) {
+        self.delete_nothing(&mut Vec::new());
+        if let Some(doomed) = self.doomed.take() {
+            let _ = doomed.abandon(&self.landing.base, &mut Vec::new());
+        }
     }
 }
 

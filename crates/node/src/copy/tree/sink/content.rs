@@ -145,12 +145,7 @@ impl Writing<'_> {
             Record::Same(_) => {
                 return Err(Error::new(ErrorKind::Protocol, "sender found the same what is not"));
             }
-            Record::Failed(fault) => {
-                let error = fault.to_error("");
-                // What went meanwhile could have been listed.
-                self.is_complete &= matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Changed);
-                Err(error)
-            }
+            Record::Failed(fault) => Err(fault.to_error("")),
             _ => Ok(None),
         };
         self.settle(number, ended)

@@ -107,11 +107,7 @@ impl Writing<'_> {
             Record::Failed(fault) if fault.to_error("").kind() == ErrorKind::Changed => {
                 return self.take_whole(number);
             }
-            Record::Failed(fault) => {
-                let error = fault.to_error("");
-                self.is_complete &= error.kind() == ErrorKind::NotFound;
-                return self.settle(number, Err(error));
-            }
+            Record::Failed(fault) => return self.settle(number, Err(fault.to_error(""))),
             _ => return Err(Error::new(ErrorKind::Protocol, "sender ended a part as a whole content")),
         };
         if current.position != part.bytes {

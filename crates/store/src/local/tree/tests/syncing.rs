@@ -92,7 +92,7 @@ fn what_was_not_looked_at_is_not_deleted() {
     drop(dropped);
     let mut incomplete = deleting(&to, SyncOptions::default());
     tell(&mut incomplete);
-    assert!(incomplete.delete_nothing());
+    assert!(incomplete.delete_nothing(&mut Vec::new()));
     assert_eq!(finish(&mut incomplete).0, set(&[]));
     for name in ["mount/x", "seen/x", "z"] {
         assert!(to.join(name).exists(), "{name}");
@@ -303,7 +303,7 @@ fn what_one_source_brought_makes_no_way_for_another() {
     }
 }
 
-/// rsync's habit: a directory makes way for a file once that is whole, with what is in it only where that is deleted.
+/// rsync's habit: an empty directory makes way for a file once that is whole, a full one only where what is in it is deleted.
 #[test]
 fn a_directory_makes_way_when_the_file_is_whole() {
     for deletes in [false, true] {
@@ -317,15 +317,244 @@ fn a_directory_makes_way_when_the_file_is_whole() {
         let mut writer = TreeWriter::new(landing, MINE).with_changes(changes);
         writer.root(0, &directory(None)).unwrap();
         put(&mut writer, &file("empty", b"new"), b"new").unwrap();
-        let Placed::Wanted(target, _) = writer.entry(&file("full", b"new")).unwrap() else { panic!() };
-        let mut new = target.create().unwrap();
-        new.write(b"new").unwrap();
-        assert!(to.join("full/x").exists(), "not before the file is whole");
-        assert_eq!(target.finish(new, &finished(b"new")).is_ok(), deletes);
-        writer.settle(*target, None);
+        assert_eq!(put(&mut writer, &file("full", b"new"), b"new").is_ok(), deletes);
+        writer.leave();
         assert!(to.join("empty").is_file());
+        assert!(to.join("full/x").exists(), "not before the end");
+        let (_, failed) = finish(&mut writer);
+        assert!(failed.is_empty(), "{failed:?}");
         assert_eq!(to.join("full").is_file(), deletes);
     }
+}
+
+/// Entries of every kind in whose places directories stand, with hard links of the first, between which all of `to` is told.
+fn tell_in_the_way(writer: &mut TreeWriter) {
+    let linked = |name: &str| {
+        let mut entry = file(name, b"new");
+        (entry.metadata.link_group, entry.metadata.link_names) = (Some([7; 16]), 3);
+        entry
+    };
+    writer.root(0, &directory(None)).unwrap();
+    put(writer, &linked("a"), b"new").unwrap();
+    put(writer, &linked("b"), b"new").unwrap();
+    writer.entry(&entry(Some("l"), Kind::Symlink { target: b"a".to_vec() }, 0o777)).unwrap();
+    writer.entry(&entry(Some("p"), Kind::Fifo, 0o600)).unwrap();
+    put(writer, &linked("z"), b"new").unwrap();
+    writer.leave();
+}
+
+/// Issue "Nothing is deleted unless the listing was complete", for what makes way, too: nothing of it before the end, nothing without the
+/// sender's word or when the run is dropped, and then each entry that did not come is told; and nothing is left under another name.
+#[test]
+fn what_makes_way_is_deleted_at_the_end() {
+    use std::os::unix::fs::FileTypeExt;
+    let names = ["a/1", "a/sub/2", "b/1", "l/1", "p/1"];
+    let all_there = |to: &Path| names.iter().all(|name| to.join(name).exists());
+    let tops = |to: &Path| -> BTreeSet<String> {
+        fs::read_dir(to).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let begun = || {
+        let dir = filled(&names);
+        let to = dir.path().join("to");
+        let mut writer = deleting(&to, SyncOptions { specials: true, ..SyncOptions::default() });
+        tell_in_the_way(&mut writer);
+        assert!(all_there(&to));
+        (dir, to, writer)
+    };
+    let (_dir, to, mut writer) = begun();
+    let (deleted, failed) = finish(&mut writer);
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(deleted, set(&["a/1", "a/sub/", "a/sub/2", "b/1", "l/1", "p/1"]));
+    let is_one = |name: &str| fs::metadata(to.join(name)).unwrap().ino();
+    assert!(is_one("a") == is_one("b") && is_one("a") == is_one("z"));
+    assert_eq!(fs::read_link(to.join("l")).unwrap(), Path::new("a"));
+    assert!(fs::metadata(to.join("p")).unwrap().file_type().is_fifo());
+    assert_eq!(tops(&to), set(&["a", "b", "l", "p", "z"]));
+
+    let (_dir, to, mut writer) = begun();
+    let mut failed = Vec::new();
+    assert!(writer.delete_nothing(&mut failed));
+    let told: Vec<_> = failed.iter().map(|(path, _)| &path[..]).collect();
+    assert_eq!(told, [b"a", b"b", b"l", b"p"]);
+    assert!(all_there(&to));
+    assert_eq!(tops(&to), set(&["a", "b", "l", "p", "z"]));
+
+    let (_dir, to, writer) = begun();
+    drop(writer);
+    assert!(all_there(&to));
+    assert_eq!(tops(&to), set(&["a", "b", "l", "p", "z"]));
+}
+
+/// A directory of which something is protected, or was spared, makes no way; that is told, and a source of the run stays as it is.
+#[test]
+fn what_is_not_empty_makes_no_way() {
+    let cases = [
+        (excluding(&["-*.o"]), &["x/keep.o"][..]),
+        (
+            SyncOptions {
+                delete: Some(DeleteOptions { max: Some(1), ..DeleteOptions::default() }),
+                ..SyncOptions::default()
+            },
+            &["x/keep.o"],
+        ),
+    ];
+    for (sync, stays) in cases {
+        let dir = filled(&["x/1", "x/keep.o"]);
+        let to = dir.path().join("to");
+        let mut writer = deleting(&to, sync);
+        writer.root(0, &directory(None)).unwrap();
+        put(&mut writer, &file("x", b"new"), b"new").unwrap();
+        writer.leave();
+        let (deleted, failed) = finish(&mut writer);
+        assert_eq!(deleted, set(&["x/1"]));
+        assert!(failed.iter().any(|(path, _)| path == b"x"), "{failed:?}");
+        stays.iter().for_each(|name| assert!(to.join(name).exists(), "{name}"));
+        assert_eq!(fs::read_dir(&to).unwrap().count(), 1);
+    }
+    let dir = filled(&["x/1"]);
+    let to = dir.path().join("to");
+    let found = fs::metadata(to.join("x")).unwrap();
+    let sources = vec![(found.dev(), found.ino())];
+    let mut writer = deleting(&to, SyncOptions { sources, ..SyncOptions::default() });
+    writer.root(0, &directory(None)).unwrap();
+    put(&mut writer, &file("x", b"new"), b"new").unwrap();
+    writer.leave();
+    assert_eq!(finish(&mut writer).0, set(&[]));
+    assert!(to.join("x/1").exists());
+}
+
+/// Issue "--dry-run": a plan tells what would make way, and of a full directory where nothing is deleted that it would not.
+#[test]
+fn a_plan_tells_what_makes_way() {
+    let dir = filled(&["x/1", "x/sub/2", "gone"]);
+    let to = dir.path().join("to");
+    for deletes in [true, false] {
+        let delete = deletes.then(|| DeleteOptions { max: Some(2), ..DeleteOptions::default() });
+        let sync = SyncOptions { delete, itemize: true, ..SyncOptions::default() };
+        let changes = Changes { sync: Some(sync), ..Changes::default() };
+        let landing = Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new()]).unwrap();
+        let mut preview = Preview::new(landing, MINE, changes);
+        preview.root(0, &directory(None)).unwrap();
+        let planned = preview.entry(&file("x", b"new")).unwrap();
+        assert_eq!(planned.is_ok(), deletes);
+        preview.leave();
+        let mut failed = Vec::new();
+        while preview.delete_some(&mut failed).unwrap() {}
+        let deleted = preview.take_done().into_iter().filter(|done| done.letters.is_none());
+        let deleted: BTreeSet<String> = deleted.map(|done| String::from_utf8(done.path).unwrap()).collect();
+        assert_eq!(deleted, if deletes { set(&["gone", "x/1"]) } else { set(&[]) });
+        // What is spared, and that `x` makes no way.
+        assert_eq!(failed.len(), if deletes { 2 } else { 0 }, "{failed:?}");
+        assert!(to.join("x/1").exists() && to.join("x/sub/2").exists() && to.join("gone").exists());
+    }
+}
+
+/// Issue "memory bounded", "ends soon when it is told to": one directory of many entries is deleted in steps, and a stop is heard between
+/// any two entries.
+#[test]
+fn one_large_directory_is_deleted_in_steps() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let dir = filled(&["old/sub/x"]);
+    let to = dir.path().join("to");
+    for number in 0..1000 {
+        fs::File::create(to.join("old").join(format!("{number}"))).unwrap();
+    }
+    let mut writer = deleting(&to, SyncOptions::default());
+    let stop = Arc::new(AtomicBool::new(false));
+    writer.stop_with(stop.clone());
+    writer.root(0, &directory(None)).unwrap();
+    writer.leave();
+    let mut failed = Vec::new();
+    let mut deleted = 0;
+    for _ in 0..5 {
+        assert!(writer.delete_some(&mut failed).unwrap());
+        let done = writer.take_done().into_iter().filter(|done| done.letters.is_none()).count();
+        assert!(done <= 64, "{done}");
+        deleted += done;
+    }
+    assert!(deleted > 64);
+    stop.store(true, Ordering::Release);
+    assert_eq!(writer.delete_some(&mut failed).unwrap_err().kind(), ErrorKind::Interrupted);
+    assert!(writer.take_done().is_empty());
+    stop.store(false, Ordering::Release);
+    assert_eq!(deleted + finish(&mut writer).0.len(), 1003);
+    assert!(failed.is_empty() && !to.join("old").exists());
+}
+
+/// Makes `path` anew until the file system's clock has passed `now`.
+fn make_after(now: std::time::SystemTime, make: &dyn Fn() -> PathBuf) {
+    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now = (i64::try_from(now.as_secs()).unwrap(), i64::from(now.subsec_nanos()));
+    loop {
+        let found = fs::symlink_metadata(make()).unwrap();
+        if (found.ctime(), found.ctime_nsec()) > now {
+            return;
+        }
+    }
+}
+
+/// Issue "nothing is deleted wrongly": what came to the destination while the run went on stays, in directories that the source has not,
+/// and under names that it has not; and that is told.
+#[test]
+fn what_came_meanwhile_stays() {
+    let dir = filled(&["incoming/old", "incoming/sub/old", "replaced", "plain/old"]);
+    let to = dir.path().join("to");
+    let mut writer = deleting(&to, SyncOptions::default());
+    writer.root(0, &directory(None)).unwrap();
+    writer.leave();
+    let now = std::time::SystemTime::now();
+    for name in ["incoming/new", "incoming/sub/new", "replaced"] {
+        let path = to.join(name);
+        make_after(now, &|| {
+            let _ = fs::remove_file(&path);
+            fs::write(&path, b"late").unwrap();
+            path.clone()
+        });
+    }
+    let (deleted, failed) = finish(&mut writer);
+    assert_eq!(deleted, set(&["incoming/old", "plain/", "plain/old"]));
+    let mut told: Vec<_> =
+        failed.iter().map(|(path, _)| String::from_utf8_lossy(path).into_owned()).collect();
+    told.sort();
+    // All of `sub` may have come.
+    assert_eq!(told, ["incoming/new", "incoming/sub", "replaced"]);
+    assert_eq!(fs::read(to.join("incoming/sub/new")).unwrap(), b"late");
+    // A directory that was removed and made again, which may get the same number.
+    let dir = filled(&["d/x"]);
+    let to = dir.path().join("to");
+    let mut writer = deleting(&to, SyncOptions::default());
+    writer.root(0, &directory(None)).unwrap();
+    writer.entry(&directory(Some("d"))).unwrap();
+    writer.leave();
+    writer.leave();
+    make_after(std::time::SystemTime::now(), &|| {
+        fs::remove_dir_all(to.join("d")).unwrap();
+        fs::create_dir(to.join("d")).unwrap();
+        fs::write(to.join("d/x"), b"late").unwrap();
+        to.join("d")
+    });
+    let (deleted, failed) = finish(&mut writer);
+    assert!(deleted.is_empty() && failed.len() == 1 && failed[0].0 == b"d", "{deleted:?} {failed:?}");
+    assert_eq!(fs::read(to.join("d/x")).unwrap(), b"late");
+}
+
+/// A directory that somebody else deleted meanwhile is no failure; what another run is writing stays.
+#[test]
+fn what_others_do_is_respected() {
+    let dir = filled(&["d/x", ".dray-0123456789abcdef", ".dray-fedcba9876543210"]);
+    let to = dir.path().join("to");
+    let mut writer = deleting(&to, SyncOptions::default());
+    writer.root(0, &directory(None)).unwrap();
+    writer.entry(&directory(Some("d"))).unwrap();
+    writer.leave();
+    writer.leave();
+    fs::remove_dir_all(to.join("d")).unwrap();
+    let other = fs::File::open(to.join(".dray-0123456789abcdef")).unwrap();
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let (deleted, failed) = finish(&mut writer);
+    assert_eq!(deleted, set(&[".dray-fedcba9876543210"]));
+    assert!(failed.len() == 1 && failed[0].0 == b".dray-0123456789abcdef", "{failed:?}");
 }
 
 /// What rsync does not do: a source that lies in the destination is not deleted, be it as deep as it may.
@@ -342,4 +571,28 @@ fn a_source_in_the_destination_stays() {
     assert_eq!(deleted, set(&["a/b/x", "z"]));
     assert!(failed.len() == 1 && failed[0].0 == b"a/b/source", "{failed:?}");
     assert!(to.join("a/b/source/f").exists());
+}
+
+/// Issue "nothing is deleted wrongly": a name that was listed and is gone when its turn comes may be had under another one that was passed by,
+/// so a walk for a synchronisation says so. A copy takes it for one that was not there.
+#[test]
+fn a_name_that_vanishes_is_told() {
+    for tells_vanished in [true, false] {
+        let dir = filled(&["a", "m", "z"]);
+        let from = dir.path().join("to");
+        let options = WalkOptions { tells_vanished, ..walk_options() };
+        let mut walker = Walker::new(vec![from.clone()], options);
+        assert!(matches!(walker.step(), Some(Walked::Entry(entry, _)) if entry.is_directory()));
+        fs::rename(from.join("m"), from.join("b")).unwrap();
+        let steps: Vec<Walked> = std::iter::from_fn(|| walker.step()).collect();
+        let failed: Vec<_> = steps
+            .iter()
+            .filter_map(|step| match step {
+                Walked::Failed(path, error) => Some((path.clone(), error.kind())),
+                _ => None,
+            })
+            .collect();
+        let expected = if tells_vanished { vec![(from.join("m"), ErrorKind::NotFound)] } else { Vec::new() };
+        assert_eq!(failed, expected);
+    }
 }
