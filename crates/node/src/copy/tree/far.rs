@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dray_core::limits::{TREE_NAMED_MAX, TREE_SOURCES_MAX};
@@ -95,7 +95,7 @@ impl Node {
             CopyRole::Send => {
                 let mut names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
                 if tree.flags & tree_flag::PATTERNS != 0 {
-                    match expanded(paths, &names, &origin, &mut preface, stop) {
+                    match expanded(paths, &names, &origin, tree.sync.is_some(), &mut preface, stop) {
                         Ok(found) => (paths, names) = found,
                         Err(error) => return Err(tell(&mut channel, preface, error)),
                     }
@@ -137,21 +137,38 @@ fn reached(path: &[u8], within: Option<&Confinement>) -> Result<PathBuf> {
 }
 
 /// What the patterns among `paths` stand for, with the names, which are said in `preface`, too. A pattern that stands for
-/// nothing stands for itself, which is then missing.
+/// nothing stands for itself, which is then missing. For a synchronisation a directory that cannot be looked into is an error, or what is
+/// in it would be taken for what is not there; and what ends with a slash stands for directories alone, as in a shell.
 fn expanded(
     paths: Vec<PathBuf>,
     names: &[Vec<u8>],
     origin: &Origin,
+    is_sync: bool,
     preface: &mut Vec<u8>,
     stop: &Stop,
 ) -> Result<(Vec<PathBuf>, Vec<Vec<u8>>)> {
-    let open = |path: &std::path::Path| origin.directory(path).ok().map(OwnedFd::from);
+    let may_be_there =
+        |path: &Path, error: &Error| error.kind() != ErrorKind::NotFound && !origin.is_file(path);
+    let open = |path: &Path| match origin.directory(path) {
+        Ok(directory) => Ok(Some(OwnedFd::from(directory))),
+        Err(error) if is_sync && may_be_there(path, &error) => Err(error),
+        Err(_) => Ok(None),
+    };
+    let is_directory = |path: &Path| match origin.directory(path) {
+        Ok(_) => true,
+        Err(error) => may_be_there(path, &error),
+    };
     let (mut all, mut all_names, mut told) = (Vec::new(), Vec::new(), Vec::new());
     for (index, path) in paths.into_iter().enumerate() {
         let mut found = Vec::new();
         if pattern::is_pattern(&path) && origin.kind(&path).is_err() {
             let room = TREE_SOURCES_MAX - all.len().min(TREE_SOURCES_MAX);
             found = pattern::expand(&path, room, &open, &|| stop.is_set())?;
+            if is_sync && path.as_os_str().as_bytes().ends_with(b"/") {
+                found.retain(|path| is_directory(path));
+                // Also where a link leads to one.
+                found.iter_mut().for_each(|path| path.push(""));
+            }
         }
         if found.is_empty() {
             found.push(path);
@@ -179,4 +196,40 @@ fn expanded(
         push_control(preface, &Message::Sources(sources));
     }
     Ok((all, all_names))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Issue "nothing is deleted wrongly": a directory that a pattern leads to and that cannot be looked into ends a synchronisation, and a slash
+    /// at the end of a pattern stands for directories, links to them among others.
+    #[test]
+    fn a_pattern_of_a_synchronisation_leaves_nothing_out() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a/logs", "b/logs", "c"] {
+            fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join("file"), b"").unwrap();
+        symlink("a", dir.path().join("link")).unwrap();
+        symlink("nowhere", dir.path().join("dangling")).unwrap();
+        let found = |pattern: &str, is_sync| {
+            let paths = vec![dir.path().join(pattern)];
+            let found =
+                expanded(paths, &[Vec::new()], &Origin::Anywhere, is_sync, &mut Vec::new(), &Stop::new());
+            let start = dir.path().as_os_str().len() + 1;
+            let below = |path: PathBuf| path.to_str().unwrap()[start..].to_owned();
+            found.map(|(paths, _)| paths.into_iter().map(below).collect::<Vec<_>>())
+        };
+        assert_eq!(found("*/logs/", true).unwrap(), ["a/logs/", "b/logs/", "link/logs/"]);
+        assert_eq!(found("*/", true).unwrap(), ["a/", "b/", "c/", "link/"]);
+        assert_eq!(found("*", true).unwrap().len(), 6);
+        // Nobody can look into it, be it root.
+        symlink("loop", dir.path().join("loop")).unwrap();
+        assert!(found("*/logs/", true).is_err());
+        assert_eq!(found("*/logs", false).unwrap().len(), 3);
+    }
 }
