@@ -514,3 +514,23 @@ fn nothing_is_deleted_because_of_what_cannot_be_written() {
         assert_eq!(data::names(&copy), ["x"]);
     }
 }
+
+/// Issue "--fsync": what was renamed at the source is durable under its new name before the old one is deleted, and that is durable when the
+/// command ends.
+#[test]
+fn what_came_is_durable_before_anything_is_deleted() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy) = (a.directory("source"), a.directory("copy"));
+    write(&source.join("b"), b"renamed", 0);
+    write(&copy.join("a"), b"renamed", 0);
+    let trace = a.file("trace");
+    let program = a.program("strace").args(["-f", "-e", "trace=syncfs,unlinkat", "-o"]).arg(&trace);
+    let program = program.arg(gate::dray_binary()).args(["sync", "-a", "--delete", "--fsync"]);
+    program.arg(source.join("")).arg(&copy).time_limit(LONG).run().expect(0);
+    let trace = fs::read_to_string(trace).unwrap();
+    let calls: Vec<&str> = trace.lines().collect();
+    let deleted = calls.iter().position(|call| call.contains("unlinkat(") && call.contains("\"a\"")).unwrap();
+    let is_sync = |call: &&str| call.contains("syncfs(");
+    assert!(calls[..deleted].iter().any(is_sync) && calls[deleted..].iter().any(is_sync), "{trace}");
+}

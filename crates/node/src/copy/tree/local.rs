@@ -175,6 +175,10 @@ impl Copying<'_> {
         batches.into_iter().flatten().try_for_each(|walked| self.step(walked, &mut order))?;
         let held = self.held.end(&mut self.writer);
         self.fail_all(held)?;
+        if fsync && self.is_complete && self.writer.will_delete() {
+            // What is deleted may be what came under another name.
+            self.writer.sync()?;
+        }
         self.delete(order.entries())?;
         let mut found = self.writer.failures();
         self.fail_all(not_kept(&mut found))?;

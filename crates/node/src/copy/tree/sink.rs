@@ -352,6 +352,10 @@ impl<'a> Writing<'a> {
         let held = self.held.end(&mut self.writer);
         self.fail_all(held)?;
         if self.is_complete {
+            if self.fsync && self.writer.will_delete() {
+                // What is deleted may be what came under another name.
+                self.writer.sync()?;
+            }
             self.is_deleting = true;
             return Ok(());
         }

@@ -148,6 +148,11 @@ impl TreeWriter {
         }
     }
 
+    /// True if something may have to be deleted at the end.
+    pub fn will_delete(&self) -> bool {
+        self.candidates.is_some()
+    }
+
     /// Nothing is deleted, because not everything was listed, or not everything was done; false if nothing was to be. What waits for a
     /// directory to make way fails.
     pub fn delete_nothing(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> bool {
