@@ -52,7 +52,7 @@ pub(crate) fn command() -> clap::Command {
     whole.mut_subcommands(|sub| {
         let left = match sub.get_name() {
             "put" => "No progress and no notes: the ticket and errors only",
-            "get" | "cp" => "No progress, no notes, no verdict: errors only",
+            "get" | "cp" | "sync" => "No progress, no notes, no verdict: errors only",
             "verify" => "No progress, no verdict: the exit code says it, and errors why",
             "demo" => "Errors only",
             "serve" => "No notes: warnings and errors only",
@@ -227,6 +227,11 @@ pub(crate) enum Command {
         #[arg(long)]
         fsync: bool,
     },
+    /// Bring a directory to the state of another, here or over ssh, as rsync does
+    #[command(
+        after_help = "The options are rsync's; docs/sync.md has a table of all of them. One side may be [user@]host:path. DIR/ means what is in DIR, DIR the directory itself. Files are compared by size and modification time, with -c by their bytes.\n\n--delete removes what SRC has not after everything else is done, and nothing at all if anything of SRC could not be read, if the connection was lost or if no more room was left. What the patterns leave out is not deleted, unless --delete-excluded says so. Nothing outside of DST is deleted, whatever links say. If SRC is empty because a disk is not mounted, everything in DST is what SRC has not: --max-delete bounds that.\n\nEntries that fail are named on standard error, the others are done, and the exit code is 8."
+    )]
+    Sync(Box<crate::sync::SyncArguments>),
     /// Check that a file is the object with this id
     Verify {
         /// File to check

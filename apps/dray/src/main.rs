@@ -9,6 +9,7 @@ mod manual;
 mod output;
 mod pasted;
 mod run;
+mod sync;
 mod units;
 mod usage;
 

@@ -191,6 +191,17 @@ impl Output {
         ));
     }
 
+    /// Prints a line of a result that was asked for.
+    pub(crate) fn line(&self, text: &str) {
+        // Names of files come from elsewhere.
+        let text = one_line(text);
+        let state = self.state();
+        match &state.bar {
+            Some(bar) => bar.suspend(|| line(&mut std::io::stdout(), &text)),
+            None => line(&mut std::io::stdout(), &text),
+        }
+    }
+
     /// Says what a tree copy did, or, without a change, would have done.
     pub(crate) fn copied(&self, copied: &TreeCopied, is_dry: bool, elapsed: Duration) {
         self.clear();
@@ -202,6 +213,7 @@ impl Output {
                 "unchanged": copied.unchanged,
                 "bytes": copied.bytes,
                 "failed": copied.failed,
+                "deleted": copied.deleted,
                 "dry_run": is_dry,
                 "seconds": elapsed.as_secs_f64(),
             });
@@ -215,8 +227,12 @@ impl Output {
             ));
             return;
         }
+        let deleted = match copied.deleted {
+            0 => String::new(),
+            deleted => format!(", {deleted} deleted"),
+        };
         self.note(&format!(
-            "{} entries, {} files copied ({}), {} unchanged, in {:.1} s",
+            "{} entries, {} files copied ({}), {} unchanged{deleted}, in {:.1} s",
             copied.entries,
             copied.files,
             bytes(copied.bytes),
@@ -349,6 +365,10 @@ impl Observer for Output {
                     }
                     self.must("plan", &event.to_string());
                 }
+                Event::Synced { letters, path, link } => self.json(&json!({
+                    "event": "synced", "deleted": letters.is_none(), "letters": letters,
+                    "path": path.to_string_lossy(), "link": link.as_deref().map(Path::to_string_lossy),
+                })),
                 Event::Warning(text) => self.json(&json!({"event": "warning", "text": text})),
             }
             return;
@@ -403,6 +423,8 @@ impl Observer for Output {
                     if changes.is_empty() { String::new() } else { format!(" ({})", changes.join(", ")) };
                 self.must("plan", &format!("{action:<8} {}{what}", one_line(&path.to_string_lossy())));
             }
+            // Who asks for it says so line by line.
+            Event::Synced { .. } => {}
             Event::Warning(text) => self.warn(&format!("warning: {}", one_line(&text))),
             Event::SourceUp { label } => {
                 let mut state = self.state();

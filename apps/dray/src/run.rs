@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::arguments::{self, Arguments, Command, Show};
 use crate::output::{Output, bytes, print, verified_json};
-use crate::{daemon, demo, explain, logs, manual, pasted, usage};
+use crate::{daemon, demo, explain, logs, manual, pasted, sync, usage};
 
 /// The exit code.
 pub(crate) fn main() -> u8 {
@@ -247,6 +247,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                 compress: pack,
                 whole_file,
                 fsync,
+                sync: None,
                 ssh,
             };
             let request = TreeRequest { sources, destination, options };
@@ -254,6 +255,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             let copied = node.copy_trees(&request, &**output, stop)?;
             tell_copied(&copied, dry_run, begun.elapsed(), output)
         }
+        Command::Sync(arguments) => sync::run(*arguments, output, stop),
         Command::Verify { path, oid } => verify(&path, &oid, output, stop),
         Command::Demo { file } => demo::run(&file, output, stop),
         Command::Ls => daemon::ls(output, stop),
@@ -276,7 +278,12 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
 }
 
 /// Says what a copy of trees did; an error if some entries failed.
-fn tell_copied(copied: &TreeCopied, is_dry: bool, elapsed: Duration, output: &Output) -> Result<()> {
+pub(crate) fn tell_copied(
+    copied: &TreeCopied,
+    is_dry: bool,
+    elapsed: Duration,
+    output: &Output,
+) -> Result<()> {
     output.copied(copied, is_dry, elapsed);
     if copied.failed == 0 {
         return Ok(());

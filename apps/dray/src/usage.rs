@@ -20,6 +20,16 @@ const HABITS: [(&str, &str); 8] = [
     ("--delete", "cp removes nothing"),
     ("-3", "run dray cp on one of the two hosts, or copy here first"),
 ];
+/// Options of rsync that `sync` has not, and what to do instead.
+const RSYNC_HABITS: [(&str, &str); 7] = [
+    ("--delete-before", "say --delete: nothing is deleted before all of SRC has been read"),
+    ("--ignore-errors", "nothing is deleted where SRC cannot be read; mend that first"),
+    ("--timeout", "leave it out: a side that is silent for a minute is given up"),
+    ("-P", "leave it out: progress is shown on a terminal; the port of ssh is said as -e 'ssh -p PORT'"),
+    ("--progress", "leave it out: progress is shown on a terminal"),
+    ("--partial", "leave it out: a file that was cut off begins anew"),
+    ("--inplace", "leave it out: a file is old or new at every moment"),
+];
 /// How many slips of the keys a suggestion forgives.
 const SLIPS_MAX: usize = 2;
 
@@ -45,7 +55,9 @@ pub(crate) fn with_deploy(arguments: impl Iterator<Item = OsString>) -> Option<S
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:@,%[]".contains(&byte);
         let is_plain = !text.is_empty() && text.bytes().all(plain);
         words.push(if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) });
-        if words.last().is_some_and(|word| word == "cp") && !words.iter().any(|word| word == "--deploy") {
+        if words.last().is_some_and(|word| word == "cp" || word == "sync")
+            && !words.iter().any(|word| word == "--deploy")
+        {
             words.push("--deploy".into());
         }
     }
@@ -91,6 +103,14 @@ fn advice(slip: &clap::Error, told: &str) -> String {
             {
                 return (*advice).into();
             }
+            if let Some(argument) = context(slip, ContextKind::InvalidArg)
+                && is_of(told, "sync")
+            {
+                let name = argument.split('=').next().unwrap_or_default();
+                if let Some((_, advice)) = RSYNC_HABITS.iter().find(|(habit, _)| *habit == name) {
+                    return (*advice).into();
+                }
+            }
             if excess(slip).is_some() && is_of(told, "put") {
                 return "run it once for each file: each has its own ticket and is served by its own command"
                     .into();
@@ -98,7 +118,8 @@ fn advice(slip: &clap::Error, told: &str) -> String {
             if let Some(near) = context(slip, ContextKind::SuggestedArg) {
                 return format!("did you mean {near}?");
             }
-            let takes_files = ["put", "cp", "verify", "demo"].iter().any(|command| is_of(told, command));
+            let takes_files =
+                ["put", "cp", "sync", "verify", "demo"].iter().any(|command| is_of(told, command));
             if takes_files && context(slip, ContextKind::InvalidArg).is_some_and(|it| it.starts_with('-')) {
                 return format!("a file whose name begins with - is written ./-name; {}", usage(told));
             }
@@ -216,6 +237,8 @@ mod tests {
             ("dray cp -P x a h:", "'x'", "`dray cp --help`"),
             ("dray put one two", "one file at a time: \"two\"", "once for each"),
             ("dray put -dash", "'-d'", "./-name"),
+            ("dray sync -aP a b", "'-P'", "ssh -p PORT"),
+            ("dray sync -a --delete-before a b", "--delete-before", "say --delete:"),
             ("dray --json", "no command", "put, get, cp"),
         ] {
             let told = of(line);

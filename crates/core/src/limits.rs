@@ -168,6 +168,14 @@ pub const TREE_SOURCES_BYTES_MAX: usize = 16 << 20;
 pub const TREE_SOURCES_IN_MESSAGE_MAX: usize = 2048;
 /// Patterns that one tree copy may exclude.
 pub const TREE_EXCLUDES_MAX: usize = 128;
+/// Rules of what one synchronisation leaves out.
+pub const SYNC_RULES_MAX: usize = 2048;
+/// Bytes of one of them.
+pub const SYNC_RULE_BYTES_MAX: usize = 1024;
+/// Bytes of all of them, so that they fit the first message.
+pub const SYNC_RULES_BYTES_MAX: usize = 32 * 1024;
+/// Bytes of names to be deleted that are remembered in memory; those beyond go to a file without a name in the destination.
+pub const SYNC_CANDIDATES_BYTES_MAX: usize = 4 << 20;
 /// Entries or sources that one message names outside of a batch.
 pub const TREE_NAMED_MAX: usize = 256;
 /// Items of one batch of entries.

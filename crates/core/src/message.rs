@@ -11,6 +11,7 @@ use crate::{Error, ErrorKind, Result, cbor};
 mod copy;
 mod object;
 mod samples;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -21,6 +22,7 @@ pub use object::{
     Node, Nodes, ObjectName, Open, Opened, Seal, Sealed,
 };
 pub use samples::samples;
+pub use sync::{Listed, SyncWish, sync_flag};
 pub use tree::{
     BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, MoreSources, Owner, Part, Planned, PlannedItem,
     Pull, Run, Sources, Tree, TreeDone, tree_flag,
@@ -134,6 +136,8 @@ pub mod feature {
     pub const TREE: &str = "tree";
     /// Contents of trees over direct connections, and large ones in parts.
     pub const TREE_LANES: &str = "tree-lanes";
+    /// Trees brought to the state of their source: `sync` in `tree`.
+    pub const SYNC: &str = "sync";
 }
 
 /// Version and features of a peer.

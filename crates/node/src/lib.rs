@@ -29,8 +29,8 @@ use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
 pub use copy::{
-    AddressFamily, Confinement, Copied, CopyOptions, CopyRequest, Location, SshOptions, TreeCopied,
-    TreeOptions, TreeRequest, refuse_remote,
+    AddressFamily, Confinement, Copied, CopyOptions, CopyRequest, Location, SshOptions, SyncOptions,
+    TreeCopied, TreeOptions, TreeRequest, refuse_remote,
 };
 pub use daemon::Daemon;
 pub use doctor::Finding;
@@ -131,8 +131,9 @@ pub fn is_unsized(path: &Path) -> bool {
 
 /// The hello of every node, whatever its configuration.
 fn plain_hello() -> Hello {
-    let features =
-        [feature::RECIPE, feature::ZEROS, feature::TREE, feature::TREE_LANES].map(str::to_owned).into();
+    let features = [feature::RECIPE, feature::ZEROS, feature::TREE, feature::TREE_LANES, feature::SYNC]
+        .map(str::to_owned)
+        .into();
     Hello { version: PROTOCOL_VERSION, features, required: Vec::new(), agent: AGENT.to_owned() }
 }
 

@@ -31,6 +31,7 @@ pub fn log_event(transfer: &str, event: &Event) {
             tracing::warn!(transfer, ?path, kind = kind.word(), reason, "an entry failed");
         }
         Event::Planned { action, path, .. } => tracing::debug!(transfer, action, ?path, "planned"),
+        Event::Synced { letters, path, .. } => tracing::debug!(transfer, letters, ?path, "synced"),
         Event::Warning(text) => tracing::warn!(transfer, "{text}"),
     }
 }

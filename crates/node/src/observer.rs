@@ -122,6 +122,15 @@ pub enum Event {
         /// Path below the destination.
         path: PathBuf,
     },
+    /// An entry was made, changed or deleted by a synchronisation, or would be.
+    Synced {
+        /// As rsync writes it (`%i`); `None` if it was deleted.
+        letters: Option<String>,
+        /// Path below the destination; of a directory with a slash at its end.
+        path: PathBuf,
+        /// Where a symbolic link points, or the first name of a hard link.
+        link: Option<PathBuf>,
+    },
     /// Something the user should know that does not stop the work.
     Warning(String),
 }

@@ -75,7 +75,7 @@ fn walk(root: &std::path::Path) -> u64 {
         match step {
             Walked::Entry(entry, _) => count += u64::from(!entry.is_directory()),
             Walked::Failed(path, error) => panic!("{path:?}: {error}"),
-            Walked::Leave | Walked::Missing => {}
+            Walked::Leave | Walked::Missing | Walked::Unlisted => {}
         }
     }
     count

@@ -144,18 +144,70 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 modes: Some(b"D755,F644".to_vec().into()),
                 owner: Some(b":users".to_vec().into()),
                 rate_bytes: Some(1 << 20),
+                sync: None,
+            }),
+        ),
+        (
+            "tree-sync",
+            Message::Tree(Tree {
+                role: CopyRole::Send,
+                paths: vec![b"dir/".to_vec().into()],
+                names: vec![],
+                flags: tree_flag::RECURSIVE | tree_flag::TIMES,
+                excludes: None,
+                modes: None,
+                owner: None,
+                rate_bytes: None,
+                sync: Some(SyncWish {
+                    flags: sync_flag::LINKS | sync_flag::DELETE,
+                    rules: Some(vec![b"+*/".to_vec().into(), b"-*.o".to_vec().into()]),
+                    max_delete: Some(100),
+                }),
             }),
         ),
         (
             "planned",
             Message::Planned(Planned {
-                items: vec![PlannedItem { action: 1, path: b"a/b".to_vec().into(), changes: None }],
+                items: vec![PlannedItem {
+                    action: 1,
+                    path: b"a/b".to_vec().into(),
+                    changes: None,
+                    letters: None,
+                    link: None,
+                }],
+            }),
+        ),
+        (
+            "planned-letters",
+            Message::Planned(Planned {
+                items: vec![
+                    PlannedItem {
+                        action: 0,
+                        path: b"a/link".to_vec().into(),
+                        changes: None,
+                        letters: Some(b"cL+++++++++".to_vec().into()),
+                        link: Some(b"../b".to_vec().into()),
+                    },
+                    PlannedItem {
+                        action: 4,
+                        path: b"a/old/".to_vec().into(),
+                        changes: None,
+                        letters: None,
+                        link: None,
+                    },
+                ],
             }),
         ),
         (
             "planned-change",
             Message::Planned(Planned {
-                items: vec![PlannedItem { action: 3, path: b"a/c".to_vec().into(), changes: Some(5) }],
+                items: vec![PlannedItem {
+                    action: 3,
+                    path: b"a/c".to_vec().into(),
+                    changes: Some(5),
+                    letters: None,
+                    link: None,
+                }],
             }),
         ),
         (
@@ -179,6 +231,16 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 items: vec![vec![0xf6].into(), vec![].into()],
                 owners: Some(vec![Owner { is_group: true, id: 100, name: b"users".to_vec().into() }]),
                 is_last: true,
+                listed: None,
+            }),
+        ),
+        (
+            "entries-listed",
+            Message::Entries(Entries {
+                items: vec![vec![0xf6].into()],
+                owners: None,
+                is_last: true,
+                listed: Some(Listed { unlisted: vec![0], is_complete: true }),
             }),
         ),
         (

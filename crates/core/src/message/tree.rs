@@ -11,7 +11,7 @@ use crate::limits::{
     TREE_SOURCES_IN_MESSAGE_MAX, TREE_WANTED_MAX,
 };
 
-use super::CopyRole;
+use super::{CopyRole, Listed, SyncWish};
 
 /// First message of a tree copy after the hellos: what the near end wants the far end to do.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
@@ -43,6 +43,9 @@ pub struct Tree {
     /// Bytes a second that the sender may send.
     #[n(7)]
     pub rate_bytes: Option<u64>,
+    /// The destination is brought to the state of the source, not just added to (feature `sync`).
+    #[n(8)]
+    pub sync: Option<SyncWish>,
 }
 
 /// What a tree copy keeps and does, as bits of [`Tree::flags`].
@@ -98,6 +101,9 @@ pub struct Entries {
     /// Nothing comes after it.
     #[n(2)]
     pub is_last: bool,
+    /// How far the sender looked (feature `sync`).
+    #[n(3)]
+    pub listed: Option<Listed>,
 }
 
 /// The name of a user or group on the sender's host.
@@ -217,7 +223,8 @@ pub struct Planned {
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 #[cbor(map)]
 pub struct PlannedItem {
-    /// 0 it would be made, 1 replaced, 2 compared first, 3 it stays and its metadata is brought up to date.
+    /// 0 it would be made, 1 replaced, 2 compared first, 3 it stays and its metadata is brought up to date; with the feature `sync` also
+    /// 4 it would be deleted. Where it is no dry run, the same was done.
     #[n(0)]
     pub action: u8,
     /// Path below the destination.
@@ -227,6 +234,12 @@ pub struct PlannedItem {
     /// attributes or ACLs.
     #[n(2)]
     pub changes: Option<u8>,
+    /// What rsync writes for it (`%i`): 11 bytes (feature `sync`).
+    #[n(3)]
+    pub letters: Option<ByteVec>,
+    /// Where a symbolic link points, or the first name of a hard link.
+    #[n(4)]
+    pub link: Option<ByteVec>,
 }
 
 /// What the patterns among the sender's paths stand for.
@@ -289,7 +302,7 @@ pub struct TreeDone {
     pub failed: u64,
 }
 
-type Check<'a> = &'a dyn Fn(bool, &str) -> Result<()>;
+pub(super) type Check<'a> = &'a dyn Fn(bool, &str) -> Result<()>;
 
 impl Tree {
     pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
@@ -306,7 +319,8 @@ impl Tree {
             words.iter().all(|word| word.as_ref().is_none_or(|word| word.len() <= NAME_BYTES_MAX)),
             "too long a change",
         )?;
-        check(self.rate_bytes != Some(0), "a rate of nothing")
+        check(self.rate_bytes != Some(0), "a rate of nothing")?;
+        self.sync.as_ref().map_or(Ok(()), |sync| sync.bound(check))
     }
 }
 
@@ -324,7 +338,13 @@ impl MoreSources {
 impl Planned {
     pub(super) fn bound(&self, check: Check<'_>) -> Result<()> {
         check(self.items.len() <= TREE_NAMED_MAX, "too many entries")?;
-        check(self.items.iter().all(|item| item.path.len() <= TREE_BATCH_BYTES_MAX), "too long a path")
+        check(self.items.iter().all(|item| item.path.len() <= TREE_BATCH_BYTES_MAX), "too long a path")?;
+        let are_letters =
+            |letters: &Option<ByteVec>| letters.as_ref().is_none_or(|letters| letters.len() == 11);
+        check(self.items.iter().all(|item| are_letters(&item.letters)), "impossible letters")?;
+        let is_link =
+            |link: &Option<ByteVec>| link.as_ref().is_none_or(|link| link.len() <= TREE_BATCH_BYTES_MAX);
+        check(self.items.iter().all(|item| is_link(&item.link)), "too long a link")
     }
 }
 
@@ -347,7 +367,8 @@ impl Entries {
         check(
             owners.iter().all(|owner| matches!(owner.name.len(), 1..=NAME_BYTES_MAX)),
             "an impossible owner",
-        )
+        )?;
+        self.listed.as_ref().map_or(Ok(()), |listed| listed.bound(check))
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use dray_core::{Error, ErrorKind, Result};
+use rustix::io::Errno;
 
 /// Matches that are worth naming.
 pub(super) const MATCHES_MAX: usize = 4;
@@ -21,12 +22,15 @@ pub(super) fn is_pattern(path: &Path) -> bool {
     path.as_os_str().as_bytes().iter().any(|byte| b"*?[\\".contains(byte))
 }
 
-/// Up to `max` paths that `pattern` stands for, and one more to show that there are. `open` opens a directory; one that it does not open has
-/// nothing in it. `Refused` if too much would have to be looked at, `Interrupted` soon after `is_stopped` says yes.
+/// Opens a directory; `None` if nothing of it is to be looked at.
+pub(super) type Open<'a> = dyn Fn(&Path) -> Result<Option<OwnedFd>> + 'a;
+
+/// Up to `max` paths that `pattern` stands for, and one more to show that there are. What `open` fails with is the error of the whole, and so is
+/// that of a directory that cannot be listed. `Refused` if too much would have to be looked at, `Interrupted` soon after `is_stopped` says yes.
 pub(super) fn expand(
     pattern: &Path,
     max: usize,
-    open: &dyn Fn(&Path) -> Option<OwnedFd>,
+    open: &Open<'_>,
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<Vec<PathBuf>> {
     let components: Vec<Component<'_>> = pattern.components().collect();
@@ -40,7 +44,7 @@ pub(super) fn expand(
 struct Search<'a> {
     pattern: &'a Path,
     max: usize,
-    open: &'a dyn Fn(&Path) -> Option<OwnedFd>,
+    open: &'a Open<'a>,
     is_stopped: &'a dyn Fn() -> bool,
     deadline: Instant,
     found: Vec<PathBuf>,
@@ -58,9 +62,10 @@ impl Search<'_> {
             return self.descend(at.join(name), rest);
         }
         let dir = if at.as_os_str().is_empty() { Path::new(".") } else { &at };
-        let Some(opened) = (self.open)(dir) else { return Ok(()) };
-        let Ok(listing) = rustix::fs::Dir::new(opened) else { return Ok(()) };
-        for entry in listing.flatten() {
+        let Some(opened) = (self.open)(dir)? else { return Ok(()) };
+        let failed = |error: Errno| Error::file(format!("list {dir:?} for the pattern"), error.into());
+        for entry in rustix::fs::Dir::new(opened).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
             if self.found.len() > self.max {
                 return Ok(());
             }
@@ -201,7 +206,7 @@ mod tests {
         }
         let open = |path: &Path| {
             let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
-            rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()
+            Ok(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok())
         };
         let found = |pattern: &str| expand(&dir.path().join(pattern), MATCHES_MAX, &open, &|| false).unwrap();
         assert_eq!(found("*/y*"), [dir.path().join("two/y.txt")]);
@@ -225,7 +230,7 @@ mod tests {
         let open = |path: &Path| {
             opened.set(opened.get() + 1);
             let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
-            rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()
+            Ok(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok())
         };
         let pattern = dir.path().join("*/".repeat(30) + "none");
         let error = expand(&pattern, MATCHES_MAX, &open, &|| false).unwrap_err();

@@ -208,10 +208,10 @@ pub(super) fn source(
     };
     let list = |dir: &Path| {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        match within {
+        Ok(match within {
             Some(within) => within.open(dir, flags).ok(),
             None => rustix::fs::open(dir, flags | OFlags::CLOEXEC, Mode::empty()).ok(),
-        }
+        })
     };
     let mut found = pattern::expand(&path, pattern::MATCHES_MAX, &list, is_stopped)?;
     match (found.pop(), found.len()) {

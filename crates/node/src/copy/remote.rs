@@ -277,6 +277,7 @@ fn several(copy: &Copy) -> Tree {
         modes: None,
         owner: None,
         rate_bytes: copy.rate_bytes,
+        sync: None,
     }
 }
 

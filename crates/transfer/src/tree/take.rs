@@ -43,6 +43,10 @@ pub trait TreeSink {
     fn stop_with(&mut self, _stop: Arc<AtomicBool>) {}
     /// Takes the next of what came. Only what breaks the protocol, or the whole copy, is an error.
     fn handle(&mut self, heard: Heard) -> Result<()>;
+    /// Does some of what is left to do without anything more to come; false once nothing is. What it says in between leaves.
+    fn work(&mut self) -> Result<bool> {
+        Ok(false)
+    }
     /// What the sender is to be told now: pulls, and entries that failed here.
     fn say(&mut self, out: &mut Vec<Message>);
     /// What became of everything, once all of it has come.
@@ -214,10 +218,14 @@ fn sink<S: TreeSink>(
         }
         sink.handle(heard)?;
         drop(credit);
-        said.done_bytes.store(sink.done_bytes(), Ordering::Relaxed);
-        sink.say(&mut messages);
-        for message in messages.drain(..) {
-            said.say(&message);
+        let mut goes_on = true;
+        while goes_on {
+            said.done_bytes.store(sink.done_bytes(), Ordering::Relaxed);
+            goes_on = sink.work()?;
+            sink.say(&mut messages);
+            for message in messages.drain(..) {
+                said.say(&message);
+            }
         }
         if let Some(done) = sink.done()? {
             return Ok(Ended::Done(done));

@@ -14,7 +14,7 @@ fn file(name: Option<&str>) -> Vec<u8> {
 }
 
 fn batch(is_last: bool) -> Entries {
-    Entries { items: Vec::new(), owners: None, is_last }
+    Entries { items: Vec::new(), owners: None, is_last, listed: None }
 }
 
 fn pull(request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) -> Pull {

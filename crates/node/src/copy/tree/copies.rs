@@ -226,7 +226,7 @@ impl TreeSource for Slow {
         let entry = Entry { name: None, kind, metadata: Metadata { mode: 0o644, ..Metadata::default() } };
         let items = vec![entry.to_bytes().into()];
         Some(Batch {
-            entries: Some(Entries { items, owners: None, is_last: true }),
+            entries: Some(Entries { items, owners: None, is_last: true, listed: None }),
             count: 1,
             files: vec![(0, Arc::new(Slow { is_over: false }))],
             failed: Vec::new(),
@@ -301,7 +301,7 @@ impl TreeSource for Names {
         items.push(Vec::new().into());
         let file = |number: u64| (number, Arc::new(OneName(number)) as Arc<dyn TreeFile>);
         Some(Batch {
-            entries: Some(Entries { items, owners: None, is_last: true }),
+            entries: Some(Entries { items, owners: None, is_last: true, listed: None }),
             count: 4,
             files: (1..4).map(file).collect(),
             failed: Vec::new(),
@@ -371,7 +371,7 @@ fn options_are_told_to_the_far_end() {
         let tree = tree_message(role, vec![b"path".to_vec()], Vec::new(), &options, false).unwrap();
         let told = tree_flag::NUMERIC_IDS | tree_flag::ONE_FILE_SYSTEM;
         assert_eq!(tree.flags & told, told);
-        let walk = walk_options(&tree, &[b"path".to_vec()]);
+        let walk = walk_options(&tree, &[b"path".to_vec()]).unwrap();
         assert!(walk.one_file_system && walk.excludes.has(b"path/a.o", false), "{walk:?}");
         assert!(!walk.excludes.has(b"path/a.c", false));
         assert!(write_options(&tree).numeric_ids);

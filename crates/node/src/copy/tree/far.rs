@@ -3,13 +3,13 @@
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dray_core::limits::{TREE_NAMED_MAX, TREE_SOURCES_MAX};
 use dray_core::message::{CopyRole, FoundSource, Message, Sources, Tree, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::tree::{Landing, Origin, Preview, TreeWriter, WriteOptions};
+use dray_store::local::tree::{Origin, Preview, TreeWriter, WriteOptions};
 use dray_transfer::direct::is_local;
 use dray_transfer::transport::{PipeChannel, RateLimit, push_control};
 use dray_transfer::tree::{send, take};
@@ -22,6 +22,7 @@ use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::Previewing;
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
+use super::sync::{deletes, landing};
 use super::{changes, names_owners, walk_options, write_options};
 use crate::{Node, Stop};
 
@@ -62,7 +63,8 @@ impl Node {
                 let path = paths.pop().unwrap_or_default();
                 let names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
                 let into_directory = tree.flags & tree_flag::INTO_DIRECTORY != 0;
-                let landing = match Landing::resolve_at(&origin, &path, &names, into_directory) {
+                let is_sync = tree.sync.is_some();
+                let landing = match landing(&origin, &path, &names, into_directory, is_sync) {
                     Ok(landing) => landing,
                     Err(error) => return Err(tell(&mut channel, preface, error)),
                 };
@@ -76,7 +78,7 @@ impl Node {
                 if tree.flags & tree_flag::DRY_RUN != 0 {
                     let make = || {
                         let preview = Preview::new(landing, options, changes);
-                        Ok(Previewing::new(preview, names.len(), &|_| {}, None))
+                        Ok(Previewing::new(preview, names.len(), is_sync, &|_| {}, None))
                     };
                     return take(&mut *channel, preface, make, None, &mut |_| stopped(), PATIENCE)
                         .map(|_| ());
@@ -93,16 +95,20 @@ impl Node {
             CopyRole::Send => {
                 let mut names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
                 if tree.flags & tree_flag::PATTERNS != 0 {
-                    match expanded(paths, &names, &origin, &mut preface, stop) {
+                    match expanded(paths, &names, &origin, tree.sync.is_some(), &mut preface, stop) {
                         Ok(found) => (paths, names) = found,
                         Err(error) => return Err(tell(&mut channel, preface, error)),
                     }
                 }
+                let options = match walk_options(tree, &names) {
+                    Ok(options) => options,
+                    Err(error) => return Err(tell(&mut channel, preface, error)),
+                };
                 let limit = tree.rate_bytes.map(RateLimit::new);
                 let channel = packed(Box::new(channel), is_compressed, limit.as_ref(), &mut preface)?;
-                let mut source =
-                    WalkSource::new(paths, walk_options(tree, &names), names_owners(tree), stop.clone())
-                        .at(origin);
+                let mut source = WalkSource::new(paths, options, names_owners(tree), stop.clone())
+                    .at(origin)
+                    .telling_listed(deletes(tree));
                 let doors = may_dial.map(|seen| GivingDoors::new(self, seen)).transpose()?;
                 let mut heard = |message: Option<Message>| match message {
                     None => stopped(),
@@ -131,21 +137,38 @@ fn reached(path: &[u8], within: Option<&Confinement>) -> Result<PathBuf> {
 }
 
 /// What the patterns among `paths` stand for, with the names, which are said in `preface`, too. A pattern that stands for
-/// nothing stands for itself, which is then missing.
+/// nothing stands for itself, which is then missing. For a synchronisation a directory that cannot be looked into is an error, or what is
+/// in it would be taken for what is not there; and what ends with a slash stands for directories alone, as in a shell.
 fn expanded(
     paths: Vec<PathBuf>,
     names: &[Vec<u8>],
     origin: &Origin,
+    is_sync: bool,
     preface: &mut Vec<u8>,
     stop: &Stop,
 ) -> Result<(Vec<PathBuf>, Vec<Vec<u8>>)> {
-    let open = |path: &std::path::Path| origin.directory(path).ok().map(OwnedFd::from);
+    let may_be_there =
+        |path: &Path, error: &Error| error.kind() != ErrorKind::NotFound && !origin.is_file(path);
+    let open = |path: &Path| match origin.directory(path) {
+        Ok(directory) => Ok(Some(OwnedFd::from(directory))),
+        Err(error) if is_sync && may_be_there(path, &error) => Err(error),
+        Err(_) => Ok(None),
+    };
+    let is_directory = |path: &Path| match origin.directory(path) {
+        Ok(_) => true,
+        Err(error) => may_be_there(path, &error),
+    };
     let (mut all, mut all_names, mut told) = (Vec::new(), Vec::new(), Vec::new());
     for (index, path) in paths.into_iter().enumerate() {
         let mut found = Vec::new();
         if pattern::is_pattern(&path) && origin.kind(&path).is_err() {
             let room = TREE_SOURCES_MAX - all.len().min(TREE_SOURCES_MAX);
             found = pattern::expand(&path, room, &open, &|| stop.is_set())?;
+            if is_sync && path.as_os_str().as_bytes().ends_with(b"/") {
+                found.retain(|path| is_directory(path));
+                // Also where a link leads to one.
+                found.iter_mut().for_each(|path| path.push(""));
+            }
         }
         if found.is_empty() {
             found.push(path);
@@ -173,4 +196,40 @@ fn expanded(
         push_control(preface, &Message::Sources(sources));
     }
     Ok((all, all_names))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Issue "nothing is deleted wrongly": a directory that a pattern leads to and that cannot be looked into ends a synchronisation, and a slash
+    /// at the end of a pattern stands for directories, links to them among others.
+    #[test]
+    fn a_pattern_of_a_synchronisation_leaves_nothing_out() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a/logs", "b/logs", "c"] {
+            fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join("file"), b"").unwrap();
+        symlink("a", dir.path().join("link")).unwrap();
+        symlink("nowhere", dir.path().join("dangling")).unwrap();
+        let found = |pattern: &str, is_sync| {
+            let paths = vec![dir.path().join(pattern)];
+            let found =
+                expanded(paths, &[Vec::new()], &Origin::Anywhere, is_sync, &mut Vec::new(), &Stop::new());
+            let start = dir.path().as_os_str().len() + 1;
+            let below = |path: PathBuf| path.to_str().unwrap()[start..].to_owned();
+            found.map(|(paths, _)| paths.into_iter().map(below).collect::<Vec<_>>())
+        };
+        assert_eq!(found("*/logs/", true).unwrap(), ["a/logs/", "b/logs/", "link/logs/"]);
+        assert_eq!(found("*/", true).unwrap(), ["a/", "b/", "c/", "link/"]);
+        assert_eq!(found("*", true).unwrap().len(), 6);
+        // Nobody can look into it, be it root.
+        symlink("loop", dir.path().join("loop")).unwrap();
+        assert!(found("*/logs/", true).is_err());
+        assert_eq!(found("*/logs", false).unwrap().len(), 3);
+    }
 }

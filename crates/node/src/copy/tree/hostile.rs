@@ -53,7 +53,7 @@ impl Peer {
 
     fn tell(&mut self, items: &[Vec<u8>], is_last: bool) {
         let items = items.iter().map(|item| item.clone().into()).collect();
-        self.say(&Message::Entries(Entries { items, owners: None, is_last }));
+        self.say(&Message::Entries(Entries { items, owners: None, is_last, listed: None }));
     }
 
     fn pull(&mut self, request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) {

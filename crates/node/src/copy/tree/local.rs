@@ -1,6 +1,7 @@
 //! Trees within this machine: the same walk and the same writer, contents copied by the kernel, and shared where the file
 //! system can.
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -11,8 +12,8 @@ use dray_core::message::CopyRole;
 use dray_core::tree::{Finished, Kind, Order, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
-    Changes, FileTarget, FileToSend, Landing, NewFile, OpenFile, Placed, TreeWriter, Walked, Walker,
-    own_directory,
+    Changes, FileTarget, FileToSend, NewFile, OpenFile, Origin, Placed, TreeWriter, Walked, Walker,
+    hash_content, own_directory,
 };
 
 use dray_transfer::transport::RateLimit;
@@ -22,8 +23,8 @@ use rustix::io::Errno;
 use super::held::{Failed, HeldNames};
 use super::source::entry_failed;
 use super::{
-    TreeCopied, TreeOptions, changes, landing_name, left_out, not_kept, preview, show, tree_message,
-    walk_options, write_options,
+    TreeCopied, TreeOptions, changes, left_out, not_kept, preview, show, sync, tree_message, walk_options,
+    write_options,
 };
 use crate::{Event, Node, Observer, Stop};
 
@@ -50,15 +51,21 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<TreeCopied> {
-        let names: Vec<Vec<u8>> = sources.iter().map(|source| landing_name(source)).collect();
-        let tree = tree_message(CopyRole::Receive, vec![Vec::new()], Vec::new(), options, must_be_directory)?;
-        for source in sources {
-            refuse_inside(source, destination)?;
+        let is_sync = options.sync.is_some();
+        let names: Vec<Vec<u8>> = sources.iter().map(|source| sync::name_of(source, is_sync)).collect();
+        let asked = vec![destination.as_os_str().as_bytes().to_vec()];
+        let tree = tree_message(CopyRole::Receive, asked, Vec::new(), options, must_be_directory)?;
+        for (source, name) in sources.iter().zip(&names) {
+            refuse_inside(source, destination, !is_sync || !name.is_empty())?;
         }
-        let landing = Landing::resolve(destination, &names, must_be_directory)?;
-        let walker = Walker::new(sources.to_vec(), walk_options(&tree, &names));
+        let landing = sync::landing(&Origin::Anywhere, destination, &names, must_be_directory, is_sync)?;
+        let walker = Walker::new(sources.to_vec(), walk_options(&tree, &names)?);
         // Nobody asks for the hash of what is there: what may differ is copied.
-        let changes = Changes { never_compares: true, ..changes(&tree)? };
+        let mut changes = Changes { never_compares: true, ..changes(&tree)? };
+        if let Some(sync) = &mut changes.sync {
+            let found = sources.iter().filter_map(|source| std::fs::metadata(source).ok());
+            sync.sources = found.map(|found| (found.dev(), found.ino())).collect();
+        }
         let write = write_options(&tree);
         // Walking and writing each have a thread that stands in the directory at hand. Looking at what is next and copying what is at
         // hand are two things to do at once.
@@ -82,6 +89,7 @@ impl Node {
                         can_share: true,
                         limit: options.rate_bytes.map(RateLimit::new),
                         buffer: vec![0; READ_BYTES as usize],
+                        is_complete: true,
                     };
                     copying.all(batches, sources.len(), options.fsync)
                 })
@@ -118,12 +126,12 @@ fn walk_ahead(mut walker: Walker, batches: &mpsc::SyncSender<Vec<Walked>>) {
 }
 
 /// A tree copied into itself would never end; a file onto itself is a slip.
-fn refuse_inside(source: &Path, destination: &Path) -> Result<()> {
+fn refuse_inside(source: &Path, destination: &Path, is_named: bool) -> Result<()> {
     let Ok(from) = std::fs::metadata(source) else { return Ok(()) };
     let is_source = |path: &Path| {
         std::fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (from.dev(), from.ino()))
     };
-    let name = source.file_name().filter(|_| destination.is_dir());
+    let name = source.file_name().filter(|_| is_named && destination.is_dir());
     let target = name.map_or_else(|| destination.to_owned(), |name| destination.join(name));
     let refused = |what: String| Err(Error::new(ErrorKind::Usage, what).advise("name another destination"));
     if is_source(&target) {
@@ -151,6 +159,8 @@ struct Copying<'a> {
     can_share: bool,
     limit: Option<Arc<RateLimit>>,
     buffer: Vec<u8>,
+    /// No entry has failed so far.
+    is_complete: bool,
 }
 
 impl Copying<'_> {
@@ -165,6 +175,11 @@ impl Copying<'_> {
         batches.into_iter().flatten().try_for_each(|walked| self.step(walked, &mut order))?;
         let held = self.held.end(&mut self.writer);
         self.fail_all(held)?;
+        if fsync && self.is_complete && self.writer.will_delete() {
+            // What is deleted may be what came under another name.
+            self.writer.sync()?;
+        }
+        self.delete(order.entries())?;
         let mut found = self.writer.failures();
         self.fail_all(not_kept(&mut found))?;
         for (what, entries) in found.left_out {
@@ -177,15 +192,52 @@ impl Copying<'_> {
         Ok(self.copied)
     }
 
+    /// Deletes what the source has not, if everything else was done.
+    fn delete(&mut self, entries: u64) -> Result<()> {
+        // What fails from here on is a deletion.
+        if !self.is_complete {
+            let mut failed = Vec::new();
+            let deletes = self.writer.delete_nothing(&mut failed);
+            self.fail_all(failed)?;
+            if deletes && entries > 0 {
+                self.fail(b".", sync::nothing_deleted())?;
+            }
+            return Ok(());
+        }
+        let mut goes_on = true;
+        while goes_on {
+            self.check_stop()?;
+            let mut failed = Vec::new();
+            goes_on = match self.writer.delete_some(&mut failed) {
+                Ok(goes_on) => goes_on,
+                Err(error) => {
+                    self.fail(b".", error)?;
+                    false
+                }
+            };
+            self.fail_all(failed)?;
+            self.tell_done();
+        }
+        Ok(())
+    }
+
+    /// Tells what was done with entries.
+    fn tell_done(&mut self) {
+        for done in self.writer.take_done() {
+            self.copied.deleted += u64::from(done.letters.is_none());
+            preview::tell(self.observer, &sync::item(done), false);
+        }
+    }
+
     fn fail_all(&mut self, failed: impl IntoIterator<Item = Failed>) -> Result<()> {
         failed.into_iter().try_for_each(|(path, error)| self.fail(&path, error))
     }
 
     fn fail(&mut self, path: &[u8], error: Error) -> Result<()> {
-        use std::os::unix::ffi::OsStrExt;
         if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
             return Err(error);
         }
+        self.is_complete = false;
         self.copied.failed += 1;
         show(self.observer, &entry_failed(Path::new(std::ffi::OsStr::from_bytes(path)), &error));
         Ok(())
@@ -208,12 +260,21 @@ impl Copying<'_> {
     }
 
     fn step(&mut self, walked: Walked, order: &mut Order) -> Result<()> {
+        let stepped = self.one_step(walked, order);
+        self.tell_done();
+        stepped
+    }
+
+    fn one_step(&mut self, walked: Walked, order: &mut Order) -> Result<()> {
         self.check_stop()?;
         self.tell(0);
         let (entry, file) = match walked {
             Walked::Failed(path, error) => {
-                use std::os::unix::ffi::OsStrExt;
                 return self.fail(path.as_os_str().as_bytes(), error);
+            }
+            Walked::Unlisted => {
+                self.writer.unlisted();
+                return Ok(());
             }
             Walked::Missing => return order.accept(&dray_core::tree::Item::Missing).map(|_| ()),
             Walked::Leave => {
@@ -235,7 +296,7 @@ impl Copying<'_> {
             return Ok(());
         }
         match placed {
-            Ok(Placed::Done) => Ok(()),
+            Ok(Placed::Done | Placed::Passed) => Ok(()),
             Ok(Placed::Unchanged) => {
                 self.copied.unchanged += u64::from(matches!(entry.kind, Kind::File { .. }));
                 let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
@@ -247,15 +308,16 @@ impl Copying<'_> {
                 self.writer.settle(*target, None);
                 linked.or_else(|error| self.fail(&path, error))
             }
-            Ok(Placed::Wanted(target, _)) => {
+            Ok(Placed::Wanted(mut target, known)) => {
                 let result = match &file {
-                    Some(file) => self.copy(&target, file),
+                    Some(file) => self.bring(&mut target, file, known),
                     // Its first name could not be read or written; this one brings the content.
                     None => Err(Error::new(ErrorKind::NotFound, "it is a hard link to what was not copied")),
                 };
                 let failed = match result {
-                    Ok(identity) => {
-                        self.copied.files += 1;
+                    Ok((identity, is_same)) => {
+                        self.copied.files += u64::from(!is_same);
+                        self.copied.unchanged += u64::from(is_same);
                         let group = target.link_group();
                         self.writer.settle(*target, Some(identity));
                         self.held.came(&mut self.writer, group)
@@ -272,6 +334,26 @@ impl Copying<'_> {
                 self.fail(&path, error)
             }
         }
+    }
+
+    /// Copies the content, unless what is there hashes to `known` and so does the file; true if it does.
+    fn bring(
+        &mut self,
+        target: &mut FileTarget,
+        file: &FileToSend,
+        known: Option<[u8; 32]>,
+    ) -> Result<((u32, u32, u64), bool)> {
+        if let Some(known) = known {
+            let open = file.open()?;
+            let has_holes = open.stored_bytes < open.size_bytes;
+            let hashed = hash_content(&open.file, open.size_bytes, has_holes, &mut || self.check_stop())?;
+            if hashed == (known, open.size_bytes) && open.is_unchanged()? {
+                let (mtime_s, mtime_ns) = open.mtime();
+                let finished = Finished { hash: known, size_bytes: open.size_bytes, mtime_s, mtime_ns };
+                return self.writer.keep_same(target, &finished).map(|identity| (identity, true));
+            }
+        }
+        self.copy(target, file).map(|identity| (identity, false))
     }
 
     fn copy(&mut self, target: &FileTarget, file: &FileToSend) -> Result<(u32, u32, u64)> {

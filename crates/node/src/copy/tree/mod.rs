@@ -21,18 +21,23 @@ mod preview;
 mod sink;
 mod source;
 mod sources;
+mod sync;
+#[cfg(test)]
+mod sync_tests;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use dray_core::message::{CopyRole, EntryFailed, Fault, Tree, TreeDone, tree_flag};
+use dray_core::message::{CopyRole, EntryFailed, Fault, PlannedItem, Tree, TreeDone, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
     Changes, Excludes, ModeChange, NotKept, OwnerChange, WalkOptions, WriteOptions,
 };
 
 pub(super) use sources::read_more;
+pub use sync::SyncOptions;
 
 use super::{Location, SshOptions};
 use crate::{Event, Node, Observer, Stop, lock};
@@ -66,6 +71,8 @@ pub struct TreeOptions {
     pub whole_file: bool,
     /// Make everything durable before reporting done.
     pub fsync: bool,
+    /// The destination is brought to the state of the sources; `preserve` and `archive` count for nothing then.
+    pub sync: Option<SyncOptions>,
     /// What ssh is told.
     pub ssh: SshOptions,
 }
@@ -94,11 +101,15 @@ pub struct TreeCopied {
     pub bytes: u64,
     /// Entries that failed, at either end.
     pub failed: u64,
+    /// Entries deleted, or that would be.
+    pub deleted: u64,
 }
 
 impl TreeCopied {
-    fn of(done: &TreeDone, failed: u64, planned: u64) -> TreeCopied {
+    fn of(done: &TreeDone, failed: u64, counted: &Counted) -> TreeCopied {
+        let planned = counted.planned.load(Ordering::Relaxed);
         TreeCopied {
+            deleted: counted.deleted.load(Ordering::Relaxed),
             entries: done.entries,
             files: done.files + planned,
             unchanged: done.unchanged,
@@ -113,25 +124,48 @@ impl TreeCopied {
         self.unchanged += other.unchanged;
         self.bytes += other.bytes;
         self.failed += other.failed;
+        self.deleted += other.deleted;
     }
 }
 
 impl TreeOptions {
     fn flags(&self, must_be_directory: bool) -> u64 {
+        let is_copy = self.sync.is_none();
+        let kept = self.sync.as_ref().map_or(0, SyncOptions::tree_flags);
         let sum = [
             (self.recursive || self.archive, tree_flag::RECURSIVE),
-            (self.preserve || self.archive, tree_flag::TIMES | tree_flag::MODES),
-            (self.archive, ARCHIVE),
-            (!self.archive, tree_flag::FOLLOW_SOURCES),
+            (is_copy && (self.preserve || self.archive), tree_flag::TIMES | tree_flag::MODES),
+            (is_copy && self.archive, ARCHIVE),
+            (is_copy && !self.archive, tree_flag::FOLLOW_SOURCES),
+            (true, kept),
             (self.numeric_ids, tree_flag::NUMERIC_IDS),
             (self.one_file_system, tree_flag::ONE_FILE_SYSTEM),
-            (self.whole_file, tree_flag::WHOLE_FILE),
+            (is_copy && self.whole_file, tree_flag::WHOLE_FILE),
             (self.fsync, tree_flag::FSYNC),
             (must_be_directory, tree_flag::INTO_DIRECTORY),
             (self.dry_run, tree_flag::DRY_RUN),
             (self.compress, tree_flag::COMPRESSED),
         ];
         sum.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum()
+    }
+}
+
+/// What the receiver told of single entries.
+#[derive(Debug, Default)]
+struct Counted {
+    planned: AtomicU64,
+    deleted: AtomicU64,
+}
+
+impl Counted {
+    /// Counts what is told of entries and tells the user.
+    fn tell(&self, items: &[PlannedItem], is_dry: bool, is_upload: bool, observer: &dyn Observer) {
+        let deleted = items.iter().filter(|item| item.action == 4).count() as u64;
+        self.deleted.fetch_add(deleted, Ordering::Relaxed);
+        if is_dry {
+            self.planned.fetch_add(items.len() as u64, Ordering::Relaxed);
+        }
+        items.iter().for_each(|item| preview::tell(observer, item, is_upload));
     }
 }
 
@@ -143,19 +177,21 @@ const ARCHIVE: u64 = tree_flag::SPECIAL_MODES
     | tree_flag::SPECIALS;
 
 /// How the sender walks. Patterns see the sources under `names`.
-fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> WalkOptions {
+fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
     let excludes: Vec<Vec<u8>> = tree.excludes.iter().flatten().map(|pattern| pattern.to_vec()).collect();
     let has = |flag| tree.flags & flag != 0;
-    WalkOptions {
+    Ok(WalkOptions {
         recursive: has(tree_flag::RECURSIVE),
         follow_sources: has(tree_flag::FOLLOW_SOURCES),
         one_file_system: has(tree_flag::ONE_FILE_SYSTEM),
-        excludes: Excludes::new(&excludes),
+        excludes: tree.sync.as_ref().map_or_else(|| Ok(Excludes::new(&excludes)), sync::rules)?,
         names: names.to_vec(),
         xattrs: has(tree_flag::XATTRS),
         hard_links: has(tree_flag::HARD_LINKS),
         specials: has(tree_flag::SPECIALS),
-    }
+        attributes: sync::attributes(tree),
+        tells_vanished: tree.sync.is_some(),
+    })
 }
 
 /// How the receiver writes.
@@ -176,7 +212,8 @@ fn write_options(tree: &Tree) -> WriteOptions {
 /// What the receiver changes.
 fn changes(tree: &Tree) -> Result<Changes> {
     Ok(Changes {
-        never_compares: false,
+        never_compares: sync::compares_nothing(tree),
+        sync: sync::options(tree)?,
         modes: tree.modes.as_ref().map(|text| ModeChange::parse(text)).transpose()?,
         owner: tree
             .owner
@@ -248,10 +285,10 @@ impl Holding<'_> {
         }
     }
 
-    /// The copy is over.
-    fn end(&self, copied: &TreeCopied) -> Result<()> {
+    /// The copy is over. Where something may be deleted, what failed may be a deletion, after much that was done.
+    fn end(&self, copied: &TreeCopied, deletes: bool) -> Result<()> {
         if copied.failed == 1
-            && copied.entries <= 1
+            && copied.entries <= u64::from(!deletes)
             && copied.files + copied.unchanged == 0
             && let Held::Failure(path, kind, reason) = std::mem::replace(&mut *lock(&self.held), Held::Passed)
         {
@@ -291,20 +328,14 @@ impl Node {
         }
         let holding = Holding { observer, held: Mutex::new(Held::Nothing) };
         let copied = self.copy_many(request, &holding, stop).inspect_err(|_| holding.release())?;
-        holding.end(&copied)?;
+        holding.end(&copied, request.options.sync.as_ref().is_some_and(|sync| sync.delete))?;
         Ok(copied)
     }
 
     fn copy_many(&self, request: &TreeRequest, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
-        let (mut here, mut there): (Vec<PathBuf>, Vec<(&std::ffi::OsStr, Vec<PathBuf>)>) = Default::default();
-        for source in sources::once(&request.sources, observer) {
-            match source {
-                Location::Local(path) => here.push(path.clone()),
-                Location::Remote { host, path } => match there.last_mut() {
-                    Some((last, paths)) if *last == host.as_os_str() => paths.push(path.clone()),
-                    _ => there.push((host, vec![path.clone()])),
-                },
-            }
+        let (here, there) = sources::by_machine(sources::once(&request.sources, observer));
+        if request.options.sync.is_some() {
+            sources::require_one_machine(&here, &there)?;
         }
         if let ([path], []) = (&here[..], &there[..])
             && !request.options.recursive
@@ -379,6 +410,9 @@ fn tree_message(
         // Said here, not by the other end.
         ModeChange::parse(modes)?;
     }
+    let into_directory = paths.first().is_some_and(|path| path.ends_with(b"/")) || must_be_directory;
+    let wish = |sync: &SyncOptions| sync.wish(options.dry_run, options.whole_file, into_directory);
+    let sync = options.sync.as_ref().map(wish).transpose()?;
     let is_long = |text: &Option<Vec<u8>>| text.as_ref().is_some_and(|text| text.len() > 255);
     if is_long(&options.chmod) || is_long(&options.chown) {
         return Err(usage("--chmod or --chown with more than 255 bytes".into()));
@@ -393,12 +427,35 @@ fn tree_message(
         modes: options.chmod.clone().map(Into::into),
         owner: options.chown.clone().map(Into::into),
         rate_bytes: options.rate_bytes,
+        sync,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Nobody;
+
+    impl Observer for Nobody {
+        fn event(&self, _event: Event) {}
+    }
+
+    /// Issue "an error is told once": one failure that was all is the copy's own error, but not where something was, or may have been, deleted.
+    #[test]
+    fn one_failure_is_the_error_of_a_copy_that_did_nothing_else() {
+        let ends = |copied: TreeCopied, deletes| {
+            let holding = Holding { observer: &Nobody, held: Mutex::new(Held::Nothing) };
+            let reason = "refused".to_owned();
+            holding.event(Event::EntryFailed { path: "x".into(), kind: ErrorKind::Refused, reason });
+            holding.end(&copied, deletes)
+        };
+        let failed = |entries| TreeCopied { entries, failed: 1, ..TreeCopied::default() };
+        assert!(ends(failed(1), false).is_err() && ends(failed(0), true).is_err());
+        // The root of an empty source, with a deletion that failed, or more than may be deleted.
+        assert!(ends(failed(1), true).is_ok());
+        assert!(ends(TreeCopied { deleted: 5, ..failed(1) }, true).is_ok());
+    }
 
     #[test]
     fn sources_land_under_their_last_name() {

@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use dray_core::limits::TREE_SOURCES_MAX;
 use dray_core::message::{
-    CopyRole, EntryFailed, Hello, Message, PlannedItem, Sources, Tree, feature, tree_flag,
+    CopyRole, EntryFailed, Hello, Message, PlannedItem, Sources, Tree, feature, sync_flag, tree_flag,
 };
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::negotiate;
-use dray_store::local::tree::{Landing, Preview, TreeWriter};
+use dray_store::local::tree::{Landing, Origin, Preview, TreeWriter};
 use dray_transfer::transport::{Channel, PipeChannel, RateLimit, push_control};
 use dray_transfer::tree::{send, take};
 
@@ -24,20 +24,22 @@ use super::super::local::{SILENCE_MAX, advised, is_local_host, patience};
 use super::super::pattern;
 use super::super::remote::{packed, read_control_until, unpacked};
 use super::doors::{GivingDoors, Seen, TakingDoors};
-use super::preview::{self, Previewing};
+use super::preview::Previewing;
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
 use super::sources::push_tree;
+use super::sync::{deletes, landing as landing_of, name_of};
 use super::{
-    TreeCopied, TreeOptions, changes, landing_name, names_owners, show, tree_message, walk_options,
+    Counted, TreeCopied, TreeOptions, changes, landing_name, names_owners, show, tree_message, walk_options,
     write_options,
 };
 use crate::{Event, Node, Observer, Stop};
 
 impl Node {
     /// The hello of a tree copy: who does not know trees is refused by name.
-    fn tree_hello(&self) -> Hello {
-        Hello { required: vec![feature::TREE.to_owned()], ..self.hello() }
+    fn tree_hello(&self, is_sync: bool) -> Hello {
+        let required = if is_sync { vec![feature::TREE, feature::SYNC] } else { vec![feature::TREE] };
+        Hello { required: required.into_iter().map(str::to_owned).collect(), ..self.hello() }
     }
 
     #[expect(clippy::too_many_arguments, reason = "the two sides of one command line")]
@@ -51,12 +53,13 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<TreeCopied> {
-        let names: Vec<Vec<u8>> = sources.iter().map(|source| landing_name(source)).collect();
+        let is_sync = options.sync.is_some();
+        let names: Vec<Vec<u8>> = sources.iter().map(|source| name_of(source, is_sync)).collect();
         let destination = vec![path.as_os_str().as_bytes().to_vec()];
         let tree = tree_message(CopyRole::Receive, destination, names.clone(), options, must_be_directory)?;
         let (mut far, channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
-        push_control(&mut preface, &Message::Hello(self.tree_hello()));
+        push_control(&mut preface, &Message::Hello(self.tree_hello(is_sync)));
         push_tree(&mut preface, &tree);
         let pace = options.rate_bytes.map(RateLimit::new);
         let doors = match may_dial(options) {
@@ -68,15 +71,16 @@ impl Node {
         let walk_stop = Stop::new();
         let mut source = WalkSource::new(
             sources.to_vec(),
-            walk_options(&tree, &names),
+            walk_options(&tree, &names)?,
             names_owners(&tree),
             walk_stop.clone(),
-        );
+        )
+        .telling_listed(deletes(&tree));
         let failed = AtomicU64::new(0);
-        let ours = self.tree_hello();
+        let ours = self.tree_hello(is_sync);
         let name = far.host.clone();
         let (is_heard, mut is_greeted) = (Cell::new(false), false);
-        let planned_count = Cell::new(0);
+        let counted = Counted::default();
         let mut heard = |message: Option<Message>| {
             let Some(message) = message else {
                 if stop.is_set() {
@@ -104,9 +108,8 @@ impl Node {
                     show(observer, &entry);
                     Ok(())
                 }
-                Message::Planned(planned) if options.dry_run => {
-                    planned_count.set(planned_count.get() + planned.items.len() as u64);
-                    planned.items.iter().for_each(|item| preview::tell(observer, item));
+                Message::Planned(planned) if options.dry_run || is_sync => {
+                    counted.tell(&planned.items, options.dry_run, true, observer);
                     Ok(())
                 }
                 Message::Direct(theirs) => doors.as_ref().map_or(Ok(()), |doors| doors.handle_direct(theirs)),
@@ -120,7 +123,7 @@ impl Node {
         let result = send(channel, preface, &mut counting, lanes, &mut heard, &limit);
         walk_stop.set();
         match result {
-            Ok(done) => Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), planned_count.get())),
+            Ok(done) => Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), &counted)),
             Err(error) if stop.is_set() => {
                 far.kill();
                 Err(if error.kind() == ErrorKind::Interrupted { error } else { interrupted() })
@@ -146,20 +149,27 @@ impl Node {
         stop: &Stop,
     ) -> Result<TreeCopied> {
         // Names come from the user's own words, never from the far end.
-        let names: Vec<Vec<u8>> = paths.iter().map(|path| landing_name(path)).collect();
+        let is_sync = options.sync.is_some();
+        let names: Vec<Vec<u8>> = paths.iter().map(|path| name_of(path, is_sync)).collect();
         let has_patterns = paths.iter().any(|path| pattern::is_pattern(path));
         // What patterns stand for is known later.
-        let resolve =
-            |names: &[Vec<u8>], is_many| Landing::resolve(destination, names, must_be_directory || is_many);
+        let resolve = |names: &[Vec<u8>], is_many| {
+            landing_of(&Origin::Anywhere, destination, names, must_be_directory || is_many, is_sync)
+        };
         let landing = if has_patterns { None } else { Some(resolve(&names, false)?) };
         let asked = paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
         let mut tree = tree_message(CopyRole::Send, asked, names.clone(), options, must_be_directory)?;
+        if let Some(wish) = &mut tree.sync {
+            let is_slashed = destination.as_os_str().as_bytes().ends_with(b"/");
+            wish.flags &= !sync_flag::INTO_DIRECTORY;
+            wish.flags |= if is_slashed || must_be_directory { sync_flag::INTO_DIRECTORY } else { 0 };
+        }
         if has_patterns {
             tree.flags |= tree_flag::PATTERNS;
         }
         let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
-        push_control(&mut preface, &Message::Hello(self.tree_hello()));
+        push_control(&mut preface, &Message::Hello(self.tree_hello(is_sync)));
         push_tree(&mut preface, &tree);
         let (mut is_heard, mut knows_lanes) = (false, false);
         let greeted = || {
@@ -169,7 +179,7 @@ impl Node {
             match Message::from_bytes(&body)? {
                 Message::Hello(theirs) => {
                     knows_lanes = theirs.features.iter().any(|known| known == feature::TREE_LANES);
-                    negotiate(&self.tree_hello(), &theirs).map(|_| ())?;
+                    negotiate(&self.tree_hello(is_sync), &theirs).map(|_| ())?;
                 }
                 Message::Fault(fault) => return Err(fault.to_error(&host.to_string_lossy())),
                 _ => return Err(Error::new(ErrorKind::Protocol, "the far end did not say hello first")),
@@ -283,15 +293,13 @@ fn receive_trees(
         if stop.is_set() { Err(interrupted()) } else { Ok(()) }
     };
     let fsync = tree.flags & tree_flag::FSYNC != 0;
-    let planned_count = AtomicU64::new(0);
-    let on_planned = |item: &PlannedItem| {
-        planned_count.fetch_add(1, Ordering::Relaxed);
-        preview::tell(observer, item);
-    };
+    let counted = Counted::default();
+    let on_planned = |items: &[PlannedItem]| counted.tell(items, options.dry_run, false, observer);
+    let is_sync = tree.sync.is_some();
     let result = if options.dry_run {
         let make = || {
             let preview = Preview::new(landing, write_options(tree), changes(tree)?);
-            Ok(Previewing::new(preview, names.len(), &on_failed, Some(&on_planned)))
+            Ok(Previewing::new(preview, names.len(), is_sync, &on_failed, Some(&on_planned)))
         };
         take(&mut *channel, Vec::new(), make, None, &mut tick, SILENCE_MAX)
     } else {
@@ -299,15 +307,12 @@ fn receive_trees(
         let make = || {
             let writer = TreeWriter::new(landing, write_options(tree)).with_changes(changes(tree)?);
             let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
-            Ok(Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors))
+            Ok(Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors).telling(&on_planned))
         };
         take(&mut *channel, Vec::new(), make, lanes, &mut tick, SILENCE_MAX)
     };
     match result {
-        Ok(done) => {
-            let planned = planned_count.load(Ordering::Relaxed);
-            Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), planned))
-        }
+        Ok(done) => Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), &counted)),
         Err(error) if stop.is_set() => {
             far.kill();
             Err(if error.kind() == ErrorKind::Interrupted { error } else { interrupted() })

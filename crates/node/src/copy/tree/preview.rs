@@ -17,7 +17,7 @@ use dray_transfer::tree::{Heard, TreeSink};
 
 use super::sink::OnFailed;
 use super::source::entry_failed;
-use super::{TreeCopied, show};
+use super::{TreeCopied, show, sync};
 use crate::{Event, Observer, Stop};
 
 /// Paths in one message, in bytes.
@@ -35,13 +35,18 @@ pub(super) fn plan_here(
 ) -> Result<TreeCopied> {
     own_directory();
     let on_failed = |failed: &EntryFailed| show(observer, failed);
-    let mut planning = Planning::new(Preview::new(landing, options, changes), &on_failed);
+    let is_sync = changes.sync.is_some();
+    let mut planning = Planning::new(Preview::new(landing, options, changes), is_sync, &on_failed);
     let mut order = Order::new(sources);
     while let Some(walked) = walker.step() {
         if stop.is_set() {
             return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
         }
         let item = match walked {
+            Walked::Unlisted => {
+                planning.preview.unlisted();
+                continue;
+            }
             Walked::Failed(path, error) => {
                 planning.done.failed += 1;
                 on_failed(&entry_failed(&path, &error));
@@ -53,19 +58,36 @@ pub(super) fn plan_here(
         };
         let step = order.accept(&item)?;
         planning.item(&item, step);
-        planning.planned.drain(..).for_each(|item| tell(observer, &item));
+        planning.planned.drain(..).for_each(|item| tell(observer, &item, false));
     }
+    // What fails from here on is a deletion.
+    let is_complete = planning.done.failed == 0;
+    while planning.delete(is_complete, order.entries()) {
+        planning.planned.drain(..).for_each(|item| tell(observer, &item, false));
+    }
+    planning.planned.drain(..).for_each(|item| tell(observer, &item, false));
     let copied = TreeCopied { entries: order.entries(), ..TreeCopied::default() };
     Ok(TreeCopied {
         failed: planning.done.failed,
         files: planning.planned_count,
         unchanged: planning.done.unchanged,
+        deleted: planning.deleted,
         ..copied
     })
 }
 
 /// Tells the user what would be done.
-pub(super) fn tell(observer: &dyn Observer, item: &PlannedItem) {
+pub(super) fn tell(observer: &dyn Observer, item: &PlannedItem, is_upload: bool) {
+    let path_of = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    if item.action == 4 || item.letters.is_some() {
+        let mut letters = item.letters.as_ref().map(|letters| String::from_utf8_lossy(letters).into_owned());
+        if let Some(letters) = letters.as_mut().filter(|letters| is_upload && letters.starts_with('>')) {
+            letters.replace_range(..1, "<");
+        }
+        let link = item.link.as_ref().map(|link| path_of(link));
+        observer.event(Event::Synced { letters, path: path_of(&item.path), link });
+        return;
+    }
     let action = match item.action {
         0 => "new",
         1 => "replace",
@@ -74,8 +96,8 @@ pub(super) fn tell(observer: &dyn Observer, item: &PlannedItem) {
     };
     let changes = CHANGES.iter().filter(|(bit, _)| item.changes.unwrap_or(0) & bit != 0);
     let changes = changes.map(|(_, word)| *word).collect();
-    let path = if item.path.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(&item.path)) };
-    observer.event(Event::Planned { action, changes, path: PathBuf::from(path) });
+    let path = if item.path.is_empty() { PathBuf::from(".") } else { path_of(&item.path) };
+    observer.event(Event::Planned { action, changes, path });
 }
 
 /// Bits of [`PlannedItem::changes`], and words for the user.
@@ -87,6 +109,27 @@ fn bits(differences: &Differences) -> u8 {
     set.filter(|(is_set, _)| *is_set).map(|(_, (bit, _))| bit).sum()
 }
 
+/// Hears what would be done, or was.
+pub(super) type OnPlanned<'a> = dyn Fn(&[PlannedItem]) + Send + Sync + 'a;
+
+/// Says what would be done, or was, in as many messages as it takes.
+pub(super) fn push_planned(planned: &mut VecDeque<PlannedItem>, out: &mut Vec<Message>) {
+    while !planned.is_empty() {
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        while items.len() < TREE_NAMED_MAX
+            && bytes < SAID_BYTES
+            && let Some(item) = planned.pop_front()
+        {
+            // A path that long no message has room for, and no user reads.
+            let short = |bytes: &[u8]| bytes.iter().copied().take(SAID_BYTES).collect::<Vec<u8>>();
+            let (path, link) = (short(&item.path), item.link.as_ref().map(|link| short(link)));
+            bytes += path.len() + link.as_ref().map_or(0, Vec::len);
+            items.push(PlannedItem { path: path.into(), link: link.map(Into::into), ..item });
+        }
+        out.push(Message::Planned(dray_core::message::Planned { items }));
+    }
+}
+
 /// Entries in the order of the stream, and what is to be said of them.
 struct Planning<'a> {
     preview: Preview,
@@ -95,10 +138,12 @@ struct Planning<'a> {
     on_failed: &'a OnFailed<'a>,
     done: TreeDone,
     planned_count: u64,
+    is_sync: bool,
+    deleted: u64,
 }
 
 impl<'a> Planning<'a> {
-    fn new(preview: Preview, on_failed: &'a OnFailed<'a>) -> Planning<'a> {
+    fn new(preview: Preview, is_sync: bool, on_failed: &'a OnFailed<'a>) -> Planning<'a> {
         Planning {
             preview,
             planned: VecDeque::new(),
@@ -106,6 +151,8 @@ impl<'a> Planning<'a> {
             on_failed,
             done: TreeDone::default(),
             planned_count: 0,
+            is_sync,
+            deleted: 0,
         }
     }
 
@@ -126,12 +173,49 @@ impl<'a> Planning<'a> {
             Some(Ok(planned)) => self.plan(planned, entry, path),
             Some(Err(error)) => {
                 let told = if path.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(&path)) };
-                let failed = entry_failed(told, &error);
-                (self.on_failed)(&failed);
-                self.failed.push(failed);
-                self.done.failed += 1;
+                self.fail(told, &error);
             }
         }
+        self.take_done();
+    }
+
+    /// Takes what a synchronisation would do.
+    fn take_done(&mut self) {
+        for done in self.preview.take_done() {
+            self.deleted += u64::from(done.letters.is_none());
+            self.planned_count += 1;
+            self.planned.push_back(sync::item(done));
+        }
+    }
+
+    fn fail(&mut self, path: &Path, error: &Error) {
+        let failed = entry_failed(path, error);
+        (self.on_failed)(&failed);
+        self.failed.push(failed);
+        self.done.failed += 1;
+    }
+
+    /// Everything was told: says some of what would be deleted; true while there is more.
+    fn delete(&mut self, is_complete: bool, entries: u64) -> bool {
+        let mut failed = Vec::new();
+        let goes_on = if is_complete {
+            self.preview.delete_some(&mut failed).unwrap_or_else(|error| {
+                failed.push((Vec::new(), error));
+                false
+            })
+        } else {
+            // Where there was nothing at all, that was told.
+            if self.preview.delete_nothing(&mut failed) && entries > 0 {
+                failed.push((Vec::new(), sync::nothing_deleted()));
+            }
+            false
+        };
+        for (path, error) in failed {
+            let path = if path.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(&path)) };
+            self.fail(path, &error);
+        }
+        self.take_done();
+        goes_on
     }
 
     fn plan(&mut self, planned: Planned, entry: &Entry, mut path: Vec<u8>) {
@@ -149,6 +233,9 @@ impl<'a> Planning<'a> {
                 return;
             }
         };
+        if self.is_sync {
+            return;
+        }
         self.planned_count += 1;
         if entry.is_directory() {
             if path.is_empty() {
@@ -156,7 +243,7 @@ impl<'a> Planning<'a> {
             }
             path.push(b'/');
         }
-        self.planned.push_back(PlannedItem { action, path: path.into(), changes });
+        self.planned.push_back(PlannedItem { action, path: path.into(), changes, letters: None, link: None });
     }
 }
 
@@ -165,7 +252,10 @@ pub(super) struct Previewing<'a> {
     machine: TreeReceiver,
     planning: Planning<'a>,
     /// Who hears of plans: the user here, or, through messages, the one at the other end.
-    on_planned: Option<&'a (dyn Fn(&PlannedItem) + Send + Sync)>,
+    on_planned: Option<&'a OnPlanned<'a>>,
+    /// The sender has listed everything.
+    is_complete: bool,
+    is_told: bool,
     is_finished: bool,
 }
 
@@ -174,12 +264,23 @@ impl<'a> Previewing<'a> {
     pub(super) fn new(
         preview: Preview,
         sources: usize,
+        is_sync: bool,
         on_failed: &'a OnFailed<'a>,
-        on_planned: Option<&'a (dyn Fn(&PlannedItem) + Send + Sync)>,
+        on_planned: Option<&'a OnPlanned<'a>>,
     ) -> Previewing<'a> {
         own_directory();
-        let planning = Planning::new(preview, on_failed);
-        Previewing { machine: TreeReceiver::new(sources), planning, on_planned, is_finished: false }
+        let planning = Planning::new(preview, is_sync, on_failed);
+        let machine = TreeReceiver::new(sources);
+        Previewing { machine, planning, on_planned, is_complete: false, is_told: false, is_finished: false }
+    }
+
+    fn tell_user(&mut self) {
+        if let Some(on_planned) = self.on_planned {
+            let items: Vec<PlannedItem> = self.planning.planned.drain(..).collect();
+            if !items.is_empty() {
+                on_planned(&items);
+            }
+        }
     }
 }
 
@@ -191,36 +292,41 @@ impl TreeSink for Previewing<'_> {
                 for owner in entries.owners.iter().flatten() {
                     self.planning.preview.add_owner(owner.is_group, owner.id, &owner.name);
                 }
-                for item in &entries.items {
+                let unlisted = entries.listed.as_ref().map_or(&[][..], |listed| &listed.unlisted[..]);
+                for (place, item) in entries.items.iter().enumerate() {
+                    if unlisted.iter().any(|unlisted| usize::from(*unlisted) == place) {
+                        self.planning.preview.unlisted();
+                    }
                     let (item, step, _) = self.machine.accept(item)?;
                     self.planning.item(&item, step);
                 }
+                if unlisted.iter().any(|unlisted| usize::from(*unlisted) >= entries.items.len()) {
+                    self.planning.preview.unlisted();
+                }
+                self.is_complete = entries.listed.is_some_and(|listed| listed.is_complete);
             }
             Heard::Message(Message::EntryFailed(failed)) => (self.planning.on_failed)(&failed),
             _ => return Err(Error::new(ErrorKind::Protocol, "sender sent what was not asked for")),
         }
-        if let Some(on_planned) = self.on_planned {
-            self.planning.planned.drain(..).for_each(|item| on_planned(&item));
-        }
-        self.is_finished = self.machine.is_done()?;
+        self.tell_user();
+        self.is_told = self.machine.is_done()?;
+        self.is_complete &= self.planning.done.failed == 0;
         Ok(())
+    }
+
+    fn work(&mut self) -> Result<bool> {
+        if !self.is_told || self.is_finished {
+            return Ok(false);
+        }
+        let goes_on = self.planning.delete(self.is_complete, self.machine.entries());
+        self.tell_user();
+        self.is_finished = !goes_on;
+        Ok(true)
     }
 
     fn say(&mut self, out: &mut Vec<Message>) {
         out.extend(self.planning.failed.drain(..).map(Message::EntryFailed));
-        while !self.planning.planned.is_empty() {
-            let (mut items, mut bytes) = (Vec::new(), 0);
-            while items.len() < TREE_NAMED_MAX
-                && bytes < SAID_BYTES
-                && let Some(item) = self.planning.planned.pop_front()
-            {
-                bytes += item.path.len();
-                // A path that long no message has room for, and no user reads.
-                let path: Vec<u8> = item.path.iter().copied().take(SAID_BYTES).collect();
-                items.push(PlannedItem { path: path.into(), ..item });
-            }
-            out.push(Message::Planned(dray_core::message::Planned { items }));
-        }
+        push_planned(&mut self.planning.planned, out);
         if let Some(pull) = self.machine.pull(None, 0, u64::from(TREE_BATCHES_MAX), None) {
             out.push(Message::Pull(pull));
         }

@@ -10,7 +10,7 @@ use dray_core::limits::{
     TREE_BATCHES_MAX, TREE_FAILED_NAMED_MAX, TREE_FAILED_REASONS_MAX, TREE_PART_BYTES,
     TREE_PENDING_BYTES_MAX, TREE_WANTED_MAX,
 };
-use dray_core::message::{Direct, Entries, EntryFailed, Message, TreeDone};
+use dray_core::message::{Direct, Entries, EntryFailed, Message, PlannedItem, TreeDone};
 use dray_core::tree::{Entry, Item, Kind, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{PathId, TreeReceiver, part_bytes};
@@ -23,7 +23,9 @@ use self::paths::Pace;
 use super::super::DIRECT_FROM_BYTES;
 use super::held::{Failed, HeldNames};
 use super::not_kept;
+use super::preview::{OnPlanned, push_planned};
 use super::source::entry_failed;
+use super::sync::{item, nothing_deleted};
 
 mod content;
 mod parts;
@@ -78,8 +80,14 @@ pub(super) struct Writing<'a> {
     /// How many more failed, by reason.
     unnamed: BTreeMap<(u8, String), u64>,
     on_failed: &'a OnFailed<'a>,
+    /// What was done with entries, and who hears of it: the user here, or the one at the other end.
+    did: VecDeque<PlannedItem>,
+    on_planned: Option<&'a OnPlanned<'a>>,
     done: TreeDone,
     fsync: bool,
+    /// The sender has listed everything, and no entry has failed at either end.
+    is_complete: bool,
+    is_deleting: bool,
     is_finished: bool,
 }
 
@@ -128,8 +136,12 @@ impl<'a> Writing<'a> {
             failed: Vec::new(),
             unnamed: BTreeMap::new(),
             on_failed,
+            did: VecDeque::new(),
+            on_planned: None,
             done: TreeDone::default(),
             fsync,
+            is_complete: true,
+            is_deleting: false,
             is_finished: false,
         }
     }
@@ -137,6 +149,11 @@ impl<'a> Writing<'a> {
     /// With contents over direct connections, too.
     pub(super) fn with_doors(self, doors: Option<&'a dyn Doors>) -> Writing<'a> {
         Writing { doors, ..self }
+    }
+
+    /// With somebody here who hears what is done with entries.
+    pub(super) fn telling(self, on_planned: &'a OnPlanned<'a>) -> Writing<'a> {
+        Writing { on_planned: Some(on_planned), ..self }
     }
 
     /// An entry failed here; the copy goes on, unless nothing more can be written.
@@ -147,6 +164,7 @@ impl<'a> Writing<'a> {
         let path =
             if path.is_empty() { Path::new(".") } else { Path::new(std::ffi::OsStr::from_bytes(path)) };
         let mut failed = entry_failed(path, &error);
+        self.is_complete = false;
         self.done.failed += 1;
         if self.done.failed <= TREE_FAILED_NAMED_MAX {
             (self.on_failed)(&failed);
@@ -170,14 +188,25 @@ impl<'a> Writing<'a> {
                 }
             }
             let Some(batch) = self.waiting.pop_front() else { return Ok(()) };
+            let listed = batch.listed.clone().unwrap_or_default();
+            let mut unlisted = listed.unlisted.iter().map(|place| usize::from(*place)).peekable();
             while let Some(item) = batch.items.get(self.taken) {
                 if !self.has_room() {
                     self.waiting.push_front(batch);
                     return Ok(());
                 }
+                while let Some(place) = unlisted.next_if(|place| *place <= self.taken) {
+                    if place == self.taken {
+                        self.writer.unlisted();
+                    }
+                }
                 self.taken += 1;
                 self.item(item)?;
             }
+            if unlisted.next().is_some() {
+                self.writer.unlisted();
+            }
+            self.is_complete &= !batch.is_last || listed.is_complete;
             self.taken = 0;
         }
         Ok(())
@@ -208,7 +237,7 @@ impl<'a> Writing<'a> {
             return Ok(());
         }
         match placed {
-            Ok(Placed::Done) => {}
+            Ok(Placed::Done | Placed::Passed) => {}
             Ok(Placed::Unchanged) => {
                 self.done.unchanged += u64::from(is_file(&entry));
                 let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
@@ -311,6 +340,7 @@ impl<'a> Writing<'a> {
     /// Everything has come: what is left to say, and to make durable.
     fn finish_if_complete(&mut self) -> Result<()> {
         if self.is_finished
+            || self.is_deleting
             || !self.waiting.is_empty()
             || !self.machine.is_done()?
             || !self.pending.is_empty()
@@ -318,10 +348,30 @@ impl<'a> Writing<'a> {
         {
             return Ok(());
         }
-        self.is_finished = true;
         self.done.entries = self.machine.entries();
         let held = self.held.end(&mut self.writer);
         self.fail_all(held)?;
+        if self.is_complete {
+            if self.fsync && self.writer.will_delete() {
+                // What is deleted may be what came under another name.
+                self.writer.sync()?;
+            }
+            self.is_deleting = true;
+            return Ok(());
+        }
+        // Where there was nothing at all, that was told.
+        let mut failed = Vec::new();
+        let deletes = self.writer.delete_nothing(&mut failed);
+        self.fail_all(failed)?;
+        if deletes && self.done.entries > 0 {
+            self.fail(b"", nothing_deleted())?;
+        }
+        self.conclude()
+    }
+
+    /// All that was to be done is.
+    fn conclude(&mut self) -> Result<()> {
+        self.is_finished = true;
         let mut found = self.writer.failures();
         self.fail_all(not_kept(&mut found))?;
         for ((kind, text), count) in std::mem::take(&mut self.unnamed) {
@@ -365,7 +415,10 @@ impl TreeSink for Writing<'_> {
                 self.machine.handle_entries(&entries)?;
                 self.waiting.push_back(entries);
             }
-            Heard::Message(Message::EntryFailed(failed)) => (self.on_failed)(&failed),
+            Heard::Message(Message::EntryFailed(failed)) => {
+                self.is_complete &= failed.left_out.is_some();
+                (self.on_failed)(&failed);
+            }
             Heard::Message(Message::Direct(theirs)) if self.is_inviting => {
                 if let Some(doors) = self.doors {
                     doors.handle_direct(theirs)?;
@@ -397,8 +450,33 @@ impl TreeSink for Writing<'_> {
         self.finish_if_complete()
     }
 
+    fn work(&mut self) -> Result<bool> {
+        if !self.is_deleting {
+            return Ok(false);
+        }
+        let mut failed = Vec::new();
+        self.is_deleting = match self.writer.delete_some(&mut failed) {
+            Ok(goes_on) => goes_on,
+            Err(error) => {
+                self.fail(b"", error)?;
+                false
+            }
+        };
+        self.fail_all(failed)?;
+        if !self.is_deleting {
+            self.conclude()?;
+        }
+        Ok(true)
+    }
+
     fn say(&mut self, out: &mut Vec<Message>) {
         out.extend(self.failed.drain(..).map(Message::EntryFailed));
+        self.did.extend(self.writer.take_done().into_iter().map(item));
+        match self.on_planned {
+            _ if self.did.is_empty() => {}
+            Some(on_planned) => on_planned(&std::mem::take(&mut self.did).into_iter().collect::<Vec<_>>()),
+            None => push_planned(&mut self.did, out),
+        }
         if self.wanted_bytes >= DIRECT_FROM_BYTES {
             self.invite();
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::ContentHasher;
 use dray_core::limits::{PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX};
-use dray_core::message::{Entries, EntryFailed, Fault, Owner, Part};
+use dray_core::message::{Entries, EntryFailed, Fault, Listed, Owner, Part};
 use dray_core::tree::{Finished, Item, Metadata, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
@@ -50,6 +50,10 @@ pub(super) struct WalkSource {
     is_begun: bool,
     is_over: bool,
     stop: Stop,
+    /// The receiver is told how far the walk looked.
+    tells_listed: bool,
+    /// Nothing failed so far.
+    is_complete: bool,
 }
 
 impl WalkSource {
@@ -69,7 +73,14 @@ impl WalkSource {
             is_begun: false,
             is_over: false,
             stop,
+            tells_listed: false,
+            is_complete: true,
         }
+    }
+
+    /// The same, and the receiver is told how far the walk looked, if it is to delete what there is not.
+    pub(super) fn telling_listed(self, tells_listed: bool) -> WalkSource {
+        WalkSource { tells_listed, ..self }
     }
 
     /// With sources whose paths begin at `origin`.
@@ -120,6 +131,7 @@ impl TreeSource for WalkSource {
         let begun = Instant::now();
         let (mut batch, mut items, mut owners) = (Batch::default(), Vec::new(), Vec::new());
         let (mut bytes, mut directories) = (0, 0);
+        let mut unlisted = Vec::new();
         while items.len() < items_max
             && bytes < BATCH_BYTES
             && directories < self.directories_max
@@ -132,7 +144,12 @@ impl TreeSource for WalkSource {
                     self.is_over = true;
                     break;
                 }
+                Some(Walked::Unlisted) => {
+                    unlisted.extend(u16::try_from(items.len()).ok());
+                    continue;
+                }
                 Some(Walked::Failed(path, error)) => {
+                    self.is_complete = false;
                     batch.failed.push(entry_failed(&path, &error));
                     continue;
                 }
@@ -155,7 +172,11 @@ impl TreeSource for WalkSource {
             items.push(item.into());
         }
         let owners = (!owners.is_empty()).then_some(owners);
-        batch.entries = Some(Entries { items, owners, is_last: self.is_over });
+        let is_complete = self.is_over && self.is_complete;
+        let listed = Listed { unlisted, is_complete };
+        let listed =
+            Some(listed).filter(|listed| self.tells_listed && (is_complete || !listed.unlisted.is_empty()));
+        batch.entries = Some(Entries { items, owners, is_last: self.is_over, listed });
         Some(batch)
     }
 

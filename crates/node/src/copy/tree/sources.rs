@@ -1,6 +1,8 @@
 //! The sources of a tree copy: as many as a command line holds, which is more than one message does, and each once.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::path::PathBuf;
 
 use dray_core::limits::{TREE_SOURCES_BYTES_MAX, TREE_SOURCES_IN_MESSAGE_MAX, TREE_SOURCES_MAX};
 use dray_core::message::{Message, MoreSources, Tree, tree_flag};
@@ -37,11 +39,41 @@ pub(super) fn once<'a>(sources: &'a [Location], observer: &dyn Observer) -> Vec<
     once
 }
 
+/// Sources here, and those of each host that follow each other.
+pub(super) type ByMachine<'a> = (Vec<PathBuf>, Vec<(&'a OsStr, Vec<PathBuf>)>);
+
+/// Sources of one machine go in one copy, as far as they follow each other.
+pub(super) fn by_machine(sources: Vec<&Location>) -> ByMachine<'_> {
+    let (mut here, mut there): ByMachine<'_> = Default::default();
+    for source in sources {
+        match source {
+            Location::Local(path) => here.push(path.clone()),
+            Location::Remote { host, path } => match there.last_mut() {
+                Some((last, paths)) if *last == host.as_os_str() => paths.push(path.clone()),
+                _ => there.push((host, vec![path.clone()])),
+            },
+        }
+    }
+    (here, there)
+}
+
+/// `Usage` unless all are of one machine: what one machine has and another has not, nobody could tell from what is to be deleted.
+pub(super) fn require_one_machine(here: &[PathBuf], there: &[(&OsStr, Vec<PathBuf>)]) -> Result<()> {
+    if usize::from(!here.is_empty()) + there.len() <= 1 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Usage, "the sources are on different machines")
+        .advise("run dray sync once for each machine, into a directory of its own"))
+}
+
 /// Says `tree`, with what does not fit into the first message in further ones.
 pub(super) fn push_tree(out: &mut Vec<u8>, tree: &Tree) {
     let (mut paths, mut names) = (&tree.paths[..], &tree.names[..]);
+    // The first message has the rules, too.
+    let mut rules: usize =
+        tree.sync.iter().flat_map(|wish| wish.rules.iter().flatten()).map(|rule| rule.len() + 3).sum();
     let mut next = || {
-        let (mut bytes, mut counts) = (0, [0, 0]);
+        let (mut bytes, mut counts) = (std::mem::take(&mut rules), [0, 0]);
         for (list, count) in [paths, names].into_iter().zip(&mut counts) {
             for item in list.iter().take(TREE_SOURCES_IN_MESSAGE_MAX) {
                 // Of each message something leaves.
@@ -94,6 +126,20 @@ mod tests {
 
     use super::super::{TreeOptions, tree_message};
     use super::*;
+
+    /// Issue "nothing is deleted wrongly": what one machine brought would be what the next one has not.
+    #[test]
+    fn sources_of_several_machines_are_refused() {
+        let refused = |words: &[&str]| {
+            let all: Vec<_> = words.iter().map(|word| Location::parse(word.into()).unwrap()).collect();
+            let (here, there) = by_machine(all.iter().collect());
+            require_one_machine(&here, &there).is_err_and(|error| error.kind() == ErrorKind::Usage)
+        };
+        for words in [&["a/", "b:a/"][..], &["b:a/", "a/"], &["b:a/", "c:a/"], &["b:a/", "c:a/", "b:d/"]] {
+            assert!(refused(words), "{words:?}");
+        }
+        assert!(!refused(&["a/", "b/"]) && !refused(&["b:a/", "b:c/", "b:d"]));
+    }
 
     /// Bodies of the control frames in `bytes`.
     fn bodies(mut bytes: &[u8]) -> Vec<Vec<u8>> {

@@ -31,29 +31,60 @@ pub(super) struct Told {
     pub(super) left_out: BTreeMap<String, u64>,
 }
 
+/// Which attributes a copy is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AttributeSort {
+    /// All that a user, or root, may set.
+    #[default]
+    All,
+    /// ACLs alone.
+    Acls,
+    /// All but ACLs.
+    Others,
+}
+
+/// What of the attributes that are there counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scope {
+    /// Also those that only root may set.
+    pub(super) is_root: bool,
+    pub(super) sort: AttributeSort,
+}
+
+impl Scope {
+    /// The same for one sort alone; nothing if it is not part of this.
+    pub(super) fn of(self, sort: AttributeSort) -> Option<Scope> {
+        let is_part = self.sort == AttributeSort::All || self.sort == sort;
+        is_part.then_some(Scope { sort, ..self })
+    }
+}
+
 /// True for what is copied: of ACLs both sorts, of other names the user's own and, for root, all but the system's. So `rsync -X`.
-fn is_copied(name: &[u8], is_root: bool) -> bool {
+fn is_copied(name: &[u8], scope: Scope) -> bool {
     let is_acl = name == b"system.posix_acl_access" || name == DEFAULT_ACL.as_bytes();
-    is_acl
-        || (name.starts_with(b"user.") && name != MARK.as_bytes())
-        || (is_root && !name.starts_with(b"system.") && !name.starts_with(b"user."))
+    if is_acl {
+        return scope.sort != AttributeSort::Others;
+    }
+    scope.sort != AttributeSort::Acls
+        && ((name.starts_with(b"user.") && name != MARK.as_bytes())
+            || (scope.is_root && !name.starts_with(b"system.") && !name.starts_with(b"user.")))
 }
 
 /// Reads the attributes of what stands at `path`, which [`Directory::reach`](super::Directory::reach) gave; ascending by name. `E2BIG` if they are more
 /// than an entry holds.
-pub(super) fn read(path: &[u8], is_root: bool) -> io::Result<Vec<Xattr>> {
-    read_with(&|list| llistxattr(path, list), &|name, value| lgetxattr(path, name, value), is_root)
+pub(super) fn read(path: &[u8], scope: Scope) -> io::Result<Vec<Xattr>> {
+    read_with(&|list| llistxattr(path, list), &|name, value| lgetxattr(path, name, value), scope)
 }
 
 /// Reads the attributes of the open file or directory `fd`.
-pub(super) fn read_open(fd: BorrowedFd<'_>, is_root: bool) -> io::Result<Vec<Xattr>> {
-    read_with(&|list| flistxattr(fd, list), &|name, value| fgetxattr(fd, name, value), is_root)
+pub(super) fn read_open(fd: BorrowedFd<'_>, scope: Scope) -> io::Result<Vec<Xattr>> {
+    read_with(&|list| flistxattr(fd, list), &|name, value| fgetxattr(fd, name, value), scope)
 }
 
 fn read_with(
     list_names: &dyn Fn(&mut [u8]) -> Result<usize, Errno>,
     get: &Get<'_>,
-    is_root: bool,
+    scope: Scope,
 ) -> io::Result<Vec<Xattr>> {
     let mut list = [0; 1024];
     let mut long = Vec::new();
@@ -70,7 +101,7 @@ fn read_with(
     };
     let mut found = Vec::new();
     let mut bytes = 0;
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && is_copied(name, is_root)) {
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && is_copied(name, scope)) {
         let mut value = vec![0; LINUX_MAX];
         let len = match get(name, &mut value[..]) {
             Ok(len) => len,
@@ -91,17 +122,17 @@ fn read_with(
 }
 
 /// Makes the attributes of the open file or directory `fd` those of `wanted`. Failures are counted by sort of attribute.
-pub(super) fn set(fd: BorrowedFd<'_>, wanted: &[Xattr], is_root: bool, told: &mut Told) {
-    let found = read_open(fd, is_root);
+pub(super) fn set(fd: BorrowedFd<'_>, wanted: &[Xattr], scope: Scope, told: &mut Told) {
+    let found = read_open(fd, scope);
     let put = |name: &[u8], value: &[u8]| fsetxattr(fd, name, value, XattrFlags::empty());
-    change(found, wanted, &put, &|name| fremovexattr(fd, name), is_root, told);
+    change(found, wanted, &put, &|name| fremovexattr(fd, name), scope, told);
 }
 
 /// The same for what the magic link `path` leads to, which may be a thing that cannot be opened.
-pub(super) fn set_followed(path: &[u8], wanted: &[Xattr], is_root: bool, told: &mut Told) {
-    let found = read_with(&|list| listxattr(path, list), &|name, value| getxattr(path, name, value), is_root);
+pub(super) fn set_followed(path: &[u8], wanted: &[Xattr], scope: Scope, told: &mut Told) {
+    let found = read_with(&|list| listxattr(path, list), &|name, value| getxattr(path, name, value), scope);
     let put = |name: &[u8], value: &[u8]| setxattr(path, name, value, XattrFlags::empty());
-    change(found, wanted, &put, &|name| removexattr(path, name), is_root, told);
+    change(found, wanted, &put, &|name| removexattr(path, name), scope, told);
 }
 
 fn change(
@@ -109,7 +140,7 @@ fn change(
     wanted: &[Xattr],
     put: &Put<'_>,
     remove: &dyn Fn(&[u8]) -> Result<(), Errno>,
-    is_root: bool,
+    scope: Scope,
     told: &mut Told,
 ) {
     // What cannot be read is not taken for none: it is set as wanted, and nothing is removed.
@@ -118,7 +149,7 @@ fn change(
         Vec::new()
     });
     for xattr in wanted.iter().filter(|xattr| !found.contains(xattr)) {
-        if !is_copied(&xattr.name, is_root) {
+        if !is_copied(&xattr.name, scope) {
             count(&mut told.left_out, &xattr.name, "only root may set them");
         } else if let Err(error) = put(&xattr.name, &xattr.value) {
             count(&mut told.failed, &xattr.name, &io::Error::from(error).to_string());
@@ -149,21 +180,21 @@ fn count(counts: &mut BTreeMap<String, u64>, name: &[u8], why: &str) {
 
 /// Whether the attributes of what stands at `path` are `wanted` as far as they are copied
 /// here; false if they cannot be read.
-pub(super) fn are(path: &[u8], wanted: &[Xattr], is_root: bool) -> bool {
-    are_found(read(path, is_root), wanted, is_root)
+pub(super) fn are(path: &[u8], wanted: &[Xattr], scope: Scope) -> bool {
+    are_found(read(path, scope), wanted, scope)
 }
 
 /// The same of the open file or directory `fd`.
-pub(super) fn are_open(fd: BorrowedFd<'_>, wanted: &[Xattr], is_root: bool) -> bool {
-    are_found(read_open(fd, is_root), wanted, is_root)
+pub(super) fn are_open(fd: BorrowedFd<'_>, wanted: &[Xattr], scope: Scope) -> bool {
+    are_found(read_open(fd, scope), wanted, scope)
 }
 
-fn are_found(found: io::Result<Vec<Xattr>>, wanted: &[Xattr], is_root: bool) -> bool {
+fn are_found(found: io::Result<Vec<Xattr>>, wanted: &[Xattr], scope: Scope) -> bool {
     let Ok(found) = found else { return false };
     let is_wanted = |there: &Xattr| wanted.iter().any(|xattr| xattr.name == there.name);
     // Those that `change` leaves.
     let found = found.iter().filter(|there| !there.name.starts_with(b"security.") || is_wanted(there));
-    found.eq(wanted.iter().filter(|xattr| is_copied(&xattr.name, is_root)))
+    found.eq(wanted.iter().filter(|xattr| is_copied(&xattr.name, scope)))
 }
 
 /// The permission bits that the default ACL of `directory` leaves to what is made in it; `None` if it has none.

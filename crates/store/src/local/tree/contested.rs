@@ -1,6 +1,6 @@
 //! Sources that share a name in one copy: directories are merged, and what one source brought no later one overwrites.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use dray_core::limits::TREE_CONTESTED_MAX;
 use dray_core::tree::Name;
@@ -13,8 +13,8 @@ pub(super) struct Contested {
     sources: Vec<bool>,
     /// The source at hand is one of these.
     is_on: bool,
-    /// Hashes of the paths of what came.
-    seen: HashSet<[u8; 16]>,
+    /// Hashes of the paths of what came, and whether that is a directory.
+    seen: HashMap<[u8; 16], bool>,
     /// Entries that there was no room to remember.
     lost: u64,
 }
@@ -42,25 +42,44 @@ impl Contested {
         }
     }
 
+    /// True if entries of several sources may meet.
+    pub(super) fn is_possible(&self) -> bool {
+        !self.sources.is_empty()
+    }
+
     /// The tree of source `index` begins.
     pub(super) fn begin(&mut self, index: usize) {
         self.is_on = self.sources.get(index).copied().unwrap_or(false);
     }
 
-    /// Something other than a directory is to come to this path: `Refused` if another source brought something there.
+    /// Something other than a directory is to come to this path: `Refused` if another source brought something there, a directory
+    /// among others, which is not to make way.
     pub(super) fn claim(&mut self, path: impl FnOnce() -> Vec<u8>) -> Result<()> {
+        self.take(path, false)
+    }
+
+    /// A directory is to come to this path: `Refused` if another source brought something else there.
+    pub(super) fn claim_directory(&mut self, path: impl FnOnce() -> Vec<u8>) -> Result<()> {
+        self.take(path, true)
+    }
+
+    fn take(&mut self, path: impl FnOnce() -> Vec<u8>, is_directory: bool) -> Result<()> {
         if !self.is_on {
             return Ok(());
         }
         let path = key(&path());
-        if self.seen.contains(&path) {
-            let what = "another source has an entry of this name, which was copied before";
-            return Err(Error::new(ErrorKind::Refused, what).advise("copy them into different directories"));
-        }
-        if self.seen.len() < TREE_CONTESTED_MAX {
-            self.seen.insert(path);
-        } else {
-            self.lost += 1;
+        match self.seen.get(&path) {
+            Some(true) if is_directory => {}
+            Some(_) => {
+                let what = "another source has an entry of this name, which was copied before";
+                return Err(
+                    Error::new(ErrorKind::Refused, what).advise("copy them into different directories")
+                );
+            }
+            None if self.seen.len() < TREE_CONTESTED_MAX => {
+                self.seen.insert(path, is_directory);
+            }
+            None => self.lost += 1,
         }
         Ok(())
     }
@@ -107,6 +126,11 @@ mod tests {
             let claimed = contested.claim(|| path.into());
             assert_eq!(claimed.is_err(), is_refused, "{index} {path}");
         }
+        // Directories are merged, and make no way; nor does what they would go in place of.
+        assert!(contested.claim_directory(|| b"f/d".to_vec()).is_ok());
+        assert!(contested.claim_directory(|| b"f/d".to_vec()).is_ok());
+        assert!(contested.claim(|| b"f/d".to_vec()).is_err());
+        assert!(contested.claim_directory(|| b"f/x".to_vec()).is_err());
         contested.release(|| b"f".to_vec());
         assert!(contested.claim(|| b"f".to_vec()).is_ok());
         // The entries of `DIR/.` may meet any name.

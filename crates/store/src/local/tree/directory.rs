@@ -52,6 +52,31 @@ impl Directory {
         Ok(self.open_at(name, flags, Mode::empty())?.into())
     }
 
+    /// The same, but nothing is entered that another file system, or the same once more, is mounted on: `EXDEV`.
+    pub(super) fn child_here(&self, name: &[u8]) -> io::Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        loop {
+            match rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), resolve) {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                // Without the call the device tells of most mounts.
+                Err(Errno::NOSYS | Errno::PERM) => {
+                    let (child, here) = (self.child(name)?, self.stat_self()?);
+                    let found = child.stat_self()?;
+                    let device = |found: &Statx| (found.stx_dev_major, found.stx_dev_minor);
+                    return if device(&found) == device(&here) { Ok(child) } else { Err(Errno::XDEV.into()) };
+                }
+                result => return Ok(result?.into()),
+            }
+        }
+    }
+
+    /// The same directory, to be read from its beginning whoever read it before.
+    pub(super) fn duplicate_for_listing(&self) -> io::Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.fd, ".", flags, Mode::empty())?.into())
+    }
+
     /// The same directory again.
     pub(super) fn duplicate(&self) -> io::Result<Directory> {
         Ok(self.fd.try_clone()?.into())
@@ -82,13 +107,23 @@ impl Directory {
 
     /// Facts about `name`, not through a link.
     pub(super) fn stat(&self, name: &[u8]) -> io::Result<Statx> {
+        self.stat_for(name, STAT)
+    }
+
+    /// These facts about `name`, not through a link.
+    pub(super) fn stat_for(&self, name: &[u8], facts: StatxFlags) -> io::Result<Statx> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        Ok(rustix::fs::statx(&self.fd, name, flags, STAT)?)
+        Ok(rustix::fs::statx(&self.fd, name, flags, facts)?)
     }
 
     /// Facts about the directory itself.
     pub(super) fn stat_self(&self) -> io::Result<Statx> {
         stat_fd(self.fd.as_fd())
+    }
+
+    /// These facts about the directory itself.
+    pub(super) fn stat_self_for(&self, facts: StatxFlags) -> io::Result<Statx> {
+        Ok(rustix::fs::statx(&self.fd, c"", AtFlags::EMPTY_PATH, facts)?)
     }
 
     /// Every name in it.

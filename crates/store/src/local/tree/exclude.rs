@@ -1,14 +1,16 @@
-//! Patterns of what a copy leaves out, as `rsync --exclude` reads them.
+//! Patterns of what a copy leaves out, as `rsync --exclude` and `--include` read them.
 //!
 //! A path is that from the transfer's root: it begins with the name under which its source lands. A pattern without a slash
 //! stands for a name; with one, for the end of a path; with one in front, for a path from the root; with one at the end, for
 //! directories alone. `*` and `?` stop at a slash, `**` does not, `[a-z]` is a class, `/***` at the end means a
 //! directory and all that is in it.
 
-/// Patterns, ready to be asked.
+use dray_core::{Error, ErrorKind, Result};
+
+/// Patterns, ready to be asked in their order: the first that fits decides.
 #[derive(Clone, Debug, Default)]
 pub struct Excludes {
-    patterns: Vec<Pattern>,
+    patterns: Vec<(bool, Pattern)>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,7 +53,17 @@ enum Token {
 impl Excludes {
     /// Reads patterns; each is good for something.
     pub fn new(patterns: &[Vec<u8>]) -> Excludes {
-        Excludes { patterns: patterns.iter().map(|pattern| Pattern::new(pattern)).collect() }
+        Excludes { patterns: patterns.iter().map(|pattern| (true, Pattern::new(pattern))).collect() }
+    }
+
+    /// Reads rules: `-` and a pattern of what is left out, or `+` and one of what is not. `Protocol` for anything else.
+    pub fn of_rules<'a>(rules: impl Iterator<Item = &'a [u8]>) -> Result<Excludes> {
+        let read = |rule: &[u8]| match rule {
+            [b'-', pattern @ ..] => Ok((true, Pattern::new(pattern))),
+            [b'+', pattern @ ..] => Ok((false, Pattern::new(pattern))),
+            _ => Err(Error::new(ErrorKind::Protocol, "a rule is neither + nor -")),
+        };
+        Ok(Excludes { patterns: rules.map(read).collect::<Result<_>>()? })
     }
 
     /// True if there are none.
@@ -61,7 +73,8 @@ impl Excludes {
 
     /// Whether the entry at `path` is left out.
     pub fn has(&self, path: &[u8], is_directory: bool) -> bool {
-        self.patterns.iter().any(|pattern| pattern.fits(path, is_directory))
+        let first = self.patterns.iter().find(|(_, pattern)| pattern.fits(path, is_directory));
+        first.is_some_and(|(is_excluded, _)| *is_excluded)
     }
 }
 
@@ -298,6 +311,15 @@ mod tests {
             let excludes = Excludes::new(&[pattern.as_bytes().to_vec()]);
             assert_eq!(excludes.has(path.as_bytes(), is_directory), fits, "{pattern} {path}");
         }
+        // The first that fits decides.
+        let rules = ["+*/", "+*.c", "-*"].map(str::as_bytes);
+        let rules = Excludes::of_rules(rules.into_iter()).unwrap();
+        for (path, is_directory, is_out) in
+            [("r", true, false), ("r/a.c", false, false), ("r/a.h", false, true), ("r/sub", true, false)]
+        {
+            assert_eq!(rules.has(path.as_bytes(), is_directory), is_out, "{path}");
+        }
+        assert!(Excludes::of_rules([&b"x"[..]].into_iter()).is_err());
         // A pattern made to be slow is not.
         let slow = Excludes::new(&[format!("{}b", "*a".repeat(120)).into_bytes()]);
         assert!(!slow.has("a".repeat(4000).as_bytes(), false));

@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 
 use dray_core::limits::{TREE_LINK_BYTES_MAX, TREE_LINK_GROUPS_MAX};
-use dray_core::tree::Name;
+use dray_core::tree::{Entry, Kind, Name};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FileType, Statx};
 use rustix::io::Errno;
@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use super::directory::Directory;
 use super::opened::{OpenDirectory, Way};
 use super::place::{FileTarget, Identity, taken};
-use super::temporary::replace;
+use super::sync::{Done, How};
+use super::temporary::{self, Temporary, replace};
 use super::write::{TreeWriter, file_type, is_directory};
 
 /// Directories of first names that stay open for the next link.
@@ -28,6 +29,8 @@ type Group = [u8; 16];
 pub(super) struct Linked {
     pub(super) way: Option<Rc<Way>>,
     pub(super) name: Name,
+    /// Its name for now, while a directory stands in its place.
+    waiting: Option<Temporary>,
     pub(super) identity: Identity,
 }
 
@@ -136,7 +139,8 @@ impl TreeWriter {
         name: &Name,
         identity: Identity,
     ) {
-        let linked = Linked { way: directory.way.clone(), name: name.clone(), identity };
+        let waiting = directory.waiting(name);
+        let linked = Linked { way: directory.way.clone(), name: name.clone(), waiting, identity };
         self.links.came(group, linked);
     }
 
@@ -166,30 +170,47 @@ impl TreeWriter {
         let linked = linked.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "it is a hard link to a file that could not be written")
         })?;
-        self.link_to(&linked, &target.directory, &target.name)
+        let first = linked.way.clone();
+        let (to, name) = (&target.directory, &target.name);
+        let found = if to.is_new { None } else { to.directory.stat(name.as_bytes()).ok() };
+        if self.link_to(&linked, to, name)? {
+            let kind = Kind::File { size_bytes: target.size_bytes, oid: None };
+            let entry = Entry { name: None, kind, metadata: target.metadata.clone() };
+            let done = to.describe(name, &entry, found.as_ref(), How::Linked);
+            let link = done.as_ref().map(|_| Way::path(first.as_ref(), Some(&linked.name)));
+            self.settings.did(done.map(|done| Done { link, ..done }));
+        }
+        Ok(())
     }
 
-    pub(super) fn link_to(&mut self, linked: &Linked, to: &OpenDirectory, name: &Name) -> Result<()> {
+    /// Makes `name` another name of `linked`; false if it was.
+    pub(super) fn link_to(&mut self, linked: &Linked, to: &OpenDirectory, name: &Name) -> Result<bool> {
         let is_it =
             |found: &Statx| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino) == linked.identity;
+        let mut waits = false;
         if !to.is_new {
             let there = to.directory.stat(name.as_bytes());
             if there.is_ok() {
                 to.check_own(name)?;
             }
             if there.as_ref().is_ok_and(&is_it) {
-                return Ok(());
+                return Ok(false);
             }
             if there.is_ok_and(|found| file_type(&found) == FileType::Directory) {
-                return Err(is_directory());
+                let settings = to.settings();
+                if settings.sync().is_none() {
+                    return Err(is_directory());
+                }
+                waits = !settings.make_way(&to.directory, name)?;
             }
         }
         let from = self
             .links
-            .directory(&self.base, linked.way.as_ref())
+            .directory(&self.landing.base, linked.way.as_ref())
             .map_err(|error| Error::file("find the file that it is a hard link to", error))?;
         let mut make = |name: &[u8]| {
-            rustix::fs::linkat(&*from, linked.name.as_bytes(), &to.directory, name, AtFlags::empty())?;
+            let first = linked.waiting.as_ref().map_or(linked.name.as_bytes(), |waiting| &waiting[..]);
+            rustix::fs::linkat(&*from, first, &to.directory, name, AtFlags::empty())?;
             // The name may lead to something else by now, which nobody is to get at through this one.
             if to.directory.stat(name).is_ok_and(|found| is_it(&found)) {
                 return Ok(());
@@ -198,8 +219,15 @@ impl TreeWriter {
             Err(Errno::STALE.into())
         };
         to.touch();
-        let made = if to.is_new { make(name.as_bytes()) } else { replace(to, name, &mut make) };
-        made.map_err(|error| match error.raw_os_error() {
+        let made = if waits {
+            let made = temporary::make(to, name, &mut |temporary| make(temporary));
+            made.map(|(temporary, ())| to.wait_for_way(name, temporary))
+        } else if to.is_new {
+            make(name.as_bytes())
+        } else {
+            replace(to, name, &mut make)
+        };
+        made.map(|()| true).map_err(|error| match error.raw_os_error() {
             Some(code) if code == Errno::STALE.raw_os_error() => {
                 Error::new(ErrorKind::Changed, "the file that it is a hard link to was replaced meanwhile")
             }

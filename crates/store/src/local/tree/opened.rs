@@ -7,14 +7,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use dray_core::tree::{Metadata, Name};
+use dray_core::tree::{Entry, Metadata, Name};
 use dray_core::{Error, Result};
 use rustix::fs::{Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 
-use super::attributes::{MARK, default_acl_bits};
+use super::attributes::{self, MARK, default_acl_bits};
+use super::delete;
 use super::directory::Directory;
 use super::place::{Now, same_name};
 use super::settings::Settings;
+use super::sync::{Done, How};
+use super::temporary::Temporary;
 
 /// The way from the destination down to a directory: names alone, shared by all that is below it.
 #[derive(Debug)]
@@ -30,6 +33,11 @@ impl Way {
         let way = Way { parent: parent.cloned(), name: name.clone(), total: total.clone() };
         total.set(total.get() + way.bytes());
         Rc::new(way)
+    }
+
+    /// The last name on it.
+    pub(super) fn name(&self) -> &Name {
+        &self.name
     }
 
     fn bytes(&self) -> usize {
@@ -185,6 +193,44 @@ impl OpenDirectory {
             Some(listed) if !listed.contains(name.as_bytes()) => Err(same_name()),
             _ => Ok(()),
         }
+    }
+
+    /// What is told of a change of `entry`, which is to be `name` here, where `found` is.
+    pub(super) fn describe(
+        &self,
+        name: &Name,
+        entry: &Entry,
+        found: Option<&Statx>,
+        how: How,
+    ) -> Option<Done> {
+        let scope = self.settings.attribute_scope();
+        let has = |sort| {
+            let is = |scope| {
+                let wanted = &entry.metadata.xattrs;
+                self.directory.reach(name.as_bytes(), |path| attributes::are(path, wanted, scope))
+            };
+            scope.of(sort).is_some_and(is)
+        };
+        self.settings.describe(entry, found, how, &has, &|| self.path(name))
+    }
+
+    /// `made` is to take the place of the directory `name`, once all that is in that has been deleted.
+    pub(super) fn wait_for_way(&self, name: &Name, made: Temporary) {
+        let (major, minor) = self.device;
+        let way = delete::Way {
+            path: Way::path(self.way.as_ref(), None),
+            identity: ((u64::from(major) << 32) | u64::from(minor), self.inode),
+            name: name.as_bytes().to_vec(),
+            made: Some(made),
+        };
+        self.settings.ways.borrow_mut().push(way);
+    }
+
+    /// The name for now of what was last made to be `name`, if that waits for a directory to make way.
+    pub(super) fn waiting(&self, name: &Name) -> Option<Temporary> {
+        let ways = self.settings.ways.borrow();
+        let is_it = |way: &&delete::Way| way.identity.1 == self.inode && way.name == name.as_bytes();
+        ways.iter().rev().find(is_it).and_then(|way| way.made)
     }
 
     /// Something was put into it, so its time is no more what it was.

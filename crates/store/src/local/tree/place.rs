@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::directory::{Directory, stat_fd};
 use super::opened::{OpenDirectory, bytes_of};
 use super::settings::Settings;
+use super::sync::Done;
 use super::temporary::{self, Temporary};
 
 /// Device and inode.
@@ -28,8 +29,11 @@ pub struct FileTarget {
     pub(super) metadata: Metadata,
     pub(super) there: There,
     /// Its size as it was told.
-    size_bytes: u64,
+    pub(super) size_bytes: u64,
     held: usize,
+    /// What is told once it is in place, and what if its content was there.
+    pub(super) done: Option<Box<Done>>,
+    pub(super) done_same: Option<Box<Done>>,
 }
 
 /// What stands where a file goes.
@@ -39,6 +43,8 @@ pub(super) enum There {
     /// A file with these permission bits, without setuid, setgid and sticky: those were not given to the new bytes.
     File(u32),
     Other,
+    /// A directory that makes way: once the file is whole if it is empty, else at the end.
+    Directory,
 }
 
 /// A file being written. Dropped before it is finished, it leaves nothing.
@@ -99,7 +105,16 @@ impl FileTarget {
             Kind::File { size_bytes, .. } => size_bytes,
             _ => 0,
         };
-        FileTarget { directory, name, metadata: entry.metadata.clone(), there, size_bytes, held }
+        FileTarget {
+            directory,
+            name,
+            metadata: entry.metadata.clone(),
+            there,
+            size_bytes,
+            held,
+            done: None,
+            done_same: None,
+        }
     }
 
     /// Path below the destination.
@@ -149,7 +164,10 @@ impl FileTarget {
             rustix::fs::fsync(&file.file)
                 .map_err(|error| Error::file("write the file to its server", error.into()))?;
         }
-        file.name(self).map_err(|error| taken(&self.directory, error, "give the file its name"))?;
+        let waits = matches!(self.there, There::Directory)
+            && !settings.make_way(&self.directory.directory, &self.name)?;
+        let named = if waits { file.name_for_now(self) } else { file.name(self) };
+        named.map_err(|error| taken(&self.directory, error, "give the file its name"))?;
         let found = if self.metadata.link_group.is_some() {
             let found = stat_fd(file.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
             (found.stx_dev_major, found.stx_dev_minor, found.stx_ino)
@@ -278,6 +296,20 @@ impl NewFile {
         temporary::replace(directory, &target.name, &mut |temporary| self.link(temporary))
     }
 
+    /// Gives it a temporary name, until the directory that stands in its place makes way.
+    fn name_for_now(&mut self, target: &FileTarget) -> io::Result<()> {
+        let directory = &self.directory;
+        let made = match self.temporary.take() {
+            Some(temporary) => temporary,
+            None => {
+                directory.touch();
+                temporary::make(directory, &target.name, &mut |temporary| self.link(temporary))?.0
+            }
+        };
+        directory.wait_for_way(&target.name, made);
+        Ok(())
+    }
+
     /// Makes `name` a name of this file.
     fn link(&self, name: &[u8]) -> io::Result<()> {
         let (settings, directory) = (self.directory.settings(), &self.directory.directory);
@@ -364,7 +396,7 @@ impl Settings {
         }
         if self.xattrs && !(now.has_no_xattrs && metadata.xattrs.is_empty()) && !metadata.xattrs_unread {
             let mut told = self.told.borrow_mut();
-            super::attributes::set(fd, &metadata.xattrs, self.sets_all(), &mut told);
+            super::attributes::set(fd, &metadata.xattrs, self.attribute_scope(), &mut told);
         }
         // After the ACL, which has a say in the bits.
         if mode_now != Some(mode)

@@ -1,6 +1,6 @@
 //! What a copy would do: entries are compared with what is there, and nothing is made or changed (`cp --dry-run`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -11,11 +11,15 @@ use rustix::fs::{FileType, Statx};
 
 use super::attributes;
 use super::contested::Contested;
+use super::delete::{Candidates, Doomed, Orders, Way, identity};
 use super::directory::Directory;
+use super::landing::Landing;
+use super::listing::Listing;
 use super::opened::Mark;
-use super::place::Identity;
+use super::place::{Identity, same_name};
 use super::settings::{Changes, Differences, Settings, WriteOptions};
-use super::write::{Landing, file_type, is_directory, is_same};
+use super::sync::{Done, How, Verdict, in_the_way};
+use super::write::{file_type, is_directory, is_same};
 
 /// What would become of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,8 +47,14 @@ impl Planned {
 #[derive(Debug)]
 pub struct Preview {
     settings: Settings,
-    base: Directory,
-    names: Vec<Option<Name>>,
+    landing: Landing,
+    /// The destination is not there, and would be made.
+    is_missing: bool,
+    /// The entry at hand is passed by, with all that is below it.
+    is_passed: bool,
+    /// What would be deleted: while entries come, and once all have come.
+    candidates: Option<Candidates>,
+    doomed: Option<Doomed>,
     contested: Contested,
     /// Of the first name of a file with several that was told: what it would be another name of, if that is there.
     groups: HashMap<[u8; 16], Option<Identity>>,
@@ -57,14 +67,18 @@ pub struct Preview {
 impl Preview {
     /// Of a copy to `landing`.
     pub fn new(landing: Landing, options: WriteOptions, changes: Changes) -> Preview {
-        let (base, names) = landing.into_parts();
         let mut settings = Settings::new(options);
         settings.change(changes);
+        let contested = Contested::new(&landing.names);
+        let deletes = settings.sync().is_some_and(|sync| sync.delete.is_some());
         Preview {
             settings,
-            base,
-            contested: Contested::new(&names),
-            names,
+            candidates: deletes.then(|| Candidates::new(contested.is_possible())),
+            doomed: None,
+            contested,
+            landing,
+            is_missing: false,
+            is_passed: false,
             groups: HashMap::new(),
             stack: Vec::new(),
             way: Vec::new(),
@@ -83,19 +97,100 @@ impl Preview {
         self.way.clear();
         self.stack.clear();
         self.contested.begin(index);
-        let failed = |error| Error::file("open the destination", error);
-        let base = self.base.duplicate().map_err(failed)?;
-        let planned = match self.names.get(index).cloned().flatten() {
-            Some(name) => self.place(Some(&base), &name, entry),
-            None if entry.is_directory() => {
-                let planned = base.stat_self().map(|found| self.directory(&base, entry, &found));
-                self.stack.push(Some(base));
-                planned.map_err(failed)
-            }
-            None => Err(Error::new(ErrorKind::Usage, "the source is a file, not a directory")),
-        };
-        self.skipping = usize::from(planned.is_err() && entry.is_directory());
+        let planned = self.place_root(index, entry);
+        self.skipping = usize::from((planned.is_err() || self.is_passed) && entry.is_directory());
         planned
+    }
+
+    fn place_root(&mut self, index: usize, entry: &Entry) -> Result<Planned> {
+        let failed = |error| Error::file("open the destination", error);
+        self.is_passed = false;
+        if self.landing.makes_directory(entry, &self.settings)?.is_some() {
+            self.is_missing = true;
+        } else if let Some(make) = self.landing.make.clone() {
+            self.landing.names = vec![Some(make)];
+        }
+        self.landing.make = None;
+        let name = self.landing.names.get(index).cloned().flatten();
+        if let Some(candidates) = &mut self.candidates {
+            candidates.begin(name.as_ref());
+        }
+        let base = if self.is_missing { None } else { Some(self.landing.base.duplicate().map_err(failed)?) };
+        match (name, base) {
+            (Some(name), base) => self.place(base.as_ref(), &name, entry),
+            (None, _) if !entry.is_directory() => {
+                Err(Error::new(ErrorKind::Usage, "the source is a file, not a directory"))
+            }
+            (None, None) => {
+                self.settings.did(self.settings.describe(entry, None, How::Made, &|_| false, &Vec::new));
+                self.enter(None, None, None);
+                Ok(Planned::Create)
+            }
+            (None, Some(base)) => {
+                let found = base.stat_self().map_err(failed)?;
+                let planned = self.directory(&base, entry, &found);
+                let scope = self.settings.attribute_scope();
+                let wanted = &entry.metadata.xattrs;
+                let is = |scope| attributes::are_open(base.as_fd(), wanted, scope);
+                let has = |sort| scope.of(sort).is_some_and(is);
+                self.settings.did(self.settings.describe(entry, Some(&found), How::Stays, &has, &Vec::new));
+                self.enter(None, Some(base), Some(&found));
+                Ok(planned)
+            }
+        }
+    }
+
+    /// A directory is entered, which may not be there.
+    fn enter(&mut self, name: Option<&Name>, directory: Option<Directory>, found: Option<&Statx>) {
+        if let Some(candidates) = &mut self.candidates {
+            let stays = self.settings.sync().is_some_and(|sync| sync.one_file_system);
+            candidates.enter(name, directory.as_ref().zip(found), stays);
+        }
+        self.stack.push(directory);
+    }
+
+    /// What the sender did not look into is the directory begun last.
+    pub fn unlisted(&mut self) {
+        if let Some(candidates) = self.candidates.as_mut().filter(|_| self.skipping == 0) {
+            candidates.unlisted();
+        }
+    }
+
+    /// Nothing would be deleted, because the sender has not listed everything.
+    pub fn delete_nothing(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> bool {
+        let Some(candidates) = self.candidates.take() else { return false };
+        let (doomed, _) = candidates.end(&mut Vec::new());
+        if let Err(error) = doomed.abandon(&self.landing.base, failed) {
+            failed.push((Vec::new(), error));
+        }
+        true
+    }
+
+    /// To be called once everything has come: says some of what would be deleted. False once all is.
+    pub fn delete_some(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> Result<bool> {
+        if let Some(candidates) = self.candidates.take() {
+            self.stack.clear();
+            let (doomed, trouble) = candidates.end(failed);
+            if let Some(trouble) = trouble {
+                doomed.abandon(&self.landing.base, failed)?;
+                return Err(trouble);
+            }
+            self.doomed = Some(doomed);
+        }
+        let options = self.settings.sync().and_then(|sync| sync.delete);
+        let (Some(doomed), Some(options)) = (&mut self.doomed, options) else { return Ok(false) };
+        let (settings, base) = (&self.settings, &self.landing.base);
+        let goes_on = doomed.step(&Orders { settings, base, options, is_dry: true, stop: None }, failed)?;
+        if !goes_on {
+            self.doomed = None;
+            failed.extend(self.settings.spared_error());
+        }
+        Ok(goes_on)
+    }
+
+    /// What would be done, since this was last called, for who wants to hear of each entry.
+    pub fn take_done(&mut self) -> VecDeque<Done> {
+        self.settings.done.take()
     }
 
     /// An entry of the innermost directory; `None` if it is passed over because one above it could not be entered.
@@ -113,7 +208,7 @@ impl Preview {
         let depth = self.stack.len();
         let planned = self.place(parent.as_ref(), name, &self.settings.changed(entry));
         self.stack.insert(depth, parent);
-        self.skipping = usize::from(planned.is_err() && entry.is_directory());
+        self.skipping = usize::from((planned.is_err() || self.is_passed) && entry.is_directory());
         Some(planned)
     }
 
@@ -125,12 +220,16 @@ impl Preview {
         }
         self.stack.pop();
         self.way.pop();
+        if let Some(candidates) = &mut self.candidates {
+            candidates.leave();
+            candidates.spill(&self.landing.base);
+        }
     }
 
     /// Path below the destination of the entry that came last; a directory has been entered by then.
     pub fn path_of(&self, index: Option<usize>, entry: &Entry) -> Vec<u8> {
         let last = match index {
-            Some(index) => self.names.get(index).and_then(Option::as_ref),
+            Some(index) => self.landing.names.get(index).and_then(Option::as_ref),
             None => entry.name.as_ref(),
         };
         let is_entered = entry.is_directory() && self.skipping == 0;
@@ -145,6 +244,26 @@ impl Preview {
             Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => None,
             Some(Err(error)) => return Err(Error::file("look at what is there", error)),
         };
+        let is_sync = self.settings.sync().is_some();
+        if let Some(candidates) = &mut self.candidates
+            && !candidates.told(name)
+            && found.is_some()
+        {
+            candidates.folds();
+            return Err(same_name());
+        }
+        self.is_passed = self.settings.passes(entry, found.as_ref());
+        if self.is_passed {
+            return Ok(Planned::Keep);
+        }
+        if entry.is_directory() {
+            let path = || self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+            self.contested.claim_directory(path)?;
+        }
+        // What is of another kind makes way.
+        let is_directory_there = found.as_ref().is_some_and(|found| file_type(found) == FileType::Directory);
+        let are_both = |found: &Statx| (file_type(found) == FileType::Directory) == entry.is_directory();
+        let found = found.filter(|found| !is_sync || are_both(found));
         if entry.is_directory() {
             let inner = match (parent, &found) {
                 (Some(parent), Some(found)) if file_type(found) == FileType::Directory => {
@@ -163,12 +282,20 @@ impl Preview {
                 (Some(inner), Some(found)) => self.directory(inner, entry, found),
                 _ => Planned::Create,
             };
-            self.stack.push(inner);
+            let how = if inner.is_some() { How::Stays } else { How::Made };
+            self.say(parent, name, entry, found.as_ref(), how);
+            self.enter(Some(name), inner, found.as_ref());
             self.way.push(name.clone());
             return Ok(planned);
         }
         self.contested
             .claim(|| self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/'))?;
+        if is_directory_there
+            && is_sync
+            && let Some(parent) = parent
+        {
+            self.make_way(parent, name)?;
+        }
         let there = parent.zip(found.as_ref());
         if there.is_some_and(|(_, found)| file_type(found) == FileType::Directory) {
             return Err(is_directory());
@@ -182,7 +309,21 @@ impl Preview {
                 Some(_) => Planned::Replace,
             });
         }
-        let planned = there.map_or(Planned::Create, |(parent, found)| self.file(parent, name, entry, found));
+        let planned = match there {
+            Some((_, found)) if self.is_newer_here(entry, found) => {
+                self.is_passed = true;
+                return Ok(Planned::Keep);
+            }
+            Some((parent, found)) => self.file(parent, name, entry, found),
+            None => Planned::Create,
+        };
+        let is_file = matches!(entry.kind, Kind::File { .. });
+        let how = match planned {
+            Planned::Keep | Planned::Change(_) => How::Stays,
+            _ if is_file => How::Comes,
+            _ => How::Made,
+        };
+        self.say(parent, name, entry, found.as_ref(), how);
         if let Some(group) = entry.metadata.link_group.filter(|_| self.groups.len() < TREE_LINK_GROUPS_MAX) {
             let stays = !matches!(planned, Planned::Create | Planned::Replace);
             self.groups.insert(group, identity.filter(|_| stays));
@@ -190,23 +331,67 @@ impl Preview {
         Ok(planned)
     }
 
+    /// The directory `name` would make way: at the end, with all that is in it and not protected, or because it is empty.
+    fn make_way(&mut self, parent: &Directory, name: &Name) -> Result<()> {
+        let failed = |error| Error::file("look at what is there", error);
+        let Some(candidates) = &mut self.candidates else {
+            let listing = parent.child(name.as_bytes()).and_then(|it| Listing::read(&it, &mut Vec::new()));
+            return if listing.map_err(failed)?.get(0).is_none() { Ok(()) } else { Err(in_the_way()) };
+        };
+        let path = self.way.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+        let identity = identity(&parent.stat_self().map_err(failed)?);
+        candidates.make_way(&Way { path, identity, name: name.as_bytes().to_vec(), made: None });
+        Ok(())
+    }
+
+    /// With `-u`: what is there stays.
+    fn is_newer_here(&self, entry: &Entry, found: &Statx) -> bool {
+        let Kind::File { size_bytes, .. } = entry.kind else { return false };
+        file_type(found) == FileType::RegularFile
+            && self.settings.verdict(entry, size_bytes, found) == Verdict::Pass
+    }
+
+    /// Tells of an entry, if its changes are to be told.
+    fn say(&self, parent: Option<&Directory>, name: &Name, entry: &Entry, found: Option<&Statx>, how: How) {
+        let scope = self.settings.attribute_scope();
+        let wanted = &entry.metadata.xattrs;
+        let has = |sort| {
+            let is = |scope, parent: &Directory| {
+                parent.reach(name.as_bytes(), |path| attributes::are(path, wanted, scope))
+            };
+            scope.of(sort).zip(parent).is_some_and(|(scope, parent)| is(scope, parent))
+        };
+        let path = || self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+        let mut done = self.settings.describe(entry, found, how, &has, &path);
+        // Contents are not read for a plan, so nobody knows yet.
+        if let Some(letter) =
+            done.as_mut().and_then(|done| done.letters.as_mut()).map(|letters| &mut letters[2])
+            && *letter == b'c'
+            && how == How::Comes
+            && found.is_some_and(
+                |found| matches!(entry.kind, Kind::File { size_bytes, .. } if size_bytes == found.stx_size),
+            )
+        {
+            *letter = b'?';
+        }
+        self.settings.did(done);
+    }
+
     /// What would become of something other than a directory, with something other than a directory in its place.
     fn file(&self, parent: &Directory, name: &Name, entry: &Entry, found: &Statx) -> Planned {
         let settings = &self.settings;
         let has_xattrs = || {
-            let sets_all = settings.sets_all();
-            parent.reach(name.as_bytes(), |path| attributes::are(path, &entry.metadata.xattrs, sets_all))
+            let scope = settings.attribute_scope();
+            parent.reach(name.as_bytes(), |path| attributes::are(path, &entry.metadata.xattrs, scope))
         };
         let differences = || settings.differences(&entry.metadata, found, has_xattrs).1;
         match (&entry.kind, file_type(found)) {
             (Kind::File { size_bytes, .. }, FileType::RegularFile) => {
-                let mtime = super::settings::mtime_of(found);
-                let is_timed = settings.times && mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns);
-                let is_whole = settings.whole_file || settings.changes.never_compares;
-                match (found.stx_size == *size_bytes, is_timed) {
-                    (true, true) if !settings.whole_file => Planned::stays(differences()),
-                    (true, false) if !is_whole => Planned::Compare,
-                    _ => Planned::Replace,
+                match settings.verdict(entry, *size_bytes, found) {
+                    Verdict::Pass => Planned::Keep,
+                    Verdict::Keep => Planned::stays(differences()),
+                    Verdict::Compare => Planned::Compare,
+                    Verdict::Want => Planned::Replace,
                 }
             }
             _ if is_same(parent, name, entry, found) => {
@@ -223,9 +408,9 @@ impl Preview {
     /// What would become of a directory that is there.
     fn directory(&self, directory: &Directory, entry: &Entry, found: &Statx) -> Planned {
         let settings = &self.settings;
-        let sets_all = settings.sets_all();
+        let scope = settings.attribute_scope();
         let metadata = &entry.metadata;
-        let has_xattrs = || attributes::are_open(directory.as_fd(), &metadata.xattrs, sets_all);
+        let has_xattrs = || attributes::are_open(directory.as_fd(), &metadata.xattrs, scope);
         let (_, differences) = settings.differences(metadata, found, has_xattrs);
         let now = u32::from(found.stx_mode) & 0o7777;
         let mark = if found.stx_uid == settings.powers.uid { Mark::read(directory) } else { None };

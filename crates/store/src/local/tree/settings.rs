@@ -2,21 +2,23 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 
-use dray_core::Error;
 use dray_core::limits::TREE_OWNERS_MAX;
 use dray_core::tree::{Entry, Kind, Metadata};
+use dray_core::{Error, ErrorKind};
 use rustix::fs::Statx;
 use rustix::io::Errno;
 
 use super::super::delivery::umask;
-use super::attributes::Told;
+use super::attributes::{AttributeSort, Scope, Told};
 use super::chmod::ModeChange;
+use super::delete::Way;
 use super::directory::Directory;
 use super::opened::Devices;
 use super::owners::{OwnerChange, OwnerNames, Powers};
+use super::sync::{Done, SyncOptions};
 
 /// What a copy keeps and does.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,6 +51,8 @@ pub struct Changes {
     pub modes: Option<ModeChange>,
     /// Owner and group.
     pub owner: OwnerChange,
+    /// The destination is brought to the state of the source.
+    pub sync: Option<SyncOptions>,
 }
 
 /// What of an entry that stays as it is differs from what it is to be.
@@ -84,8 +88,9 @@ pub(super) struct Settings {
     pub(super) harmless: bool,
     pub(super) whole_file: bool,
     pub(super) changes: Changes,
-    /// Owners are kept where they are not changed.
-    keeps_owners: bool,
+    /// Users and groups are kept where they are not changed.
+    keeps_users: bool,
+    keeps_groups: bool,
     /// The bits that the sender's word counts for.
     told_modes: u32,
     pub(super) umask: u32,
@@ -105,6 +110,13 @@ pub(super) struct Settings {
     pub(super) late_devices: RefCell<Vec<((u32, u32), bool)>>,
     /// Files without a name get one by their path in `/proc` alone.
     pub(super) links_by_path: Cell<bool>,
+    /// What was done, or would be, for who wants to hear of each entry.
+    pub(super) done: RefCell<VecDeque<Done>>,
+    /// What was made for places that directories stand in, which make way at the end.
+    pub(super) ways: RefCell<Vec<Way>>,
+    /// Entries deleted, and those that more than may be deleted.
+    pub(super) deleted: Cell<u64>,
+    pub(super) spared: Cell<u64>,
 }
 
 /// Directories that could not be finished which are named one by one.
@@ -122,7 +134,8 @@ impl Settings {
             xattrs: options.xattrs,
             whole_file: options.whole_file,
             changes: Changes::default(),
-            keeps_owners: options.owners,
+            keeps_users: options.owners,
+            keeps_groups: options.owners,
             told_modes: if options.special_modes { 0o7777 } else { 0o777 },
             umask: umask(),
             powers: Powers::of_this_process(),
@@ -138,6 +151,10 @@ impl Settings {
             devices: RefCell::default(),
             late_devices: RefCell::default(),
             links_by_path: Cell::new(false),
+            done: RefCell::default(),
+            ways: RefCell::default(),
+            deleted: Cell::new(0),
+            spared: Cell::new(0),
         }
     }
 
@@ -146,6 +163,9 @@ impl Settings {
         // Bits that the user names are kept, also those for which the sender's word does not count.
         self.special_modes |= changes.modes.is_some();
         self.owners |= changes.owner != OwnerChange::default();
+        if let Some(sync) = &changes.sync {
+            (self.keeps_users, self.keeps_groups) = (sync.users, sync.groups);
+        }
         self.changes = changes;
     }
 
@@ -174,9 +194,22 @@ impl Settings {
         }
     }
 
-    /// True if extended attributes that only root may set are set.
-    pub(super) fn sets_all(&self) -> bool {
-        self.powers.is_root && !self.harmless
+    /// Which extended attributes are kept.
+    pub(super) fn attribute_scope(&self) -> Scope {
+        let sort = self.sync().map_or(AttributeSort::All, |sync| sync.attributes);
+        Scope { is_root: self.powers.is_root && !self.harmless, sort }
+    }
+
+    /// How the destination is brought to the state of the source; `None` in a copy, which only adds.
+    pub(super) fn sync(&self) -> Option<&SyncOptions> {
+        self.changes.sync.as_ref()
+    }
+
+    /// What is told if more was to be deleted than may be.
+    pub(super) fn spared_error(&self) -> Option<(Vec<u8>, Error)> {
+        let spared = self.spared.take();
+        let what = format!("{spared} entries were not deleted: --max-delete allows no more");
+        (spared > 0).then(|| (Vec::new(), Error::new(ErrorKind::Refused, what)))
     }
 
     /// Something of an entry could not be kept.
@@ -224,8 +257,8 @@ impl Settings {
         let (uid, gid) = self.powers.allowed(uid, gid);
         let change = self.changes.owner;
         (
-            uid.filter(|_| self.keeps_owners || change.user.is_some()),
-            gid.filter(|_| self.keeps_owners || change.group.is_some()),
+            uid.filter(|_| self.keeps_users || change.user.is_some()),
+            gid.filter(|_| self.keeps_groups || change.group.is_some()),
         )
     }
 

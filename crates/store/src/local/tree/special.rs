@@ -1,5 +1,6 @@
 //! Entries without content: symbolic links, fifos, sockets and devices. They are not opened but for their metadata (`O_PATH`).
 
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -14,7 +15,8 @@ use super::directory::{Directory, stat_fd};
 use super::opened::OpenDirectory;
 use super::place::{Identity, Now, taken, times_of};
 use super::settings::Settings;
-use super::temporary::replace;
+use super::sync::How;
+use super::temporary::{self, replace};
 use super::write::{Placed, file_type, is_directory, is_same};
 
 /// Makes the link, fifo, socket or device `entry`, and says what it is then.
@@ -26,26 +28,43 @@ pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Re
             "a login that is confined to a directory makes no devices",
         ));
     }
-    let found = if parent.is_new { None } else { directory.stat(name.as_bytes()).ok() };
+    let mut found = if parent.is_new { None } else { directory.stat(name.as_bytes()).ok() };
     if found.is_some() {
         parent.check_own(name)?;
     }
+    let mut waits = false;
     if found.as_ref().is_some_and(|found| file_type(found) == FileType::Directory) {
-        return Err(is_directory());
+        if settings.sync().is_none() {
+            return Err(is_directory());
+        }
+        waits = !settings.make_way(directory, name)?;
+        found = None;
     }
     let mode = settings.mode(entry.metadata.mode, || parent.granted());
     let mut make = |name: &[u8]| make_one(directory, name, &entry.kind, mode);
     let is_changed = !found.as_ref().is_some_and(|found| is_same(directory, name, entry, found));
+    let how = if is_changed { How::Made } else { How::Stays };
+    let done = parent.describe(name, entry, found.as_ref(), how);
+    let mut name_now = Cow::Borrowed(name);
     if is_changed {
         parent.touch();
-        let made = if found.is_none() { make(name.as_bytes()) } else { replace(parent, name, &mut make) };
+        let made = if waits {
+            temporary::make(parent, name, &mut |temporary| make(temporary)).map(|(temporary, ())| {
+                parent.wait_for_way(name, temporary);
+                name_now = Name::new(&temporary).map_or(Cow::Borrowed(name), Cow::Owned);
+            })
+        } else if found.is_none() {
+            make(name.as_bytes())
+        } else {
+            replace(parent, name, &mut make)
+        };
         made.map_err(|error| taken(parent, error, "make it"))?;
     }
     // Whatever anybody does to the name from here on, this is what is changed.
     let failed = |error| Error::file("open it for its metadata", error);
-    let fd = directory.open_at(name.as_bytes(), OFlags::PATH, Mode::empty()).map_err(failed)?;
+    let fd = directory.open_at(name_now.as_bytes(), OFlags::PATH, Mode::empty()).map_err(failed)?;
     let there = stat_fd(fd.as_fd()).map_err(failed)?;
-    if !is_same(directory, name, entry, &there) {
+    if !is_same(directory, &name_now, entry, &there) {
         return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
     }
     let mode = match &entry.kind {
@@ -54,6 +73,7 @@ pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Re
         _ => None,
     };
     settings.apply_by_path(&fd, &entry.metadata, &there, mode);
+    settings.did(done);
     let identity = (there.stx_dev_major, there.stx_dev_minor, there.stx_ino);
     Ok((if is_changed { Placed::Done } else { Placed::Unchanged }, identity))
 }
@@ -99,7 +119,7 @@ impl Settings {
         }
         if self.xattrs && !is_link && !metadata.xattrs_unread {
             let mut told = self.told.borrow_mut();
-            attributes::set_followed(&path, &metadata.xattrs, self.sets_all(), &mut told);
+            attributes::set_followed(&path, &metadata.xattrs, self.attribute_scope(), &mut told);
         }
         if let Some(mode) = mode.filter(|mode| now.mode != Some(*mode))
             // The magic link leads to the very thing that was opened.

@@ -27,6 +27,13 @@ fn with_digits(digits: &str) -> Temporary {
     out
 }
 
+/// Whether a name is of that sort.
+pub(super) fn is_temporary(name: &[u8]) -> bool {
+    name.len() == TEMPORARY_BYTES
+        && name.starts_with(b".dray-")
+        && name[6..].iter().all(u8::is_ascii_hexdigit)
+}
+
 /// The name for `name` in `directory`. It depends on the very directory, so an entry of a source that bears the name of
 /// something left there does not bear one of ours.
 fn usual(directory: &OpenDirectory, name: &Name) -> Temporary {

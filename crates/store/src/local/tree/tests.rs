@@ -11,6 +11,7 @@ use super::*;
 
 mod hostile;
 mod keeping;
+mod syncing;
 
 const ARCHIVE: WriteOptions = WriteOptions {
     times: true,
@@ -70,7 +71,7 @@ fn put(writer: &mut TreeWriter, entry: &Entry, content: &[u8]) -> dray_core::Res
             writer.settle(*target, None);
             result
         }
-        Placed::Done | Placed::Unchanged => Ok(()),
+        Placed::Done | Placed::Unchanged | Placed::Passed => Ok(()),
     }
 }
 
@@ -84,7 +85,7 @@ fn copy(from: &Path, to: &Path, walk: WalkOptions, write: WriteOptions) -> Vec<(
         match step {
             Walked::Failed(path, error) => failed.push((path, error)),
             Walked::Leave => writer.leave(),
-            Walked::Missing => {}
+            Walked::Missing | Walked::Unlisted => {}
             Walked::Entry(entry, file) => {
                 let mut content = Vec::new();
                 if let Some(file) = file {
@@ -394,6 +395,7 @@ fn a_walk_is_ordered_and_says_what_it_leaves_out() {
                 ),
                 Walked::Leave => names.push("..".into()),
                 Walked::Missing => names.push("!".into()),
+                Walked::Unlisted => names.push("?".into()),
                 Walked::Failed(path, _) => {
                     failed.push(path.strip_prefix(temporary.path()).unwrap().to_owned())
                 }

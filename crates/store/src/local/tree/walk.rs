@@ -13,13 +13,12 @@ use dray_core::tree::{Entry, Kind, Metadata, Name, Xattr};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 
-use super::attributes;
+use super::attributes::{self, AttributeSort, Scope};
 use super::directory::{Directory, raise_open_files, stat_fd};
 use super::exclude::Excludes;
+use super::listing::Listing;
 use super::origin::Origin;
 
-/// Bytes of a directory read at a time.
-const LISTING_BYTES: usize = 64 * 1024;
 /// What the group of a hard link is derived with.
 const LINK_CONTEXT: &str = "drayman 2026-11-22 tree link group 1";
 
@@ -42,6 +41,10 @@ pub struct WalkOptions {
     pub hard_links: bool,
     /// Tell devices, fifos and sockets.
     pub specials: bool,
+    /// Of extended attributes, read these.
+    pub attributes: AttributeSort,
+    /// A name that is gone before it could be looked at has failed: it may have come under another one that was passed by.
+    pub tells_vanished: bool,
 }
 
 /// One step of a walk.
@@ -52,6 +55,8 @@ pub enum Walked {
     Entry(Box<Entry>, Option<FileToSend>),
     /// The directory begun last has no more entries.
     Leave,
+    /// The directory begun last was not looked into.
+    Unlisted,
     /// There is nothing for this source; an error was told before.
     Missing,
     /// An entry that is not told, or not in full.
@@ -145,45 +150,6 @@ fn not_entered(error: io::Error) -> Error {
     }
 }
 
-/// The names of a directory, sorted, in one piece of memory.
-#[derive(Debug, Default)]
-struct Listing {
-    bytes: Vec<u8>,
-    /// Where each name begins, and its length.
-    names: Vec<(u32, u8)>,
-}
-
-impl Listing {
-    /// Reads a directory that nobody has read from; `buffer` is room for a piece of it.
-    fn read(directory: &Directory, buffer: &mut Vec<u8>) -> io::Result<Listing> {
-        let mut listing = Listing::default();
-        buffer.reserve(LISTING_BYTES);
-        let mut entries = rustix::fs::RawDir::new(directory, buffer.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            let too_large = || io::Error::other("too many entries");
-            let start = u32::try_from(listing.bytes.len()).map_err(|_| too_large())?;
-            listing.names.push((start, u8::try_from(name.len()).map_err(|_| too_large())?));
-            listing.bytes.extend_from_slice(name);
-        }
-        let Listing { bytes, names } = &mut listing;
-        names.sort_unstable_by(|one, other| slice(bytes, *one).cmp(slice(bytes, *other)));
-        Ok(listing)
-    }
-
-    fn get(&self, index: usize) -> Option<&[u8]> {
-        self.names.get(index).map(|place| slice(&self.bytes, *place))
-    }
-}
-
-fn slice(bytes: &[u8], (start, len): (u32, u8)) -> &[u8] {
-    &bytes[start as usize..start as usize + usize::from(len)]
-}
-
 /// A directory being read.
 #[derive(Debug)]
 struct Level {
@@ -201,7 +167,7 @@ pub struct Walker {
     source_number: u64,
     origin: Origin,
     options: WalkOptions,
-    is_root: bool,
+    scope: Scope,
     levels: Vec<Level>,
     /// Path of the current entry below its source, for messages, patterns and link groups.
     path: Vec<u8>,
@@ -225,8 +191,8 @@ impl Walker {
             sources: sources.into_iter(),
             source_number: 0,
             origin: Origin::Anywhere,
+            scope: Scope { is_root: rustix::process::geteuid().is_root(), sort: options.attributes },
             options,
-            is_root: rustix::process::geteuid().is_root(),
             levels: Vec::new(),
             path: Vec::new(),
             source: PathBuf::new(),
@@ -365,8 +331,16 @@ impl Walker {
         let failed = |error| Error::file("read it", error);
         let found = match parent.stat(name) {
             Ok(found) => found,
-            // It went between the listing and now: as if it had not been there.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            // It went between the listing and now: as if it had not been there, where nobody draws conclusions from that.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !self.options.tells_vanished => {
+                return Ok(None);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    "it was removed or renamed while its directory was read",
+                ));
+            }
             Err(error) => return Err(failed(error)),
         };
         if self.is_excluded(file_type(&found) == FileType::Directory) {
@@ -419,10 +393,13 @@ impl Walker {
             self.device = device;
         }
         let mut metadata = metadata(found);
-        self.add_xattrs(&mut metadata, &|is_root| attributes::read_open(directory.as_fd(), is_root));
+        self.add_xattrs(&mut metadata, &|scope| attributes::read_open(directory.as_fd(), scope));
         let is_entered = !self.options.one_file_system || device == self.device;
         let listing =
             if is_entered { Listing::read(&directory, &mut self.buffer) } else { Ok(Listing::default()) };
+        if !is_entered || listing.is_err() {
+            self.waiting.push(Walked::Unlisted);
+        }
         let listing = match listing {
             Ok(listing) => listing,
             Err(error) => {
@@ -468,8 +445,8 @@ impl Walker {
         };
         let mut metadata = metadata(found);
         if !matches!(kind, Kind::Symlink { .. }) {
-            self.add_xattrs(&mut metadata, &|is_root| {
-                parent.reach(file_name, |path| attributes::read(path, is_root))
+            self.add_xattrs(&mut metadata, &|scope| {
+                parent.reach(file_name, |path| attributes::read(path, scope))
             });
         }
         self.add_link_group(&mut metadata, found);
@@ -511,11 +488,11 @@ impl Walker {
         metadata.link_names = if metadata.link_group.is_some() { found.stx_nlink } else { 0 };
     }
 
-    fn add_xattrs(&mut self, metadata: &mut Metadata, read: &dyn Fn(bool) -> io::Result<Vec<Xattr>>) {
+    fn add_xattrs(&mut self, metadata: &mut Metadata, read: &dyn Fn(Scope) -> io::Result<Vec<Xattr>>) {
         if !self.options.xattrs {
             return;
         }
-        match read(self.is_root) {
+        match read(self.scope) {
             Ok(xattrs) => metadata.xattrs = xattrs,
             Err(error) => {
                 metadata.xattrs_unread = true;

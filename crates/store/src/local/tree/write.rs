@@ -1,95 +1,30 @@
 //! Writing trees: the stream of entries becomes directories, links and files, each below the directory it belongs to.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::fs::File;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use dray_core::limits::{TREE_DEPTH_MAX, TREE_HELD_BYTES_MAX};
-use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
+use dray_core::tree::{Entry, Kind, Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{FileType, Mode, OFlags, Statx};
+use rustix::fs::{FileType, Mode, Statx};
 use rustix::io::Errno;
 
 use super::attributes;
-use super::content::hash_content;
 use super::contested::Contested;
+use super::delete::{Candidates, Doomed, Orders};
 use super::directory::{Directory, raise_open_files};
+use super::landing::Landing;
 use super::links::LinkTable;
 use super::opened::{Bits, Mark, OpenDirectory, Opening, Way};
-use super::origin::Origin;
-use super::place::{FileTarget, Now, There, taken};
-use super::settings::{Changes, Settings, WriteOptions, mtime_of};
+use super::place::{FileTarget, There, same_name, taken};
+use super::settings::{Changes, Settings, WriteOptions};
 use super::special;
-
-/// Where the trees of a copy go: a directory, and the name of each tree in it.
-#[derive(Debug)]
-pub struct Landing {
-    base: Directory,
-    /// `None`: the tree's entries go into the directory itself.
-    names: Vec<Option<Name>>,
-}
-
-impl Landing {
-    /// As `cp` and `scp` have it: into `path` if that is a directory, under the `names` of the sources; else a single source
-    /// takes the path's own name. An empty name means that the entries go into the directory itself.
-    pub fn resolve(path: &Path, names: &[Vec<u8>], must_be_directory: bool) -> Result<Landing> {
-        Landing::resolve_at(&Origin::Anywhere, path, names, must_be_directory)
-    }
-
-    /// The same for a path that begins at `origin`.
-    pub fn resolve_at(
-        origin: &Origin,
-        path: &Path,
-        names: &[Vec<u8>],
-        must_be_directory: bool,
-    ) -> Result<Landing> {
-        let parse = |name: &Vec<u8>| {
-            if name.is_empty() {
-                return Ok(None);
-            }
-            let advice = "name the destination file";
-            Name::new(name)
-                .map(Some)
-                .map_err(|error| Error::new(ErrorKind::Usage, error.to_string()).advise(advice))
-        };
-        match origin.directory(path) {
-            Ok(base) => Ok(Landing { base, names: names.iter().map(parse).collect::<Result<_>>()? }),
-            Err(error) if origin.forbids(&error) => Err(error),
-            Err(_) if (must_be_directory || names.len() != 1) && origin.is_file(path) => {
-                Err(Error::new(ErrorKind::Refused, format!("{path:?} is no directory"))
-                    .advise("several sources go into a directory"))
-            }
-            Err(error) if must_be_directory || names.len() != 1 => {
-                Err(error.or_advise("several sources go into a directory: make it first"))
-            }
-            Err(error) => {
-                let text = path.as_os_str().as_bytes();
-                let trimmed = text.strip_suffix(b"/").unwrap_or(text);
-                let is_there = origin.kind(Path::new(OsStr::from_bytes(trimmed))).is_ok();
-                if is_there && text.ends_with(b"/") {
-                    return Err(error);
-                }
-                let path = Path::new(OsStr::from_bytes(trimmed));
-                let Some(name) = path.file_name() else { return Err(error) };
-                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                let base = origin.directory(parent.unwrap_or(Path::new(".")))?;
-                Ok(Landing { base, names: vec![Some(Name::new(name.as_bytes())?)] })
-            }
-        }
-    }
-
-    pub(super) fn into_parts(self) -> (Directory, Vec<Option<Name>>) {
-        (self.base, self.names)
-    }
-}
+use super::sync::{Done, How, remove_file};
 
 /// What became of an entry.
 #[derive(Debug)]
@@ -102,6 +37,8 @@ pub enum Placed {
     Wanted(Box<FileTarget>, Option<[u8; 32]>),
     /// It is another name of a file whose content may be on its way: to be linked when that has come.
     Link(Box<FileTarget>),
+    /// It is left alone, and all that is below it.
+    Passed,
 }
 
 /// What a copy could not keep.
@@ -119,8 +56,7 @@ pub struct NotKept {
 #[derive(Debug)]
 pub struct TreeWriter {
     pub(super) settings: Rc<Settings>,
-    pub(super) base: Directory,
-    names: Vec<Option<Name>>,
+    pub(super) landing: Landing,
     /// Of the root that came last.
     root_name: Option<Name>,
     pub(super) stack: Vec<Rc<OpenDirectory>>,
@@ -131,9 +67,12 @@ pub struct TreeWriter {
     pub(super) links: LinkTable,
     contested: Contested,
     /// Set once nobody waits for the copy any more.
-    stop: Option<Arc<AtomicBool>>,
+    pub(super) stop: Option<Arc<AtomicBool>>,
     open: Rc<Cell<usize>>,
     open_max: usize,
+    /// What is to be deleted: while entries come, and once all have come.
+    candidates: Option<Candidates>,
+    doomed: Option<Doomed>,
 }
 
 impl TreeWriter {
@@ -141,9 +80,8 @@ impl TreeWriter {
     pub fn new(landing: Landing, options: WriteOptions) -> TreeWriter {
         TreeWriter {
             settings: Rc::new(Settings::new(options)),
-            base: landing.base,
             contested: Contested::new(&landing.names),
-            names: landing.names,
+            landing,
             root_name: None,
             stop: None,
             stack: Vec::new(),
@@ -152,6 +90,8 @@ impl TreeWriter {
             links: LinkTable::default(),
             open: Rc::new(Cell::new(0)),
             open_max: raise_open_files() / 2,
+            candidates: None,
+            doomed: None,
         }
     }
 
@@ -159,6 +99,9 @@ impl TreeWriter {
     pub fn with_changes(mut self, changes: Changes) -> TreeWriter {
         if let Some(settings) = Rc::get_mut(&mut self.settings) {
             settings.change(changes);
+        }
+        if self.settings.sync().is_some_and(|sync| sync.delete.is_some()) {
+            self.candidates = Some(Candidates::new(self.contested.is_possible()));
         }
         self
     }
@@ -170,7 +113,7 @@ impl TreeWriter {
 
     /// The directory that everything goes into.
     pub fn base(&self) -> &Directory {
-        &self.base
+        &self.landing.base
     }
 
     /// Waits until everything is on disk, on every file system that was written to.
@@ -193,19 +136,99 @@ impl TreeWriter {
     pub fn root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
         self.contested.begin(index);
         let placed = self.place_root(index, &self.settings.clone().changed(entry));
-        self.skipping = usize::from(placed.is_err() && entry.is_directory());
+        self.note_ways();
+        self.skipping = usize::from(!matches!(placed, Ok(Placed::Done)) && entry.is_directory());
         placed
     }
 
+    /// What the sender did not look into is the directory begun last.
+    pub fn unlisted(&mut self) {
+        if let Some(candidates) = self.candidates.as_mut().filter(|_| self.skipping == 0) {
+            candidates.unlisted();
+        }
+    }
+
+    /// True if something may have to be deleted at the end.
+    pub fn will_delete(&self) -> bool {
+        self.candidates.is_some()
+    }
+
+    /// Nothing is deleted, because not everything was listed, or not everything was done; false if nothing was to be. What waits for a
+    /// directory to make way fails.
+    pub fn delete_nothing(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> bool {
+        self.note_ways();
+        let Some(candidates) = self.candidates.take() else { return false };
+        let (doomed, _) = candidates.end(&mut Vec::new());
+        if let Err(error) = doomed.abandon(&self.landing.base, failed) {
+            failed.push((Vec::new(), error));
+        }
+        true
+    }
+
+    /// Takes note of what was made for places that directories stand in.
+    fn note_ways(&mut self) {
+        let ways = self.settings.ways.take();
+        if let Some(candidates) = &mut self.candidates {
+            ways.iter().for_each(|way| candidates.make_way(way));
+        }
+    }
+
+    /// To be called once everything has come, and the sender has listed all: deletes some of what the source has not; what could not
+    /// be deleted goes to `failed`. False once all is.
+    pub fn delete_some(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> Result<bool> {
+        self.note_ways();
+        if let Some(candidates) = self.candidates.take() {
+            self.stack.clear();
+            let (doomed, trouble) = candidates.end(failed);
+            if let Some(trouble) = trouble {
+                doomed.abandon(&self.landing.base, failed)?;
+                return Err(trouble);
+            }
+            self.doomed = Some(doomed);
+        }
+        let options = self.settings.sync().and_then(|sync| sync.delete);
+        let (Some(doomed), Some(options)) = (&mut self.doomed, options) else { return Ok(false) };
+        let (settings, base) = (&*self.settings, &self.landing.base);
+        let orders = Orders { settings, base, options, is_dry: false, stop: self.stop.as_deref() };
+        let goes_on = doomed.step(&orders, failed)?;
+        if !goes_on {
+            self.doomed = None;
+            failed.extend(self.settings.spared_error());
+        }
+        Ok(goes_on)
+    }
+
+    /// What was done since this was last called, for who wants to hear of each entry.
+    pub fn take_done(&mut self) -> VecDeque<Done> {
+        self.settings.done.take()
+    }
+
     fn place_root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
-        let name = self.names.get(index).cloned().flatten();
-        self.root_name.clone_from(&name);
         let failed = |error| Error::file("open the destination", error);
-        let found = self.base.stat_self().map_err(failed)?;
+        let mut is_new = false;
+        if let Some(make) = self.landing.makes_directory(entry, &self.settings)? {
+            let mode = Mode::from_raw_mode(0o777 & !self.settings.umask);
+            match rustix::fs::mkdirat(&self.landing.base, make.as_bytes(), mode) {
+                Ok(()) => is_new = true,
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(Error::file("make the destination", error.into())),
+            }
+            self.landing.base = self.landing.base.child(make.as_bytes()).map_err(failed)?;
+        } else if let Some(make) = self.landing.make.clone() {
+            self.landing.names = vec![Some(make)];
+        }
+        self.landing.make = None;
+        let name = self.landing.names.get(index).cloned().flatten();
+        self.root_name.clone_from(&name);
+        let found = self.landing.base.stat_self().map_err(failed)?;
+        is_new &= found.stx_uid == self.settings.powers.uid;
+        if let Some(candidates) = &mut self.candidates {
+            candidates.begin(name.as_ref());
+        }
         match name {
             Some(name) => {
                 // The directory that the user named is none of ours to finish.
-                let directory = self.base.duplicate().map_err(failed)?;
+                let directory = self.landing.base.duplicate().map_err(failed)?;
                 let opening = Opening {
                     directory,
                     found: &found,
@@ -223,8 +246,17 @@ impl TreeWriter {
                 placed
             }
             None if entry.is_directory() => {
-                let directory = self.base.duplicate().map_err(failed)?;
-                self.push_directory(directory, None, false, None, entry, &found);
+                let directory = self.landing.base.duplicate().map_err(failed)?;
+                let scope = self.settings.attribute_scope();
+                let wanted = &entry.metadata.xattrs;
+                let has = |sort| {
+                    scope.of(sort).is_some_and(|scope| attributes::are_open(directory.as_fd(), wanted, scope))
+                };
+                let there = Some(&found).filter(|_| !is_new);
+                let how = if is_new { How::Made } else { How::Stays };
+                let done = self.settings.describe(entry, there, how, &has, &Vec::new);
+                self.push_directory(directory, None, is_new, None, entry, &found);
+                self.settings.did(done);
                 Ok(Placed::Done)
             }
             None => Err(Error::new(ErrorKind::Usage, "the source is a file, not a directory")),
@@ -237,6 +269,7 @@ impl TreeWriter {
             self.skipping += usize::from(entry.is_directory());
             return Ok(Placed::Unchanged);
         }
+        self.note_ways();
         match &entry.name {
             Some(name) => self.place(&name.clone(), &self.settings.clone().changed(entry)),
             None => Err(Error::new(ErrorKind::Protocol, "an entry without a name")),
@@ -257,10 +290,18 @@ impl TreeWriter {
         if let Some(directory) = self.stack.pop() {
             directory.leave();
         }
+        self.note_ways();
+        if let Some(candidates) = &mut self.candidates {
+            candidates.leave();
+            candidates.spill(&self.landing.base);
+        }
     }
 
     /// A target's content has come and it is in place, or it will not be.
-    pub fn settle(&mut self, target: FileTarget, identity: Option<(u32, u32, u64)>) {
+    pub fn settle(&mut self, mut target: FileTarget, identity: Option<(u32, u32, u64)>) {
+        if identity.is_some() {
+            self.settings.did(target.done.take().map(|done| *done));
+        }
         if let Some(group) = &target.metadata.link_group {
             match identity {
                 Some(identity) => self.came(group, &target.directory, &target.name, identity),
@@ -271,6 +312,7 @@ impl TreeWriter {
             self.contested.release(|| target.path());
         }
         target.directory.settle();
+        self.note_ways();
     }
 
     /// Files of several names that are remembered.
@@ -301,10 +343,15 @@ impl TreeWriter {
         let Some(parent) = self.stack.last().cloned() else {
             return Err(Error::new(ErrorKind::Protocol, "an entry outside a directory"));
         };
+        let looked = self.look(&parent, name);
         if entry.is_directory() {
-            let made = self.enter(&parent, name, entry);
-            self.skipping = usize::from(made.is_err());
-            return made.map(|()| Placed::Done);
+            let placed = looked.and_then(|looked| self.place_directory(&parent, name, entry, looked));
+            self.skipping = usize::from(!matches!(placed, Ok(Placed::Done)));
+            return placed;
+        }
+        let looked = looked?;
+        if looked.as_ref().is_some_and(|found| self.settings.passes(entry, found.as_ref())) {
+            return Ok(Placed::Passed);
         }
         self.contested.claim(|| parent.path(name))?;
         let target = |there| Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
@@ -317,104 +364,67 @@ impl TreeWriter {
             }
             self.begin_links(group, entry.metadata.link_names);
         }
-        let placed = self.place_file(&parent, name, entry, size_bytes);
-        if let (Err(_), Some(group)) = (&placed, &entry.metadata.link_group) {
+        let placed = self.place_file(&parent, name, entry, size_bytes, looked);
+        if let (Err(_) | Ok(Placed::Passed), Some(group)) = (&placed, &entry.metadata.link_group) {
             self.links.failed(group);
         }
         placed
     }
 
-    fn place_file(
+    /// What stands under the name of an entry that is told; asked only where that decides. `Refused` if nothing of that name was there
+    /// when the directory was listed: it is another one, which the file system takes for the same, or somebody just made it.
+    fn look(&mut self, parent: &OpenDirectory, name: &Name) -> Result<Option<Option<Statx>>> {
+        let was_there = self.candidates.as_mut().is_none_or(|candidates| candidates.told(name));
+        if self.settings.sync().is_none() {
+            return Ok(None);
+        }
+        let found = self.found(parent, name)?;
+        if let Some(candidates) = self.candidates.as_mut().filter(|_| found.is_some() && !was_there) {
+            candidates.folds();
+            return Err(same_name());
+        }
+        Ok(Some(found))
+    }
+
+    /// What stands under a name.
+    pub(super) fn found(&self, parent: &OpenDirectory, name: &Name) -> Result<Option<Statx>> {
+        if parent.is_new {
+            return Ok(None);
+        }
+        match parent.directory.stat(name.as_bytes()) {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::file("look at what is there", error)),
+        }
+    }
+
+    fn place_directory(
         &mut self,
         parent: &Rc<OpenDirectory>,
         name: &Name,
         entry: &Entry,
-        size_bytes: u64,
+        looked: Option<Option<Statx>>,
     ) -> Result<Placed> {
-        let target = |there| Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
-        if parent.is_new {
-            return Ok(Placed::Wanted(target(There::Nothing), None));
+        let mut done = None;
+        if looked.as_ref().is_some_and(|found| self.settings.passes(entry, found.as_ref())) {
+            return Ok(Placed::Passed);
         }
-        let found = match parent.directory.stat(name.as_bytes()) {
-            Ok(found) => found,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Placed::Wanted(target(There::Nothing), None));
+        // Before anything makes way.
+        self.contested.claim_directory(|| parent.path(name))?;
+        if let Some(found) = looked {
+            let is_other = |found: &Statx| file_type(found) != FileType::Directory;
+            let there = found.as_ref().filter(|found| !is_other(found));
+            let how = if there.is_some() { How::Stays } else { How::Made };
+            done = parent.describe(name, entry, there, how);
+            if found.as_ref().is_some_and(is_other) {
+                parent.check_own(name)?;
+                parent.touch();
+                remove_file(&parent.directory, name)?;
             }
-            Err(error) => return Err(Error::file("look at what is there", error)),
-        };
-        parent.check_own(name)?;
-        match file_type(&found) {
-            FileType::Directory => Err(is_directory()),
-            FileType::RegularFile => {
-                let there = There::File(u32::from(found.stx_mode) & 0o777);
-                if self.settings.whole_file || found.stx_size != size_bytes {
-                    return Ok(Placed::Wanted(target(there), None));
-                }
-                let mtime = (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
-                if self.settings.times && mtime == (entry.metadata.mtime_s, entry.metadata.mtime_ns) {
-                    let kept = self.keep(parent, name, &entry.metadata, &found);
-                    if let Some(group) = &entry.metadata.link_group {
-                        let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
-                        self.came(group, parent, name, identity);
-                    }
-                    return kept.map(|()| Placed::Unchanged);
-                }
-                let known = if self.settings.changes.never_compares {
-                    None
-                } else {
-                    hash_of(&parent.directory, name, size_bytes, self.stop.as_deref())?
-                };
-                Ok(Placed::Wanted(target(there), known))
-            }
-            _ => Ok(Placed::Wanted(target(There::Other), None)),
         }
-    }
-
-    /// Brings what the copy keeps of a file whose content is right up to date.
-    pub fn keep_same(&mut self, target: &mut FileTarget, finished: &Finished) -> Result<(u32, u32, u64)> {
-        (target.metadata.mtime_s, target.metadata.mtime_ns) = (finished.mtime_s, finished.mtime_ns);
-        let found = target.directory.directory.stat(target.name.as_bytes());
-        let found = found.map_err(|error| Error::file("look at what is there", error))?;
-        self.keep(&target.directory, &target.name, &target.metadata, &found)?;
-        Ok((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
-    }
-
-    /// Brings what the copy keeps of the file that `found` tells of up to date.
-    fn keep(&self, parent: &OpenDirectory, name: &Name, metadata: &Metadata, found: &Statx) -> Result<()> {
-        let settings = &self.settings;
-        let has_xattrs = || {
-            let sets_all = settings.sets_all();
-            parent.directory.reach(name.as_bytes(), |path| attributes::are(path, &metadata.xattrs, sets_all))
-        };
-        let (mode, differences) = settings.differences(metadata, found, has_xattrs);
-        if differences.is_none() {
-            return Ok(());
-        }
-        let mode_now = u32::from(found.stx_mode) & 0o7777;
-        let failed = |error| Error::file("open the file for its metadata", error);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let opened = parent.directory.open_at(name.as_bytes(), flags, Mode::empty());
-        let (fd, is_path) = match opened {
-            Ok(fd) => (fd, false),
-            // Its own bits may keep even its owner from reading.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                let fd = parent.directory.open_at(name.as_bytes(), OFlags::PATH, Mode::empty());
-                (fd.map_err(failed)?, true)
-            }
-            Err(error) => return Err(failed(error)),
-        };
-        let opened = super::directory::stat_fd(fd.as_fd()).map_err(failed)?;
-        if (opened.stx_ino, opened.stx_mode) != (found.stx_ino, found.stx_mode) {
-            return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
-        }
-        if is_path {
-            settings.apply_by_path(&fd, metadata, &opened, Some(mode));
-        } else {
-            let owner = Some((found.stx_uid, found.stx_gid));
-            let now = Now { mode: Some(mode_now), owner, mtime: Some(mtime_of(found)), has_no_xattrs: false };
-            settings.apply(fd.as_fd(), metadata, &now, mode, false);
-        }
-        Ok(())
+        self.enter(parent, name, entry)?;
+        self.settings.did(done);
+        Ok(Placed::Done)
     }
 
     /// Places a symbolic link, fifo, socket or device.
@@ -425,7 +435,7 @@ impl TreeWriter {
         if self.links.has(&group) {
             // Without content there is nothing to wait for, unless a sender mixes files and links in one group.
             if let Some(linked) = self.links.take(&group) {
-                return self.link_to(&linked, parent, name).map(|()| Placed::Done);
+                return self.link_to(&linked, parent, name).map(|_| Placed::Done);
             }
         } else {
             self.begin_links(group, entry.metadata.link_names);
@@ -529,9 +539,24 @@ impl TreeWriter {
             is_marked,
             parent,
         };
+        if let Some(candidates) = &mut self.candidates {
+            let stays = settings.sync().is_some_and(|sync| sync.one_file_system);
+            let there = (!is_new).then_some((&opening.directory, found));
+            candidates.enter(opening.way.as_ref().map(|way| way.name()), there, stays);
+        }
         let opened = OpenDirectory::new(settings, opening, &self.open);
         opened.list_if_folding();
         self.stack.push(Rc::new(opened));
+    }
+}
+
+impl Drop for TreeWriter {
+    /// A run that ends early leaves nothing under a temporary name.
+    fn drop(&mut self) {
+        self.delete_nothing(&mut Vec::new());
+        if let Some(doomed) = self.doomed.take() {
+            let _ = doomed.abandon(&self.landing.base, &mut Vec::new());
+        }
     }
 }
 
@@ -556,33 +581,5 @@ pub(super) fn is_same(directory: &Directory, name: &Name, entry: &Entry, found: 
         (Kind::CharacterDevice { major, minor }, FileType::CharacterDevice)
         | (Kind::BlockDevice { major, minor }, FileType::BlockDevice) => device == (*major, *minor),
         _ => false,
-    }
-}
-
-/// The hash of the regular file that is there, if it can be read and has the size; nobody needs to know why not. `Interrupted` soon
-/// after `stop` is set.
-fn hash_of(
-    directory: &Directory,
-    name: &Name,
-    size_bytes: u64,
-    stop: Option<&AtomicBool>,
-) -> Result<Option<[u8; 32]>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let Ok(fd) = directory.open_at(name.as_bytes(), flags, Mode::empty()) else { return Ok(None) };
-    let file = File::from(fd);
-    let Ok(found) = super::directory::stat_fd(file.as_fd()) else { return Ok(None) };
-    if file_type(&found) != FileType::RegularFile || found.stx_size != size_bytes {
-        return Ok(None);
-    }
-    let has_holes = found.stx_blocks.saturating_mul(512) < size_bytes;
-    let hashed = hash_content(&file, size_bytes, has_holes, &mut || {
-        if stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
-            return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
-        }
-        Ok(())
-    });
-    match hashed {
-        Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
-        hashed => Ok(hashed.ok().filter(|(_, size)| *size == size_bytes).map(|(hash, _)| hash)),
     }
 }

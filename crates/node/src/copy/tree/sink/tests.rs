@@ -35,7 +35,8 @@ fn file(name: &str, size_bytes: u64, link_group: Option<[u8; 16]>) -> Vec<u8> {
 
 fn tell(sink: &mut Writing<'_>, items: Vec<Vec<u8>>, is_last: bool) {
     let items = items.into_iter().map(Into::into).collect();
-    sink.handle(Heard::Message(Message::Entries(Entries { items, owners: None, is_last }))).unwrap();
+    sink.handle(Heard::Message(Message::Entries(Entries { items, owners: None, is_last, listed: None })))
+        .unwrap();
 }
 
 /// The pulls that it says now, that ask for anything.
@@ -186,4 +187,51 @@ fn what_took_two_connections_with_it_is_asked_for_alone() {
     let ends = [1, 2].iter().flat_map(|_| [Record::Bytes(b"new"), Record::Done(done(b"new"))]);
     answer(&mut sink, pulls[0].request, &ends.collect::<Vec<_>>());
     assert_eq!(sink.done().unwrap().expect("everything came").files, 3);
+}
+
+/// Issue "nothing is deleted wrongly": a content that failed, at either end, may be what takes the place of something that would be deleted,
+/// so nothing is, and that is told; the same where the sender tells of an entry that failed.
+#[test]
+fn a_failed_entry_deletes_nothing() {
+    use dray_core::message::Listed;
+    use dray_store::local::tree::{Changes, DeleteOptions, Origin, SyncOptions};
+    let wrong = Finished { hash: [1; 32], ..done(b"new") };
+    let fault = |kind| Record::Failed(Fault::from_error(None, &Error::new(kind, "no")));
+    let told = |left_out| {
+        let error = Error::new(ErrorKind::Refused, "no");
+        EntryFailed { left_out, ..entry_failed(Path::new("a"), &error) }
+    };
+    for (record, failed, is_deleted) in [
+        (Record::Done(done(b"new")), None, true),
+        (Record::Done(done(b"new")), Some(told(Some(1))), true),
+        (Record::Done(done(b"new")), Some(told(None)), false),
+        (Record::Done(wrong), None, false),
+        (fault(ErrorKind::Refused), None, false),
+        (fault(ErrorKind::NotFound), None, false),
+        (fault(ErrorKind::Changed), None, false),
+    ] {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("extra"), b"old").unwrap();
+        let landing = Landing::resolve_sync(&Origin::Anywhere, place.path(), &[Vec::new()]).unwrap();
+        let sync = SyncOptions { delete: Some(DeleteOptions::default()), ..SyncOptions::default() };
+        let changes = Changes { sync: Some(sync), ..Changes::default() };
+        let writer = TreeWriter::new(landing, keeping()).with_changes(changes);
+        let mut sink = Writing::new(writer, 1, false, &|_| {});
+        let items = [directory(), file("a", 3, None), Vec::new()].map(Into::into).to_vec();
+        let listed = Some(Listed { unlisted: Vec::new(), is_complete: true });
+        let what = format!("{record:?} {failed:?}");
+        sink.handle(Heard::Message(Message::Entries(Entries { items, owners: None, is_last: true, listed })))
+            .unwrap();
+        if let Some(failed) = failed {
+            sink.handle(Heard::Message(Message::EntryFailed(failed))).unwrap();
+        }
+        let request = asked(&mut sink)[0].request;
+        answer(&mut sink, request, &[Record::Bytes(b"new"), record]);
+        while sink.work().unwrap() {}
+        assert_eq!(place.path().join("extra").exists(), !is_deleted, "{what}");
+        let mut said = Vec::new();
+        sink.say(&mut said);
+        let is_told = |message: &Message| matches!(message, Message::EntryFailed(entry) if entry.text.contains("nothing was deleted"));
+        assert_eq!(said.iter().any(is_told), !is_deleted, "{what}");
+    }
 }

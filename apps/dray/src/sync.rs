@@ -1,0 +1,479 @@
+//! `dray sync`: rsync's words on the command line, and its lines about what was done.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::Instant;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
+use dray_core::{Error, ErrorKind, Result};
+use dray_node::{
+    AddressFamily, Config, Event, Location, Node, Observer, SshOptions, Stop, SyncOptions, TreeCopied,
+    TreeOptions, TreeRequest,
+};
+
+use crate::output::Output;
+use crate::{run, usage};
+
+/// Most bytes of a file of patterns.
+const RULES_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What `dray sync` takes.
+#[derive(Debug, Args)]
+pub(crate) struct SyncArguments {
+    /// What to bring over: DIR/ is what is in DIR, DIR the directory itself
+    #[arg(value_name = "SRC", required = true)]
+    source: Vec<OsString>,
+    /// The directory to bring up to date
+    #[arg(value_name = "DST", required = true)]
+    destination: OsString,
+    /// -rlptgoD: all but hard links, ACLs and attributes
+    #[arg(short = 'a', long)]
+    archive: bool,
+    /// Go into directories
+    #[arg(short = 'r', long)]
+    recursive: bool,
+    /// Keep symbolic links
+    #[arg(short = 'l', long)]
+    links: bool,
+    /// Keep permission bits
+    #[arg(short = 'p', long)]
+    perms: bool,
+    /// Keep modification times
+    #[arg(short = 't', long)]
+    times: bool,
+    /// Keep owners, as far as the user there may
+    #[arg(short = 'o', long)]
+    owner: bool,
+    /// Keep groups, as far as the user there may
+    #[arg(short = 'g', long)]
+    group: bool,
+    /// Keep devices, fifos and sockets
+    #[arg(short = 'D')]
+    both: bool,
+    /// Keep devices
+    #[arg(long)]
+    devices: bool,
+    /// Keep fifos and sockets
+    #[arg(long)]
+    specials: bool,
+    /// Keep hard links
+    #[arg(short = 'H', long)]
+    hard_links: bool,
+    /// Keep ACLs (and permission bits)
+    #[arg(short = 'A', long)]
+    acls: bool,
+    /// Keep extended attributes
+    #[arg(short = 'X', long)]
+    xattrs: bool,
+    /// Holes stay holes: always so
+    #[arg(short = 'S', long)]
+    sparse: bool,
+    /// Change nothing; with -v or -i say what would be done
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Name what is made, replaced or deleted
+    #[arg(short = 'v', long, action = ArgAction::Count)]
+    verbose: u8,
+    /// Say of each entry what changes, in rsync's letters
+    #[arg(short = 'i', long)]
+    itemize_changes: bool,
+    /// Say at the end how much was done
+    #[arg(long)]
+    stats: bool,
+    /// Compare files of the same size by their bytes, whatever their times say
+    #[arg(short = 'c', long)]
+    checksum: bool,
+    /// Take files of the same size for the same
+    #[arg(long)]
+    size_only: bool,
+    /// Send every file, whatever its size and time say
+    #[arg(short = 'I', long)]
+    ignore_times: bool,
+    /// Leave files that are newer at DST
+    #[arg(short = 'u', long)]
+    update: bool,
+    /// Make nothing that is not there
+    #[arg(long, alias = "ignore-non-existing")]
+    existing: bool,
+    /// Leave what is there
+    #[arg(long)]
+    ignore_existing: bool,
+    /// Delete what SRC has not, once all of it has come, and only if all of SRC could be read
+    #[arg(long, aliases = ["del", "delete-after", "delete-delay", "delete-during"])]
+    delete: bool,
+    /// Delete what the patterns leave out, too
+    #[arg(long)]
+    delete_excluded: bool,
+    /// Delete so many entries at most
+    #[arg(long, value_name = "NUMBER")]
+    max_delete: Option<u64>,
+    #[command(flatten)]
+    rules: Rules,
+    /// Change permission bits: D755,F644 or u+w,go-rwx
+    #[arg(long, value_name = "CHANGES")]
+    chmod: Option<OsString>,
+    /// Give everything to this user, group or both, by name there or by number
+    #[arg(long, value_name = "USER:GROUP")]
+    chown: Option<OsString>,
+    /// Keep the numbers of owners, not their names
+    #[arg(long)]
+    numeric_ids: bool,
+    /// Do not go into directories on another file system, nor delete there
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
+    /// Send at most this much a second: KiB, or with a suffix K, M, G (1024), KB, MB, GB, B
+    #[arg(long, value_name = "RATE", value_parser = crate::units::rate)]
+    bwlimit: Option<crate::units::Rate>,
+    /// Compress what is sent (zstd), over ssh alone
+    #[arg(short = 'z', long)]
+    compress: bool,
+    /// Send what may differ without comparing first
+    #[arg(short = 'W', long)]
+    whole_file: bool,
+    /// Wait until everything is on disk
+    #[arg(long)]
+    fsync: bool,
+    /// ssh, with its options: "ssh -p 2222 -i KEY"
+    #[arg(short = 'e', long, value_name = "COMMAND")]
+    rsh: Option<OsString>,
+    /// Program to run on the far host
+    #[arg(long, value_name = "PROGRAM", default_value = "dray", alias = "rsync-path")]
+    remote_dray: OsString,
+    /// Copy this program into the far host's ~/.cache first, unless it is there, and use it
+    #[arg(long, conflicts_with = "remote_dray")]
+    deploy: bool,
+}
+
+/// Patterns, in the order in which they were given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rules(Vec<(&'static str, OsString)>);
+
+/// Options that give rules, and what they say.
+const RULES: [(&str, &str, &str); 4] = [
+    (
+        "exclude",
+        "PATTERN",
+        "Leave out what matches, unless a pattern before it says otherwise, as rsync reads it",
+    ),
+    ("include", "PATTERN", "Do not leave out what matches"),
+    ("exclude-from", "FILE", "Read --exclude patterns from a file, one a line (- for standard input)"),
+    ("include-from", "FILE", "Read --include patterns from a file, one a line (- for standard input)"),
+];
+
+impl Args for Rules {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        RULES.iter().fold(command, |command, &(name, value, help)| {
+            let parser = clap::value_parser!(OsString);
+            let arg = Arg::new(name).long(name).value_name(value).help(help).value_parser(parser);
+            command.arg(arg.action(ArgAction::Append))
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Rules::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Rules {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Rules, clap::Error> {
+        let mut all = Vec::new();
+        for (name, _, _) in RULES {
+            let values = matches.get_many::<OsString>(name).into_iter().flatten();
+            let places = matches.indices_of(name).into_iter().flatten();
+            all.extend(places.zip(values).map(|(place, value)| (place, name, value.clone())));
+        }
+        all.sort_by_key(|(place, _, _)| *place);
+        Ok(Rules(all.into_iter().map(|(_, name, value)| (name, value)).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Rules::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Rules {
+    /// The rules, each with its sign.
+    fn read(&self) -> Result<Vec<Vec<u8>>> {
+        let mut rules = Vec::new();
+        for (name, value) in &self.0 {
+            let sign = if name.starts_with("include") { b'+' } else { b'-' };
+            if !name.ends_with("-from") {
+                add_rule(&mut rules, sign, value.as_bytes());
+                continue;
+            }
+            for line in read_lines(value)?.split(|byte| *byte == b'\n' || *byte == b'\r') {
+                if !matches!(line.first(), None | Some(b'#' | b';')) {
+                    add_rule(&mut rules, sign, line);
+                }
+            }
+        }
+        Ok(rules)
+    }
+}
+
+/// As rsync has it: `+ ` or `- ` in front counts more than the option's name, and `!` forgets what came before.
+fn add_rule(rules: &mut Vec<Vec<u8>>, sign: u8, text: &[u8]) {
+    let (sign, pattern) = match text {
+        b"!" => return rules.clear(),
+        [sign @ (b'+' | b'-'), b' ', rest @ ..] => (*sign, rest),
+        text => (sign, text),
+    };
+    if !pattern.is_empty() {
+        rules.push([&[sign][..], pattern].concat());
+    }
+}
+
+fn read_lines(path: &OsStr) -> Result<Vec<u8>> {
+    let failed = |error| Error::io(format!("cannot read the patterns in {path:?}"), error);
+    let mut bytes = Vec::new();
+    let mut read =
+        |file: &mut dyn Read| file.take(RULES_FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed);
+    let count = if path == "-" {
+        read(&mut std::io::stdin())?
+    } else {
+        read(&mut std::fs::File::open(path).map_err(failed)?)?
+    };
+    if count as u64 > RULES_FILE_BYTES_MAX {
+        return Err(Error::new(ErrorKind::Usage, format!("{path:?} is too large for a file of patterns")));
+    }
+    Ok(bytes)
+}
+
+/// What ssh is told, from the words of `-e`.
+fn ssh_options(command: Option<&OsStr>) -> Result<SshOptions> {
+    let mut options = SshOptions::default();
+    let Some(command) = command else { return Ok(options) };
+    let refused = |what: String| {
+        Error::new(ErrorKind::Usage, format!("-e: {what}"))
+            .advise("-e takes ssh and its options -p -i -J -o -F -l -4 -6 -C; what else it needs stands in ssh_config")
+    };
+    let mut words =
+        words(command.as_bytes()).ok_or_else(|| refused("a quote has no end".into()))?.into_iter();
+    let program = words.next().unwrap_or_default();
+    if std::path::Path::new(&program).file_name() != Some(OsStr::new("ssh")) {
+        return Err(refused(format!("{program:?} is not ssh")));
+    }
+    while let Some(word) = words.next() {
+        let bytes = word.as_bytes();
+        match bytes {
+            b"-4" => options.family = Some(AddressFamily::Inet),
+            b"-6" => options.family = Some(AddressFamily::Inet6),
+            b"-C" => options.compress = true,
+            // What is asked for anyway.
+            b"-x" | b"-a" | b"-T" | b"-q" => {}
+            [b'-', letter @ (b'p' | b'i' | b'J' | b'o' | b'F' | b'l'), rest @ ..] => {
+                let value = match rest {
+                    [] => words.next().ok_or_else(|| refused(format!("{word:?} lacks a value")))?,
+                    rest => OsString::from_vec(rest.to_vec()),
+                };
+                match letter {
+                    b'p' => {
+                        let port = value.to_str().and_then(|text| text.parse().ok());
+                        options.port = Some(port.ok_or_else(|| refused(format!("{value:?} is no port")))?);
+                    }
+                    b'i' => options.identities.push(value),
+                    b'J' => options.jump = Some(value),
+                    b'o' => options.options.push(value),
+                    b'F' => options.config = Some(value),
+                    _ => {
+                        let mut user = OsString::from("User=");
+                        user.push(value);
+                        options.options.push(user);
+                    }
+                }
+            }
+            _ => return Err(refused(format!("{word:?} is not known here"))),
+        }
+    }
+    Ok(options)
+}
+
+/// Splits a command line as rsync does: at spaces, but for those in quotes; `None` if a quote has no end.
+fn words(text: &[u8]) -> Option<Vec<OsString>> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<Vec<u8>>, None);
+    for &byte in text {
+        match (quote, byte) {
+            (Some(open), byte) if open == byte => quote = None,
+            (None, b'\'' | b'"') => {
+                quote = Some(byte);
+                word.get_or_insert_default();
+            }
+            (None, b' ') => words.extend(word.take().map(OsString::from_vec)),
+            _ => word.get_or_insert_default().push(byte),
+        }
+    }
+    words.extend(word.map(OsString::from_vec));
+    quote.is_none().then_some(words)
+}
+
+/// Brings DST to the state of SRC.
+pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Result<()> {
+    let usage_error =
+        |what: &str, advice: &str| Err(Error::new(ErrorKind::Usage, what).advise(advice.to_owned()));
+    let SyncArguments { source, destination, archive, .. } = &arguments;
+    if destination == "-" || source.iter().any(|source| source == "-") {
+        return usage_error(
+            "sync works on files, not standard input or output",
+            "a file of that name is written ./-",
+        );
+    }
+    let is_recursive = *archive || arguments.recursive;
+    if (arguments.delete || arguments.delete_excluded) && !is_recursive {
+        return usage_error("--delete needs to see whole directories", "say -r or -a, too");
+    }
+    let sources: Vec<Location> = source.iter().cloned().map(Location::parse).collect::<Result<_>>()?;
+    let destination = Location::parse(destination.clone())?;
+    let specials = *archive || arguments.both;
+    let sync = SyncOptions {
+        links: *archive || arguments.links,
+        modes: *archive || arguments.perms || arguments.acls,
+        times: *archive || arguments.times,
+        users: *archive || arguments.owner,
+        groups: *archive || arguments.group,
+        devices: specials || arguments.devices,
+        specials: specials || arguments.specials,
+        hard_links: arguments.hard_links,
+        acls: arguments.acls,
+        attributes: arguments.xattrs,
+        checksum: arguments.checksum,
+        size_only: arguments.size_only,
+        ignore_times: arguments.ignore_times,
+        update: arguments.update,
+        existing: arguments.existing,
+        ignore_existing: arguments.ignore_existing,
+        delete: arguments.delete || arguments.delete_excluded,
+        delete_excluded: arguments.delete_excluded,
+        max_delete: arguments.max_delete,
+        rules: arguments.rules.read()?,
+        itemize: arguments.verbose > 0 || arguments.itemize_changes || output.is_json(),
+    };
+    let ssh = SshOptions {
+        remote_dray: Some(arguments.remote_dray),
+        deploy: arguments.deploy,
+        deploy_command: usage::with_deploy(std::env::args_os()),
+        ..ssh_options(arguments.rsh.as_deref())?
+    };
+    let options = TreeOptions {
+        recursive: is_recursive,
+        numeric_ids: arguments.numeric_ids,
+        one_file_system: arguments.one_file_system,
+        chmod: arguments.chmod.map(OsString::into_vec),
+        chown: arguments.chown.map(OsString::into_vec),
+        dry_run: arguments.dry_run,
+        rate_bytes: arguments.bwlimit.and_then(|rate| rate.0),
+        compress: arguments.compress,
+        whole_file: arguments.whole_file,
+        fsync: arguments.fsync,
+        sync: Some(sync),
+        ssh,
+        ..TreeOptions::default()
+    };
+    let begun = Instant::now();
+    let request = TreeRequest { sources, destination, options };
+    let node = Node::passing(Config::load()?)?;
+    let telling = Telling { output, itemizes: arguments.itemize_changes, names: arguments.verbose > 0 };
+    let copied = node.copy_trees(&request, &telling, stop)?;
+    if arguments.stats && !output.is_json() {
+        stats(&copied).lines().for_each(|line| output.line(line));
+    }
+    run::tell_copied(&copied, arguments.dry_run, begun.elapsed(), output)
+}
+
+fn stats(copied: &TreeCopied) -> String {
+    format!(
+        "Number of entries: {}\nNumber of files transferred: {}\nNumber of files unchanged: {}\nTotal bytes of content \
+         transferred: {}\nNumber of deleted entries: {}\nNumber of failed entries: {}",
+        copied.entries, copied.files, copied.unchanged, copied.bytes, copied.deleted, copied.failed
+    )
+}
+
+/// Says what is done with each entry as rsync does, and leaves everything else to the output.
+struct Telling<'a> {
+    output: &'a Output,
+    itemizes: bool,
+    names: bool,
+}
+
+impl Observer for Telling<'_> {
+    fn event(&self, event: Event) {
+        match event {
+            Event::Synced { letters, path, link } if !self.output.is_json() => {
+                let mut line = path.to_string_lossy().into_owned();
+                if let Some(link) = link {
+                    let is_hard = letters.as_ref().is_some_and(|letters| letters.starts_with('h'));
+                    line = format!("{line} {} {}", if is_hard { "=>" } else { "->" }, link.to_string_lossy());
+                }
+                match letters {
+                    Some(letters) if self.itemizes => line = format!("{letters} {line}"),
+                    None if self.itemizes => line = format!("*deleting   {line}"),
+                    None if self.names => line = format!("deleting {line}"),
+                    // Of what stays, only directories are named.
+                    Some(letters) if self.names && (!letters.starts_with('.') || line.ends_with('/')) => {}
+                    _ => return,
+                }
+                self.output.line(&line);
+            }
+            event => self.output.event(event),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// rsync's habits: rules count in the order of the command line, and signs in front of a pattern count more.
+    #[test]
+    fn rules_keep_their_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("rules");
+        std::fs::write(&file, "# note\n\n*.o\r\n+ keep.o\n; note\n- last\n").unwrap();
+        let of = |rules: &[(&'static str, &str)]| {
+            let rules = rules.iter().map(|(name, value)| (*name, OsString::from(value))).collect();
+            let read = Rules(rules).read().unwrap();
+            read.into_iter().map(|rule| String::from_utf8(rule).unwrap()).collect::<Vec<_>>()
+        };
+        let file = file.to_str().unwrap();
+        assert_eq!(of(&[("include", "*.c"), ("exclude", "*"), ("include", "x")]), ["+*.c", "-*", "+x"]);
+        assert_eq!(of(&[("exclude", "+ a"), ("include", "- b"), ("exclude", "-c")]), ["+a", "-b", "--c"]);
+        assert_eq!(of(&[("exclude-from", file), ("include-from", file)])[..3], ["-*.o", "+keep.o", "-last"]);
+        assert_eq!(of(&[("exclude", "a"), ("exclude", "!"), ("exclude", "b")]), ["-b"]);
+    }
+
+    /// The order comes from the command line itself, over all the options.
+    #[test]
+    fn rules_are_read_in_order() {
+        let line = [
+            "dray",
+            "sync",
+            "-aHAX",
+            "--exclude",
+            "a",
+            "--include=b",
+            "--exclude-from",
+            "f",
+            "--exclude=c",
+            "s/",
+            "d",
+        ];
+        let read = crate::arguments::Arguments::read(line.map(OsString::from).into_iter()).unwrap();
+        let crate::arguments::Command::Sync(sync) = read.command else { panic!("sync") };
+        let names: Vec<&str> = sync.rules.0.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["exclude", "include", "exclude-from", "exclude"]);
+        assert!(sync.archive && sync.hard_links && sync.acls && sync.xattrs);
+    }
+
+    /// `-e` as rsync users have it.
+    #[test]
+    fn ssh_is_told_what_e_says() {
+        let read = ssh_options(Some(OsStr::new("ssh -p2222 -i 'a key' -o \"A=b c\" -l me -4"))).unwrap();
+        assert_eq!(read.port, Some(2222));
+        assert_eq!(read.identities, ["a key"]);
+        assert_eq!(read.options, ["A=b c", "User=me"]);
+        for bad in ["rsh", "ssh -p", "ssh -p x", "ssh 'a", "ssh -N"] {
+            assert_eq!(ssh_options(Some(OsStr::new(bad))).unwrap_err().kind(), ErrorKind::Usage, "{bad}");
+        }
+    }
+}

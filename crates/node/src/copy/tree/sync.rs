@@ -1,0 +1,222 @@
+//! `dray sync`: what it asks for beyond a copy, as flags and rules of the first message, and back again at either end.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use dray_core::limits::{SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX, SYNC_RULES_MAX};
+use dray_core::message::{SyncWish, Tree, sync_flag, tree_flag};
+use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::tree::{
+    AttributeSort, DeleteOptions, Done, Excludes, Landing, Origin, SyncOptions as StoreOptions,
+};
+
+use super::landing_name;
+
+/// What a synchronisation keeps and does; the words are those of rsync's options.
+#[derive(Clone, Debug, Default)]
+pub struct SyncOptions {
+    /// Keep symbolic links (`-l`).
+    pub links: bool,
+    /// Keep permission bits (`-p`).
+    pub modes: bool,
+    /// Keep modification times (`-t`).
+    pub times: bool,
+    /// Keep users (`-o`), as far as the receiver may.
+    pub users: bool,
+    /// Keep groups (`-g`), as far as the receiver may.
+    pub groups: bool,
+    /// Keep devices.
+    pub devices: bool,
+    /// Keep fifos and sockets.
+    pub specials: bool,
+    /// Keep hard links (`-H`).
+    pub hard_links: bool,
+    /// Keep ACLs (`-A`).
+    pub acls: bool,
+    /// Keep extended attributes (`-X`).
+    pub attributes: bool,
+    /// Compare files of the same size by their bytes (`-c`).
+    pub checksum: bool,
+    /// Files of the same size are the same.
+    pub size_only: bool,
+    /// Times say nothing: every content is sent (`-I`).
+    pub ignore_times: bool,
+    /// What is newer at the receiver stays (`-u`).
+    pub update: bool,
+    /// Make nothing that is not there.
+    pub existing: bool,
+    /// Leave what is there.
+    pub ignore_existing: bool,
+    /// Delete what the source has not.
+    pub delete: bool,
+    /// Delete what the rules leave out, too.
+    pub delete_excluded: bool,
+    /// Delete so many entries at most.
+    pub max_delete: Option<u64>,
+    /// What is left out, the first that fits: `+` or `-`, then a pattern as rsync reads it.
+    pub rules: Vec<Vec<u8>>,
+    /// Tell of each entry that is made, changed or deleted.
+    pub itemize: bool,
+}
+
+impl SyncOptions {
+    /// Flags of the first message that take the place of those of a copy.
+    pub(super) fn tree_flags(&self) -> u64 {
+        let sum = [
+            // The receiver passes by what it does not keep, so that it is not taken for something that the source has not.
+            (true, tree_flag::SPECIALS),
+            (self.times, tree_flag::TIMES),
+            (self.modes, tree_flag::MODES | tree_flag::SPECIAL_MODES),
+            (self.users || self.groups, tree_flag::OWNERS),
+            (self.acls || self.attributes, tree_flag::XATTRS),
+            (self.hard_links, tree_flag::HARD_LINKS),
+            (self.ignore_times, tree_flag::WHOLE_FILE),
+        ];
+        sum.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum()
+    }
+
+    /// What stands in the first message; `Usage` if the rules are too many.
+    pub(super) fn wish(&self, is_dry: bool, whole_file: bool, into_directory: bool) -> Result<SyncWish> {
+        let bytes: usize = self.rules.iter().map(Vec::len).sum();
+        if self.rules.len() > SYNC_RULES_MAX || bytes > SYNC_RULES_BYTES_MAX {
+            let what = format!(
+                "more than {SYNC_RULES_MAX} patterns, or more than {SYNC_RULES_BYTES_MAX} bytes of them"
+            );
+            return Err(Error::new(ErrorKind::Usage, what));
+        }
+        if self.rules.iter().any(|rule| !matches!(rule.len(), 2..=SYNC_RULE_BYTES_MAX)) {
+            let what = format!("an empty pattern, or one of {SYNC_RULE_BYTES_MAX} bytes or more");
+            return Err(Error::new(ErrorKind::Usage, what));
+        }
+        let sum = [
+            (self.links, sync_flag::LINKS),
+            (self.devices, sync_flag::DEVICES),
+            (self.specials, sync_flag::SPECIALS),
+            (self.users, sync_flag::USERS),
+            (self.groups, sync_flag::GROUPS),
+            (self.acls, sync_flag::ACLS),
+            (self.attributes, sync_flag::ATTRIBUTES),
+            (self.checksum, sync_flag::CHECKSUM),
+            (self.size_only, sync_flag::SIZE_ONLY),
+            (self.update, sync_flag::UPDATE),
+            (self.existing, sync_flag::EXISTING),
+            (self.ignore_existing, sync_flag::IGNORE_EXISTING),
+            (self.delete, sync_flag::DELETE),
+            (self.delete_excluded, sync_flag::DELETE_EXCLUDED),
+            (self.itemize || is_dry, sync_flag::ITEMIZE),
+            (whole_file, sync_flag::NO_COMPARING),
+            (into_directory, sync_flag::INTO_DIRECTORY),
+        ];
+        let rules: Vec<_> = self.rules.iter().map(|rule| rule.clone().into()).collect();
+        Ok(SyncWish {
+            flags: sum.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum(),
+            rules: (!rules.is_empty()).then_some(rules),
+            max_delete: self.max_delete,
+        })
+    }
+}
+
+/// What the sender leaves out and the receiver protects.
+pub(super) fn rules(wish: &SyncWish) -> Result<Excludes> {
+    Excludes::of_rules(wish.rules.iter().flatten().map(|rule| &rule[..]))
+}
+
+/// Which extended attributes are kept.
+pub(super) fn attributes(tree: &Tree) -> AttributeSort {
+    let has = |flag| tree.sync.as_ref().is_none_or(|wish| wish.flags & flag != 0);
+    match (has(sync_flag::ACLS), has(sync_flag::ATTRIBUTES)) {
+        (true, false) => AttributeSort::Acls,
+        (false, true) => AttributeSort::Others,
+        _ => AttributeSort::All,
+    }
+}
+
+/// What the receiver does; `None` in a copy.
+pub(super) fn options(tree: &Tree) -> Result<Option<StoreOptions>> {
+    let Some(wish) = &tree.sync else { return Ok(None) };
+    let has = |flag| wish.flags & flag != 0;
+    let deletes = has(sync_flag::DELETE);
+    let delete = DeleteOptions { excluded: has(sync_flag::DELETE_EXCLUDED), max: wish.max_delete };
+    Ok(Some(StoreOptions {
+        links: has(sync_flag::LINKS),
+        devices: has(sync_flag::DEVICES),
+        specials: has(sync_flag::SPECIALS),
+        users: has(sync_flag::USERS),
+        groups: has(sync_flag::GROUPS),
+        attributes: attributes(tree),
+        checksum: has(sync_flag::CHECKSUM),
+        size_only: has(sync_flag::SIZE_ONLY),
+        update: has(sync_flag::UPDATE),
+        existing: has(sync_flag::EXISTING),
+        ignore_existing: has(sync_flag::IGNORE_EXISTING),
+        delete: deletes.then_some(delete),
+        one_file_system: tree.flags & tree_flag::ONE_FILE_SYSTEM != 0,
+        rules: rules(wish)?,
+        itemize: has(sync_flag::ITEMIZE),
+        into_directory: has(sync_flag::INTO_DIRECTORY),
+        sources: Vec::new(),
+    }))
+}
+
+/// True if what may differ is wanted without comparing first.
+pub(super) fn compares_nothing(tree: &Tree) -> bool {
+    tree.sync.as_ref().is_some_and(|wish| wish.flags & sync_flag::NO_COMPARING != 0)
+}
+
+/// True if the receiver deletes what the source has not.
+pub(super) fn deletes(tree: &Tree) -> bool {
+    tree.sync.as_ref().is_some_and(|wish| wish.flags & sync_flag::DELETE != 0)
+}
+
+/// The name under which a source goes into the destination: with rsync, nothing for `DIR/`, too.
+pub(super) fn name_of(path: &Path, is_sync: bool) -> Vec<u8> {
+    if is_sync && path.as_os_str().as_bytes().ends_with(b"/") { Vec::new() } else { landing_name(path) }
+}
+
+/// Where everything goes.
+pub(super) fn landing(
+    origin: &Origin,
+    path: &Path,
+    names: &[Vec<u8>],
+    must_be_directory: bool,
+    is_sync: bool,
+) -> Result<Landing> {
+    if is_sync {
+        return Landing::resolve_sync(origin, path, names);
+    }
+    Landing::resolve_at(origin, path, names, must_be_directory)
+}
+
+/// What was done with an entry, for the other end or the user.
+pub(super) fn item(done: Done) -> dray_core::message::PlannedItem {
+    let action = if done.letters.is_some() { 0 } else { 4 };
+    dray_core::message::PlannedItem {
+        action,
+        path: done.path.into(),
+        changes: None,
+        letters: done.letters.map(|letters| letters.to_vec().into()),
+        link: done.link.map(Into::into),
+    }
+}
+
+/// What is told where deletion was asked for and an entry failed before it.
+pub(super) fn nothing_deleted() -> Error {
+    Error::new(ErrorKind::Refused, "nothing was deleted, because not everything could be read and written")
+        .advise("mend what is named above, and run it again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// rsync's habits: a slash at the end means what is in the directory.
+    #[test]
+    fn a_slash_means_what_is_inside() {
+        for (path, name) in
+            [("a", "a"), ("a/", ""), ("/x/a//", ""), ("a/.", ""), (".", ""), ("..", ""), ("/", "")]
+        {
+            assert_eq!(name_of(Path::new(path), true), name.as_bytes(), "{path}");
+        }
+        assert_eq!(name_of(Path::new("a/"), false), b"a");
+    }
+}

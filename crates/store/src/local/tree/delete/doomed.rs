@@ -1,0 +1,505 @@
+//! Deleting what was noted, entry by entry: what is being emptied is a stack of open directories, so that a directory of any size is
+//! deleted in steps between which others get a turn.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dray_core::limits::TREE_DEPTH_MAX;
+use dray_core::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use super::super::directory::{Directory, STAT};
+use super::super::listing::Listing;
+use super::super::place::times_of;
+use super::super::settings::{Settings, mtime_of};
+use super::super::sync::{DeleteOptions, Done, SyncOptions};
+use super::super::temporary::{Temporary, is_temporary};
+use super::super::write::file_type;
+use super::notes::{Note, Reader};
+use super::{Failed, device, identity, key, push_name};
+
+/// Entries that are looked at before others get a turn.
+const STEP: usize = 64;
+
+/// What a deletion goes by.
+pub(in super::super) struct Orders<'a> {
+    pub(in super::super) settings: &'a Settings,
+    pub(in super::super) base: &'a Directory,
+    pub(in super::super) options: DeleteOptions,
+    /// Nothing is deleted, only said.
+    pub(in super::super) is_dry: bool,
+    pub(in super::super) stop: Option<&'a AtomicBool>,
+}
+
+/// What is to be deleted, in the order in which it was found.
+#[derive(Debug)]
+pub(in super::super) struct Doomed {
+    notes: Reader,
+    told: Option<HashSet<[u8; 16]>>,
+    /// When the run began: what was made later is not deleted.
+    begun: (i64, u32),
+    /// The directory that the notes at hand are of, and what is being emptied in it.
+    directory: Option<Holding>,
+    emptied: Vec<Emptied>,
+    /// Of the innermost of these.
+    path: Vec<u8>,
+}
+
+/// A directory in which something is deleted; its bits and its time are what they were when that is over.
+#[derive(Debug)]
+struct Holding {
+    directory: Directory,
+    found: Statx,
+    is_widened: bool,
+    keeps_time: bool,
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        if self.is_widened {
+            narrow(&self.directory, &self.found);
+        }
+        if self.keeps_time {
+            let _ = rustix::fs::futimens(self.directory.as_fd(), &times_of(mtime_of(&self.found)));
+        }
+    }
+}
+
+/// A directory of which everything is being deleted.
+#[derive(Debug)]
+struct Emptied {
+    directory: Directory,
+    found: Statx,
+    listing: Listing,
+    next: usize,
+    name: Vec<u8>,
+    is_widened: bool,
+    /// Something was put into it or taken out of it since the run began.
+    is_recent: bool,
+    /// Something of it stays.
+    is_kept: bool,
+    /// It makes way for what was made under this name; in a dry run nothing was.
+    way: Option<Option<Temporary>>,
+}
+
+impl Drop for Emptied {
+    fn drop(&mut self) {
+        if self.is_widened {
+            narrow(&self.directory, &self.found);
+        }
+    }
+}
+
+/// Gives a directory its own bits back.
+fn narrow(directory: &Directory, found: &Statx) {
+    let _ = rustix::fs::fchmod(directory.as_fd(), Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777));
+}
+
+impl Doomed {
+    pub(super) fn new(notes: Reader, told: Option<HashSet<[u8; 16]>>, begun: (i64, u32)) -> Doomed {
+        Doomed { notes, told, begun, directory: None, emptied: Vec::new(), path: Vec::new() }
+    }
+
+    /// Looks at so many entries, and deletes what is to be; false once all are done. `Interrupted` soon after the stop.
+    pub(in super::super) fn step(&mut self, orders: &Orders<'_>, failed: &mut Vec<Failed>) -> Result<bool> {
+        for _ in 0..STEP {
+            if orders.stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
+                return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
+            }
+            if let Some(emptied) = self.emptied.last_mut() {
+                match emptied.listing.get(emptied.next).map(<[u8]>::to_vec) {
+                    Some(name) => {
+                        emptied.next += 1;
+                        self.visit(orders, name, None, failed);
+                    }
+                    None => self.leave(orders, failed),
+                }
+                continue;
+            }
+            match self.notes.next()? {
+                None => {
+                    self.directory = None;
+                    return Ok(false);
+                }
+                Some(Note::Directory(wanted, path)) => self.enter(orders, wanted, path, failed),
+                Some(Note::Name(name)) => self.candidate(orders, name, failed),
+                Some(Note::Way(name, made)) if self.directory.is_some() => {
+                    self.visit(orders, name, Some(made), failed);
+                }
+                Some(Note::Way(name, _)) => self.no_way(&name, failed),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Undoes what waits for a deletion, which does not come.
+    pub(in super::super) fn abandon(mut self, base: &Directory, failed: &mut Vec<Failed>) -> Result<()> {
+        for emptied in std::mem::take(&mut self.emptied) {
+            if let (Some(Some(made)), Some(holding)) = (emptied.way, &self.directory) {
+                remove_made(&holding.directory, &made);
+            }
+        }
+        while let Some(note) = self.notes.next()? {
+            match note {
+                Note::Directory(wanted, path) => {
+                    let opened = open(base, &path, wanted).ok();
+                    self.directory = opened.map(|(directory, found)| Holding {
+                        directory,
+                        found,
+                        is_widened: false,
+                        keeps_time: false,
+                    });
+                    self.path = path;
+                }
+                Note::Way(name, made) => {
+                    if let (Some(made), Some(holding)) = (made, &self.directory) {
+                        remove_made(&holding.directory, &made);
+                    }
+                    self.no_way(&name, failed);
+                }
+                Note::Name(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What was to come in the place of a directory does not.
+    fn no_way(&mut self, name: &[u8], failed: &mut Vec<Failed>) {
+        let mut path = self.path.clone();
+        push_name(&mut path, name);
+        failed.push((path, not_empty()));
+    }
+
+    /// The notes that follow are of this directory.
+    fn enter(&mut self, orders: &Orders<'_>, wanted: (u64, u64), path: Vec<u8>, failed: &mut Vec<Failed>) {
+        self.directory = None;
+        self.path = path;
+        let opened = open(orders.base, &self.path, wanted).and_then(|(directory, found)| {
+            // One that was removed and made again may have the same number. Of several sources one may have made it.
+            let is_another = self.told.is_none() && made_at(&found).is_some_and(|made| made > self.begun);
+            if is_another { Err(replaced()) } else { Ok((directory, found)) }
+        });
+        match opened {
+            Ok((directory, found)) => {
+                let is_widened = !orders.is_dry && widen(orders.settings, &directory, &found);
+                let keeps_time = orders.settings.times && !orders.is_dry;
+                self.directory = Some(Holding { directory, found, is_widened, keeps_time });
+            }
+            // Somebody else deleted it.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => failed.push((self.path.clone(), error)),
+        }
+    }
+
+    /// A name that the source has not.
+    fn candidate(&mut self, orders: &Orders<'_>, name: Vec<u8>, failed: &mut Vec<Failed>) {
+        if self.directory.is_none() {
+            return;
+        }
+        let mut path = self.path.clone();
+        push_name(&mut path, &name);
+        if self.told.as_ref().is_some_and(|told| told.contains(&key(&path))) {
+            return;
+        }
+        self.visit(orders, name, None, failed);
+    }
+
+    /// The directory that is at hand.
+    fn innermost(&self) -> Option<&Directory> {
+        let inner = self.emptied.last().map(|emptied| &emptied.directory);
+        inner.or(self.directory.as_ref().map(|holding| &holding.directory))
+    }
+
+    /// Something of the directory that is being emptied stays.
+    fn keep(&mut self) {
+        if let Some(emptied) = self.emptied.last_mut() {
+            emptied.is_kept = true;
+        }
+    }
+
+    /// Deletes `name` in the directory at hand, or begins to empty it, unless it is to stay.
+    fn visit(
+        &mut self,
+        orders: &Orders<'_>,
+        name: Vec<u8>,
+        way: Option<Option<Temporary>>,
+        failed: &mut Vec<Failed>,
+    ) {
+        let len = self.path.len();
+        push_name(&mut self.path, &name);
+        match self.look(orders, &name, way) {
+            Ok(Next::Gone) => {}
+            Ok(Next::Stays) => self.keep(),
+            Ok(Next::Delete) => self.delete(orders, &name, false, failed),
+            Ok(Next::Empty(mut emptied)) => {
+                emptied.name = name;
+                self.emptied.push(*emptied);
+                return;
+            }
+            Err(error) => {
+                if let (Some(Some(made)), Some(parent)) = (way, self.innermost()) {
+                    remove_made(parent, &made);
+                }
+                failed.push((self.path.clone(), error));
+                self.keep();
+            }
+        }
+        self.path.truncate(len);
+    }
+
+    /// What is to be done with a name.
+    fn look(&self, orders: &Orders<'_>, name: &[u8], way: Option<Option<Temporary>>) -> Result<Next> {
+        let failed = |error| Error::file("look at it to delete it", error);
+        let Some(parent) = self.innermost() else { return Ok(Next::Gone) };
+        let found = match parent.stat_for(name, STAT | StatxFlags::BTIME) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && way.is_none() => return Ok(Next::Gone),
+            Err(error) => return Err(failed(error)),
+        };
+        let is_directory = file_type(&found) == FileType::Directory;
+        if way.is_some() && !is_directory {
+            return Err(replaced());
+        }
+        let sync = orders.settings.sync();
+        if way.is_none() {
+            let is_left_out = || sync.is_some_and(|sync| sync.rules.has(&self.path, is_directory));
+            if !orders.options.excluded && is_left_out() {
+                return Ok(Next::Stays);
+            }
+            if self.is_later(&found, is_directory) {
+                let what = "it was made or changed after this run began: it stays";
+                return Err(Error::new(ErrorKind::Changed, what));
+            }
+        }
+        if !is_directory {
+            return if is_in_use(parent, name, &found) {
+                Err(Error::new(ErrorKind::Refused, "another run is writing it"))
+            } else {
+                Ok(Next::Delete)
+            };
+        }
+        let is_source = |sync: &SyncOptions| sync.sources.contains(&(device(&found), found.stx_ino));
+        if sync.is_some_and(is_source) {
+            let what = "it is a source of this run, which lies in the destination";
+            return Err(Error::new(ErrorKind::Refused, what).advise("name another destination"));
+        }
+        self.begin(orders, parent, name, found, way).map(|emptied| emptied.map_or(Next::Gone, Next::Empty))
+    }
+
+    /// True if it is not surely what was there when the run began.
+    fn is_later(&self, found: &Statx, is_directory: bool) -> bool {
+        let is_changed = time(&found.stx_ctime) > self.begun;
+        let is_made = made_at(found).is_some_and(|made| made > self.begun);
+        match self.emptied.last() {
+            // Nothing came into a directory that did not change.
+            Some(emptied) => emptied.is_recent && (is_changed || is_made),
+            // A directory changes with what is in it, a file of several names with each of them.
+            None => is_made || (is_changed && !is_directory && found.stx_nlink == 1),
+        }
+    }
+
+    /// Opens the directory `name`, all of which is to be deleted; `None` if it is gone.
+    fn begin(
+        &self,
+        orders: &Orders<'_>,
+        parent: &Directory,
+        name: &[u8],
+        found: Statx,
+        way: Option<Option<Temporary>>,
+    ) -> Result<Option<Box<Emptied>>> {
+        if self.emptied.len() >= TREE_DEPTH_MAX {
+            let what = format!("what is in it lies more than {TREE_DEPTH_MAX} directories deep");
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let failed = |error| Error::file("list it to delete it", error);
+        let mut is_widened = false;
+        let opened = parent.child_here(name).or_else(|error| {
+            // Its own bits may keep even its owner from reading.
+            is_widened = error.kind() == io::ErrorKind::PermissionDenied
+                && !orders.is_dry
+                && widen_by_path(parent, name, &found);
+            if is_widened { parent.child_here(name) } else { Err(error) }
+        });
+        let directory = match opened {
+            Ok(directory) => directory,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && way.is_none() => return Ok(None),
+            Err(error) if error.raw_os_error() == Some(Errno::XDEV.raw_os_error()) => {
+                let what = "a file system is mounted there, which is not deleted";
+                return Err(Error::new(ErrorKind::Refused, what).advise("unmount it first, or exclude it"));
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        // A name may lead elsewhere by now: what is deleted is what was looked at.
+        let now = directory.stat_self().map_err(failed)?;
+        if identity(&now) != identity(&found) {
+            return Err(replaced());
+        }
+        let is_recent = time(&found.stx_ctime) > self.begun;
+        let mut emptied = Box::new(Emptied {
+            directory,
+            found,
+            listing: Listing::default(),
+            next: 0,
+            name: Vec::new(),
+            is_widened,
+            is_recent,
+            is_kept: false,
+            way,
+        });
+        emptied.listing = Listing::read(&emptied.directory, &mut Vec::new()).map_err(failed)?;
+        emptied.is_widened |= !orders.is_dry && widen(orders.settings, &emptied.directory, &emptied.found);
+        Ok(Some(emptied))
+    }
+
+    /// Everything in the innermost directory was looked at.
+    fn leave(&mut self, orders: &Orders<'_>, failed: &mut Vec<Failed>) {
+        let Some(emptied) = self.emptied.pop() else { return };
+        let end = self.path.len().saturating_sub(emptied.name.len());
+        // Without the slash before the name.
+        let parent_end = end.saturating_sub(1);
+        match emptied.way {
+            None if emptied.is_kept => self.keep(),
+            None => self.delete(orders, &emptied.name, true, failed),
+            Some(made) => {
+                let parent = self.directory.as_ref().map(|holding| &holding.directory);
+                let result = match made.zip(parent) {
+                    _ if emptied.is_kept => Err(None),
+                    Some((made, parent)) => take_place(parent, &emptied.name, &made),
+                    None => Ok(()),
+                };
+                if let Err(error) = result {
+                    if let Some((made, parent)) = made.zip(parent) {
+                        remove_made(parent, &made);
+                    }
+                    failed.push((self.path.clone(), error.unwrap_or_else(not_empty)));
+                }
+            }
+        }
+        self.path.truncate(parent_end);
+    }
+
+    /// Deletes one entry of the directory at hand, whose path is at hand, too.
+    fn delete(&mut self, orders: &Orders<'_>, name: &[u8], is_directory: bool, failed: &mut Vec<Failed>) {
+        let settings = orders.settings;
+        if orders.options.max.is_some_and(|max| settings.deleted.get() >= max) {
+            settings.spared.set(settings.spared.get() + 1);
+            return self.keep();
+        }
+        let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        let removed = match self.innermost() {
+            Some(parent) if !orders.is_dry => rustix::fs::unlinkat(parent, name, flags),
+            _ => Ok(()),
+        };
+        match removed {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return,
+            Err(error) => {
+                failed.push((self.path.clone(), Error::file("delete it", error.into())));
+                return self.keep();
+            }
+        }
+        settings.deleted.set(settings.deleted.get() + 1);
+        let mut path = self.path.clone();
+        if is_directory {
+            path.push(b'/');
+        }
+        settings.did(Some(Done { letters: None, path, link: None }));
+    }
+}
+
+/// What is to be done with a name.
+enum Next {
+    Gone,
+    Stays,
+    /// It is no directory.
+    Delete,
+    Empty(Box<Emptied>),
+}
+
+fn not_empty() -> Error {
+    let what = "a directory stands there that is not empty, and not all in it was deleted";
+    Error::new(ErrorKind::Refused, what)
+}
+
+fn replaced() -> Error {
+    Error::new(ErrorKind::Changed, "it was replaced meanwhile: nothing is deleted in it")
+}
+
+fn time(time: &rustix::fs::StatxTimestamp) -> (i64, u32) {
+    (time.tv_sec, time.tv_nsec)
+}
+
+/// When it was made, if the file system knows.
+fn made_at(found: &Statx) -> Option<(i64, u32)> {
+    (found.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(&found.stx_btime))
+}
+
+/// The directory below `base` that `path` leads to, if it still is the one that was listed.
+fn open(base: &Directory, path: &[u8], wanted: (u64, u64)) -> Result<(Directory, Statx)> {
+    let failed = |error| Error::file("open the directory to delete in it", error);
+    let mut directory = base.duplicate().map_err(failed)?;
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        directory = directory.child(name).map_err(failed)?;
+    }
+    let found = directory.stat_self_for(STAT | StatxFlags::BTIME).map_err(failed)?;
+    if identity(&found) == wanted { Ok((directory, found)) } else { Err(replaced()) }
+}
+
+/// Gives the owner of a directory the bits to delete in it; true if it had them not.
+fn widen(settings: &Settings, directory: &Directory, found: &Statx) -> bool {
+    let mode = u32::from(found.stx_mode) & 0o7777;
+    mode & 0o700 != 0o700
+        && !settings.powers.is_root
+        && rustix::fs::fchmod(directory.as_fd(), Mode::from_raw_mode(mode | 0o700)).is_ok()
+}
+
+/// The same of one that cannot be opened.
+fn widen_by_path(parent: &Directory, name: &[u8], found: &Statx) -> bool {
+    let Ok(fd) = parent.open_at(name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) else { return false };
+    let mode = u32::from(found.stx_mode) & 0o7777;
+    // The magic link leads to the very thing that was opened.
+    rustix::fs::chmod(Directory::path_of(fd.as_fd()), Mode::from_raw_mode(mode | 0o700)).is_ok()
+}
+
+/// Whether it is a file that another run is writing, under a name of its own.
+fn is_in_use(parent: &Directory, name: &[u8], found: &Statx) -> bool {
+    if file_type(found) != FileType::RegularFile || !is_temporary(name) {
+        return false;
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let Ok(fd) = parent.open_at(name, flags, Mode::empty()) else { return false };
+    rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+}
+
+/// Removes what was made for the place of a directory that does not make way.
+fn remove_made(parent: &Directory, made: &Temporary) {
+    let _ = rustix::fs::unlinkat(parent, &made[..], AtFlags::empty());
+}
+
+/// Puts what was made in the place of the empty directory `name`; `None` as the error if that is not empty any more.
+fn take_place(parent: &Directory, name: &[u8], made: &Temporary) -> std::result::Result<(), Option<Error>> {
+    let failed = |error: Errno| match error {
+        Errno::NOTEMPTY | Errno::EXIST => None,
+        error => Some(Error::file("give it its name", error.into())),
+    };
+    let swap = || rustix::fs::renameat_with(parent, &made[..], parent, name, RenameFlags::EXCHANGE);
+    match swap() {
+        Ok(()) => match rustix::fs::unlinkat(parent, &made[..], AtFlags::REMOVEDIR) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // Something came into it: it gets its name back.
+                let _ = swap();
+                Err(failed(error))
+            }
+        },
+        // The file system cannot: for a moment nothing stands there.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(failed)?;
+            rustix::fs::renameat(parent, &made[..], parent, name).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}

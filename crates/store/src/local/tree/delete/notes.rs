@@ -1,0 +1,193 @@
+//! What is to be deleted, written down in the order in which it was found: in memory, and beyond a few megabytes in a file without a
+//! name.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use dray_core::limits::SYNC_CANDIDATES_BYTES_MAX;
+use dray_core::{Error, Result};
+
+use super::super::directory::Directory;
+use super::super::temporary::{TEMPORARY_BYTES, Temporary};
+
+/// Bytes of one read of what was spilled.
+const READ_BYTES: usize = 256 * 1024;
+/// Kind and length.
+const HEAD_BYTES: usize = 5;
+
+/// One line.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Note {
+    /// What follows is in this directory: device and inode, and the path below the destination.
+    Directory((u64, u64), Vec<u8>),
+    /// This name is a candidate.
+    Name(Vec<u8>),
+    /// The directory of this name makes way for what was made under the temporary one; in a dry run nothing was.
+    Way(Vec<u8>, Option<Temporary>),
+}
+
+const DIRECTORY: u8 = 0;
+const NAME: u8 = 1;
+const WAY: u8 = 2;
+const DRY_WAY: u8 = 3;
+
+/// What was noted.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    bytes: Vec<u8>,
+    file: Option<File>,
+    written: u64,
+}
+
+impl Notes {
+    pub(super) fn directory(&mut self, path: &[u8], (device, inode): (u64, u64)) {
+        self.push(DIRECTORY, &[&device.to_be_bytes(), &inode.to_be_bytes(), path]);
+    }
+
+    pub(super) fn name(&mut self, name: &[u8]) {
+        self.push(NAME, &[name]);
+    }
+
+    pub(super) fn way(&mut self, name: &[u8], made: Option<&Temporary>) {
+        match made {
+            Some(made) => self.push(WAY, &[made, name]),
+            None => self.push(DRY_WAY, &[name]),
+        }
+    }
+
+    fn push(&mut self, kind: u8, parts: &[&[u8]]) {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        self.bytes.push(kind);
+        self.bytes.extend_from_slice(&u32::try_from(len).unwrap_or(0).to_be_bytes());
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
+    }
+
+    /// True once memory has no room for more.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.len() >= SYNC_CANDIDATES_BYTES_MAX
+    }
+
+    /// Moves what is in memory to the file.
+    pub(super) fn spill(&mut self, base: &Directory) -> Result<()> {
+        let failed = |error| Error::file("remember what is to be deleted", error);
+        let file = match &self.file {
+            Some(file) => file,
+            None => self.file.insert(unnamed(base).map_err(failed)?),
+        };
+        file.write_all_at(&self.bytes, self.written).map_err(failed)?;
+        self.written += self.bytes.len() as u64;
+        self.bytes.clear();
+        Ok(())
+    }
+
+    /// Reads them from the first on.
+    pub(super) fn read(self) -> Reader {
+        Reader { notes: self, at: 0, buffer: Vec::new(), start: 0 }
+    }
+}
+
+/// A file that nobody sees: where the destination's file system has none, or may not be written, among the temporary files.
+fn unnamed(base: &Directory) -> io::Result<File> {
+    let fd = base.unnamed().or_else(|_| {
+        let elsewhere =
+            Directory::open(&std::env::temp_dir()).map_err(|error| io::Error::other(error.to_string()))?;
+        elsewhere.unnamed()
+    })?;
+    Ok(fd.into())
+}
+
+/// Notes being read: first what is in the file, then what is in memory.
+#[derive(Debug)]
+pub(super) struct Reader {
+    notes: Notes,
+    /// Where in the file the next read begins.
+    at: u64,
+    /// What was read, and where in it the next note begins.
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl Reader {
+    /// The next note; `None` behind the last.
+    pub(super) fn next(&mut self) -> Result<Option<Note>> {
+        let Some(head) = self.take(HEAD_BYTES)? else { return Ok(None) };
+        let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        let Some(mut bytes) = self.take(len)? else { return Ok(None) };
+        Ok(Some(match head[0] {
+            DIRECTORY => {
+                let path = bytes.split_off(bytes.len().min(16));
+                let number =
+                    |bytes: &[u8]| bytes.iter().fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte));
+                Note::Directory((number(&bytes[..8]), number(&bytes[8..])), path)
+            }
+            WAY => {
+                let name = bytes.split_off(bytes.len().min(TEMPORARY_BYTES));
+                let mut made = [0; TEMPORARY_BYTES];
+                made.copy_from_slice(&bytes);
+                Note::Way(name, Some(made))
+            }
+            DRY_WAY => Note::Way(bytes, None),
+            _ => Note::Name(bytes),
+        }))
+    }
+
+    /// The next so many bytes; `None` at the end.
+    fn take(&mut self, count: usize) -> Result<Option<Vec<u8>>> {
+        while self.buffer.len() - self.start < count {
+            self.buffer.drain(..std::mem::take(&mut self.start));
+            let left = self.notes.written.saturating_sub(self.at);
+            match &self.notes.file {
+                Some(file) if left > 0 => {
+                    let more = usize::try_from(left).unwrap_or(usize::MAX).min(READ_BYTES.max(count));
+                    let end = self.buffer.len();
+                    self.buffer.resize(end + more, 0);
+                    file.read_exact_at(&mut self.buffer[end..], self.at)
+                        .map_err(|error| Error::file("read what is to be deleted", error))?;
+                    self.at += more as u64;
+                }
+                _ if self.notes.bytes.is_empty() => return Ok(None),
+                _ => self.buffer.append(&mut self.notes.bytes),
+            }
+        }
+        let end = self.start + count;
+        let taken = self.buffer[self.start..end].to_vec();
+        self.start = end;
+        Ok(Some(taken))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Notes come back as they went, from the file first, in order; also such that lie over the end of a read.
+    #[test]
+    fn notes_come_back_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = Directory::open(dir.path()).unwrap();
+        let mut notes = Notes::default();
+        notes.directory(b"", (1, u64::MAX));
+        notes.way(b"x", Some(b".dray-0123456789abcdef"));
+        for _ in 0..3000 {
+            notes.name(&[b'n'; 255]);
+        }
+        notes.spill(&base).unwrap();
+        notes.directory(b"a/b", (2, 3));
+        notes.spill(&base).unwrap();
+        notes.way(b"y", None);
+        notes.name(b"last");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nobody sees the file");
+        let mut reader = notes.read();
+        let mut next = || reader.next().unwrap();
+        assert_eq!(next(), Some(Note::Directory((1, u64::MAX), Vec::new())));
+        assert_eq!(next(), Some(Note::Way(b"x".to_vec(), Some(*b".dray-0123456789abcdef"))));
+        for _ in 0..3000 {
+            assert_eq!(next(), Some(Note::Name(vec![b'n'; 255])));
+        }
+        assert_eq!(next(), Some(Note::Directory((2, 3), b"a/b".to_vec())));
+        assert_eq!(next(), Some(Note::Way(b"y".to_vec(), None)));
+        assert_eq!(next(), Some(Note::Name(b"last".to_vec())));
+        assert_eq!(next(), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! Where the trees of a copy go, from the destination that the user named and the names of the sources.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use dray_core::tree::{Entry, Name};
+use dray_core::{Error, ErrorKind, Result};
+
+use super::directory::Directory;
+use super::origin::Origin;
+use super::settings::Settings;
+
+/// Where the trees of a copy go: a directory, and the name of each tree in it.
+#[derive(Debug)]
+pub struct Landing {
+    pub(super) base: Directory,
+    /// `None`: the tree's entries go into the directory itself.
+    pub(super) names: Vec<Option<Name>>,
+    /// What is to be made in it first: see [`Landing::resolve_sync`].
+    pub(super) make: Option<Name>,
+    /// A file stands where everything goes.
+    is_file: bool,
+}
+
+impl Landing {
+    /// As `cp` and `scp` have it: into `path` if that is a directory, under the `names` of the sources; else a single source
+    /// takes the path's own name. An empty name means that the entries go into the directory itself.
+    pub fn resolve(path: &Path, names: &[Vec<u8>], must_be_directory: bool) -> Result<Landing> {
+        Landing::resolve_at(&Origin::Anywhere, path, names, must_be_directory)
+    }
+
+    /// The same for a path that begins at `origin`.
+    pub fn resolve_at(
+        origin: &Origin,
+        path: &Path,
+        names: &[Vec<u8>],
+        must_be_directory: bool,
+    ) -> Result<Landing> {
+        let parse = |name: &Vec<u8>| {
+            if name.is_empty() {
+                return Ok(None);
+            }
+            let advice = "name the destination file";
+            Name::new(name)
+                .map(Some)
+                .map_err(|error| Error::new(ErrorKind::Usage, error.to_string()).advise(advice))
+        };
+        match origin.directory(path) {
+            Ok(base) => Ok(Landing::into(base, names.iter().map(parse).collect::<Result<_>>()?)),
+            Err(error) if origin.forbids(&error) => Err(error),
+            Err(_) if (must_be_directory || names.len() != 1) && origin.is_file(path) => {
+                Err(Error::new(ErrorKind::Refused, format!("{path:?} is no directory"))
+                    .advise("several sources go into a directory"))
+            }
+            Err(error) if must_be_directory || names.len() != 1 => {
+                Err(error.or_advise("several sources go into a directory: make it first"))
+            }
+            Err(error) => {
+                let text = path.as_os_str().as_bytes();
+                let trimmed = text.strip_suffix(b"/").unwrap_or(text);
+                let is_there = origin.kind(Path::new(OsStr::from_bytes(trimmed))).is_ok();
+                if is_there && text.ends_with(b"/") {
+                    return Err(error);
+                }
+                let path = Path::new(OsStr::from_bytes(trimmed));
+                let Some(name) = path.file_name() else { return Err(error) };
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let base = origin.directory(parent.unwrap_or(Path::new(".")))?;
+                Ok(Landing::into(base, vec![Some(Name::new(name.as_bytes())?)]))
+            }
+        }
+    }
+
+    fn into(base: Directory, names: Vec<Option<Name>>) -> Landing {
+        Landing { base, names, make: None, is_file: false }
+    }
+
+    /// As rsync has it: the destination is a directory, which is made when the first entry comes if it is not there; but a single
+    /// source that is a file may take its name.
+    pub fn resolve_sync(origin: &Origin, path: &Path, names: &[Vec<u8>]) -> Result<Landing> {
+        let parse = |name: &Vec<u8>| if name.is_empty() { Ok(None) } else { Name::new(name).map(Some) };
+        let names: Vec<Option<Name>> = names.iter().map(parse).collect::<Result<_>>()?;
+        let error = match origin.directory(path) {
+            Ok(base) => return Ok(Landing::into(base, names)),
+            Err(error) if origin.forbids(&error) => return Err(error),
+            Err(error) => error,
+        };
+        let text = path.as_os_str().as_bytes();
+        let end = text.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+        let trimmed = Path::new(OsStr::from_bytes(&text[..end]));
+        let is_there = origin.kind(trimmed).is_ok();
+        if is_there && (end < text.len() || names.len() != 1 || names[0].is_none() || !origin.is_file(path)) {
+            return Err(error.or_advise("the destination has to be a directory"));
+        }
+        let Some(name) = trimmed.file_name() else { return Err(error) };
+        let name = Name::new(name.as_bytes())?;
+        let parent = trimmed.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let base = origin.directory(parent.unwrap_or(Path::new(".")))?;
+        Ok(match is_there {
+            true => Landing { base, names: vec![Some(name)], make: None, is_file: true },
+            false => Landing { base, names, make: Some(name), is_file: false },
+        })
+    }
+
+    /// The first entry comes: whether the destination is made, as a directory, for it.
+    pub(super) fn makes_directory(&self, entry: &Entry, settings: &Settings) -> Result<Option<Name>> {
+        if self.is_file && entry.is_directory() {
+            return Err(Error::new(ErrorKind::Refused, "the destination is a file, the source a directory")
+                .advise("name another destination"));
+        }
+        let must = settings.sync().is_some_and(|sync| sync.into_directory);
+        Ok(self.make.clone().filter(|_| must || entry.is_directory() || self.names.len() > 1))
+    }
+}

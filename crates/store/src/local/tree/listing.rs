@@ -1,0 +1,47 @@
+//! The names of one directory, sorted: what a walk tells in order, and what a synchronisation holds against it.
+
+use std::io;
+
+use super::directory::Directory;
+
+/// Bytes of a directory read at a time.
+const LISTING_BYTES: usize = 64 * 1024;
+
+/// The names of a directory, sorted, in one piece of memory.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    bytes: Vec<u8>,
+    /// Where each name begins, and its length.
+    names: Vec<(u32, u8)>,
+}
+
+impl Listing {
+    /// Reads a directory that nobody has read from; `buffer` is room for a piece of it.
+    pub(super) fn read(directory: &Directory, buffer: &mut Vec<u8>) -> io::Result<Listing> {
+        let mut listing = Listing::default();
+        buffer.reserve(LISTING_BYTES);
+        let mut entries = rustix::fs::RawDir::new(directory, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let too_large = || io::Error::other("too many entries");
+            let start = u32::try_from(listing.bytes.len()).map_err(|_| too_large())?;
+            listing.names.push((start, u8::try_from(name.len()).map_err(|_| too_large())?));
+            listing.bytes.extend_from_slice(name);
+        }
+        let Listing { bytes, names } = &mut listing;
+        names.sort_unstable_by(|one, other| slice(bytes, *one).cmp(slice(bytes, *other)));
+        Ok(listing)
+    }
+
+    pub(super) fn get(&self, index: usize) -> Option<&[u8]> {
+        self.names.get(index).map(|place| slice(&self.bytes, *place))
+    }
+}
+
+fn slice(bytes: &[u8], (start, len): (u32, u8)) -> &[u8] {
+    &bytes[start as usize..start as usize + usize::from(len)]
+}

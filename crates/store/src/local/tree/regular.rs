@@ -1,0 +1,152 @@
+//! Regular files: which of them are wanted, which stay, and what of those is brought up to date.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dray_core::tree::{Entry, Finished, Metadata, Name};
+use dray_core::{Error, ErrorKind, Result};
+use rustix::fs::{FileType, Mode, OFlags, Statx};
+
+use super::attributes;
+use super::content::hash_content;
+use super::directory::{Directory, stat_fd};
+use super::opened::OpenDirectory;
+use super::place::{FileTarget, Now, There};
+use super::settings::mtime_of;
+use super::sync::{How, Verdict};
+use super::write::{Placed, TreeWriter, file_type, is_directory};
+
+impl TreeWriter {
+    pub(super) fn place_file(
+        &mut self,
+        parent: &Rc<OpenDirectory>,
+        name: &Name,
+        entry: &Entry,
+        size_bytes: u64,
+        looked: Option<Option<Statx>>,
+    ) -> Result<Placed> {
+        let settings = self.settings.clone();
+        let done = |found: Option<&Statx>, how| parent.describe(name, entry, found, how).map(Box::new);
+        let wanted = |there, found: Option<&Statx>, known: Option<[u8; 32]>| {
+            let mut target = Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
+            target.done = done(found, How::Comes);
+            if known.is_some() && settings.sync().is_some_and(|sync| sync.checksum) {
+                target.done_same = done(found, How::Stays);
+            }
+            Ok(Placed::Wanted(target, known))
+        };
+        let found = looked.map_or_else(|| self.found(parent, name), Ok)?;
+        let Some(found) = found else { return wanted(There::Nothing, None, None) };
+        parent.check_own(name)?;
+        match file_type(&found) {
+            FileType::Directory if settings.sync().is_some() => wanted(There::Directory, None, None),
+            FileType::Directory => Err(is_directory()),
+            FileType::RegularFile => {
+                let there = There::File(u32::from(found.stx_mode) & 0o777);
+                match settings.verdict(entry, size_bytes, &found) {
+                    Verdict::Pass => Ok(Placed::Passed),
+                    Verdict::Want => wanted(there, Some(&found), None),
+                    Verdict::Keep => {
+                        let done = done(Some(&found), How::Stays);
+                        let kept = self.keep(parent, name, &entry.metadata, &found);
+                        if let Some(group) = &entry.metadata.link_group {
+                            let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+                            self.came(group, parent, name, identity);
+                        }
+                        kept.map(|()| {
+                            settings.did(done.map(|done| *done));
+                            Placed::Unchanged
+                        })
+                    }
+                    Verdict::Compare => {
+                        let stop = self.stop.as_deref();
+                        let known = hash_of(&parent.directory, name, size_bytes, stop)?;
+                        wanted(there, Some(&found), known)
+                    }
+                }
+            }
+            _ => wanted(There::Other, None, None),
+        }
+    }
+
+    /// Brings what the copy keeps of a file whose content is right up to date.
+    pub fn keep_same(&mut self, target: &mut FileTarget, finished: &Finished) -> Result<(u32, u32, u64)> {
+        (target.metadata.mtime_s, target.metadata.mtime_ns) = (finished.mtime_s, finished.mtime_ns);
+        if self.settings.sync().is_some_and(|sync| sync.checksum) {
+            target.done = target.done_same.take();
+        }
+        let found = target.directory.directory.stat(target.name.as_bytes());
+        let found = found.map_err(|error| Error::file("look at what is there", error))?;
+        self.keep(&target.directory, &target.name, &target.metadata, &found)?;
+        Ok((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
+    }
+
+    /// Brings what the copy keeps of the file that `found` tells of up to date.
+    fn keep(&self, parent: &OpenDirectory, name: &Name, metadata: &Metadata, found: &Statx) -> Result<()> {
+        let settings = &self.settings;
+        let has_xattrs = || {
+            let scope = settings.attribute_scope();
+            parent.directory.reach(name.as_bytes(), |path| attributes::are(path, &metadata.xattrs, scope))
+        };
+        let (mode, differences) = settings.differences(metadata, found, has_xattrs);
+        if differences.is_none() {
+            return Ok(());
+        }
+        let mode_now = u32::from(found.stx_mode) & 0o7777;
+        let failed = |error| Error::file("open the file for its metadata", error);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = parent.directory.open_at(name.as_bytes(), flags, Mode::empty());
+        let (fd, is_path) = match opened {
+            Ok(fd) => (fd, false),
+            // Its own bits may keep even its owner from reading.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let fd = parent.directory.open_at(name.as_bytes(), OFlags::PATH, Mode::empty());
+                (fd.map_err(failed)?, true)
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let opened = stat_fd(fd.as_fd()).map_err(failed)?;
+        if (opened.stx_ino, opened.stx_mode) != (found.stx_ino, found.stx_mode) {
+            return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
+        }
+        if is_path {
+            settings.apply_by_path(&fd, metadata, &opened, Some(mode));
+        } else {
+            let owner = Some((found.stx_uid, found.stx_gid));
+            let now = Now { mode: Some(mode_now), owner, mtime: Some(mtime_of(found)), has_no_xattrs: false };
+            settings.apply(fd.as_fd(), metadata, &now, mode, false);
+        }
+        Ok(())
+    }
+}
+
+/// The hash of the regular file that is there, if it can be read and has the size; nobody needs to know why not. `Interrupted` soon
+/// after `stop` is set.
+fn hash_of(
+    directory: &Directory,
+    name: &Name,
+    size_bytes: u64,
+    stop: Option<&AtomicBool>,
+) -> Result<Option<[u8; 32]>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let Ok(fd) = directory.open_at(name.as_bytes(), flags, Mode::empty()) else { return Ok(None) };
+    let file = File::from(fd);
+    let Ok(found) = stat_fd(file.as_fd()) else { return Ok(None) };
+    if file_type(&found) != FileType::RegularFile || found.stx_size != size_bytes {
+        return Ok(None);
+    }
+    let has_holes = found.stx_blocks.saturating_mul(512) < size_bytes;
+    let hashed = hash_content(&file, size_bytes, has_holes, &mut || {
+        if stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
+            return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
+        }
+        Ok(())
+    });
+    match hashed {
+        Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
+        hashed => Ok(hashed.ok().filter(|(_, size)| *size == size_bytes).map(|(hash, _)| hash)),
+    }
+}
