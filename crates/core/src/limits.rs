@@ -176,6 +176,14 @@ pub const TREE_WANTED_MAX: u64 = 16 * 1024;
 pub const TREE_PART_BYTES: u64 = 4 << 20;
 /// Most parts that this implementation asks for of one file.
 pub const TREE_PARTS_MAX: u64 = 4096;
+/// Cuts that were asked for and have not come.
+pub const TREE_CUTS_MAX: usize = 256;
+/// Pulls for cuts that may wait for their end.
+pub const TREE_CUT_PULLS_MAX: usize = 32;
+/// Chunks and holes that a cut may have beyond what its shortest chunks come to: some end at holes.
+pub const TREE_CHUNKS_SLACK: u64 = 1024;
+/// Largest file that is cut for a difference (256 GiB).
+pub const TREE_CUT_BYTES_MAX: u64 = 256 << 30;
 /// Direct connections that carry the contents of one tree copy at a time.
 pub const TREE_LANES_MAX: usize = 4;
 /// Bytes of one record in the answer to a pull.

@@ -2,6 +2,7 @@
 //! its own and says what that asks for. What may follow what is `dray_engine::session`'s business; what stands behind an entry
 //! is the caller's.
 
+mod desk;
 mod frames;
 mod lanes;
 mod send;
@@ -9,7 +10,7 @@ mod take;
 
 pub use lanes::{Lane, SendLanes, TakeLanes};
 pub use send::{Batch, RecordSink, SendError, TreeFile, TreeSource, send};
-pub use take::{Heard, TreeSink, take};
+pub use take::{Heard, SinkWake, TreeSink, take};
 
 use std::time::Duration;
 

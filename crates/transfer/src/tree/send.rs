@@ -13,6 +13,7 @@ use dray_core::tree::{RECORD_HEAD_BYTES, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Owed, TreeLanes, TreeSender};
 
+use super::desk::Desk;
 use super::frames::Frames;
 use super::lanes::SendLanes;
 use super::{LAST_WORDS, TOLD_INTERVAL};
@@ -45,6 +46,11 @@ pub trait TreeFile: Send + Sync {
         part: Option<Part>,
         sink: &mut dyn RecordSink,
     ) -> Result<(), SendError>;
+
+    /// Sends how the part that is asked for is cut, and its end: chunks and holes, never bytes.
+    fn cut(&self, _owed: &Owed, _sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        Err(SendError::File(Error::new(ErrorKind::Unsupported, "it cannot be cut into chunks")))
+    }
 }
 
 /// Takes the records of one content.
@@ -96,6 +102,7 @@ pub fn send(
     let own_wake = Wake::new().map_err(|error| Error::io("make a wake event", error))?;
     let wake = lanes.map_or(&own_wake, SendLanes::wake);
     let (sender, batches) = mpsc::sync_channel(source.batches_ahead());
+    let desk = Desk::new(wake);
     let mut server = Server {
         channel,
         reader: ControlReader::default(),
@@ -103,6 +110,7 @@ pub fn send(
         batches,
         wake,
         lanes,
+        desk: &desk,
         files: VecDeque::new(),
         owed: VecDeque::new(),
         is_answering: false,
@@ -124,7 +132,9 @@ pub fn send(
                 wake.signal();
             }
         });
+        scope.spawn(|| desk.serve());
         let result = server.run();
+        desk.close();
         // Nothing else is to leave before the last words.
         if let Some(lanes) = lanes {
             lanes.close();
@@ -143,6 +153,7 @@ struct Server<'a> {
     batches: mpsc::Receiver<Batch>,
     wake: &'a Wake,
     lanes: Option<&'a SendLanes>,
+    desk: &'a Desk<'a>,
     /// What can be asked for, by number, ascending; `None` once it will not be asked for again.
     files: VecDeque<(u64, Option<Arc<dyn TreeFile>>)>,
     /// What was asked for over this channel, in that order; as many as the machine says are owed.
@@ -198,11 +209,13 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// What lanes have to say.
+    /// What lanes have to say, and what was cut.
     fn say(&mut self) -> Result<()> {
         let said = self.lanes.map(SendLanes::said).unwrap_or_default();
-        if !said.is_empty() {
+        let cut = self.desk.take();
+        if !said.is_empty() || !cut.is_empty() {
             said.iter().for_each(|message| self.frames.control(message));
+            self.frames.whole(&cut);
             self.flush()?;
         }
         Ok(())
@@ -228,7 +241,10 @@ impl Server<'_> {
             match Message::from_bytes(&body)? {
                 Message::Pull(pull) => self.pull(pull)?,
                 Message::TreeDone(done) => {
-                    let lanes = self.lanes.map_or_else(TreeLanes::default, SendLanes::account);
+                    let mut lanes = self.lanes.map_or_else(TreeLanes::default, SendLanes::account);
+                    let (cut, owed) = self.desk.account();
+                    lanes.sent.add(&cut);
+                    lanes.owed += owed;
                     self.machine.handle_done(&done, &lanes)?;
                     if self.is_answering {
                         let what = "receiver ended before the last content that it asked for came";
@@ -276,6 +292,9 @@ impl Server<'_> {
             found.push(file);
         }
         match pull.lane {
+            None if owed.iter().any(|owed| owed.cut.is_some()) => {
+                self.desk.push(owed.into_iter().zip(found))?;
+            }
             None => self.owed.extend(found),
             Some(lane) => {
                 self.lanes.ok_or_else(no_lanes)?.push(lane, owed.into_iter().zip(found))?;

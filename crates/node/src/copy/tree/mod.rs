@@ -8,6 +8,8 @@
 
 #[cfg(test)]
 mod copies;
+#[cfg(test)]
+mod differences;
 mod doors;
 mod far;
 mod held;
@@ -26,7 +28,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use dray_core::message::{CopyRole, EntryFailed, Fault, Tree, TreeDone, tree_flag};
+use dray_core::message::{CopyRole, EntryFailed, Fault, Hello, Tree, TreeDone, feature, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{Changes, Excludes, ModeChange, OwnerChange, WalkOptions, WriteOptions};
 
@@ -139,6 +141,21 @@ const ARCHIVE: u64 = tree_flag::SPECIAL_MODES
     | tree_flag::XATTRS
     | tree_flag::HARD_LINKS
     | tree_flag::SPECIALS;
+
+/// What the other end of a tree copy knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::copy) struct Knows {
+    lanes: bool,
+    deltas: bool,
+}
+
+impl Knows {
+    /// What its hello says.
+    pub(in crate::copy) fn of(hello: &Hello) -> Knows {
+        let knows = |name: &str| hello.features.iter().any(|known| known == name);
+        Knows { lanes: knows(feature::TREE_LANES), deltas: knows(feature::TREE_DELTA) }
+    }
+}
 
 /// How the sender walks. Patterns see the sources under `names`.
 fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> WalkOptions {

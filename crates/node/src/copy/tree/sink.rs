@@ -1,5 +1,7 @@
 //! The receiving end of a tree copy: entries become directories and wishes, records become files.
 
+mod delta;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -17,11 +19,12 @@ use dray_core::tree::{Entry, Finished, Item, Kind, Record, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{PathId, TreeReceiver, Wanted, part_bytes};
 use dray_store::local::tree::{FileTarget, NewFile, Placed, TreeWriter, own_directory};
-use dray_transfer::tree::{Heard, Lane, TreeSink};
+use dray_transfer::tree::{Heard, Lane, SinkWake, TreeSink};
 
 use super::super::DIRECT_FROM_BYTES;
 use super::held::{Failed, HeldNames};
 use super::source::entry_failed;
+use delta::{Deltas, Meter};
 
 /// What an entry that waits takes besides its names and attributes.
 const PENDING_ENTRY_BYTES: usize = 512;
@@ -82,6 +85,8 @@ pub(super) struct Writing<'a> {
     unnamed: BTreeMap<(u8, String), u64>,
     on_failed: &'a OnFailed<'a>,
     done: TreeDone,
+    deltas: Deltas,
+    meter: Meter,
     fsync: bool,
     is_finished: bool,
 }
@@ -102,7 +107,8 @@ struct Pending {
 #[derive(Default)]
 struct Parts {
     file: Option<NewFile>,
-    /// Bytes of those that came whole.
+    /// Bytes of those that are to come, as far as that is known, and of those that came whole.
+    asked: u64,
     came: u64,
     /// Where those begin of which something was written that counts no more: their path was lost.
     dirty: BTreeSet<u64>,
@@ -186,6 +192,8 @@ impl<'a> Writing<'a> {
             unnamed: BTreeMap::new(),
             on_failed,
             done: TreeDone::default(),
+            deltas: Deltas::default(),
+            meter: Meter::default(),
             fsync,
             is_finished: false,
         }
@@ -271,7 +279,9 @@ impl<'a> Writing<'a> {
                 let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
                 self.fail_all(failed)?;
             }
-            Ok(Placed::Wanted(target, known)) => self.want(number, target, known, &entry, bytes.len()),
+            Ok(Placed::Wanted(target, known)) => {
+                self.want(number, target, known, &entry, bytes.len())?;
+            }
             Ok(Placed::Link(target)) => {
                 let held = bytes.len() + PENDING_ENTRY_BYTES;
                 self.pending_bytes += held;
@@ -298,14 +308,18 @@ impl<'a> Writing<'a> {
         known: Option<[u8; 32]>,
         entry: &Entry,
         item_bytes: usize,
-    ) {
+    ) -> Result<()> {
         if let Some(group) = target.link_group() {
             self.coming.insert(group);
         }
         let held = item_bytes + PENDING_ENTRY_BYTES;
         self.pending_bytes += held;
         let pending = Pending { number, target, known, size_bytes: size_of(entry), held, parts: None };
+        if self.may_differ(&pending) {
+            return self.differ(pending);
+        }
         self.ask(pending);
+        Ok(())
     }
 
     fn ask(&mut self, mut pending: Pending) {
@@ -316,7 +330,7 @@ impl<'a> Writing<'a> {
         // What one path has begun another cannot go on with, so a large file is asked for piece by piece.
         if self.doors.is_some() && pending.known.is_none() && size_bytes >= 2 * TREE_PART_BYTES {
             self.invite();
-            pending.parts = self.is_inviting.then(Parts::default);
+            pending.parts = self.is_inviting.then(|| Parts { asked: size_bytes, ..Parts::default() });
         }
         match &pending.parts {
             Some(_) => self.machine.want_parts(number, size_bytes, part_bytes(size_bytes)),
@@ -354,6 +368,9 @@ impl<'a> Writing<'a> {
     }
 
     fn record(&mut self, path: PathId, wanted: &Wanted, record: &Record<'_>) -> Result<()> {
+        if wanted.cut.is_some() {
+            return self.cut_record(wanted, record);
+        }
         let pending = self.pending.get_mut(&wanted.number);
         let Some(pending) = pending.filter(|pending| pending.parts.is_some() == wanted.part.is_some()) else {
             // A part of a file that failed, or is asked for as a whole by now.
@@ -378,7 +395,7 @@ impl<'a> Writing<'a> {
             (Record::Hole(len), None) => current.skip(&pending.target, *len),
             (Record::Hole(len), Some(part)) => current.skip_part(pending, &part, *len)?,
             (Record::Again, None) => current.restart(),
-            (Record::Again, Some(_)) => {
+            (Record::Again | Record::Chunks(_), _) => {
                 return Err(Error::new(ErrorKind::Protocol, "sender began a part anew"));
             }
             (Record::Done(_) | Record::Same(_) | Record::Failed(_), part) => {
@@ -469,7 +486,10 @@ impl<'a> Writing<'a> {
         }
         parts.came += part.bytes;
         self.machine.came_part(number, !current.has_bytes);
-        if parts.came < size_bytes {
+        if self.deltas.has(number) {
+            return self.prove_if_whole(number);
+        }
+        if parts.came < parts.asked {
             return Ok(());
         }
         let file = parts.file.take().map_or_else(|| pending.target.create(), Ok);
@@ -491,7 +511,7 @@ impl<'a> Writing<'a> {
             pending.parts = None;
             self.machine.want(number, None, pending.size_bytes);
         }
-        Ok(())
+        self.end_delta(number)
     }
 
     /// An entry is in place, or will not be.
@@ -501,6 +521,7 @@ impl<'a> Writing<'a> {
             self.machine.forget(number);
         }
         self.pending_bytes -= pending.held;
+        self.end_delta(number)?;
         let group = pending.target.link_group();
         match ended {
             Ok(identity) => {
@@ -724,7 +745,12 @@ impl Current {
 
 impl TreeSink for Writing<'_> {
     fn stop_with(&mut self, stop: Arc<AtomicBool>) {
+        self.deltas.stop_with(stop.clone());
         self.writer.stop_with(stop);
+    }
+
+    fn wake_with(&mut self, wake: Arc<SinkWake>) {
+        self.deltas.wake_with(wake);
     }
 
     fn handle(&mut self, heard: Heard) -> Result<()> {
@@ -743,6 +769,7 @@ impl TreeSink for Writing<'_> {
                 return Err(Error::new(ErrorKind::Protocol, "sender sent a message out of place"));
             }
             Heard::Data(path, request, body) => {
+                self.meter.came(body.len() as u64);
                 let owed = self.machine.weight(path);
                 let mut rest = &body[..];
                 while !rest.is_empty() {
@@ -760,7 +787,9 @@ impl TreeSink for Writing<'_> {
                 self.lanes.insert(lane.number(), lane);
             }
             Heard::Down(lane) => self.lose(lane.number()),
+            Heard::Woken => {}
         }
+        self.take_outcomes()?;
         self.decide()?;
         self.finish_if_complete()
     }
@@ -772,8 +801,8 @@ impl TreeSink for Writing<'_> {
         }
         out.extend(self.invitation.take().map(Message::Direct));
         let ahead = u64::from(TREE_BATCHES_MAX).saturating_sub(self.waiting.len() as u64);
-        // The content of a hard link may yet be asked for, and that of whatever a direct connection owes.
-        let coming = self.pending.keys().next().filter(|_| self.is_inviting);
+        // The content of a hard link may yet be asked for, that of whatever a direct connection owes, and of what comes as a difference.
+        let coming = self.pending.keys().next().filter(|_| self.is_inviting || self.deltas.is_any());
         let undecided = self.link_numbers.first().into_iter().chain(coming).min().copied();
         while let Some((path, room)) = self.next_path()
             && let Some(pull) = self.machine.pull(path, room, ahead, undecided)
@@ -789,6 +818,9 @@ impl TreeSink for Writing<'_> {
             out.push(Message::Pull(pull));
         }
         while let Some(pull) = self.machine.pull(None, 0, ahead, undecided) {
+            out.push(Message::Pull(pull));
+        }
+        while let Some(pull) = self.machine.pull_cuts() {
             out.push(Message::Pull(pull));
         }
     }

@@ -10,7 +10,7 @@ use dray_core::{Error, Result};
 use rustix::fs::{SeekFrom, seek};
 
 /// Most bytes read at a time.
-const READ_BYTES_MAX: usize = 256 * 1024;
+pub(super) const READ_BYTES_MAX: usize = 256 * 1024;
 /// Fewest bytes read at a time, however slow the file is.
 const READ_BYTES_MIN: usize = 4 * 1024;
 /// A read that takes longer is followed by a shorter one, so that whoever reads can say between them that it lives.

@@ -41,6 +41,17 @@ pub(super) enum There {
     Other,
 }
 
+/// A file that another version of it is to replace.
+#[derive(Debug)]
+pub struct OlderFile {
+    /// Open for reading.
+    pub file: File,
+    /// Its size.
+    pub size_bytes: u64,
+    /// It takes less than its size on the disk.
+    pub has_holes: bool,
+}
+
 /// A file being written. Dropped before it is finished, it leaves nothing.
 #[derive(Debug)]
 pub struct NewFile {
@@ -105,6 +116,30 @@ impl FileTarget {
     /// Path below the destination.
     pub fn path(&self) -> Vec<u8> {
         self.directory.path(&self.name)
+    }
+
+    /// Its size as it was told.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// True if a regular file was there.
+    pub fn replaces_file(&self) -> bool {
+        matches!(self.there, There::File(_))
+    }
+
+    /// The regular file that it is to replace, if that can be read; nobody needs to know why not.
+    pub fn older(&self) -> Option<OlderFile> {
+        if !self.replaces_file() {
+            return None;
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let directory = &self.directory.directory;
+        let file = File::from(directory.open_at(self.name.as_bytes(), flags, Mode::empty()).ok()?);
+        let found = stat_fd(file.as_fd()).ok()?;
+        let is_file = super::write::file_type(&found) == rustix::fs::FileType::RegularFile;
+        let has_holes = found.stx_blocks.saturating_mul(512) < found.stx_size;
+        is_file.then_some(OlderFile { file, size_bytes: found.stx_size, has_holes })
     }
 
     /// The group of hard links that it is one of.

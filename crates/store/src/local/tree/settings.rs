@@ -84,6 +84,8 @@ pub(super) struct Settings {
     pub(super) harmless: bool,
     pub(super) whole_file: bool,
     pub(super) changes: Changes,
+    /// What is as large or larger is not hashed to be compared: whoever writes the tree sees to it.
+    pub(super) compares_below: Cell<u64>,
     /// Owners are kept where they are not changed.
     keeps_owners: bool,
     /// The bits that the sender's word counts for.
@@ -122,6 +124,7 @@ impl Settings {
             xattrs: options.xattrs,
             whole_file: options.whole_file,
             changes: Changes::default(),
+            compares_below: Cell::new(u64::MAX),
             keeps_owners: options.owners,
             told_modes: if options.special_modes { 0o7777 } else { 0o777 },
             umask: umask(),

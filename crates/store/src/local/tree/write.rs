@@ -163,6 +163,11 @@ impl TreeWriter {
         self
     }
 
+    /// Files of `size_bytes` and more are wanted without being hashed here: the caller compares them.
+    pub fn compare_below(&mut self, size_bytes: u64) {
+        self.settings.compares_below.set(size_bytes);
+    }
+
     /// Once `stop` is set, what takes long ends with `Interrupted`.
     pub fn stop_with(&mut self, stop: Arc<AtomicBool>) {
         self.stop = Some(stop);
@@ -359,7 +364,9 @@ impl TreeWriter {
                     }
                     return kept.map(|()| Placed::Unchanged);
                 }
-                let known = if self.settings.changes.never_compares {
+                let is_compared =
+                    !self.settings.changes.never_compares && size_bytes < self.settings.compares_below.get();
+                let known = if !is_compared {
                     None
                 } else {
                     hash_of(&parent.directory, name, size_bytes, self.stop.as_deref())?
