@@ -181,7 +181,9 @@ pub const TREE_CUTS_MAX: usize = 256;
 /// Pulls for cuts that may wait for their end.
 pub const TREE_CUT_PULLS_MAX: usize = 32;
 /// Chunks and holes that a cut may have beyond what its shortest chunks come to: some end at holes.
-pub const TREE_CHUNKS_SLACK: u64 = 1024;
+pub const TREE_CHUNKS_SLACK: u64 = 256;
+/// Chunks and holes of one cut besides those, whatever its length.
+pub const TREE_CUT_CHUNKS_MAX: u64 = 1 << 18;
 /// Largest file that is cut for a difference (256 GiB).
 pub const TREE_CUT_BYTES_MAX: u64 = 256 << 30;
 /// Direct connections that carry the contents of one tree copy at a time.

@@ -2,7 +2,7 @@
 //! receiver may look in what it has, and prove nothing: the hash of the whole decides.
 
 use crate::chunker::{Algorithm, Profile};
-use crate::limits::{TREE_CHUNKS_SLACK, TREE_RECORD_BYTES_MAX};
+use crate::limits::{TREE_CHUNKS_SLACK, TREE_CUT_CHUNKS_MAX, TREE_RECORD_BYTES_MAX};
 use crate::{Error, ErrorKind, Result};
 
 /// One chunk.
@@ -63,10 +63,10 @@ pub fn cut_profile(average_bytes: u32) -> Result<Profile> {
     Profile::new(Algorithm::FastCdc, average_bytes)
 }
 
-/// Most chunks and holes that `bytes` bytes may be cut into: all chunks as short as they can be, and some that end at holes. A file
-/// with more is not cut.
+/// Most chunks and holes that `bytes` bytes may be cut into: all chunks as short as they can be, and some that end at holes. What
+/// has more is not cut.
 pub fn chunks_max(bytes: u64, average_bytes: u32) -> u64 {
-    (bytes / u64::from((average_bytes / 4).max(1))).saturating_add(TREE_CHUNKS_SLACK)
+    (bytes / u64::from((average_bytes / 4).max(1))).min(TREE_CUT_CHUNKS_MAX) + TREE_CHUNKS_SLACK
 }
 
 /// Why a cut has no answer.
@@ -95,7 +95,8 @@ mod tests {
     #[test]
     fn the_most_chunks_follow_from_the_shortest() {
         assert_eq!(chunks_max(1 << 20, 4096), 1024 + TREE_CHUNKS_SLACK);
-        assert!(chunks_max(u64::MAX, 4096) > 1 << 50);
+        // No answer to anybody takes more memory than this.
+        assert_eq!(chunks_max(u64::MAX, 4096), TREE_CUT_CHUNKS_MAX + TREE_CHUNKS_SLACK);
         assert_eq!(cut_profile(4096).map(|profile| profile.chunk_bytes_min()).ok(), Some(1024));
         assert!(cut_profile(5000).is_err() && cut_profile(2048).is_err() && cut_profile(8 << 20).is_err());
     }

@@ -5,13 +5,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use dray_core::limits::{TREE_CUT_PULLS_MAX, TREE_CUTS_MAX};
-use dray_core::message::Fault;
-use dray_core::tree::{RECORD_HEAD_BYTES, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Owed, TreeSent};
 
+use super::answer::{Outlet, TreeFile, answer};
 use super::frames::Frames;
-use super::send::{RecordSink, SendError, TreeFile};
 use crate::transport::Wake;
 
 /// Bytes of answers that may wait to leave; one frame more.
@@ -32,6 +30,20 @@ struct Inner {
     out: Vec<u8>,
     sent: TreeSent,
     is_closed: bool,
+    /// Nobody cuts any more.
+    is_over: bool,
+}
+
+/// Says that the thread broke: else nobody would answer, and the copy would not end.
+struct Over<'a>(&'a Desk<'a>);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().is_over = true;
+            self.0.wake.signal();
+        }
+    }
 }
 
 fn closed() -> Error {
@@ -72,6 +84,12 @@ impl<'a> Desk<'a> {
         out
     }
 
+    /// True if nothing will be cut any more, though the copy is not over.
+    pub(super) fn has_failed(&self) -> bool {
+        let inner = self.lock();
+        inner.is_over && !inner.is_closed
+    }
+
     /// What left, and how much is owed.
     pub(super) fn account(&self) -> (TreeSent, u64) {
         let inner = self.lock();
@@ -86,10 +104,10 @@ impl<'a> Desk<'a> {
 
     /// Cuts what is asked for until the copy is over.
     pub(super) fn serve(&self) {
-        let mut answer = Answer { desk: self, frames: Frames::default() };
+        let _over = Over(self);
+        let mut answering = Answer { desk: self, frames: Frames::default() };
         while let Some((owed, file)) = self.next() {
-            answer.frames.request = owed.request;
-            if answer.answer(&owed, &*file).is_err() {
+            if answering.answer(&owed, &*file).is_err() {
                 return;
             }
         }
@@ -119,25 +137,9 @@ struct Answer<'a> {
 
 impl Answer<'_> {
     fn answer(&mut self, owed: &Owed, file: &dyn TreeFile) -> Result<()> {
-        let failed = match file.cut(owed, self) {
-            Ok(()) => None,
-            Err(SendError::Channel(error)) => return Err(error),
-            Err(SendError::File(error)) => Some(Record::Failed(Fault::from_error(None, &error))),
-        };
-        if let Some(Err(SendError::Channel(error) | SendError::File(error))) =
-            failed.map(|failed| self.record(&failed))
-        {
-            return Err(error);
-        }
-        if owed.is_last {
-            self.frames.end_request();
-        }
-        {
-            // Before it leaves: the receiver may answer sooner than this thread goes on.
-            let mut inner = self.desk.lock();
-            inner.is_answering = false;
-            inner.sent.cut();
-        }
+        answer(self, file, owed)?;
+        // Before it leaves: the receiver may answer sooner than this thread goes on.
+        self.desk.lock().is_answering = false;
         self.flush()
     }
 
@@ -157,22 +159,20 @@ impl Answer<'_> {
     }
 }
 
-impl RecordSink for Answer<'_> {
-    fn bytes(&mut self, _: usize, _: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<usize, SendError> {
-        Err(SendError::Channel(Error::new(ErrorKind::Internal, "bytes in the answer to a cut")))
+impl Outlet for Answer<'_> {
+    fn frames(&mut self) -> &mut Frames {
+        &mut self.frames
     }
 
-    fn record(&mut self, record: &Record<'_>) -> Result<(), SendError> {
-        let mut bytes = Vec::with_capacity(64);
-        record.push(&mut bytes);
-        if self.frames.is_full_for(bytes.len().max(RECORD_HEAD_BYTES)) {
-            self.flush().map_err(SendError::Channel)?;
-        }
-        self.frames.record(&bytes);
-        Ok(())
+    fn make_room(&mut self, len: usize) -> Result<()> {
+        if self.frames.is_full_for(len) { self.flush() } else { Ok(()) }
     }
 
-    fn work(&mut self) -> Result<(), SendError> {
-        if self.desk.lock().is_closed { Err(SendError::Channel(closed())) } else { Ok(()) }
+    fn count_sent(&mut self, count: &dyn Fn(&mut TreeSent)) {
+        count(&mut self.desk.lock().sent);
+    }
+
+    fn work(&mut self) -> Result<()> {
+        if self.desk.lock().is_closed { Err(closed()) } else { Ok(()) }
     }
 }

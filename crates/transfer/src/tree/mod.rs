@@ -2,14 +2,16 @@
 //! its own and says what that asks for. What may follow what is `dray_engine::session`'s business; what stands behind an entry
 //! is the caller's.
 
+mod answer;
 mod desk;
 mod frames;
 mod lanes;
 mod send;
 mod take;
 
+pub use answer::{RecordSink, SendError, TreeFile};
 pub use lanes::{Lane, SendLanes, TakeLanes};
-pub use send::{Batch, RecordSink, SendError, TreeFile, TreeSource, send};
+pub use send::{Batch, TreeSource, send};
 pub use take::{Heard, SinkWake, TreeSink, take};
 
 use std::time::Duration;

@@ -7,12 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_core::frame::{FrameHead, FrameKind};
-use dray_core::limits::TREE_RECORD_BYTES_MAX;
-use dray_core::message::{Entries, EntryFailed, Fault, Message, Part, Progress, Pull, TreeDone};
-use dray_core::tree::{RECORD_HEAD_BYTES, Record};
+use dray_core::message::{Entries, EntryFailed, Fault, Message, Progress, Pull, TreeDone};
 use dray_core::{Error, ErrorKind, Result};
-use dray_engine::session::{Owed, TreeLanes, TreeSender};
+use dray_engine::session::{Owed, TreeLanes, TreeSender, TreeSent};
 
+use super::answer::{Outlet, TreeFile, answer};
 use super::desk::Desk;
 use super::frames::Frames;
 use super::lanes::SendLanes;
@@ -21,51 +20,6 @@ use crate::transport::{ControlReader, Duplex, Wake, Wants};
 
 /// How often a side with nothing to do looks around.
 pub(super) const IDLE: Duration = Duration::from_millis(100);
-
-/// Why a content did not leave.
-#[derive(Debug)]
-pub enum SendError {
-    /// The file cannot be had; the copy goes on.
-    File(Error),
-    /// Nothing can be sent any more.
-    Channel(Error),
-}
-
-impl From<Error> for SendError {
-    fn from(error: Error) -> SendError {
-        SendError::File(error)
-    }
-}
-
-/// A content that was told of.
-pub trait TreeFile: Send + Sync {
-    /// Sends it, or a part of it, and its end; `known` is the hash of what the receiver has.
-    fn send(
-        &self,
-        known: Option<[u8; 32]>,
-        part: Option<Part>,
-        sink: &mut dyn RecordSink,
-    ) -> Result<(), SendError>;
-
-    /// Sends how the part that is asked for is cut, and its end: chunks and holes, never bytes.
-    fn cut(&self, _owed: &Owed, _sink: &mut dyn RecordSink) -> Result<(), SendError> {
-        Err(SendError::File(Error::new(ErrorKind::Unsupported, "it cannot be cut into chunks")))
-    }
-}
-
-/// Takes the records of one content.
-pub trait RecordSink {
-    /// Appends up to `max` bytes that `read` fills in; how many came. What `read` says is the file's failure.
-    fn bytes(
-        &mut self,
-        max: usize,
-        read: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
-    ) -> Result<usize, SendError>;
-    /// Appends any other record.
-    fn record(&mut self, record: &Record<'_>) -> Result<(), SendError>;
-    /// To be called between pieces of work that appends nothing: tells the receiver that there is progress, and hears it.
-    fn work(&mut self) -> Result<(), SendError>;
-}
 
 /// Entries to tell.
 #[derive(Default)]
@@ -114,7 +68,6 @@ pub fn send(
         files: VecDeque::new(),
         owed: VecDeque::new(),
         is_answering: false,
-        is_part: false,
         frames: Frames::after(preface),
         heard,
         patience,
@@ -158,9 +111,8 @@ struct Server<'a> {
     files: VecDeque<(u64, Option<Arc<dyn TreeFile>>)>,
     /// What was asked for over this channel, in that order; as many as the machine says are owed.
     owed: VecDeque<Arc<dyn TreeFile>>,
-    /// A content is on its way over this channel, or a part of one.
+    /// A content is on its way over this channel.
     is_answering: bool,
-    is_part: bool,
     frames: Frames,
     heard: &'a mut dyn FnMut(Option<Message>) -> Result<()>,
     patience: &'a dyn Fn() -> Duration,
@@ -213,6 +165,9 @@ impl Server<'_> {
     fn say(&mut self) -> Result<()> {
         let said = self.lanes.map(SendLanes::said).unwrap_or_default();
         let cut = self.desk.take();
+        if self.desk.has_failed() {
+            return Err(Error::new(ErrorKind::Internal, "a thread failed"));
+        }
         if !said.is_empty() || !cut.is_empty() {
             said.iter().for_each(|message| self.frames.control(message));
             self.frames.whole(&cut);
@@ -338,33 +293,9 @@ impl Server<'_> {
         let Some(file) = self.owed.pop_front() else {
             return Err(Error::new(ErrorKind::Internal, "a content is owed that was not asked for"));
         };
-        self.frames.request = owed.request;
         self.is_answering = true;
-        self.is_part = owed.part.is_some();
-        match file.send(owed.known, owed.part, self) {
-            Ok(()) => {}
-            Err(SendError::Channel(error)) => return Err(error),
-            Err(SendError::File(error)) => {
-                match self.record(&Record::Failed(Fault::from_error(None, &error))) {
-                    Ok(()) => {}
-                    Err(SendError::Channel(error) | SendError::File(error)) => return Err(error),
-                }
-            }
-        }
-        if owed.is_last {
-            self.frames.end_request();
-        }
+        answer(self, &*file, owed)?;
         self.is_answering = false;
-        Ok(())
-    }
-
-    /// Makes room for a record of `len` bytes in the frame being filled.
-    fn make_room(&mut self, len: usize) -> Result<()> {
-        if self.frames.is_full_for(len) {
-            self.flush()?;
-            self.say()?;
-            self.listen()?;
-        }
         Ok(())
     }
 
@@ -408,34 +339,31 @@ fn no_lanes() -> Error {
     Error::new(ErrorKind::Protocol, "receiver speaks of direct connections, of which there are none")
 }
 
-impl RecordSink for Server<'_> {
-    fn bytes(
-        &mut self,
-        max: usize,
-        read: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
-    ) -> Result<usize, SendError> {
-        let max = max.min(TREE_RECORD_BYTES_MAX);
-        self.make_room(RECORD_HEAD_BYTES + max).map_err(SendError::Channel)?;
-        let count = self.frames.bytes(max, read).map_err(SendError::File)?;
-        self.machine.sent().bytes(count);
-        Ok(count)
+impl Outlet for Server<'_> {
+    fn frames(&mut self) -> &mut Frames {
+        &mut self.frames
     }
 
-    fn record(&mut self, record: &Record<'_>) -> Result<(), SendError> {
-        let mut bytes = Vec::with_capacity(64);
-        record.push(&mut bytes);
-        self.make_room(bytes.len()).map_err(SendError::Channel)?;
-        self.frames.record(&bytes);
-        self.machine.sent().record(record, self.is_part);
+    fn make_room(&mut self, len: usize) -> Result<()> {
+        if self.frames.is_full_for(len) {
+            self.flush()?;
+            self.say()?;
+            self.listen()?;
+        }
         Ok(())
     }
 
-    fn work(&mut self) -> Result<(), SendError> {
+    fn count_sent(&mut self, count: &dyn Fn(&mut TreeSent)) {
+        count(self.machine.sent());
+    }
+
+    fn work(&mut self) -> Result<()> {
         if self.said_at.elapsed() >= TOLD_INTERVAL {
-            self.flush().and_then(|()| self.say_progress()).map_err(SendError::Channel)?;
+            self.flush()?;
+            self.say_progress()?;
         }
         if self.ticked_at.elapsed() >= TOLD_INTERVAL {
-            self.listen().map_err(SendError::Channel)?;
+            self.listen()?;
         }
         Ok(())
     }

@@ -4,13 +4,16 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use dray_core::Result;
-use dray_core::message::TreeDone;
+use dray_core::message::{Entries, Part, TreeDone};
+use dray_core::tree::{ChunkHint, Entry, Finished, Kind, Metadata, Name, Record, cut_profile, encode_chunks};
+use dray_core::{Error, ErrorKind, Result};
+use dray_engine::session::Owed;
 use dray_store::local::tree::{Landing, TreeWriter, WriteOptions};
-use dray_transfer::tree::{send, take};
+use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource, send, take};
 
 use super::copies::{channels, keeping, recursive};
 use super::sink::Writing;
@@ -79,14 +82,11 @@ impl Trees {
 
     fn assert_same(&self, name: &str) {
         assert!(fs::read(self.newer(name)).unwrap() == fs::read(self.older(name)).unwrap(), "{name} differs");
-        assert_eq!(
-            nothing_else(&self.place.path().join("to/tree")),
-            nothing_else(&self.place.path().join("from"))
-        );
+        assert_eq!(names_in(&self.place.path().join("to/tree")), names_in(&self.place.path().join("from")));
     }
 }
 
-fn nothing_else(dir: &Path) -> Vec<std::ffi::OsString> {
+fn names_in(dir: &Path) -> Vec<std::ffi::OsString> {
     let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     names
@@ -189,5 +189,241 @@ fn many_files_come_as_differences() {
     assert!(done.bytes < 150 * 20_000, "{} bytes", done.bytes);
     for number in 0..150 {
         trees.assert_same(&format!("{number}"));
+    }
+}
+
+/// P5: a file renamed, two that changed places, a directory moved, a copy of a file: nothing of them comes. What only looks like it, by
+/// size and time, comes as it is.
+#[test]
+fn what_lies_there_under_another_name_does_not_come() {
+    let trees = Trees::new();
+    let at = |number: u64| std::time::SystemTime::UNIX_EPOCH + Duration::new(1_000_000 + number, 7);
+    let put = |path: &Path, bytes: &[u8], number| {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+        fs::File::options().write(true).open(path).unwrap().set_modified(at(number)).unwrap();
+    };
+    let content = |number: u8| noise(300_000 + usize::from(number), number);
+    for (older, newer, number) in [
+        ("renamed before", "renamed", 1),
+        ("a", "b", 2),
+        ("b", "a", 3),
+        ("dir/one", "moved/one", 4),
+        ("dir/two", "moved/deep/two", 5),
+        ("dir/small", "moved/small", 6),
+        ("stays", "copy of it", 7),
+    ] {
+        let content = if number == 6 { noise(5000, 6) } else { content(number) };
+        put(&trees.older(older), &content, number.into());
+        put(&trees.newer(newer), &content, number.into());
+    }
+    put(&trees.newer("stays"), &content(7), 7);
+    // Of one size and time, but others.
+    put(&trees.older("alike before"), &noise(70_000, 8), 8);
+    put(&trees.newer("alike"), &noise(70_000, 9), 8);
+    let done = trees.copy();
+    assert_eq!((done.bytes, done.files, done.unchanged, done.failed), (70_000, 1, 8, 0));
+    for name in
+        ["renamed", "a", "b", "moved/one", "moved/deep/two", "moved/small", "stays", "copy of it", "alike"]
+    {
+        assert!(
+            fs::read(trees.newer(name)).unwrap() == fs::read(trees.older(name)).unwrap(),
+            "{name} differs"
+        );
+        let (new, old) = (fs::metadata(trees.newer(name)).unwrap(), fs::metadata(trees.older(name)).unwrap());
+        assert_eq!((new.mtime(), new.mtime_nsec()), (old.mtime(), old.mtime_nsec()), "{name}");
+    }
+    // What it was copied from is another file still.
+    let inode = |name: &str| fs::metadata(trees.older(name)).unwrap().ino();
+    assert_ne!(inode("renamed"), inode("renamed before"));
+}
+
+/// What a sender says that is not so, or what happens while it says it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lie {
+    /// It tells the chunks of the older version as its own.
+    Chunks,
+    /// The hash at the end of the cut is of something else.
+    Hash,
+    /// So is that of each part.
+    Parts,
+    /// The file has another time when its parts are read.
+    Time,
+    /// It has the hash that it was told.
+    Same,
+    /// It cannot be cut.
+    Refused,
+    /// It changes whenever it is cut.
+    Changed,
+    /// The older version is written to meanwhile.
+    OlderChanges,
+    /// It tells of fewer bytes than it was asked for, of more, and of none for ever.
+    Short,
+    Long,
+    Holes,
+    /// It sends bytes where chunks were asked for.
+    Bytes,
+}
+
+/// A file that lies about how it is cut, and is honest as a whole.
+struct Liar {
+    lie: Lie,
+    newer: Vec<u8>,
+    older: Vec<u8>,
+    older_path: PathBuf,
+}
+
+fn hash(bytes: &[u8]) -> [u8; 32] {
+    *blake3::hash(bytes).as_bytes()
+}
+
+impl Liar {
+    fn finished(&self, hash: [u8; 32], mtime_s: i64) -> Finished {
+        Finished { hash, size_bytes: self.newer.len() as u64, mtime_s, mtime_ns: 0 }
+    }
+
+    fn range(&self, part: &Part) -> &[u8] {
+        &self.newer[part.start as usize..part.end() as usize]
+    }
+}
+
+impl TreeFile for Liar {
+    fn send(
+        &self,
+        _: Option<[u8; 32]>,
+        part: Option<Part>,
+        sink: &mut dyn RecordSink,
+    ) -> Result<(), SendError> {
+        let bytes = part.map_or(&self.newer[..], |part| self.range(&part));
+        for piece in bytes.chunks(100_000) {
+            sink.record(&Record::Bytes(piece))?;
+        }
+        let is_lie = part.is_some() && self.lie == Lie::Parts;
+        let mtime_s = i64::from(part.is_some() && self.lie == Lie::Time);
+        sink.record(&Record::Done(self.finished(if is_lie { [6; 32] } else { hash(bytes) }, mtime_s)))
+    }
+
+    fn cut(&self, owed: &Owed, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        let part = owed.part.unwrap();
+        let failed = |kind| Err(SendError::File(Error::new(kind, "no")));
+        match self.lie {
+            Lie::Refused => return failed(ErrorKind::Unsupported),
+            Lie::Changed => return failed(ErrorKind::Changed),
+            Lie::Same => return sink.record(&Record::Same(self.finished([5; 32], 0))),
+            Lie::OlderChanges => fs::write(&self.older_path, noise(self.older.len(), 99)).unwrap(),
+            Lie::Bytes => return sink.record(&Record::Bytes(b"bytes")),
+            Lie::Holes => {
+                for _ in 0..100_000 {
+                    sink.record(&Record::Hole(1))?;
+                }
+            }
+            _ => {}
+        }
+        let mut told = self.newer.clone();
+        if self.lie == Lie::Chunks {
+            let len = told.len().min(self.older.len());
+            told[..len].copy_from_slice(&self.older[..len]);
+        }
+        let mut chunks = Vec::new();
+        let mut chunker = cut_profile(owed.cut.unwrap()).unwrap().chunker();
+        let mut push = |chunk: &[u8]| chunks.push(ChunkHint::of(chunk));
+        chunker.push(&told[part.start as usize..part.end() as usize], &mut push);
+        chunker.finish(&mut push);
+        match self.lie {
+            Lie::Short => drop(chunks.pop()),
+            Lie::Long => chunks.push(ChunkHint { len: 1 << 20, hash: [1; 16] }),
+            _ => {}
+        }
+        sink.record(&Record::Chunks(&encode_chunks(&chunks)))?;
+        let hash = if self.lie == Lie::Hash { [4; 32] } else { hash(self.range(&part)) };
+        sink.record(&Record::Done(self.finished(hash, 0)))
+    }
+}
+
+/// A directory with one such file in it.
+struct LiarTree(Option<Liar>);
+
+impl TreeSource for LiarTree {
+    fn next_batch(&mut self) -> Option<Batch> {
+        let liar = self.0.take()?;
+        let root =
+            Entry { name: None, kind: Kind::Directory { entries: None }, metadata: Metadata::default() };
+        let kind = Kind::File { size_bytes: liar.newer.len() as u64, oid: None };
+        let metadata = Metadata { mode: 0o644, mtime_s: 5, ..Metadata::default() };
+        let file = Entry { name: Some(Name::new(b"file").unwrap()), kind, metadata };
+        let items = vec![root.to_bytes().into(), file.to_bytes().into(), Vec::new().into()];
+        Some(Batch {
+            entries: Some(Entries { items, owners: None, is_last: true }),
+            count: 2,
+            files: vec![(1, Arc::new(liar))],
+            failed: Vec::new(),
+        })
+    }
+
+    fn batches_ahead(&self) -> usize {
+        1
+    }
+}
+
+/// Copies over an older version what `lie` says of `newer`; the bytes that are in place afterwards, too.
+fn lied(lie: Lie, older: &[u8], newer: &[u8]) -> (Result<TreeDone>, Vec<u8>) {
+    let place = tempfile::tempdir().unwrap();
+    fs::create_dir(place.path().join("tree")).unwrap();
+    let older_path = place.path().join("tree/file");
+    fs::write(&older_path, older).unwrap();
+    let liar = Liar { lie, newer: newer.to_vec(), older: older.to_vec(), older_path: older_path.clone() };
+    let (near, mut far) = channels(65_536);
+    let taken = thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut source = LiarTree(Some(liar));
+            let _ = send(Box::new(near), Vec::new(), &mut source, None, &mut |_| Ok(()), &|| PATIENCE);
+        });
+        let make = || {
+            let landing = Landing::resolve(place.path(), &[b"tree".to_vec()], false)?;
+            Ok(Writing::new(TreeWriter::new(landing, keeping()), 1, false, &|_| {}).with_deltas(true))
+        };
+        let taken = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), PATIENCE);
+        drop(far);
+        taken
+    });
+    let names = names_in(&place.path().join("tree"));
+    assert_eq!(names, ["file"], "{lie:?} left something");
+    (taken, fs::read(older_path).unwrap())
+}
+
+/// Y3, Y23 "slower, never wrong": a lie about chunks, and an older version or a file that changes meanwhile, cost the file once more
+/// at most.
+#[test]
+fn a_lie_costs_the_file_once_more() {
+    let older = noise(MIB, 1);
+    let mut newer = noise(MIB, 1);
+    newer[500_000..600_000].copy_from_slice(&noise(100_000, 2));
+    newer.extend_from_slice(b"longer");
+    let len = newer.len() as u64;
+    let mut same_len = older.clone();
+    same_len.extend_from_slice(b"older ");
+    for lie in [Lie::Chunks, Lie::Hash, Lie::Time, Lie::Refused, Lie::Changed, Lie::OlderChanges] {
+        for older in [&older, &same_len] {
+            let (done, found) = lied(lie, older, &newer);
+            let done = done.unwrap();
+            assert_eq!((done.files, done.failed), (1, 0), "{lie:?}");
+            assert!((len..2 * len).contains(&done.bytes), "{lie:?}: {} bytes of {len}", done.bytes);
+            assert!(found == newer, "{lie:?}: wrong bytes");
+        }
+    }
+    let (done, found) = lied(Lie::Parts, &older, &newer);
+    assert_eq!(done.unwrap().failed, 1, "bytes that are not those that were sent");
+    assert!(found == older);
+}
+
+/// Design 17: an answer that cannot be one ends the copy, in time and memory that are bounded, and leaves the older version.
+#[test]
+fn an_impossible_cut_ends_the_copy() {
+    let (older, newer) = (noise(MIB, 1), noise(MIB + 100, 2));
+    for lie in [Lie::Short, Lie::Long, Lie::Holes, Lie::Bytes, Lie::Same] {
+        let (done, found) = lied(lie, &older, &newer);
+        let error = done.expect_err("an impossible cut");
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{lie:?}: {error}");
+        assert!(found == older, "{lie:?}");
     }
 }

@@ -22,8 +22,8 @@ use rustix::io::Errno;
 use super::held::{Failed, HeldNames};
 use super::source::entry_failed;
 use super::{
-    TreeCopied, TreeOptions, changes, landing_name, left_out, preview, show, tree_message, walk_options,
-    write_options,
+    TreeCopied, TreeOptions, changes, landing_name, left_out, not_kept, preview, show, tree_message,
+    walk_options, write_options,
 };
 use crate::{Event, Node, Observer, Stop};
 
@@ -165,13 +165,9 @@ impl Copying<'_> {
         batches.into_iter().flatten().try_for_each(|walked| self.step(walked, &mut order))?;
         let held = self.held.end(&mut self.writer);
         self.fail_all(held)?;
-        let not_kept = self.writer.failures();
-        self.fail_all(not_kept.directories)?;
-        for (what, entries) in not_kept.attributes {
-            let what = format!("not kept on {entries} entries: {what}");
-            self.fail(b".", Error::new(ErrorKind::Unsupported, what))?;
-        }
-        for (what, entries) in not_kept.left_out {
+        let mut found = self.writer.failures();
+        self.fail_all(not_kept(&mut found))?;
+        for (what, entries) in found.left_out {
             self.observer.event(left_out(&what, entries));
         }
         if fsync {
@@ -181,7 +177,7 @@ impl Copying<'_> {
         Ok(self.copied)
     }
 
-    fn fail_all(&mut self, failed: Vec<Failed>) -> Result<()> {
+    fn fail_all(&mut self, failed: impl IntoIterator<Item = Failed>) -> Result<()> {
         failed.into_iter().try_for_each(|(path, error)| self.fail(&path, error))
     }
 

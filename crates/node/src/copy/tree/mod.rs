@@ -30,7 +30,9 @@ use std::sync::Mutex;
 
 use dray_core::message::{CopyRole, EntryFailed, Fault, Hello, Tree, TreeDone, feature, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::tree::{Changes, Excludes, ModeChange, OwnerChange, WalkOptions, WriteOptions};
+use dray_store::local::tree::{
+    Changes, Excludes, ModeChange, NotKept, OwnerChange, WalkOptions, WriteOptions,
+};
 
 pub(super) use sources::read_more;
 
@@ -212,6 +214,15 @@ fn landing_name(path: &Path) -> Vec<u8> {
     let ends_in_dot = text.ends_with(b"/.") || text == b"." || text == b"~";
     let name = path.file_name().filter(|_| !ends_in_dot);
     name.map(|name| name.as_bytes().to_vec()).unwrap_or_default()
+}
+
+/// What could not be kept and is a failure: the path and why.
+fn not_kept(found: &mut NotKept) -> impl Iterator<Item = held::Failed> + use<> {
+    let attributes = std::mem::take(&mut found.attributes).into_iter().map(|(what, entries)| {
+        let what = format!("not kept on {entries} entries: {what}");
+        (b".".to_vec(), Error::new(ErrorKind::Unsupported, what))
+    });
+    std::mem::take(&mut found.directories).into_iter().chain(attributes)
 }
 
 /// What could not be had here and nobody would expect.

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::directory::{Directory, stat_fd};
 use super::opened::{OpenDirectory, bytes_of};
+use super::others::SizeAndTime;
 use super::settings::Settings;
 use super::temporary::{self, Temporary};
 
@@ -41,7 +42,7 @@ pub(super) enum There {
     Other,
 }
 
-/// A file that another version of it is to replace.
+/// A file that is an older version of one that comes, or may be.
 #[derive(Debug)]
 pub struct OlderFile {
     /// Open for reading.
@@ -50,6 +51,13 @@ pub struct OlderFile {
     pub size_bytes: u64,
     /// It takes less than its size on the disk.
     pub has_holes: bool,
+}
+
+impl OlderFile {
+    pub(super) fn of(file: File, found: &rustix::fs::Statx) -> OlderFile {
+        let has_holes = found.stx_blocks.saturating_mul(512) < found.stx_size;
+        OlderFile { file, size_bytes: found.stx_size, has_holes }
+    }
 }
 
 /// A file being written. Dropped before it is finished, it leaves nothing.
@@ -123,6 +131,11 @@ impl FileTarget {
         self.size_bytes
     }
 
+    /// Its size and modification time, as they were told.
+    pub fn size_and_time(&self) -> SizeAndTime {
+        (self.size_bytes, self.metadata.mtime_s, self.metadata.mtime_ns)
+    }
+
     /// True if a regular file was there.
     pub fn replaces_file(&self) -> bool {
         matches!(self.there, There::File(_))
@@ -138,8 +151,7 @@ impl FileTarget {
         let file = File::from(directory.open_at(self.name.as_bytes(), flags, Mode::empty()).ok()?);
         let found = stat_fd(file.as_fd()).ok()?;
         let is_file = super::write::file_type(&found) == rustix::fs::FileType::RegularFile;
-        let has_holes = found.stx_blocks.saturating_mul(512) < found.stx_size;
-        is_file.then_some(OlderFile { file, size_bytes: found.stx_size, has_holes })
+        is_file.then(|| OlderFile::of(file, &found))
     }
 
     /// The group of hard links that it is one of.

@@ -25,9 +25,13 @@ use super::directory::{Directory, raise_open_files};
 use super::links::LinkTable;
 use super::opened::{Bits, Mark, OpenDirectory, Opening, Way};
 use super::origin::Origin;
+use super::others::OthersToFind;
 use super::place::{FileTarget, Now, There, taken};
 use super::settings::{Changes, Settings, WriteOptions, mtime_of};
 use super::special;
+
+/// Roots that are looked through for files under other names.
+const OLD_ROOTS_MAX: usize = 64;
 
 /// Where the trees of a copy go: a directory, and the name of each tree in it.
 #[derive(Debug)]
@@ -130,6 +134,8 @@ pub struct TreeWriter {
     skipping: usize,
     pub(super) links: LinkTable,
     contested: Contested,
+    /// Roots of trees that were there before.
+    old_roots: Vec<Directory>,
     /// Set once nobody waits for the copy any more.
     stop: Option<Arc<AtomicBool>>,
     open: Rc<Cell<usize>>,
@@ -145,6 +151,7 @@ impl TreeWriter {
             contested: Contested::new(&landing.names),
             names: landing.names,
             root_name: None,
+            old_roots: Vec::new(),
             stop: None,
             stack: Vec::new(),
             way_bytes: Rc::new(Cell::new(0)),
@@ -161,6 +168,21 @@ impl TreeWriter {
             settings.change(changes);
         }
         self
+    }
+
+    /// What may lie in the destination under another name, from `from_bytes` on: nothing if no directory that entries went into so far
+    /// was there before, or times are not kept.
+    pub fn others_to_find(&self, from_bytes: u64) -> Option<OthersToFind> {
+        if !self.settings.times || self.old_roots.is_empty() {
+            return None;
+        }
+        let roots = self.old_roots.iter().filter_map(|root| root.duplicate().ok()).collect();
+        Some(OthersToFind::new(roots, from_bytes))
+    }
+
+    /// True if there may be something.
+    pub fn may_have_others(&self) -> bool {
+        self.settings.times && !self.old_roots.is_empty()
     }
 
     /// Files of `size_bytes` and more are wanted without being hashed here: the caller compares them.
@@ -538,6 +560,14 @@ impl TreeWriter {
         };
         let opened = OpenDirectory::new(settings, opening, &self.open);
         opened.list_if_folding();
+        // The root of a tree is pushed onto nothing, or onto the directory that the user named.
+        if entry.name.is_none()
+            && !is_new
+            && self.old_roots.len() < OLD_ROOTS_MAX
+            && let Ok(root) = opened.directory.duplicate()
+        {
+            self.old_roots.push(root);
+        }
         self.stack.push(Rc::new(opened));
     }
 }

@@ -5,6 +5,9 @@
 //! Chunks are told twice. The first cut is coarse, of the whole file; where that shows bytes the older version does not have, a second
 //! one is fine, and is compared with what is left of the older version. So little is told of what did not change.
 //!
+//! A file that has another's size and time is likely to be that one under a new name: then that other is taken for its older version,
+//! and if the sender finds it the same it is copied.
+//!
 //! [ADR 23]: ../../../../../../docs/adr/0023-differences-in-trees.md
 
 mod index;
@@ -21,10 +24,11 @@ use dray_core::message::Part;
 use dray_core::tree::{Finished, Record, chunks_max, decode_chunks};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::Wanted;
-use dray_store::local::tree::{Cut, OlderFile};
+use dray_store::local::tree::{Cut, OlderFile, Others};
 use dray_transfer::tree::SinkWake;
 
-use super::{Parts, Pending, Writing};
+use super::parts::Parts;
+use super::{Pending, Writing};
 use index::{Found, Index};
 use work::{Job, Outcome, Task, Worker, sum};
 
@@ -32,6 +36,9 @@ use work::{Job, Outcome, Task, Worker, sum};
 pub(super) const DELTA_FROM_BYTES: u64 = 64 * 1024;
 /// Up to this size a file is cut once, into the smallest chunks.
 const ONE_CUT_BYTES_MAX: u64 = 256 * 1024;
+/// Files from this size on are looked for under other names, for so long at most.
+const OTHERS_FROM_BYTES: u64 = 4096;
+const OTHERS_PATIENCE: Duration = Duration::from_secs(1);
 /// Average of the smallest chunks.
 const FINE_BYTES: u32 = 4096;
 /// Bytes that one chunk takes on the wire.
@@ -42,7 +49,7 @@ const FINE_CHUNKS_AIM: u64 = 1 << 17;
 const FIRST_WINDOW_BYTES: u64 = 4 << 20;
 const WINDOW_BYTES: u64 = 64 << 20;
 /// Cuts of one file that are asked for at a time.
-const WINDOW_CUTS: usize = 64;
+const WINDOW_CUTS: usize = 32;
 /// If less than one in so many of the first of them is found, the rest is not looked for.
 const WORTH: u64 = 16;
 /// Files at a time, and bytes that all of them may take here.
@@ -99,11 +106,24 @@ pub(super) struct Deltas {
     waiting: VecDeque<u64>,
     /// Bytes that the active ones may take here.
     held: u64,
+    others: Search,
+}
+
+/// The search for files under other names.
+#[derive(Default)]
+enum Search {
+    #[default]
+    NotBegun,
+    Going,
+    Over(Others),
 }
 
 /// One of them.
 struct Delta {
     older: Arc<OlderFile>,
+    /// That is another file, and the sender found it to be the same.
+    is_other: bool,
+    is_same: bool,
     size_bytes: u64,
     /// Of a coarse chunk; `None` if it is hashed only.
     average_bytes: Option<u32>,
@@ -178,6 +198,10 @@ impl Deltas {
         !self.active.is_empty() || !self.waiting.is_empty()
     }
 
+    fn can_work(&self) -> bool {
+        self.is_on && self.wake.is_some() && self.stop.is_some()
+    }
+
     /// True if the entry of this number comes as a difference.
     pub(super) fn has(&self, number: u64) -> bool {
         self.active.contains_key(&number)
@@ -197,8 +221,8 @@ impl Deltas {
     fn remove(&mut self, number: u64) {
         if let Some(delta) = self.active.remove(&number) {
             self.held -= delta.held;
-        } else {
-            self.waiting.retain(|waiting| *waiting != number);
+        } else if self.waiting.front() == Some(&number) {
+            self.waiting.pop_front();
         }
     }
 
@@ -209,8 +233,9 @@ impl Deltas {
 }
 
 impl Delta {
-    fn new(older: OlderFile, size_bytes: u64) -> Delta {
-        let is_cut = |size: u64| (DELTA_FROM_BYTES..=TREE_CUT_BYTES_MAX).contains(&size);
+    fn new(older: OlderFile, is_other: bool, size_bytes: u64) -> Delta {
+        let from_bytes = if is_other { OTHERS_FROM_BYTES } else { DELTA_FROM_BYTES };
+        let is_cut = |size: u64| (from_bytes..=TREE_CUT_BYTES_MAX).contains(&size);
         let average_bytes =
             (is_cut(size_bytes) && is_cut(older.size_bytes)).then(|| coarse_average(size_bytes));
         // What the chunks of both versions may come to, and of the fine cuts.
@@ -220,7 +245,17 @@ impl Delta {
             + (size_bytes / u64::from(FINE_BYTES)).min(WINDOW_BYTES / u64::from(FINE_BYTES));
         let held = (coarse + fine) * CHUNK_HELD_BYTES;
         let phase = Phase::Cutting { index: None, pieces: Vec::new() };
-        Delta { older: Arc::new(older), size_bytes, average_bytes, held, newer: None, finished: None, phase }
+        Delta {
+            older: Arc::new(older),
+            is_other,
+            is_same: false,
+            size_bytes,
+            average_bytes,
+            held,
+            newer: None,
+            finished: None,
+            phase,
+        }
     }
 }
 
@@ -236,10 +271,37 @@ impl Writing<'_> {
 
     /// Whether the content of an entry that comes for the first time may come as a difference, or is to be compared.
     pub(super) fn may_differ(&self, pending: &Pending) -> bool {
-        self.deltas.is_on
-            && pending.known.is_none()
-            && pending.size_bytes >= DELTA_FROM_BYTES
-            && pending.target.replaces_file()
+        let has_older = pending.size_bytes >= DELTA_FROM_BYTES && pending.target.replaces_file();
+        let may_have_other = pending.size_bytes >= OTHERS_FROM_BYTES && self.writer.may_have_others();
+        self.deltas.can_work() && pending.known.is_none() && (has_older || may_have_other)
+    }
+
+    /// The file that is likely to have much in common with one that comes, and whether that has another name. `None` while others are
+    /// looked for.
+    fn find_older(&mut self, number: u64) -> Option<Option<(OlderFile, bool)>> {
+        let target = &self.pending.get(&number)?.target;
+        if self.writer.may_have_others() {
+            match &self.deltas.others {
+                Search::NotBegun => {
+                    self.deltas.others = Search::Going;
+                    if let Some(others) = self.writer.others_to_find(OTHERS_FROM_BYTES) {
+                        self.deltas.push(number, Task::FindOthers { others, patience: OTHERS_PATIENCE });
+                    }
+                    return None;
+                }
+                Search::Going => return None,
+                Search::Over(others) => {
+                    if let Some(other) = others.open(target.size_and_time()) {
+                        return Some(Some((other, true)));
+                    }
+                }
+            }
+        }
+        if target.size_bytes() < DELTA_FROM_BYTES {
+            return Some(None);
+        }
+        let own = target.older().filter(|older| older.size_bytes >= DELTA_FROM_BYTES);
+        Some(own.map(|own| (own, false)))
     }
 
     /// The entry is to come as a difference when its turn comes.
@@ -257,19 +319,20 @@ impl Writing<'_> {
                 continue;
             };
             let size_bytes = pending.size_bytes;
-            let Some(older) = pending.target.older() else {
+            let Some(older) = self.find_older(number) else { return Ok(()) };
+            let Some((older, is_other)) = older else {
                 self.give_up(number);
                 continue;
             };
             let is_same_size = older.size_bytes == size_bytes;
-            let mut delta = Delta::new(older, size_bytes);
+            let mut delta = Delta::new(older, is_other, size_bytes);
             if !self.deltas.has_room(delta.held) {
                 return Ok(());
             }
             if self.meter.is_fast() {
                 delta.average_bytes = None;
             }
-            if delta.average_bytes.is_none() && !is_same_size {
+            if delta.average_bytes.is_none() && (is_other || !is_same_size) {
                 self.give_up(number);
                 continue;
             }
@@ -288,10 +351,17 @@ impl Writing<'_> {
 
     /// The content is asked for as if there were no differences.
     fn give_up(&mut self, number: u64) {
+        let is_other = self.deltas.active.get(&number).is_some_and(|delta| delta.is_other);
+        if self.deltas.has(number) {
+            self.machine.forget(number);
+        }
         self.deltas.remove(number);
-        self.machine.forget(number);
         if let Some(mut pending) = self.pending.remove(&number) {
             pending.parts = None;
+            if is_other {
+                // What is known is not what is there.
+                pending.known = None;
+            }
             self.ask(pending);
         }
     }
@@ -309,6 +379,11 @@ impl Writing<'_> {
     pub(super) fn take_outcomes(&mut self) -> Result<()> {
         let outcomes = self.deltas.worker.as_ref().map(Worker::outcomes).unwrap_or_default();
         for (number, outcome) in outcomes {
+            if let Ok(Outcome::Others(others)) = outcome {
+                self.deltas.others = Search::Over(others);
+                self.begin_deltas()?;
+                continue;
+            }
             if !self.deltas.active.contains_key(&number) {
                 continue;
             }
@@ -379,11 +454,12 @@ impl Writing<'_> {
             Record::Hole(len) => pieces.push(Cut::Hole(*len)),
             Record::Done(finished) => return self.cut_ended(number, *finished),
             Record::Same(finished) => return self.same(number, finished),
-            Record::Failed(fault) if fault.to_error("").kind() == ErrorKind::Changed => {
-                return self.take_whole(number);
-            }
             // Perhaps it cannot be cut; if it cannot be read, the next answer says so.
-            Record::Failed(_) => {
+            Record::Failed(fault) => {
+                let is_changed = fault.to_error("").kind() == ErrorKind::Changed;
+                if is_changed || !matches!(delta.phase, Phase::Cutting { .. }) {
+                    return self.take_whole(number);
+                }
                 self.give_up(number);
                 return self.begin_deltas();
             }
@@ -398,6 +474,12 @@ impl Writing<'_> {
         let Some(pending) = self.pending.get_mut(&number) else { return Ok(()) };
         if pending.known != Some(finished.hash) {
             return Err(Error::new(ErrorKind::Protocol, "sender found the same what is not"));
+        }
+        let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
+        if delta.is_other {
+            (delta.finished, delta.is_same) = (Some(*finished), true);
+            let older = delta.older.clone();
+            return self.put_together(number, |newer| Task::Copy { older, newer });
         }
         let kept = self.writer.keep_same(&mut pending.target, finished).map(|identity| {
             self.done.unchanged += 1;
@@ -436,7 +518,15 @@ impl Writing<'_> {
         };
         let Some(index) = index.take() else { return Ok(()) };
         let pieces = vec![(0, std::mem::take(pieces))];
+        let (older, index) = (delta.older.clone(), Arc::new(index));
+        delta.finished = Some(finished);
+        self.put_together(number, |newer| Task::Compare { older, index, newer, pieces })
+    }
+
+    /// Makes the file that is put together, and has `task` begin with that.
+    fn put_together(&mut self, number: u64, task: impl FnOnce(Arc<File>) -> Task) -> Result<()> {
         let Some(pending) = self.pending.get_mut(&number) else { return Ok(()) };
+        let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
         let made = pending.target.create().and_then(|file| {
             let copy = file.file().try_clone().map_err(|error| Error::file("make a file", error))?;
             Ok((file, copy))
@@ -445,13 +535,12 @@ impl Writing<'_> {
             Ok((file, copy)) => (file, Arc::new(copy)),
             Err(error) => return self.settle(number, Err(error)),
         };
-        let parts = Parts { file: Some(file), finished: Some(finished), ..Parts::default() };
+        let parts = Parts { file: Some(file), finished: delta.finished, ..Parts::default() };
         // From now on it is known to be another.
         (pending.known, pending.parts) = (None, Some(parts));
         delta.newer = Some(newer.clone());
         delta.phase = Phase::Comparing;
-        let older = delta.older.clone();
-        self.deltas.push(number, Task::Compare { older, index: Arc::new(index), newer, pieces });
+        self.deltas.push(number, task(newer));
         Ok(())
     }
 
@@ -546,6 +635,7 @@ impl Writing<'_> {
     /// The file has this hash.
     fn proven(&mut self, number: u64, hash: [u8; 32]) -> Result<()> {
         let Some(delta) = self.deltas.active.get(&number) else { return Ok(()) };
+        let is_same = delta.is_same;
         let (Some(finished), Some(pending)) = (delta.finished, self.pending.get_mut(&number)) else {
             return Ok(());
         };
@@ -556,7 +646,9 @@ impl Writing<'_> {
         };
         file.came_in_parts(finished.size_bytes);
         let ended = pending.target.finish(file, &finished).map(|identity| {
-            self.done.files += 1;
+            // What the sender found the same it counts so, too.
+            self.done.files += u64::from(!is_same);
+            self.done.unchanged += u64::from(is_same);
             Some(identity)
         });
         self.settle(number, ended)

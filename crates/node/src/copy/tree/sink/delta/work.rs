@@ -7,11 +7,12 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use dray_core::message::Part;
 use dray_core::tree::cut_profile;
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::tree::{Cut, OlderFile, cut_content, hash_content};
+use dray_store::local::tree::{Cut, OlderFile, Others, OthersToFind, Piece, cut_content, hash_content};
 use dray_transfer::tree::SinkWake;
 use rustix::fs::copy_file_range;
 use rustix::io::Errno;
@@ -38,6 +39,10 @@ pub(super) enum Task {
     CutUnused { older: Arc<OlderFile>, unused: Vec<Range<u64>>, average_bytes: u32 },
     /// Look for these pieces of the newer version, and copy what is found.
     Compare { older: Arc<OlderFile>, index: Arc<Index>, newer: Arc<File>, pieces: Vec<(u64, Vec<Cut>)> },
+    /// Copy all of it.
+    Copy { older: Arc<OlderFile>, newer: Arc<File> },
+    /// Look for what lies in the destination under other names.
+    FindOthers { others: OthersToFind, patience: Duration },
     /// Hash what was put together.
     Prove { newer: Arc<File>, size_bytes: u64 },
 }
@@ -48,6 +53,7 @@ pub(super) enum Outcome {
     CutUnused { index: Index },
     Compared(Found),
     Proven([u8; 32]),
+    Others(Others),
 }
 
 /// What came of the jobs that are done.
@@ -125,6 +131,11 @@ fn run(task: Task, stop: &AtomicBool) -> Result<Outcome> {
             }
             Ok(Outcome::Compared(found))
         }
+        Task::Copy { older, newer } => {
+            copy_all(&older, &newer, &mut between)?;
+            Ok(Outcome::Compared(Found::default()))
+        }
+        Task::FindOthers { others, patience } => Ok(Outcome::Others(others.find(patience))),
         Task::Prove { newer, size_bytes } => {
             // What was not written is a hole, also at the end.
             newer.set_len(size_bytes).map_err(|error| Error::file("write the file", error))?;
@@ -200,6 +211,29 @@ fn copy(older: &File, newer: &File, common: &Common, between: &mut dyn FnMut() -
             Err(_) => read_and_write(older, newer, from, to, bytes.min(READ_BYTES))?,
         };
         (from, to) = (from + copied, to + copied);
+    }
+    Ok(())
+}
+
+/// Copies a file with its holes: all at once where the file system can share its blocks.
+fn copy_all(older: &OlderFile, newer: &File, between: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    if rustix::fs::ioctl_ficlone(newer, &older.file).is_ok() {
+        return Ok(());
+    }
+    let mut at = 0;
+    while at < older.size_bytes {
+        let piece = match older.has_holes {
+            true => Piece::next(&older.file, at, older.size_bytes),
+            false => Piece::Data(older.size_bytes - at),
+        };
+        let bytes = match piece {
+            Piece::Hole(bytes) => bytes,
+            Piece::Data(bytes) => {
+                copy(&older.file, newer, &Common { from: at, to: at, bytes }, between)?;
+                bytes
+            }
+        };
+        at += bytes;
     }
     Ok(())
 }

@@ -1,0 +1,247 @@
+//! One of each message, for golden vectors, the CDDL check and fuzz corpora.
+
+use super::*;
+use crate::chunker::Profile;
+use crate::recipe::{ChunkDescriptor, RecipeBuilder, RecipeRoot};
+use crate::rights::Secret;
+use crate::{NodeId, Oid};
+
+/// A recipe of one chunk, and the bytes of its only node.
+fn sample_recipe() -> (RecipeRoot, Vec<u8>) {
+    let mut bytes = Vec::new();
+    let mut builder = RecipeBuilder::new(Profile::default());
+    let pushed = builder.push(ChunkDescriptor::of(b"sample"), &mut |_| {});
+    debug_assert!(pushed.is_ok());
+    let root = builder.finish(&mut |built| bytes = built.bytes);
+    (root, bytes)
+}
+
+/// One of each message, for golden vectors, the CDDL check and fuzz corpora.
+pub fn samples() -> Vec<(&'static str, Message)> {
+    let oid = Oid::of(b"sample");
+    let provisional = ObjectName::Provisional([0x11; 32]);
+    vec![
+        (
+            "hello",
+            Message::Hello(Hello {
+                version: PROTOCOL_VERSION,
+                features: vec![feature::CLEAR_DATA.into()],
+                required: vec![],
+                agent: "dray/0.1.0".into(),
+            }),
+        ),
+        (
+            "open",
+            Message::Open(Open {
+                handle: 1,
+                object: ObjectName::Oid(oid),
+                proof: Some(vec![0x22; 32].into()),
+            }),
+        ),
+        ("open-public", Message::Open(Open { handle: 1, object: ObjectName::Oid(oid), proof: None })),
+        (
+            "opened",
+            Message::Opened(Opened { handle: 1, size_bytes: 6, name: Some(b"a b\n\xff".to_vec().into()) }),
+        ),
+        (
+            "fetch",
+            Message::Fetch(Fetch {
+                request: 7,
+                handle: 1,
+                start_group: 16,
+                groups: 16,
+                known_depth: 3,
+                recheck: false,
+            }),
+        ),
+        ("cancel", Message::Cancel(Cancel { request: 7 })),
+        ("seal", Message::Seal(Seal { handle: 1, root: oid })),
+        ("sealed", Message::Sealed(Sealed { handle: 1, root: oid })),
+        ("fault", Message::Fault(Fault { handle: Some(1), kind: 9, text: "refused".into() })),
+        ("clear-ask", Message::ClearAsk(ClearAsk {})),
+        ("clear-grant", Message::ClearGrant(ClearGrant { token: vec![0x33; 16].into() })),
+        (
+            "copy",
+            Message::Copy(Copy {
+                role: CopyRole::Receive,
+                path: b"dir/na me".to_vec().into(),
+                preserve: true,
+                fsync: false,
+                whole_file: None,
+                rate_bytes: None,
+                compressed: None,
+                or_several: None,
+            }),
+        ),
+        (
+            "offer",
+            Message::Offer(Offer {
+                object: provisional,
+                size_bytes: 1 << 33,
+                name: b"big.img".to_vec().into(),
+                mode: 0o644,
+                mtime_s: 1_795_000_000,
+                mtime_ns: 5,
+                inline: None,
+            }),
+        ),
+        (
+            "offer-inline",
+            Message::Offer(Offer {
+                object: ObjectName::Oid(oid),
+                size_bytes: 6,
+                name: b"s".to_vec().into(),
+                mode: 0o600,
+                mtime_s: -1,
+                mtime_ns: 0,
+                inline: Some(b"sample".to_vec().into()),
+            }),
+        ),
+        (
+            "direct",
+            Message::Direct(Direct {
+                node: NodeId::from_bytes([0x44; 32]),
+                addresses: vec!["192.0.2.1:4711".into(), "[2001:db8::1]:4711".into()],
+                secret: Secret::from_bytes([0x55; 16]),
+            }),
+        ),
+        (
+            "progress",
+            Message::Progress(Progress { done_bytes: 1 << 20, resumed_bytes: 0, direct_bytes: 1 << 19 }),
+        ),
+        (
+            "compare",
+            Message::Compare(Compare {
+                handle: 1,
+                subtrees: vec![
+                    ComparedSubtree { start_group: 0, groups: 40 },
+                    ComparedSubtree { start_group: 32, groups: 8 },
+                ],
+            }),
+        ),
+        ("compared", Message::Compared(Compared { handle: 1, pairs: vec![0x66; 128].into() })),
+        ("delivered", Message::Delivered(Delivered { oid, path: b"/tmp/big.img".to_vec().into() })),
+        ("describe", Message::Describe(Describe { handle: 1 })),
+        ("described", Message::Described(Described { handle: 1, root: Some(sample_recipe().0) })),
+        ("described-none", Message::Described(Described { handle: 1, root: None })),
+        ("nodes", Message::Nodes(Nodes { handle: 1, ids: vec![[0x77; 32].into(), [0x78; 32].into()] })),
+        (
+            "node",
+            Message::Node(Node {
+                handle: 1,
+                id: (*sample_recipe().0.node_id().as_bytes()).into(),
+                bytes: sample_recipe().1.into(),
+            }),
+        ),
+        (
+            "tree",
+            Message::Tree(Tree {
+                role: CopyRole::Receive,
+                paths: vec![b"dir".to_vec().into()],
+                names: vec![b"a".to_vec().into(), vec![].into()],
+                flags: tree_flag::RECURSIVE | tree_flag::TIMES,
+                excludes: Some(vec![b"*.o".to_vec().into()]),
+                modes: Some(b"D755,F644".to_vec().into()),
+                owner: Some(b":users".to_vec().into()),
+                rate_bytes: Some(1 << 20),
+            }),
+        ),
+        (
+            "planned",
+            Message::Planned(Planned {
+                items: vec![PlannedItem { action: 1, path: b"a/b".to_vec().into(), changes: None }],
+            }),
+        ),
+        (
+            "planned-change",
+            Message::Planned(Planned {
+                items: vec![PlannedItem { action: 3, path: b"a/c".to_vec().into(), changes: Some(5) }],
+            }),
+        ),
+        (
+            "sources",
+            Message::Sources(Sources {
+                found: vec![FoundSource { path: 0, name: b"a.d".to_vec().into() }],
+                is_last: true,
+            }),
+        ),
+        (
+            "more-sources",
+            Message::MoreSources(MoreSources {
+                paths: vec![b"b".to_vec().into()],
+                names: vec![b"b".to_vec().into()],
+                is_last: true,
+            }),
+        ),
+        (
+            "entries",
+            Message::Entries(Entries {
+                items: vec![vec![0xf6].into(), vec![].into()],
+                owners: Some(vec![Owner { is_group: true, id: 100, name: b"users".to_vec().into() }]),
+                is_last: true,
+            }),
+        ),
+        (
+            "pull",
+            Message::Pull(Pull {
+                request: 3,
+                runs: vec![
+                    Run { first: 7, count: 40, known: None, part: None, cut: None },
+                    Run { first: 50, count: 1, known: Some([0x88; 32].into()), part: None, cut: None },
+                ],
+                settled: 7,
+                batches: 9,
+                lane: None,
+                lost: None,
+            }),
+        ),
+        (
+            "pull-lane",
+            Message::Pull(Pull {
+                request: 4,
+                runs: vec![Run {
+                    first: 51,
+                    count: 1,
+                    known: None,
+                    part: Some(Part { start: 1 << 24, bytes: 9 }),
+                    cut: None,
+                }],
+                settled: 50,
+                batches: 10,
+                lane: Some(2),
+                lost: Some(1),
+            }),
+        ),
+        (
+            "pull-cut",
+            Message::Pull(Pull {
+                request: 5,
+                runs: vec![Run {
+                    first: 52,
+                    count: 1,
+                    known: Some([0x99; 32].into()),
+                    part: Some(Part { start: 0, bytes: 1 << 24 }),
+                    cut: Some(1 << 17),
+                }],
+                settled: 52,
+                batches: 10,
+                lane: None,
+                lost: None,
+            }),
+        ),
+        (
+            "entry-failed",
+            Message::EntryFailed(EntryFailed {
+                path: b"a/\xff".to_vec().into(),
+                kind: 9,
+                text: "no".into(),
+                unnamed: None,
+                left_out: None,
+            }),
+        ),
+        (
+            "tree-done",
+            Message::TreeDone(TreeDone { entries: 60, files: 50, unchanged: 9, bytes: 1 << 20, failed: 1 }),
+        ),
+    ]
+}

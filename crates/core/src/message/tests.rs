@@ -1,0 +1,99 @@
+//! What messages may say: golden bytes, limits, and mutations.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::Oid;
+
+#[test]
+fn every_message_is_deterministic_and_round_trips() {
+    for (name, message) in samples() {
+        let bytes = message.to_bytes();
+        assert_eq!(cbor::check(&bytes), Ok(()), "{name}");
+        assert!(bytes.len() <= crate::limits::CONTROL_FRAME_BYTES_MAX);
+        assert_eq!(Message::from_bytes(&bytes).unwrap(), message, "{name}");
+        // Unknown keys are ignored: append one to the map, which is the item's tail.
+        for cut in 0..bytes.len() {
+            assert!(Message::from_bytes(&bytes[..cut]).is_err(), "{name} cut at {cut}");
+        }
+    }
+}
+
+/// Golden vectors: a change here is a change of the protocol.
+#[test]
+fn golden_messages() {
+    let mut text = String::new();
+    for (name, message) in samples() {
+        text += &format!("{name} {}\n", data_encoding::HEXLOWER.encode(&message.to_bytes()));
+    }
+    let golden = include_str!("../../fixtures/messages.txt");
+    assert_eq!(text, golden, "the wire format changed; if that is meant, raise PROTOCOL_VERSION");
+}
+
+#[test]
+fn fields_beyond_their_limits_are_refused() {
+    let long = |len: usize| vec![b'x'; len];
+    let bad = [
+        Message::Hello(Hello {
+            version: 1,
+            features: vec!["x".into(); 33],
+            required: vec![],
+            agent: String::new(),
+        }),
+        Message::Open(Open {
+            handle: 1,
+            object: ObjectName::Provisional([0; 32]),
+            proof: Some(long(31).into()),
+        }),
+        Message::Opened(Opened { handle: 1, size_bytes: u64::MAX, name: None }),
+        Message::Opened(Opened { handle: 1, size_bytes: 1, name: Some(long(256).into()) }),
+        Message::Fault(Fault { handle: None, kind: 1, text: "x".repeat(1025) }),
+        Message::ClearGrant(ClearGrant { token: long(15).into() }),
+        Message::Copy(Copy {
+            role: CopyRole::Send,
+            path: long(4097).into(),
+            preserve: false,
+            fsync: false,
+            whole_file: None,
+            rate_bytes: None,
+            compressed: None,
+            or_several: None,
+        }),
+    ];
+    let offer = |object, inline: Option<Vec<u8>>| {
+        Message::Offer(Offer {
+            object,
+            size_bytes: 6,
+            name: b"s".to_vec().into(),
+            mode: 0o600,
+            mtime_s: 0,
+            mtime_ns: 0,
+            inline: inline.map(Into::into),
+        })
+    };
+    let named = ObjectName::Oid(Oid::of(b"sample"));
+    // Design 3: vouched bytes never go under the name that is proven elsewhere.
+    let bad = bad.into_iter().chain([
+        offer(named, None),
+        offer(ObjectName::Provisional([1; 32]), Some(b"sample".to_vec())),
+        offer(named, Some(b"samples".to_vec())),
+    ]);
+    for message in bad {
+        let error = Message::from_bytes(&message.to_bytes()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{message:?}");
+    }
+}
+
+proptest! {
+    /// No bytes from a peer panic the decoder; what decodes encodes to what decodes to the same.
+    #[test]
+    fn mutated_messages_never_panic(which in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), with in any::<u8>()) {
+        let samples = samples();
+        let mut bytes = samples[which.index(samples.len())].1.to_bytes();
+        let at = at.index(bytes.len());
+        bytes[at] = with;
+        if let Ok(message) = Message::from_bytes(&bytes) {
+            prop_assert_eq!(Message::from_bytes(&message.to_bytes()).unwrap(), message);
+        }
+    }
+}

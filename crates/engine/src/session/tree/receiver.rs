@@ -1,0 +1,481 @@
+//! The receiving side of a tree copy: takes entries in order, asks for contents over paths, and takes only what it asked for.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use dray_core::Result;
+use dray_core::limits::{
+    TREE_BATCHES_MAX, TREE_CUT_PULLS_MAX, TREE_CUTS_MAX, TREE_PART_BYTES, TREE_PARTS_MAX, TREE_PULL_RUNS_MAX,
+    TREE_WANTED_MAX,
+};
+use dray_core::message::{Entries, Part, Pull, Run};
+use dray_core::tree::{Item, Order, Record, Step, chunks_max, decode_chunks, take_record};
+
+use super::protocol;
+
+/// The way over which a content is asked for: the channel of the copy, or a direct connection beside it.
+pub type PathId = Option<u32>;
+
+/// A content that is to be asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Wish {
+    number: u64,
+    known: Option<[u8; 32]>,
+    /// Bytes that it is thought to have.
+    bytes: u64,
+    shape: Shape,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Shape {
+    Whole,
+    Part(Part),
+    /// These parts of it, none of them empty, each in pieces of `part_bytes` at most.
+    These {
+        parts: VecDeque<Part>,
+        part_bytes: u64,
+    },
+    /// The rest of it from `start` on, in parts of `part_bytes`.
+    Parts {
+        start: u64,
+        part_bytes: u64,
+        /// Bytes of the first part.
+        least_bytes: u64,
+    },
+}
+
+/// A cut that is to be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct CutWish {
+    number: u64,
+    part: Part,
+    average_bytes: u32,
+    known: Option<[u8; 32]>,
+}
+
+/// A content that was asked for and has not come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// Number of the entry.
+    pub number: u64,
+    /// Not all of it.
+    pub part: Option<Part>,
+    /// Bytes that it is thought to have.
+    pub bytes: u64,
+    /// Not its bytes, but its chunks, of this average length.
+    pub cut: Option<u32>,
+    /// What its chunks and holes came to, and how many they are.
+    came: u64,
+    pieces: u64,
+    request: u32,
+    /// What of it weighs on its path: less with each byte that comes.
+    weight: u64,
+}
+
+impl Wanted {
+    /// Holds the next record of its answer to what was asked.
+    fn check(&mut self, record: &Record<'_>) -> Result<()> {
+        let Some((average_bytes, part)) = self.cut.zip(self.part) else {
+            return match record {
+                Record::Chunks(_) => Err(protocol("sender sent chunks that were not asked for")),
+                _ => Ok(()),
+            };
+        };
+        let came = match record {
+            Record::Chunks(chunks) => decode_chunks(chunks)
+                .fold((0, 0), |(bytes, count), chunk| (bytes + u64::from(chunk.len), count + 1)),
+            Record::Hole(len) => (*len, 1),
+            Record::Done(_) if self.came != part.bytes => {
+                return Err(protocol("sender ended the chunks of a part before its end"));
+            }
+            Record::Done(_) | Record::Same(_) | Record::Failed(_) => (0, 0),
+            Record::Bytes(_) | Record::Again => {
+                return Err(protocol("sender sent bytes where chunks were asked for"));
+            }
+        };
+        // Both are far below what could overflow.
+        self.came += came.0;
+        self.pieces += came.1;
+        if self.came > part.bytes || self.pieces > chunks_max(part.bytes, average_bytes) {
+            return Err(protocol("sender sent more chunks than the part can have"));
+        }
+        Ok(())
+    }
+}
+
+/// Takes `bytes` off the front of what is wanted; true if something is left.
+fn has_more(parts: &mut VecDeque<Part>, bytes: u64) -> bool {
+    if let Some(first) = parts.front_mut() {
+        first.start += bytes;
+        first.bytes -= bytes.min(first.bytes);
+        if first.bytes == 0 {
+            parts.pop_front();
+        }
+    }
+    !parts.is_empty()
+}
+
+/// What was asked for over one path.
+#[derive(Debug, Default)]
+struct Path {
+    /// In the order asked.
+    wanted: VecDeque<Wanted>,
+    /// Requests whose end has not come.
+    open: VecDeque<u32>,
+    /// What they weigh.
+    weight: u64,
+}
+
+/// What a content costs beside its bytes, in bytes: opening, hashing, naming it.
+const CONTENT_WEIGHT: u64 = 4096;
+/// What one that is only to be compared weighs at most.
+const KNOWN_WEIGHT_MAX: u64 = 64 * 1024;
+
+pub(super) fn weight(bytes: u64, is_known: bool) -> u64 {
+    let bytes = if is_known { bytes.min(KNOWN_WEIGHT_MAX) } else { bytes };
+    bytes.saturating_add(CONTENT_WEIGHT)
+}
+
+/// Entries that are settled with a message of their own, if nothing else is to be said.
+const SETTLED_STEP: u64 = 256;
+
+/// How many bytes a part of a file of `size_bytes` has.
+pub fn part_bytes(size_bytes: u64) -> u64 {
+    size_bytes.div_ceil(TREE_PARTS_MAX).next_multiple_of(1 << 20).max(TREE_PART_BYTES)
+}
+
+/// The receiving side: takes entries in order, asks for contents, and takes only what it asked for.
+#[derive(Debug)]
+pub struct TreeReceiver {
+    order: Order,
+    granted: u64,
+    came: u64,
+    is_told: bool,
+    settled: u64,
+    requests: u32,
+    paths: BTreeMap<PathId, Path>,
+    wishes: VecDeque<Wish>,
+    /// Cuts to be asked for, and what was asked for of them.
+    cut_wishes: VecDeque<CutWish>,
+    cuts: Path,
+    /// A wish may have a lower number than the first.
+    is_mixed: bool,
+    /// Paths that the sender is to hear of as lost.
+    lost: VecDeque<u32>,
+}
+
+impl TreeReceiver {
+    /// For as many trees as there are sources.
+    pub fn new(sources: usize) -> TreeReceiver {
+        TreeReceiver {
+            order: Order::new(sources),
+            granted: TREE_BATCHES_MAX.into(),
+            came: 0,
+            is_told: false,
+            settled: 0,
+            requests: 0,
+            paths: BTreeMap::from([(None, Path::default())]),
+            wishes: VecDeque::new(),
+            cut_wishes: VecDeque::new(),
+            cuts: Path::default(),
+            is_mixed: false,
+            lost: VecDeque::new(),
+        }
+    }
+
+    /// A batch came. Each item is to be given to [`TreeReceiver::accept`] in turn.
+    pub fn handle_entries(&mut self, entries: &Entries) -> Result<()> {
+        if self.came >= self.granted || self.is_told {
+            return Err(protocol("sender told more entries than it was granted"));
+        }
+        self.came += 1;
+        self.is_told = entries.is_last;
+        Ok(())
+    }
+
+    /// Decodes an item and says where it stands, and its number if it is an entry.
+    pub fn accept(&mut self, item: &[u8]) -> Result<(Item, Step, u64)> {
+        let item = Item::from_bytes(item)?;
+        let number = self.order.entries();
+        let step = self.order.accept(&item)?;
+        Ok((item, step, number))
+    }
+
+    /// Wants the content of entry `number`, of `bytes`, unless it hashes to `known`. It is asked for with one of the next pulls.
+    pub fn want(&mut self, number: u64, known: Option<[u8; 32]>, bytes: u64) {
+        let wish = Wish { number, known, bytes, shape: Shape::Whole };
+        self.is_mixed |= self.wishes.back().is_some_and(|last| number < last.number);
+        self.wishes.push_back(wish);
+    }
+
+    /// Wants the content of entry `number`, of `bytes`, in parts of `part_bytes`.
+    pub fn want_parts(&mut self, number: u64, bytes: u64, part_bytes: u64) {
+        self.want(number, None, bytes);
+        if let Some(last) = self.wishes.back_mut() {
+            last.shape = Shape::Parts { start: 0, part_bytes, least_bytes: part_bytes };
+        }
+    }
+
+    /// Wants these parts of entry `number`, of which there is one at least and none is empty.
+    pub fn want_these(&mut self, number: u64, parts: VecDeque<Part>, part_bytes: u64) {
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        self.want(number, None, bytes);
+        if let Some(last) = self.wishes.back_mut() {
+            last.shape = Shape::These { parts, part_bytes };
+        }
+    }
+
+    /// Wants to know how `part` of entry `number` is cut into chunks of this average length, unless it hashes to `known`.
+    pub fn want_cut(&mut self, number: u64, part: Part, average_bytes: u32, known: Option<[u8; 32]>) {
+        self.cut_wishes.push_back(CutWish { number, part, average_bytes, known });
+    }
+
+    /// A part of entry `number` came: if it had no bytes, being all hole, the next one is asked for twice as large, so that a file that is
+    /// nearly all hole takes few round trips; else as large as the first.
+    pub fn came_part(&mut self, number: u64, is_hole: bool) {
+        let wish = self.wishes.iter_mut().find(|wish| wish.number == number);
+        if let Some(Wish { shape: Shape::Parts { part_bytes, least_bytes, .. }, .. }) = wish {
+            *part_bytes = if is_hole { part_bytes.saturating_mul(2) } else { *least_bytes };
+        }
+    }
+
+    /// Wants what was lost with its path again, before everything else.
+    pub fn want_again(&mut self, lost: &Wanted, known: Option<[u8; 32]>) {
+        let shape = lost.part.map_or(Shape::Whole, Shape::Part);
+        self.wishes.push_front(Wish { number: lost.number, known, bytes: lost.bytes, shape });
+        self.is_mixed = true;
+    }
+
+    /// No part of entry `number` is asked for any more, nor how it is cut.
+    pub fn forget(&mut self, number: u64) {
+        self.cut_wishes.retain(|wish| wish.number != number);
+        self.wishes.retain(|wish| wish.number != number);
+    }
+
+    /// Contents under way, those that wait for a pull included.
+    pub fn under_way(&self) -> u64 {
+        let wanted: usize = self.paths.values().map(|path| path.wanted.len()).sum();
+        (wanted + self.wishes.len() + self.cut_wishes.len() + self.cuts.wanted.len()) as u64
+    }
+
+    /// True if something waits for a pull.
+    pub fn has_wishes(&self) -> bool {
+        !self.wishes.is_empty()
+    }
+
+    /// Pulls under way over `path`.
+    pub fn pulls(&self, path: PathId) -> usize {
+        self.paths.get(&path).map_or(0, |path| path.open.len())
+    }
+
+    /// What is owed over `path`, in bytes; small files count for more than they have.
+    pub fn weight(&self, path: PathId) -> u64 {
+        self.paths.get(&path).map_or(0, |path| path.weight)
+    }
+
+    /// Contents may be asked for over this direct connection.
+    pub fn open(&mut self, lane: u32) {
+        self.paths.entry(Some(lane)).or_default();
+    }
+
+    /// A direct connection is lost: what it owed, in the order asked, with what was coming first.
+    pub fn lose(&mut self, lane: u32) -> VecDeque<Wanted> {
+        let Some(path) = self.paths.remove(&Some(lane)) else { return VecDeque::new() };
+        self.lost.push_back(lane);
+        path.wanted
+    }
+
+    /// What to say to the sender when every entry so far is decided, but for those from `undecided` on that may still be asked
+    /// for, and `ahead` more batches are to come; contents up to `room` (see [`TreeReceiver::weight`]) are asked for over
+    /// `path`. `None` if it would say nothing new.
+    pub fn pull(&mut self, path: PathId, room: u64, ahead: u64, undecided: Option<u64>) -> Option<Pull> {
+        let batches = (self.came + ahead).max(self.granted);
+        let (runs, wanted) = self.runs(room);
+        let waiting = match self.is_mixed {
+            true => self.wishes.iter().map(|wish| wish.number).min(),
+            false => self.wishes.front().map(|wish| wish.number),
+        };
+        let first = waiting.into_iter().chain(undecided).min();
+        let settled = first.unwrap_or(self.order.entries()).max(self.settled);
+        // Where contents come in any order, each would move it a little.
+        let is_step =
+            settled >= self.settled + SETTLED_STEP || undecided.is_none() || settled == self.order.entries();
+        let is_settling = !self.is_told && settled != self.settled && is_step;
+        let lost = self.lost.pop_front();
+        if runs.is_empty() && batches == self.granted && !is_settling && lost.is_none() {
+            return None;
+        }
+        let mut request = 0;
+        if !runs.is_empty() {
+            request = self.next_request();
+        }
+        if let Some(path) = self.paths.get_mut(&path).filter(|_| !runs.is_empty()) {
+            path.open.push_back(request);
+            for wanted in wanted {
+                path.weight = path.weight.saturating_add(wanted.weight);
+                path.wanted.push_back(Wanted { request, ..wanted });
+            }
+        }
+        (self.settled, self.granted) = (settled, batches);
+        Some(Pull { request, runs, settled, batches, lane: path, lost })
+    }
+
+    /// The next question how files are cut, if one may be asked. It settles and grants nothing.
+    pub fn pull_cuts(&mut self) -> Option<Pull> {
+        let room = TREE_CUTS_MAX.saturating_sub(self.cuts.wanted.len()).min(TREE_PULL_RUNS_MAX);
+        let count = self.cut_wishes.len().min(room);
+        if count == 0 || self.cuts.open.len() >= TREE_CUT_PULLS_MAX / 2 {
+            return None;
+        }
+        let request = self.next_request();
+        self.cuts.open.push_back(request);
+        let mut runs = Vec::with_capacity(count);
+        for wish in self.cut_wishes.drain(..count) {
+            let (number, part, cut) = (wish.number, Some(wish.part), Some(wish.average_bytes));
+            runs.push(Run { first: number, count: 1, known: wish.known.map(Into::into), part, cut });
+            let bytes = wish.part.bytes;
+            let wanted = Wanted { number, part, bytes, cut, came: 0, pieces: 0, request, weight: 0 };
+            self.cuts.wanted.push_back(wanted);
+        }
+        Some(Pull { request, runs, settled: self.settled, batches: self.granted, lane: None, lost: None })
+    }
+
+    /// Never 0; and never the number of one that is open, of which there are few.
+    fn next_request(&mut self) -> u32 {
+        self.requests = self.requests.wrapping_add(1).max(1);
+        self.requests
+    }
+
+    /// What `request` is one of, whose answer came over `path`.
+    fn asked(&mut self, path: PathId, request: u32) -> Option<&mut Path> {
+        if path.is_none() && self.cuts.open.front() == Some(&request) {
+            return Some(&mut self.cuts);
+        }
+        self.paths.get_mut(&path)
+    }
+
+    /// Takes wishes of so much weight, one at least if there is any room.
+    fn runs(&mut self, mut room: u64) -> (Vec<Run>, Vec<Wanted>) {
+        let (mut runs, mut wanted): (Vec<Run>, Vec<Wanted>) = Default::default();
+        let owed: usize = self.paths.values().map(|path| path.wanted.len()).sum();
+        // What was asked for in several pieces counts as often, at the sender, too.
+        let count_max = usize::try_from(TREE_WANTED_MAX).unwrap_or(usize::MAX).saturating_sub(owed);
+        while room > 0
+            && wanted.len() < count_max
+            && let Some(wish) = self.wishes.front_mut()
+        {
+            let (number, known, is_whole) = (wish.number, wish.known, wish.shape == Shape::Whole);
+            let is_next = |run: &Run| {
+                known.is_none()
+                    && is_whole
+                    && run.known.is_none()
+                    && run.part.is_none()
+                    && run.first + run.count == number
+            };
+            let (part, bytes) = match &mut wish.shape {
+                Shape::Whole => (None, wish.bytes),
+                Shape::Part(part) => (Some(*part), part.bytes),
+                Shape::These { parts, part_bytes } => {
+                    let part = parts.front().map(|part| Part { bytes: part.bytes.min(*part_bytes), ..*part });
+                    (part, part.map_or(0, |part| part.bytes))
+                }
+                Shape::Parts { start, part_bytes, .. } => {
+                    let part = Part { start: *start, bytes: (*part_bytes).min(wish.bytes - *start) };
+                    (Some(part), part.bytes)
+                }
+            };
+            if let Some(run) = runs.last_mut().filter(|run| is_next(run)) {
+                run.count += 1;
+            } else if runs.len() < TREE_PULL_RUNS_MAX {
+                runs.push(Run { first: number, count: 1, known: known.map(Into::into), part, cut: None });
+            } else {
+                break;
+            }
+            let is_over = match &mut wish.shape {
+                Shape::These { parts, .. } => !has_more(parts, bytes),
+                Shape::Parts { start, .. } => {
+                    *start += bytes;
+                    *start >= wish.bytes
+                }
+                Shape::Whole | Shape::Part(_) => true,
+            };
+            if is_over {
+                self.wishes.pop_front();
+            }
+            let weight = weight(bytes, known.is_some());
+            wanted.push(Wanted { number, part, bytes, cut: None, came: 0, pieces: 0, request: 0, weight });
+            room = room.saturating_sub(weight);
+        }
+        self.is_mixed &= !self.wishes.is_empty();
+        (runs, wanted)
+    }
+
+    /// Takes the next record of a data frame of `request` that came over `path`: which entry it belongs to, and which part of it.
+    pub fn take<'a>(
+        &mut self,
+        path: PathId,
+        request: u32,
+        rest: &mut &'a [u8],
+    ) -> Result<(Wanted, Record<'a>)> {
+        let not_asked = || protocol("sender sent a content that was not asked for");
+        let path = self.asked(path, request).ok_or_else(not_asked)?;
+        let front = path.wanted.front_mut().filter(|wanted| wanted.request == request);
+        let front = front.ok_or_else(not_asked)?;
+        let record = take_record(rest)?;
+        front.check(&record)?;
+        let lighter = match &record {
+            Record::Bytes(bytes) => front.weight.min(bytes.len() as u64),
+            Record::Hole(len) => front.weight.min(*len),
+            Record::Again | Record::Chunks(_) => 0,
+            Record::Done(_) | Record::Same(_) | Record::Failed(_) => front.weight,
+        };
+        front.weight -= lighter;
+        path.weight = path.weight.saturating_sub(lighter);
+        let wanted = *front;
+        if matches!(record, Record::Done(_) | Record::Same(_) | Record::Failed(_)) {
+            path.wanted.pop_front();
+        }
+        Ok((wanted, record))
+    }
+
+    /// The sender ended `request` on `path`.
+    pub fn handle_end(&mut self, path: PathId, request: u32) -> Result<()> {
+        match self.asked(path, request) {
+            Some(path)
+                if path.open.front() == Some(&request)
+                    && path.wanted.front().is_none_or(|wanted| wanted.request != request) =>
+            {
+                path.open.pop_front();
+                Ok(())
+            }
+            _ => Err(protocol("sender ended a request that is not answered")),
+        }
+    }
+
+    /// True once everything was told and everything asked for has come; to be asked when every item that came was accepted. There
+    /// may be lost connections to tell of with a last pull.
+    /// `Protocol` if the entries ended in the middle.
+    pub fn is_done(&self) -> Result<bool> {
+        if self.is_told && !self.order.is_complete() {
+            return Err(protocol("sender ended its entries in the middle of a tree"));
+        }
+        let is_idle = |path: &Path| path.wanted.is_empty() && path.open.is_empty();
+        let has_wishes = !self.wishes.is_empty() || !self.cut_wishes.is_empty();
+        Ok(self.is_told && !has_wishes && is_idle(&self.cuts) && self.paths.values().all(is_idle))
+    }
+
+    /// Entries told.
+    pub fn entries(&self) -> u64 {
+        self.order.entries()
+    }
+
+    /// What the sender owes, in words; `None` if it is nothing.
+    pub fn missing(&self) -> Option<String> {
+        let contents = self.under_way();
+        match (self.is_told, contents) {
+            (true, 0) => None,
+            (true, _) => Some(format!("{contents} contents")),
+            (false, 0) => Some(format!("the entries after {}", self.order.entries())),
+            (false, _) => Some(format!("{contents} contents and the entries after {}", self.order.entries())),
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Both machines against what a peer may say.
+
+use dray_core::limits::{TREE_BATCHES_MAX, TREE_PART_BYTES, TREE_PARTS_MAX, TREE_WANTED_MAX};
+use dray_core::message::{Entries, Pull, TreeDone};
+use dray_core::tree::{
+    ChunkHint, Entry, Finished, Kind, Metadata, Name, Record, Step, chunks_max, encode_chunks,
+};
+
+use super::receiver::weight;
+use super::*;
+
+fn file(name: Option<&str>) -> Vec<u8> {
+    let name = name.map(|name| Name::new(name.as_bytes()).unwrap());
+    let kind = Kind::File { size_bytes: 1, oid: None };
+    Entry { name, kind, metadata: Metadata::default() }.to_bytes()
+}
+
+fn batch(is_last: bool) -> Entries {
+    Entries { items: Vec::new(), owners: None, is_last }
+}
+
+fn pull(request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) -> Pull {
+    let runs =
+        runs.iter().map(|&(first, count)| Run { first, count, known: None, part: None, cut: None }).collect();
+    Pull { request, runs, settled, batches, lane: None, lost: None }
+}
+
+fn sender() -> TreeSender {
+    let mut sender = TreeSender::new();
+    sender.told(100, true);
+    sender
+}
+
+/// Issue "requests are batches": what is owed comes out in the order asked, and a request ends with its last entry.
+#[test]
+fn contents_are_owed_in_order() {
+    let mut sender = sender();
+    sender.handle_pull(&pull(1, &[(3, 2), (9, 1)], 10, 40), 0).unwrap();
+    sender.handle_pull(&pull(2, &[(10, 1)], 11, 40), 0).unwrap();
+    let owed: Vec<_> = std::iter::from_fn(|| sender.next_owed())
+        .map(|owed| (owed.request, owed.number, owed.is_last))
+        .collect();
+    assert_eq!(owed, [(1, 3, false), (1, 4, false), (1, 9, true), (2, 10, true)]);
+    assert!(sender.is_idle());
+}
+
+/// A receiver that asks for what it was not told, twice, too much, or takes something back, breaks the protocol.
+#[test]
+fn a_receiver_that_breaks_the_rules_is_refused() {
+    let many = TREE_WANTED_MAX + 1;
+    for bad in [
+        pull(1, &[(99, 2)], 0, 32),
+        pull(1, &[(u64::MAX, 2)], 0, 32),
+        pull(0, &[(5, 1)], 0, 32),
+        pull(1, &[], 0, 32),
+        pull(0, &[], 101, 32),
+        pull(0, &[], 0, 31),
+    ] {
+        assert_eq!(sender().handle_pull(&bad, 0).unwrap_err().kind(), ErrorKind::Protocol, "{bad:?}");
+    }
+    let mut large = TreeSender::new();
+    large.told(many, true);
+    assert!(large.handle_pull(&pull(1, &[(0, many)], many, 40), 0).is_err());
+    let mut again = sender();
+    again.handle_pull(&pull(1, &[(5, 1)], 6, 40), 0).unwrap();
+    assert!(again.handle_pull(&pull(1, &[(7, 1)], 8, 40), 0).is_err());
+    assert!(again.handle_pull(&pull(2, &[(5, 1)], 8, 40), 0).is_err(), "it is settled");
+    assert!(again.handle_pull(&pull(0, &[], 5, 40), 0).is_err());
+}
+
+/// M9: "done" counts only when everything was told and sent, and the account fits it; the error says what is missing.
+#[test]
+fn an_end_is_believed_only_if_the_account_fits() {
+    let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
+    let mut sender = TreeSender::new();
+    let done = TreeDone { entries: 100, files: 1, unchanged: 98, bytes: 4, failed: 0 };
+    let refused = |sender: &TreeSender, done: TreeDone| {
+        let error = sender.handle_done(&done, &TreeLanes::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol);
+        error.what().to_owned()
+    };
+    sender.told(99, false);
+    assert!(refused(&sender, TreeDone { entries: 99, ..done }).contains("after 99 entries, before all"));
+    sender.told(1, true);
+    assert!(!sender.may_tell());
+    sender.handle_pull(&pull(1, &[(5, 2)], 100, 40), 0).unwrap();
+    assert!(refused(&sender, done).contains("before 2 of the contents"));
+    while sender.next_owed().is_some() {}
+    for record in [Record::Bytes(b"four"), Record::Done(finished), Record::Same(finished)] {
+        sender.sent().record(&record, false);
+    }
+    sender.handle_done(&done, &TreeLanes::default()).unwrap();
+    sender.handle_done(&TreeDone { files: 0, failed: 1, ..done }, &TreeLanes::default()).unwrap();
+    assert!(refused(&sender, TreeDone { entries: 99, ..done }).contains("99 of 100 entries"));
+    assert!(refused(&sender, TreeDone { bytes: 3, ..done }).contains("3 of 4 bytes"));
+    assert!(refused(&sender, TreeDone { files: 0, ..done }).contains("0 of 1 files"));
+    assert!(refused(&sender, TreeDone { files: 2, ..done }).contains("2 of 1 files"));
+    assert!(refused(&sender, TreeDone { unchanged: 0, ..done }).contains("0 files unchanged"));
+    assert!(refused(&sender, TreeDone { unchanged: u64::MAX, ..done }).contains("unchanged"));
+}
+
+/// Issue "hard links": what may still be asked for is not settled.
+#[test]
+fn an_entry_that_waits_is_not_settled() {
+    let mut receiver = TreeReceiver::new(2);
+    receiver.handle_entries(&batch(false)).unwrap();
+    receiver.accept(&file(None)).unwrap();
+    receiver.accept(&file(None)).unwrap();
+    receiver.want(0, None, 1);
+    assert_eq!(receiver.pull(None, u64::MAX, 1, Some(1)).unwrap().settled, 1);
+    receiver.want(1, None, 1);
+    let late = receiver.pull(None, u64::MAX, 1, None).unwrap();
+    assert_eq!((late.runs.len(), late.settled), (1, 2));
+    assert!(receiver.missing().unwrap().contains("2 contents and the entries after 2"));
+}
+
+/// Issue "bounded memory": no more batches than were granted, nor than the receiver has settled.
+#[test]
+fn batches_need_a_grant() {
+    let mut sender = TreeSender::new();
+    for _ in 0..TREE_BATCHES_MAX {
+        assert!(sender.may_tell());
+        sender.told(10, false);
+    }
+    assert!(!sender.may_tell());
+    sender.handle_pull(&pull(0, &[], 0, u64::MAX), 0).unwrap();
+    for _ in 0..TREE_BATCHES_MAX {
+        assert!(sender.may_tell());
+        sender.told(10, false);
+    }
+    assert!(!sender.may_tell(), "nothing is settled");
+    sender.handle_pull(&pull(0, &[], 320, u64::MAX), 0).unwrap();
+    assert!(sender.may_tell());
+}
+
+/// A sender that tells more than granted, or sends what was not asked for, breaks the protocol.
+#[test]
+fn a_sender_that_breaks_the_rules_is_refused() {
+    let mut receiver = TreeReceiver::new(1);
+    for _ in 0..TREE_BATCHES_MAX {
+        receiver.handle_entries(&batch(false)).unwrap();
+    }
+    assert!(receiver.handle_entries(&batch(false)).is_err());
+    let mut receiver = TreeReceiver::new(1);
+    receiver.handle_entries(&batch(true)).unwrap();
+    assert!(receiver.handle_entries(&batch(true)).is_err());
+    assert!(receiver.is_done().is_err(), "no root came");
+    let (_, step, number) = receiver.accept(&file(None)).unwrap();
+    assert_eq!((step, number), (Step::Root(0), 0));
+    let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
+    let mut frame = Vec::new();
+    Record::Bytes(b"x").push(&mut frame);
+    Record::Done(finished).push(&mut frame);
+    assert!(receiver.take(None, 1, &mut &frame[..]).is_err(), "nothing was asked for");
+    receiver.want(0, None, 1);
+    let asked = receiver.pull(None, u64::MAX, 0, None).unwrap();
+    assert_eq!((asked.request, asked.runs.len(), asked.settled), (1, 1, 1));
+    assert!(receiver.pull(None, u64::MAX, 0, None).is_none(), "nothing new");
+    assert!(receiver.take(None, 2, &mut &frame[..]).is_err(), "another request");
+    assert!(receiver.handle_end(None, 1).is_err(), "it is not answered");
+    let mut rest = &frame[..];
+    let (wanted, record) = receiver.take(None, 1, &mut rest).unwrap();
+    assert_eq!((wanted.number, record), (0, Record::Bytes(b"x")));
+    let (wanted, record) = receiver.take(None, 1, &mut rest).unwrap();
+    assert_eq!((wanted.number, record), (0, Record::Done(finished)));
+    assert!(receiver.take(None, 1, &mut &frame[..]).is_err(), "it has come");
+    assert!(!receiver.is_done().unwrap());
+    receiver.handle_end(None, 1).unwrap();
+    assert!(receiver.handle_end(None, 1).is_err());
+    assert!(receiver.is_done().unwrap());
+}
+
+fn told(count: u64) -> TreeReceiver {
+    let mut receiver = TreeReceiver::new(count as usize);
+    receiver.handle_entries(&batch(true)).unwrap();
+    for _ in 0..count {
+        receiver.accept(&file(None)).unwrap();
+    }
+    receiver
+}
+
+fn done() -> Vec<u8> {
+    let mut frame = Vec::new();
+    let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
+    Record::Done(finished).push(&mut frame);
+    frame
+}
+
+/// Issue 4 "direct paths join": each path answers what it was asked, in any order between them; what a lost one owed is asked
+/// for again, first, and the sender hears of the loss.
+#[test]
+fn what_a_lost_lane_owed_is_asked_for_again() {
+    let mut receiver = told(6);
+    receiver.open(1);
+    (0..6).for_each(|number| receiver.want(number, None, 1));
+    let two = 2 * weight(1, false);
+    let ssh = receiver.pull(None, two, 0, Some(0)).unwrap();
+    let lane = receiver.pull(Some(1), two, 0, Some(0)).unwrap();
+    assert_eq!((ssh.runs[0].first, ssh.runs[0].count, ssh.lane), (0, 2, None));
+    assert_eq!((lane.runs[0].first, lane.runs[0].count, lane.lane), (2, 2, Some(1)));
+    assert_eq!((receiver.weight(None), receiver.weight(Some(1)), receiver.under_way()), (two, two, 6));
+    let frame = done();
+    assert!(receiver.take(None, lane.request, &mut &frame[..]).is_err(), "it was asked for elsewhere");
+    let (wanted, _) = receiver.take(Some(1), lane.request, &mut &frame[..]).unwrap();
+    assert_eq!(wanted.number, 2);
+    let lost = receiver.lose(1);
+    assert_eq!(lost.iter().map(|wanted| wanted.number).collect::<Vec<_>>(), [3]);
+    lost.iter().rev().for_each(|lost| receiver.want_again(lost, None));
+    assert!(receiver.take(Some(1), lane.request, &mut &frame[..]).is_err(), "it is lost");
+    let again = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    let runs: Vec<_> = again.runs.iter().map(|run| (run.first, run.count)).collect();
+    assert_eq!((runs, again.lost), (vec![(3, 3)], Some(1)));
+    assert!(!receiver.is_done().unwrap());
+}
+
+/// A large file is asked for in parts that cover it, over any path; an endless hole in no more parts than may be.
+#[test]
+fn parts_cover_a_file() {
+    assert_eq!((part_bytes(1), part_bytes(1 << 30)), (TREE_PART_BYTES, TREE_PART_BYTES));
+    assert!(u64::MAX.div_ceil(part_bytes(u64::MAX >> 2)) <= 4 * TREE_PARTS_MAX);
+    let mut receiver = told(2);
+    receiver.want_parts(0, 100, 40);
+    receiver.want(1, None, 1);
+    receiver.came_part(0, false);
+    let mut parts = Vec::new();
+    while let Some(pull) = receiver.pull(None, 1, 0, Some(0)) {
+        parts.extend(pull.runs.iter().map(|run| (run.first, run.part.map(|part| (part.start, part.bytes)))));
+    }
+    assert_eq!(parts, [(0, Some((0, 40))), (0, Some((40, 40))), (0, Some((80, 20))), (1, None)]);
+}
+
+/// A path grows lighter as bytes come, not at the end of a content alone: else a long path would carry one large file at a time. A file
+/// of holes is asked for in ever larger parts.
+#[test]
+fn what_came_weighs_nothing_and_holes_are_passed_fast() {
+    let mut receiver = told(2);
+    receiver.want(0, None, 1 << 20);
+    let pull = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    let full = receiver.weight(None);
+    let mut frame = Vec::new();
+    Record::Bytes(&[7; 1000]).push(&mut frame);
+    receiver.take(None, pull.request, &mut &frame[..]).unwrap();
+    assert_eq!(receiver.weight(None), full - 1000);
+    let frame = done();
+    receiver.take(None, pull.request, &mut &frame[..]).unwrap();
+    assert_eq!(receiver.weight(None), 0);
+    receiver.want_parts(1, 1 << 40, 1 << 22);
+    let mut pulls = 0;
+    while let Some(pull) = receiver.pull(None, 1, 0, Some(0)) {
+        assert_eq!(pull.runs.len(), 1);
+        receiver.came_part(1, true);
+        pulls += 1;
+    }
+    assert_eq!(pulls, 19, "of 2^18 parts");
+    receiver.want(0, Some([7; 32]), u64::MAX);
+    receiver.want(1, None, u64::MAX);
+    receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    assert_eq!(receiver.weight(None), u64::MAX);
+}
+
+/// An account that is short is believed where a connection was lost, and one that is too long never.
+#[test]
+fn what_a_lost_lane_took_need_not_have_come() {
+    let mut sender = TreeSender::new();
+    sender.told(1, true);
+    let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
+    let mut lanes = TreeLanes::default();
+    lanes.sent.record(&Record::Bytes(b"four"), false);
+    lanes.sent.record(&Record::Done(finished), false);
+    let done = TreeDone { entries: 1, files: 0, unchanged: 0, bytes: 3, failed: 0 };
+    assert!(sender.handle_done(&done, &lanes).is_err());
+    lanes.has_lost = true;
+    sender.handle_done(&done, &lanes).unwrap();
+    assert!(sender.handle_done(&TreeDone { bytes: 5, ..done }, &lanes).is_err());
+    assert!(sender.handle_done(&TreeDone { files: 2, ..done }, &lanes).is_err());
+    lanes.owed = 1;
+    assert!(sender.handle_done(&done, &lanes).is_err());
+}
+
+fn cut(number: u64, part: Option<Part>, known: Option<[u8; 32]>) -> Run {
+    Run { first: number, count: 1, known: known.map(Into::into), part, cut: Some(4096) }
+}
+
+fn whole(bytes: u64) -> Part {
+    Part { start: 0, bytes }
+}
+
+/// Design 1: how a file is cut is asked for beside contents, and answered in the order of those questions, whatever contents come between.
+#[test]
+fn cuts_are_answered_beside_contents() {
+    let mut receiver = told(3);
+    receiver.want(0, None, 100);
+    receiver.want_cut(1, whole(8192), 4096, Some([3; 32]));
+    receiver.want_cut(2, whole(8192), 4096, None);
+    let contents = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    let cuts = receiver.pull_cuts().unwrap();
+    assert!(receiver.pull_cuts().is_none());
+    assert_eq!(cuts.runs, [cut(1, Some(whole(8192)), Some([3; 32])), cut(2, Some(whole(8192)), None)]);
+    assert_eq!((receiver.under_way(), receiver.weight(None) < 8192), (3, true));
+    let chunks = encode_chunks(&[ChunkHint { len: 5000, hash: [1; 16] }]);
+    let mut frame = Vec::new();
+    Record::Chunks(&chunks).push(&mut frame);
+    Record::Hole(3192).push(&mut frame);
+    frame.extend(done());
+    let mut rest = &frame[..];
+    while !rest.is_empty() {
+        let (wanted, _) = receiver.take(None, cuts.request, &mut rest).unwrap();
+        assert_eq!((wanted.number, wanted.cut), (1, Some(4096)));
+    }
+    let frame = done();
+    assert_eq!(receiver.take(None, contents.request, &mut &frame[..]).unwrap().0.number, 0);
+    receiver.handle_end(None, contents.request).unwrap();
+    assert!(receiver.handle_end(None, cuts.request).is_err(), "one is owed");
+    let mut frame = Vec::new();
+    Record::Same(Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 }).push(&mut frame);
+    receiver.take(None, cuts.request, &mut &frame[..]).unwrap();
+    receiver.handle_end(None, cuts.request).unwrap();
+    assert_eq!(receiver.under_way(), 0);
+}
+
+/// Design 17: an answer that tells more, less or something else than the part can have breaks the protocol before it is kept.
+#[test]
+fn impossible_cuts_are_refused() {
+    let chunk = |len| Record::Chunks(Box::leak(encode_chunks(&[ChunkHint { len, hash: [1; 16] }]).into()));
+    let many = vec![ChunkHint { len: 1, hash: [1; 16] }; chunks_max(8192, 4096) as usize + 1];
+    let many = encode_chunks(&many);
+    let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
+    for records in [
+        vec![chunk(8193)],
+        vec![chunk(4096), Record::Hole(4097)],
+        vec![Record::Hole(1 << 60), Record::Hole(1 << 60)],
+        vec![Record::Chunks(&many)],
+        vec![chunk(8191), Record::Done(finished)],
+        vec![Record::Bytes(b"bytes")],
+        vec![Record::Again],
+    ] {
+        let mut receiver = told(2);
+        receiver.want_cut(1, whole(8192), 4096, None);
+        let pull = receiver.pull_cuts().unwrap();
+        let mut frame = Vec::new();
+        records.iter().for_each(|record| record.push(&mut frame));
+        let mut rest = &frame[..];
+        let taken = records.iter().try_for_each(|_| receiver.take(None, pull.request, &mut rest).map(|_| ()));
+        assert_eq!(taken.unwrap_err().kind(), ErrorKind::Protocol, "{records:?}");
+    }
+    // Nor do chunks come where bytes were asked for.
+    let mut receiver = told(2);
+    receiver.want(1, None, 8192);
+    let pull = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    let mut frame = Vec::new();
+    chunk(10).push(&mut frame);
+    assert!(receiver.take(None, pull.request, &mut &frame[..]).is_err());
+}
+
+/// A receiver asks for cuts by themselves, of parts, and not over a lane.
+#[test]
+fn cuts_that_break_the_rules_are_refused() {
+    let content = Run { first: 2, count: 1, known: None, part: None, cut: None };
+    let part = Some(whole(5));
+    for (runs, lane) in [
+        (vec![cut(1, None, None)], None),
+        (vec![cut(1, part, None), content], None),
+        (vec![content, cut(1, part, None)], None),
+        (vec![cut(1, part, None)], Some(1)),
+        (vec![Run { count: 2, ..cut(1, part, None) }], None),
+        (vec![cut(100, part, None)], None),
+        (vec![Run { cut: None, ..cut(1, part, Some([1; 32])) }], None),
+    ] {
+        let pull = Pull { request: 1, runs, settled: 0, batches: 32, lane, lost: None };
+        let error = sender().handle_pull(&pull, 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{pull:?}");
+    }
+    let runs = vec![cut(1, part, Some([1; 32])), cut(1, part, None)];
+    let mut sender = sender();
+    sender
+        .handle_pull(&Pull { request: 1, runs, settled: 0, batches: 32, lane: None, lost: None }, 0)
+        .unwrap();
+    assert!(sender.is_idle(), "they are owed elsewhere");
+}
+
+/// Parts of one file are as many as they are, in the order wanted, and never more than may be under way.
+#[test]
+fn pieces_of_a_file_are_asked_for_within_bounds() {
+    let mut receiver = told(1);
+    let parts = [(10, 4), (20, 25), (100, 1)].map(|(start, bytes)| Part { start, bytes });
+    receiver.want_these(0, parts.into(), 10);
+    let pull = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    let asked: Vec<_> =
+        pull.runs.iter().map(|run| run.part.map(|part| (part.start, part.bytes)).unwrap()).collect();
+    assert_eq!(asked, [(10, 4), (20, 10), (30, 10), (40, 5), (100, 1)]);
+    assert!(!receiver.has_wishes());
+    let many = (0..2 * TREE_WANTED_MAX).map(|at| Part { start: 2 * at, bytes: 1 }).collect();
+    receiver.want_these(0, many, 10);
+    let mut count = pull.runs.len() as u64;
+    while let Some(pull) = receiver.pull(None, u64::MAX, 0, Some(0)) {
+        count += pull.runs.len() as u64;
+    }
+    assert_eq!((count, receiver.has_wishes()), (TREE_WANTED_MAX, true));
+}

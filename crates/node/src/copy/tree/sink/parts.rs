@@ -1,0 +1,144 @@
+//! Large files come in parts, over any path: where the bytes of each go, and when all of them are one file.
+
+use std::collections::BTreeSet;
+
+use dray_core::message::Part;
+use dray_core::tree::{Finished, Record};
+use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::tree::NewFile;
+
+use super::content::{Current, not_as_sent};
+use super::{Pending, Writing};
+
+/// Zeros written at a time.
+const ZEROS_BYTES: usize = 64 * 1024;
+
+/// A file that comes in parts.
+#[derive(Default)]
+pub(super) struct Parts {
+    pub(super) file: Option<NewFile>,
+    /// Bytes of those that are to come, as far as that is known, and of those that came whole.
+    pub(super) asked: u64,
+    pub(super) came: u64,
+    /// Where those begin of which something was written that counts no more: their path was lost.
+    pub(super) dirty: BTreeSet<u64>,
+    /// What the first of them said of the file.
+    pub(super) finished: Option<Finished>,
+}
+
+impl Pending {
+    /// Writes bytes of a file that comes in parts.
+    fn write_at(&mut self, bytes: &[u8], at: u64) -> Result<()> {
+        let Some(parts) = &mut self.parts else { return Ok(()) };
+        let file = match &mut parts.file {
+            Some(file) => file,
+            none => none.insert(self.target.create()?),
+        };
+        file.write_at(bytes, at)
+    }
+}
+
+impl Current {
+    /// Takes bytes of a part; the inner result is the file's.
+    pub(super) fn write_part(
+        &mut self,
+        pending: &mut Pending,
+        part: &Part,
+        bytes: &[u8],
+    ) -> Result<Result<()>> {
+        let at = part.start + self.position;
+        self.advance(part, bytes.len() as u64)?;
+        self.hasher.update(bytes);
+        self.has_bytes = true;
+        Ok(pending.write_at(bytes, at))
+    }
+
+    /// Takes a hole of a part; the inner result is the file's.
+    pub(super) fn skip_part(&mut self, pending: &mut Pending, part: &Part, len: u64) -> Result<Result<()>> {
+        let at = part.start + self.position;
+        self.advance(part, len)?;
+        self.hasher.zeros(len);
+        let is_dirty = pending.parts.as_ref().is_some_and(|parts| parts.dirty.contains(&part.start));
+        if !is_dirty {
+            return Ok(Ok(()));
+        }
+        // Bytes of an answer that was lost may lie there.
+        let zeros = vec![0; ZEROS_BYTES];
+        for start in (at..at + len).step_by(ZEROS_BYTES) {
+            let count = usize::try_from(at + len - start).unwrap_or(usize::MAX).min(ZEROS_BYTES);
+            if let Err(error) = pending.write_at(&zeros[..count], start) {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn advance(&mut self, part: &Part, len: u64) -> Result<()> {
+        let position = self.position.checked_add(len).filter(|position| *position <= part.bytes);
+        self.position =
+            position.ok_or_else(|| Error::new(ErrorKind::Protocol, "sender sent more than the part has"))?;
+        Ok(())
+    }
+}
+
+impl Writing<'_> {
+    /// A part has come to its end.
+    pub(super) fn end_part(
+        &mut self,
+        number: u64,
+        part: &Part,
+        current: Current,
+        record: &Record<'_>,
+    ) -> Result<()> {
+        let Some(pending) = self.pending.get_mut(&number) else { return Ok(()) };
+        let (size_bytes, Some(parts)) = (pending.size_bytes, &mut pending.parts) else { return Ok(()) };
+        let finished = match record {
+            Record::Done(finished) => *finished,
+            // It was written to between two parts: once more, in one piece.
+            Record::Failed(fault) if fault.to_error("").kind() == ErrorKind::Changed => {
+                return self.take_whole(number);
+            }
+            Record::Failed(fault) => return self.settle(number, Err(fault.to_error(""))),
+            _ => return Err(Error::new(ErrorKind::Protocol, "sender ended a part as a whole content")),
+        };
+        if current.position != part.bytes {
+            return Err(Error::new(ErrorKind::Protocol, "sender ended a part before its end"));
+        }
+        if current.hasher.finish() != finished.hash {
+            return self.settle(number, Err(not_as_sent()));
+        }
+        let state = |finished: &Finished| (finished.size_bytes, finished.mtime_s, finished.mtime_ns);
+        let first = *parts.finished.get_or_insert(finished);
+        if state(&first) != state(&finished) || finished.size_bytes != size_bytes {
+            return self.take_whole(number);
+        }
+        parts.came += part.bytes;
+        self.machine.came_part(number, !current.has_bytes);
+        if self.deltas.has(number) {
+            return self.prove_if_whole(number);
+        }
+        if parts.came < parts.asked {
+            return Ok(());
+        }
+        let file = parts.file.take().map_or_else(|| pending.target.create(), Ok);
+        let ended = file.and_then(|mut file| {
+            file.came_in_parts(size_bytes);
+            pending.target.finish(file, &finished)
+        });
+        let ended = ended.map(|identity| {
+            self.done.files += 1;
+            Some(identity)
+        });
+        self.settle(number, ended)
+    }
+
+    /// What came in parts so far is void.
+    pub(super) fn take_whole(&mut self, number: u64) -> Result<()> {
+        self.machine.forget(number);
+        if let Some(pending) = self.pending.get_mut(&number) {
+            pending.parts = None;
+            self.machine.want(number, None, pending.size_bytes);
+        }
+        self.end_delta(number)
+    }
+}

@@ -1,0 +1,113 @@
+//! Over which path contents are asked for, and how much: the windows of paths, by how fast they are, and what becomes of one that is lost.
+
+use std::time::{Duration, Instant};
+
+use dray_core::limits::{TREE_LANES_MAX, TREE_PULLS_MAX};
+use dray_engine::session::{PathId, Wanted};
+
+use super::{Doors, Writing};
+
+/// Bytes that may be owed over one path while direct connections may be used: about what comes in [`PACE_TIME`], within these
+/// bounds. Small files count for more than they have. Less would leave a long path idle; more would be lost with it, or come late over
+/// a slow one while a faster one has nothing to do.
+const WINDOW_MIN: u64 = 4 << 20;
+const WINDOW_MAX: u64 = 16 << 20;
+const PACE_TIME: Duration = Duration::from_secs(1);
+/// How often the pace of a path is looked at.
+const PACE_INTERVAL: Duration = Duration::from_millis(250);
+/// Pulls over one direct connection; with those over ssh no more than may be under way.
+const LANE_PULLS_MAX: usize = TREE_PULLS_MAX / 2 / TREE_LANES_MAX;
+
+/// How fast a path is.
+pub(super) struct Pace {
+    since: Instant,
+    /// What came since, as [`dray_engine::session::TreeReceiver::weight`] has it.
+    came: u64,
+    window: u64,
+    /// Weight a second, once it was measured.
+    rate: Option<u64>,
+}
+
+impl Pace {
+    pub(super) fn new() -> Pace {
+        Pace { since: Instant::now(), came: 0, window: WINDOW_MIN, rate: None }
+    }
+
+    /// It is asked for something after a rest, which is not to count.
+    pub(super) fn rested(&mut self) {
+        (self.since, self.came) = (Instant::now(), 0);
+    }
+
+    pub(super) fn came(&mut self, weight: u64) {
+        self.came = self.came.saturating_add(weight);
+        let elapsed = self.since.elapsed();
+        if elapsed >= PACE_INTERVAL {
+            let in_time = self.came as f64 * PACE_TIME.as_secs_f64() / elapsed.as_secs_f64();
+            let window = (in_time as u64).clamp(WINDOW_MIN, WINDOW_MAX);
+            let rate = Some((self.came as f64 / elapsed.as_secs_f64()) as u64);
+            *self = Pace { window, rate, ..Pace::new() };
+        }
+    }
+}
+
+impl Writing<'_> {
+    /// A direct connection is gone: what it owed is asked for again.
+    pub(super) fn lose(&mut self, lane: u32) {
+        self.lanes.remove(&lane);
+        self.paces.remove(&Some(lane));
+        let begun = self.current.remove(&Some(lane)).is_some_and(|current| current.has_bytes);
+        let lost = self.machine.lose(lane);
+        if let Some(Wanted { number, part: Some(part), .. }) = lost.front().filter(|_| begun)
+            && let Some(parts) = self.pending.get_mut(number).and_then(|pending| pending.parts.as_mut())
+        {
+            parts.dirty.insert(part.start);
+        }
+        for wanted in lost.iter().rev() {
+            if let Some(pending) = self.pending.get(&wanted.number)
+                && pending.parts.is_some() == wanted.part.is_some()
+            {
+                self.machine.want_again(wanted, pending.known);
+            }
+        }
+    }
+
+    /// Has the sender told, once, that direct connections are welcome.
+    pub(super) fn invite(&mut self) {
+        if self.is_inviting {
+            return;
+        }
+        self.invitation = self.doors.and_then(Doors::invite);
+        self.is_inviting = self.invitation.is_some();
+        if !self.is_inviting {
+            self.doors = None;
+        }
+    }
+
+    /// The path that is to be asked next, and how much of its window is free.
+    pub(super) fn next_path(&self) -> Option<(PathId, u64)> {
+        if !self.machine.has_wishes() {
+            return None;
+        }
+        let ssh_pulls = self.machine.pulls(None);
+        if !self.is_inviting {
+            return (ssh_pulls < TREE_PULLS_MAX / 2).then_some((None, u64::MAX));
+        }
+        // With direct connections ssh is the spare, unless they are far slower than it was.
+        let lanes = self.lanes.keys().map(|lane| (Some(*lane), LANE_PULLS_MAX));
+        let ssh = Some((None, TREE_PULLS_MAX / 2)).filter(|_| self.lanes.is_empty() || self.are_lanes_slow());
+        let room = |(path, pulls_max): (PathId, usize)| {
+            let weight = self.machine.weight(path);
+            let window = self.paces.get(&path).map_or(WINDOW_MIN, |pace| pace.window);
+            let may_pull = self.machine.pulls(path) < pulls_max && weight <= window / 4 * 3;
+            may_pull.then(|| (path, window - weight))
+        };
+        lanes.chain(ssh).filter_map(room).min_by_key(|(path, _)| self.machine.weight(*path))
+    }
+
+    /// True if all direct connections together bring less than half of what ssh brought.
+    fn are_lanes_slow(&self) -> bool {
+        let rate = |path: PathId| self.paces.get(&path).and_then(|pace| pace.rate);
+        let lanes: Option<u64> = self.lanes.keys().map(|lane| rate(Some(*lane))).sum();
+        lanes.zip(rate(None)).is_some_and(|(lanes, ssh)| lanes < ssh / 2)
+    }
+}

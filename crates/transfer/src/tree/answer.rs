@@ -1,0 +1,121 @@
+//! What leaves when a content is asked for, over the channel of the copy or a direct connection: its records, or why it cannot be had.
+
+use dray_core::limits::TREE_RECORD_BYTES_MAX;
+use dray_core::message::{Fault, Part};
+use dray_core::tree::{RECORD_HEAD_BYTES, Record};
+use dray_core::{Error, ErrorKind, Result};
+use dray_engine::session::{Owed, TreeSent};
+
+use super::frames::Frames;
+
+/// Why a content did not leave.
+#[derive(Debug)]
+pub enum SendError {
+    /// The file cannot be had; the copy goes on.
+    File(Error),
+    /// Nothing can be sent any more.
+    Channel(Error),
+}
+
+impl From<Error> for SendError {
+    fn from(error: Error) -> SendError {
+        SendError::File(error)
+    }
+}
+
+/// A content that was told of.
+pub trait TreeFile: Send + Sync {
+    /// Sends it, or a part of it, and its end; `known` is the hash of what the receiver has.
+    fn send(
+        &self,
+        known: Option<[u8; 32]>,
+        part: Option<Part>,
+        sink: &mut dyn RecordSink,
+    ) -> Result<(), SendError>;
+
+    /// Sends how the part that is asked for is cut, and its end: chunks and holes, never bytes.
+    fn cut(&self, _owed: &Owed, _sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        Err(SendError::File(Error::new(ErrorKind::Unsupported, "it cannot be cut into chunks")))
+    }
+}
+
+/// Takes the records of one content.
+pub trait RecordSink {
+    /// Appends up to `max` bytes that `read` fills in; how many came. What `read` says is the file's failure.
+    fn bytes(
+        &mut self,
+        max: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize, SendError>;
+    /// Appends any other record.
+    fn record(&mut self, record: &Record<'_>) -> Result<(), SendError>;
+    /// To be called between pieces of work that appends nothing: tells the receiver that there is progress, and hears it.
+    fn work(&mut self) -> Result<(), SendError>;
+}
+
+/// A path over which contents leave.
+pub(super) trait Outlet {
+    /// What is to leave over it.
+    fn frames(&mut self) -> &mut Frames;
+    /// Makes room for a record of `len` bytes in the frame being filled.
+    fn make_room(&mut self, len: usize) -> Result<()>;
+    /// Has `count` count what left.
+    fn count_sent(&mut self, count: &dyn Fn(&mut TreeSent));
+    /// See [`RecordSink::work`].
+    fn work(&mut self) -> Result<()>;
+}
+
+/// Sends what `owed` says of `file` over `outlet`, or why that cannot be had. An error is one of the outlet.
+pub(super) fn answer(outlet: &mut impl Outlet, file: &dyn TreeFile, owed: &Owed) -> Result<()> {
+    outlet.frames().request = owed.request;
+    let mut records = Records { outlet: &mut *outlet, is_part: owed.part.is_some() };
+    let sent = match owed.cut {
+        Some(_) => file.cut(owed, &mut records),
+        None => file.send(owed.known, owed.part, &mut records),
+    };
+    let sent = match sent {
+        Err(SendError::File(error)) => records.record(&Record::Failed(Fault::from_error(None, &error))),
+        sent => sent,
+    };
+    if let Err(SendError::Channel(error) | SendError::File(error)) = sent {
+        return Err(error);
+    }
+    if owed.is_last {
+        outlet.frames().end_request();
+    }
+    Ok(())
+}
+
+/// Takes the records of one content, or of a part of one.
+struct Records<'a, O> {
+    outlet: &'a mut O,
+    is_part: bool,
+}
+
+impl<O: Outlet> RecordSink for Records<'_, O> {
+    fn bytes(
+        &mut self,
+        max: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize, SendError> {
+        let max = max.min(TREE_RECORD_BYTES_MAX);
+        self.outlet.make_room(RECORD_HEAD_BYTES + max).map_err(SendError::Channel)?;
+        let count = self.outlet.frames().bytes(max, read).map_err(SendError::File)?;
+        self.outlet.count_sent(&|sent| sent.bytes(count));
+        Ok(count)
+    }
+
+    fn record(&mut self, record: &Record<'_>) -> Result<(), SendError> {
+        let mut bytes = Vec::with_capacity(64);
+        record.push(&mut bytes);
+        self.outlet.make_room(bytes.len()).map_err(SendError::Channel)?;
+        self.outlet.frames().record(&bytes);
+        let is_part = self.is_part;
+        self.outlet.count_sent(&|sent| sent.record(record, is_part));
+        Ok(())
+    }
+
+    fn work(&mut self) -> Result<(), SendError> {
+        self.outlet.work().map_err(SendError::Channel)
+    }
+}

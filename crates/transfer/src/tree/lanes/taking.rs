@@ -1,0 +1,265 @@
+//! The lanes of a copy, at its receiver: a thread for each hands what comes to the sink.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::limits::TREE_LANES_MAX;
+use dray_core::message::{Hello, Message, Open};
+use dray_core::rights::Secret;
+use dray_core::{Error, ErrorKind, NodeId, Result};
+use dray_engine::session::negotiate;
+
+use super::super::take::Heard;
+use super::{COPY, greeting_deadline, guard, lost, protocol, read_message};
+use crate::transport::{Channel, push_control};
+
+/// How long a lane that owes something may say nothing.
+const LANE_PATIENCE: Duration = Duration::from_secs(5);
+/// How often a lane looks whether the copy is over.
+const LOOK: Duration = Duration::from_millis(100);
+/// Frames of one lane that may wait for the sink.
+const LANE_FRAMES: usize = 4;
+
+/// One lane, as the sink sees it.
+#[derive(Debug)]
+pub struct Lane {
+    number: u32,
+    /// Pulls asked so far, and of them answered.
+    pulled: AtomicUsize,
+    ended: AtomicUsize,
+    /// Frames that wait for the sink.
+    waiting: Mutex<usize>,
+    has_room: Condvar,
+}
+
+impl Lane {
+    /// What pulls call it.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// It is asked for something: from now on it may not be silent for long.
+    pub fn note_pull(&self) {
+        self.pulled.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// An answer has ended.
+    pub fn note_end(&self) {
+        self.ended.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// A frame on its way to the sink; the lane that it came over may have few of them.
+#[derive(Debug)]
+pub(in crate::tree) struct Credit(Arc<Lane>);
+
+impl Credit {
+    fn take(lane: &Arc<Lane>) -> Credit {
+        let full = |waiting: &mut usize| *waiting >= LANE_FRAMES;
+        let waiting = lane.has_room.wait_while(guard(&lane.waiting), full);
+        *waiting.unwrap_or_else(PoisonError::into_inner) += 1;
+        Credit(lane.clone())
+    }
+}
+
+impl Drop for Credit {
+    fn drop(&mut self) {
+        *guard(&self.0.waiting) -= 1;
+        self.0.has_room.notify_one();
+    }
+}
+
+/// What comes for the sink, with the right to have it wait.
+pub(in crate::tree) type Arrived = (Heard, Option<Credit>);
+
+/// Frames of lanes that may wait for the sink, all together.
+pub(in crate::tree) const LANES_FRAMES: usize = 2 * TREE_LANES_MAX * (LANE_FRAMES + 1);
+
+/// The lanes of a copy, at its receiver.
+#[derive(Debug, Default)]
+pub struct TakeLanes {
+    /// Who takes what comes; `None` before and after the copy.
+    sink: Mutex<Option<SyncSender<Arrived>>>,
+    numbers: AtomicU32,
+    count: AtomicUsize,
+    is_closed: AtomicBool,
+}
+
+impl TakeLanes {
+    /// For one copy.
+    pub fn new() -> Arc<TakeLanes> {
+        Arc::default()
+    }
+
+    /// Lanes that are up, or coming up.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// True once the copy is over.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// The copy is over.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        *guard(&self.sink) = None;
+    }
+
+    pub(in crate::tree) fn attach(&self, sink: SyncSender<Arrived>) {
+        *guard(&self.sink) = Some(sink);
+    }
+
+    /// Runs one connection to the sender until it, or the copy, ends: shows it the `secret`, and hands what comes to the sink.
+    pub fn run(
+        &self,
+        channel: Box<dyn Channel>,
+        hello: &Hello,
+        receiver: NodeId,
+        secret: &Secret,
+        lanes_max: usize,
+    ) -> Result<()> {
+        if self.count.fetch_add(1, Ordering::AcqRel) >= lanes_max.min(TREE_LANES_MAX) || self.is_closed() {
+            self.count.fetch_sub(1, Ordering::AcqRel);
+            return Ok(());
+        }
+        let result = self.run_lane(channel, hello, receiver, secret);
+        self.count.fetch_sub(1, Ordering::AcqRel);
+        result
+    }
+
+    fn run_lane(
+        &self,
+        mut channel: Box<dyn Channel>,
+        hello: &Hello,
+        receiver: NodeId,
+        secret: &Secret,
+    ) -> Result<()> {
+        let number = self.numbers.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        let security = channel
+            .security()
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "a lane over a channel that proves nothing"))?;
+        let proof = security.prove(secret, receiver, &COPY).as_bytes().to_vec().into();
+        let mut greeting = Vec::new();
+        push_control(&mut greeting, &Message::Hello(hello.clone()));
+        let open = Open { handle: number, object: COPY, proof: Some(proof) };
+        push_control(&mut greeting, &Message::Open(open));
+        channel.write_all(&greeting).map_err(lost)?;
+        let deadline = greeting_deadline();
+        let Message::Hello(theirs) = read_message(&mut *channel, deadline)? else {
+            return Err(protocol("the sender did not say hello first"));
+        };
+        negotiate(hello, &theirs)?;
+        match read_message(&mut *channel, deadline)? {
+            Message::Opened(opened) if opened.handle == number => {}
+            Message::Fault(fault) => return Err(fault.to_error("")),
+            _ => return Err(protocol("the sender answered something else than was asked")),
+        }
+        let lane = Arc::new(Lane {
+            number,
+            pulled: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+            waiting: Mutex::new(0),
+            has_room: Condvar::new(),
+        });
+        if !self.hand_over((Heard::Up(lane.clone()), None)) {
+            return Ok(());
+        }
+        let mut taker = LaneTaker { lanes: self, lane, channel, heard_at: Instant::now(), pulled: 0 };
+        let result = taker.frames();
+        self.hand_over((Heard::Down(taker.lane.clone()), None));
+        result
+    }
+
+    /// False if nobody takes it any more.
+    fn hand_over(&self, arrived: Arrived) -> bool {
+        // Not under the lock: it may wait for room.
+        let sink = guard(&self.sink).clone();
+        sink.is_some_and(|sink| sink.send(arrived).is_ok())
+    }
+}
+
+/// One connection over which contents come.
+struct LaneTaker<'a> {
+    lanes: &'a TakeLanes,
+    lane: Arc<Lane>,
+    channel: Box<dyn Channel>,
+    heard_at: Instant,
+    /// Pulls it knew of when it last looked.
+    pulled: usize,
+}
+
+impl LaneTaker<'_> {
+    fn frames(&mut self) -> Result<()> {
+        // What never stops coming ends with the copy, too.
+        while !self.lanes.is_closed() {
+            let mut head = [0; FRAME_HEAD_BYTES];
+            if !self.fill(&mut head)? {
+                return Ok(());
+            }
+            let head = FrameHead::decode(head)?;
+            let mut body = vec![0; head.body_bytes];
+            if !self.fill(&mut body)? {
+                return Ok(());
+            }
+            let path = Some(self.lane.number);
+            let heard = match head.kind {
+                FrameKind::Control if head.request == 0 => match Message::from_bytes(&body)? {
+                    Message::Progress(_) => continue,
+                    _ => return Err(protocol("sender sent a message out of place")),
+                },
+                FrameKind::Data => Heard::Data(path, head.request, body),
+                FrameKind::End => {
+                    self.lane.note_end();
+                    Heard::End(path, head.request)
+                }
+                _ => return Err(protocol("sender sent a frame out of place")),
+            };
+            let credit = Credit::take(&self.lane);
+            if !self.lanes.hand_over((heard, Some(credit))) {
+                return Ok(());
+            }
+            // What came meanwhile waits in the channel.
+            self.heard_at = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Reads as many bytes; false if the copy is over.
+    fn fill(&mut self, out: &mut [u8]) -> Result<bool> {
+        let mut filled = 0;
+        while filled < out.len() {
+            match self.channel.try_read(&mut out[filled..]).map_err(lost)? {
+                Some(0) => {
+                    return Err(Error::new(ErrorKind::Unreachable, "the other side closed the connection"));
+                }
+                Some(count) => {
+                    filled += count;
+                    self.heard_at = Instant::now();
+                }
+                None => {
+                    if self.lanes.is_closed() {
+                        return Ok(false);
+                    }
+                    let pulled = self.lane.pulled.load(Ordering::Acquire);
+                    if pulled != self.pulled {
+                        // Its time begins when it is asked.
+                        self.pulled = pulled;
+                        self.heard_at = Instant::now();
+                    }
+                    if self.lane.ended.load(Ordering::Acquire) < pulled
+                        && self.heard_at.elapsed() > LANE_PATIENCE
+                    {
+                        return Err(Error::new(ErrorKind::TimedOut, "a direct connection went silent"));
+                    }
+                    self.channel.wait(None, LOOK).map_err(lost)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+}
