@@ -71,7 +71,7 @@ fn every_message_holds() {
     for (name, message) in samples() {
         let bytes = message.to_bytes();
         peer.validate("message", &bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
-        let rule = ["-public", "-inline", "-none", "-lane", "-change"]
+        let rule = ["-public", "-inline", "-none", "-lane", "-cut", "-change"]
             .iter()
             .find_map(|variant| name.strip_suffix(variant));
         peer.validate(rule.unwrap_or(name), &bytes).unwrap();
