@@ -65,6 +65,13 @@ fn cost(host: &Host, program: Program<'_>) -> u64 {
     carried.received_bytes + carried.sent_bytes
 }
 
+/// A new directory `name` in the one that `host` has for a case.
+fn directory(host: &Host, case: &str, name: &str) -> PathBuf {
+    let path = host.file(case).join(name);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
 fn copy<'a>(a: &'a Host, b: &'a Host, is_upload: bool, from: &Path, to: &Path) -> Program<'a> {
     let program =
         if is_upload { actions::copy_to(a, b, from, to) } else { actions::copy_from(a, b, from, to) };
@@ -81,10 +88,10 @@ fn a_changed_file_of_a_tree_costs_what_changed() {
     b.sshd();
     let size = gate::sized(256 * MIB, 2 * GIB);
     for (edit, allowed) in EDITS {
-        let (newer, older) = (a.directory(&format!("{edit}/tree")), b.directory(&format!("{edit}/older")));
+        let (newer, older) = (directory(a, edit, "tree"), directory(b, edit, "older"));
         write_versions(&older.join("file"), &newer.join("file"), edit, size);
         let place = |name: &str| -> PathBuf {
-            let place = b.directory(&format!("{edit}/{name}"));
+            let place = directory(b, edit, name);
             let copied =
                 std::process::Command::new("cp").arg("-a").arg(older.join("file")).arg(&place).status();
             assert!(copied.unwrap().success());
@@ -100,7 +107,7 @@ fn a_changed_file_of_a_tree_costs_what_changed() {
         }
         if edit == "block" || edit == "head" {
             let to = place("rsync");
-            let ssh = format!("ssh {}", a.ssh_options().join(" "));
+            let ssh = format!("ssh {}", b.ssh_options().join(" "));
             let rsync = a.program("rsync").args(["-a", "-e", &ssh]);
             let rival = cost(b, rsync.arg(newer.join(".")).arg(b.remote(&to)));
             eprintln!("{} MiB, {edit}, rsync: {rival} bytes on the wire", size / MIB);
@@ -131,7 +138,7 @@ fn what_was_only_renamed_costs_nothing() {
         ("moved", &[("dir/a", "moved/here/a"), ("dir/b", "moved/here/b"), ("dir/c", "moved/here/c")]),
     ];
     for (what, names) in cases {
-        let (newer, older) = (a.directory(&format!("{what}/tree")), b.directory(&format!("{what}/older")));
+        let (newer, older) = (directory(a, what, "tree"), directory(b, what, "older"));
         for (number, (before, after)) in names.iter().enumerate() {
             let (before, after) = (older.join(before), newer.join(after));
             fs::create_dir_all(before.parent().unwrap()).unwrap();
