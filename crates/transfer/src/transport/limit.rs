@@ -50,15 +50,20 @@ impl RateLimit {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Gives some of `wanted` bytes the next turn: how many, 1 at least unless none are wanted, and when they may leave. Turns come one after
+    /// the other in the order asked, so nobody who asks is passed over.
+    fn reserve(&self, wanted: u64) -> (u64, Instant) {
+        let reserved = wanted.min(self.piece_bytes());
+        let mut state = self.state();
+        let now = Instant::now();
+        state.free_at = state.free_at.max(now.checked_sub(BURST).unwrap_or(now)) + self.time_of(reserved);
+        (reserved, state.free_at)
+    }
+
     /// Waits until some of `wanted` bytes may leave; how many, 1 at least unless none are wanted.
     pub fn take(&self, wanted: u64) -> u64 {
-        let taken = wanted.min(self.piece_bytes());
-        let wait = {
-            let mut state = self.state();
-            let now = Instant::now();
-            state.free_at = state.free_at.max(now.checked_sub(BURST).unwrap_or(now)) + self.time_of(taken);
-            state.free_at.saturating_duration_since(now)
-        };
+        let (taken, at) = self.reserve(wanted);
+        let wait = at.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
             thread::sleep(wait);
         }
@@ -68,19 +73,6 @@ impl RateLimit {
     /// Bytes left: the other end takes what it is sent.
     fn note(&self) {
         self.state().left_at = Instant::now();
-    }
-
-    /// How long until the next byte may leave.
-    fn ready_in(&self) -> Duration {
-        self.state().free_at.saturating_duration_since(Instant::now())
-    }
-
-    /// `bytes` bytes left at once.
-    fn charge(&self, bytes: u64) {
-        let mut state = self.state();
-        let now = Instant::now();
-        state.free_at = state.free_at.max(now.checked_sub(BURST).unwrap_or(now)) + self.time_of(bytes);
-        state.left_at = now;
     }
 
     /// Time since bytes left. Whoever writes slowly by order cannot listen meanwhile, and is not to take the other end for dead.
@@ -93,13 +85,21 @@ impl RateLimit {
 pub struct LimitedChannel<C: ?Sized> {
     limit: Arc<RateLimit>,
     channel: Box<C>,
+    /// Bytes that have their turn and did not leave yet, and when that is: for writes that do not wait.
+    turn: (u64, Instant),
+}
+
+impl<C: ?Sized> LimitedChannel<C> {
+    fn new(channel: Box<C>, limit: Arc<RateLimit>) -> LimitedChannel<C> {
+        LimitedChannel { limit, channel, turn: (0, Instant::now()) }
+    }
 }
 
 impl LimitedChannel<dyn Duplex> {
     /// `channel` under `limit`, if there is one.
     pub fn wrap_duplex(channel: Box<dyn Duplex>, limit: Option<&Arc<RateLimit>>) -> Box<dyn Duplex> {
         match limit {
-            Some(limit) => Box::new(LimitedChannel { channel, limit: limit.clone() }),
+            Some(limit) => Box::new(LimitedChannel::new(channel, limit.clone())),
             None => channel,
         }
     }
@@ -109,7 +109,7 @@ impl LimitedChannel<dyn Channel> {
     /// `channel` under `limit`, if there is one.
     pub fn wrap(channel: Box<dyn Channel>, limit: Option<&Arc<RateLimit>>) -> Box<dyn Channel> {
         match limit {
-            Some(limit) => Box::new(LimitedChannel { channel, limit: limit.clone() }),
+            Some(limit) => Box::new(LimitedChannel::new(channel, limit.clone())),
             None => channel,
         }
     }
@@ -179,26 +179,37 @@ impl<C: Channel + ?Sized> Channel for LimitedChannel<C> {
     }
 
     fn into_clear_holder(self: Box<Self>, data: std::net::TcpStream) -> io::Result<Box<dyn Channel>> {
-        let LimitedChannel { channel, limit } = *self;
+        let LimitedChannel { channel, limit, .. } = *self;
         Ok(LimitedChannel::wrap(channel.into_clear_holder(data)?, Some(&limit)))
     }
 }
 
 impl<C: Duplex + ?Sized> Duplex for LimitedChannel<C> {
     fn try_write(&mut self, data: &[u8]) -> io::Result<usize> {
-        if !self.limit.ready_in().is_zero() {
+        if data.is_empty() {
+            return self.channel.try_write(data);
+        }
+        if self.turn.0 == 0 {
+            self.turn = self.limit.reserve(data.len() as u64);
+        }
+        let (paid, at) = self.turn;
+        if Instant::now() < at {
             return Ok(0);
         }
-        let piece = data.len().min(self.limit.piece_bytes() as usize);
+        let piece = data.len().min(usize::try_from(paid).unwrap_or(usize::MAX));
         let count = self.channel.try_write(&data[..piece])?;
         if count > 0 {
-            self.limit.charge(count as u64);
+            self.turn.0 -= count as u64;
+            self.limit.note();
         }
         Ok(count)
     }
 
     fn wait_for(&mut self, wants: Wants, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
-        let pause = if wants.write { self.limit.ready_in() } else { Duration::ZERO };
+        // Without a turn a write is tried at once: that takes one.
+        let (paid, at) = self.turn;
+        let is_waiting = wants.write && paid > 0;
+        let pause = if is_waiting { at.saturating_duration_since(Instant::now()) } else { Duration::ZERO };
         let wants = Wants { write: wants.write && pause.is_zero(), ..wants };
         self.channel.wait_for(wants, wake, if pause.is_zero() { timeout } else { pause.min(timeout) })
     }
@@ -210,6 +221,8 @@ impl<C: Duplex + ?Sized> Duplex for LimitedChannel<C> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
     use crate::transport::PipeChannel;
 
@@ -240,5 +253,51 @@ mod tests {
         // Never faster; how much slower depends on the machine.
         assert!(begun.elapsed() >= Duration::from_millis(200) - BURST, "{:?}", begun.elapsed());
         assert!(limit.idle() < begun.elapsed());
+    }
+
+    /// Issue `--bwlimit`: who only tries to write gets its turns beside those who wait for theirs, however many these are.
+    #[test]
+    fn who_tries_is_not_passed_over() {
+        const BYTES: usize = 50_000;
+        let limit = RateLimit::new(1_000_000);
+        let discard = |input| {
+            thread::spawn(move || io::copy(&mut std::fs::File::from(input), &mut io::sink()).unwrap())
+        };
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut waiting = Vec::new();
+        for _ in 0..2 {
+            let ((input, output), (unused, _)) =
+                (rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
+            let pipe = PipeChannel::new(unused, output).unwrap();
+            let mut channel = LimitedChannel::wrap(Box::new(pipe), Some(&limit));
+            discard(input);
+            let is_over = is_over.clone();
+            // A thousand times as much as the other has, unless that is done before.
+            waiting.push(thread::spawn(move || {
+                (0..1000).any(|_| {
+                    channel.write_all(&vec![0; BYTES]).unwrap();
+                    is_over.load(Ordering::Acquire)
+                })
+            }));
+        }
+        let ((input, output), (unused, _)) = (rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
+        let pipe = PipeChannel::new(unused, output).unwrap();
+        let mut channel = LimitedChannel::wrap_duplex(Box::new(pipe), Some(&limit));
+        let reading = discard(input);
+        let mut left = BYTES;
+        while left > 0 {
+            let count = channel.try_write(&vec![0; left]).unwrap();
+            left -= count;
+            if count == 0 {
+                let wants = Wants { read: false, write: true };
+                channel.wait_for(wants, None, Duration::from_secs(1)).unwrap();
+            }
+        }
+        is_over.store(true, Ordering::Release);
+        drop(channel);
+        assert_eq!(reading.join().unwrap(), BYTES as u64);
+        for writer in waiting {
+            assert!(writer.join().unwrap(), "it had to wait until the others were done");
+        }
     }
 }

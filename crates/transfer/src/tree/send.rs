@@ -18,6 +18,9 @@ use super::lanes::SendLanes;
 use super::{LAST_WORDS, TOLD_INTERVAL};
 use crate::transport::{ControlReader, Duplex, Wake, Wants};
 
+/// How often a sender speaks over ssh while a lane waits for its file: other lanes may go on, and the copy with them.
+const HELD_TONGUE: Duration = Duration::from_secs(10);
+
 /// How often a side with nothing to do looks around.
 pub(super) const IDLE: Duration = Duration::from_millis(100);
 
@@ -151,9 +154,12 @@ impl Server<'_> {
         self.channel.wait_for(wants, Some(self.wake), IDLE).map_err(lost)
     }
 
-    /// A walk and a hash may take long: who says nothing would be taken for dead.
+    /// A walk and a hash may take long: who says nothing would be taken for dead. While a lane waits for its file little is said, so that the
+    /// lane is not taken for dead alone.
     fn say_progress(&mut self) -> Result<()> {
-        if self.said_at.elapsed() >= TOLD_INTERVAL {
+        let waits_for_file = || self.lanes.is_some_and(SendLanes::waits_for_file);
+        let silent = self.said_at.elapsed();
+        if silent >= TOLD_INTERVAL && (silent >= HELD_TONGUE || !waits_for_file()) {
             let progress = Progress { done_bytes: 0, resumed_bytes: 0, direct_bytes: 0 };
             self.frames.control(&Message::Progress(progress));
             self.flush()?;

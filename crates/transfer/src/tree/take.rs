@@ -162,6 +162,7 @@ pub fn take<S: TreeSink>(
         filled: 0,
         waiting: VecDeque::new(),
         frames: Some(sender),
+        lanes,
         patience,
         heard_at: Instant::now(),
         received_bytes: 0,
@@ -264,6 +265,7 @@ struct Taker<'a> {
     /// Complete frames that the sink has no room for.
     waiting: VecDeque<Arrived>,
     frames: Option<SyncSender<Arrived>>,
+    lanes: Option<&'a TakeLanes>,
     patience: Duration,
     heard_at: Instant,
     received_bytes: u64,
@@ -298,14 +300,14 @@ impl Taker<'_> {
             // What comes waits in the channel, so nothing is to be heard.
             self.heard_at = Instant::now();
         } else if self.read()? {
-            self.heard_at = Instant::now();
+            self.heard();
             return Ok(());
         }
         // Of a slow compressed stream bytes come long before there is anything to read.
         let received_bytes = self.channel.received_bytes();
         if received_bytes != self.received_bytes {
             self.received_bytes = received_bytes;
-            self.heard_at = Instant::now();
+            self.heard();
         }
         if has_said {
             return Ok(());
@@ -316,6 +318,14 @@ impl Taker<'_> {
         }
         let wants = Wants { read: !is_behind, write: self.left < self.out.len() };
         self.channel.wait_for(wants, Some(&self.said.wake), IDLE).map_err(lost)
+    }
+
+    /// Something came: the sender lives.
+    fn heard(&mut self) {
+        self.heard_at = Instant::now();
+        if let Some(lanes) = self.lanes {
+            lanes.note_heard();
+        }
     }
 
     /// Writes what there is room for; true if that was anything.

@@ -157,8 +157,8 @@ pub struct TreeReceiver {
     /// Cuts to be asked for, and what was asked for of them.
     cut_wishes: VecDeque<CutWish>,
     cuts: Path,
-    /// A wish may have a lower number than the first.
-    is_mixed: bool,
+    /// How many wishes there are of each entry. They stand in no order: what was lost is asked for first, and names of hard links late.
+    waiting: BTreeMap<u64, u32>,
     /// Paths that the sender is to hear of as lost.
     lost: VecDeque<u32>,
 }
@@ -177,7 +177,7 @@ impl TreeReceiver {
             wishes: VecDeque::new(),
             cut_wishes: VecDeque::new(),
             cuts: Path::default(),
-            is_mixed: false,
+            waiting: BTreeMap::new(),
             lost: VecDeque::new(),
         }
     }
@@ -203,8 +203,8 @@ impl TreeReceiver {
     /// Wants the content of entry `number`, of `bytes`, unless it hashes to `known`. It is asked for with one of the next pulls.
     pub fn want(&mut self, number: u64, known: Option<[u8; 32]>, bytes: u64) {
         let wish = Wish { number, known, bytes, shape: Shape::Whole };
-        self.is_mixed |= self.wishes.back().is_some_and(|last| number < last.number);
         self.wishes.push_back(wish);
+        *self.waiting.entry(number).or_default() += 1;
     }
 
     /// Wants the content of entry `number`, of `bytes`, in parts of `part_bytes`.
@@ -242,13 +242,15 @@ impl TreeReceiver {
     pub fn want_again(&mut self, lost: &Wanted, known: Option<[u8; 32]>) {
         let shape = lost.part.map_or(Shape::Whole, Shape::Part);
         self.wishes.push_front(Wish { number: lost.number, known, bytes: lost.bytes, shape });
-        self.is_mixed = true;
+        *self.waiting.entry(lost.number).or_default() += 1;
     }
 
     /// No part of entry `number` is asked for any more, nor how it is cut.
     pub fn forget(&mut self, number: u64) {
         self.cut_wishes.retain(|wish| wish.number != number);
-        self.wishes.retain(|wish| wish.number != number);
+        if self.waiting.remove(&number).is_some() {
+            self.wishes.retain(|wish| wish.number != number);
+        }
     }
 
     /// Contents under way, those that wait for a pull included.
@@ -290,10 +292,7 @@ impl TreeReceiver {
     pub fn pull(&mut self, path: PathId, room: u64, ahead: u64, undecided: Option<u64>) -> Option<Pull> {
         let batches = (self.came + ahead).max(self.granted);
         let (runs, wanted) = self.runs(room);
-        let waiting = match self.is_mixed {
-            true => self.wishes.iter().map(|wish| wish.number).min(),
-            false => self.wishes.front().map(|wish| wish.number),
-        };
+        let waiting = self.waiting.keys().next().copied();
         let first = waiting.into_iter().chain(undecided).min();
         let settled = first.unwrap_or(self.order.entries()).max(self.settled);
         // Where contents come in any order, each would move it a little.
@@ -400,12 +399,17 @@ impl TreeReceiver {
             };
             if is_over {
                 self.wishes.pop_front();
+                if let Some(count) = self.waiting.get_mut(&number) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.waiting.remove(&number);
+                    }
+                }
             }
             let weight = weight(bytes, known.is_some());
             wanted.push(Wanted { number, part, bytes, cut: None, came: 0, pieces: 0, request: 0, weight });
             room = room.saturating_sub(weight);
         }
-        self.is_mixed &= !self.wishes.is_empty();
         (runs, wanted)
     }
 

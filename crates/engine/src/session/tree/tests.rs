@@ -258,6 +258,29 @@ fn what_came_weighs_nothing_and_holes_are_passed_fast() {
     assert_eq!(receiver.weight(None), u64::MAX);
 }
 
+/// Issue 4 "bounded memory": what is said to be settled is below every entry that may yet be asked for, in whatever order wishes stand:
+/// names of hard links come late, what a lost path owed comes first, and a file that failed is forgotten.
+#[test]
+fn settled_is_below_every_wish() {
+    let mut receiver = TreeReceiver::new(20);
+    receiver.handle_entries(&batch(false)).unwrap();
+    (0..20).for_each(|_| assert!(receiver.accept(&file(None)).is_ok()));
+    receiver.open(1);
+    let settled = |receiver: &mut TreeReceiver| receiver.pull(None, 1, 1, None).unwrap().settled;
+    [5, 3, 9, 3].into_iter().for_each(|number| receiver.want(number, None, 1));
+    assert_eq!(settled(&mut receiver), 3, "after 5");
+    assert_eq!(settled(&mut receiver), 3, "after 3, which is wanted twice");
+    assert_eq!(receiver.pull(Some(1), 1, 1, Some(9)).unwrap().settled, 3, "after 9");
+    receiver.want(10, None, 1);
+    receiver.want(12, None, 1);
+    assert_eq!(receiver.pull(None, 1, 1, Some(9)).unwrap().settled, 9, "after 3 again");
+    let lost = receiver.lose(1);
+    lost.iter().for_each(|lost| receiver.want_again(lost, None));
+    receiver.forget(10);
+    assert_eq!(settled(&mut receiver), 12, "after 9 again");
+    assert_eq!(settled(&mut receiver), 20, "after 12");
+}
+
 /// An account that is short is believed where a connection was lost, and one that is too long never.
 #[test]
 fn what_a_lost_lane_took_need_not_have_come() {

@@ -20,6 +20,9 @@ use super::super::direct::{Door, HOLDER_DELAY, HOLDER_RETRY, LOOK, Word, once, t
 use super::sink::Doors;
 use crate::{Node, lock};
 
+/// The longest rest between two dials for one lost connection while others live.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
 /// Where ssh itself goes: under which address the other end sees us, and at which we see it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
@@ -53,11 +56,12 @@ impl Facts {
         targets(theirs, self.seen.sees, self.seen.allow_local)
     }
 
-    /// Dials, again and again, while nobody else has a connection up: `up` says how many there are; each goes to `run`.
+    /// Dials, again and again: every way while no connection is up, and the one that led there while fewer are than may be. `up` says how
+    /// many there are, whoever dialled; each goes to `run`, which ends with it.
     fn keep_dialling(
         &self,
         theirs: &Direct,
-        up: &dyn Fn() -> usize,
+        up: &(dyn Fn() -> usize + Sync),
         is_over: &(dyn Fn() -> bool + Sync),
         run: &(dyn Fn(TlsChannel) + Sync),
     ) {
@@ -72,14 +76,44 @@ impl Facts {
                     for _ in 1..self.lanes {
                         scope.spawn(|| {
                             if let Ok((channel, _, _)) = connect_any(&self.tls, target, is_over) {
-                                run(channel);
+                                self.keep_up(channel, target, up, is_over, run);
                             }
                         });
                     }
-                    run(first);
+                    self.keep_up(first, target, up, is_over, run);
                 });
             }
             pause(HOLDER_RETRY, is_over);
+        }
+    }
+
+    /// Runs `channel`, and when that is lost another to `target`, while others live. Without any every way is to be tried again.
+    fn keep_up(
+        &self,
+        channel: TlsChannel,
+        target: &[Target],
+        up: &(dyn Fn() -> usize + Sync),
+        is_over: &(dyn Fn() -> bool + Sync),
+        run: &(dyn Fn(TlsChannel) + Sync),
+    ) {
+        let is_last = || is_over() || up() == 0;
+        let (mut next, mut rest) = (Some(channel), HOLDER_RETRY);
+        loop {
+            let begun = Instant::now();
+            if let Some(channel) = next.take() {
+                run(channel);
+            }
+            // What cannot be had, or ends at once, is tried less and less often.
+            rest = if begun.elapsed() > rest { HOLDER_RETRY } else { (2 * rest).min(RETRY_MAX) };
+            pause(rest, &is_last);
+            // The other end may have dialled: then there are enough.
+            while !is_last() && up() >= self.lanes {
+                pause(HOLDER_RETRY, &is_last);
+            }
+            if is_last() {
+                return;
+            }
+            next = connect_any(&self.tls, target, &is_last).ok().map(|(channel, _, _)| channel);
         }
     }
 }
@@ -208,5 +242,67 @@ fn pause(time: Duration, is_over: &dyn Fn() -> bool) {
     let until = Instant::now() + time;
     while Instant::now() < until && !is_over() {
         thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::Config;
+    use crate::config::{ConfigFile, Paths};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Issue 4 "direct paths join": one of several connections that is lost is dialled again while the others live.
+    #[test]
+    fn a_connection_that_is_lost_is_dialled_again_beside_others() {
+        let place = tempfile::tempdir().unwrap();
+        let node = |name: &str| {
+            let paths = Paths::below(&place.path().join(name));
+            Node::open(Config::new(paths, &ConfigFile::default()).unwrap()).unwrap()
+        };
+        let seen = Seen {
+            seen_as: Some(std::net::Ipv4Addr::LOCALHOST.into()),
+            allow_local: true,
+            ..Seen::default()
+        };
+        let (dialling, listening) = (Facts::new(&node("one"), seen), Facts::new(&node("other"), seen));
+        assert!(dialling.lanes > 1, "there are no others");
+        let lanes = dialling.lanes;
+        let door = listening.door().unwrap();
+        let theirs = door.invitation.clone();
+        door.accept(Arc::new(|mut channel: TlsChannel| {
+            while !matches!(channel.try_read(&mut [0; 64]), Ok(Some(0)) | Err(_)) {
+                let _ = channel.wait(None, LOOK);
+            }
+        }));
+        let (up, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (tell, told) = mpsc::channel();
+        let (counted, ended) = (up.clone(), is_over.clone());
+        let thread = thread::spawn(move || {
+            let run = |channel: TlsChannel| {
+                counted.fetch_add(1, Ordering::AcqRel);
+                let (lose, lost) = mpsc::channel::<()>();
+                tell.send(lose).unwrap();
+                // Until the test drops the other end.
+                let _ = lost.recv();
+                drop(channel);
+                counted.fetch_sub(1, Ordering::AcqRel);
+            };
+            let up = || counted.load(Ordering::Acquire);
+            dialling.keep_dialling(&theirs, &up, &|| ended.load(Ordering::Acquire), &run);
+        });
+        let next = || told.recv_timeout(LONG).expect("a connection is missing");
+        let mut running: Vec<_> = (0..lanes).map(|_| next()).collect();
+        running.pop();
+        running.push(next());
+        assert_eq!(up.load(Ordering::Acquire), lanes);
+        is_over.store(true, Ordering::Release);
+        drop(running);
+        thread.join().unwrap();
+        door.close();
     }
 }

@@ -6,16 +6,16 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use dray_core::message::{Direct, Message, TreeDone};
+use dray_core::message::{Direct, Message, Part, TreeDone};
 use dray_core::{Error, Result};
 use dray_store::local::tree::{Landing, TreeWriter};
 use dray_transfer::transport::{LimitedChannel, RateLimit};
-use dray_transfer::tree::{send, take};
+use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource, send, take};
 
 use super::copies::{channels, keeping, recursive};
 use super::doors::{GivingDoors, Seen, TakingDoors};
@@ -102,6 +102,54 @@ fn node(data: &Path) -> Node {
     Node::open(Config::new(Paths::below(data), &ConfigFile::default()).unwrap()).unwrap()
 }
 
+/// A walk one file of which is on a disk that spins up: the first time it is read takes so long that silence would be taken for a dead path.
+struct Slow {
+    walk: WalkSource,
+    /// Files so far.
+    told: usize,
+    /// How often that file was asked for.
+    asked: Arc<AtomicUsize>,
+}
+
+/// Which it is: late enough for lanes to be up.
+const SLOW_FILE: usize = 900;
+const SPIN_UP: Duration = Duration::from_secs(7);
+
+struct SlowFile {
+    file: Arc<dyn TreeFile>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl TreeFile for SlowFile {
+    fn send(
+        &self,
+        known: Option<[u8; 32]>,
+        part: Option<Part>,
+        sink: &mut dyn RecordSink,
+    ) -> std::result::Result<(), SendError> {
+        if self.asked.fetch_add(1, Ordering::AcqRel) == 0 {
+            thread::sleep(SPIN_UP);
+        }
+        self.file.send(known, part, sink)
+    }
+}
+
+impl TreeSource for Slow {
+    fn next_batch(&mut self) -> Option<Batch> {
+        let mut batch = self.walk.next_batch()?;
+        let at = SLOW_FILE.checked_sub(self.told);
+        self.told += batch.files.len();
+        if let Some((_, file)) = at.and_then(|at| batch.files.get_mut(at)) {
+            *file = Arc::new(SlowFile { file: file.clone(), asked: self.asked.clone() });
+        }
+        Some(batch)
+    }
+
+    fn batches_ahead(&self) -> usize {
+        self.walk.batches_ahead()
+    }
+}
+
 /// Copies `from` to `to`: a pipe of `rate` bytes a second, and the relay; `tick` hears how many bytes came.
 fn copy(
     from: &Path,
@@ -110,8 +158,19 @@ fn copy(
     relay: &Arc<Relay>,
     tick: impl Fn(u64) + Send + 'static,
 ) -> (Result<TreeDone>, Result<TreeDone>) {
+    let source = WalkSource::new(vec![from.to_owned()], recursive(), false, Stop::new());
+    copy_of(source, to, rate, relay, tick)
+}
+
+fn copy_of(
+    mut source: impl TreeSource + 'static,
+    to: &Path,
+    rate: u64,
+    relay: &Arc<Relay>,
+    tick: impl Fn(u64) + Send + 'static,
+) -> (Result<TreeDone>, Result<TreeDone>) {
     let (near, mut far) = channels(65_536);
-    let (from, to) = (from.to_owned(), to.to_owned());
+    let to = to.to_owned();
     let data = tempfile::tempdir().unwrap();
     let (giver, taker) = (node(&data.path().join("giver")), node(&data.path().join("taker")));
     let seen = Seen { seen_as: Some("127.0.0.1".parse().unwrap()), allow_local: true, ..Seen::default() };
@@ -135,7 +194,6 @@ fn copy(
     });
     thread::spawn(move || {
         let doors = GivingDoors::new(&giver, seen).unwrap();
-        let mut source = WalkSource::new(vec![from], recursive(), false, Stop::new());
         let mut hear = |message: Option<Message>| match message {
             Some(Message::Direct(theirs)) => {
                 // Without an address nobody is dialled.
@@ -219,6 +277,24 @@ fn a_lane_that_is_lost_costs_nothing_but_time() {
     assert!(relay.is_silent(), "it never was used");
     // What was on its way is lost, no more.
     assert!(done.bytes < 32 * MIB + 8 * MIB, "{} bytes came", done.bytes);
+}
+
+/// Issue 4: a lane that is silent because a disk at the sender spins up is not given up, and nothing is asked for twice.
+#[test]
+fn a_disk_that_spins_up_costs_no_lane() {
+    let place = tempfile::tempdir().unwrap();
+    let (from, to) = (place.path().join("from"), place.path().join("to"));
+    write_tree(&from);
+    let relay = Relay::start(0);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let walk = WalkSource::new(vec![from.clone()], recursive(), false, Stop::new());
+    let (sent, taken) = copy_of(Slow { walk, told: 0, asked: asked.clone() }, &to, 8_000_000, &relay, |_| {});
+    let done = taken.unwrap();
+    assert_eq!(sent.unwrap(), done);
+    assert_eq!((done.files, done.failed, done.bytes), (1001, 0, 24 * MIB + 1000 * 8192));
+    assert_eq!(asked.load(Ordering::Acquire), 1);
+    assert!(relay.carried_bytes.load(Ordering::Acquire) > 16 * MIB, "no lane was used");
+    assert_same(&from, &to);
 }
 
 /// Issue "every file is either old or new": a file that is written to between two of its parts is taken once more, in one piece.

@@ -30,6 +30,8 @@ mod content;
 mod delta;
 mod parts;
 mod paths;
+#[cfg(test)]
+mod tests;
 
 /// What an entry that waits takes besides its names and attributes.
 const PENDING_ENTRY_BYTES: usize = 512;
@@ -70,7 +72,7 @@ pub(super) struct Writing<'a> {
     /// Those that are up.
     lanes: BTreeMap<u32, Arc<Lane>>,
     paces: BTreeMap<PathId, Pace>,
-    /// Bytes of contents wanted so far.
+    /// Bytes of contents that are wanted and have not come.
     wanted_bytes: u64,
     failed: Vec<EntryFailed>,
     /// How many more failed, by reason.
@@ -89,6 +91,8 @@ struct Pending {
     target: Box<FileTarget>,
     known: Option<[u8; 32]>,
     size_bytes: u64,
+    /// Bytes of it that are wanted and have not come, holes included; none if it is only to be compared.
+    left_bytes: u64,
     /// Bytes that it takes here.
     held: usize,
     /// Its content comes in parts.
@@ -210,8 +214,8 @@ impl<'a> Writing<'a> {
             Ok(Placed::Done) => {}
             Ok(Placed::Unchanged) => {
                 self.done.unchanged += u64::from(is_file(&entry));
-                let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
-                self.fail_all(failed)?;
+                let linked = self.held.came(&mut self.writer, entry.metadata.link_group);
+                self.linked(linked)?;
             }
             Ok(Placed::Wanted(target, known)) => {
                 self.want(number, target, known, &entry, bytes.len())?;
@@ -222,7 +226,8 @@ impl<'a> Writing<'a> {
                 self.link_numbers.insert(number);
                 let group = target.link_group().unwrap_or_default();
                 let size_bytes = size_of(&entry);
-                let waiting = Pending { number, target, known: None, size_bytes, held, parts: None };
+                let waiting =
+                    Pending { number, target, known: None, size_bytes, left_bytes: 0, held, parts: None };
                 self.links.entry(group).or_default().push_back(waiting);
                 self.link(&group)?;
             }
@@ -248,7 +253,8 @@ impl<'a> Writing<'a> {
         }
         let held = item_bytes + PENDING_ENTRY_BYTES;
         self.pending_bytes += held;
-        let pending = Pending { number, target, known, size_bytes: size_of(entry), held, parts: None };
+        let size_bytes = size_of(entry);
+        let pending = Pending { number, target, known, size_bytes, left_bytes: 0, held, parts: None };
         if self.may_differ(&pending) {
             return self.differ(pending);
         }
@@ -259,6 +265,7 @@ impl<'a> Writing<'a> {
     fn ask(&mut self, mut pending: Pending) {
         let (number, size_bytes) = (pending.number, pending.size_bytes);
         if pending.known.is_none() {
+            pending.left_bytes = size_bytes;
             self.wanted_bytes = self.wanted_bytes.saturating_add(size_bytes);
         }
         // What one path has begun another cannot go on with, so a large file is asked for piece by piece.
@@ -409,7 +416,7 @@ impl TreeSink for Writing<'_> {
 
     fn say(&mut self, out: &mut Vec<Message>) {
         out.extend(self.failed.drain(..).map(Message::EntryFailed));
-        if self.wanted_bytes.saturating_sub(self.done.bytes) >= DIRECT_FROM_BYTES {
+        if self.wanted_bytes >= DIRECT_FROM_BYTES {
             self.invite();
         }
         out.extend(self.invitation.take().map(Message::Direct));

@@ -1,8 +1,9 @@
 //! The lanes of a copy, at its sender: a thread for each answers what was asked for over it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dray_core::limits::TREE_LANES_MAX;
 use dray_core::message::{Hello, Message, Open, Opened, Progress};
@@ -16,6 +17,9 @@ use super::super::frames::Frames;
 use super::{COPY, greeting_deadline, guard, lost, protocol, read_message};
 use crate::transport::{Channel, Wake, push_control};
 
+/// A lane that has waited for its file for so long may be silent because of it, and the sender with it; one that waits longer than the
+/// second is to be given up: another may reach what this one does not.
+const WAITS_FOR_FILE: Range<Duration> = Duration::from_millis(500)..Duration::from_secs(30);
 /// Lanes of one copy that a sender remembers, those that ended included.
 const LANES_EVER_MAX: usize = 4096;
 
@@ -42,6 +46,8 @@ struct Sending {
 struct Jobs {
     waiting: VecDeque<(Owed, Arc<dyn TreeFile>)>,
     is_answering: bool,
+    /// Since when it has waited for a file to be read, and not for room on its way.
+    reading_since: Option<Instant>,
     /// Nobody waits for it, or it broke.
     is_over: bool,
     sent: TreeSent,
@@ -72,6 +78,15 @@ impl SendLanes {
     /// Lanes that serve.
     pub fn count(&self) -> usize {
         guard(&self.inner).lanes.values().filter(|jobs| !jobs.is_over).count()
+    }
+
+    /// True if a lane is silent because of its file: a disk that spins up. A sender that goes on to speak would have the receiver take the
+    /// lane's path for dead.
+    pub(in crate::tree) fn waits_for_file(&self) -> bool {
+        let inner = guard(&self.inner);
+        let waits =
+            |jobs: &Jobs| jobs.reading_since.is_some_and(|since| WAITS_FOR_FILE.contains(&since.elapsed()));
+        inner.lanes.values().any(|jobs| !jobs.is_over && waits(jobs))
     }
 
     /// Gives `lane` something to answer. `Protocol` if there never was such a lane; one that broke answers nothing.
@@ -192,6 +207,7 @@ impl SendLanes {
             let jobs = inner.lanes.get_mut(&lane).filter(|jobs| !jobs.is_over && !is_closed)?;
             if let Some(job) = jobs.waiting.pop_front() {
                 jobs.is_answering = true;
+                jobs.reading_since = Some(Instant::now());
                 return Some(job);
             }
             inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
@@ -201,6 +217,13 @@ impl SendLanes {
     fn count_sent(&self, lane: u32, count: impl FnOnce(&mut TreeSent)) {
         if let Some(jobs) = guard(&self.inner).lanes.get_mut(&lane) {
             count(&mut jobs.sent);
+        }
+    }
+
+    /// `lane` writes, or has written and reads on if it is answering.
+    fn reads_since(&self, lane: u32, since: Option<Instant>) {
+        if let Some(jobs) = guard(&self.inner).lanes.get_mut(&lane) {
+            jobs.reading_since = since.filter(|_| jobs.is_answering);
         }
     }
 
@@ -235,6 +258,7 @@ impl SendLane<'_> {
                 inner.lanes.get_mut(&self.number).is_none_or(|jobs| {
                     // Before it leaves: the receiver may answer sooner than this thread goes on.
                     jobs.is_answering = false;
+                    jobs.reading_since = None;
                     jobs.waiting.is_empty()
                 })
             };
@@ -250,7 +274,9 @@ impl SendLane<'_> {
         if self.lanes.is_over(self.number) {
             return Err(Error::new(ErrorKind::Interrupted, "nobody waits for it"));
         }
+        self.lanes.reads_since(self.number, None);
         self.channel.write_all(&self.frames.out).map_err(lost)?;
+        self.lanes.reads_since(self.number, Some(Instant::now()));
         self.frames.clear();
         self.said_at = Instant::now();
         Ok(())

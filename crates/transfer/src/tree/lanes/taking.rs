@@ -16,8 +16,10 @@ use super::super::take::Heard;
 use super::{COPY, greeting_deadline, guard, lost, protocol, read_message};
 use crate::transport::{Channel, push_control};
 
-/// How long a lane that owes something may say nothing.
+/// How long a lane that owes something may say nothing while the sender is heard over ssh.
 const LANE_PATIENCE: Duration = Duration::from_secs(5);
+/// A sender that ssh brought nothing of for so long may be what a lane waits for: it says something five times as often.
+const SENDER_SILENT: Duration = Duration::from_secs(1);
 /// How often a lane looks whether the copy is over.
 const LOOK: Duration = Duration::from_millis(100);
 /// Frames of one lane that may wait for the sink.
@@ -78,9 +80,42 @@ pub(in crate::tree) type Arrived = (Heard, Option<Credit>);
 /// Frames of lanes that may wait for the sink, all together.
 pub(in crate::tree) const LANES_FRAMES: usize = 2 * TREE_LANES_MAX * (LANE_FRAMES + 1);
 
+/// Tells a lane that is silent because its path is dead from one whose sender is: stopped, or at a disk that does not answer. That is silent
+/// over ssh, too, and then nobody is to blame.
+#[derive(Debug)]
+struct Silence {
+    looked_at: Instant,
+    /// For so long the lane was silent and the sender was not.
+    alone: Duration,
+}
+
+impl Silence {
+    fn new(now: Instant) -> Silence {
+        Silence { looked_at: now, alone: Duration::ZERO }
+    }
+
+    /// Something came, or nothing is owed.
+    fn is_broken(&mut self, now: Instant) {
+        *self = Silence::new(now);
+    }
+
+    /// Looked at again, every [`LOOK`] or so, when ssh last brought something at `heard_at`: true if the lane is lost.
+    fn is_dead(&mut self, now: Instant, heard_at: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.looked_at);
+        self.looked_at = now;
+        if now.saturating_duration_since(heard_at) < SENDER_SILENT {
+            // Who was stopped itself saw nothing of the time that passed.
+            self.alone += passed.min(SENDER_SILENT);
+        }
+        self.alone >= LANE_PATIENCE
+    }
+}
+
 /// The lanes of a copy, at its receiver.
 #[derive(Debug, Default)]
 pub struct TakeLanes {
+    /// When ssh last brought something; `None` before it did.
+    heard_at: Mutex<Option<Instant>>,
     /// Who takes what comes; `None` before and after the copy.
     sink: Mutex<Option<SyncSender<Arrived>>>,
     numbers: AtomicU32,
@@ -108,6 +143,11 @@ impl TakeLanes {
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         *guard(&self.sink) = None;
+    }
+
+    /// The sender was heard over ssh.
+    pub(in crate::tree) fn note_heard(&self) {
+        *guard(&self.heard_at) = Some(Instant::now());
     }
 
     pub(in crate::tree) fn attach(&self, sink: SyncSender<Arrived>) {
@@ -169,7 +209,8 @@ impl TakeLanes {
         if !self.hand_over((Heard::Up(lane.clone()), None)) {
             return Ok(());
         }
-        let mut taker = LaneTaker { lanes: self, lane, channel, heard_at: Instant::now(), pulled: 0 };
+        let mut taker =
+            LaneTaker { lanes: self, lane, channel, silence: Silence::new(Instant::now()), pulled: 0 };
         let result = taker.frames();
         self.hand_over((Heard::Down(taker.lane.clone()), None));
         result
@@ -188,7 +229,7 @@ struct LaneTaker<'a> {
     lanes: &'a TakeLanes,
     lane: Arc<Lane>,
     channel: Box<dyn Channel>,
-    heard_at: Instant,
+    silence: Silence,
     /// Pulls it knew of when it last looked.
     pulled: usize,
 }
@@ -224,7 +265,7 @@ impl LaneTaker<'_> {
                 return Ok(());
             }
             // What came meanwhile waits in the channel.
-            self.heard_at = Instant::now();
+            self.silence.is_broken(Instant::now());
         }
         Ok(())
     }
@@ -239,21 +280,19 @@ impl LaneTaker<'_> {
                 }
                 Some(count) => {
                     filled += count;
-                    self.heard_at = Instant::now();
+                    self.silence.is_broken(Instant::now());
                 }
                 None => {
                     if self.lanes.is_closed() {
                         return Ok(false);
                     }
-                    let pulled = self.lane.pulled.load(Ordering::Acquire);
-                    if pulled != self.pulled {
+                    let (pulled, now) = (self.lane.pulled.load(Ordering::Acquire), Instant::now());
+                    if pulled != self.pulled || self.lane.ended.load(Ordering::Acquire) >= pulled {
                         // Its time begins when it is asked.
                         self.pulled = pulled;
-                        self.heard_at = Instant::now();
+                        self.silence.is_broken(now);
                     }
-                    if self.lane.ended.load(Ordering::Acquire) < pulled
-                        && self.heard_at.elapsed() > LANE_PATIENCE
-                    {
+                    if self.silence.is_dead(now, guard(&self.lanes.heard_at).unwrap_or(now)) {
                         return Err(Error::new(ErrorKind::TimedOut, "a direct connection went silent"));
                     }
                     self.channel.wait(None, LOOK).map_err(lost)?;
@@ -261,5 +300,32 @@ impl LaneTaker<'_> {
             }
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 4 "a lane is silent because the path is dead, or because the sender is": only the first counts against it, however the two
+    /// alternate, and time in which we did not run ourselves counts little.
+    #[test]
+    fn a_lane_is_lost_only_while_ssh_is_heard() {
+        let begun = Instant::now();
+        let at = |ms: u64| begun + Duration::from_millis(ms);
+        let mut silence = Silence::new(begun);
+        // The sender is stopped for a minute: at most the first second counts.
+        assert!((1..600).all(|tick| !silence.is_dead(at(tick * 100), begun)));
+        assert!(silence.alone <= SENDER_SILENT, "{:?}", silence.alone);
+        // It goes on, and the lane does not.
+        let lost = (600..).find(|tick| silence.is_dead(at(tick * 100), at(tick * 100))).unwrap();
+        assert!((640..=651).contains(&lost), "after {lost} ticks");
+        // Whatever comes gives it all of its time back.
+        silence.is_broken(at(lost * 100));
+        let again = (lost + 1..).find(|tick| silence.is_dead(at(tick * 100), at(tick * 100))).unwrap();
+        assert_eq!(again - lost, 50);
+        // An hour without being run.
+        silence.is_broken(begun);
+        assert!(!silence.is_dead(at(3_600_000), at(3_600_000)));
     }
 }

@@ -6,6 +6,7 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{PathId, Wanted};
 use dray_store::local::tree::{FileTarget, NewFile};
 
+use super::super::held::{Counted, Linked};
 use super::Writing;
 
 /// What comes over one path.
@@ -75,6 +76,14 @@ impl Writing<'_> {
             }
             return Err(Error::new(ErrorKind::Internal, "a content came that nobody waits for"));
         };
+        let came = match record {
+            Record::Bytes(bytes) => bytes.len() as u64,
+            Record::Hole(len) => *len,
+            _ => 0,
+        };
+        let came = came.min(pending.left_bytes);
+        pending.left_bytes -= came;
+        self.wanted_bytes = self.wanted_bytes.saturating_sub(came);
         let current = self.current.entry(path).or_default();
         let result = match (record, wanted.part) {
             (Record::Bytes(bytes), part) => {
@@ -104,7 +113,7 @@ impl Writing<'_> {
         }
         if wanted.part.is_some() {
             self.current.remove(&path);
-            return self.settle(wanted.number, Err(error));
+            return self.settle(wanted.number, Err(error), Counted::Nothing);
         }
         *current = Current { failed: Some(error), ..Current::default() };
         Ok(())
@@ -140,26 +149,37 @@ impl Writing<'_> {
             Record::Failed(fault) => Err(fault.to_error("")),
             _ => Ok(None),
         };
-        self.settle(number, ended)
+        let counted = match record {
+            Record::Done(_) => Counted::File,
+            Record::Same(_) => Counted::Same,
+            _ => Counted::Nothing,
+        };
+        self.settle(number, ended, counted)
     }
 
-    /// An entry is in place, or will not be.
-    pub(super) fn settle(&mut self, number: u64, ended: Result<Option<(u32, u32, u64)>>) -> Result<()> {
+    /// An entry is in place, or will not be; the sender counts the end of its content as `counted`.
+    pub(super) fn settle(
+        &mut self,
+        number: u64,
+        ended: Result<Option<(u32, u32, u64)>>,
+        counted: Counted,
+    ) -> Result<()> {
         let Some(pending) = self.pending.remove(&number) else { return Ok(()) };
         if pending.parts.is_some() {
             self.machine.forget(number);
         }
         self.pending_bytes -= pending.held;
+        self.wanted_bytes = self.wanted_bytes.saturating_sub(pending.left_bytes);
         self.end_delta(number)?;
         let group = pending.target.link_group();
         match ended {
             Ok(identity) => {
                 self.writer.settle(*pending.target, identity);
-                let failed = self.held.came(&mut self.writer, group);
-                self.fail_all(failed)?;
+                let linked = self.held.came(&mut self.writer, group);
+                self.linked(linked)?;
             }
             Err(error) => {
-                let failed = self.held.failed(&mut self.writer, pending.target, error);
+                let failed = self.held.failed(&mut self.writer, pending.target, error, counted);
                 self.fail_all(failed)?;
             }
         }
@@ -171,6 +191,13 @@ impl Writing<'_> {
             }
             None => Ok(()),
         }
+    }
+
+    /// Names that were held became links of one that came, or could not: the sender counted some of their contents.
+    pub(super) fn linked(&mut self, linked: Linked) -> Result<()> {
+        self.done.files += linked.files;
+        self.done.unchanged += linked.same;
+        self.fail_all(linked.failed)
     }
 }
 

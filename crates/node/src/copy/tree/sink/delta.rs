@@ -27,6 +27,7 @@ use dray_engine::session::Wanted;
 use dray_store::local::tree::{Cut, OlderFile, Others};
 use dray_transfer::tree::SinkWake;
 
+use super::super::held::Counted;
 use super::parts::Parts;
 use super::{Pending, Writing};
 use index::{Found, Index};
@@ -485,7 +486,7 @@ impl Writing<'_> {
             self.done.unchanged += 1;
             Some(identity)
         });
-        self.settle(number, kept)
+        self.settle(number, kept, Counted::Nothing)
     }
 
     fn cut_ended(&mut self, number: u64, finished: Finished) -> Result<()> {
@@ -533,7 +534,7 @@ impl Writing<'_> {
         });
         let (file, newer) = match made {
             Ok((file, copy)) => (file, Arc::new(copy)),
-            Err(error) => return self.settle(number, Err(error)),
+            Err(error) => return self.settle(number, Err(error), Counted::Nothing),
         };
         let parts = Parts { file: Some(file), finished: delta.finished, ..Parts::default() };
         // From now on it is known to be another.
@@ -611,9 +612,11 @@ impl Writing<'_> {
             return;
         }
         let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
-        self.wanted_bytes = self.wanted_bytes.saturating_add(bytes);
-        if let Some(coming) = self.pending.get_mut(&number).and_then(|pending| pending.parts.as_mut()) {
+        let Some(pending) = self.pending.get_mut(&number) else { return };
+        if let Some(coming) = &mut pending.parts {
             coming.asked += bytes;
+            pending.left_bytes += bytes;
+            self.wanted_bytes = self.wanted_bytes.saturating_add(bytes);
             self.machine.want_these(number, parts, TREE_PART_BYTES);
         }
     }
@@ -651,7 +654,7 @@ impl Writing<'_> {
             self.done.unchanged += u64::from(is_same);
             Some(identity)
         });
-        self.settle(number, ended)
+        self.settle(number, ended, Counted::Nothing)
     }
 }
 

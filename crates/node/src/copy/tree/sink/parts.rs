@@ -7,6 +7,7 @@ use dray_core::tree::{Finished, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::NewFile;
 
+use super::super::held::Counted;
 use super::content::{Current, not_as_sent};
 use super::{Pending, Writing};
 
@@ -98,14 +99,14 @@ impl Writing<'_> {
             Record::Failed(fault) if fault.to_error("").kind() == ErrorKind::Changed => {
                 return self.take_whole(number);
             }
-            Record::Failed(fault) => return self.settle(number, Err(fault.to_error(""))),
+            Record::Failed(fault) => return self.settle(number, Err(fault.to_error("")), Counted::Nothing),
             _ => return Err(Error::new(ErrorKind::Protocol, "sender ended a part as a whole content")),
         };
         if current.position != part.bytes {
             return Err(Error::new(ErrorKind::Protocol, "sender ended a part before its end"));
         }
         if current.hasher.finish() != finished.hash {
-            return self.settle(number, Err(not_as_sent()));
+            return self.settle(number, Err(not_as_sent()), Counted::Nothing);
         }
         let state = |finished: &Finished| (finished.size_bytes, finished.mtime_s, finished.mtime_ns);
         let first = *parts.finished.get_or_insert(finished);
@@ -129,7 +130,7 @@ impl Writing<'_> {
             self.done.files += 1;
             Some(identity)
         });
-        self.settle(number, ended)
+        self.settle(number, ended, Counted::Nothing)
     }
 
     /// What came in parts so far is void.
@@ -137,6 +138,8 @@ impl Writing<'_> {
         self.machine.forget(number);
         if let Some(pending) = self.pending.get_mut(&number) {
             pending.parts = None;
+            self.wanted_bytes = self.wanted_bytes.saturating_add(pending.size_bytes - pending.left_bytes);
+            pending.left_bytes = pending.size_bytes;
             self.machine.want(number, None, pending.size_bytes);
         }
         self.end_delta(number)

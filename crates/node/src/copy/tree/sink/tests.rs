@@ -1,0 +1,135 @@
+//! The sink alone, told what a sender says.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dray_core::NodeId;
+use dray_core::hash_tree::ContentHasher;
+use dray_core::message::{Fault, Pull};
+use dray_core::rights::Secret;
+use dray_core::tree::{Finished, Metadata, Name, Record};
+use dray_engine::session::{TreeLanes, TreeSender};
+use dray_store::local::tree::Landing;
+
+use super::super::copies::keeping;
+use super::*;
+
+fn sink(root: &Path) -> Writing<'static> {
+    let landing = Landing::resolve(root, &[b"tree".to_vec()], false).unwrap();
+    Writing::new(TreeWriter::new(landing, keeping()), 1, false, &|_| {})
+}
+
+fn directory() -> Vec<u8> {
+    let metadata = Metadata { mode: 0o755, ..Metadata::default() };
+    Entry { name: None, kind: Kind::Directory { entries: None }, metadata }.to_bytes()
+}
+
+fn file(name: &str, size_bytes: u64, link_group: Option<[u8; 16]>) -> Vec<u8> {
+    let link_names = if link_group.is_some() { 2 } else { 0 };
+    let metadata = Metadata { mode: 0o644, link_group, link_names, ..Metadata::default() };
+    let name = Name::new(name.as_bytes()).unwrap();
+    Entry { name: Some(name), kind: Kind::File { size_bytes, oid: None }, metadata }.to_bytes()
+}
+
+fn tell(sink: &mut Writing<'_>, items: Vec<Vec<u8>>, is_last: bool) {
+    let items = items.into_iter().map(Into::into).collect();
+    sink.handle(Heard::Message(Message::Entries(Entries { items, owners: None, is_last }))).unwrap();
+}
+
+/// The pulls that it says now, that ask for anything.
+fn asked(sink: &mut Writing<'_>) -> Vec<Pull> {
+    let mut said = Vec::new();
+    sink.say(&mut said);
+    let pull = |message| if let Message::Pull(pull) = message { Some(pull) } else { None };
+    said.into_iter().filter_map(pull).filter(|pull| pull.request != 0).collect()
+}
+
+/// Answers `request` with these records.
+fn answer(sink: &mut Writing<'_>, request: u32, records: &[Record<'_>]) {
+    let mut body = Vec::new();
+    records.iter().for_each(|record| record.push(&mut body));
+    sink.handle(Heard::Data(None, request, body)).unwrap();
+    sink.handle(Heard::End(None, request)).unwrap();
+}
+
+fn done(content: &[u8]) -> Finished {
+    let mut hasher = ContentHasher::default();
+    hasher.update(content);
+    Finished { hash: hasher.finish(), size_bytes: content.len() as u64, mtime_s: 5, mtime_ns: 0 }
+}
+
+/// Issue 4 "hard-linked files stay so", M9: a content that came whole and failed here, and whose name became a link of the next one that brought
+/// it, is in the account: the sender counted it, and would take the end for a lie.
+#[test]
+fn a_name_that_failed_and_was_linked_is_counted() {
+    let place = tempfile::tempdir().unwrap();
+    let mut sink = sink(place.path());
+    let mut sender = TreeSender::new();
+    let group = Some([7; 16]);
+    tell(&mut sink, vec![directory(), file("a", 3, group), file("b", 3, group), Vec::new()], true);
+    sender.told(3, true);
+    let wrong = Finished { hash: [1; 32], ..done(b"new") };
+    for finished in [wrong, done(b"new")] {
+        let pulls = asked(&mut sink);
+        assert_eq!(pulls.len(), 1, "{pulls:?}");
+        sender.handle_pull(&pulls[0], 0).unwrap();
+        assert!(sender.next_owed().is_some());
+        let records = [Record::Bytes(b"new"), Record::Done(finished)];
+        records.iter().for_each(|record| sender.sent().record(record, false));
+        answer(&mut sink, pulls[0].request, &records);
+    }
+    let account = sink.done().unwrap().expect("everything came");
+    assert_eq!((account.files, account.failed), (2, 0));
+    sender.handle_done(&account, &TreeLanes::default()).unwrap();
+    let found = |name: &str| fs::metadata(place.path().join("tree").join(name)).unwrap();
+    assert_eq!((found("a").ino(), found("a").nlink(), found("a").len()), (found("b").ino(), 2, 3));
+}
+
+/// Counts invitations.
+#[derive(Default)]
+struct Counting(AtomicUsize);
+
+impl Doors for Counting {
+    fn invite(&self) -> Option<Direct> {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        let node = NodeId::from_bytes([1; 32]);
+        Some(Direct { node, addresses: Vec::new(), secret: Secret::from_bytes([2; 16]) })
+    }
+
+    fn handle_direct(&self, _: Direct) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// ADR 18 "nothing is opened for little": what failed, what was a hole and what shrank is not awaited any more; what is left to come, however
+/// much there was, opens nothing below 4 MiB.
+#[test]
+fn only_what_is_yet_to_come_opens_connections() {
+    const FILES: u64 = 100;
+    const SIZE: u64 = 1 << 20;
+    let place = tempfile::tempdir().unwrap();
+    let doors = Counting::default();
+    let mut sink = sink(place.path()).with_doors(Some(&doors));
+    tell(&mut sink, vec![directory()], false);
+    for number in 0..FILES {
+        tell(&mut sink, vec![file(&format!("{number:03}"), SIZE, None)], false);
+        let pulls = asked(&mut sink);
+        let mut zeros = ContentHasher::default();
+        zeros.zeros(SIZE);
+        let hole = Finished { size_bytes: SIZE, hash: zeros.finish(), ..done(b"") };
+        let ends = match number % 3 {
+            0 => vec![Record::Failed(Fault::from_error(None, &Error::new(ErrorKind::Refused, "no")))],
+            1 => vec![Record::Hole(SIZE), Record::Done(hole)],
+            _ => vec![Record::Bytes(b"little"), Record::Done(done(b"little"))],
+        };
+        answer(&mut sink, pulls[0].request, &ends);
+        let _ = asked(&mut sink);
+    }
+    assert_eq!(doors.0.load(Ordering::Acquire), 0, "invitations for what does not come");
+    let much = (0..8).map(|number| file(&format!("much {number}"), SIZE, None)).collect();
+    tell(&mut sink, much, false);
+    let _ = asked(&mut sink);
+    assert_eq!(doors.0.load(Ordering::Acquire), 1);
+}
