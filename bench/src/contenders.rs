@@ -64,12 +64,15 @@ impl Contender {
 use Way::{Pull, Push};
 
 /// All that move a file or a tree as it is.
-pub(crate) const ALL: [Contender; 23] = [
+pub(crate) const ALL: [Contender; 26] = [
     one("dray-get", Pull, &[], "dray get, file already hashed").syncs(),
     one("dray-get-clear", Pull, &[], "dray get, clear-text data allowed by both").syncs(),
     one("dray-put-get", Pull, &[], "dray put + get, file never hashed").syncs(),
+    one("dray-daemon-put-get", Pull, &[], "dray put + get, file never hashed, daemons at both ends").syncs(),
     one("dray-cp", Pull, &[], "dray cp").syncs().trees(),
     one("dray-cp", Push, &[], "dray cp").syncs().trees(),
+    one("dray-daemon-cp", Pull, &[], "dray cp, daemons at both ends").syncs().trees(),
+    one("dray-daemon-cp", Push, &[], "dray cp, daemons at both ends").syncs().trees(),
     one("dray-ssh", Pull, &[], "dray cp, only ssh gets through").syncs().trees(),
     one("dray-ssh", Push, &[], "dray cp, only ssh gets through").syncs().trees(),
     one("rsync-daemon", Pull, &["rsync"], "rsync daemon (clear text)").syncs().trees(),
@@ -108,6 +111,8 @@ pub(crate) struct Job {
     pub(crate) serve: Option<Vec<String>>,
     pub(crate) only_ssh: bool,
     pub(crate) allows_clear: bool,
+    /// A daemon runs at each end before the clock starts.
+    pub(crate) has_daemons: bool,
 }
 
 /// ssh's options for the far end, after its name.
@@ -139,12 +144,12 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
     let url = format!("http://{far}/in/{name}");
     let mut argv: Vec<String> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_owned()));
-    let mut job = Job::default();
+    let mut job = Job { has_daemons: contender.name.starts_with("dray-daemon-"), ..Job::default() };
     match contender.name {
-        "dray-get" | "dray-get-clear" | "dray-put-get" => {
+        "dray-get" | "dray-get-clear" | "dray-put-get" | "dray-daemon-put-get" => {
             let put = vec!["dray".to_owned(), "put".to_owned(), from.clone()];
             job.allows_clear = contender.name == "dray-get-clear";
-            if contender.name == "dray-put-get" {
+            if contender.name.ends_with("put-get") {
                 // The near end asks for the ticket with the clock on: a named pipe carries it.
                 let pipe = site.path("etc/ticket");
                 let sync = if task.syncs { "--fsync " } else { "" };
@@ -169,7 +174,7 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
                 job.serve = Some(put);
             }
         }
-        "dray-cp" | "dray-ssh" => {
+        "dray-cp" | "dray-daemon-cp" | "dray-ssh" => {
             add(&["dray", "cp"]);
             if what.is_tree() {
                 add(&["-a"]);
@@ -265,7 +270,7 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
 /// What a person would type for a contender's job.
 pub(crate) fn shown(contender: &Contender, job: &Job, task: &Task, site: &Site, pair: &Pair) -> String {
     match contender.name {
-        "dray-put-get" => {
+        "dray-put-get" | "dray-daemon-put-get" => {
             let (from, to) = (task.from.to_string_lossy(), task.to.to_string_lossy());
             let words = ["dray", "put", &from, "&", "dray", "get", "TICKET", "-o", &to];
             readable(&words.map(str::to_owned), site, pair)

@@ -68,18 +68,26 @@ impl Ground<'_> {
             .env("DRAY_DATA_DIR", self.site.path(&format!("{end}/data")))
             .env("XDG_STATE_HOME", self.site.path(&format!("{end}/state")))
             .env("DRAY_CONFIG", self.site.path(config))
+            .env("DRAY_SOCKET", self.site.path(&format!("{end}/daemon.sock")))
             .current_dir(&self.site.root);
     }
 
     /// Starts a server at the far end and waits for its first line.
     pub(crate) fn serve(&self, argv: &[String], allows_clear: bool) -> Result<Serving, String> {
-        let mut command = self.pair.at_far(argv);
-        self.environment(&mut command, "far", allows_clear);
+        self.serve_at("far", argv, allows_clear)
+    }
+
+    fn serve_at(&self, end: &str, argv: &[String], allows_clear: bool) -> Result<Serving, String> {
+        let (host, cgroup) = match end {
+            "near" => (&self.pair.near, &self.pair.near_cgroup),
+            _ => (&self.pair.far, &self.pair.far_cgroup),
+        };
+        let mut command = self.pair.in_cgroup(cgroup, argv);
+        self.environment(&mut command, end, allows_clear);
         let log = fs::File::create(self.site.root.join("serve.log"))
             .map_err(|error| format!("make a log: {error}"))?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        let mut child =
-            self.pair.far.spawn(command).map_err(|error| format!("start {}: {error}", argv[0]))?;
+        let mut child = host.spawn(command).map_err(|error| format!("start {}: {error}", argv[0]))?;
         let (sender, receiver) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {
             std::thread::spawn(move || {
@@ -109,13 +117,17 @@ impl Ground<'_> {
         wants_memory: bool,
         meanwhile: Option<&mut Meanwhile<'_>>,
     ) -> Result<Run, String> {
-        let mut serving = None;
+        let mut serving = Vec::new();
         let mut argv = job.argv.clone();
-        if let Some(serve) = &job.serve {
-            match self.serve(serve, job.allows_clear) {
+        let daemon = ["dray", "serve", "--json"].map(str::to_owned).to_vec();
+        let daemons = if job.has_daemons { &["far", "near"][..] } else { &[] };
+        let servers =
+            daemons.iter().map(|end| (*end, &daemon)).chain(job.serve.iter().map(|serve| ("far", serve)));
+        for (end, server) in servers {
+            match self.serve_at(end, server, job.allows_clear) {
                 Ok(started) => {
                     argv.iter_mut().for_each(|word| *word = word.replace("TICKET", &started.ticket));
-                    serving = Some(started);
+                    serving.push(started);
                 }
                 Err(why) => {
                     self.pair.end_leftovers();
@@ -131,7 +143,7 @@ impl Ground<'_> {
             self.pair.only_ssh(false)?;
         }
         self.pair.end_leftovers();
-        if let Some(mut serving) = serving {
+        for mut serving in serving {
             let _ = serving.child.wait();
         }
         run

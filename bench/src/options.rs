@@ -10,8 +10,9 @@ docs/performance.md. Without a ROW: all of them, which takes hours.
 
   --list             the rows, and what they take
   --pairs N          rounds of each cell (5); every contender runs once a round, in an order that rotates
-  --sizes A,B        bytes of single files instead of the row's own; K, M, G and T mean KiB, MiB, GiB and TiB
-  --files A,B        numbers of files in trees instead of the row's own
+  --sizes A,B        bytes of single files instead of the row's own; K, M, G and T mean KiB, MiB, GiB and TiB;
+                     none for no single files
+  --files A,B        numbers of files in trees instead of the row's own; none for no trees
   --links A,B        links instead of the row's own: unshaped, RATE/ROUND-TRIP[/LOSS%] or a name of the network lab
   --only A,B         only contenders whose name begins so, for example dray-cp-push,rsync-ssh
   --dray NAME=PATH   time this build instead of one made now; several may be given, and each is a contender
@@ -87,7 +88,10 @@ impl Options {
     }
 
     fn take(&mut self, flag: &str, value: &str) -> Result<(), String> {
-        let list = || value.split(',').map(str::to_owned).collect::<Vec<_>>();
+        let list = || match value {
+            "none" => Vec::new(),
+            _ => value.split(',').map(str::to_owned).collect::<Vec<_>>(),
+        };
         let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{flag} {value}: {error}"));
         match flag {
             "--pairs" => {
@@ -101,7 +105,13 @@ impl Options {
                 let sizes = list().iter().map(|text| size(text)).collect::<Option<Vec<_>>>();
                 self.sizes = Some(sizes.ok_or_else(|| format!("--sizes {value}: use for example 1K,2G"))?);
             }
-            "--files" => self.files = Some(list().iter().map(|text| number(text)).collect::<Result<_, _>>()?),
+            "--files" => {
+                let files = list().iter().map(|text| number(text)).collect::<Result<Vec<_>, _>>()?;
+                self.files = Some(files);
+                if self.files.iter().flatten().any(|files| *files == 0) {
+                    return Err("--files: use 1 or more, or none".into());
+                }
+            }
             "--links" => self.links = Some(list()),
             "--only" => self.only = list(),
             "--dray" => {
@@ -144,6 +154,7 @@ mod tests {
         assert_eq!(options.rows, ["P1", "P2"]);
         assert_eq!((options.pairs, options.is_pinned, options.syncs), (3, true, false));
         assert_eq!(options.sizes, Some(vec![1024, 2 << 30, 77]));
+        assert_eq!(parse("floor --sizes none --files 5").unwrap().sizes, Some(Vec::new()));
         assert_eq!(options.builds, [("a".into(), "/b".into()), ("c".into(), "/d=e".into())]);
     }
 
@@ -153,6 +164,7 @@ mod tests {
             "--pairs",
             "--pairs 0",
             "--pairs x",
+            "--files 0",
             "--sizes 1X",
             "--sizes 99999999999T",
             "--colour red",

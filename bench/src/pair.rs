@@ -222,8 +222,13 @@ impl Pair {
 
     /// A command that will belong to the far end; spawn it on [`Pair::far`].
     pub(crate) fn at_far(&self, argv: &[String]) -> Command {
-        let mut command = self.pinned("1");
-        command.arg(worker::JOIN).arg(&self.far_cgroup).args(argv);
+        self.in_cgroup(&self.far_cgroup, argv)
+    }
+
+    /// A command that will belong to the end of that cgroup; spawn it on that end.
+    pub(crate) fn in_cgroup(&self, cgroup: &Path, argv: &[String]) -> Command {
+        let mut command = self.pinned(if *cgroup == self.near_cgroup { "0" } else { "1" });
+        command.arg(worker::JOIN).arg(cgroup).args(argv);
         command
     }
 

@@ -25,6 +25,10 @@ use crate::pasted;
 const SMALL_BYTES: u64 = 32 << 20;
 /// Standard input is read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
+/// For a daemon that a command can do without to say who it is.
+const FIRST_PATIENCE: Duration = Duration::from_secs(3);
+/// For one that it cannot do without.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a signal is looked for.
 const INTERVAL: Duration = Duration::from_millis(50);
 
@@ -60,41 +64,46 @@ fn signals() -> Result<UnixStream> {
 }
 
 /// The daemon for a command that can do without one; `None`, and a note, where what lies at the usual place cannot be used: another
-/// user's daemon, in a folder that came along with the environment, is none of ours. One that `DRAY_SOCKET` names is meant.
-pub(crate) fn find(config: &Config, output: &Output) -> Result<Option<Client>> {
-    match Client::connect() {
-        Ok(Some(client)) => Ok(of_same_data(client, config)?.map(|(client, _)| client)),
-        Ok(None) => Ok(None),
-        Err(error) if is_socket_named() => Err(error),
-        Err(error) => {
-            output.note(&format!("no daemon is used: {}", one_line(&error.to_string())));
+/// user's daemon, in a folder that came along with the environment, is none of ours. Nor is one that does not answer, which is a
+/// warning; who says that it starts or is busy is waited for. One that `DRAY_SOCKET` names is meant.
+pub(crate) fn find(config: &Config, output: &Output, stop: &Stop) -> Result<Option<Client>> {
+    match found(config, FIRST_PATIENCE, stop) {
+        Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
+        Err(error) if !is_socket_named() => {
+            let text = format!("no daemon is used: {}", one_line(&error.to_string()));
+            if error.kind() == ErrorKind::Refused && !error.is_retryable() {
+                output.note(&text);
+            } else {
+                let advice = error.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+                output.event(Event::Warning(text + &advice));
+            }
             Ok(None)
         }
+        found => Ok(found?.map(|(client, _)| client)),
     }
 }
 
-/// `client`, if its daemon works on the same data directory as this command would.
-fn of_same_data(client: Client, config: &Config) -> Result<Option<(Client, Info)>> {
-    let theirs = client.info().map_err(|error| {
-        error.context("ask the daemon").or_advise("start it again, or share without it: put --foreground")
-    });
-    let info = theirs?;
+/// The daemon that works on the same data directory as this command would, and what it says of itself within `patience`.
+fn found(config: &Config, patience: Duration, stop: &Stop) -> Result<Option<(Client, Info)>> {
+    let Some(client) = Client::connect()? else { return Ok(None) };
+    let info = client.info_within(patience, &|| stop.is_set()).map_err(|error| match error.kind() {
+        ErrorKind::Interrupted => error,
+        _ => {
+            error.context("ask the daemon").or_advise("start it again, or share without it: put --foreground")
+        }
+    })?;
     let theirs = &info.data_dir;
     let ours = &config.paths.data_dir;
-    let is_same = |ours: &Path| {
-        ours.to_string_lossy() == *theirs
-            || std::fs::canonicalize(ours)
-                .ok()
-                .is_some_and(|ours| std::fs::canonicalize(theirs).is_ok_and(|theirs| ours == theirs))
-    };
-    Ok(is_same(ours).then_some((client, info)))
+    let is_same = ours.to_string_lossy() == *theirs
+        || std::fs::canonicalize(ours)
+            .ok()
+            .is_some_and(|ours| std::fs::canonicalize(theirs).is_ok_and(|theirs| ours == theirs));
+    Ok(is_same.then_some((client, info)))
 }
 
 /// The daemon, for a command that is about nothing else. What it warns of is told.
-fn required(output: &Output) -> Result<(Client, Info)> {
-    let config = Config::load()?;
-    let found = Client::connect()?.map(|client| of_same_data(client, &config)).transpose()?.flatten();
-    let (client, info) = found.ok_or_else(|| {
+fn required(output: &Output, stop: &Stop) -> Result<(Client, Info)> {
+    let (client, info) = found(&Config::load()?, PATIENCE, stop)?.ok_or_else(|| {
         Error::new(ErrorKind::Unreachable, "no daemon runs here").advise("start one: dray serve")
     })?;
     for warning in &info.warnings {
@@ -123,6 +132,13 @@ pub(crate) fn put(
     }
     let hears = output.clone();
     let session = Session::open(client, move |event| {
+        // Of this put: those about puts are told in their own sessions only.
+        if event.name == "warning"
+            && event.data["transaction"].as_str().is_some_and(|name| name.starts_with("put-"))
+            && let Some(text) = event.data["text"].as_str()
+        {
+            hears.event(Event::Warning(text.to_owned()));
+        }
         if event.name == "hashing"
             && let Some(done_bytes) = event.data["done_bytes"].as_u64()
         {
@@ -246,8 +262,8 @@ pub(crate) fn options(
 }
 
 /// `dray ls`.
-pub(crate) fn ls(output: &Output) -> Result<()> {
-    let shares = required(output)?.0.shares()?;
+pub(crate) fn ls(output: &Output, stop: &Stop) -> Result<()> {
+    let shares = required(output, stop)?.0.shares()?;
     if shares.is_empty() {
         output.note("nothing is shared by the daemon");
     }
@@ -282,19 +298,19 @@ fn line(share: &ShareLine) -> String {
 }
 
 /// `dray done`.
-pub(crate) fn done(wanted: &str, output: &Output) -> Result<()> {
+pub(crate) fn done(wanted: &str, output: &Output, stop: &Stop) -> Result<()> {
     let oid: Oid = match pasted::wanted(wanted)? {
         dray_node::Wanted::Ticket(ticket) => ticket.oid,
         dray_node::Wanted::Oid(oid) => oid,
     };
-    required(output)?.0.done(&oid)?;
+    required(output, stop)?.0.done(&oid)?;
     output.told(&format!("{oid} is no longer shared"), &json!({"event": "done", "oid": oid.to_string()}));
     Ok(())
 }
 
 /// `dray status`.
-pub(crate) fn status(output: &Output) -> Result<()> {
-    let (_, info) = required(output)?;
+pub(crate) fn status(output: &Output, stop: &Stop) -> Result<()> {
+    let (_, info) = required(output, stop)?;
     let mut event = serde_json::to_value(&info)
         .map_err(|error| Error::new(ErrorKind::Internal, "the status is no JSON").caused_by(error))?;
     event["event"] = "status".into();

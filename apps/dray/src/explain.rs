@@ -90,12 +90,12 @@ fn shown(snapshot: &Snapshot, now: SystemTime) -> String {
     if snapshot.state == State::Running {
         wrapped(&mut page, 2, &bottleneck(snapshot));
     }
-    if snapshot.older_version_bytes > 0 {
-        wrapped(
-            &mut page,
-            2,
-            &format!("{} came from the older version here", size(snapshot.older_version_bytes)),
-        );
+    let at_hand = [
+        (snapshot.older_version_bytes, "the older version here"),
+        (snapshot.other_files_bytes, "other files of yours"),
+    ];
+    for (bytes, whence) in at_hand.into_iter().filter(|(bytes, _)| *bytes > 0) {
+        wrapped(&mut page, 2, &format!("{} came from {whence}", size(bytes)));
     }
     table(&mut page, snapshot);
     page

@@ -8,12 +8,12 @@ use dray_core::{Error, Result};
 use crate::arguments::{Arguments, EXIT_CODES};
 
 /// What is read and written, and where.
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 10] = [
     (
         "~/.config/dray/config.toml",
         "Configuration, TOML, optional: allow_local_targets, clear_text_data (false or true), connections (1 to 16), \
          window_mib (2 to 1024), port (TCP port of the daemon, and of put without one), cache_mib (what the daemon \
-         keeps for nobody), metrics (address for Prometheus), api_without (features \
+         keeps for nobody), index, index_mib (of the chunks of files), metrics (address for Prometheus), api_without (features \
          of the local API that the daemon does not offer).",
     ),
     ("~/.local/share/dray", "Data directory, for its user alone."),
@@ -24,6 +24,7 @@ const FILES: [(&str, &str); 9] = [
          until it is removed.",
     ),
     ("~/.local/share/dray/origins", "What a killed cp needs to go on."),
+    ("~/.local/share/dray/index", "Where chunks of files lie that were put or fetched; may be removed."),
     ("~/.local/share/dray/ended", "The last 16 transfers that ended, for dray explain."),
     (
         "$XDG_RUNTIME_DIR/dray",

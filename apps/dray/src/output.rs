@@ -302,7 +302,7 @@ impl Observer for Output {
                 Event::Progress { done_bytes, total_bytes, sources } => self.json_progress(done_bytes == total_bytes, || {
                     json!({
                         "event": "progress", "done_bytes": done_bytes, "total_bytes": total_bytes,
-                        "sources": sources.iter().map(|s| json!({"label": s.label, "bytes": s.bytes})).collect::<Vec<_>>(),
+                        "sources": brought(&sources).map(|s| json!({"label": s.label, "bytes": s.bytes})).collect::<Vec<_>>(),
                     })
                 }),
                 Event::Hashing { done_bytes, total_bytes } => self.json_progress(
@@ -331,7 +331,7 @@ impl Observer for Output {
                     "total_bytes": total_bytes, "resumed_bytes": resumed_bytes,
                 })),
                 Event::SourceUp { label } => self.json(&json!({"event": "source-up", "source": label})),
-                Event::SourceDown { label, reason, is_barred } => self.json(&json!({
+                Event::SourceDown { label, reason, is_barred, .. } => self.json(&json!({
                     "event": "source-down", "source": label, "reason": reason, "barred": is_barred,
                 })),
                 Event::Note(text) => self.json(&json!({"event": "note", "text": text})),
@@ -413,7 +413,7 @@ impl Observer for Output {
                     bar.reset_eta();
                 }
             }
-            Event::SourceDown { label, reason, is_barred } => {
+            Event::SourceDown { label, reason, is_barred, .. } => {
                 let mut state = self.state();
                 if is_barred && state.barred.len() < BARRED_NAMED_MAX {
                     state.barred.push(format!("{label} was not used any more: {}", one_line(&reason)));
@@ -490,13 +490,18 @@ fn gone(node: &str, sent_bytes: u64, size_bytes: u64, lost: Option<&str>) -> Str
     }
 }
 
+/// The sources that have brought something.
+fn brought(sources: &[SourceShare]) -> impl Iterator<Item = &SourceShare> {
+    sources.iter().filter(|source| source.bytes > 0)
+}
+
 /// Share of each source, when there is more than one.
 fn shares(sources: &[SourceShare]) -> String {
     let total: u64 = sources.iter().map(|source| source.bytes).sum();
-    if sources.len() < 2 || total == 0 {
+    if brought(sources).count() < 2 {
         return String::new();
     }
-    let parts = sources.iter().map(|source| format!("{} {}%", source.label, source.bytes * 100 / total));
+    let parts = brought(sources).map(|source| format!("{} {}%", source.label, source.bytes * 100 / total));
     parts.collect::<Vec<_>>().join(", ")
 }
 

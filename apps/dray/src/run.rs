@@ -125,7 +125,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             let config = Config::load()?;
             // What is neither a file nor standard input gets its answer here.
             let is_for_daemon = path_is_for_daemon && !foreground && !until_stdin_closes;
-            if is_for_daemon && let Some(client) = daemon::find(&config, output)? {
+            if is_for_daemon && let Some(client) = daemon::find(&config, output, stop)? {
                 let options = daemon::options(&path, public, expire, ticket.as_ref())?;
                 return daemon::put(&client, &path, options, output, stop);
             }
@@ -256,9 +256,9 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
         }
         Command::Verify { path, oid } => verify(&path, &oid, output, stop),
         Command::Demo { file } => demo::run(&file, output, stop),
-        Command::Ls => daemon::ls(output),
-        Command::Done { wanted } => daemon::done(&wanted, output),
-        Command::Status => daemon::status(output),
+        Command::Ls => daemon::ls(output, stop),
+        Command::Done { wanted } => daemon::done(&wanted, output, stop),
+        Command::Status => daemon::status(output, stop),
         Command::Doctor => doctor(output),
         Command::Explain { all } => explain::run(all, output),
         Command::Completions { shell } => {

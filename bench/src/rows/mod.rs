@@ -46,7 +46,7 @@ pub(crate) const ALL: &[BenchRow] = &[
     },
     BenchRow {
         name: "floor",
-        about: "{1 KiB, 2 GiB, 10,000 and 50,000 files} x {direct, only ssh} x {unshaped, 100 Mbit/s 132 ms} against rsync over ssh",
+        about: "{1 KiB, 2 GiB, 10,000 and 50,000 files} x {direct, only ssh} x {unshaped, 100 Mbit/s 132 ms} against rsync over ssh; unshaped also with daemons at both ends against none",
         run: floor,
     },
     update::ROW,
@@ -159,12 +159,28 @@ fn floor(bench: &mut Bench) -> Result<(), String> {
             trees.into_iter().map(|files| What::Tree { files, bytes_each: SMALL_FILE, is_flat: false });
         for what in files.chain(trees) {
             let is_slow = between != Between::Nothing && what.bytes() >= SLOW_BYTES;
-            let names = &["dray-cp", "dray-ssh", "rsync-ssh", "scp"];
+            let mut names = vec!["dray-cp", "dray-ssh", "rsync-ssh"];
             // scp needs minutes for a tree over a long link, and nobody doubts it.
-            let names = if what.is_tree() || is_slow { &names[..3] } else { &names[..] };
+            if !what.is_tree() && !is_slow {
+                names.push("scp");
+            }
+            // What a daemon costs is seen where nothing else takes time.
+            if between == Between::Nothing {
+                names.extend(match what.is_tree() {
+                    true => &["dray-daemon-cp"][..],
+                    false => &["dray-put-get", "dray-daemon-put-get"],
+                });
+            }
             let pairs = bench.pairs();
-            let cell =
-                Cell { row: "floor", what, is_again: false, names, ways: BOTH, warms_up: !is_slow, pairs };
+            let cell = Cell {
+                row: "floor",
+                what,
+                is_again: false,
+                names: &names,
+                ways: BOTH,
+                warms_up: !is_slow,
+                pairs,
+            };
             bench.cell(&pair, &cell)?;
             bench.site.remove(what);
         }

@@ -20,6 +20,8 @@ use rustix::net::{
 
 /// For a client that has connected to send its message.
 const MESSAGE_PATIENCE: Duration = Duration::from_secs(2);
+/// For one to be heard before the next one is accepted.
+const AT_ONCE: Duration = Duration::from_millis(1);
 /// How often those that wait too long are looked for, as long as there are some.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -60,8 +62,15 @@ impl Descriptors {
 
     /// The descriptor that was handed over under `nonce`; each is had once. `NotFound` if there is none.
     pub fn take(&self, nonce: &Nonce) -> Result<OwnedFd> {
-        let mut waiting = self.waiting();
-        waiting.remove(nonce).map(|(descriptor, _)| descriptor).ok_or_else(|| {
+        let taken = self.waiting().remove(nonce);
+        let in_time = match taken {
+            Some((descriptor, since)) if is_too_old(since) => {
+                close_aside(vec![descriptor]);
+                None
+            }
+            taken => taken.map(|(descriptor, _)| descriptor),
+        };
+        in_time.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "no descriptor was handed over under that name")
                 .advise("send it over the sibling socket first, and use it within 30 s")
         })
@@ -75,7 +84,7 @@ impl Descriptors {
         if let Some(thread) = thread {
             let _ = thread.join();
         }
-        self.waiting().clear();
+        close_aside(self.waiting().drain().map(|(_, (descriptor, _))| descriptor).collect());
     }
 
     fn wake(&self) {
@@ -83,17 +92,25 @@ impl Descriptors {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// What waits, without what has waited too long.
+    /// What waits.
     fn waiting(&self) -> MutexGuard<'_, HashMap<Nonce, (OwnedFd, Instant)>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.retain(|_, (_, since)| since.elapsed() < Duration::from_millis(API_DESCRIPTOR_TIMEOUT_MS));
-        waiting
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes what has waited too long; says whether something is left.
+    fn close_old(&self) -> bool {
+        let mut waiting = self.waiting();
+        let old = waiting.extract_if(|_, (_, since)| is_too_old(*since));
+        let old: Vec<OwnedFd> = old.map(|(_, (descriptor, _))| descriptor).collect();
+        let is_left = !waiting.is_empty();
+        drop(waiting);
+        close_aside(old);
+        is_left
     }
 
     fn accept_all(self: &Arc<Self>, listener: &OwnedFd) {
         while !self.ended.load(Ordering::Acquire) {
-            // Also closes what nobody came for.
-            let patience = Some(INTERVAL).filter(|_| !self.waiting().is_empty());
+            let patience = Some(INTERVAL).filter(|_| self.close_old());
             let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
             let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
             if poll(&mut fds, patience.as_ref()).is_err_and(|error| error != Errno::INTR) {
@@ -119,6 +136,11 @@ impl Descriptors {
                 continue;
             }
             let greeting = Greeting(self.clone());
+            // Who sends at once, as all do that mean well, needs no thread.
+            if is_readable(&connection, AT_ONCE) {
+                greeting.0.hear(&connection);
+                continue;
+            }
             let _ =
                 thread::Builder::new().name("descriptor".into()).spawn(move || greeting.0.hear(&connection));
         }
@@ -129,12 +151,25 @@ impl Descriptors {
         let Some((nonce, descriptor)) = receive(connection) else { return };
         let mut waiting = self.waiting();
         if waiting.len() >= API_DESCRIPTORS_MAX || waiting.contains_key(&nonce) {
-            return;
+            drop(waiting);
+            return close_aside(vec![descriptor]);
         }
         waiting.insert(nonce, (descriptor, Instant::now()));
         drop(waiting);
         self.wake();
         let _ = rustix::net::send(connection, b"k", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+}
+
+fn is_too_old(since: Instant) -> bool {
+    since.elapsed() >= Duration::from_millis(API_DESCRIPTOR_TIMEOUT_MS)
+}
+
+/// Closes files of others where nobody waits for it: to close one on a file system that does not answer takes as long as that likes.
+fn close_aside(descriptors: Vec<OwnedFd>) {
+    if !descriptors.is_empty() {
+        // Where no thread can be had, here.
+        let _ = thread::Builder::new().name("close".into()).spawn(move || drop(descriptors));
     }
 }
 

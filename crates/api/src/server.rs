@@ -109,8 +109,16 @@ async fn accept(listener: tokio::net::UnixListener, desk: Arc<Desk>, mut ended: 
         slots.push(slot.clone());
         connections.spawn(serve(stream, slot, desk.clone(), ended.clone()));
     }
-    drop(listener);
-    while connections.join_next().await.is_some() {}
+    // The socket may be somebody's who hands it to the next service: who comes meanwhile is told, and not left in silence.
+    loop {
+        tokio::select! {
+            finished = connections.join_next() => if finished.is_none() { break },
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => turn_away(stream, 503, "the service is ending: try again"),
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            },
+        }
+    }
 }
 
 /// Says why in one write, if the socket takes it, and closes.

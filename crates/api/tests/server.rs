@@ -248,3 +248,33 @@ fn it_ends_in_order() {
     assert!(rest.ends_with("0\r\n\r\n"), "the stream ends as HTTP says: {rest}");
     assert!(UnixStream::connect(bed.dir.path().join("api")).is_err());
 }
+
+/// Decision 18: the socket may be somebody's who hands it to the next service. Who comes while this one finishes what it answers is told
+/// so, and not left in silence.
+#[test]
+fn who_comes_while_it_ends_is_told() {
+    let Bed { dir, mut server, answers, told } = Bed::new();
+    let connect = || UnixStream::connect(dir.path().join("api")).unwrap();
+    let mut held = connect();
+    held.write_all(b"GET /hold HTTP/1.1\r\nhost: d\r\nconnection: close\r\n\r\n").unwrap();
+    assert_eq!(told.recv_timeout(Duration::from_secs(30)).unwrap(), "holding");
+    std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| server.stop());
+        loop {
+            let mut socket = connect();
+            let _ = socket.write_all(b"GET / HTTP/1.1\r\nhost: d\r\nconnection: close\r\n\r\n");
+            let mut text = Vec::new();
+            let _ = socket.read_to_end(&mut text);
+            let text = String::from_utf8(text).unwrap();
+            if text.contains("ending") {
+                assert!(text.starts_with("HTTP/1.1 503") && text.contains("\"retryable\":true"), "{text}");
+                break;
+            }
+        }
+        answers.may_go_on.store(true, Ordering::Release);
+        stopping.join().unwrap().unwrap();
+    });
+    let mut answer = String::new();
+    held.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 204"), "what was being answered still is: {answer}");
+}

@@ -11,11 +11,20 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::http::{Connection, Reply};
-use crate::types::{Info, Problem, ShareLine, Shared, Shares, TransactionLine, Transactions};
+use crate::types::{
+    IndexAnswer, IndexQuestion, IndexState, Info, Problem, ShareLine, Shared, Shares, TransactionLine,
+    Transactions,
+};
 use crate::{PutOptions, descriptor, place};
 
 /// For an answer that takes no work.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// For the daemon to take a descriptor.
+const HANDING_PATIENCE: Duration = Duration::from_secs(10);
+/// For a daemon that says that it starts, ends or is busy, and how often it is asked again meanwhile.
+const BUSY_PATIENCE: Duration = Duration::from_secs(30);
+const BUSY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A connection is used again only if it was used just now: the daemon closes those that are idle.
 const FRESH: Duration = Duration::from_secs(1);
@@ -48,7 +57,46 @@ impl Client {
 
     /// Who it is and what it can do.
     pub fn info(&self) -> Result<Info> {
-        self.read("GET", "/v1", &[])
+        self.info_within(PATIENCE, &|| false)
+    }
+
+    /// The same of a daemon that may be stopped or stuck: `TimedOut` if it is silent for `patience`. One that says that it starts,
+    /// ends or is busy is asked again, for half a minute. `Interrupted` soon after `is_stopped` says so.
+    pub fn info_within(&self, patience: Duration, is_stopped: &dyn Fn() -> bool) -> Result<Info> {
+        let begun = Instant::now();
+        loop {
+            match self.info_once(patience, is_stopped) {
+                Err(error) if is_passing(&error) && begun.elapsed() < BUSY_PATIENCE => {
+                    if is_stopped() {
+                        return Err(stopped());
+                    }
+                    std::thread::sleep(BUSY_INTERVAL);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn info_once(&self, patience: Duration, is_stopped: &dyn Fn() -> bool) -> Result<Info> {
+        let mut connection = self.connection()?;
+        let deadline = Instant::now() + patience;
+        connection.send("GET", "/v1", &[], "", &[])?;
+        let is_over = || is_stopped() || Instant::now() >= deadline;
+        connection.await_answer(&is_over).map_err(|error| match error.kind() {
+            ErrorKind::Interrupted if is_stopped() => stopped(),
+            ErrorKind::Interrupted => {
+                let what = format!("the daemon at {:?} has not answered for {patience:?}", self.socket);
+                Error::new(ErrorKind::TimedOut, what)
+                    .advise("it is stopped or stuck: let it go on, or end it and start it again")
+            }
+            _ => error,
+        })?;
+        connection.set_patience(Some(patience))?;
+        let reply = connection.read_reply()?;
+        if !reply.closes {
+            self.keep(connection);
+        }
+        parse(checked(reply)?)
     }
 
     /// What it shares.
@@ -95,9 +143,27 @@ impl Client {
         parse(checked(connection.read_reply()?)?)
     }
 
+    /// What the chunk index has.
+    pub fn index(&self) -> Result<IndexState> {
+        self.read("GET", "/v1/index", &["index"])
+    }
+
+    /// Asks the chunk index about what is below the open `directory`, whose name in `question` is set here. `TimedOut` or
+    /// `Unreachable` if there is no answer within about `patience`: what is asked for here saves work and can be done without.
+    pub fn ask_index(
+        &self,
+        directory: impl AsFd,
+        mut question: IndexQuestion,
+        patience: Duration,
+    ) -> Result<IndexAnswer> {
+        let socket = place::descriptor_socket(&self.socket);
+        question.descriptor = descriptor::hand_over(&socket, directory, patience)?;
+        self.post("/v1/index", &["index"], &question, Some(patience))
+    }
+
     /// Hands something open over; the name it has in a request.
     pub(crate) fn hand_over(&self, file: impl AsFd) -> Result<String> {
-        descriptor::hand_over(&place::descriptor_socket(&self.socket), file)
+        descriptor::hand_over(&place::descriptor_socket(&self.socket), file, HANDING_PATIENCE)
     }
 
     /// A connection that nobody uses.
@@ -149,6 +215,15 @@ impl Client {
     }
 }
 
+/// Whether the daemon refused only for now. One that ended before it answered may be followed by another one.
+fn is_passing(error: &Error) -> bool {
+    error.kind() == ErrorKind::Refused && error.is_retryable()
+}
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Interrupted, "interrupted before the daemon answered")
+}
+
 fn json(document: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(document)
         .map_err(|error| Error::new(ErrorKind::Internal, "a request is no JSON").caused_by(error))
@@ -173,4 +248,53 @@ pub(crate) fn parse<A: DeserializeOwned>(reply: Reply) -> Result<A> {
         Error::new(ErrorKind::Protocol, "the daemon's answer is not the document it should be")
             .caused_by(error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Decision 18: a daemon that takes connections and answers nothing costs what is said, and not half a minute.
+    #[test]
+    fn a_stuck_daemon_is_an_error_in_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("api");
+        let _silent = UnixListener::bind(&path).unwrap();
+        let client = Client::connect_to(&path).unwrap().unwrap();
+        let error = client.info_within(Duration::from_millis(20), &|| false).unwrap_err();
+        assert!(error.kind() == ErrorKind::TimedOut && error.advice().is_some(), "{error}");
+        let error = client.info_within(Duration::from_secs(600), &|| true).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted, "who waits may stop that");
+    }
+
+    /// Decision 18: who says that it is starting or busy is not stuck, and is asked until it answers.
+    #[test]
+    fn a_busy_daemon_is_asked_again() {
+        const BUSY: &str = r#"{"kind":"refused","what":"starting","advice":null,"retryable":true}"#;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("api");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let info = serde_json::to_string(&Info { port: 7, ..Info::default() }).unwrap();
+            for (status, body) in [("503 Busy", BUSY), ("503 Busy", BUSY), ("200 OK", &info)] {
+                // One that was opened long ago is not used any more.
+                let mut stream = loop {
+                    let mut stream = listener.accept().unwrap().0;
+                    if stream.read(&mut [0; 1024]).is_ok_and(|length| length > 0) {
+                        break stream;
+                    }
+                };
+                let length = body.len();
+                let head =
+                    format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+                stream.write_all((head + body).as_bytes()).unwrap();
+            }
+        });
+        let client = Client::connect_to(&path).unwrap().unwrap();
+        assert_eq!(client.info_within(Duration::from_secs(60), &|| false).unwrap().port, 7);
+        server.join().unwrap();
+    }
 }

@@ -6,11 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use dray_core::limits::{API_BODY_BYTES_MAX, API_HEAD_BYTES_MAX, API_HEADERS_MAX};
+use dray_core::limits::{API_BODY_BYTES_MAX, API_DOCUMENT_BYTES_MAX, API_HEAD_BYTES_MAX, API_HEADERS_MAX};
 use dray_core::{Error, ErrorKind, Result};
+use rustix::net::SocketType;
 
-/// Documents of the daemon are longer than a request may be: a list of all shares.
-const DOCUMENT_BYTES_MAX: usize = 64 * API_BODY_BYTES_MAX;
+use crate::dial::dial;
+
 /// A body that is copied behind its head.
 const SMALL_BYTES: usize = 4096;
 /// How often who waits for an answer asks whether it still should.
@@ -58,27 +59,10 @@ fn broken(how: &str) -> Error {
 }
 
 impl Connection {
-    /// `None` if nobody listens at `path`. `Refused` if another user does.
+    /// `None` if nobody listens at `path`. `Refused` if another user does, `TimedOut` if nobody takes the connection.
     pub(crate) fn open(path: &Path) -> Result<Option<Connection>> {
-        let stream = match UnixStream::connect(path) {
-            Ok(stream) => stream,
-            Err(error)
-                if matches!(error.kind(), Io::NotFound | Io::ConnectionRefused | Io::NotADirectory) =>
-            {
-                return Ok(None);
-            }
-            Err(error) => return Err(Error::file(format!("connect to the daemon at {path:?}"), error)),
-        };
-        let peer = rustix::net::sockopt::socket_peercred(&stream);
-        let peer = peer.map_err(|error| Error::file("ask who the daemon is", error.into()))?;
-        if peer.uid != rustix::process::geteuid() {
-            return Err(Error::new(
-                ErrorKind::Refused,
-                format!("the daemon at {path:?} runs as user {}, not as you", peer.uid.as_raw()),
-            )
-            .advise("unset DRAY_SOCKET, or set it to a socket of your own daemon"));
-        }
-        Ok(Some(Connection { stream: BufReader::new(stream) }))
+        let Some(socket) = dial(path, SocketType::STREAM)? else { return Ok(None) };
+        Ok(Some(Connection { stream: BufReader::new(socket.into()) }))
     }
 
     /// Reads fail after this long without a byte; `None` waits for as long as it takes.
@@ -122,8 +106,7 @@ impl Connection {
     /// Reads the whole answer.
     pub(crate) fn read_reply(&mut self) -> Result<Reply> {
         let head = self.read_head()?;
-        let body = self.read_body(&head)?;
-        Ok(Reply { status: head.status, body, closes: head.closes, range: head.range })
+        self.read_rest(&head)
     }
 
     /// Sends a request whose answer is a stream of lines; `Err` holds what the daemon answered instead.
@@ -131,8 +114,7 @@ impl Connection {
         self.send("GET", target, &[], "", &[])?;
         let head = self.read_head()?;
         if head.status != 200 || !head.is_chunked {
-            let body = self.read_body(&head)?;
-            return Ok(Err(Reply { status: head.status, body, closes: head.closes, range: head.range }));
+            return self.read_rest(&head).map(Err);
         }
         Ok(Ok(Lines { stream: BufReader::new(Chunks { stream: self.stream, left: 0, is_first: true }) }))
     }
@@ -204,13 +186,19 @@ impl Connection {
         })
     }
 
+    /// What comes behind its head.
+    fn read_rest(&mut self, head: &Head) -> Result<Reply> {
+        let body = self.read_body(head)?;
+        Ok(Reply { status: head.status, body, closes: head.closes, range: head.range })
+    }
+
     fn read_body(&mut self, head: &Head) -> Result<Vec<u8>> {
         let length = match head {
             Head { status: 204 | 304, .. } => 0,
             Head { length: Some(length), .. } => *length,
             _ => return Err(broken("its answer has no length")),
         };
-        if length > DOCUMENT_BYTES_MAX as u64 {
+        if length > API_DOCUMENT_BYTES_MAX as u64 {
             return Err(broken("its answer is too long"));
         }
         let mut body = Vec::new();

@@ -19,6 +19,7 @@
 pub mod aio;
 mod client;
 mod descriptor;
+mod dial;
 mod get;
 mod http;
 mod place;

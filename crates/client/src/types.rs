@@ -6,8 +6,17 @@ use dray_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 /// Features of this version of the API, by the names that `Dray-Require` takes.
-pub const FEATURES: [&str; 8] =
-    ["put", "put-descriptor", "put-at-once", "get", "get-descriptor", "shares", "explain", "metrics"];
+pub const FEATURES: [&str; 9] = [
+    "put",
+    "put-descriptor",
+    "put-at-once",
+    "get",
+    "get-descriptor",
+    "shares",
+    "explain",
+    "metrics",
+    "index",
+];
 
 /// Who answers: `GET /v1`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -233,6 +242,66 @@ pub struct TransactionLine {
 pub struct Transactions {
     /// One for each, in no order.
     pub transactions: Vec<TransactionLine>,
+}
+
+/// A question to the chunk index: `POST /v1/index`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct IndexQuestion {
+    /// The directory below which is searched, handed over before under this name (32 hex digits).
+    pub descriptor: String,
+    /// Size of an object: look at the directory, and say whether something below it may be like the object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// File name of that object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The same as hex digits, for a name that is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_hex: Option<String>,
+    /// Chunks to look up: the first 16 bytes of each one's BLAKE3 hash, as 32 hex digits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub chunks: Vec<String>,
+}
+
+/// The answer to it: hints. What they lead to may be something else by now, so compare it with the chunk's hash.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IndexAnswer {
+    /// Something may be like the object.
+    pub hopeful: bool,
+    /// Files in which chunks lie.
+    pub files: Vec<IndexFile>,
+    /// Which of the chunks that were asked for lies in which of the files, at which byte, and how long it is.
+    pub found: Vec<(u32, u32, u64, u32)>,
+}
+
+/// A file below the directory that was handed over.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IndexFile {
+    /// Its path from there.
+    pub path: Option<String>,
+    /// The same as hex digits, for a path that is not UTF-8.
+    pub path_hex: Option<String>,
+}
+
+/// What the chunk index has: `GET /v1/index`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IndexState {
+    /// It is kept (`index` in the configuration), and open.
+    pub open: bool,
+    /// Files that it knows.
+    pub files: u64,
+    /// Their chunks.
+    pub chunks: u64,
+    /// Bytes of it on disk.
+    pub disk_bytes: u64,
+    /// Files that wait to be cut, as far as that is known.
+    pub waiting: u64,
+    /// Bytes that were read for it since the daemon started.
+    pub read_bytes: u64,
 }
 
 /// What every answer with a status of 400 or more says.

@@ -119,6 +119,16 @@ pub const API_DESCRIPTORS_MAX: usize = 64;
 pub const API_DESCRIPTOR_TIMEOUT_MS: u64 = 30_000;
 /// Objects that one daemon shares.
 pub const SHARES_MAX: usize = 65_536;
+/// Objects that stay open for the next receiver, and recipes kept beside them.
+pub const SHARES_OPEN_MAX: usize = 64;
+/// Connections to a socket of the daemon that wait to be taken.
+pub const API_WAITING_MAX: i32 = 128;
+/// What a client reads of one answer that comes with its length, bytes.
+pub const API_DOCUMENT_BYTES_MAX: usize = 64 << 20;
+/// Warnings of one get that are kept for its answer.
+pub const API_WARNINGS_MAX: usize = 32;
+/// First line and headers of a request for figures over TCP, bytes.
+pub const METRICS_HEAD_BYTES_MAX: usize = 4096;
 
 /// Bytes of one snapshot of a transfer, as JSON.
 pub const SNAPSHOT_BYTES_MAX: usize = 256 * 1024;
@@ -208,3 +218,20 @@ pub const TREE_GROWTH_BYTES_MAX: u64 = 1 << 30;
 pub const TREE_CONTESTED_MAX: usize = 1 << 20;
 /// Names of owners that the writer of a tree takes.
 pub const TREE_OWNERS_MAX: usize = 1 << 16;
+
+/// Files that the chunk index knows.
+pub const INDEX_FILES_MAX: usize = 1 << 15;
+/// Bytes of their paths.
+pub const INDEX_PATHS_BYTES_MAX: usize = 4 << 20;
+/// Chunks of all of them.
+pub const INDEX_CHUNKS_MAX: u64 = 1 << 24;
+/// Bytes of the smallest file in it.
+pub const INDEX_FILE_BYTES_MIN: u64 = UNIT_BYTES;
+/// Places of one chunk that are looked at for one that may be used.
+pub const INDEX_PLACES_LOOKED_AT_MAX: usize = 64;
+/// Entries of a directory among which a file is looked for that was renamed.
+pub const INDEX_DIRECTORY_ENTRIES_MAX: usize = 4096;
+/// Files of its answers that one transfer opens.
+pub const INDEX_SOURCE_FILES_MAX: usize = 64;
+/// Chunks that one question to the index names.
+pub const INDEX_CHUNKS_ASKED_MAX: usize = 4096;

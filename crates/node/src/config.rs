@@ -25,6 +25,10 @@ pub struct ConfigFile {
     pub port: Option<u16>,
     /// Bytes of objects that the daemon keeps although nobody holds them any more. Default: 1024 MiB.
     pub cache_mib: Option<u64>,
+    /// Keep an index of the chunks of files that were put and fetched, and look for parts of new objects in it. Default: false.
+    pub index: Option<bool>,
+    /// Bytes that the index may take. Default: 512 MiB.
+    pub index_mib: Option<u64>,
     /// TCP address at which the daemon tells its figures to whoever asks, for Prometheus. Default: none.
     pub metrics: Option<SocketAddr>,
     /// Features of the local API that the daemon does not offer, by the names that `docs/api.md` has. Default: none.
@@ -98,6 +102,10 @@ pub struct Config {
     pub port: Option<u16>,
     /// See [`ConfigFile::cache_mib`], in bytes.
     pub cache_bytes: u64,
+    /// See [`ConfigFile::index`].
+    pub index: bool,
+    /// See [`ConfigFile::index_mib`], in MiB.
+    pub index_mib: u64,
     /// See [`ConfigFile::metrics`].
     pub metrics: Option<SocketAddr>,
     /// See [`ConfigFile::api_without`].
@@ -135,6 +143,10 @@ impl Config {
         if cache_mib > 1 << 30 {
             return bad(format!("cache_mib = {cache_mib} is more than {}", 1 << 30));
         }
+        let index_mib = file.index_mib.unwrap_or(512);
+        if !(16..=1024).contains(&index_mib) {
+            return bad(format!("index_mib = {index_mib} is not between 16 and 1024"));
+        }
         let api_without = file.api_without.clone().unwrap_or_default();
         if let Some(odd) = api_without.iter().find(|name| !FEATURES.contains(&name.as_str())) {
             return bad(format!("api_without: the API has no {odd:?}, only {}", FEATURES.join(", ")));
@@ -142,6 +154,8 @@ impl Config {
         Ok(Config {
             api_without,
             cache_bytes: cache_mib << 20,
+            index: file.index.unwrap_or(false),
+            index_mib,
             metrics: file.metrics,
             clear_text_data: file.clear_text_data.unwrap_or(false),
             allow_local_targets: file.allow_local_targets.unwrap_or(false),
@@ -197,6 +211,8 @@ mod tests {
             "window_mib = 1",
             "port = 0",
             "cache_mib = 1073741825",
+            "index_mib = 15",
+            "index_mib = 1025",
             "api_without = [\"x\"]",
         ] {
             let file: ConfigFile = toml::from_str(text).unwrap();

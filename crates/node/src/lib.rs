@@ -8,6 +8,7 @@ mod config;
 mod copy;
 mod daemon;
 mod doctor;
+mod elsewhere;
 pub mod explain;
 mod get;
 mod identity;
@@ -61,6 +62,8 @@ pub struct Node {
     tls: TlsConfig,
     /// `None` if the data directory was not opened.
     store: Option<Arc<LocalStore>>,
+    /// Where chunks of other files are looked up.
+    index: elsewhere::Index,
 }
 
 impl Node {
@@ -68,14 +71,14 @@ impl Node {
     pub fn open(config: Config) -> Result<Node> {
         let key = identity::load_or_create(&config.paths.data_dir)?;
         let store = Arc::new(LocalStore::open(&config.paths.data_dir.join("store"))?);
-        Ok(Node { tls: TlsConfig::new(key)?, config, store: Some(store) })
+        Ok(Node { tls: TlsConfig::new(key)?, config, store: Some(store), index: elsewhere::Index::default() })
     }
 
     /// For what keeps nothing in the data directory, copies of trees above all: it is neither made nor written to. Where there is no
     /// identity in it, this process has one of its own, which each end of a copy tells the other over ssh.
     pub fn passing(config: Config) -> Result<Node> {
         let key = identity::load_or_pass(&config.paths.data_dir)?;
-        Ok(Node { tls: TlsConfig::new(key)?, config, store: None })
+        Ok(Node { tls: TlsConfig::new(key)?, config, store: None, index: elsewhere::Index::default() })
     }
 
     /// What this user has put and fetched.
@@ -147,6 +150,21 @@ fn random<const N: usize>() -> Result<[u8; N]> {
             .caused_by(error.to_string())
     })?;
     Ok(bytes)
+}
+
+/// Bytes as an even number of hex digits.
+fn from_hex(text: &str) -> Result<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    });
+    pairs.collect::<Option<Vec<u8>>>().ok_or_else(|| {
+        dray_core::Error::new(
+            dray_core::ErrorKind::Usage,
+            "bytes are written as an even number of hex digits",
+        )
+    })
 }
 
 /// A random number in `0..=bound`; 0 if the kernel gives none, which only makes the order of hints less random.

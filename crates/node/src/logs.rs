@@ -20,7 +20,7 @@ pub fn log_event(transfer: &str, event: &Event) {
             tracing::info!(transfer, ?name, total_bytes, resumed_bytes, "begun");
         }
         Event::SourceUp { label } => tracing::info!(transfer, source = label, "a source came up"),
-        Event::SourceDown { label, reason, is_barred: true } => {
+        Event::SourceDown { label, reason, is_barred: true, .. } => {
             tracing::warn!(transfer, source = label, reason, "a source is not used any more");
         }
         Event::SourceDown { label, reason, .. } => {

@@ -13,6 +13,8 @@ pub struct SourceShare {
     pub label: String,
     /// Bytes delivered from it.
     pub bytes: u64,
+    /// How often it owed something and was silent for so long that others were asked instead.
+    pub stalls: u64,
 }
 
 /// Something worth showing.
@@ -92,6 +94,8 @@ pub enum Event {
         reason: String,
         /// It is not used any more because of what it did: it lied, broke the protocol, or does not have the object.
         is_barred: bool,
+        /// That was a lie: what it sent is not of the object.
+        has_lied: bool,
     },
     /// Something that is being done and takes a while.
     Note(String),

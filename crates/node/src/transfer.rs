@@ -131,8 +131,9 @@ pub(crate) struct Transfer {
     /// Groups of an update that are fetched, and how many of them are stored.
     wanted_groups: AtomicU64,
     fetched_groups: AtomicU64,
-    /// Bytes of an update that were at hand.
+    /// Bytes of an update that the older version had, or the object itself elsewhere; and those that other files had.
     local_bytes: AtomicU64,
+    other_bytes: AtomicU64,
     told: Mutex<explain::Told>,
     /// Wanted units that the planner does not know yet.
     later: Mutex<RangeSet>,
@@ -192,6 +193,8 @@ pub(crate) struct Loss {
     pub(crate) reason: String,
     /// The planner closed it for what it did.
     pub(crate) is_barred: bool,
+    /// That was: it sent what is not of the object.
+    pub(crate) has_lied: bool,
 }
 
 impl Transfer {
@@ -241,6 +244,7 @@ impl Transfer {
             wanted_groups: AtomicU64::new(0),
             fetched_groups: AtomicU64::new(0),
             local_bytes: AtomicU64::new(0),
+            other_bytes: AtomicU64::new(0),
             told: Mutex::default(),
             sources: Mutex::default(),
             requests: Mutex::default(),
@@ -360,6 +364,11 @@ impl Transfer {
     /// Bytes that were not fetched because an older version had them.
     pub(crate) fn local_bytes(&self) -> u64 {
         self.local_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were not fetched because other files had them.
+    pub(crate) fn other_bytes(&self) -> u64 {
+        self.other_bytes.load(Ordering::Relaxed)
     }
 
     /// Groups to fetch of an update, in ascending order.
@@ -638,8 +647,9 @@ impl Transfer {
                 lock(&self.requests).retain(|_, request| request.source != source);
                 lock(&self.planner).handle_down(now_us, source, error.as_ref(), gone);
                 let is_barred = self.state_of(source) == Some(SourceState::Barred);
+                let has_lied = is_barred && lock(&self.planner).has_lied(source);
                 let mut state = lock(&self.state);
-                state.news.push((source, Some(Loss { reason, is_barred })));
+                state.news.push((source, Some(Loss { reason, is_barred, has_lied })));
                 state.asked.take_if(|asked| *asked == source);
                 state.describing.retain(|asked| *asked != source);
                 if error.is_some() {

@@ -6,7 +6,9 @@ use std::collections::HashMap;
 
 use dray_core::chunker::Profile;
 use dray_core::limits::UNIT_BYTES;
-use dray_core::recipe::{ChunkDescriptor, PlacedChunk, RecipeBuilder, RecipeId, RecipeRoot};
+use dray_core::recipe::{
+    ChunkDescriptor, PlacedChunk, ReaderLimits, RecipeBuilder, RecipeId, RecipeReader, RecipeRoot,
+};
 use dray_core::{Error, ErrorKind, Result};
 
 /// A recipe with all its nodes.
@@ -69,6 +71,20 @@ impl Recipe {
         found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("the recipe has no node {id}")))
     }
 
+    /// Hands every chunk to `chunk`, in order. Errors are those of `chunk`.
+    pub fn chunks(&self, chunk: &mut dyn FnMut(PlacedChunk) -> Result<()>) -> Result<()> {
+        let mut reader = RecipeReader::new(&self.root, ReaderLimits::default());
+        while !reader.is_done() {
+            while let Some(request) = reader.next_request(&mut |_| true)? {
+                reader.accept(&request.id, self.node(&request.id)?)?;
+            }
+            while let Some(placed) = reader.next_chunk() {
+                chunk(placed)?;
+            }
+        }
+        Ok(())
+    }
+
     /// True if `id` is one of its nodes.
     pub fn contains(&self, id: &RecipeId) -> bool {
         self.nodes.contains_key(id)
@@ -77,8 +93,6 @@ impl Recipe {
 
 #[cfg(test)]
 mod tests {
-    use dray_core::recipe::{ReaderLimits, RecipeReader};
-
     use super::*;
 
     /// What a reader is told from the nodes is what was cut (D17), and the pieces in which the bytes were read do not show.
@@ -104,14 +118,13 @@ mod tests {
             let bytes = &data[placed.offset as usize..][..placed.chunk.len as usize];
             assert_eq!(ChunkDescriptor::of(bytes), placed.chunk);
         }
-        let mut reader = RecipeReader::new(&recipe.root(), ReaderLimits::default());
         let mut told = Vec::new();
-        while !reader.is_done() {
-            while let Some(request) = reader.next_request(&mut |_| false).unwrap() {
-                reader.accept(&request.id, recipe.node(&request.id).unwrap()).unwrap();
-            }
-            told.extend(std::iter::from_fn(|| reader.next_chunk()));
-        }
+        recipe
+            .chunks(&mut |placed| {
+                told.push(placed);
+                Ok(())
+            })
+            .unwrap();
         assert_eq!(told, cut);
         let stranger = RecipeId::from_bytes([0; 32]);
         assert!(!recipe.contains(&stranger));

@@ -95,6 +95,32 @@ pub fn copy_from<'a>(from: &Host, to: &'a Host, source: &Path, destination: &Pat
     copy(to, from, from.remote(source), destination.into())
 }
 
+/// How a copy of [`cp`] goes.
+pub const WAYS: [&str; 3] = ["here", "up", "down"];
+
+/// A user without rights.
+pub const NOBODY: u32 = 65_534;
+
+/// `dray cp` of `sources` to `copy`: on `a` alone, from `a` to `b`, or by `b` from `a`. Both hosts see all files.
+pub fn cp<'a>(
+    a: &'a Host,
+    b: &'a Host,
+    way: &str,
+    options: &[&str],
+    sources: &[&Path],
+    copy: &Path,
+) -> Program<'a> {
+    let (near, far) = if way == "down" { (b, a) } else { (a, b) };
+    let mut program = near.dray().arg("cp").args(options).time_limit(Duration::from_secs(300));
+    if way != "here" {
+        program = program.args(far.ssh_options());
+    }
+    for source in sources {
+        program = if way == "down" { program.arg(far.remote(source)) } else { program.arg(source) };
+    }
+    if way == "up" { program.arg(far.remote(copy)) } else { program.arg(copy) }
+}
+
 fn copy<'a>(local: &'a Host, remote: &Host, source: OsString, destination: OsString) -> Program<'a> {
     local.dray().arg("cp").args(remote.ssh_options()).arg(source).arg(destination)
 }

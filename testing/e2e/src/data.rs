@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// One mebibyte.
@@ -134,6 +134,22 @@ pub fn names(dir: &Path) -> Vec<std::ffi::OsString> {
         .collect();
     names.sort();
     names
+}
+
+/// Paths of everything below `root`, from there, sorted; none where `root` is not there.
+pub fn names_below(root: &Path) -> Vec<PathBuf> {
+    let (mut found, mut left) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(path) = left.pop() {
+        for entry in fs::read_dir(&path).into_iter().flatten() {
+            let entry = entry.expect("directory entry");
+            found.push(entry.path().strip_prefix(root).expect("below the root").to_owned());
+            if entry.file_type().expect("type of an entry").is_dir() {
+                left.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    found
 }
 
 /// Names in `dir` that look like an unfinished delivery.

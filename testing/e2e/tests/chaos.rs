@@ -36,6 +36,20 @@ fn seeds() -> Vec<u64> {
     (first..first + gate::sized(1, 10)).collect()
 }
 
+/// Runs `scenario` with the faults of each seed between two hosts, and panics unless nothing is left of it at either.
+fn for_each_seed(scenario: impl Fn(&Lab, &mut Random, u64)) {
+    for seed in seeds() {
+        let Some(lab) = Lab::of(2).condition(CONDITION).build() else { return };
+        eprintln!("DRAY_E2E_SEED={seed}");
+        scenario(&lab, &mut Random::new(seed), seed);
+        let (near, far) = lab.pair();
+        for host in [near, far] {
+            assert_over(host);
+            assert_tidy(host);
+        }
+    }
+}
+
 /// What a process holds: names of what its descriptors are, and the number of its threads.
 fn held_by(pid: u32) -> (Vec<String>, usize) {
     let links = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
@@ -156,10 +170,7 @@ fn small_disk(host: &Host, name: &str) -> PathBuf {
 /// Issue "chaos", S2, S10, S14, S18: a `get` from a holder whose cached outboards rot.
 #[test]
 fn a_get_survives_chaos() {
-    for seed in seeds() {
-        let Some(lab) = Lab::of(2).condition(CONDITION).build() else { return };
-        eprintln!("DRAY_E2E_SEED={seed}");
-        let mut random = Random::new(seed);
+    for_each_seed(|lab, random, seed| {
         let (holder, taker) = lab.pair();
         let source = holder.file("source");
         data::write_random(&source, SIZE, seed);
@@ -178,34 +189,22 @@ fn a_get_survives_chaos() {
         };
         let copy = place.join("copy");
         // Nobody there in time; no room. A mangled outboard is mended without a word.
-        let struck = until_done(
-            &lab,
-            &mut random,
-            &faults,
-            &[5, 7],
-            || actions::get(taker, &share.ticket, &copy),
-            |_| {},
-        );
+        let struck =
+            until_done(lab, random, &faults, &[5, 7], || actions::get(taker, &share.ticket, &copy), |_| {});
         assert!(
             struck.shut > 0,
             "no connection was shut (does this kernel have CONFIG_INET_DIAG_DESTROY?): {struck:?}"
         );
         assert_delivered(&source, &copy, Some(&share.hash()));
         assert_holds_no_more(share.process.pid(), &at_rest);
-        assert_over(taker);
         share.end();
-        assert_tidy(taker);
-        assert_tidy(holder);
-    }
+    });
 }
 
 /// Issue "chaos", S6: bytes that the store owns rot while they are served. The error says so, and the same bytes put again mend it.
 #[test]
 fn owned_bytes_that_rot_are_found_under_chaos() {
-    for seed in seeds() {
-        let Some(lab) = Lab::of(2).condition(CONDITION).build() else { return };
-        eprintln!("DRAY_E2E_SEED={seed}");
-        let mut random = Random::new(seed);
+    for_each_seed(|lab, random, seed| {
         let (holder, taker) = lab.pair();
         let source = holder.file("source");
         data::write_random(&source, SIZE, seed);
@@ -222,8 +221,8 @@ fn owned_bytes_that_rot_are_found_under_chaos() {
         let mut is_done = false;
         for run in 0..RUNS_MAX {
             let share = put();
-            let (outcome, hits) = faults
-                .during(&lab, &mut random, || actions::get(taker, &share.ticket, &copy).arg("--json").run());
+            let (outcome, hits) =
+                faults.during(lab, random, || actions::get(taker, &share.ticket, &copy).arg("--json").run());
             struck += hits;
             eprintln!("run {run}: exit {:?} after {:.1?}, {hits:?}", outcome.code(), outcome.elapsed);
             assert_typed(&outcome, &[4, 5]);
@@ -241,10 +240,7 @@ fn owned_bytes_that_rot_are_found_under_chaos() {
         }
         assert!(struck.flipped > 0, "nothing rotted: {struck:?}");
         assert_delivered(&source, &copy, None);
-        assert_over(taker);
-        assert_tidy(taker);
-        assert_tidy(holder);
-    }
+    });
 }
 
 /// Exit codes of a copy over ssh whose connections are shut: unreachable, or what ssh says of a login that was cut off (6); no room.
@@ -253,10 +249,7 @@ const COPY_CODES: [i32; 3] = [5, 6, 7];
 /// Issue "chaos", S3, S10, S14, S18: `cp` to a host and from it.
 #[test]
 fn copies_survive_chaos() {
-    for seed in seeds() {
-        let Some(lab) = Lab::of(2).condition(CONDITION).build() else { return };
-        eprintln!("DRAY_E2E_SEED={seed}");
-        let mut random = Random::new(seed);
+    for_each_seed(|lab, random, seed| {
         let (near, far) = lab.pair();
         // Mounted before sshd starts, which does not see what is mounted later.
         let disks = [near, far].map(|host| small_disk(host, "small"));
@@ -273,24 +266,17 @@ fn copies_survive_chaos() {
                 false => actions::copy_from(far, near, &source, &copy),
             };
             let wait = |_: &Outcome| await_no_dray(far, NOTICE);
-            let struck = until_done(&lab, &mut random, &faults, &COPY_CODES, start, wait);
+            let struck = until_done(lab, random, &faults, &COPY_CODES, start, wait);
             assert!(struck.shut > 0, "{struck:?}");
             assert_delivered(&source, &copy, None);
         }
-        for host in [near, far] {
-            assert_over(host);
-            assert_tidy(host);
-        }
-    }
+    });
 }
 
 /// Issue "chaos", S53, S54: `cp -r` of a tree, in which each file is old or new.
 #[test]
 fn a_tree_survives_chaos() {
-    for seed in seeds() {
-        let Some(lab) = Lab::of(2).condition(CONDITION).build() else { return };
-        eprintln!("DRAY_E2E_SEED={seed}");
-        let mut random = Random::new(seed);
+    for_each_seed(|lab, random, seed| {
         let (near, far) = lab.pair();
         let tree = near.directory("tree");
         for number in 0..40 {
@@ -314,13 +300,10 @@ fn a_tree_survives_chaos() {
             await_no_dray(far, NOTICE);
             assert_whole_files(&tree, &copy);
         };
-        let struck = until_done(&lab, &mut random, &faults, &allowed, start, wait);
+        let struck = until_done(lab, random, &faults, &allowed, start, wait);
         assert!(struck.shut > 0, "{struck:?}");
         assert_same_tree(far, &tree, &copy, None);
-        for host in [near, far] {
-            assert_tidy(host);
-        }
-    }
+    });
 }
 
 /// Panics unless each file in `copy` that has its name already is that of `tree`.

@@ -5,52 +5,10 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use dray_e2e::actions::assert_same_tree;
-use dray_e2e::{Host, Lab, Program, data};
-
-const LONG: Duration = Duration::from_secs(300);
-/// A user without rights.
-const NOBODY: u32 = 65_534;
-/// How a copy goes.
-const WAYS: [&str; 3] = ["here", "up", "down"];
-
-/// `dray cp` of `sources` to `copy`: on `a` alone, from `a` to `b`, or by `b` from `a`. Both hosts see all files.
-fn cp<'a>(
-    a: &'a Host,
-    b: &'a Host,
-    way: &str,
-    options: &[&str],
-    sources: &[&Path],
-    copy: &Path,
-) -> Program<'a> {
-    let (near, far) = if way == "down" { (b, a) } else { (a, b) };
-    let mut program = near.dray().arg("cp").args(options).time_limit(LONG);
-    if way != "here" {
-        program = program.args(far.ssh_options());
-    }
-    for source in sources {
-        program = if way == "down" { program.arg(far.remote(source)) } else { program.arg(source) };
-    }
-    if way == "up" { program.arg(far.remote(copy)) } else { program.arg(copy) }
-}
-
-/// Names of everything below `root`.
-fn names_below(root: &Path) -> Vec<PathBuf> {
-    let (mut found, mut left) = (Vec::new(), vec![root.to_owned()]);
-    while let Some(path) = left.pop() {
-        for entry in fs::read_dir(&path).into_iter().flatten() {
-            let entry = entry.unwrap();
-            found.push(entry.path().strip_prefix(root).unwrap().to_owned());
-            if entry.file_type().unwrap().is_dir() {
-                left.push(entry.path());
-            }
-        }
-    }
-    found.sort();
-    found
-}
+use dray_e2e::Lab;
+use dray_e2e::actions::{NOBODY, WAYS, assert_same_tree, cp};
+use dray_e2e::data::{self, names_below};
 
 /// A directory with a file in it.
 fn small(root: &Path, content: &str) {

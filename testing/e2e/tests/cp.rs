@@ -9,39 +9,16 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dray_e2e::data::{self, MIB};
-use dray_e2e::{Host, Lab, Program, gate};
+use dray_e2e::actions::{NOBODY, WAYS, cp};
+use dray_e2e::data::{self, MIB, names_below};
+use dray_e2e::{Host, Lab, gate};
 
 const LONG: Duration = Duration::from_secs(300);
-/// A user without rights.
-const NOBODY: u32 = 65_534;
-/// How a copy goes.
-const WAYS: [&str; 3] = ["here", "up", "down"];
 
 fn tool(argv: &[&str]) {
     let program = gate::find_tool(argv[0]).unwrap_or_else(|| panic!("{} is not installed", argv[0]));
     let output = Command::new(program).args(&argv[1..]).output().unwrap();
     assert!(output.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// `dray cp` of `sources` to `copy`: on `a` alone, from `a` to `b`, or by `b` from `a`. Both hosts see all files.
-fn cp<'a>(
-    a: &'a Host,
-    b: &'a Host,
-    way: &str,
-    options: &[&str],
-    sources: &[&Path],
-    copy: &Path,
-) -> Program<'a> {
-    let (near, far) = if way == "down" { (b, a) } else { (a, b) };
-    let mut program = near.dray().arg("cp").args(options).time_limit(LONG);
-    if way != "here" {
-        program = program.args(far.ssh_options());
-    }
-    for source in sources {
-        program = if way == "down" { program.arg(far.remote(source)) } else { program.arg(source) };
-    }
-    if way == "up" { program.arg(far.remote(copy)) } else { program.arg(copy) }
 }
 
 /// Every entry below `root`, with bits, owner, group, time, size and what a link points to.
@@ -62,24 +39,6 @@ fn facts(root: &Path) -> Vec<String> {
         ));
         if about.is_dir() {
             left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        }
-    }
-    found.sort();
-    found
-}
-
-/// Names of everything below `root`.
-fn names_below(root: &Path) -> Vec<PathBuf> {
-    let (mut found, mut left) = (Vec::new(), vec![root.to_owned()]);
-    while let Some(path) = left.pop() {
-        if let Ok(entries) = fs::read_dir(&path) {
-            for entry in entries {
-                let entry = entry.unwrap();
-                found.push(entry.path().strip_prefix(root).unwrap().to_owned());
-                if entry.file_type().unwrap().is_dir() {
-                    left.push(entry.path());
-                }
-            }
         }
     }
     found.sort();

@@ -4,21 +4,18 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use dray_core::ticket::Ticket;
-use dray_e2e::actions::{self, assert_delivered};
+use dray_e2e::actions::{self, NOBODY, assert_delivered};
 use dray_e2e::daemon::{Daemon, answer, await_that, event, put, read_bytes};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::{Lab, Running};
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// A user without rights.
-const NOBODY: u32 = 65534;
 
 /// Issue 1 and 4, D9, D10, D14: a put by the daemon ends at once and is served until `done`, across a restart of the daemon, at
 /// the same port; the second put of the unchanged file reads nothing of it; the file's bytes do not pass the command.
@@ -71,6 +68,36 @@ fn a_put_is_kept_by_the_daemon() {
     // Without a daemon: said so; and the file is as it was.
     a.dray().arg("status").run().expect(5);
     assert_eq!(data::b3sum(&file), ticket.parse::<Ticket>().unwrap().oid.hex());
+}
+
+/// Issue, "put of an unchanged 8 GiB file through the daemon the second time takes no reading of it (/proc/PID/io)". The file is of that
+/// size, and each of its bytes is hashed the first time; most are a hole, so that it takes little of the disk.
+#[test]
+fn an_unchanged_file_of_8_gib_is_not_read_again() {
+    const SIZE: u64 = 8 << 30;
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let file = host.file("file");
+    let large = fs::File::create(&file).unwrap();
+    large.set_len(SIZE).unwrap();
+    for (at, seed) in [(0, 1), (SIZE / 2, 2), (SIZE - MIB, 3)] {
+        large.write_all_at(&data::random_bytes(MIB as usize, seed), at).unwrap();
+    }
+    actions::let_settle(&file);
+    let daemon = Daemon::start(host);
+    let figure = || -> u64 {
+        let page = String::from_utf8(daemon.fetch("GET /v1/metrics", b"").body).unwrap();
+        let line = page.lines().find_map(|line| line.strip_prefix("dray_hashed_bytes_total "));
+        line.unwrap().parse().unwrap()
+    };
+    let ticket = put(host, &file);
+    assert_eq!(figure(), SIZE);
+    let before = read_bytes(daemon.process.pid());
+    assert_eq!(put(host, &file), ticket);
+    let read = read_bytes(daemon.process.pid()) - before;
+    assert!(read < 100_000, "the second put read {read} bytes");
+    assert_eq!(figure(), SIZE, "nothing is hashed again");
+    daemon.stop();
 }
 
 /// D6-D8, D13: the put calls by hand. Any split of writes gives the OID that `b3sum` prints; the object outlives its session
@@ -155,7 +182,7 @@ fn the_examples_of_the_api_work() {
     assert_eq!(outcome.code(), Some(0), "{outcome}");
     let text = outcome.stdout_text();
     let blocks: Vec<&str> = text.split("== ").skip(1).collect();
-    assert_eq!(blocks.len(), 9, "{outcome}");
+    assert_eq!(blocks.len(), 10, "{outcome}");
     assert!(blocks[0].contains("\"features\":[\"put\""), "{outcome}");
     assert!(blocks[2].contains("{\"size_bytes\":13}") && blocks[2].contains("\"kind\":\"put\""), "{outcome}");
     assert!(blocks[3].contains("\"size_bytes\":16") && blocks[3].contains("\"ticket\":\"dray:"), "{outcome}");
@@ -164,6 +191,8 @@ fn the_examples_of_the_api_work() {
     assert!(blocks[6].contains("\"name\":\"copy\"") && blocks[6].contains("hello, world"), "{outcome}");
     assert!(blocks[7].contains("greeting.txt") && blocks[7].contains("\"pinned\":true"), "{outcome}");
     assert!(blocks[8].contains("{\"transfers\":[]}") && blocks[8].contains("dray_shares 1"), "{outcome}");
+    assert_eq!(blocks[9].matches("\"hopeful\":false,\"files\":[],\"found\":[]").count(), 2, "{outcome}");
+    assert!(blocks[9].contains("\"read_bytes\":0"), "{outcome}");
     let left = daemon.ask("GET /v1/shares", b"").1;
     assert_eq!(left["shares"].as_array().unwrap().len(), 1, "{left}");
     // The share of the greeting was ended; the file's is there.
@@ -311,7 +340,7 @@ fn a_get_outlives_a_kill_of_the_daemon() {
     daemon.stop();
 }
 
-/// Design 12: a daemon that starts while commands of the same user work disturbs none of them; those that come later use it.
+/// Design 12, issue "eight embedded commands": a daemon that starts while commands of the same user work disturbs none of them; those that come later use it.
 #[test]
 fn a_daemon_starts_among_commands() {
     let Some(lab) = Lab::of(2).build() else { return };
@@ -323,8 +352,16 @@ fn a_daemon_starts_among_commands() {
             file
         })
         .collect();
-    let puts: Vec<Running> =
-        files.iter().map(|file| actions::put(a, file).arg("--foreground").start()).collect();
+    // Five that share files, one that shares what it reads, one that fetches, one that copies.
+    let theirs = b.file("theirs");
+    data::write_random(&theirs, 25 * MIB + 1, 40);
+    let holder = actions::share(b, &theirs);
+    let (got, copied) = (a.directory("got").join("copy"), b.directory("copied").join("copy"));
+    let mut puts: Vec<Running> =
+        files[..5].iter().map(|file| actions::put(a, file).arg("--foreground").start()).collect();
+    puts.push(actions::put(a, Path::new("-")).arg("--foreground").input_file(&files[5]).start());
+    let get = actions::get(a, &holder.ticket, &got).start();
+    let copy = actions::copy_to(a, b, &files[7], &copied).start();
     let daemon = Daemon::start(a);
     // The same daemon twice: the second says so.
     a.dray().arg("serve").run().expect(6);
@@ -335,6 +372,11 @@ fn a_daemon_starts_among_commands() {
         actions::get(b, &share.ticket, &copy).run().expect(0);
         assert_delivered(file, &copy, Some(&share.hash()));
     }
+    get.wait().expect(0);
+    data::assert_same(&theirs, &got);
+    copy.wait().expect(0);
+    data::assert_same(&files[7], &copied);
+    holder.end();
     assert_eq!(daemon.ask("GET /v1", b"").1["shares"], 0, "what commands share is theirs");
     let later = put(a, &files[0]);
     for share in shares {
@@ -433,13 +475,23 @@ fn hostile_clients_are_bounded() {
     // coming could end them.
     let begun = Instant::now();
     let (mut slow_head, mut slow_body, mut silent) = (connect(), connect(), connect());
+    // Not even one that says a little all the time.
+    let mut dripping = connect();
+    dripping.write_all(b"GET /v1 HTTP/1.1\r\nho").unwrap();
+    let dripping = std::thread::spawn(move || {
+        while dripping.write_all(b"o").is_ok() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nobody stops a slow head");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
     slow_head.write_all(b"GET /v1 HTTP/1.1\r\nho").unwrap();
     slow_body.write_all(b"POST /v1/puts HTTP/1.1\r\nhost: d\r\ncontent-length: 9\r\n\r\n{").unwrap();
     lives();
     for slow in [&mut slow_head, &mut silent] {
-        assert_eq!(slow.read(&mut [0]).unwrap(), 0, "its connection is closed");
+        assert_eq!(slow.read_to_end(&mut Vec::new()).unwrap(), 0, "its connection is closed");
     }
     assert_eq!(answer(&mut slow_body).0, 408);
+    dripping.join().unwrap();
     let waited = begun.elapsed();
     assert!(waited > Duration::from_secs(9) && waited < Duration::from_secs(25), "{waited:?}");
     let mut idle: Vec<UnixStream> = Vec::new();

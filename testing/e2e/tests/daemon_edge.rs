@@ -11,18 +11,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dray_core::ticket::Ticket;
-use dray_e2e::actions::{self, Share};
+use dray_e2e::actions::{self, NOBODY, Share};
 use dray_e2e::daemon::{Daemon, await_that, put};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::{Lab, Program};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// A user without rights.
-const NOBODY: u32 = 65534;
-
 /// D9, issue 1, "remembered port": another program has the port when the daemon is started. Tickets name it, so it stays the daemon's: it
-/// is waited for, what serves instead is told by everybody who is asked, and the next daemon has it again.
+/// is waited for, what serves instead is told by everybody who is asked, and it is the daemon's again when it is free.
 #[test]
 fn a_taken_port_comes_back() {
     let Some(lab) = Lab::of(2).build() else { return };
@@ -43,15 +40,23 @@ fn a_taken_port_comes_back() {
     assert!(listed.stderr_text().contains("warning: another program has TCP port"), "{listed}");
     let again = a.dray().arg("put").arg(&file).run().expect(0);
     assert!(again.stderr_text().contains("warning: another program has TCP port"), "{again}");
-    assert_ne!(port_of(again.stdout_text().trim()), port);
-    daemon.stop();
+    let meanwhile = again.stdout_text().trim().to_owned();
+    assert_ne!(port_of(&meanwhile), port);
 
+    // Looked for each minute, and at each signal. Tickets of both ports work then.
     drop(taken);
+    daemon.process.signal(Signal::HUP);
+    await_that("it has its port again", || daemon.ask("GET /v1", b"").1["port"] == port);
+    assert_eq!(daemon.ask("GET /v1", b"").1["warnings"], json!([]));
+    assert_eq!(port_of(&put(a, &file)), port);
+    for (name, ticket) in [("before", &ticket), ("meanwhile", &meanwhile)] {
+        let copy = b.directory(name).join("copy");
+        actions::get(b, ticket, &copy).arg("-W").run().expect(0);
+        data::assert_same(&file, &copy);
+    }
+    daemon.stop();
     let daemon = Daemon::start(a);
     assert_eq!(daemon.ask("GET /v1", b"").1["port"], port);
-    let copy = b.directory("in").join("copy");
-    actions::get(b, &ticket, &copy).run().expect(0);
-    data::assert_same(&file, &copy);
     daemon.stop();
 }
 
@@ -102,6 +107,76 @@ fn a_foreign_daemon_is_no_daemon() {
     a.dray().env("DRAY_SOCKET", &theirs.socket).arg("put").arg(&file).run().expect(6);
     ours.stop();
     theirs.stop();
+}
+
+/// Decision 18, "commands behave the same": a daemon that does not answer any more is soon as good as none, with a warning. One that is
+/// named is meant, and its silence an error.
+#[test]
+fn a_stuck_daemon_is_no_daemon() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let file = a.file("file");
+    data::write_random(&file, MIB, 1);
+    let daemon = Daemon::start(a);
+    daemon.process.signal(Signal::STOP);
+    let share = Share::of(a.dray().arg("put").arg(&file).time_limit(Duration::from_secs(120)).start());
+    let copy = b.directory("in").join("copy");
+    actions::get(b, &share.ticket, &copy).run().expect(0);
+    data::assert_same(&file, &copy);
+    let outcome = share.end();
+    let told = outcome.stderr_text();
+    assert!(told.contains("warning") && told.contains("no daemon is used"), "{outcome}");
+    a.dray().env("DRAY_SOCKET", &daemon.socket).arg("put").arg(&file).run().expect(5);
+    daemon.process.signal(Signal::CONT);
+    put(a, &file);
+    daemon.stop();
+}
+
+/// Decision 18, "commands behave the same": a daemon that waits for its port is not stuck, and the put that asks it meanwhile is its own.
+#[test]
+fn a_starting_daemon_is_waited_for() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let file = host.file("file");
+    data::write_random(&file, MIB, 1);
+    let daemon = Daemon::start(host);
+    let (port, socket) = (port_of(&put(host, &file)), daemon.socket.clone());
+    daemon.stop();
+    let taken = host.enter(|| TcpListener::bind(("::", port)).unwrap());
+    let process = host.dray().arg("serve").start();
+    await_that("its socket listens", || UnixStream::connect(&socket).is_ok());
+    let outcome = host.dray().arg("put").arg(&file).time_limit(Duration::from_secs(60)).run().expect(0);
+    assert!(!outcome.stderr_text().contains("no daemon is used"), "{outcome}");
+    drop(taken);
+    process.signal(Signal::TERM);
+    process.wait().expect(0);
+}
+
+/// Issue 1, "remembered port": it is on disk before the first ticket can name it, with the name of its file.
+#[test]
+fn the_port_is_durable_before_tickets_name_it() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let (run, trace) = (host.directory("runtime"), host.file("trace"));
+    fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
+    // As the traced process itself: a signal to it is one to the daemon.
+    let traced =
+        host.program("strace").args(["-D", "-f", "-y", "-e", "trace=fsync,rename,renameat,renameat2", "-o"]);
+    let daemon = Daemon::of(traced.arg(&trace).arg("dray").env("XDG_RUNTIME_DIR", &run), &run);
+    let data_dir = host.data_dir().to_string_lossy().into_owned();
+    let wanted = [
+        format!("{data_dir}/daemon.port.new>) = 0"),
+        format!("{data_dir}/daemon.port\") = 0"),
+        format!("{data_dir}>) = 0"),
+    ];
+    let mut seen = String::new();
+    await_that("it is all written down", || {
+        seen = fs::read_to_string(&trace).unwrap();
+        seen.contains(&wanted[2])
+    });
+    let at = wanted.map(|text| seen.lines().position(|line| line.ends_with(&text)));
+    assert!(at[0].is_some() && at[0] < at[1] && at[1] < at[2], "{at:?}: {seen}");
+    daemon.stop();
 }
 
 /// Issue 1, "reload of TOML configuration": the daemon as the unit that is shipped starts it tells its log of a bad file, with its line.

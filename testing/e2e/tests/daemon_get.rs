@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::net::TcpListener;
 
 use dray_client::aio::AsyncSession;
 use dray_client::types::Mode;
@@ -361,7 +362,14 @@ fn figures_are_told() {
     let config = b.home().join(".config/dray/config.toml");
     fs::create_dir_all(config.parent().unwrap()).unwrap();
     fs::write(&config, "metrics = \"127.0.0.1:9464\"\n").unwrap();
+    // Somebody else has the address: that costs the figures, as long as it is so, and nothing else.
+    let taken = b.enter(|| TcpListener::bind("127.0.0.1:9464").unwrap());
     let (holder, daemon) = (Daemon::start(a), Daemon::start(b));
+    let warnings = || daemon.ask("GET /v1", b"").1["warnings"].clone();
+    assert!(warnings()[0].as_str().unwrap().contains("127.0.0.1:9464"), "{}", warnings());
+    drop(taken);
+    daemon.process.signal(Signal::HUP);
+    await_that("the address is the daemon's", || warnings() == json!([]));
     let total = 20 * MIB;
     let (_, ticket) = shared(a, "file", total, 5);
     let (_stream, session) = daemon.session();
@@ -387,12 +395,41 @@ fn figures_are_told() {
         "dray_transactions{kind=\"get\"} 0".into(),
         "dray_sessions 1".into(),
         "dray_sources_barred_total 0".into(),
+        "dray_verification_failures_total 0".into(),
     ] {
         assert!(page.lines().any(|found| found == line), "{line}: {page}");
     }
     assert!(page.lines().all(|line| line.starts_with("# ") || line.starts_with("dray_")), "{page}");
     assert_eq!(scrape("/v1").trim_end(), "GET /metrics");
     assert!(!page.contains("10.") && !page.contains("copy"), "{page}");
+    holder.stop();
+    daemon.stop();
+}
+
+/// Issue 4, "stalls": a source that owes data and is silent is counted as one, and the get goes on when it does.
+#[test]
+fn a_frozen_source_is_counted() {
+    let Some(lab) = Lab::of(2).rate_mbit(20).build() else { return };
+    let (a, b) = lab.pair();
+    let (holder, daemon) = (Daemon::start(a), Daemon::start(b));
+    let (bytes, ticket) = shared(a, "file", 20 * MIB, 5);
+    let (_stream, session) = daemon.session();
+    let into = b.directory("in");
+    let descriptor = daemon.hand_over(&File::open(&into).unwrap()).unwrap();
+    let wish = json!({"session": session, "ticket": ticket, "descriptor": descriptor, "name": "copy"});
+    let get = daemon.transaction("/v1/gets", &wish);
+    let stalls = || {
+        let page = String::from_utf8(daemon.fetch("GET /v1/metrics", b"").body).unwrap();
+        let line = page.lines().find_map(|line| line.strip_prefix("dray_stalls_total{source=\"direct\"} "));
+        line.and_then(|count| count.parse::<u64>().ok())
+    };
+    await_that("bytes come", || stalls() == Some(0));
+    holder.process.signal(Signal::STOP);
+    await_that("its silence is counted", || stalls() >= Some(1));
+    holder.process.signal(Signal::CONT);
+    let (status, got) = daemon.ask(&format!("POST /v1/gets/{get}/finish"), b"{}");
+    assert_eq!(status, 200, "{got}");
+    assert!(fs::read(into.join("copy")).unwrap() == bytes);
     holder.stop();
     daemon.stop();
 }
@@ -563,7 +600,7 @@ fn one_feature_apart() {
     assert_ne!(outcome.code(), Some(0));
     assert!(outcome.stderr_text().contains("put"), "{outcome}");
     let features = daemon.ask("GET /v1", b"").1["features"].clone();
-    assert_eq!(features, json!(["get", "get-descriptor", "shares", "explain", "metrics"]));
+    assert_eq!(features, json!(["get", "get-descriptor", "shares", "explain", "metrics", "index"]));
     // An older client asks for nothing by name and sends no field that is new. A newer one may send more, and hears of it.
     let (_stream, session) = daemon.session();
     let mut wish = json!({"session": session, "ticket": ticket.to_text().unwrap()});

@@ -43,31 +43,34 @@ fn a_kill_at_every_step_of_a_commit() {
     let Some(lab) = Lab::of(2).build() else { return };
     let (a, b) = lab.pair();
     let bytes = data::random_bytes(200_000, 1);
-    for from_file in [false, true] {
+    for how in ["bytes", "file", "at-once"] {
         let (mut killed, mut is_through) = (0, false);
         for step in 1..=STEPS_MAX {
-            let name = format!("{from_file}-{step}");
+            let name = format!("{how}-{step}");
             // Each time another object: the last byte is the step.
             let mut bytes = bytes.clone();
-            bytes.extend([u8::from(from_file), step as u8]);
+            bytes.extend([how.len() as u8, step as u8]);
             let file = a.file(&name);
             fs::write(&file, &bytes).unwrap();
             let daemon = Daemon::start(a);
             let begin = |daemon: &Daemon, session: &str| {
                 let mut wish = json!({"session": session, "pin": true, "name": name});
-                if from_file {
+                if how != "bytes" {
                     wish["descriptor"] = daemon.hand_over(&File::open(&file).unwrap()).unwrap().into();
                 }
+                if how == "at-once" {
+                    return ("POST /v1/shares".to_owned(), wish.to_string());
+                }
                 let put = daemon.transaction("/v1/puts", &wish);
-                if !from_file {
+                if how == "bytes" {
                     assert_eq!(daemon.ask(&format!("POST /v1/puts/{put}/data"), &bytes).0, 200);
                 }
-                put
+                (format!("POST /v1/puts/{put}/commit"), "{}".to_owned())
             };
             let (stream, session) = daemon.session();
-            let put = begin(&daemon, &session);
+            let (request, body) = begin(&daemon, &session);
             let strace = kill_at(a, &daemon, step);
-            let (status, answer) = daemon.ask(&format!("POST /v1/puts/{put}/commit"), b"{}");
+            let (status, answer) = daemon.ask(&request, body.as_bytes());
             is_through = status == 200;
             let ticket = answer["ticket"].as_str().map(str::to_owned);
             drop(stream);
@@ -87,8 +90,8 @@ fn a_kill_at_every_step_of_a_commit() {
             let share = share_called(&daemon, &name);
             assert!(share.is_some() || !is_through, "a pin that was promised is there: {name}");
             let (_stream, session) = daemon.session();
-            let again = begin(&daemon, &session);
-            let (status, again) = daemon.ask(&format!("POST /v1/puts/{again}/commit"), b"{}");
+            let (request, body) = begin(&daemon, &session);
+            let (status, again) = daemon.ask(&request, body.as_bytes());
             assert_eq!(status, 200, "{name}: {again}");
             if let Some(share) = share {
                 assert_eq!((&share["oid"], &share["size_bytes"]), (&again["oid"], &bytes.len().into()));
@@ -129,22 +132,18 @@ fn a_kill_at_every_step_of_a_get() {
     for step in 1..=STEPS_MAX {
         let folder = b.directory(&step.to_string());
         let opened = File::open(&folder).unwrap();
-        let begin = |daemon: &Daemon, session: &str| {
-            let wish = json!({
+        let wish = |daemon: &Daemon, session: &str| {
+            json!({
                 "session": session, "ticket": ticket, "name": "copy", "fsync": true, "whole_file": true,
                 "descriptor": daemon.hand_over(&opened).unwrap(),
-            });
-            daemon.transaction("/v1/gets", &wish)
+            })
         };
         let daemon = Daemon::start(b);
         let (stream, session) = daemon.session();
         let strace = kill_at(b, &daemon, step);
-        let wish = json!({
-            "session": session, "ticket": ticket, "name": "copy", "fsync": true, "whole_file": true,
-            "descriptor": daemon.hand_over(&opened).unwrap(),
-        });
+        let wanted = wish(&daemon, &session);
         // Killed early, it may not even have answered this; then nothing answers what follows.
-        let begun = daemon.ask("POST /v1/gets", wish.to_string().as_bytes()).1;
+        let begun = daemon.ask("POST /v1/gets", wanted.to_string().as_bytes()).1;
         let get = begun["transaction"].as_str().unwrap_or("get-00").to_owned();
         let status = daemon.ask(&format!("POST /v1/gets/{get}/finish"), b"{}").0;
         is_through = status == 200;
@@ -163,7 +162,7 @@ fn a_kill_at_every_step_of_a_get() {
         assert!(copy.exists() || !is_through);
         let daemon = Daemon::start(b);
         let (_stream, session) = daemon.session();
-        let get = begin(&daemon, &session);
+        let get = daemon.transaction("/v1/gets", &wish(&daemon, &session));
         let (status, fetched) = daemon.ask(&format!("POST /v1/gets/{get}/finish"), b"{}");
         assert_eq!(status, 200, "step {step}: {fetched}");
         assert!(fs::read(&copy).unwrap() == bytes);

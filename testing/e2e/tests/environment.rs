@@ -8,12 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use dray_e2e::actions::{self, Share, assert_delivered, assert_not_delivered, share};
+use dray_e2e::actions::{self, NOBODY, Share, assert_delivered, assert_not_delivered, share};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::{Host, Lab, Program};
-
-/// A user without rights (`nobody` on Debian).
-const NOBODY: u32 = 65_534;
 
 fn tool(argv: &[&str]) {
     let output = Command::new(argv[0]).args(&argv[1..]).output().unwrap();

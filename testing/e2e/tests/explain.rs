@@ -5,14 +5,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use dray_e2e::actions::{self, Share, assert_delivered, let_settle};
+use dray_e2e::actions::{self, NOBODY, Share, assert_delivered, let_settle};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::{Host, Lab, Running};
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// A user without rights.
-const NOBODY: u32 = 65534;
 
 /// What `dray explain --json` prints on `host`.
 fn explained(host: &Host) -> Vec<Value> {

@@ -37,6 +37,9 @@ fn a_transfer_is_followed_by_its_name() {
     assert!(log.contains(" INFO done"), "{log}");
 
     let (_stream, session) = daemon.session();
+    let put = daemon.begin(&session);
+    assert_eq!(daemon.ask(&format!("POST /v1/puts/{put}/data"), b"bytes").0, 200);
+    assert_eq!(daemon.ask(&format!("POST /v1/puts/{put}/commit"), b"{}").0, 200);
     let wish = json!({"session": session, "ticket": ticket, "local": true});
     let transaction = daemon.transaction("/v1/gets", &wish);
     let mut number = 0;
@@ -51,6 +54,7 @@ fn a_transfer_is_followed_by_its_name() {
     };
     let got = messages(&transaction);
     assert!(got.len() >= 3 && got[0] == "begun" && got.last() == Some(&"done"), "{log}");
+    assert_eq!(messages(&put), ["done"], "an end is told once: {log}");
     assert!(messages(&parsed.oid.to_string()).contains(&"a receiver was let in"), "{log}");
     assert!(lines.iter().any(|line| line["method"] == "Post" && line["path"] == "/v1/gets"), "{log}");
     let secret: String = parsed.secret.unwrap().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();

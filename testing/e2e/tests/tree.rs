@@ -7,15 +7,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dray_e2e::actions::{self, assert_same_tree, await_no_dray};
+use dray_e2e::actions::{self, NOBODY, assert_same_tree, await_no_dray};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::process::Watch;
 use dray_e2e::{Lab, Program, gate};
 use rustix::process::Signal;
 
 const LONG: Duration = Duration::from_secs(300);
-/// A user without rights.
-const NOBODY: u32 = 65_534;
 
 /// A folder of this repository, as a tree of sources that people copy.
 fn sources() -> PathBuf {

@@ -8,15 +8,13 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dray_e2e::actions::{self, Share, assert_alone, assert_delivered, share};
+use dray_e2e::actions::{self, NOBODY, Share, assert_alone, assert_delivered, share};
 use dray_e2e::data::{self, GIB, MIB};
 use dray_e2e::{Host, Lab, Outcome, Program, gate, sweep};
 use rustix::process::Signal;
 
 /// Longest time one command may take.
 const LARGE: Duration = Duration::from_secs(300);
-/// A user without rights.
-const NOBODY: u32 = 65_534;
 
 /// The three ways in which a file comes to where an older version of it lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

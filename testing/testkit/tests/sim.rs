@@ -186,6 +186,16 @@ fn links_are_used_to_the_full() {
     }
 }
 
+/// P4: losses cost what is sent again and not more: the holder has enough to send while what it sent waits behind a gap.
+#[test]
+fn losses_leave_no_holder_dry() {
+    let (rate, round_trip_ns, size_bytes) = (12_500_000, 132_000_000, 60 << 20);
+    let clean_ns = experiment::one_source(rate, round_trip_ns, size_bytes).unwrap() as f64;
+    // One packet of 1,000 is one segment of 16 KiB of 90.
+    let lossy_ns = experiment::lossy_source(rate, round_trip_ns, 11_000, size_bytes).unwrap() as f64;
+    assert!(lossy_ns <= 1.1 * clean_ns, "{lossy_ns} of {clean_ns}");
+}
+
 /// Every receiver of a swarm gets the object, and each of those that have it sends some.
 #[test]
 fn a_small_swarm() {

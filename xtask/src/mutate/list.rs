@@ -30,7 +30,7 @@ const fn mutation(
 }
 
 /// All of them, cheapest packages first.
-pub(crate) const MUTATIONS: [Mutation; 18] = [
+pub(crate) const MUTATIONS: [Mutation; 19] = [
     mutation(
         "parents-unproven",
         "crates/core/src/hash_tree/verify.rs",
@@ -125,7 +125,13 @@ pub(crate) const MUTATIONS: [Mutation; 18] = [
         "window-collapses",
         "crates/engine/src/planner/window.rs",
         ["self.slow_start && is_full && ", "self.slow_start && "],
-        ["dray-testkit", "sim", "links_are_used_to_the_full"],
+        ["dray-engine", "--lib", "a_slow_start_below_is_not_taken_for_a_slow_path"],
+    ),
+    mutation(
+        "holder-dry",
+        "crates/engine/src/planner/window.rs",
+        ["const ROUND_TRIPS: u64 = 4;", "const ROUND_TRIPS: u64 = 2;"],
+        ["dray-engine", "--lib", "a_source_is_not_left_dry_while_something_is_sent_again"],
     ),
     mutation(
         "simulated-permit-kept",

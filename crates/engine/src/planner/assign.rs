@@ -49,7 +49,7 @@ impl Planner {
     }
 
     /// Who should be asked next, and for how many units at most.
-    fn choose(&mut self, now_us: u64, unit_bytes: u64) -> Option<(SourceId, u64)> {
+    fn choose(&self, now_us: u64, unit_bytes: u64) -> Option<(SourceId, u64)> {
         let Some(priority) = self.best_priority(now_us) else { return self.choose_probe(now_us) };
         let mut best: Option<((bool, f64), u16, SourceId)> = None;
         let mut fastest_s = f64::INFINITY;
@@ -66,9 +66,8 @@ impl Planner {
                 fastest_s = fastest_s.min(needed_s);
             }
         }
-        for (&id, record) in self.sources.iter_mut().filter(|(_, record)| ready(record)) {
+        for (&id, record) in self.sources.iter().filter(|(_, record)| ready(record)) {
             if record.room_bytes(unit_bytes) < unit_bytes {
-                record.window.mark_limited();
                 continue;
             }
             // The source that would be through first with one more unit never waits here, so somebody is always asked.

@@ -71,6 +71,7 @@ impl Planner {
         for source in late {
             let Some(record) = self.sources.get_mut(&source) else { continue };
             record.state = SourceState::Stalled;
+            record.stalls += 1;
             for request in record.requests.clone() {
                 self.cancel(request);
             }

@@ -1,6 +1,7 @@
 //! What the planner knows, as plain data: where each source stands and why, how far the transfer is, and what holds it
 //! back now.
 
+use dray_core::error::ErrorKind;
 use dray_core::limits::GROUP_BYTES;
 use dray_core::source::SourceId;
 
@@ -176,6 +177,12 @@ impl Planner {
     /// What `source` was barred or lost for; its last failure otherwise.
     pub fn cause(&self, source: SourceId) -> Option<String> {
         Some(self.sources.get(&source)?.cause.as_ref()?.text.clone())
+    }
+
+    /// Whether `source` was barred because what it sent was not of the object.
+    pub fn has_lied(&self, source: SourceId) -> bool {
+        let cause = self.sources.get(&source).and_then(|record| record.cause.as_ref());
+        cause.is_some_and(|cause| cause.kind == ErrorKind::VerificationFailed)
     }
 
     fn idle(&self, record: &SourceRecord, now_us: u64) -> Option<Idle> {

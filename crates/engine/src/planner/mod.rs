@@ -127,6 +127,8 @@ pub struct SourceStats {
     pub window_bytes: u64,
     /// Bytes it owes.
     pub outstanding_bytes: u64,
+    /// How often it was set aside because it owed something and was silent for too long.
+    pub stalls: u64,
 }
 
 /// A request that its source has not ended.

@@ -73,8 +73,9 @@ pub enum Outstanding {
     Requests(usize),
 }
 
-/// Bounds of the bytes one source may owe. Whatever they say, a window holds at least one unit, at most about a
-/// second of the source's measured rate (beyond one unit), and at most 8 MiB on a local network.
+/// Bounds of the bytes one source may owe. Whatever they say, a window holds at least one unit; at most about a second
+/// of the source's measured rate (beyond one unit), or three round trips of it if they take longer; and at most 8 MiB on a
+/// local network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowLimits {
     /// Before anything is measured.
@@ -86,7 +87,7 @@ pub struct WindowLimits {
 }
 
 impl Default for WindowLimits {
-    /// 2 MiB at first, 1 MiB to 64 MiB after: enough for 1 Gbit/s over 132 ms, twice.
+    /// 2 MiB at first, 1 MiB to 64 MiB after: enough for four round trips of 1 Gbit/s over 132 ms.
     fn default() -> WindowLimits {
         WindowLimits { initial_bytes: 2 << 20, min_bytes: 1 << 20, max_bytes: 64 << 20 }
     }

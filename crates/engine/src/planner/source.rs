@@ -46,6 +46,8 @@ pub(super) struct SourceRecord {
     pub(super) cause: Option<Cause>,
     pub(super) delivered_bytes: u64,
     pub(super) discarded_bytes: u64,
+    /// How often it was set aside for its silence.
+    pub(super) stalls: u64,
 }
 
 impl SourceRecord {
@@ -74,6 +76,7 @@ impl SourceRecord {
             cause: None,
             delivered_bytes: 0,
             discarded_bytes: 0,
+            stalls: 0,
         }
     }
 
@@ -156,6 +159,7 @@ impl SourceRecord {
             rate_bytes_per_s: self.window.rate().unwrap_or(0.0) as u64,
             window_bytes: self.window.bytes(),
             outstanding_bytes: self.outstanding_bytes,
+            stalls: self.stalls,
         }
     }
 

@@ -275,6 +275,9 @@ fn a_silent_source_is_set_aside_until_it_delivers() {
     let (moved, cancelled, _) = drain(&mut planner, 10 * S);
     assert_eq!(cancelled, frozen);
     assert_eq!(state(&planner, A), SourceState::Stalled);
+    drain(&mut planner, 10 * S);
+    let stalls = planner.stats().iter().map(|stats| (stats.source, stats.stalls)).collect::<Vec<_>>();
+    assert_eq!(stalls, [(A, 1), (B, 0)], "counted once, however often it is looked at");
     assert!(moved.iter().all(|asked| asked.source == B));
     assert_eq!(planner.handle_group(11 * S, A, frozen[0], 0), Disposition::Deliver, "nobody was faster");
     assert_eq!(state(&planner, A), SourceState::Up);

@@ -1,5 +1,6 @@
-//! How many bytes a source may owe: its delivery rate as an exponentially weighted mean, and a byte window a little
-//! larger than what the path holds, found by doubling at first (slow start, RFC 5681 §3.1) and from the rate after.
+//! How many bytes a source may owe: its delivery rate as an exponentially weighted mean, and a byte window so large that
+//! the source always has something to send, which follows the rate: generously at first, while the transport below starts
+//! slowly (slow start, RFC 5681 §3.1), and closely after.
 
 use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
 
@@ -9,7 +10,13 @@ use super::WindowLimits;
 const LAN_ROUND_TRIP_US: u64 = 1_000;
 /// Window on a local network: after a crash what was on its way is sent again, and speed gains nothing from more.
 const LAN_WINDOW_BYTES: u64 = 8 << 20;
-/// Time both ends may need to turn a request around, over and above two round trips of network.
+/// Round trips of the rate that a source may owe. One is what the path holds: requests on their way there, bytes on their
+/// way back. For another one, a packet that was lost and is sent again keeps everything behind it from being delivered. The
+/// others lie at the source, so that its transport always has more to send than it may: if it runs dry, its congestion
+/// control takes that for the speed of the path (samples that are "application-limited",
+/// draft-ietf-ccwg-bbr §4.1.2), and so would the rate that is measured here.
+const ROUND_TRIPS: u64 = 4;
+/// Time both ends may need to turn a request around, over and above the network's.
 const TURNAROUND_US: u64 = 4_000;
 /// Shortest time a rate is measured over; longer paths are measured over a round trip.
 const SAMPLE_US_MIN: u64 = 10_000;
@@ -31,9 +38,6 @@ pub(super) struct Window {
     /// The greatest rate that was a growth, and samples since.
     grown_rate: f64,
     samples_since: u32,
-    /// Bytes since the window was last doubled or left alone, and whether more was wanted than it allowed.
-    round_bytes: u64,
-    limited: bool,
     /// Bytes per second; `None` until measured.
     rate: Option<f64>,
     sample: Option<Sample>,
@@ -60,8 +64,6 @@ impl Window {
             slow_start: true,
             grown_rate: 0.0,
             samples_since: 0,
-            round_bytes: 0,
-            limited: false,
             rate: None,
             sample: None,
             round_trip_us: None,
@@ -98,11 +100,6 @@ impl Window {
         }
     }
 
-    /// More would have been asked for, had the window had room.
-    pub(super) fn mark_limited(&mut self) {
-        self.limited = true;
-    }
-
     /// The source owes nothing: time until its next byte says nothing of its rate.
     pub(super) fn pause(&mut self) {
         self.sample = None;
@@ -119,18 +116,6 @@ impl Window {
 
     /// `bytes` arrived.
     pub(super) fn arrived(&mut self, now_us: u64, bytes: u64) {
-        self.measure(now_us, bytes);
-        self.round_bytes += bytes;
-        if self.round_bytes >= self.window_bytes {
-            if self.slow_start && self.limited {
-                self.window_bytes = self.window_bytes.saturating_mul(2).min(self.ceiling_bytes());
-            }
-            self.round_bytes = 0;
-            self.limited = false;
-        }
-    }
-
-    fn measure(&mut self, now_us: u64, bytes: u64) {
         let Some(sample) = &mut self.sample else {
             self.sample = Some(Sample { start_us: now_us, bytes: 0 });
             return;
@@ -152,23 +137,28 @@ impl Window {
         if measured >= self.grown_rate * GROWS {
             (self.grown_rate, self.samples_since) = (measured, 0);
         }
-        let ceiling = self.ceiling_bytes();
-        // While the window limits, the rate over one round trip asks for twice the window, and the sample may be one
-        // doubling old; a window twice as large as even that means that the path is full, if its rate grows no more.
+        // While the window limits, the rate asks for four times the window, and for twice if the sample is old; a window as
+        // large as what is wanted means that the path is full, if its rate grows no more.
         let is_full = self.samples_since >= FULL_AFTER_SAMPLES;
-        if self.slow_start && is_full && self.window_bytes > self.path_bytes().saturating_mul(2) {
+        if self.slow_start && is_full && self.window_bytes >= self.wanted_bytes() {
             self.slow_start = false;
         }
-        self.window_bytes = if self.slow_start {
-            self.window_bytes.min(ceiling)
-        } else {
-            self.path_bytes().clamp(self.floor_bytes().min(ceiling), ceiling)
+        let wanted = match self.slow_start {
+            // The transport below may be twice as fast already.
+            true => self.wanted_bytes().saturating_mul(2).max(self.window_bytes),
+            false => self.wanted_bytes(),
         };
+        self.window_bytes = wanted.min(self.ceiling_bytes());
     }
 
-    /// What keeps the path full: the rate times two round trips and the turnaround.
+    /// What keeps the path full, whatever is lost on it; and a unit, since requests are made by units.
+    fn wanted_bytes(&self) -> u64 {
+        let wanted = (UNIT_BYTES + self.path_bytes()).next_multiple_of(GROUP_BYTES);
+        wanted.clamp(self.limits.min_bytes, self.limits.max_bytes)
+    }
+
     fn path_bytes(&self) -> u64 {
-        let span_us = self.round_trip_us().saturating_mul(2).saturating_add(TURNAROUND_US);
+        let span_us = self.round_trip_us().saturating_mul(ROUND_TRIPS).saturating_add(TURNAROUND_US);
         (self.rate.unwrap_or(0.0) * span_us as f64 / 1e6) as u64
     }
 
@@ -178,9 +168,11 @@ impl Window {
         self.limits.min_bytes.max(UNIT_BYTES + beside).min(self.limits.max_bytes)
     }
 
-    /// About a second of the source's rate (design 8), but never less than the floor.
+    /// About a second of the source's rate (design 8), or three round trips if they take longer, but never less than the
+    /// floor.
     fn ceiling_bytes(&self) -> u64 {
-        let second = self.rate.map_or(u64::MAX, |rate| rate as u64);
+        let span_us = self.round_trip_us().saturating_mul(3).max(1_000_000);
+        let second = self.rate.map_or(u64::MAX, |rate| (rate * span_us as f64 / 1e6) as u64);
         let lan = match self.round_trip_us {
             Some(round_trip_us) if round_trip_us <= LAN_ROUND_TRIP_US => LAN_WINDOW_BYTES,
             _ => u64::MAX,
@@ -191,6 +183,8 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
     /// P4: what comes first comes slowly because TCP starts slowly, twice as much each round trip. The window must not be taken
@@ -208,18 +202,105 @@ mod tests {
             let groups = (1 << round).min(full_groups).min(asked_groups);
             for _ in 0..groups {
                 now_us += round_trip_us / groups;
-                window.mark_limited();
                 window.arrived(now_us, GROUP_BYTES);
             }
         }
         let path_bytes = full_groups * GROUP_BYTES;
         assert!(window.bytes() >= 3 * path_bytes / 2, "{} of {path_bytes}", window.bytes());
-        // And it does not grow for ever: twice the path and a turnaround are enough.
+        // And it does not grow for ever: what the path holds four times, a unit and a turnaround are enough.
         for _ in 0..1000 {
             now_us += round_trip_us / full_groups;
-            window.mark_limited();
             window.arrived(now_us, GROUP_BYTES);
         }
-        assert!(window.bytes() <= 5 * path_bytes / 2, "{} of {path_bytes}", window.bytes());
+        let enough_bytes = 4 * path_bytes + 2 * UNIT_BYTES;
+        assert!(window.bytes() <= enough_bytes, "{} of {path_bytes}", window.bytes());
+        // Nor does it lag behind it.
+        for full_groups in [6, 24, 96] {
+            assert_eq!(dry_per_mille(full_groups, None, 0), 0, "{full_groups}");
+        }
+    }
+
+    /// One of two connections that share a path.
+    #[derive(Default)]
+    struct Connection {
+        owed_bytes: u64,
+        /// When requests of a unit reach the source, and groups the receiver; both ascending.
+        requests: VecDeque<u64>,
+        groups: VecDeque<u64>,
+        /// When it hears of them.
+        acknowledgements: VecDeque<u64>,
+        /// Groups that may be on their way (TCP's congestion window).
+        may_fly: u64,
+        /// What the source has been asked for and has not sent.
+        waiting_groups: u64,
+        sent: u64,
+        released_us: u64,
+        /// Times it could have sent a group and had not been asked for one.
+        dry: u64,
+    }
+
+    /// How often in a thousand times a connection of the source had nothing to send, over a path that holds `full_groups`, after
+    /// its first `start` groups. Of each connection, every `lost_every`th group is lost: everything behind it comes a round
+    /// trip later. TCP starts slowly.
+    fn dry_per_mille(full_groups: u64, lost_every: Option<u64>, start: u64) -> u64 {
+        let half_us = 66_000;
+        let turn_us = 2 * 2 * half_us / full_groups;
+        let mut window = Window::new(WindowLimits::default());
+        window.set_round_trip(2 * half_us);
+        let mut pair = [Connection::default(), Connection::default()];
+        let turns = 8000;
+        for turn in 0..turns {
+            let now_us = turn * turn_us;
+            for connection in &mut pair {
+                while connection.groups.front().is_some_and(|arrival_us| *arrival_us <= now_us) {
+                    connection.groups.pop_front();
+                    connection.owed_bytes -= GROUP_BYTES;
+                    window.arrived(now_us, GROUP_BYTES);
+                }
+            }
+            while pair[0].owed_bytes + pair[1].owed_bytes + UNIT_BYTES <= window.bytes() {
+                let less = usize::from(pair[1].owed_bytes < pair[0].owed_bytes);
+                pair[less].owed_bytes += UNIT_BYTES;
+                pair[less].requests.push_back(now_us + half_us);
+            }
+            for connection in &mut pair {
+                while connection.requests.front().is_some_and(|arrival_us| *arrival_us <= now_us) {
+                    connection.requests.pop_front();
+                    connection.waiting_groups += UNIT_BYTES / GROUP_BYTES;
+                }
+                while connection.acknowledgements.front().is_some_and(|heard_us| *heard_us <= now_us) {
+                    connection.acknowledgements.pop_front();
+                    connection.may_fly = full_groups.min(connection.may_fly + 1);
+                }
+                if connection.acknowledgements.len() as u64 >= connection.may_fly.max(1) {
+                    continue;
+                }
+                if let Some(left) = connection.waiting_groups.checked_sub(1) {
+                    connection.waiting_groups = left;
+                    connection.sent += 1;
+                    let is_lost = lost_every.is_some_and(|every| connection.sent.is_multiple_of(every));
+                    let arrival_us = now_us + half_us + if is_lost { 2 * half_us } else { 0 };
+                    connection.released_us = connection.released_us.max(arrival_us);
+                    connection.groups.push_back(connection.released_us);
+                    connection.acknowledgements.push_back(arrival_us + half_us);
+                } else if connection.sent > start {
+                    connection.dry += 1;
+                }
+            }
+        }
+        (pair[0].dry + pair[1].dry) * 1000 / (2 * turns)
+    }
+
+    /// P4: what is lost is sent again, and everything behind it waits for that at the receiver. The source must have enough
+    /// to send meanwhile: if it runs dry, the path is slower than it need be, and is taken for slower still.
+    #[test]
+    fn a_source_is_not_left_dry_while_something_is_sent_again() {
+        for full_groups in [6, 24, 96] {
+            // Of each connection, which has half of them, one in two round trips, and one in three.
+            for lost_every in [full_groups, 3 * full_groups / 2] {
+                let dry = dry_per_mille(full_groups, Some(lost_every), 8 * full_groups);
+                assert_eq!(dry, 0, "{full_groups}, {lost_every}");
+            }
+        }
     }
 }

@@ -464,7 +464,7 @@ impl Provider for NearSender<'_> {
                 let sources = ways(&progress)
                     .into_iter()
                     .filter(|(_, bytes)| *bytes > 0)
-                    .map(|(label, bytes)| SourceShare { label: label.into(), bytes })
+                    .map(|(label, bytes)| SourceShare { label: label.into(), bytes, stalls: 0 })
                     .collect();
                 let done_bytes = progress.done_bytes;
                 last.progress = Some(progress);

@@ -2,8 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,10 +21,12 @@ use dray_engine::session::Receiver;
 use dray_store::local::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
 use dray_transfer::lanes::{LaneSet, LaneStart, Opening};
 use dray_transfer::transport::{Channel, push_control};
+use rustix::fs::{Mode, OFlags};
 
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, ReceivingDoor};
 use super::reach::{Confinement, Target, confined_target};
+use crate::elsewhere::{Elsewhere, up_to_home};
 use crate::explain::{Figures, Role, Snapshot, Watch, figures_of, nothing_yet};
 use crate::get::{report, resumed, split};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth};
@@ -177,7 +180,10 @@ impl Node {
         let older = if incoming.whole_file || !incoming.is_other_host {
             None
         } else {
-            OlderVersion::open(target.directory(), target.name(), geometry.size_bytes())
+            let older = OlderVersion::open(target.directory(), target.name(), geometry.size_bytes());
+            // What an earlier run received is worth more than what a similar file may have.
+            let elsewhere = marked.is_empty().then(|| self.others(&target, &incoming)).flatten();
+            OlderVersion::beside(older, elsewhere)
         };
         let to_fetch = wanted.clone();
         let transfer = Transfer::new(
@@ -225,6 +231,30 @@ impl Node {
         lanes.end();
         let oid = result?;
         Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(target.path), resumed_bytes })
+    }
+
+    /// Other files with parts of what comes: up to the home for whoever may log in here and thus read them all, unless that is confined; below
+    /// the destination's directory for a far end.
+    fn others(&self, target: &Target, incoming: &Incoming) -> Option<Elsewhere> {
+        let directory = match target.folder() {
+            Some(folder) => folder.try_clone().ok()?,
+            None => {
+                let (parent, _) = split(&target.path).ok()?;
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                rustix::fs::open(parent, flags, Mode::empty()).ok()?
+            }
+        };
+        let search = |directory: &OwnedFd| {
+            let name = target.path.file_name().map(OsStr::as_bytes);
+            self.elsewhere(directory.as_fd(), incoming.offer.size_bytes, name)
+        };
+        let below = search(&directory);
+        if incoming.within.is_some() || incoming.sees.is_none() {
+            return below;
+        }
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        let widest = up_to_home(directory.as_fd(), home.as_deref());
+        widest.and_then(|widest| search(&widest)).or(below)
     }
 
     /// The ssh channel as a source, and a second one for what comes beside it.

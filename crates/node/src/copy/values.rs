@@ -3,7 +3,7 @@
 //! Keeping them spares work and is no reason for a copy to fail.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
@@ -12,6 +12,7 @@ use dray_core::hash_tree::{Geometry, MemoryPairs, PAIR_BYTES, PairStore};
 use dray_core::range::RangeSet;
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::boot_id;
+use dray_store::lock_file;
 
 use crate::outboard;
 
@@ -126,15 +127,7 @@ impl Kept {
         clean(dir);
         let name: String = id[..16].iter().map(|byte| format!("{byte:02x}")).collect();
         let path = dir.join(name);
-        let mut options = std::fs::OpenOptions::new();
-        let file = options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
+        let file = lock_file::open(&path).map_err(failed)?;
         // Two copies of the same file at once: one remembers, the other does without.
         file.try_lock().map_err(|_| Error::new(ErrorKind::Refused, "another copy of this file runs"))?;
         let map_bytes = geometry.units().div_ceil(8);

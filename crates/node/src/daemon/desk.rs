@@ -1,7 +1,7 @@
 //! Transactions: what a session has begun and not finished. They end with their session (D2).
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use dray_client::types::TransactionLine;
 use dray_core::limits::{API_GETS_MAX, API_OUTCOMES_MAX, API_TRANSACTIONS_MAX, NAME_BYTES_MAX};
@@ -11,7 +11,7 @@ use super::State;
 use super::getting::GetTransaction;
 use super::putting::PutTransaction;
 use super::shelf::Shelf;
-use crate::lock;
+use crate::{from_hex, lock};
 
 /// The transactions.
 #[derive(Default)]
@@ -150,11 +150,40 @@ impl Desk {
         }
     }
 
+    /// Bytes that all of them have moved, and whether a get is under way.
+    pub(super) fn moved(&self) -> (u64, bool) {
+        let open = &lock(&self.0).open;
+        let moved = open.values().map(|transaction| match transaction {
+            Transaction::Put(put) => (put.done_bytes(), false),
+            Transaction::Get(get) => (get.done_bytes(), get.is_under_way()),
+        });
+        moved.fold((0, false), |(sum, is_any), (bytes, is_one)| (sum.wrapping_add(bytes), is_any || is_one))
+    }
+
     /// How many there are of each kind.
     pub(super) fn kinds(&self) -> [(&'static str, u64); 2] {
         let open = &lock(&self.0).open;
         let gets = open.values().filter(|open| matches!(open, Transaction::Get(_))).count() as u64;
         [("get", gets), ("put", open.len() as u64 - gets)]
+    }
+
+    /// Bytes on disk of puts that are not committed.
+    pub(super) fn incoming_bytes(&self) -> u64 {
+        self.sum(PutTransaction::incoming_bytes)
+    }
+
+    /// Those of them that will be cache.
+    pub(super) fn caching_bytes(&self) -> u64 {
+        self.sum(PutTransaction::caching_bytes)
+    }
+
+    fn sum(&self, bytes: impl Fn(&PutTransaction) -> u64) -> u64 {
+        let open = lock(&self.0);
+        let puts = open.open.values().filter_map(|open| match open {
+            Transaction::Put(put) => Some(bytes(put)),
+            Transaction::Get(_) => None,
+        });
+        puts.sum()
     }
 
     pub(super) fn count(&self) -> usize {
@@ -164,6 +193,24 @@ impl Desk {
     pub(super) fn lines(&self) -> Vec<TransactionLine> {
         lock(&self.0).open.iter().map(|(name, transaction)| transaction.line(name)).collect()
     }
+}
+
+/// What only one request of a transaction at a time works with. `Refused` if another one does.
+pub(super) fn alone<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Ok(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::new(ErrorKind::Refused, "another request for this transaction is being answered")
+                .with_retryable(true)
+                .advise("one request of a transaction at a time"))
+        }
+    }
+}
+
+/// What is told of a transaction whose session, or the connection of whoever waits for it, has ended.
+pub(super) fn interrupted(kind: &str) -> Error {
+    Error::new(ErrorKind::Interrupted, format!("the session of this {kind}, or the connection, has ended"))
 }
 
 /// A name that nobody guesses or gets by mistake.
@@ -178,7 +225,7 @@ fn unknown(name: &str) -> Error {
 }
 
 /// A file name that a client gives, as text or in hex digits: one component of a path.
-pub(super) fn given_name(name: Option<&str>, name_hex: Option<&str>) -> Result<Option<Vec<u8>>> {
+pub(crate) fn given_name(name: Option<&str>, name_hex: Option<&str>) -> Result<Option<Vec<u8>>> {
     let name = match (name, name_hex) {
         (Some(_), Some(_)) => {
             return Err(Error::new(ErrorKind::Usage, "name and name_hex say the same thing: send one"));
@@ -197,16 +244,4 @@ pub(super) fn given_name(name: Option<&str>, name_hex: Option<&str>) -> Result<O
         true => Ok(Some(name)),
         false => Err(Error::new(ErrorKind::Usage, "the name is not one component of a path")),
     }
-}
-
-/// Bytes as an even number of hex digits.
-pub(super) fn from_hex(text: &str) -> Result<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
-        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-        _ => None,
-    });
-    pairs
-        .collect::<Option<Vec<u8>>>()
-        .ok_or_else(|| Error::new(ErrorKind::Usage, "bytes are written as an even number of hex digits"))
 }

@@ -7,19 +7,21 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_client::types::{Fetched, Mode, NewGet};
 use dray_core::hint::Hint;
+use dray_core::limits::API_WARNINGS_MAX;
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
 use serde_json::json;
 
 use super::State;
-use super::desk::{Transaction, given_name, name};
+use super::desk::{Transaction, alone, given_name, interrupted, name};
 use super::hub::Hub;
+use super::metrics::Received;
 use super::outlet::Outlet;
 use crate::get::{Came, Consumer, Memory, Order, Place};
 use crate::{Delivered, Event, GetRequest, Observer, Stop, Wanted, lock, log_event, log_outcome};
@@ -32,8 +34,6 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a file that is being received already is waited for.
 const HELD_PATIENCE: Duration = Duration::from_secs(5);
-/// Warnings that are kept for the answer.
-const WARNINGS_MAX: usize = 32;
 
 /// A get under way.
 pub(super) struct GetTransaction {
@@ -124,6 +124,11 @@ impl GetTransaction {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes come, or are asked for.
+    pub(super) fn is_under_way(&self) -> bool {
+        lock(&self.outcome).is_none()
+    }
+
     /// Its session has ended, or it is not wanted any more.
     pub(super) fn stop(&self) {
         self.stop.set();
@@ -136,6 +141,7 @@ impl GetTransaction {
         let result = state.hub.metrics.timed("fetch", fetch);
         if let Ok(got) = &result {
             state.shelf.used(&got.oid);
+            state.indexing.stir();
         }
         ending.result = Some(result);
     }
@@ -171,9 +177,12 @@ impl GetTransaction {
                     state.hub.metrics.retried();
                     thread::sleep(INTERVAL);
                 }
-                // What has come is gone on from.
+                // What has come is gone on from. What the cache holds is room only on its own file system.
                 (Err(error), Some(again))
-                    if error.kind() == ErrorKind::NoSpace && !has_made_room && state.shelf.drop_all() =>
+                    if error.kind() == ErrorKind::NoSpace
+                        && !has_made_room
+                        && again.is_on(&node.config.paths.data_dir.join("store"))
+                        && state.shelf.drop_all() =>
                 {
                     place = again;
                     state.hub.metrics.retried();
@@ -197,18 +206,7 @@ impl GetTransaction {
             return Err(Error::new(ErrorKind::Usage, "the bytes of this transaction go to its descriptor")
                 .advise("POST …/finish waits until all are there"));
         };
-        let mut pieces = match pieces.try_lock() {
-            Ok(pieces) => pieces,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::new(
-                    ErrorKind::Refused,
-                    "another request for this transaction is being answered",
-                )
-                .with_retryable(true)
-                .advise("one request of a transaction at a time"));
-            }
-        };
+        let mut pieces = alone(pieces)?;
         let piece = |joined: &Joined| Piece {
             offset: joined.offset,
             bytes: joined.bytes(),
@@ -265,7 +263,7 @@ impl GetTransaction {
             match &*outcome {
                 Some(Ok(delivered)) => return Ok(Ok(delivered.clone())),
                 Some(Err(error)) => return Ok(Err(error.duplicate())),
-                None if is_abandoned() => return Err(interrupted()),
+                None if is_abandoned() => return Err(interrupted("get")),
                 None => {}
             }
             let waited = self.ended.wait_timeout(outcome, INTERVAL);
@@ -281,7 +279,7 @@ impl Pieces {
             match self.came.recv_timeout(INTERVAL) {
                 Ok(came) => self.rest.push_back(came),
                 Err(RecvTimeoutError::Disconnected) => return Ok(false),
-                Err(RecvTimeoutError::Timeout) if is_stopped() => return Err(interrupted()),
+                Err(RecvTimeoutError::Timeout) if is_stopped() => return Err(interrupted("get")),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
@@ -365,7 +363,7 @@ struct Watching<'a> {
     state: &'a State,
     told: Mutex<Option<Instant>>,
     /// Bytes by source, as they were counted.
-    had: Mutex<BTreeMap<String, u64>>,
+    had: Mutex<BTreeMap<String, Received>>,
 }
 
 impl Observer for Watching<'_> {
@@ -391,14 +389,14 @@ impl Observer for Watching<'_> {
             Event::SourceUp { label } => {
                 hub.tell("source-up", &json!({"transaction": name, "source": label}));
             }
-            Event::SourceDown { label, reason, is_barred } => hub.tell(
+            Event::SourceDown { label, reason, is_barred, .. } => hub.tell(
                 "source-down",
                 &json!({"transaction": name, "source": label, "reason": reason, "barred": is_barred}),
             ),
             Event::Warning(text) => {
                 hub.tell("warning", &json!({"transaction": name, "text": text}));
                 let mut warnings = lock(warnings);
-                if warnings.len() < WARNINGS_MAX {
+                if warnings.len() < API_WARNINGS_MAX {
                     warnings.push(text);
                 }
             }
@@ -449,10 +447,6 @@ fn place(wish: &NewGet, descriptor: Option<OwnedFd>, stop: &Stop) -> Result<(Pla
             Ok((Place::Consumer { consumer, order, bytes }, Some(Mutex::new(pieces))))
         }
     }
-}
-
-fn interrupted() -> Error {
-    Error::new(ErrorKind::Interrupted, "the session of this get, or the connection, has ended")
 }
 
 #[cfg(test)]

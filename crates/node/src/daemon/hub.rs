@@ -79,6 +79,17 @@ impl Hub {
         }
     }
 
+    /// Warns in the log and in `session`, if that is open, of something about its `transaction`.
+    pub(super) fn warn_of(&self, session: &str, transaction: &str, text: String) {
+        let data = json!({"transaction": transaction, "text": text}).to_string();
+        if let Some(sender) = lock(&self.streams).as_ref().and_then(|open| open.get(session)) {
+            sender.send("warning", &data);
+        }
+        let event = Event::Warning(text);
+        log_event(transaction, &event);
+        self.observer.event(event);
+    }
+
     /// Tells the log and all sessions of something that is about no object.
     pub(super) fn log(&self, event: Event) {
         self.metrics.note(&event);

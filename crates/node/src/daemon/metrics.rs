@@ -4,7 +4,7 @@
 //! names of files, objects or nodes.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use dray_core::limits::METRICS_HEAD_BYTES_MAX;
 use dray_core::{Error, ErrorKind, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
@@ -22,8 +23,6 @@ use crate::{Event, SourceShare, lock};
 
 /// For an asker to say what it wants, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of what it wants.
-const HEAD_BYTES_MAX: usize = 4096;
 
 /// What is counted since the daemon started.
 #[derive(Default)]
@@ -32,8 +31,8 @@ pub(super) struct Metrics {
     sent_bytes: AtomicU64,
     turned_away: AtomicU64,
     hashed_bytes: AtomicU64,
-    /// Bytes that gets had from each kind of source.
-    received_bytes: Mutex<BTreeMap<&'static str, u64>>,
+    /// Bytes that gets had from each kind of source, and how often one of that kind was set aside for its silence.
+    received: Mutex<BTreeMap<&'static str, Received>>,
     /// Gets by how they ended.
     gets: Mutex<BTreeMap<String, u64>>,
     /// Time that puts and gets have spent, by what they did, over all of them.
@@ -43,6 +42,15 @@ pub(super) struct Metrics {
     /// Sources lost on the way, and those barred for what they did.
     sources_lost: AtomicU64,
     sources_barred: AtomicU64,
+    /// Of those, for bytes that are not of the object.
+    verification_failures: AtomicU64,
+}
+
+/// Of one kind of source, or of one source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Received {
+    bytes: u64,
+    stalls: u64,
 }
 
 impl Metrics {
@@ -55,18 +63,24 @@ impl Metrics {
             Event::Serving { .. } => add(&self.receivers, 1),
             Event::Served { sent_bytes, .. } => add(&self.sent_bytes, *sent_bytes),
             Event::TurnedAway { .. } => add(&self.turned_away, 1),
-            Event::SourceDown { is_barred: true, .. } => add(&self.sources_barred, 1),
+            Event::SourceDown { is_barred: true, has_lied, .. } => {
+                add(&self.sources_barred, 1);
+                add(&self.verification_failures, u64::from(*has_lied));
+            }
             Event::SourceDown { .. } => add(&self.sources_lost, 1),
             _ => {}
         }
     }
 
     /// A get has so much of each source; `before` is what it had when this was last called for it.
-    pub(super) fn received(&self, before: &mut BTreeMap<String, u64>, now: &[SourceShare]) {
-        let mut received = lock(&self.received_bytes);
-        for SourceShare { label, bytes } in now {
-            let had = before.insert(label.clone(), *bytes).unwrap_or(0);
-            *received.entry(kind(label)).or_default() += bytes.saturating_sub(had);
+    pub(super) fn received(&self, before: &mut BTreeMap<String, Received>, sources: &[SourceShare]) {
+        let mut received = lock(&self.received);
+        for SourceShare { label, bytes, stalls } in sources {
+            let now = Received { bytes: *bytes, stalls: *stalls };
+            let had = before.insert(label.clone(), now).unwrap_or_default();
+            let sum = received.entry(kind(label)).or_default();
+            sum.bytes += now.bytes.saturating_sub(had.bytes);
+            sum.stalls += now.stalls.saturating_sub(had.stalls);
         }
     }
 
@@ -100,6 +114,7 @@ fn kind(label: &str) -> &'static str {
     match label {
         "own copy" => "own-copy",
         "older version" => "older-version",
+        "other files" => "other-files",
         _ if label.starts_with("direct ") => "direct",
         _ => "other",
     }
@@ -108,82 +123,82 @@ fn kind(label: &str) -> &'static str {
 /// All figures, as text.
 pub(super) fn page(state: &State) -> String {
     let metrics = &state.hub.metrics;
-    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (shares, cached_bytes) = state.shelf.counts();
-    let kinds = state.desk.kinds();
     let ours = explain::running_here(&state.node().config.paths);
     let sources = || ours.iter().flat_map(|transfer| &transfer.sources);
     let frozen = sources().filter(|source| source.standing == Some(Standing::Frozen)).count();
+    let received = lock(&metrics.received).clone();
+    let gets = lock(&metrics.gets).clone();
+    let stages = lock(&metrics.stages).clone();
+    let index = state.indexing.state();
     let mut page = Page::default();
-    page.one("shares", "gauge", "Objects shared.", shares as u64);
-    page.one("cached_bytes", "gauge", "Bytes kept that nobody holds.", cached_bytes);
-    page.one("sessions", "gauge", "Open sessions.", state.hub.sessions() as u64);
-    page.many(
-        "transactions",
-        "gauge",
-        "Open transactions.",
-        "kind",
-        kinds.iter().map(|(kind, count)| (*kind, *count)),
-    );
-    page.one("receivers_total", "counter", "Receivers let in.", count(&metrics.receivers));
-    page.one(
-        "turned_away_total",
-        "counter",
-        "Refusals told; of a flood not all.",
-        count(&metrics.turned_away),
-    );
-    page.one(
-        "sent_bytes_total",
-        "counter",
-        "Bytes sent to receivers that have gone.",
-        count(&metrics.sent_bytes),
-    );
-    page.one("hashed_bytes_total", "counter", "Bytes hashed to be put.", count(&metrics.hashed_bytes));
-    let received = lock(&metrics.received_bytes).clone();
+    for (name, help, value) in [
+        ("shares", "Objects shared.", shares as u64),
+        ("cached_bytes", "Bytes kept that nobody holds.", cached_bytes),
+        ("incoming_bytes", "Bytes of puts that are not committed yet.", state.desk.incoming_bytes()),
+        ("sessions", "Open sessions.", state.hub.sessions() as u64),
+        ("index_files", "Files in the chunk index.", index.files),
+        ("index_chunks", "Chunks in the chunk index.", index.chunks),
+        ("index_disk_bytes", "Bytes that the chunk index takes on disk.", index.disk_bytes),
+        ("frozen_sources", "Sources that owe data and are silent.", frozen as u64),
+        ("queue_bytes", "Bytes that sources owe.", sources().filter_map(|source| source.queue_bytes).sum()),
+        (
+            "reserved_bytes",
+            "Bytes reserved for what was asked for and has not come.",
+            ours.iter().map(|transfer| transfer.budget_used_bytes).sum(),
+        ),
+    ] {
+        page.one(name, "gauge", help, value);
+    }
+    for (name, help, counter) in [
+        ("receivers_total", "Receivers let in.", &metrics.receivers),
+        ("turned_away_total", "Refusals told; of a flood not all.", &metrics.turned_away),
+        ("sent_bytes_total", "Bytes sent to receivers that have gone.", &metrics.sent_bytes),
+        ("hashed_bytes_total", "Bytes hashed to be put.", &metrics.hashed_bytes),
+        ("sources_lost_total", "Sources of gets lost on the way.", &metrics.sources_lost),
+        (
+            "sources_barred_total",
+            "Sources of gets not used any more: they lied, broke the protocol, or did not have the object.",
+            &metrics.sources_barred,
+        ),
+        (
+            "verification_failures_total",
+            "Sources of gets that sent what is not of the object; each is barred.",
+            &metrics.verification_failures,
+        ),
+        (
+            "get_retries_total",
+            "Gets that began anew where they stood: others held the file, or room was made.",
+            &metrics.retries,
+        ),
+    ] {
+        page.one(name, "counter", help, counter.load(Ordering::Relaxed));
+    }
+    let read = index.read_bytes;
+    page.one("index_read_bytes_total", "counter", "Bytes read to fill the chunk index.", read);
+    page.many("transactions", "gauge", "Open transactions.", "kind", state.desk.kinds());
     page.many(
         "received_bytes_total",
         "counter",
         "Bytes that gets had, by kind of source.",
         "source",
-        received.into_iter(),
+        received.iter().map(|(source, sum)| (*source, sum.bytes)),
     );
-    let gets = lock(&metrics.gets).clone();
+    page.many(
+        "stalls_total",
+        "counter",
+        "How often a source owed data and was silent for 10 s, so that others were asked for it, by kind of source.",
+        "source",
+        received.iter().map(|(source, sum)| (*source, sum.stalls)),
+    );
     let gets = gets.iter().map(|(how, count)| (how.as_str(), *count));
     page.many("gets_total", "counter", "Gets that ended, by how.", "outcome", gets);
-    page.one(
-        "sources_lost_total",
+    page.many(
+        "stage_seconds_total",
         "counter",
-        "Sources of gets lost on the way.",
-        count(&metrics.sources_lost),
-    );
-    page.one(
-        "sources_barred_total",
-        "counter",
-        "Sources of gets not used any more: they lied, broke the protocol, or did not have the object.",
-        count(&metrics.sources_barred),
-    );
-    page.one(
-        "get_retries_total",
-        "counter",
-        "Gets that began anew where they stood: others held the file, or room was made.",
-        count(&metrics.retries),
-    );
-    page.head("stage_seconds_total", "counter", "Time of puts and gets, by what they did.");
-    for (stage, time) in &*lock(&metrics.stages) {
-        let _ = writeln!(page.0, "dray_stage_seconds_total{{stage=\"{stage}\"}} {:.6}", time.as_secs_f64());
-    }
-    page.one("frozen_sources", "gauge", "Sources that owe data and are silent.", frozen as u64);
-    page.one(
-        "queue_bytes",
-        "gauge",
-        "Bytes that sources owe.",
-        sources().filter_map(|source| source.queue_bytes).sum(),
-    );
-    page.one(
-        "reserved_bytes",
-        "gauge",
-        "Bytes reserved for what was asked for and has not come.",
-        ours.iter().map(|transfer| transfer.budget_used_bytes).sum(),
+        "Time of puts and gets, by what they did.",
+        "stage",
+        stages.iter().map(|(stage, time)| (*stage, format!("{:.6}", time.as_secs_f64()))),
     );
     page.0
 }
@@ -201,13 +216,13 @@ impl Page {
         let _ = writeln!(self.0, "dray_{name} {value}");
     }
 
-    fn many<'a>(
+    fn many<'a, V: Display>(
         &mut self,
         name: &str,
         sort: &str,
         help: &str,
         label: &str,
-        values: impl Iterator<Item = (&'a str, u64)>,
+        values: impl IntoIterator<Item = (&'a str, V)>,
     ) {
         self.head(name, sort, help);
         for (of, value) in values {
@@ -278,7 +293,7 @@ fn answer(mut asker: TcpStream, state: &State) -> std::io::Result<()> {
     let (mut head, mut piece) = (Vec::new(), [0; 512]);
     while !head.windows(4).any(|window| window == b"\r\n\r\n") {
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || head.len() > HEAD_BYTES_MAX {
+        if left.is_zero() || head.len() > METRICS_HEAD_BYTES_MAX {
             return Err(std::io::ErrorKind::TimedOut.into());
         }
         asker.set_read_timeout(Some(left))?;
@@ -302,18 +317,35 @@ fn answer(mut asker: TcpStream, state: &State) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
+    /// Issue 4, "verification failures": a lie is one, and what else a source is barred for is none.
+    #[test]
+    fn lies_are_counted_by_themselves() {
+        let metrics = Metrics::default();
+        for (is_barred, has_lied) in [(true, true), (true, false), (false, false)] {
+            let (label, reason) = ("direct a:1".to_owned(), String::new());
+            metrics.note(&Event::SourceDown { label, reason, is_barred, has_lied });
+        }
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = [&metrics.sources_lost, &metrics.sources_barred, &metrics.verification_failures];
+        assert_eq!(counts.map(count), [1, 2, 1]);
+    }
+
     /// Issue 4, "bytes by source kind": what a transfer tells again and again is counted once, and no label of a host reaches
     /// the page.
     #[test]
     fn bytes_are_counted_once_by_kind() {
         let (metrics, mut before) = (Metrics::default(), BTreeMap::new());
-        let share = |label: &str, bytes| SourceShare { label: label.into(), bytes };
-        metrics.received(&mut before, &[share("direct a:1", 5)]);
-        metrics
-            .received(&mut before, &[share("direct a:1", 9), share("direct b:1", 1), share("own copy", 2)]);
-        metrics.received(&mut before, &[share("direct a:1", 9)]);
-        metrics.received(&mut BTreeMap::new(), &[share("direct a:1", 3), share("x\"\n", 1)]);
-        let found = lock(&metrics.received_bytes).clone();
-        assert_eq!(found, BTreeMap::from([("direct", 13), ("other", 1), ("own-copy", 2)]));
+        let share = |label: &str, bytes, stalls| SourceShare { label: label.into(), bytes, stalls };
+        metrics.received(&mut before, &[share("direct a:1", 5, 0)]);
+        let now = [share("direct a:1", 9, 1), share("direct b:1", 1, 0), share("own copy", 2, 0)];
+        metrics.received(&mut before, &now);
+        metrics.received(&mut before, &[share("direct a:1", 9, 1)]);
+        metrics.received(&mut BTreeMap::new(), &[share("direct a:1", 3, 2), share("x\"\n", 1, 0)]);
+        let found = lock(&metrics.received).clone();
+        let sum = |bytes, stalls| Received { bytes, stalls };
+        assert_eq!(
+            found,
+            BTreeMap::from([("direct", sum(13, 3)), ("other", sum(1, 0)), ("own-copy", sum(2, 0))])
+        );
     }
 }

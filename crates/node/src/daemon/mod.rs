@@ -7,8 +7,10 @@
 mod desk;
 mod getting;
 mod hub;
+mod indexing;
 mod metrics;
 mod notify;
+mod opening;
 mod outlet;
 mod port;
 mod putting;
@@ -19,11 +21,11 @@ mod sockets;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::thread;
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use dray_api::{Descriptors, Server};
@@ -31,21 +33,26 @@ use dray_core::permit::Budget;
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::Holder;
 use dray_store::local::LocalStore;
+use dray_store::lock_file;
 use dray_transfer::direct::Listener;
 use dray_transfer::holder::serve;
 use dray_transfer::transport::{Channel, TlsChannel};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::elsewhere::Index;
 use crate::put::unix_s;
-use crate::{Config, Event, Node, Observer, Stop};
+use crate::{Config, Event, Node, Observer, Stop, lock};
 
+pub(crate) use desk::given_name;
 use hub::Hub;
+use indexing::{Indexing, Means};
 use metrics::Exporter;
-use port::Port;
+use opening::{Attempt, Opening};
+use port::{Missed, Port};
 use shelf::Shelf;
 use sockets::Sockets;
 
-/// How often it is looked whether receivers are still accepted, where no signal comes.
+/// How often it is looked whether receivers are still accepted, and whether a port is free that was another's, where no signal comes.
 const INTERVAL: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// How long a request waits for another process that holds a lock of the data directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(8);
@@ -56,8 +63,11 @@ pub struct Daemon {
     sockets: Sockets,
     descriptors: Arc<Descriptors>,
     server: Server,
-    listener: Arc<Listener>,
+    /// The first, and that of the port it should have had, once it is free.
+    listeners: Vec<Arc<Listener>>,
     exporter: Option<Exporter>,
+    /// Where it should be.
+    figures_at: Option<SocketAddr>,
     /// Held as long as it runs.
     _lock: File,
 }
@@ -69,15 +79,45 @@ struct State {
     shelf: Arc<Shelf>,
     desk: desk::Desk,
     hub: Arc<Hub>,
+    /// The chunk index.
+    indexing: Arc<Indexing>,
+    /// Connections of receivers.
+    serving: AtomicUsize,
+    /// Bytes that transactions had moved when that was last looked at.
+    moved: AtomicU64,
     /// For what gets have fetched, or asked for, and their clients have not taken: of all of them together.
     memory: Budget,
-    port: u16,
-    /// Why tickets reach nobody, if it is not the port that they name.
-    port_warning: Option<String>,
+    /// That tickets name.
+    port: AtomicU16,
+    troubles: Mutex<Troubles>,
     started_unix_s: u64,
 }
 
+/// What the daemon does not have and tries to get again and again.
+#[derive(Default)]
+struct Troubles {
+    /// The port that it should have: tickets reach nobody there.
+    port: Option<Arc<Missed>>,
+    /// Why nobody is told figures.
+    metrics: Option<String>,
+}
+
 impl State {
+    fn port(&self) -> u16 {
+        self.port.load(Ordering::Relaxed)
+    }
+
+    /// What whoever puts must know.
+    fn port_warning(&self) -> Option<String> {
+        lock(&self.troubles).port.as_ref().map(|missed| missed.warning.clone())
+    }
+
+    /// What whoever asks for the state must know.
+    fn warnings(&self) -> Vec<String> {
+        let metrics = lock(&self.troubles).metrics.clone();
+        self.port_warning().into_iter().chain(metrics).collect()
+    }
+
     fn node(&self) -> Arc<Node> {
         self.node.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -90,15 +130,22 @@ impl Daemon {
         let mut node = Node::open(config)?;
         node.store = Some(Arc::new(LocalStore::clone(node.store()?).with_patience(LOCK_PATIENCE)));
         let lock = lock_data_dir(&node.config.paths.data_dir)?;
+        let indexing = Arc::new(Indexing::default());
+        indexing.set_wanted(node.config.index);
+        node.index = Index::Here(indexing.clone());
         let sockets = Sockets::open()?;
-        let Port { listener, warning } = port::listen(&node)?;
+        // What follows may take long, and who asks meanwhile shall know that somebody is there.
+        let opening: Arc<Opening> = Arc::default();
+        let server = Server::start(sockets.api()?, opening.clone())?;
+        let attempt = Attempt(opening);
+        let Port { listener, missed } = port::listen(&node)?;
         let port = listener.port()?;
         let listener = Arc::new(listener);
         let hub = Arc::new(Hub::new(observer));
         let shelf =
             Arc::new(Shelf::load(node.store()?.clone(), node.id(), hub.clone(), listener.clear_tokens())?);
-        if let Some(text) = &warning {
-            hub.log(Event::Warning(text.clone()));
+        if let Some(missed) = &missed {
+            hub.log(Event::Warning(missed.warning.clone()));
         }
         let memory = Budget::new(node.config.window_bytes);
         let state = Arc::new(State {
@@ -106,18 +153,22 @@ impl Daemon {
             shelf,
             desk: desk::Desk::default(),
             hub,
+            indexing,
+            serving: AtomicUsize::new(0),
+            moved: AtomicU64::new(0),
             memory,
-            port,
-            port_warning: warning,
+            port: AtomicU16::new(port),
+            troubles: Mutex::new(Troubles { port: missed.map(Arc::new), metrics: None }),
             started_unix_s: unix_s(),
         });
         state.shelf.set_clear_data(state.node().config.clear_text_data);
-        let metrics = state.node().config.metrics;
-        let exporter = metrics.map(|address| Exporter::start(address, state.clone())).transpose()?;
+        let figures_at = state.node().config.metrics;
+        let exporter = figures_at.and_then(|address| State::export(&state, address));
         let descriptors = Descriptors::start(sockets.descriptors()?)?;
         let routes = routes::Routes { state: state.clone(), descriptors: descriptors.clone() };
-        let server = Server::start(sockets.api()?, Arc::new(routes))?;
-        Ok(Daemon { state, sockets, descriptors, server, listener, exporter, _lock: lock })
+        attempt.0.open(routes);
+        let listeners = vec![listener];
+        Ok(Daemon { state, sockets, descriptors, server, listeners, exporter, figures_at, _lock: lock })
     }
 
     /// Its node id.
@@ -127,7 +178,7 @@ impl Daemon {
 
     /// The TCP port that objects are served at.
     pub fn port(&self) -> u16 {
-        self.state.port
+        self.state.port()
     }
 
     /// Where it tells its figures to whoever asks, if it does.
@@ -149,18 +200,23 @@ impl Daemon {
     /// something to read from `signals`, which does not block. Then ends what is under way: receivers are cut off and go on when
     /// it runs again, sessions end.
     pub fn run(mut self, stop: &Stop, reload: &Stop, signals: &UnixStream) -> Result<()> {
-        let (listener, state) = (self.listener.clone(), self.state.clone());
-        let accept: Arc<dyn Fn(TlsChannel) + Send + Sync> = Arc::new(move |channel| state.serve(channel));
-        let accepting =
-            thread::Builder::new().name("accept".into()).spawn(move || listener.accept_all(accept));
-        let accepting = accepting.map_err(|error| Error::file("start a thread", error))?;
+        let mut accepting = vec![self.accept(&self.listeners[0])?];
         // Never waited for: it may be waiting for a disk, and where it stands is as good an end as any.
         let state = self.state.clone();
-        let keep_house = move || state.shelf.keep_house(&|| state.node().config.cache_bytes);
+        // What programs are putting is on the same disk, and what nobody holds makes way for it.
+        let cache_bytes = {
+            let state = state.clone();
+            move || state.node().config.cache_bytes.saturating_sub(state.desk.caching_bytes())
+        };
+        let keep_house = move || state.shelf.keep_house(&cache_bytes);
         let keeping = thread::Builder::new().name("housekeeping".into()).spawn(keep_house);
         keeping.map_err(|error| Error::file("start a thread", error))?;
+        let state = self.state.clone();
+        let indexing = thread::Builder::new().name("indexing".into()).spawn(move || state.index());
+        indexing.map_err(|error| Error::file("start a thread", error))?;
         notify::ready();
-        while !stop.is_set() && !accepting.is_finished() {
+        while !stop.is_set() && !accepting.iter().any(JoinHandle::is_finished) {
+            accepting.extend(self.mend());
             if reload.take() {
                 notify::reloading();
                 self.state.reload();
@@ -176,10 +232,13 @@ impl Daemon {
         self.descriptors.stop();
         drop(self.exporter.take());
         self.state.hub.end();
+        self.state.indexing.end();
         self.state.desk.end_all();
         let answered = self.server.stop();
-        self.listener.stop();
-        let _ = accepting.join();
+        self.listeners.iter().for_each(|listener| listener.stop());
+        for accepting in accepting {
+            let _ = accepting.join();
+        }
         self.state.shelf.rest();
         self.state.shelf.finish();
         match stop.is_set() {
@@ -189,12 +248,55 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// A thread that takes receivers in.
+    fn accept(&self, listener: &Arc<Listener>) -> Result<JoinHandle<()>> {
+        let (listener, state) = (listener.clone(), self.state.clone());
+        let serve: Arc<dyn Fn(TlsChannel) + Send + Sync> = Arc::new(move |channel| state.serve(channel));
+        let spawned = thread::Builder::new().name("accept".into()).spawn(move || listener.accept_all(serve));
+        spawned.map_err(|error| Error::file("start a thread", error))
+    }
+
+    /// Gets what others had, if it is free by now; the thread that then takes receivers in beside the first.
+    fn mend(&mut self) -> Option<JoinHandle<()>> {
+        let state = &self.state;
+        if self.exporter.is_none() {
+            self.exporter = self.figures_at.and_then(|address| State::export(state, address));
+        }
+        let missed = lock(&state.troubles).port.clone()?;
+        let listener = Arc::new(missed.regain(&state.node(), &self.listeners[0])?);
+        // Where there is no thread for it, it is tried again.
+        let accepting = self.accept(&listener).ok()?;
+        lock(&state.troubles).port = None;
+        state.port.store(missed.port, Ordering::Relaxed);
+        state.hub.log(Event::Note(format!("TCP port {} is the daemon's again", missed.port)));
+        self.listeners.push(listener);
+        Some(accepting)
+    }
+}
+
 impl State {
+    /// Tells figures at `address`, if nobody else has it: they are worth a warning, not the service.
+    fn export(state: &Arc<State>, address: SocketAddr) -> Option<Exporter> {
+        let started = Exporter::start(address, state.clone());
+        let warning = started
+            .as_ref()
+            .err()
+            .map(|error| format!("nobody is told figures: {error}; it is tried again every minute"));
+        let before = std::mem::replace(&mut lock(&state.troubles).metrics, warning.clone());
+        if let Some(text) = warning.filter(|_| before.is_none()) {
+            state.hub.log(Event::Warning(text));
+        }
+        started.ok()
+    }
+
     /// One connection of a receiver.
     fn serve(&self, channel: TlsChannel) {
         let peer = channel.security().map(|security| security.peer);
         let holder = Holder::new(self.node().hello());
         let counter = self.shelf.counter();
+        self.serving.fetch_add(1, Ordering::Relaxed);
+        let _served = Served(&self.serving);
         let Err(error) = serve(Box::new(channel), holder, Vec::new(), &counter, None) else { return };
         if error.kind() == ErrorKind::Protocol {
             self.shelf.turned_away(error.to_string());
@@ -202,6 +304,28 @@ impl State {
         if let Some(peer) = peer {
             counter.lost(peer, &error);
         }
+    }
+
+    /// Fills the chunk index, as long as the daemon runs.
+    fn index(&self) {
+        let node = self.node();
+        let Ok(store) = node.store() else { return };
+        self.indexing.run(&Means {
+            root: node.config.paths.data_dir.join("index"),
+            mib: node.config.index_mib,
+            store,
+            is_busy: &|| self.is_moving(),
+            recipe_of: &|oid| self.shelf.recipe_of(oid),
+            observer: &|event| self.hub.log(event),
+        });
+    }
+
+    /// Whether bytes are moved for anybody, or wait to be (Y5): somebody fetches from here, a get is under way, or a put took bytes since
+    /// this was last asked.
+    fn is_moving(&self) -> bool {
+        let (moved, is_getting) = self.desk.moved();
+        let has_moved = self.moved.swap(moved, Ordering::Relaxed) != moved;
+        has_moved || is_getting || self.serving.load(Ordering::Relaxed) > 0
     }
 
     /// Reads the configuration again. One that is bad changes nothing.
@@ -226,10 +350,20 @@ impl State {
         self.shelf.set_clear_data(config.clear_text_data);
         let paths = now.config.paths.clone();
         let config = Config { paths, ..config };
-        let node = Node { config, tls: now.tls.clone(), store: now.store.clone() };
+        self.indexing.set_wanted(config.index);
+        let node = Node { config, tls: now.tls.clone(), store: now.store.clone(), index: now.index.clone() };
         *self.node.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(node);
         self.shelf.stir();
         self.hub.log(Event::Note("the configuration was read again".into()));
+    }
+}
+
+/// One connection of a receiver, until it is dropped.
+struct Served<'a>(&'a AtomicUsize);
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -237,15 +371,7 @@ impl State {
 fn lock_data_dir(data_dir: &Path) -> Result<File> {
     let path = data_dir.join("daemon.lock");
     let failed = |error| Error::file(format!("lock {path:?}"), error);
-    let mut options = File::options();
-    let mut file = options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(failed)?;
+    let mut file = lock_file::open(&path).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(std::fs::TryLockError::WouldBlock) => {

@@ -1,6 +1,7 @@
 //! The TCP port of the daemon: the same one at each start, because tickets name it.
 
-use std::io::ErrorKind as Io;
+use std::fs::File;
+use std::io::{ErrorKind as Io, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,21 +19,41 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Where the daemon listens.
 pub(super) struct Port {
     pub(super) listener: Listener,
-    /// What users must know if it is not where their tickets lead.
-    pub(super) warning: Option<String>,
+    /// That which it should have and another program has.
+    pub(super) missed: Option<Missed>,
+}
+
+/// A port that the daemon should have.
+#[derive(Debug)]
+pub(super) struct Missed {
+    pub(super) port: u16,
+    /// What users must know meanwhile.
+    pub(super) warning: String,
+}
+
+impl Missed {
+    /// Listens at it, if it is free by now, beside `other`, to which tickets made meanwhile lead.
+    pub(super) fn regain(&self, node: &Node, other: &Listener) -> Option<Listener> {
+        let listener = Listener::bind(node.tls.clone(), Some(self.port)).ok()?;
+        remember(&listener, &file(node)).ok()?;
+        Some(listener.beside(other))
+    }
+}
+
+fn file(node: &Node) -> PathBuf {
+    node.config.paths.data_dir.join("daemon.port")
 }
 
 /// Listens at the configured port, or at the one of last time, or at any. That of last time is given up only if no ticket names it;
-/// otherwise another one serves until the next start.
+/// otherwise another one serves until that is free.
 pub(super) fn listen(node: &Node) -> Result<Port> {
     let bind = |port| Listener::bind(node.tls.clone(), port);
-    let file = node.config.paths.data_dir.join("daemon.port");
-    if let Some(port) = node.config.port {
-        return remembered(bind(Some(port))?, &file);
-    }
-    let Some(port) = last(&file)? else { return remembered(bind(None)?, &file) };
+    let file = file(node);
+    let Some(port) = node.config.port.map_or_else(|| last(&file), |port| Ok(Some(port)))? else {
+        return remembered(bind(None)?, &file);
+    };
     let begun = Instant::now();
-    let mut is_named = None;
+    let mut is_wanted = node.config.port.map(|_| true);
     loop {
         match bind(Some(port)) {
             Ok(listener) => return remembered(listener, &file),
@@ -40,7 +61,11 @@ pub(super) fn listen(node: &Node) -> Result<Port> {
             // Not for want of that port.
             Err(error) => return Err(error),
         }
-        if !*is_named.get_or_insert(is_named_by_tickets(node)?) {
+        let is_wanted = match is_wanted {
+            Some(known) => known,
+            None => *is_wanted.insert(is_named_by_tickets(node)?),
+        };
+        if !is_wanted {
             return remembered(bind(None)?, &file);
         }
         if begun.elapsed() >= PATIENCE {
@@ -50,11 +75,15 @@ pub(super) fn listen(node: &Node) -> Result<Port> {
     }
     let listener = bind(None)?;
     let other = listener.port()?;
+    let why = match node.config.port {
+        Some(_) => "which the configuration names",
+        None => "which earlier tickets name",
+    };
     let warning = format!(
-        "another program has TCP port {port}, which earlier tickets name: nobody gets anything by them until the daemon is started \
-         again while that port is free; tickets made now name port {other}, and work only until then"
+        "another program has TCP port {port}, {why}: nobody gets anything there until that port is free; tickets made now name port \
+         {other}, and work only until the daemon ends"
     );
-    Ok(Port { listener, warning: Some(warning) })
+    Ok(Port { listener, missed: Some(Missed { port, warning }) })
 }
 
 /// Whether tickets may be around that name the port of last time.
@@ -74,14 +103,28 @@ fn last(file: &Path) -> Result<Option<u16>> {
 }
 
 fn remembered(listener: Listener, file: &Path) -> Result<Port> {
-    let fresh: PathBuf = file.with_extension("port.new");
+    remember(&listener, file)?;
+    Ok(Port { listener, missed: None })
+}
+
+/// Notes the port, durably: tickets will name it, and the pins that they belong to outlive a power cut. Also where it is the one of last
+/// time, since whoever wrote that may have ended before it was durable.
+fn remember(listener: &Listener, file: &Path) -> Result<()> {
     let port = listener.port()?;
-    if last(file)? != Some(port) {
-        let written =
-            std::fs::write(&fresh, format!("{port}\n")).and_then(|()| std::fs::rename(&fresh, file));
-        written.map_err(|error| Error::file(format!("write {file:?}"), error))?;
-    }
-    Ok(Port { listener, warning: None })
+    let known = last(file)?;
+    let write = || {
+        if known == Some(port) {
+            File::open(file)?.sync_all()?;
+        } else {
+            let fresh: PathBuf = file.with_extension("port.new");
+            let mut written = File::create(&fresh)?;
+            writeln!(written, "{port}")?;
+            written.sync_all()?;
+            std::fs::rename(&fresh, file)?;
+        }
+        File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
+    };
+    write().map_err(|error| Error::file(format!("write {file:?}"), error))
 }
 
 #[cfg(test)]
@@ -109,6 +152,23 @@ mod tests {
             .unwrap();
     }
 
+    /// Issue 1, "nor disturb": whoever has the configured port takes nobody's daemon down; another one serves, which is not remembered.
+    #[test]
+    fn a_configured_port_that_is_taken_stops_no_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        let taken = TcpListener::bind(("::", 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let mut config = Config::new(Paths::below(dir.path()), &ConfigFile::default()).unwrap();
+        config.port = Some(port);
+        let node = Node::open(config).unwrap();
+        let instead = listen(&node).unwrap();
+        let missed = instead.missed.unwrap();
+        assert!(missed.port == port && missed.warning.contains("configuration"), "{missed:?}");
+        assert_eq!(last(&file(&node)).unwrap(), None);
+        drop(taken);
+        assert_eq!(missed.regain(&node, &instead.listener).unwrap().port().unwrap(), port);
+    }
+
     /// Issue, "remembered port": as long as a share counts on it, no other port takes its place, however often the daemon is
     /// started while another program has it; and it is waited for.
     #[test]
@@ -120,7 +180,7 @@ mod tests {
         let other = {
             let _taken = TcpListener::bind(("::", port)).unwrap();
             let other = listen(&node).unwrap();
-            assert!(other.warning.is_none());
+            assert!(other.missed.is_none());
             other.listener.port().unwrap()
         };
         assert_ne!(other, port);
@@ -131,14 +191,23 @@ mod tests {
         let instead = listen(&node).unwrap();
         assert!(begun.elapsed() >= PATIENCE);
         assert_ne!(instead.listener.port().unwrap(), other);
-        assert!(instead.warning.unwrap().contains(&format!("port {other},")));
+        let missed = instead.missed.unwrap();
+        assert!(missed.port == other && missed.warning.contains(&format!("port {other},")), "{missed:?}");
+        assert!(missed.regain(&node, &instead.listener).is_none(), "it is taken still");
         drop(instead.listener);
         let freeing = thread::spawn(move || {
             thread::sleep(INTERVAL * 4);
             drop(taken);
         });
         let back = listen(&node).unwrap();
-        assert_eq!((back.listener.port().unwrap(), back.warning), (other, None));
+        assert!(back.listener.port().unwrap() == other && back.missed.is_none());
         freeing.join().unwrap();
+        drop(back.listener);
+        let any = Listener::bind(node.tls.clone(), None).unwrap();
+        assert_eq!(
+            missed.regain(&node, &any).unwrap().port().unwrap(),
+            other,
+            "free again while another one serves"
+        );
     }
 }

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dray_client::types::{NewPut, Shared};
@@ -11,11 +12,11 @@ use dray_core::limits::NAME_BYTES_MAX;
 use dray_core::store::{Share, Store, StoredObject};
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::LocalWriter;
+use dray_store::local::{LONG_BYTES, Landing, LocalWriter};
 use serde_json::json;
 
 use super::State;
-use super::desk::{Transaction, given_name, name};
+use super::desk::{Transaction, alone, given_name, interrupted, name};
 use super::hub::Hub;
 use super::shelf::Changing;
 use crate::put::Terms;
@@ -33,6 +34,8 @@ pub(super) struct PutTransaction {
     expires_in: Option<Duration>,
     pin: bool,
     ticket: Option<Ticket>,
+    /// Its bytes come over the API.
+    is_taken_in: bool,
     /// Set when the session ends.
     stop: Stop,
     done_bytes: AtomicU64,
@@ -74,10 +77,21 @@ impl PutTransaction {
             }
             session => state.hub.check(session)?,
         }
-        let transaction = PutTransaction::new(state, wish, Some(file))?;
-        let input = std::mem::replace(&mut *transaction.input()?, Input::Spent);
-        let shared = transaction.share(state, input, is_abandoned);
-        log_outcome(&transaction.name, shared.as_ref().map(drop));
+        let transaction = Arc::new(PutTransaction::new(state, wish, Some(file))?);
+        let name = &transaction.name;
+        // Held to the end: nobody else commits it.
+        let mut input = alone(&transaction.input)?;
+        let is_in_session = !transaction.session.is_empty();
+        if is_in_session {
+            // Whose end ends it.
+            state.desk.open(state, name, Transaction::Put(transaction.clone()))?;
+        }
+        let shared = transaction.share(state, std::mem::replace(&mut *input, Input::Spent), is_abandoned);
+        if is_in_session {
+            // Not there any more where the session has ended.
+            let _ = state.desk.end(name);
+        }
+        log_outcome(name, shared.as_ref().map(drop));
         shared
     }
 
@@ -91,6 +105,7 @@ impl PutTransaction {
         }
         state.shelf.check_room()?;
         let file_name = file_name(&wish, file.as_ref())?;
+        let is_taken_in = file.is_none();
         let input = match file {
             Some(file) => Input::File(file),
             None => Input::Bytes { writer: Box::new(state.node().store()?.take_in()?), size_bytes: 0 },
@@ -103,6 +118,7 @@ impl PutTransaction {
             expires_in: wish.expires_s.map(Duration::from_secs),
             pin: wish.pin,
             ticket,
+            is_taken_in,
             stop: Stop::new(),
             done_bytes: AtomicU64::new(0),
             input: Mutex::new(input),
@@ -117,6 +133,16 @@ impl PutTransaction {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes that came over the API and are no object yet. A file that was handed over is its owner's.
+    pub(super) fn incoming_bytes(&self) -> u64 {
+        if self.is_taken_in { self.done_bytes() } else { 0 }
+    }
+
+    /// Those of them that will be cache: what is pinned shall not cost others theirs as long as the disk has room.
+    pub(super) fn caching_bytes(&self) -> u64 {
+        if self.pin { 0 } else { self.incoming_bytes() }
+    }
+
     /// Its session has ended, or it is not wanted any more.
     pub(super) fn stop(&self) {
         self.stop.set();
@@ -125,7 +151,7 @@ impl PutTransaction {
     /// Appends `bytes` at `offset`, which is where the last ones ended, or where they began if these are they, sent
     /// again (D7). All of them or none.
     pub(super) fn write(&self, state: &State, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
-        let mut input = self.input()?;
+        let mut input = alone(&self.input)?;
         let Input::Bytes { writer, size_bytes } = &mut *input else {
             let is_file = matches!(*input, Input::File(_));
             let why = if is_file { "has its bytes from a descriptor" } else { "is over" };
@@ -145,6 +171,7 @@ impl PutTransaction {
         *size_bytes += bytes.len() as u64;
         self.done_bytes.store(*size_bytes, Ordering::Relaxed);
         state.hub.metrics.hashed(bytes.len() as u64);
+        state.shelf.stir();
         Ok(*size_bytes)
     }
 
@@ -152,7 +179,7 @@ impl PutTransaction {
     /// waits for it.
     pub(super) fn commit(&self, state: &State, is_abandoned: &(dyn Fn() -> bool + Sync)) -> Result<Shared> {
         // Held to the end: a second commit beside this one is refused, and disturbs nothing.
-        let mut input = self.input()?;
+        let mut input = alone(&self.input)?;
         let again = match &*input {
             Input::Over(shared) => return repeated(shared),
             Input::File(file) => file.try_clone().ok().map(Input::File),
@@ -160,41 +187,56 @@ impl PutTransaction {
         };
         let shared = self.share(state, std::mem::replace(&mut *input, Input::Spent), is_abandoned);
         log_outcome(&self.name, shared.as_ref().map(drop));
-        let is_lost = shared.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted);
-        if let Some(again) = again.filter(|_| is_lost && !self.stop.is_set()) {
-            // Only the connection has gone, and the session may ask over another one.
+        let is_passing = shared
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::Interrupted || error.is_retryable());
+        if let Some(again) = again.filter(|_| is_passing && !self.stop.is_set()) {
+            // Only the connection has gone, or somebody holds a lock: the session may ask once more.
             *input = again;
             return shared;
         }
-        log_outcome(&self.name, shared.as_ref().map(drop));
         *input = Input::Over(repeated(&shared));
         state.desk.settle(&self.name);
         shared
     }
 
     fn share(&self, state: &State, input: Input, is_abandoned: &(dyn Fn() -> bool + Sync)) -> Result<Shared> {
-        let is_stopped = || self.stop.is_set() || is_abandoned();
+        let is_stopped = || is_abandoned() || self.stop.is_set();
+        let tell = |error: &Error| {
+            let text =
+                format!("the put goes on when it can: {error}; it waits for 10 minutes at the longest");
+            state.hub.warn_of(&self.session, &self.name, text);
+        };
+        let landing = Landing::new(&tell);
         // Until it is shared nobody else ends or drops the object: what is found to be here already is not gone a moment later.
         let (changing, object) = match input {
             Input::Spent | Input::Over(_) => {
                 return Err(Error::new(ErrorKind::Usage, "this transaction is committed, or failed before"));
             }
             Input::File(file) => {
-                state.hub.metrics.timed("hash", || self.take_file(state, &file, &is_stopped))?
+                let take = || self.take_file(state, &file, &is_stopped, &landing);
+                state.hub.metrics.timed("hash", take).inspect_err(|_| {
+                    // What was copied in is known to nobody yet, and whoever has its turn may leave it so.
+                    landing.taken_in().into_iter().for_each(|oid| state.shelf.look_after(oid));
+                })?
             }
             Input::Bytes { writer, .. } => {
                 if is_stopped() {
-                    return Err(interrupted());
+                    return Err(interrupted("put"));
                 }
                 let mut incoming = writer.finish()?;
                 let changing = state.shelf.change(&incoming.oid(), &is_stopped)?;
-                let keep = || state.shelf.with_room(|| incoming.keep());
-                let object = state.hub.metrics.timed("store", keep)?;
-                (changing, object)
+                let mut keep = || state.shelf.with_room(|| incoming.keep());
+                let keep = || landing.until_unlocked(&is_stopped, &mut keep);
+                // It may have failed when they were in their place.
+                let kept = state.hub.metrics.timed("store", keep);
+                (changing, kept.inspect_err(|_| state.shelf.look_after(incoming.oid()))?)
             }
         };
+        // What can be had again at once is not waited for.
+        let is_over = || (!self.is_taken_in && object.size_bytes() < LONG_BYTES) || is_stopped();
         let keep = || self.keep(state, &changing, &*object, &is_stopped);
-        let shared = state.hub.metrics.timed("record", keep);
+        let shared = state.hub.metrics.timed("record", || landing.until_unlocked(&is_over, keep));
         if shared.is_err() {
             state.shelf.discard(&changing);
         }
@@ -214,7 +256,7 @@ impl PutTransaction {
             join::check_object(ticket, &oid)?;
         }
         if is_stopped() {
-            return Err(interrupted());
+            return Err(interrupted("put"));
         }
         let warnings = Mutex::new(Vec::new());
         let observer = |event| {
@@ -227,7 +269,7 @@ impl PutTransaction {
         let record = |in_force: Option<&Share>, check: &dyn Fn(&Share) -> Result<()>| {
             let share = node.record_share(&oid, &terms, self.file_name.clone(), in_force, check)?;
             // Before it is kept: nothing is pinned whose ticket nobody has.
-            let ticket = node.ticket(object, &share, state.port, terms.ticket, &observer)?;
+            let ticket = node.ticket(object, &share, state.port(), terms.ticket, &observer)?;
             made = Some((ticket.to_text()?, ticket.hints));
             Ok(share)
         };
@@ -253,6 +295,7 @@ impl PutTransaction {
         state: &'a State,
         file: &File,
         is_stopped: &(dyn Fn() -> bool + Sync),
+        landing: &Landing<'_>,
     ) -> Result<(Changing<'a>, Arc<dyn StoredObject>)> {
         let total_bytes = file.metadata().map(|metadata| metadata.len()).ok();
         let told = AtomicU64::new(0);
@@ -260,7 +303,7 @@ impl PutTransaction {
         let store = state.node().store()?.clone();
         let put = || {
             let file = file.try_clone().map_err(|error| Error::file("use a descriptor", error))?;
-            store.put_descriptor(file, &progress, is_stopped)
+            store.put_descriptor(file, &progress, is_stopped, landing)
         };
         let object = state.shelf.with_room(put)?;
         let changing = state.shelf.change(&object.oid(), is_stopped)?;
@@ -289,22 +332,6 @@ impl PutTransaction {
             );
         }
     }
-
-    fn input(&self) -> Result<std::sync::MutexGuard<'_, Input>> {
-        match self.input.try_lock() {
-            Ok(input) => Ok(input),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                Err(Error::new(ErrorKind::Refused, "another request for this transaction is being answered")
-                    .with_retryable(true)
-                    .advise("one request of a transaction at a time"))
-            }
-        }
-    }
-}
-
-fn interrupted() -> Error {
-    Error::new(ErrorKind::Interrupted, "the session of this put has ended")
 }
 
 /// An outcome once more.
@@ -320,8 +347,227 @@ fn file_name(wish: &NewPut, file: Option<&File>) -> Result<Option<Vec<u8>>> {
     if let Some(name) = given_name(wish.name.as_deref(), wish.name_hex.as_deref())? {
         return Ok(Some(name));
     }
-    let link = file.map(|file| format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file)));
-    let path = link.and_then(|link| std::fs::read_link(link).ok());
-    let name = path.and_then(|path| Some(path.file_name()?.as_bytes().to_vec()));
+    let name = file.and_then(own_name);
     Ok(name.filter(|name| name.len() <= NAME_BYTES_MAX))
+}
+
+/// The name that leads to `file`. One in memory, or without a name any more, has what looks like one and is none.
+fn own_name(file: &File) -> Option<Vec<u8>> {
+    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+    let path = std::fs::read_link(link).ok()?;
+    let (named, open) = (std::fs::metadata(&path).ok()?, file.metadata().ok()?);
+    let is_it = (named.dev(), named.ino()) == (open.dev(), open.ino());
+    Some(path.file_name().filter(|_| is_it)?.as_bytes().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::path::Path;
+    use std::sync::RwLock;
+    use std::sync::atomic::{AtomicU16, AtomicU32};
+
+    use dray_core::Oid;
+    use dray_core::permit::Budget;
+    use dray_store::local::LocalStore;
+    use dray_store::lock_file;
+
+    use super::*;
+    use crate::config::{Config, ConfigFile, Paths};
+    use crate::daemon::desk;
+    use crate::daemon::shelf::Shelf;
+    use crate::{Node, Observer};
+
+    /// A daemon without sockets, which waits for no lock.
+    fn state(dir: &Path) -> State {
+        state_heard_by(dir, Arc::new(|_: Event| {}))
+    }
+
+    fn state_heard_by(dir: &Path, observer: Arc<dyn Observer>) -> State {
+        let mut node = Node::open(Config::new(Paths::below(dir), &ConfigFile::default()).unwrap()).unwrap();
+        let store = LocalStore::clone(node.store().unwrap()).with_patience(Duration::ZERO);
+        let store = Arc::new(store);
+        node.store = Some(store.clone());
+        let hub = Arc::new(Hub::new(observer));
+        let shelf = Arc::new(Shelf::load(store, node.id(), hub.clone(), Arc::default()).unwrap());
+        State {
+            node: RwLock::new(Arc::new(node)),
+            shelf,
+            desk: desk::Desk::default(),
+            hub,
+            memory: Budget::new(1 << 20),
+            indexing: Arc::default(),
+            serving: Default::default(),
+            moved: Default::default(),
+            port: AtomicU16::new(1),
+            troubles: Mutex::default(),
+            started_unix_s: 0,
+        }
+    }
+
+    fn has(state: &State, oid: &Oid) -> bool {
+        state.node().store().unwrap().share(oid).is_ok()
+    }
+
+    /// D2, D13: a file in memory is copied; if its put is interrupted before its turn, the copy is not left behind, unknown to everybody.
+    #[test]
+    fn what_was_copied_in_for_nothing_goes_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state(dir.path());
+        let mut file = File::from(rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        file.write_all(b"bytes of nobody").unwrap();
+        let oid = Oid::of(b"bytes of nobody");
+        let turn = state.shelf.change(&oid, &|| true).unwrap();
+        let wish = NewPut { pin: true, ..NewPut::default() };
+        let error = PutTransaction::at_once(&state, wish, file, &|| has(&state, &oid)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted);
+        assert!(has(&state, &oid));
+        drop(turn);
+        state.shelf.tick(u64::MAX);
+        assert!(!has(&state, &oid));
+    }
+
+    /// Design 9: the bytes of a long put are not lost to a process that holds a lock longer than a request waits.
+    #[test]
+    fn a_commit_waits_for_a_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state(dir.path());
+        let put = PutTransaction::new(&state, NewPut::default(), None).unwrap();
+        put.write(&state, None, b"hours of bytes").unwrap();
+        let oid = Oid::of(b"hours of bytes");
+        let fan_out = dir.path().join("store/objects").join(&oid.hex()[..2]);
+        std::fs::create_dir(&fan_out).unwrap();
+        let held = Mutex::new(Some(lock_file::open(&fan_out.join("lock")).unwrap()));
+        lock(&held).as_ref().unwrap().lock().unwrap();
+        let asked = AtomicU32::new(0);
+        let is_abandoned = || {
+            if asked.fetch_add(1, Ordering::Relaxed) == 3 {
+                lock(&held).take();
+            }
+            false
+        };
+        let shared = put.commit(&state, &is_abandoned).unwrap();
+        assert_eq!((shared.oid, lock(&held).is_none()), (oid.to_string(), true));
+    }
+
+    /// The lock of `oid`, held.
+    fn held(dir: &Path, oid: &Oid) -> File {
+        let fan_out = dir.join("store/objects").join(&oid.hex()[..2]);
+        std::fs::create_dir_all(&fan_out).unwrap();
+        let file = lock_file::open(&fan_out.join("lock")).unwrap();
+        file.lock().unwrap();
+        file
+    }
+
+    /// D2, D13: where the record of a put cannot be written for a held lock, and its client goes, the bytes that were taken in are not forgotten:
+    /// they go as soon as the lock is free.
+    #[test]
+    fn what_fails_at_its_record_goes_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state(dir.path());
+        let put = PutTransaction::new(&state, NewPut::default(), None).unwrap();
+        put.write(&state, None, b"bytes of a client that goes").unwrap();
+        let oid = Oid::of(b"bytes of a client that goes");
+        let taken = Mutex::new(None);
+        // Somebody takes the lock when the bytes are in their place.
+        let is_abandoned = || {
+            let mut taken = lock(&taken);
+            if taken.is_none() && has(&state, &oid) {
+                *taken = Some(held(dir.path(), &oid));
+            }
+            taken.is_some()
+        };
+        put.commit(&state, &is_abandoned).unwrap_err();
+        let taken = lock(&taken).take();
+        assert!(taken.is_some(), "the lock was taken in the middle");
+        drop(taken);
+        assert!(has(&state, &oid));
+        state.shelf.tick(u64::MAX);
+        assert!(!has(&state, &oid));
+    }
+
+    /// Design 9: who waits for a lock says so, and an end of the same object is in force at once and answered in time.
+    #[test]
+    fn a_put_that_waits_says_so_and_holds_up_no_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let hears = told.clone();
+        let state = state_heard_by(dir.path(), Arc::new(move |event| lock(&hears).push(event)));
+        let bytes = b"hours of bytes";
+        let oid = Oid::of(bytes);
+        let put = || {
+            let put = PutTransaction::new(&state, NewPut { pin: true, ..NewPut::default() }, None).unwrap();
+            put.write(&state, None, bytes).unwrap();
+            put
+        };
+        put().commit(&state, &|| false).unwrap();
+        let (second, is_over) = (put(), Stop::new());
+        let lock_file = held(dir.path(), &oid);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| second.commit(&state, &|| is_over.is_set()));
+            while !lock(&told).iter().any(|event| matches!(event, Event::Warning(_))) {
+                std::thread::yield_now();
+            }
+            let error = state.shelf.done(&oid, &|| false).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+            assert!(error.to_string().contains("not shared any more"), "{error}");
+            is_over.set();
+            waiting.join().unwrap().unwrap_err();
+        });
+        drop(lock_file);
+        let warnings = lock(&told).iter().filter(|event| matches!(event, Event::Warning(_))).count();
+        assert_eq!(warnings, 1, "told once");
+        state.shelf.tick(u64::MAX);
+        assert!(state.node().store().unwrap().share(&oid).unwrap().is_none(), "the end is written down");
+    }
+
+    /// D2: a put in one request belongs to its session as any other does: with that it ends, though its connection is there.
+    #[test]
+    fn a_put_at_once_ends_with_its_session() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state(dir.path());
+        let (sender, _events) = dray_api::events();
+        state.hub.join("session-1".into(), sender).unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, vec![1; 300_000]).unwrap();
+        let wish = NewPut { session: "session-1".into(), pin: true, ..NewPut::default() };
+        // Asked while it works: then the session ends.
+        let is_abandoned = || {
+            state.hub.leave("session-1");
+            state.desk.end_session(&state.shelf, "session-1");
+            false
+        };
+        let put = PutTransaction::at_once(&state, wish, File::open(&path).unwrap(), &is_abandoned);
+        assert_eq!(put.unwrap_err().kind(), ErrorKind::Interrupted);
+        assert_eq!((state.desk.count(), state.shelf.counts().0), (0, 0));
+    }
+
+    /// D13: only bytes that will be cache make the rest of it make way.
+    #[test]
+    fn pinned_bytes_on_their_way_in_cost_no_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state(dir.path());
+        let (sender, _events) = dray_api::events();
+        state.hub.join("session-1".into(), sender).unwrap();
+        for pin in [true, false] {
+            let wish = NewPut { session: "session-1".into(), pin, ..NewPut::default() };
+            let put = PutTransaction::begin(&state, wish, None).unwrap();
+            state.desk.put(&put).unwrap().write(&state, None, &[1; 1000]).unwrap();
+        }
+        assert_eq!((state.desk.incoming_bytes(), state.desk.caching_bytes()), (2000, 1000));
+    }
+
+    /// D9: a file is suggested under its own name, and one without a name under none.
+    #[test]
+    fn no_name_is_made_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("name");
+        let file = File::create(&path).unwrap();
+        let name = |file: &File| file_name(&NewPut::default(), Some(file)).unwrap();
+        assert_eq!(name(&file).as_deref(), Some(&b"name"[..]));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(name(&file), None);
+        let memory = File::from(rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        assert_eq!(name(&memory), None);
+    }
 }

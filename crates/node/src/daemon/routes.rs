@@ -1,13 +1,13 @@
 //! The API's paths: what is asked, who answers it, and how errors are told (`docs/api.md`).
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use dray_api::{Answer, Answering, Descriptors, Method, Question, events};
 use dray_client::types::{
-    Begun, FEATURES, Info, NewGet, NewPut, Nothing, Problem, Shares, Transactions, Written,
+    Begun, FEATURES, IndexQuestion, Info, NewGet, NewPut, Nothing, Problem, Shares, Transactions, Written,
 };
 use dray_core::limits::API_BODY_BYTES_MAX;
 use dray_core::{Error, ErrorKind, Oid, Result};
@@ -15,11 +15,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::desk::{from_hex, name};
+use super::desk::name;
 use super::getting::GetTransaction;
 use super::putting::PutTransaction;
 use super::{State, metrics};
-use crate::{AGENT, explain};
+use crate::elsewhere::Hints;
+use crate::{AGENT, explain, from_hex};
 
 /// Of a list beside what is in it.
 const ENVELOPE_BYTES: usize = 200;
@@ -39,12 +40,14 @@ impl Answering for Routes {
         tracing::debug!(method = ?question.method, path = question.path, kind, elapsed_us, "answered");
         match result {
             Ok(answer) => answer,
-            Err(error) => {
-                let text = serde_json::to_string(&Problem::of(&error)).unwrap_or_default();
-                Answer::json(status(&error), text)
-            }
+            Err(error) => refusal(&error),
         }
     }
+}
+
+/// The answer that tells an error.
+pub(super) fn refusal(error: &Error) -> Answer {
+    Answer::json(status(error), serde_json::to_string(&Problem::of(error)).unwrap_or_default())
 }
 
 impl Routes {
@@ -81,7 +84,8 @@ impl Routes {
                 parse_nothing(&question.body)?;
                 let transaction = state.desk.put(name)?;
                 let mut shared = transaction.commit(state, &|| question.is_abandoned())?;
-                shared.warnings.extend(state.port_warning.clone());
+                state.indexing.stir();
+                shared.warnings.extend(state.port_warning());
                 document(200, &shared)
             }
             (Method::Post, ["v1", "gets"]) => self.begin_get(parse(&question.body)?),
@@ -107,6 +111,19 @@ impl Routes {
                     .extend(ended.filter(|ended| *ended > 0).into_iter().flat_map(|_| explain::ended(paths)));
                 document(200, &json!({"transfers": transfers}))
             }
+            (Method::Get, ["v1", "index"]) => document(200, &state.indexing.state()),
+            (Method::Post, ["v1", "index"]) => {
+                let question: IndexQuestion = parse(&question.body)?;
+                let directory = self
+                    .handed_over("index", Some(&question.descriptor))?
+                    .ok_or_else(|| Error::new(ErrorKind::Usage, "which directory is searched is missing"))?;
+                let answer = state.indexing.ask(directory.as_fd(), &question)?;
+                if question.chunks.is_empty() {
+                    // Who begins or ends to fetch something says so.
+                    state.indexing.stir();
+                }
+                document(200, &answer)
+            }
             (Method::Get, ["v1", "metrics"]) => Ok(Answer::text(metrics::page(state))),
             _ => {
                 let what = format!("the API has no {:?} {:?}", question.method, question.path);
@@ -123,7 +140,7 @@ impl Routes {
             agent: AGENT.into(),
             features: offered(&node.config.api_without).map(str::to_owned).collect(),
             node: node.id().to_string(),
-            port: state.port,
+            port: state.port(),
             pid: std::process::id(),
             started_unix_s: state.started_unix_s,
             data_dir: node.config.paths.data_dir.to_string_lossy().into_owned(),
@@ -131,7 +148,7 @@ impl Routes {
             cached_bytes,
             sessions: state.hub.sessions() as u64,
             transactions: state.desk.count() as u64,
-            warnings: state.port_warning.iter().cloned().collect(),
+            warnings: state.warnings(),
         }
     }
 
@@ -183,7 +200,8 @@ impl Routes {
         };
         let is_abandoned = || question.is_abandoned();
         let mut shared = PutTransaction::at_once(&self.state, wish, File::from(file), &is_abandoned)?;
-        shared.warnings.extend(self.state.port_warning.clone());
+        self.state.indexing.stir();
+        shared.warnings.extend(self.state.port_warning());
         document(200, &shared)
     }
 
@@ -238,6 +256,7 @@ fn feature_of(parts: &[&str]) -> &'static str {
         ["v1", "shares", ..] => "shares",
         ["v1", "explain", ..] => "explain",
         ["v1", "metrics", ..] => "metrics",
+        ["v1", "index", ..] => "index",
         _ => "",
     }
 }

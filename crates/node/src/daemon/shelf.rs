@@ -7,19 +7,20 @@
 mod entry;
 mod room;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dray_client::types::ShareLine;
-use dray_core::limits::{API_BODY_BYTES_MAX, SHARES_MAX};
+use dray_core::limits::{API_BODY_BYTES_MAX, SHARES_MAX, SHARES_OPEN_MAX};
 use dray_core::message::{ObjectName, Open};
 use dray_core::store::{Share, Store};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_store::local::{LocalStore, Retained, Retention};
 use dray_transfer::direct::ClearTokens;
 use dray_transfer::holder::{ClearGrantor, Held, Provider};
+use dray_transfer::recipe::Recipe;
 use dray_transfer::transport::Security;
 use serde_json::json;
 
@@ -31,9 +32,6 @@ use crate::{Event, Observer, lock};
 use entry::{Ending, Entry, Opening, Tally};
 pub(super) use room::Changing;
 use room::{Changes, Pulse};
-
-/// Objects that stay open for the next receiver, and recipes that are kept beside them. Each open one costs two descriptors.
-const OPEN_MAX: usize = 64;
 
 /// How long a receiver waits while the object is opened for another one, which takes long where all of it is hashed for it.
 const OPENING_PATIENCE: Duration = Duration::from_secs(8);
@@ -51,6 +49,8 @@ pub(super) struct Shelf {
     clear_data: AtomicBool,
     /// Never held while anything is waited for.
     entries: Mutex<HashMap<Oid, Entry>>,
+    /// Taken in, it may be, by puts of which nothing came before they had their turn.
+    strays: Mutex<HashSet<Oid>>,
     changes: Changes,
     pulse: Pulse,
     /// Uses of all objects, counted.
@@ -74,6 +74,7 @@ impl Shelf {
             tokens,
             clear_data: AtomicBool::new(false),
             entries: Mutex::default(),
+            strays: Mutex::default(),
             changes: Changes::default(),
             pulse: Pulse::default(),
             turns: AtomicU64::new(0),
@@ -173,7 +174,10 @@ impl Shelf {
             Some(entry) if entry.is_promised_otherwise(share, session) => Err(shared_otherwise(entry)),
             _ => Ok(()),
         })?;
-        let pinned_unix_s = before.pinned_unix_s.or_else(|| pin.then(unix_s));
+        // The pin of a share that is over goes with it.
+        let is_over =
+            before.share.as_ref().and_then(|share| share.expires_unix_s).is_some_and(|end| unix_s() >= end);
+        let pinned_unix_s = before.pinned_unix_s.filter(|_| !is_over).or_else(|| pin.then(unix_s));
         let retention = Retention { pinned_unix_s, used_unix_s: unix_s(), share: Some(share.clone()) };
         let kept = self.store.retain(oid, Some(retention))?;
         let fresh = self.entry(kept.clone());
@@ -195,10 +199,19 @@ impl Shelf {
         Ok(share)
     }
 
+    /// An object that may have been taken in and was not shared in the end: it goes again, unless somebody else keeps it by the time
+    /// that the housekeeping has its turn.
+    pub(super) fn look_after(&self, oid: Oid) {
+        lock(&self.strays).insert(oid);
+        self.pulse.stir();
+    }
+
     /// Nothing came of the put whose turn `changing` is: bytes that were taken in for it alone go again.
     pub(super) fn discard(&self, changing: &Changing<'_>) {
-        if !lock(&self.entries).contains_key(&changing.oid) {
-            let _ = self.store.let_go(&changing.oid);
+        let oid = &changing.oid;
+        if !lock(&self.entries).contains_key(oid) && self.store_with(Duration::ZERO).let_go(oid).is_err() {
+            // A lock is held, it may be the one for which nothing came of it.
+            self.look_after(*oid);
         }
     }
 
@@ -227,7 +240,15 @@ impl Shelf {
                 .advise("`dray ls` shows what is"));
         }
         self.pulse.stir();
-        let changing = self.changes.begin(oid, is_stopped)?;
+        let (begun, patience) = (Instant::now(), self.store.patience());
+        // Whoever has the turn may be waiting for a lock; an end waits no longer than for that itself.
+        let is_late = || patience.is_some_and(|patience| begun.elapsed() >= patience);
+        let changing = self.changes.begin(oid, &|| is_stopped() || is_late()).map_err(|error| {
+            match is_late() && !is_stopped() {
+                true => not_written(oid, Error::new(ErrorKind::TimedOut, error.to_string())),
+                false => error,
+            }
+        })?;
         // It may have been put meanwhile.
         self.shut(oid, Ending::Done, is_shared);
         self.write_end(&changing, &self.store)
@@ -265,11 +286,7 @@ impl Shelf {
             Err(error) if error.kind() == ErrorKind::NotFound && !self.has(oid) => {
                 drop(lock(&self.entries).remove(oid));
             }
-            Err(error) => {
-                return Err(error
-                    .context(format_args!("{oid} is not shared any more, but that cannot be written down"))
-                    .advise("end it once more before the daemon is started again"));
-            }
+            Err(error) => return Err(not_written(oid, error)),
         }
         notices.finish();
         self.hub.tell("done", &json!({"oid": oid.to_string()}));
@@ -279,6 +296,12 @@ impl Shelf {
     /// Whether the store knows it.
     fn has(&self, oid: &Oid) -> bool {
         !matches!(self.store.share(oid), Err(error) if error.kind() == ErrorKind::NotFound)
+    }
+
+    /// The recipe of an object, if one was made for its receivers.
+    pub(super) fn recipe_of(&self, oid: &Oid) -> Option<Arc<Recipe>> {
+        let recipe = lock(&self.entries).get(oid).filter(|entry| entry.has_recipe)?.recipe.clone();
+        recipe.made()
     }
 
     /// How many are shared, and the bytes that are cached.
@@ -326,7 +349,7 @@ impl Shelf {
         let object = notices.tell(self.store.open(oid))?;
         let mut entries = lock(&self.entries);
         let open = entries.values().filter(|entry| entry.open.is_some()).count();
-        if open >= OPEN_MAX
+        if open >= SHARES_OPEN_MAX
             // Receivers that have one of these open keep it.
             && let Some(entry) =
                 entries.values_mut().find(|entry| entry.open.is_some() && entry.notices.is_quiet())
@@ -433,6 +456,12 @@ struct Found {
     ended: Arc<AtomicBool>,
     opening: Arc<Opening>,
     _visit: Arc<()>,
+}
+
+fn not_written(oid: &Oid, error: Error) -> Error {
+    error
+        .context(format_args!("{oid} is not shared any more, but that cannot be written down"))
+        .advise("end it once more before the daemon is started again")
 }
 
 fn shared_otherwise(entry: &Entry) -> Error {

@@ -3,20 +3,19 @@
 
 use std::fs::{DirBuilder, File};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use dray_client::{descriptor_socket, socket_path};
+use dray_core::limits::API_WAITING_MAX;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::OFlags;
+use dray_store::lock_file;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
 /// First inherited descriptor (sd_listen_fds(3)).
 const FIRST_INHERITED: i32 = 3;
-/// Connections that wait to be accepted.
-const WAITING: i32 = 128;
 
 /// The sockets, listening.
 pub(super) struct Sockets {
@@ -104,10 +103,7 @@ fn lock_name(path: &Path) -> Result<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let failed = |error| Error::file(format!("lock {name:?}"), error);
-    let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
-    let mut options = File::options();
-    let options = options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-    let file = options.open(&name).map_err(failed)?;
+    let file = lock_file::open(Path::new(&name)).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => {
@@ -132,7 +128,7 @@ fn listen(path: &Path, kind: SocketType) -> Result<OwnedFd> {
     let made = || {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         rustix::net::bind(&socket, &address)?;
-        rustix::net::listen(&socket, WAITING)?;
+        rustix::net::listen(&socket, API_WAITING_MAX)?;
         Ok(socket)
     };
     let socket = made().map_err(|error: rustix::io::Errno| failed(error.into()))?;

@@ -265,6 +265,7 @@ pub(crate) fn figures_of(transfer: &Arc<Transfer>, resumed_bytes: u64) -> Figure
             done_bytes: transfer.done_bytes(),
             resumed_bytes,
             older_version_bytes: transfer.local_bytes(),
+            other_files_bytes: transfer.other_bytes(),
             unassigned_bytes: explanation.unassigned_bytes,
             duplicate_bytes: explanation.duplicate_bytes,
             budget_used_bytes: explanation.budget_used_bytes,

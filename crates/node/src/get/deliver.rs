@@ -56,6 +56,12 @@ impl Folder {
         Ok(Folder { fd, path: self.path.clone() })
     }
 
+    /// Whether it is on the same file system as `path`.
+    pub(super) fn is_on(&self, path: &Path) -> bool {
+        let there = rustix::fs::stat(path);
+        matches!((rustix::fs::fstat(&self.fd), there), (Ok(here), Ok(there)) if here.st_dev == there.st_dev)
+    }
+
     /// Whether `path` leads to what is in it under that name. It may not, if the folder was opened elsewhere or moved since.
     fn is_at(&self, path: &Path) -> bool {
         let here = path.file_name().map(|name| rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW));
@@ -141,6 +147,11 @@ impl Fetch<'_> {
             _ => 0,
         };
         let older = older.or_else(|| OlderVersion::none(geometry.size_bytes(), repeated_permille));
+        let elsewhere = match !request.whole_file && intact.is_empty() && at_hand.is_none() {
+            true => node.elsewhere(folder.fd.as_fd(), geometry.size_bytes(), name.map(OsStr::as_bytes)),
+            false => None,
+        };
+        let older = OlderVersion::beside(older, elsewhere);
         let truth = match older.is_some() || is_unproven {
             true => Truth::updated(geometry, oid, delivery.clone())?,
             false => Truth::Proven(verifier),
@@ -236,6 +247,7 @@ impl Fetch<'_> {
                 // Best effort: without it, the object is fetched again some day.
                 let store = node.store()?;
                 let _ = store.refer_to(&path, &oid, geometry.size_bytes(), &*delivery);
+                node.tell_index(folder.fd.as_fd(), geometry.size_bytes());
             }
             Ok(path)
         });

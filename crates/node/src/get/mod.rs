@@ -186,6 +186,13 @@ pub(crate) enum Place {
     Consumer { consumer: Box<dyn Consumer>, order: Order, bytes: Range<u64> },
 }
 
+impl Place {
+    /// Whether it takes room on the same file system as `path`.
+    pub(crate) fn is_on(&self, path: &Path) -> bool {
+        matches!(self, Place::Folder { folder, .. } if folder.is_on(path))
+    }
+}
+
 /// What a fetch may have of memory for what its consumer has not taken. What goes into a file waits for nobody.
 #[derive(Clone, Copy)]
 pub(crate) enum Memory<'a> {
@@ -240,20 +247,23 @@ pub(crate) fn report(transfer: &Transfer, observer: &dyn Observer) {
     for (label, why) in transfer.news() {
         observer.event(match why {
             None => Event::SourceUp { label },
-            Some(Loss { reason, is_barred }) => Event::SourceDown { label, reason, is_barred },
+            Some(Loss { reason, is_barred, has_lied }) => {
+                Event::SourceDown { label, reason, is_barred, has_lied }
+            }
         });
     }
     for text in transfer.warnings() {
         observer.event(Event::Warning(text));
     }
-    let sources = transfer
-        .stats()
-        .into_iter()
-        .filter(|stats| stats.delivered_bytes > 0)
-        .map(|stats| SourceShare { label: stats.label, bytes: stats.delivered_bytes });
+    let sources =
+        transfer.stats().into_iter().filter(|stats| stats.delivered_bytes > 0 || stats.stalls > 0).map(
+            |stats| SourceShare { label: stats.label, bytes: stats.delivered_bytes, stalls: stats.stalls },
+        );
     let local = Some(transfer.local_bytes()).filter(|bytes| *bytes > 0);
-    let local = local.map(|bytes| SourceShare { label: "older version".into(), bytes });
-    let sources = sources.chain(local).collect();
+    let local = local.map(|bytes| SourceShare { label: "older version".into(), bytes, stalls: 0 });
+    let others = Some(transfer.other_bytes()).filter(|bytes| *bytes > 0);
+    let others = others.map(|bytes| SourceShare { label: "other files".into(), bytes, stalls: 0 });
+    let sources = sources.chain(local).chain(others).collect();
     observer.event(Event::Progress {
         done_bytes: transfer.done_bytes(),
         total_bytes: transfer.size_bytes(),

@@ -1,4 +1,5 @@
-//! An update: an older version of the object lies at the destination, so only what changed is fetched (design 2, D17).
+//! An update: an older version of the object lies at the destination, or parts of the object in other files, so only the rest is
+//! fetched (design 2, D17, Y2).
 //!
 //! The older version is cut into chunks here while the holder cuts the object; then the object's recipe is read node by
 //! node. Groups made only of chunks that are at hand are copied, the others are planned as always, before the recipe has
@@ -11,8 +12,10 @@ mod plan;
 mod tests;
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,13 +26,15 @@ use dray_core::limits::{
     PROGRESS_TIMEOUT_MS, RECIPE_NODES_ASKED_MAX, UNIT_BYTES, UPDATE_BYTES_MAX, UPDATE_CHUNKS_MAX,
 };
 use dray_core::range::RangeSet;
-use dray_core::recipe::{ChunkDescriptor, ReaderLimits, RecipeId, RecipeReader, RecipeRoot};
+use dray_core::recipe::{ChunkDescriptor, PlacedChunk, ReaderLimits, RecipeId, RecipeReader, RecipeRoot};
 use dray_core::source::{DataPiece, SourceCall, SourceId};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::planner::SourceState;
+use dray_store::index::{ChunkKey, key as chunk_key};
 use dray_transfer::recipe::Recipe;
 
 use super::{Sink, Transfer, interrupted};
+use crate::elsewhere::{Elsewhere, Spot};
 use crate::lock;
 use crate::observer::Stop;
 pub(super) use pairs::SparsePairs;
@@ -66,12 +71,17 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Bytes that are looked at together when holes are kept: the usual block of a file system.
 const BLOCK_BYTES: usize = 4096;
 
-/// An older version of the object, or none: then only what stands in the object more than once is spared.
+/// What there is of the object already: an older version, other files with parts of it, or nothing. Then only what stands in the object
+/// more than once is spared.
 #[derive(Debug)]
 pub(crate) struct OlderVersion {
     /// And what it was when it was opened.
     file: Option<(std::fs::File, Timestamp)>,
     size_bytes: u64,
+    /// Other files, if there is hope for that.
+    elsewhere: Option<Elsewhere>,
+    /// Enough stands in the object more than once.
+    has_repeats: bool,
 }
 
 /// When a file was changed last.
@@ -108,7 +118,8 @@ impl OlderVersion {
         let file =
             std::fs::File::from(rustix::fs::openat(directory, path, flags, rustix::fs::Mode::empty()).ok()?);
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        Some(OlderVersion { size_bytes: metadata.len(), file: Some((file, changed_at(&metadata))) })
+        let (size_bytes, file) = (metadata.len(), Some((file, changed_at(&metadata))));
+        Some(OlderVersion { size_bytes, file, elsewhere: None, has_repeats: false })
             .filter(|old| Self::is_usual(old.size_bytes))
     }
 
@@ -118,7 +129,34 @@ impl OlderVersion {
         let may_pay = Self::is_usual(size_bytes)
             && repeated_permille >= REPEATED_FROM_PERMILLE
             && repeated_bytes >= REPEATED_FROM_BYTES;
-        may_pay.then_some(OlderVersion { file: None, size_bytes: 0 })
+        may_pay.then_some(OlderVersion { file: None, size_bytes: 0, elsewhere: None, has_repeats: true })
+    }
+
+    /// `older`, if there is such, and parts of the object in other files, if there are such.
+    pub(crate) fn beside(older: Option<OlderVersion>, elsewhere: Option<Elsewhere>) -> Option<OlderVersion> {
+        if elsewhere.is_none() {
+            return older;
+        }
+        let none = OlderVersion { file: None, size_bytes: 0, elsewhere: None, has_repeats: false };
+        Some(OlderVersion { elsewhere, ..older.unwrap_or(none) })
+    }
+
+    /// Where the chunks are that are not in the older version: what other files have of them.
+    fn find_elsewhere(&self, chunks: &[PlacedChunk], known: &Known) -> Result<HashMap<ChunkKey, Spot>> {
+        let Some(elsewhere) = &self.elsewhere else { return Ok(HashMap::new()) };
+        if elsewhere.is_vain() {
+            return match self.file.is_some() || self.has_repeats {
+                true => Ok(HashMap::new()),
+                // What the recipe tells is of no use.
+                false => Err(Error::new(ErrorKind::NotFound, "other files have nothing of the object")),
+            };
+        }
+        let mut missing: Vec<ChunkDescriptor> = chunks.iter().map(|placed| placed.chunk).collect();
+        missing.retain(|chunk| {
+            let key = chunk_key(chunk);
+            key != known.zeros && known.offset_of(&key).is_none()
+        });
+        Ok(elsewhere.find(&missing))
     }
 
     /// True if it is what it was, as far as its file system tells.
@@ -127,6 +165,14 @@ impl OlderVersion {
             file.metadata().is_ok_and(|metadata| changed_at(&metadata) == *before)
         };
         self.file.as_ref().is_none_or(unchanged)
+            && self.elsewhere.as_ref().is_none_or(Elsewhere::is_unchanged)
+    }
+
+    fn read_elsewhere(&self, spot: Spot, out: &mut [u8]) -> Result<()> {
+        let elsewhere = self.elsewhere.as_ref();
+        let elsewhere =
+            elsewhere.ok_or_else(|| Error::new(ErrorKind::Internal, "there are no other files"))?;
+        elsewhere.read_at(spot.file, spot.offset, out)
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -287,8 +333,11 @@ impl Transfer {
                     batch.push(request.id);
                 }
             }
-            let has_placed = std::iter::from_fn(|| reader.next_chunk())
-                .try_fold(false, |_, chunk| plan.place(chunk, known, copies).map(|()| true))?;
+            // As many as the nodes have that a reader holds.
+            let chunks: Vec<PlacedChunk> = std::iter::from_fn(|| reader.next_chunk()).collect();
+            let has_placed = !chunks.is_empty();
+            let elsewhere = old.find_elsewhere(&chunks, known)?;
+            chunks.into_iter().try_for_each(|chunk| plan.place(chunk, known, &elsewhere, copies))?;
             plan.tell();
             if reader.is_done() {
                 return plan.finish(copies);
@@ -384,6 +433,8 @@ impl Transfer {
             match (origin, &self.sink) {
                 // The older version may be cut short meanwhile; what is missing shows in the root.
                 (Origin::Old(offset), _) => drop(old.read_at(*offset, part)),
+                // So may a file that was right when the chunk was found.
+                (Origin::Elsewhere(spot), _) => drop(old.read_elsewhere(*spot, part)),
                 (Origin::New(offset), Sink::Rest(object)) => object.read_data(*offset, part)?,
                 (Origin::New(_) | Origin::Missing, _) => {
                     return Err(Error::new(ErrorKind::Internal, "a group was filled from nowhere"));
@@ -392,7 +443,10 @@ impl Transfer {
             rest = tail;
         }
         let data = data_pieces(&bytes);
-        self.local_bytes.fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        let others = parts.iter().filter(|(_, origin)| matches!(origin, Origin::Elsewhere(_)));
+        let other_bytes: u64 = others.map(|(len, _)| u64::from(*len)).sum();
+        self.other_bytes.fetch_add(other_bytes, Ordering::Relaxed);
+        self.local_bytes.fetch_add(bytes.len() as u64 - other_bytes, Ordering::Relaxed);
         self.store(group, &bytes, &data, group_cv(self.geometry, group, &bytes))
     }
 }
@@ -419,16 +473,7 @@ fn data_pieces(bytes: &[u8]) -> Vec<DataPiece> {
     pieces
 }
 
-/// Bytes of a chunk's hash by which it is looked up. Two chunks that share these are taken for one, and the root tells.
-type ChunkKey = [u8; 16];
-
-fn chunk_key(hash: &[u8; 32]) -> ChunkKey {
-    let mut key = [0; 16];
-    key.copy_from_slice(&hash[..16]);
-    key
-}
-
-/// The older version, cut.
+/// The older version, cut. Two chunks of one length whose hashes begin alike are taken for one, and the root tells.
 struct Known {
     recipe: Recipe,
     /// Where each of its chunks lies first, by key.
@@ -455,12 +500,12 @@ impl Known {
             old.read_at(offset, out)
         };
         let recipe = Recipe::read(size_bytes, profile, &mut read, &mut |placed| {
-            chunks.borrow_mut().push((chunk_key(&placed.chunk.hash), placed.offset));
+            chunks.borrow_mut().push((chunk_key(&placed.chunk), placed.offset));
         })?;
         let mut chunks = chunks.into_inner();
         chunks.sort_unstable();
         chunks.dedup_by_key(|(key, _)| *key);
-        Ok(Known { recipe, chunks, zeros: chunk_key(&zeros.hash) })
+        Ok(Known { recipe, chunks, zeros: chunk_key(&zeros) })
     }
 
     /// Where the older version has the chunk.

@@ -25,7 +25,7 @@ pub(super) fn io_at(what: &str, path: &Path, error: impl Into<io::Error>) -> Err
 }
 
 /// The state of a file as `fstat` tells it.
-pub(super) fn identity(metadata: &Metadata) -> FileIdentity {
+pub(crate) fn identity(metadata: &Metadata) -> FileIdentity {
     let nanoseconds = |seconds: i64, nanos: i64| seconds.saturating_mul(1_000_000_000).saturating_add(nanos);
     FileIdentity {
         dev: metadata.dev(),

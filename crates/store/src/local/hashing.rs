@@ -111,8 +111,12 @@ pub(super) fn hash_units(
             }
         }
     };
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX);
-    let threads = usize::try_from(geometry.units()).unwrap_or(cores).min(cores);
+    // How many cores there are takes several files to find out: not for a small file.
+    let cores = || std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX);
+    let threads = match geometry.units() {
+        0 | 1 => 1,
+        units => usize::try_from(units).unwrap_or(usize::MAX).min(cores()),
+    };
     std::thread::scope(|scope| {
         for _ in 1..threads {
             // Where no further thread can be had, the ones there are do the work.

@@ -9,6 +9,7 @@ mod delivered;
 pub mod delivery;
 mod extents;
 mod hashing;
+mod landing;
 mod object;
 mod outboard;
 mod place;
@@ -19,6 +20,7 @@ mod source_file;
 #[cfg(test)]
 mod tests;
 pub mod tree;
+mod whereabouts;
 mod within;
 mod writer;
 
@@ -37,6 +39,7 @@ use dray_core::{Error, ErrorKind, Oid, Result};
 
 use extents::{identity, io_at, open_regular, require_end};
 use hashing::Watch;
+use landing::Wanted;
 use object::{FilePairs, LocalObject, backing_differs, backing_rotted};
 use place::{Lock, ObjectPaths, Place, TempFile, make_directory};
 use record::{Backing, FileHint, Record};
@@ -44,9 +47,12 @@ use repeats::Repeats;
 
 pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
+pub(crate) use extents::identity as identity_of;
 pub use hashing::hash_file;
+pub use landing::{LONG_BYTES, Landing};
 pub use retention::{Retained, Retention};
 pub use source_file::SourceFile;
+pub use whereabouts::Whereabouts;
 pub use within::Within;
 pub use writer::{Incoming, LocalWriter};
 
@@ -74,6 +80,11 @@ impl LocalStore {
     pub fn with_clock(mut self, clock: fn() -> SystemTime) -> LocalStore {
         self.clock = clock;
         self
+    }
+
+    /// How long a lock of the data directory is waited for; `None` is without end.
+    pub fn patience(&self) -> Option<Duration> {
+        self.place.patience()
     }
 
     /// The same store, in whose locks nobody waits longer than `patience` for another process that holds one and does not
@@ -121,7 +132,7 @@ impl LocalStore {
     }
 
     /// Refers to the user's file at `path`, which has been hashed as `oid` in state `file`; `hashed` is what came of it if
-    /// that was now: the outboard, and how much of the file stands in it before.
+    /// that was now: the outboard, and how much of the file stands in it before. A lock is waited for as long as that is `wanted`.
     fn keep_borrowed(
         &self,
         oid: Oid,
@@ -129,16 +140,17 @@ impl LocalStore {
         data: File,
         hint: FileHint,
         hashed: Option<(TempFile, u16)>,
+        wanted: &Wanted<'_>,
     ) -> Result<Option<Arc<dyn StoredObject>>> {
-        let lock = self.place.lock(&oid)?;
+        let lock = wanted.until_unlocked(|| self.place.lock(&oid))?;
         let existing = self.read_record(&oid, &lock).unwrap_or(None);
         if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
             self.write_hint(&hint);
             drop(lock);
-            return match self.open(&oid) {
+            return match wanted.until_unlocked(|| self.open(&oid)) {
                 // Whoever makes room was faster.
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    self.keep_borrowed(oid, path, data, hint, hashed)
+                    self.keep_borrowed(oid, path, data, hint, hashed, wanted)
                 }
                 opened => opened.map(Some),
             };
@@ -206,6 +218,7 @@ impl LocalStore {
         path: &Path,
         progress: &(dyn Fn(u64) + Sync),
         is_stopped: &(dyn Fn() -> bool + Sync),
+        landing: &Landing<'_>,
     ) -> Result<Arc<dyn StoredObject>> {
         if let Some(object) = self.find_unchanged(path, &file, &before)? {
             return Ok(object);
@@ -221,18 +234,22 @@ impl LocalStore {
         }
         require_end(&file, path, before.size_bytes)?;
         let hint = FileHint::new(oid, before, hashed_at_ns);
-        self.keep_borrowed(oid, path, file, hint, Some((outboard, repeats.permille())))?
-            .ok_or_else(|| not_found(&oid))
+        let is_over = || before.size_bytes < LONG_BYTES || is_stopped();
+        let hashed = Some((outboard, repeats.permille()));
+        let wanted = Wanted { landing, is_stopped: &is_over };
+        self.keep_borrowed(oid, path, file, hint, hashed, &wanted)?.ok_or_else(|| not_found(&oid))
     }
 
-    /// A command serves what a daemon took in: with it would go who may have it, and that always stays.
-    fn claim(&self, oid: &Oid) -> Result<()> {
+    /// A command serves what a daemon took in: with it would go who may have it, and that always stays. False if it is not here any
+    /// more.
+    fn claim(&self, oid: &Oid) -> Result<bool> {
         let lock = self.place.lock(oid)?;
         match self.read_record(oid, &lock)? {
             Some(record) if record.is_disposable() => {
-                self.write_record(&Record { disposable: None, ..record }, &lock, true)
+                self.write_record(&Record { disposable: None, ..record }, &lock, true)?;
+                Ok(true)
             }
-            _ => Ok(()),
+            record => Ok(record.is_some()),
         }
     }
 
@@ -375,7 +392,10 @@ impl LocalStore {
             return Ok(None);
         }
         let handle = file.try_clone().map_err(|error| io_at("read", path, error))?;
-        self.keep_borrowed(hint.oid, path, handle, hint, None)
+        // Nothing would be lost if it were asked again, so a lock is waited for no longer than usual.
+        let landing = Landing::new(&|_| {});
+        let wanted = Wanted { landing: &landing, is_stopped: &|| true };
+        self.keep_borrowed(hint.oid, path, handle, hint, None, &wanted)
     }
 }
 
@@ -399,12 +419,15 @@ impl Store for LocalStore {
         progress: &(dyn Fn(u64) + Sync),
         is_stopped: &(dyn Fn() -> bool + Sync),
     ) -> Result<Arc<dyn StoredObject>> {
-        let (file, before) = open_regular(path)?;
-        let object = self.put_opened(file, before, path, progress, is_stopped)?;
-        if !object.is_borrowed() {
-            self.claim(&object.oid())?;
+        loop {
+            let (file, before) = open_regular(path)?;
+            let landing = Landing::new(&|_| {});
+            let object = self.put_opened(file, before, path, progress, is_stopped, &landing)?;
+            // Dropped between the two by whoever makes room, it is put once more: the file itself is there.
+            if object.is_borrowed() || self.claim(&object.oid())? {
+                return Ok(object);
+            }
         }
-        Ok(object)
     }
 
     fn list(&self) -> Result<Vec<ObjectSummary>> {

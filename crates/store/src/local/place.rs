@@ -10,6 +10,7 @@ use dray_core::store::FileIdentity;
 use dray_core::{Error, ErrorKind, Oid, Result};
 
 use super::extents::io_at;
+use crate::lock_file;
 
 /// Times a lock or a temporary file is tried again after somebody else got in between.
 const TRIES_MAX: usize = 64;
@@ -68,6 +69,11 @@ impl Place {
         Place { root: self.root.clone(), patience: Some(patience) }
     }
 
+    /// How long a lock is waited for; `None` is without end.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        self.patience
+    }
+
     pub(super) fn object(&self, oid: &Oid) -> ObjectPaths {
         let folder = self.fan_out(oid).join(oid.hex());
         ObjectPaths {
@@ -107,14 +113,7 @@ impl Place {
         let fan_out = self.fan_out(oid);
         make_directory(&fan_out, false)?;
         let path = fan_out.join("lock");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(|error| not_made("open", &path, error))?;
+        let file = lock_file::open(&path).map_err(|error| not_made("open", &path, error))?;
         self.wait(&path, || file.lock(), || file.try_lock())?;
         Ok(Lock(file))
     }

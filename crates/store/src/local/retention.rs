@@ -14,6 +14,7 @@ use minicbor::{Decode, Encode};
 use rustix::fs::OFlags;
 
 use super::extents::{identity, io_at, read_full_at, require_end};
+use super::landing::{LONG_BYTES, Landing};
 use super::place::Lock;
 use super::record::Record;
 use super::{LocalStore, LocalWriter, record};
@@ -134,12 +135,13 @@ impl LocalStore {
 
     /// Takes an open file of somebody else. If a name leads to it, it is referred to in place, as
     /// [`dray_core::store::Store::put_file`] does; a file without a name (unlinked, or in memory) is copied. `Usage` if it is no regular file or
-    /// not open for reading. Its position does not count.
+    /// not open for reading. Its position does not count. `landing` is of this put alone.
     pub fn put_descriptor(
         &self,
         file: File,
         progress: &(dyn Fn(u64) + Sync),
         is_stopped: &(dyn Fn() -> bool + Sync),
+        landing: &Landing<'_>,
     ) -> Result<Arc<dyn StoredObject>> {
         let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let path = std::fs::read_link(&link).map_err(|error| io_at("find the name of", &link, error))?;
@@ -168,9 +170,9 @@ impl LocalStore {
         // opened again (it came from a process with more rights), moving is the lesser evil.
         let file = File::open(&link).unwrap_or(file);
         if is_named {
-            return self.put_opened(file, before, &path, progress, is_stopped);
+            return self.put_opened(file, before, &path, progress, is_stopped, landing);
         }
-        self.copy_in(&file, &path, before.size_bytes, progress, is_stopped)
+        self.copy_in(&file, &path, before.size_bytes, progress, is_stopped, landing)
     }
 
     fn copy_in(
@@ -180,6 +182,7 @@ impl LocalStore {
         size_bytes: u64,
         progress: &(dyn Fn(u64) + Sync),
         is_stopped: &(dyn Fn() -> bool + Sync),
+        landing: &Landing<'_>,
     ) -> Result<Arc<dyn StoredObject>> {
         let mut writer = self.take_in()?;
         let mut buffer = vec![0; COPY_BYTES];
@@ -201,7 +204,10 @@ impl LocalStore {
             done_bytes += piece.len() as u64;
             progress(done_bytes);
         }
-        writer.finish()?.keep()
+        let mut incoming = writer.finish()?;
+        // In its place it may be although its last step fails.
+        landing.takes_in(incoming.oid());
+        landing.until_unlocked(&|| size_bytes < LONG_BYTES || is_stopped(), || incoming.keep())
     }
 }
 
@@ -209,6 +215,8 @@ impl LocalStore {
 mod tests {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use std::time::Duration;
 
     use dray_core::store::Store;
@@ -230,7 +238,7 @@ mod tests {
         let mut file = File::open(&path).unwrap();
         std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(77)).unwrap();
         let mut kept = file.try_clone().unwrap();
-        let object = store.put_descriptor(file, &|_| {}, &|| false).unwrap();
+        let object = store.put_descriptor(file, &|_| {}, &|| false, &Landing::new(&|_| {})).unwrap();
         assert_eq!(object.oid(), Oid::of(&vec![5; 200_000]));
         assert!(object.is_borrowed());
         assert_eq!(std::io::Seek::stream_position(&mut kept).unwrap(), 77, "its position is its owner's");
@@ -247,7 +255,7 @@ mod tests {
         let file = File::open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, b"of others").unwrap();
-        let object = store.put_descriptor(file, &|_| {}, &|| false).unwrap();
+        let object = store.put_descriptor(file, &|_| {}, &|| false, &Landing::new(&|_| {})).unwrap();
         assert_eq!((object.oid(), object.is_borrowed()), (Oid::of(b"the bytes"), false));
     }
 
@@ -269,7 +277,7 @@ mod tests {
         for file in
             [write_only, by_path, pipe, File::open(dir.path()).unwrap(), File::open("/dev/null").unwrap()]
         {
-            let error = store.put_descriptor(file, &|_| {}, &|| false).unwrap_err();
+            let error = store.put_descriptor(file, &|_| {}, &|| false, &Landing::new(&|_| {})).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
             assert!(error.advice().is_some());
         }
@@ -395,5 +403,78 @@ mod tests {
         drop(held);
         assert!(impatient.let_go(&oid).unwrap());
         drop(dir);
+    }
+
+    /// Design 9: hours of hashing are not lost to a process that holds a lock longer than a request waits: the last step is tried
+    /// again as long as somebody wants it, and only so long; of a small file at once no more.
+    #[test]
+    fn the_end_of_a_put_waits_for_a_lock() {
+        let (dir, store) = bed();
+        let store = store.with_patience(Duration::ZERO);
+        for (round, is_named, is_wanted, size_bytes) in [
+            (1, true, true, LONG_BYTES),
+            (2, false, true, LONG_BYTES),
+            (3, true, false, LONG_BYTES),
+            (4, false, false, LONG_BYTES),
+            (5, true, true, LONG_BYTES - 1),
+            (6, false, true, LONG_BYTES - 1),
+        ] {
+            let path = dir.path().join(round.to_string());
+            std::fs::write(&path, [round]).unwrap();
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            file.set_len(size_bytes).unwrap();
+            let oid = super::super::hash_file(&path, &|_| {}, &|| false).unwrap().0;
+            if !is_named {
+                std::fs::remove_file(&path).unwrap();
+            }
+            let held = Mutex::new(Some(store.place().lock(&oid).unwrap()));
+            let (is_hashed, asked) = (AtomicBool::new(false), AtomicU32::new(0));
+            let progress = |done_bytes| {
+                is_hashed.fetch_or(done_bytes == size_bytes, Ordering::Relaxed);
+            };
+            // As it is asked for the third time after all was hashed, the lock is free.
+            let is_stopped = || {
+                if is_hashed.load(Ordering::Relaxed) && asked.fetch_add(1, Ordering::Relaxed) >= 2 {
+                    held.lock().unwrap().take();
+                }
+                !is_wanted && is_hashed.load(Ordering::Relaxed)
+            };
+            let result = store.put_descriptor(file, &progress, &is_stopped, &Landing::new(&|_| {}));
+            let is_kept = is_wanted && size_bytes >= LONG_BYTES;
+            assert_eq!(result.map(|object| object.oid()).ok(), is_kept.then_some(oid), "round {round}");
+            assert_eq!(held.lock().unwrap().is_none(), is_kept, "round {round}");
+        }
+    }
+
+    /// Design 12: a daemon makes room at the very moment in which a command puts the same bytes: whatever the order, what the
+    /// command was given is in the store afterwards.
+    #[test]
+    fn what_a_command_put_is_not_let_go_in_between() {
+        let (dir, store) = bed();
+        let path = dir.path().join("file");
+        std::fs::write(&path, b"the same bytes").unwrap();
+        let (oid, is_over) = (Oid::of(b"the same bytes"), AtomicBool::new(false));
+        let lost = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    // Whatever the others do meanwhile: both may find it gone.
+                    let kept = store.take_in().and_then(|mut writer| {
+                        writer.write(b"the same bytes")?;
+                        writer.finish()?.keep()
+                    });
+                    drop(kept);
+                    let _ = store.let_go(&oid);
+                }
+            });
+            let lost = (0..400).find_map(|_| {
+                let put = store.put_file(&path, &|_| {});
+                let lost = put.and_then(|_| store.open(&oid)).err();
+                let _ = store.remove(&oid);
+                lost
+            });
+            is_over.store(true, Ordering::Relaxed);
+            lost
+        });
+        assert!(lost.is_none(), "{lost:?}");
     }
 }

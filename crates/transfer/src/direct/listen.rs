@@ -121,6 +121,13 @@ impl Listener {
         self.tokens.clone()
     }
 
+    /// The same listener, whose tokens and connections count as those of `other`.
+    #[must_use]
+    pub fn beside(mut self, other: &Listener) -> Listener {
+        (self.tokens, self.places) = (other.tokens.clone(), other.places.clone());
+        self
+    }
+
     /// Ends [`Listener::accept_all`].
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);

@@ -92,6 +92,11 @@ impl RecipeCache {
         *cached = Some(recipe.clone());
         Ok(recipe)
     }
+
+    /// The recipe, if it is here now.
+    pub fn made(&self) -> Option<Arc<Recipe>> {
+        self.0.try_lock().ok().and_then(|cached| cached.clone())
+    }
 }
 
 impl StoredHeld {

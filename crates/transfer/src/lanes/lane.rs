@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
 use dray_core::hash_tree::{Geometry, Subtree};
 use dray_core::limits::{
-    CONTROL_FRAME_BYTES_MAX, GROUP_BYTES, PARENT_FRAME_BYTES_MAX, PROGRESS_TIMEOUT_MS, RECIPE_NODES_ASKED_MAX,
+    CONTROL_FRAME_BYTES_MAX, GROUP_BYTES, PARENT_FRAME_BYTES_MAX, PROGRESS_TIMEOUT_MS,
+    RECIPE_NODES_ASKED_MAX, UNIT_BYTES,
 };
 use dray_core::message::{
     Cancel, Compare, ComparedSubtree, Describe, Fault, Fetch, Message, Nodes, Open, Opened, Seal, feature,
@@ -21,6 +22,9 @@ use dray_engine::session::{Body, Receiver, ReceiverInput};
 
 use super::{CopyHook, Inner, LaneSet, LaneStart, Opening, Queued};
 use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
+
+/// How long a connection that owes data may be silent: a little longer than its source, whose silence the planner judges, and counts.
+const SILENCE_MAX: Duration = Duration::from_millis(PROGRESS_TIMEOUT_MS + 1000);
 
 /// Handle of the only object of a lane.
 const HANDLE: u32 = 1;
@@ -49,6 +53,8 @@ pub(super) struct Lane<'a> {
     has_no_recipe: bool,
     pub(super) awaited_nodes: Vec<RecipeId>,
     group: Vec<u8>,
+    /// A whole group has come over it.
+    has_delivered: bool,
     data: Vec<DataPiece>,
     /// Frames of a separate control stream, if the channel has one.
     control: ControlReader,
@@ -123,6 +129,7 @@ impl<'a> Lane<'a> {
             has_no_recipe: false,
             awaited_nodes: Vec::new(),
             group: vec![0; GROUP_BYTES as usize],
+            has_delivered: false,
             data: Vec::new(),
             control: ControlReader::default(),
             heard: Instant::now(),
@@ -227,6 +234,7 @@ impl<'a> Lane<'a> {
             }
             left -= piece.len as u64;
             if piece.completes_group {
+                self.has_delivered = true;
                 let len = piece.offset + piece.len;
                 let flow = self.set.events.event(
                     self.set.id,
@@ -404,7 +412,7 @@ impl<'a> Lane<'a> {
     fn check_silence(&mut self) -> Result<()> {
         if self.running.is_empty() {
             self.heard = Instant::now();
-        } else if self.heard.elapsed() >= Duration::from_millis(PROGRESS_TIMEOUT_MS) {
+        } else if self.heard.elapsed() >= SILENCE_MAX {
             return Err(Error::new(ErrorKind::TimedOut, "connection owes data and is silent"));
         }
         Ok(())
@@ -460,7 +468,12 @@ impl<'a> Lane<'a> {
             let lanes = inner.lanes.len() as u64;
             let queued: u64 = inner.queue.iter().map(|queued| queued.permit.bytes()).sum();
             let sent: u64 = inner.lanes.iter().map(|lane| lane.outstanding_bytes).sum();
-            let share = (queued + sent) / lanes.max(1);
+            let mut share = (queued + sent) / lanes.max(1);
+            if !self.has_delivered {
+                // TCP starts slowly: a unit is enough until the first group is here, and other lanes, which may come up only
+                // now, find something to start with, too.
+                share = share.min(UNIT_BYTES);
+            }
             let at = inner.lanes.iter().position(|lane| lane.number == self.number);
             if let Some(at) = at {
                 cancels = std::mem::take(&mut inner.lanes[at].cancels);

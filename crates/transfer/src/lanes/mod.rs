@@ -5,6 +5,8 @@
 //! outstanding, so a slow connection never holds back a fast one by more than that.
 
 mod lane;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -6,7 +6,7 @@ use dray_core::tree::{RECORD_HEAD_BYTES, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Owed, TreeSent};
 
-use super::frames::Frames;
+use super::frames::{Frames, Piece};
 
 /// Why a content did not leave.
 #[derive(Debug)]
@@ -37,6 +37,11 @@ pub trait TreeFile: Send + Sync {
     fn cut(&self, _owed: &Owed, _sink: &mut dyn RecordSink) -> Result<(), SendError> {
         Err(SendError::File(Error::new(ErrorKind::Unsupported, "it cannot be cut into chunks")))
     }
+
+    /// True if it has other names that may have been told of, too.
+    fn is_linked(&self) -> bool {
+        false
+    }
 }
 
 /// Takes the records of one content.
@@ -55,20 +60,25 @@ pub trait RecordSink {
 
 /// A path over which contents leave.
 pub(super) trait Outlet {
-    /// What is to leave over it.
-    fn frames(&mut self) -> &mut Frames;
+    /// Has `change` change what is to leave over it.
+    fn change<T>(&mut self, change: impl FnOnce(&mut Frames) -> T) -> T;
+    /// Where bytes are read to before they are to leave.
+    fn piece(&mut self) -> &mut Piece;
     /// Makes room for a record of `len` bytes in the frame being filled.
     fn make_room(&mut self, len: usize) -> Result<()>;
-    /// Has `count` count what left.
+    /// Has `count` count what is about to leave: the receiver may be done with it at once.
     fn count_sent(&mut self, count: &dyn Fn(&mut TreeSent));
+    /// The end of the content is about to leave.
+    fn answered(&mut self) {}
     /// See [`RecordSink::work`].
     fn work(&mut self) -> Result<()>;
 }
 
 /// Sends what `owed` says of `file` over `outlet`, or why that cannot be had. An error is one of the outlet.
 pub(super) fn answer(outlet: &mut impl Outlet, file: &dyn TreeFile, owed: &Owed) -> Result<()> {
-    outlet.frames().request = owed.request;
-    let mut records = Records { outlet: &mut *outlet, is_part: owed.part.is_some() };
+    outlet.change(|frames| frames.request = owed.request);
+    let mut records =
+        Records { outlet: &mut *outlet, is_part: owed.part.is_some(), is_linked: file.is_linked() };
     let sent = match owed.cut {
         Some(_) => file.cut(owed, &mut records),
         None => file.send(owed.known, owed.part, &mut records),
@@ -81,7 +91,7 @@ pub(super) fn answer(outlet: &mut impl Outlet, file: &dyn TreeFile, owed: &Owed)
         return Err(error);
     }
     if owed.is_last {
-        outlet.frames().end_request();
+        outlet.change(Frames::end_request);
     }
     Ok(())
 }
@@ -90,6 +100,7 @@ pub(super) fn answer(outlet: &mut impl Outlet, file: &dyn TreeFile, owed: &Owed)
 struct Records<'a, O> {
     outlet: &'a mut O,
     is_part: bool,
+    is_linked: bool,
 }
 
 impl<O: Outlet> RecordSink for Records<'_, O> {
@@ -100,18 +111,26 @@ impl<O: Outlet> RecordSink for Records<'_, O> {
     ) -> Result<usize, SendError> {
         let max = max.min(TREE_RECORD_BYTES_MAX);
         self.outlet.make_room(RECORD_HEAD_BYTES + max).map_err(SendError::Channel)?;
-        let count = self.outlet.frames().bytes(max, read).map_err(SendError::File)?;
-        self.outlet.count_sent(&|sent| sent.bytes(count));
-        Ok(count)
+        let mut piece = std::mem::take(self.outlet.piece());
+        let read = piece.fill(max, read);
+        if let Ok(count @ 1..) = read {
+            self.outlet.count_sent(&|sent| sent.bytes(count));
+            self.outlet.change(|frames| frames.piece(&mut piece));
+        }
+        *self.outlet.piece() = piece;
+        read.map_err(SendError::File)
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), SendError> {
         let mut bytes = Vec::with_capacity(64);
         record.push(&mut bytes);
         self.outlet.make_room(bytes.len()).map_err(SendError::Channel)?;
-        self.outlet.frames().record(&bytes);
-        let is_part = self.is_part;
-        self.outlet.count_sent(&|sent| sent.record(record, is_part));
+        let (is_part, is_linked) = (self.is_part, self.is_linked);
+        self.outlet.count_sent(&|sent| sent.record(record, is_part, is_linked));
+        if matches!(record, Record::Done(_) | Record::Same(_) | Record::Failed(_)) {
+            self.outlet.answered();
+        }
+        self.outlet.change(|frames| frames.record(&bytes));
         Ok(())
     }
 

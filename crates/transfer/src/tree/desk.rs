@@ -9,7 +9,7 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Owed, TreeSent};
 
 use super::answer::{Outlet, TreeFile, answer};
-use super::frames::Frames;
+use super::frames::{Frames, Piece};
 use crate::transport::Wake;
 
 /// Bytes of answers that may wait to leave; one frame more.
@@ -105,7 +105,7 @@ impl<'a> Desk<'a> {
     /// Cuts what is asked for until the copy is over.
     pub(super) fn serve(&self) {
         let _over = Over(self);
-        let mut answering = Answer { desk: self, frames: Frames::default() };
+        let mut answering = Answer { desk: self, frames: Frames::default(), piece: Piece::default() };
         while let Some((owed, file)) = self.next() {
             if answering.answer(&owed, &*file).is_err() {
                 return;
@@ -133,6 +133,7 @@ impl<'a> Desk<'a> {
 struct Answer<'a> {
     desk: &'a Desk<'a>,
     frames: Frames,
+    piece: Piece,
 }
 
 impl Answer<'_> {
@@ -160,8 +161,12 @@ impl Answer<'_> {
 }
 
 impl Outlet for Answer<'_> {
-    fn frames(&mut self) -> &mut Frames {
-        &mut self.frames
+    fn change<T>(&mut self, change: impl FnOnce(&mut Frames) -> T) -> T {
+        change(&mut self.frames)
+    }
+
+    fn piece(&mut self) -> &mut Piece {
+        &mut self.piece
     }
 
     fn make_room(&mut self, len: usize) -> Result<()> {

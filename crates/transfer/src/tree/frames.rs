@@ -67,24 +67,15 @@ impl Frames {
         self.out.extend_from_slice(&FrameHead::new(FrameKind::End, 0, self.request).encode());
     }
 
-    /// Appends a record of what `read` fills in, at most `max` bytes; how many came.
-    pub(super) fn bytes(
-        &mut self,
-        max: usize,
-        read: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
-    ) -> Result<usize> {
-        self.begin();
-        let start = self.out.len();
-        self.out.resize(start + RECORD_HEAD_BYTES + max, 0);
-        let result = read(&mut self.out[start + RECORD_HEAD_BYTES..]).map(|count| count.min(max));
-        let count = result.as_ref().map_or(0, |count| *count);
-        if count == 0 {
-            self.out.truncate(start);
-            return result;
+    /// Appends a record of bytes, without copying it if it is the first to leave.
+    pub(super) fn piece(&mut self, piece: &mut Piece) {
+        if self.out.is_empty() {
+            std::mem::swap(&mut self.out, &mut piece.bytes);
+            self.start = Some(0);
+        } else {
+            self.begin();
+            self.out.extend_from_slice(&piece.bytes[FRAME_HEAD_BYTES..]);
         }
-        self.out[start..start + RECORD_HEAD_BYTES].copy_from_slice(&bytes_head(count));
-        self.out.truncate(start + RECORD_HEAD_BYTES + count);
-        result
     }
 
     /// Appends an encoded record.
@@ -103,5 +94,32 @@ impl Frames {
     pub(super) fn clear(&mut self) {
         self.out.clear();
         self.left = 0;
+    }
+}
+
+/// A record of bytes while it is filled: a read may block, and what came before it is to leave meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct Piece {
+    /// The record, with room for the head of a frame in front of it.
+    bytes: Vec<u8>,
+}
+
+impl Piece {
+    /// Makes it a record of what `read` fills in, at most `max` bytes; how many came. Of none there is no record.
+    pub(super) fn fill(
+        &mut self,
+        max: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
+        const START: usize = FRAME_HEAD_BYTES + RECORD_HEAD_BYTES;
+        self.bytes.clear();
+        self.bytes.resize(START + max, 0);
+        let count = read(&mut self.bytes[START..])?.min(max);
+        if count == 0 {
+            return Ok(0);
+        }
+        self.bytes[FRAME_HEAD_BYTES..START].copy_from_slice(&bytes_head(count));
+        self.bytes.truncate(START + count);
+        Ok(count)
     }
 }

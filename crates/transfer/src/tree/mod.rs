@@ -16,7 +16,14 @@ pub use take::{Heard, SinkWake, TreeSink, take};
 
 use std::time::Duration;
 
+use dray_core::message::{Message, Progress};
+
 /// How often a side that works says so.
 const TOLD_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a side that ends tries to say why.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What a sender says while it has nothing else to say.
+fn progress() -> Message {
+    Message::Progress(Progress { done_bytes: 0, resumed_bytes: 0, direct_bytes: 0 })
+}

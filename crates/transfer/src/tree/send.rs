@@ -7,19 +7,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_core::frame::{FrameHead, FrameKind};
-use dray_core::message::{Entries, EntryFailed, Fault, Message, Progress, Pull, TreeDone};
+use dray_core::message::{Entries, EntryFailed, Fault, Message, Pull, TreeDone};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Owed, TreeLanes, TreeSender, TreeSent};
 
 use super::answer::{Outlet, TreeFile, answer};
 use super::desk::Desk;
-use super::frames::Frames;
+use super::frames::{Frames, Piece};
 use super::lanes::SendLanes;
-use super::{LAST_WORDS, TOLD_INTERVAL};
+use super::{LAST_WORDS, TOLD_INTERVAL, progress};
 use crate::transport::{ControlReader, Duplex, Wake, Wants};
-
-/// How often a sender speaks over ssh while a lane waits for its file: other lanes may go on, and the copy with them.
-const HELD_TONGUE: Duration = Duration::from_secs(10);
 
 /// How often a side with nothing to do looks around.
 pub(super) const IDLE: Duration = Duration::from_millis(100);
@@ -72,6 +69,7 @@ pub fn send(
         owed: VecDeque::new(),
         is_answering: false,
         frames: Frames::after(preface),
+        piece: Piece::default(),
         heard,
         patience,
         heard_at: Instant::now(),
@@ -117,6 +115,7 @@ struct Server<'a> {
     /// A content is on its way over this channel.
     is_answering: bool,
     frames: Frames,
+    piece: Piece,
     heard: &'a mut dyn FnMut(Option<Message>) -> Result<()>,
     patience: &'a dyn Fn() -> Duration,
     heard_at: Instant,
@@ -154,14 +153,10 @@ impl Server<'_> {
         self.channel.wait_for(wants, Some(self.wake), IDLE).map_err(lost)
     }
 
-    /// A walk and a hash may take long: who says nothing would be taken for dead. While a lane waits for its file little is said, so that the
-    /// lane is not taken for dead alone.
+    /// A walk and a hash may take long: who says nothing would be taken for dead.
     fn say_progress(&mut self) -> Result<()> {
-        let waits_for_file = || self.lanes.is_some_and(SendLanes::waits_for_file);
-        let silent = self.said_at.elapsed();
-        if silent >= TOLD_INTERVAL && (silent >= HELD_TONGUE || !waits_for_file()) {
-            let progress = Progress { done_bytes: 0, resumed_bytes: 0, direct_bytes: 0 };
-            self.frames.control(&Message::Progress(progress));
+        if self.said_at.elapsed() >= TOLD_INTERVAL {
+            self.frames.control(&progress());
             self.flush()?;
         }
         Ok(())
@@ -346,8 +341,12 @@ fn no_lanes() -> Error {
 }
 
 impl Outlet for Server<'_> {
-    fn frames(&mut self) -> &mut Frames {
-        &mut self.frames
+    fn change<T>(&mut self, change: impl FnOnce(&mut Frames) -> T) -> T {
+        change(&mut self.frames)
+    }
+
+    fn piece(&mut self) -> &mut Piece {
+        &mut self.piece
     }
 
     fn make_room(&mut self, len: usize) -> Result<()> {

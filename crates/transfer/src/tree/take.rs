@@ -187,7 +187,9 @@ pub fn take<S: TreeSink>(
         // What broke at the sink explains more than that nothing came after it.
         match (sunk, moved) {
             (Ok(Ended::Done(done)), _) => Ok(done),
-            (Ok(Ended::Missing(missing)), Err(error)) if error.kind() == ErrorKind::Unreachable => {
+            (Ok(Ended::Missing(missing)), Err(error))
+                if matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut) =>
+            {
                 Err(error.context(format_args!("{missing} did not come")))
             }
             // It was told to stop because of that.

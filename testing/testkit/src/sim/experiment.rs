@@ -24,12 +24,28 @@ pub fn two_sources(rate_bytes_per_s: u64, round_trip_ns: u64, size_bytes: u64) -
 /// # Errors
 /// See [`two_sources`].
 pub fn sources(rates: &[u64], round_trip_ns: u64, size_bytes: u64) -> Result<u64, String> {
+    let links = rates.iter().map(|&rate| LinkModel::new(rate, round_trip_ns / 2));
+    over_links(&links.collect::<Vec<_>>(), size_bytes)
+}
+
+/// As [`one_source`], and the link loses a segment (16 KiB where it is wide) now and then: so many of a million.
+///
+/// # Errors
+/// See [`two_sources`].
+pub fn lossy_source(
+    rate_bytes_per_s: u64,
+    round_trip_ns: u64,
+    lost_per_million: u64,
+    size_bytes: u64,
+) -> Result<u64, String> {
+    let link = LinkModel::new(rate_bytes_per_s, round_trip_ns / 2);
+    over_links(&[LinkModel { lost_per_million, ..link }], size_bytes)
+}
+
+fn over_links(links: &[LinkModel], size_bytes: u64) -> Result<u64, String> {
     let wide = LinkModel::new(10_000_000_000, 0);
-    let mut nodes: Vec<NodePlan> = rates
-        .iter()
-        .map(|&rate| NodePlan::new(Role::Holder, LinkModel::new(rate, round_trip_ns / 2)))
-        .collect();
-    let hints = Hints::These((0..rates.len()).map(|holder| (holder, 0)).collect());
+    let mut nodes: Vec<NodePlan> = links.iter().map(|&link| NodePlan::new(Role::Holder, link)).collect();
+    let hints = Hints::These((0..links.len()).map(|holder| (holder, 0)).collect());
     nodes.push(NodePlan::new(Role::Receiver { starts_ns: 0, hints, serves: false }, wide));
     took(&super::run(&Plan::new(1, size_bytes, nodes), None))
 }

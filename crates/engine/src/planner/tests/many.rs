@@ -119,6 +119,7 @@ fn a_liar_among_several_has_no_second_chance() {
         (vec![A], SourceState::Barred, SourceState::Up)
     );
     assert!(planner.cause(A).unwrap().contains("are not those of the object"));
+    assert!(planner.has_lied(A) && !planner.has_lied(B));
     assert!(planner.outcome().is_none());
 }
 

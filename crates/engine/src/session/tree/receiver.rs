@@ -157,6 +157,9 @@ pub struct TreeReceiver {
     /// Cuts to be asked for, and what was asked for of them.
     cut_wishes: VecDeque<CutWish>,
     cuts: Path,
+    /// Those that are to be asked for over the channel of the copy, each by itself, and the request of the one that was.
+    alone: VecDeque<Wish>,
+    alone_request: u32,
     /// How many wishes there are of each entry. They stand in no order: what was lost is asked for first, and names of hard links late.
     waiting: BTreeMap<u64, u32>,
     /// Paths that the sender is to hear of as lost.
@@ -177,6 +180,8 @@ impl TreeReceiver {
             wishes: VecDeque::new(),
             cut_wishes: VecDeque::new(),
             cuts: Path::default(),
+            alone: VecDeque::new(),
+            alone_request: 0,
             waiting: BTreeMap::new(),
             lost: VecDeque::new(),
         }
@@ -240,9 +245,20 @@ impl TreeReceiver {
 
     /// Wants what was lost with its path again, before everything else.
     pub fn want_again(&mut self, lost: &Wanted, known: Option<[u8; 32]>) {
-        let shape = lost.part.map_or(Shape::Whole, Shape::Part);
-        self.wishes.push_front(Wish { number: lost.number, known, bytes: lost.bytes, shape });
+        let wish = self.again(lost, known);
+        self.wishes.push_front(wish);
+    }
+
+    /// Wants what was lost with its path again, over the channel of the copy and by itself: perhaps it cannot be had at all.
+    pub fn want_alone(&mut self, lost: &Wanted, known: Option<[u8; 32]>) {
+        let wish = self.again(lost, known);
+        self.alone.push_back(wish);
+    }
+
+    fn again(&mut self, lost: &Wanted, known: Option<[u8; 32]>) -> Wish {
         *self.waiting.entry(lost.number).or_default() += 1;
+        let shape = lost.part.map_or(Shape::Whole, Shape::Part);
+        Wish { number: lost.number, known, bytes: lost.bytes, shape }
     }
 
     /// No part of entry `number` is asked for any more, nor how it is cut.
@@ -250,18 +266,31 @@ impl TreeReceiver {
         self.cut_wishes.retain(|wish| wish.number != number);
         if self.waiting.remove(&number).is_some() {
             self.wishes.retain(|wish| wish.number != number);
+            self.alone.retain(|wish| wish.number != number);
         }
     }
 
     /// Contents under way, those that wait for a pull included.
     pub fn under_way(&self) -> u64 {
         let wanted: usize = self.paths.values().map(|path| path.wanted.len()).sum();
-        (wanted + self.wishes.len() + self.cut_wishes.len() + self.cuts.wanted.len()) as u64
+        (wanted + self.wishes.len() + self.alone.len() + self.cut_wishes.len() + self.cuts.wanted.len())
+            as u64
     }
 
-    /// True if something waits for a pull.
+    /// True if something waits for a pull over any path.
     pub fn has_wishes(&self) -> bool {
         !self.wishes.is_empty()
+    }
+
+    /// True if something waits for a pull by itself (see [`TreeReceiver::want_alone`]); the next one over the channel of the copy has it.
+    pub fn has_alone(&self) -> bool {
+        !self.alone.is_empty()
+    }
+
+    /// True if something was asked for by itself, and is not answered.
+    pub fn owes_alone(&self) -> bool {
+        self.alone_request != 0
+            && self.paths.get(&None).is_some_and(|path| path.open.contains(&self.alone_request))
     }
 
     /// Pulls under way over `path`.
@@ -291,7 +320,9 @@ impl TreeReceiver {
     /// `path`. `None` if it would say nothing new.
     pub fn pull(&mut self, path: PathId, room: u64, ahead: u64, undecided: Option<u64>) -> Option<Pull> {
         let batches = (self.came + ahead).max(self.granted);
-        let (runs, wanted) = self.runs(room);
+        let alone = if path.is_none() && room > 0 { self.run_alone() } else { None };
+        let is_alone = alone.is_some();
+        let (runs, wanted) = alone.unwrap_or_else(|| self.runs(room));
         let waiting = self.waiting.keys().next().copied();
         let first = waiting.into_iter().chain(undecided).min();
         let settled = first.unwrap_or(self.order.entries()).max(self.settled);
@@ -308,6 +339,9 @@ impl TreeReceiver {
             request = self.next_request();
         }
         if let Some(path) = self.paths.get_mut(&path).filter(|_| !runs.is_empty()) {
+            if is_alone {
+                self.alone_request = request;
+            }
             path.open.push_back(request);
             for wanted in wanted {
                 path.weight = path.weight.saturating_add(wanted.weight);
@@ -345,11 +379,34 @@ impl TreeReceiver {
     }
 
     /// What `request` is one of, whose answer came over `path`.
-    fn asked(&mut self, path: PathId, request: u32) -> Option<&mut Path> {
+    fn path_of(&mut self, path: PathId, request: u32) -> Option<&mut Path> {
         if path.is_none() && self.cuts.open.front() == Some(&request) {
             return Some(&mut self.cuts);
         }
         self.paths.get_mut(&path)
+    }
+
+    /// Takes the wish that is to be asked for by itself, if there is one.
+    fn run_alone(&mut self) -> Option<(Vec<Run>, Vec<Wanted>)> {
+        let Wish { number, known, bytes, shape } = self.alone.pop_front()?;
+        self.asked(number);
+        let part = if let Shape::Part(part) = shape { Some(part) } else { None };
+        let run = Run { first: number, count: 1, known: known.map(Into::into), part, cut: None };
+        let weight = weight(bytes, known.is_some());
+        Some((
+            vec![run],
+            vec![Wanted { number, part, bytes, cut: None, came: 0, pieces: 0, request: 0, weight }],
+        ))
+    }
+
+    /// A wish of entry `number` is none any more.
+    fn asked(&mut self, number: u64) {
+        if let Some(count) = self.waiting.get_mut(&number) {
+            *count -= 1;
+            if *count == 0 {
+                self.waiting.remove(&number);
+            }
+        }
     }
 
     /// Takes wishes of so much weight, one at least if there is any room.
@@ -399,12 +456,7 @@ impl TreeReceiver {
             };
             if is_over {
                 self.wishes.pop_front();
-                if let Some(count) = self.waiting.get_mut(&number) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.waiting.remove(&number);
-                    }
-                }
+                self.asked(number);
             }
             let weight = weight(bytes, known.is_some());
             wanted.push(Wanted { number, part, bytes, cut: None, came: 0, pieces: 0, request: 0, weight });
@@ -421,7 +473,7 @@ impl TreeReceiver {
         rest: &mut &'a [u8],
     ) -> Result<(Wanted, Record<'a>)> {
         let not_asked = || protocol("sender sent a content that was not asked for");
-        let path = self.asked(path, request).ok_or_else(not_asked)?;
+        let path = self.path_of(path, request).ok_or_else(not_asked)?;
         let front = path.wanted.front_mut().filter(|wanted| wanted.request == request);
         let front = front.ok_or_else(not_asked)?;
         let record = take_record(rest)?;
@@ -443,7 +495,7 @@ impl TreeReceiver {
 
     /// The sender ended `request` on `path`.
     pub fn handle_end(&mut self, path: PathId, request: u32) -> Result<()> {
-        match self.asked(path, request) {
+        match self.path_of(path, request) {
             Some(path)
                 if path.open.front() == Some(&request)
                     && path.wanted.front().is_none_or(|wanted| wanted.request != request) =>
@@ -463,13 +515,18 @@ impl TreeReceiver {
             return Err(protocol("sender ended its entries in the middle of a tree"));
         }
         let is_idle = |path: &Path| path.wanted.is_empty() && path.open.is_empty();
-        let has_wishes = !self.wishes.is_empty() || !self.cut_wishes.is_empty();
+        let has_wishes = !self.wishes.is_empty() || !self.alone.is_empty() || !self.cut_wishes.is_empty();
         Ok(self.is_told && !has_wishes && is_idle(&self.cuts) && self.paths.values().all(is_idle))
     }
 
     /// Entries told.
     pub fn entries(&self) -> u64 {
         self.order.entries()
+    }
+
+    /// The entry that the channel of the copy owes next.
+    pub fn next_owed(&self) -> Option<u64> {
+        self.paths.get(&None).and_then(|path| path.wanted.front()).map(|wanted| wanted.number)
     }
 
     /// What the sender owes, in words; `None` if it is nothing.

@@ -19,13 +19,17 @@ pub struct TreeSent {
     parts: u64,
     /// That ended with [`Record::Same`].
     same: u64,
+    /// Of all these, those of files with several names: where such a content fails, its name may yet become a link of another, and is neither
+    /// a file nor failed.
+    linked: u64,
     /// Bytes in records.
     bytes: u64,
 }
 
 impl TreeSent {
-    /// A record left, of a part or of a whole content.
-    pub fn record(&mut self, record: &Record<'_>, is_part: bool) {
+    /// A record left, of a part or of a whole content, of a file with other names or without.
+    pub fn record(&mut self, record: &Record<'_>, is_part: bool, is_linked: bool) {
+        self.linked += u64::from(is_linked && matches!(record, Record::Done(_) | Record::Same(_)));
         match record {
             Record::Bytes(bytes) => self.bytes(bytes.len()),
             Record::Done(_) if is_part => self.parts += 1,
@@ -47,6 +51,7 @@ impl TreeSent {
         self.whole += other.whole;
         self.parts += other.parts;
         self.same += other.same;
+        self.linked += other.linked;
         self.bytes += other.bytes;
     }
 }
@@ -125,6 +130,7 @@ impl TreeSender {
     pub fn handle_done(&self, done: &TreeDone, lanes: &TreeLanes) -> Result<()> {
         let (mut sent, owed, has_lost) = (self.sent, self.owed.len() as u64 + lanes.owed, lanes.has_lost);
         sent.add(&lanes.sent);
+        let excused = done.failed.saturating_add(sent.linked);
         let missing = if !self.is_told {
             format!("after {} entries, before all were told", self.entries)
         } else if owed > 0 {
@@ -134,11 +140,11 @@ impl TreeSender {
         } else if done.bytes > sent.bytes || (!has_lost && done.bytes != sent.bytes) {
             format!("with {} of {} bytes", done.bytes, sent.bytes)
         } else if done.files > sent.whole + sent.parts
-            || (!has_lost && done.files.saturating_add(done.failed) < sent.whole)
+            || (!has_lost && done.files.saturating_add(excused) < sent.whole)
         {
             format!("with {} of {} files", done.files, sent.whole)
         } else if done.unchanged > self.entries
-            || (!has_lost && done.unchanged.saturating_add(done.failed) < sent.same)
+            || (!has_lost && done.unchanged.saturating_add(excused) < sent.same)
         {
             format!("with {} files unchanged of {} entries", done.unchanged, self.entries)
         } else {

@@ -87,7 +87,7 @@ fn an_end_is_believed_only_if_the_account_fits() {
     assert!(refused(&sender, done).contains("before 2 of the contents"));
     while sender.next_owed().is_some() {}
     for record in [Record::Bytes(b"four"), Record::Done(finished), Record::Same(finished)] {
-        sender.sent().record(&record, false);
+        sender.sent().record(&record, false, false);
     }
     sender.handle_done(&done, &TreeLanes::default()).unwrap();
     sender.handle_done(&TreeDone { files: 0, failed: 1, ..done }, &TreeLanes::default()).unwrap();
@@ -288,8 +288,8 @@ fn what_a_lost_lane_took_need_not_have_come() {
     sender.told(1, true);
     let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
     let mut lanes = TreeLanes::default();
-    lanes.sent.record(&Record::Bytes(b"four"), false);
-    lanes.sent.record(&Record::Done(finished), false);
+    lanes.sent.record(&Record::Bytes(b"four"), false, false);
+    lanes.sent.record(&Record::Done(finished), false, false);
     let done = TreeDone { entries: 1, files: 0, unchanged: 0, bytes: 3, failed: 0 };
     assert!(sender.handle_done(&done, &lanes).is_err());
     lanes.has_lost = true;
@@ -419,4 +419,32 @@ fn pieces_of_a_file_are_asked_for_within_bounds() {
         count += pull.runs.len() as u64;
     }
     assert_eq!((count, receiver.has_wishes()), (TREE_WANTED_MAX, true));
+}
+
+/// S10, ADR 18: what is wanted by itself is asked for over the channel of the copy alone, with nothing else, and the copy is not done before.
+#[test]
+fn what_may_hang_is_asked_for_by_itself() {
+    let mut receiver = told(4);
+    receiver.open(1);
+    (0..4).for_each(|number| receiver.want(number, None, 1));
+    let lane = receiver.pull(Some(1), 2 * weight(1, false), 0, Some(0)).unwrap();
+    assert_eq!((lane.runs[0].first, lane.runs[0].count), (0, 2));
+    let lost = receiver.lose(1);
+    receiver.want_alone(&lost[0], None);
+    receiver.want_again(&lost[1], None);
+    receiver.open(2);
+    let lane = receiver.pull(Some(2), weight(1, false), 0, None).unwrap();
+    assert_eq!((lane.runs[0].first, lane.settled), (1, 0), "entry 0 is not settled");
+    assert!(receiver.has_alone() && !receiver.owes_alone());
+    let ssh = receiver.pull(None, u64::MAX, 0, None).unwrap();
+    assert_eq!((ssh.runs.len(), ssh.runs[0].first, ssh.runs[0].count), (1, 0, 1));
+    assert!(!receiver.has_alone() && receiver.owes_alone());
+    assert_eq!((receiver.next_owed(), receiver.under_way()), (Some(0), 4));
+    receiver.take(None, ssh.request, &mut &done()[..]).unwrap();
+    receiver.handle_end(None, ssh.request).unwrap();
+    assert!(!receiver.owes_alone());
+    receiver.want_alone(&lost[0], None);
+    assert!(!receiver.is_done().unwrap());
+    receiver.forget(0);
+    assert!(!receiver.has_alone());
 }

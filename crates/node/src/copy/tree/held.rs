@@ -12,27 +12,6 @@ const HELD_MAX: usize = 256;
 /// A path and why it failed, to be told.
 pub(super) type Failed = (Vec<u8>, Error);
 
-/// What the sender counts of a content that failed here: it says what it sent, and holds what was told of the end against that.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Counted {
-    /// Nothing: it failed there, or nobody counts.
-    Nothing,
-    /// A whole file.
-    File,
-    /// That what is here is the same.
-    Same,
-}
-
-/// What became of names that were held.
-#[derive(Default)]
-pub(super) struct Linked {
-    /// What could not be linked.
-    pub(super) failed: Vec<Failed>,
-    /// Linked names whose content had come as [`Counted::File`], and as [`Counted::Same`].
-    pub(super) files: u64,
-    pub(super) same: u64,
-}
-
 /// By group.
 #[derive(Default)]
 pub(super) struct HeldNames {
@@ -43,7 +22,6 @@ pub(super) struct HeldNames {
 struct HeldName {
     target: Box<FileTarget>,
     error: Error,
-    counted: Counted,
 }
 
 impl HeldNames {
@@ -53,13 +31,12 @@ impl HeldNames {
         writer: &mut TreeWriter,
         target: Box<FileTarget>,
         error: Error,
-        counted: Counted,
     ) -> Option<Failed> {
         let ends_all = matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted);
         if let Some(group) = target.link_group().filter(|_| !ends_all && self.count < HELD_MAX) {
             writer.fall_back(&target);
             self.count += 1;
-            self.groups.entry(group).or_default().push(HeldName { target, error, counted });
+            self.groups.entry(group).or_default().push(HeldName { target, error });
             return None;
         }
         let path = target.path();
@@ -67,30 +44,27 @@ impl HeldNames {
         Some((path, error))
     }
 
-    /// A name of `group` is in place: links those that are held to it.
-    pub(super) fn came(&mut self, writer: &mut TreeWriter, group: Option<[u8; 16]>) -> Linked {
+    /// A name of `group` is in place: links those that are held to it. What could not be linked.
+    pub(super) fn came(&mut self, writer: &mut TreeWriter, group: Option<[u8; 16]>) -> Vec<Failed> {
         let names = group.and_then(|group| self.groups.remove(&group)).unwrap_or_default();
         self.count -= names.len();
-        let mut all = Linked::default();
-        for HeldName { target, error, counted } in names {
+        let mut failed = Vec::new();
+        for HeldName { target, error } in names {
             let linked = writer.link(&target);
             let path = target.path();
             writer.settle(*target, None);
-            match (linked, counted) {
-                (Err(_), _) => all.failed.push((path, error)),
-                (Ok(_), Counted::File) => all.files += 1,
-                (Ok(_), Counted::Same) => all.same += 1,
-                (Ok(_), Counted::Nothing) => {}
+            if linked.is_err() {
+                failed.push((path, error));
             }
         }
-        all
+        failed
     }
 
     /// Nothing more comes: what was held failed.
     pub(super) fn end(&mut self, writer: &mut TreeWriter) -> Vec<Failed> {
         self.count = 0;
         let mut failed: Vec<Failed> = Vec::new();
-        for HeldName { target, error, .. } in self.groups.drain().flat_map(|(_, names)| names) {
+        for HeldName { target, error } in self.groups.drain().flat_map(|(_, names)| names) {
             failed.push((target.path(), error));
             writer.settle(*target, None);
         }
@@ -136,7 +110,7 @@ mod tests {
         let file = |name| entry(Some(name), Kind::File { size_bytes: 3, oid: None });
         for name in ["a", "b"] {
             let Placed::Wanted(target, _) = writer.entry(&file(name)).unwrap() else { panic!("{name}") };
-            assert!(held.failed(&mut writer, target, changed(), Counted::File).is_none());
+            assert!(held.failed(&mut writer, target, changed()).is_none());
         }
         let Placed::Wanted(target, _) = writer.entry(&file("c")).unwrap() else { panic!("c") };
         let mut new = target.create().unwrap();
@@ -148,9 +122,7 @@ mod tests {
         fs::remove_file(tree.join("b")).unwrap();
         fs::create_dir(tree.join("b")).unwrap();
         let linked = held.came(&mut writer, Some([7; 16]));
-        // Of the two whose content had come whole one is a file now.
-        assert_eq!((linked.files, linked.same), (1, 0));
-        let told: Vec<_> = linked.failed.iter().map(|(path, error)| (&path[..], error.kind())).collect();
+        let told: Vec<_> = linked.iter().map(|(path, error)| (&path[..], error.kind())).collect();
         assert_eq!(told, [(&b"tree/b"[..], ErrorKind::Changed)]);
         let Placed::Link(target) = writer.entry(&file("d")).unwrap() else { panic!("d") };
         writer.link(&target).unwrap();
@@ -175,7 +147,7 @@ mod tests {
             let file = entry(Some(name), Kind::File { size_bytes: 3, oid: None });
             let Placed::Wanted(target, _) = writer.entry(&file).unwrap() else { panic!("{name}") };
             let error = Error::new(ErrorKind::Changed, name);
-            assert!(held.failed(&mut writer, target, error, Counted::Nothing).is_none());
+            assert!(held.failed(&mut writer, target, error).is_none());
         }
         let failed = held.end(&mut writer);
         let told: Vec<_> = failed.iter().map(|(path, error)| (&path[..], error.to_string())).collect();

@@ -6,16 +6,16 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, mpsc};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use dray_core::message::{Direct, Message, Part, TreeDone};
-use dray_core::{Error, Result};
+use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{Landing, TreeWriter};
 use dray_transfer::transport::{LimitedChannel, RateLimit};
-use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource, send, take};
+use dray_transfer::tree::{Batch, RecordSink, SendError, SendLanes, TreeFile, TreeSource, send, take};
 
 use super::copies::{channels, keeping, recursive};
 use super::doors::{GivingDoors, Seen, TakingDoors};
@@ -25,6 +25,8 @@ use crate::config::{ConfigFile, Paths};
 use crate::{Config, Node, Stop};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For a file that is never read.
+const SHORT: Duration = Duration::from_secs(10);
 /// Longer than any of these copies takes.
 const LONG: Duration = Duration::from_secs(120);
 const MIB: u64 = 1 << 20;
@@ -99,54 +101,128 @@ impl Doors for Through<'_> {
 }
 
 fn node(data: &Path) -> Node {
-    Node::open(Config::new(Paths::below(data), &ConfigFile::default()).unwrap()).unwrap()
+    let config = Config::new(Paths::below(data), &ConfigFile::default()).unwrap();
+    // As many lanes, whatever the machine.
+    Node::open(Config { connections: 2, ..config }).unwrap()
 }
 
-/// A walk one file of which is on a disk that spins up: the first time it is read takes so long that silence would be taken for a dead path.
-struct Slow {
-    walk: WalkSource,
-    /// Files so far.
-    told: usize,
-    /// How often that file was asked for.
-    asked: Arc<AtomicUsize>,
+/// A disk at the sender: what is first read from it for a direct connection, a file or a part of one, takes its time.
+struct Disk {
+    /// How long; `None` if it is never read.
+    spin_up: Option<Duration>,
+    /// Who has the channel that stands for ssh.
+    ssh: OnceLock<ThreadId>,
+    state: Mutex<DiskState>,
+    changed: Condvar,
 }
 
-/// Which it is: late enough for lanes to be up.
-const SLOW_FILE: usize = 900;
-const SPIN_UP: Duration = Duration::from_secs(7);
+#[derive(Default)]
+struct DiskState {
+    /// Which file that is, and where in it.
+    slow: Option<(usize, u64)>,
+    /// Reads for direct connections, and for ssh, that were held up.
+    held: (usize, usize),
+    /// Contents and parts that were asked for.
+    asked: usize,
+    /// Nothing is held up any more.
+    is_ready: bool,
+    /// Batches that were told while something was.
+    told_meanwhile: usize,
+}
 
-struct SlowFile {
+impl Disk {
+    fn new(spin_up: Option<Duration>) -> Arc<Disk> {
+        let (ssh, state, changed) = Default::default();
+        Arc::new(Disk { spin_up, ssh, state, changed })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, DiskState> {
+        self.state.lock().unwrap()
+    }
+
+    /// Everything can be read from now on.
+    fn be_ready(&self) {
+        self.lock().is_ready = true;
+        self.changed.notify_all();
+    }
+}
+
+/// What is read from it.
+struct OnDisk {
+    number: usize,
     file: Arc<dyn TreeFile>,
-    asked: Arc<AtomicUsize>,
+    disk: Arc<Disk>,
 }
 
-impl TreeFile for SlowFile {
+impl TreeFile for OnDisk {
     fn send(
         &self,
         known: Option<[u8; 32]>,
         part: Option<Part>,
         sink: &mut dyn RecordSink,
     ) -> std::result::Result<(), SendError> {
-        if self.asked.fetch_add(1, Ordering::AcqRel) == 0 {
-            thread::sleep(SPIN_UP);
+        let mut state = self.disk.lock();
+        state.asked += 1;
+        let is_ssh = self.disk.ssh.get() == Some(&thread::current().id());
+        let place = (self.number, part.map_or(0, |part| part.start));
+        if !is_ssh {
+            state.slow.get_or_insert(place);
         }
+        if state.slow == Some(place) && !state.is_ready {
+            if is_ssh {
+                state.held.1 += 1
+            } else {
+                state.held.0 += 1
+            }
+            self.disk.changed.notify_all();
+            let waits = |state: &mut DiskState| !state.is_ready;
+            state = match self.disk.spin_up {
+                Some(time) => self.disk.changed.wait_timeout_while(state, time, waits).unwrap().0,
+                None => self.disk.changed.wait_while(state, waits).unwrap(),
+            };
+            state.is_ready = true;
+            self.disk.changed.notify_all();
+        }
+        drop(state);
         self.file.send(known, part, sink)
     }
 }
 
-impl TreeSource for Slow {
+/// Longer than a connection may be silent.
+const SPIN_UP: Duration = Duration::from_secs(9);
+/// More often than a silent sender would be noticed.
+const BATCH_INTERVAL: Duration = Duration::from_millis(700);
+/// Batches that are told before anything is held up.
+const BATCHES_FIRST: usize = 3;
+
+/// A walk of that disk; while something is held up its entries go on to come, slowly.
+struct DiskWalk {
+    walk: WalkSource,
+    told: usize,
+    files: usize,
+    disk: Arc<Disk>,
+}
+
+impl TreeSource for DiskWalk {
     fn next_batch(&mut self) -> Option<Batch> {
         let mut batch = self.walk.next_batch()?;
-        let at = SLOW_FILE.checked_sub(self.told);
-        self.told += batch.files.len();
-        if let Some((_, file)) = at.and_then(|at| batch.files.get_mut(at)) {
-            *file = Arc::new(SlowFile { file: file.clone(), asked: self.asked.clone() });
+        for (_, file) in &mut batch.files {
+            *file = Arc::new(OnDisk { number: self.files, file: file.clone(), disk: self.disk.clone() });
+            self.files += 1;
+        }
+        self.told += 1;
+        if self.told > BATCHES_FIRST {
+            let none_held = |state: &mut DiskState| state.held.0 == 0 && !state.is_ready;
+            let state = self.disk.changed.wait_while(self.disk.lock(), none_held).unwrap();
+            let is_held = |state: &mut DiskState| !state.is_ready;
+            let mut state = self.disk.changed.wait_timeout_while(state, BATCH_INTERVAL, is_held).unwrap().0;
+            state.told_meanwhile += usize::from(!state.is_ready);
         }
         Some(batch)
     }
 
     fn batches_ahead(&self) -> usize {
-        self.walk.batches_ahead()
+        1
     }
 }
 
@@ -159,7 +235,7 @@ fn copy(
     tick: impl Fn(u64) + Send + 'static,
 ) -> (Result<TreeDone>, Result<TreeDone>) {
     let source = WalkSource::new(vec![from.to_owned()], recursive(), false, Stop::new());
-    copy_of(source, to, rate, relay, tick)
+    copy_of(source, to, rate, relay, Disk::new(Some(Duration::ZERO)), tick)
 }
 
 fn copy_of(
@@ -167,6 +243,7 @@ fn copy_of(
     to: &Path,
     rate: u64,
     relay: &Arc<Relay>,
+    disk: Arc<Disk>,
     tick: impl Fn(u64) + Send + 'static,
 ) -> (Result<TreeDone>, Result<TreeDone>) {
     let (near, mut far) = channels(65_536);
@@ -175,7 +252,7 @@ fn copy_of(
     let (giver, taker) = (node(&data.path().join("giver")), node(&data.path().join("taker")));
     let seen = Seen { seen_as: Some("127.0.0.1".parse().unwrap()), allow_local: true, ..Seen::default() };
     let (report, reported) = mpsc::channel();
-    let (taker_report, relay) = (report.clone(), relay.clone());
+    let (taker_report, relay, ready) = (report.clone(), relay.clone(), disk.clone());
     thread::spawn(move || {
         let doors = TakingDoors::new(&taker, seen);
         let through = Through(&doors, &relay);
@@ -188,12 +265,17 @@ fn copy_of(
             tick(bytes);
             Ok(())
         };
-        let taken = take(&mut far, Vec::new(), make, Some(&doors.lanes), &mut tick, PATIENCE);
+        let patience = if ready.spin_up.is_some() { PATIENCE } else { SHORT };
+        let taken = take(&mut far, Vec::new(), make, Some(&doors.lanes), &mut tick, patience);
         relay.is_over.store(true, Ordering::Release);
+        ready.be_ready();
         taker_report.send((false, taken)).unwrap();
     });
     thread::spawn(move || {
-        let doors = GivingDoors::new(&giver, seen).unwrap();
+        let mut doors = GivingDoors::new(&giver, seen).unwrap();
+        if disk.spin_up.is_none() {
+            doors.lanes = SendLanes::with_file_patience(SHORT).unwrap();
+        }
         let mut hear = |message: Option<Message>| match message {
             Some(Message::Direct(theirs)) => {
                 // Without an address nobody is dialled.
@@ -204,6 +286,7 @@ fn copy_of(
             _ => Ok::<(), Error>(()),
         };
         let channel = LimitedChannel::wrap_duplex(Box::new(near), Some(&RateLimit::new(rate)));
+        disk.ssh.set(thread::current().id()).unwrap();
         let lanes = Some(&*doors.lanes);
         let sent = send(channel, Vec::new(), &mut source, lanes, &mut hear, &|| PATIENCE);
         report.send((true, sent)).unwrap();
@@ -232,6 +315,18 @@ fn write_tree(root: &Path) {
         fs::write(root.join(format!("{number:04}")), bytes(8192, number as u8)).unwrap();
     }
 }
+
+/// The same for copies from that disk; the large file comes first, so that ssh is busy with it until others are asked.
+fn write_disk(root: &Path) {
+    write_tree(root);
+    fs::rename(root.join("a large"), root.join("! large")).unwrap();
+    for number in 0..3000 {
+        fs::write(root.join(format!("small {number:04}")), b"little").unwrap();
+    }
+}
+
+/// Slow enough for direct connections to come up before it has carried the large file.
+const SLOW_SSH: u64 = 1_000_000;
 
 fn assert_same(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
@@ -279,22 +374,46 @@ fn a_lane_that_is_lost_costs_nothing_but_time() {
     assert!(done.bytes < 32 * MIB + 8 * MIB, "{} bytes came", done.bytes);
 }
 
-/// Issue 4: a lane that is silent because a disk at the sender spins up is not given up, and nothing is asked for twice.
+/// Issue 4: a lane whose file cannot be read for now, since a disk at the sender spins up, is not given up while the sender goes on to
+/// tell entries, and nothing is asked for twice.
 #[test]
 fn a_disk_that_spins_up_costs_no_lane() {
     let place = tempfile::tempdir().unwrap();
     let (from, to) = (place.path().join("from"), place.path().join("to"));
-    write_tree(&from);
-    let relay = Relay::start(0);
-    let asked = Arc::new(AtomicUsize::new(0));
+    write_disk(&from);
+    let (relay, disk) = (Relay::start(0), Disk::new(Some(SPIN_UP)));
     let walk = WalkSource::new(vec![from.clone()], recursive(), false, Stop::new());
-    let (sent, taken) = copy_of(Slow { walk, told: 0, asked: asked.clone() }, &to, 8_000_000, &relay, |_| {});
+    let walk = DiskWalk { walk, told: 0, files: 0, disk: disk.clone() };
+    let (sent, taken) = copy_of(walk, &to, SLOW_SSH, &relay, disk.clone(), |_| {});
     let done = taken.unwrap();
     assert_eq!(sent.unwrap(), done);
-    assert_eq!((done.files, done.failed, done.bytes), (1001, 0, 24 * MIB + 1000 * 8192));
-    assert_eq!(asked.load(Ordering::Acquire), 1);
-    assert!(relay.carried_bytes.load(Ordering::Acquire) > 16 * MIB, "no lane was used");
+    assert_eq!((done.files, done.failed, done.bytes), (4001, 0, 24 * MIB + 1000 * 8192 + 3000 * 6));
+    let state = disk.lock();
+    assert_eq!(state.held.0, 1, "no connection waited for the disk");
+    assert!(state.told_meanwhile > 0, "no entries were told meanwhile");
+    // The large file in parts.
+    assert_eq!(state.asked, 4000 + 6);
+    assert!(relay.carried_bytes.load(Ordering::Acquire) > 8 * MIB, "no lane was used");
     assert_same(&from, &to);
+}
+
+/// S10 "every transfer ends": a file that is never read is asked for over two lanes, then over ssh, and then the copy ends with an error that
+/// names it.
+#[test]
+fn a_file_that_is_never_read_ends_the_copy() {
+    let place = tempfile::tempdir().unwrap();
+    let (from, to) = (place.path().join("from"), place.path().join("to"));
+    write_disk(&from);
+    let (relay, disk) = (Relay::start(0), Disk::new(None));
+    let walk = WalkSource::new(vec![from.clone()], recursive(), false, Stop::new());
+    let walk = DiskWalk { walk, told: 0, files: 0, disk: disk.clone() };
+    let (sent, taken) = copy_of(walk, &to, SLOW_SSH, &relay, disk.clone(), |_| {});
+    let error = taken.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(sent.is_err());
+    let state = disk.lock();
+    assert!(error.to_string().contains("! large"), "{error}");
+    assert!(matches!(state.held, (1..=2, 1)), "held {:?}", state.held);
 }
 
 /// Issue "every file is either old or new": a file that is written to between two of its parts is taken once more, in one piece.

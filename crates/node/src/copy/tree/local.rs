@@ -19,7 +19,7 @@ use dray_transfer::transport::RateLimit;
 use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
 use rustix::io::Errno;
 
-use super::held::{Counted, Failed, HeldNames};
+use super::held::{Failed, HeldNames};
 use super::source::entry_failed;
 use super::{
     TreeCopied, TreeOptions, changes, landing_name, left_out, not_kept, preview, show, tree_message,
@@ -238,8 +238,8 @@ impl Copying<'_> {
             Ok(Placed::Done) => Ok(()),
             Ok(Placed::Unchanged) => {
                 self.copied.unchanged += u64::from(matches!(entry.kind, Kind::File { .. }));
-                let linked = self.held.came(&mut self.writer, entry.metadata.link_group);
-                self.fail_all(linked.failed)
+                let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
+                self.fail_all(failed)
             }
             Ok(Placed::Link(target)) => {
                 let linked = self.writer.link(&target);
@@ -258,10 +258,10 @@ impl Copying<'_> {
                         self.copied.files += 1;
                         let group = target.link_group();
                         self.writer.settle(*target, Some(identity));
-                        self.held.came(&mut self.writer, group).failed
+                        self.held.came(&mut self.writer, group)
                     }
                     Err(error) => {
-                        let failed = self.held.failed(&mut self.writer, target, error, Counted::Nothing);
+                        let failed = self.held.failed(&mut self.writer, target, error);
                         failed.into_iter().collect()
                     }
                 };

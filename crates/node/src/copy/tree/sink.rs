@@ -74,6 +74,8 @@ pub(super) struct Writing<'a> {
     paces: BTreeMap<PathId, Pace>,
     /// Bytes of contents that are wanted and have not come.
     wanted_bytes: u64,
+    /// What was at the front of a direct connection that was lost: numbers of entries, and where in them.
+    lost_once: BTreeSet<(u64, u64)>,
     failed: Vec<EntryFailed>,
     /// How many more failed, by reason.
     unnamed: BTreeMap<(u8, String), u64>,
@@ -126,6 +128,7 @@ impl<'a> Writing<'a> {
             lanes: BTreeMap::new(),
             paces: BTreeMap::new(),
             wanted_bytes: 0,
+            lost_once: BTreeSet::new(),
             failed: Vec::new(),
             unnamed: BTreeMap::new(),
             on_failed,
@@ -214,8 +217,8 @@ impl<'a> Writing<'a> {
             Ok(Placed::Done) => {}
             Ok(Placed::Unchanged) => {
                 self.done.unchanged += u64::from(is_file(&entry));
-                let linked = self.held.came(&mut self.writer, entry.metadata.link_group);
-                self.linked(linked)?;
+                let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
+                self.fail_all(failed)?;
             }
             Ok(Placed::Wanted(target, known)) => {
                 self.want(number, target, known, &entry, bytes.len())?;
@@ -455,7 +458,9 @@ impl TreeSink for Writing<'_> {
 
     fn missing(&self) -> Option<String> {
         let missing = self.machine.missing()?;
-        let Some(first) = self.pending.values().next() else { return Some(missing) };
+        // What is awaited over ssh may be what keeps everything else.
+        let awaited = self.machine.next_owed().and_then(|number| self.pending.get(&number));
+        let Some(first) = awaited.or_else(|| self.pending.values().next()) else { return Some(missing) };
         Some(format!("{missing}, the first of {:?},", String::from_utf8_lossy(&first.target.path())))
     }
 }

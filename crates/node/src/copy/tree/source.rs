@@ -147,7 +147,8 @@ impl TreeSource for WalkSource {
                 Some(Walked::Leave) => Item::Leave,
                 Some(Walked::Entry(entry, file)) => {
                     if let Some(file) = file {
-                        batch.files.push((batch.count, Arc::new(file_to_send(file, &self.stop))));
+                        let is_linked = entry.metadata.link_group.is_some();
+                        batch.files.push((batch.count, Arc::new(file_to_send(file, is_linked, &self.stop))));
                     }
                     // Each source may be in a directory of its own.
                     directories += usize::from(entry.is_directory() || entry.name.is_none());
@@ -170,13 +171,15 @@ impl TreeSource for WalkSource {
     }
 }
 
-fn file_to_send(file: FileToSend, stop: &Stop) -> Sending {
-    Sending { file, stop: stop.clone(), seen: OnceLock::new() }
+fn file_to_send(file: FileToSend, is_linked: bool, stop: &Stop) -> Sending {
+    Sending { file, is_linked, stop: stop.clone(), seen: OnceLock::new() }
 }
 
 /// One file, when its turn comes.
 struct Sending {
     file: FileToSend,
+    /// It has other names, which are told to be of the same file.
+    is_linked: bool,
     stop: Stop,
     /// Its state when the first part of it was read: the others are to be of the same.
     seen: OnceLock<FileState>,
@@ -263,6 +266,10 @@ impl TreeFile for Sending {
         }
         tell_chunks(&mut chunks, sink)?;
         sink.record(&Record::Done(finished))
+    }
+
+    fn is_linked(&self) -> bool {
+        self.is_linked
     }
 }
 

@@ -6,12 +6,13 @@ use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dray_core::limits::SHARES_MAX;
+use dray_core::limits::{SHARES_MAX, SHARES_OPEN_MAX};
 use dray_core::{Error, ErrorKind, Oid, Result};
+use dray_store::local::LocalStore;
 use serde_json::json;
 
+use super::Shelf;
 use super::entry::{Ending, Entry};
-use super::{OPEN_MAX, Shelf};
 use crate::put::unix_s;
 use crate::{Event, lock};
 
@@ -176,12 +177,28 @@ impl Shelf {
         for oid in &found.used {
             self.write_use(oid);
         }
+        let is_stray_left = self.end_strays(&at_once);
         let is_too_much = self.make_room(cache_bytes) > cache_bytes;
-        if found.is_busy || is_too_much || !is_all_told {
+        if found.is_busy || is_too_much || is_stray_left || !is_all_told {
             return ROUND;
         }
         let next = found.next_unix_s.map(|next| Duration::from_secs(next.saturating_sub(unix_s())));
         next.map_or(ROUND_MAX, |next| next.clamp(ROUND, ROUND_MAX))
+    }
+
+    /// Lets go of what was taken in and is known to nobody; says whether some wait for another round.
+    fn end_strays(&self, store: &LocalStore) -> bool {
+        let strays: Vec<Oid> = lock(&self.strays).iter().copied().collect();
+        for oid in strays {
+            let Some(_changing) = self.changes.try_begin(&oid) else { continue };
+            let is_known = lock(&self.entries).contains_key(&oid);
+            // Of a file of the user's nothing goes but what is known of it; a lock that somebody holds is free in the next round.
+            let is_settled = is_known || !store.let_go(&oid).is_err_and(|error| error.is_retryable());
+            if is_settled {
+                lock(&self.strays).remove(&oid);
+            }
+        }
+        !lock(&self.strays).is_empty()
     }
 
     /// What is to be done; closes what nobody reads.
@@ -215,7 +232,7 @@ impl Shelf {
             }
         }
         recipes.sort_unstable();
-        for (_, oid) in recipes.iter().rev().skip(OPEN_MAX) {
+        for (_, oid) in recipes.iter().rev().skip(SHARES_OPEN_MAX) {
             if let Some(entry) = entries.get_mut(oid) {
                 (entry.recipe, entry.has_recipe) = Default::default();
             }

@@ -296,3 +296,37 @@ fn an_object_is_opened_once() {
     let error = opening.begin(Duration::ZERO).err().unwrap();
     assert!(error.kind() == ErrorKind::TimedOut && error.is_retryable(), "{error}");
 }
+
+/// D10, D13: the pin of a share that has expired ends with it. Who puts the object again without one has none; a pin that is in force stays.
+#[test]
+fn a_pin_ends_with_its_share() {
+    let bed = Bed::new();
+    let is_pinned = || bed.shelf.lines(None)[0].pinned;
+    let over = Share { expires_unix_s: Some(unix_s() - 1), ..Share::default() };
+    bed.keep(over, true, "a").unwrap();
+    bed.keep(Share::default(), false, "b").unwrap();
+    assert!(!is_pinned());
+    bed.keep(Share::default(), true, "b").unwrap();
+    bed.keep(Share::default(), false, "c").unwrap();
+    assert!(is_pinned());
+}
+
+/// D2, D13: what was taken in by a put of which nothing came goes when nobody puts it, and only then; what somebody keeps stays.
+#[test]
+fn what_nobody_keeps_goes() {
+    let bed = Bed::new();
+    let mut writer = bed.store.take_in().unwrap();
+    writer.write(b"bytes of nobody").unwrap();
+    let stray = writer.finish().unwrap().keep().unwrap().oid();
+    let kept = bed.take_in(b"bytes of a session", "a");
+    {
+        let _turn = bed.change(&stray);
+        for oid in [stray, kept, bed.oid] {
+            bed.shelf.look_after(oid);
+        }
+        bed.shelf.tick(u64::MAX);
+        assert!(bed.shelf.has(&stray), "somebody is putting it");
+    }
+    assert_eq!(bed.shelf.tick(u64::MAX), Duration::from_secs(60), "nothing is left to be done");
+    assert!(!bed.shelf.has(&stray) && bed.shelf.has(&kept) && bed.shelf.has(&bed.oid));
+}

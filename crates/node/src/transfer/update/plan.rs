@@ -12,13 +12,15 @@ use dray_core::limits::{UNIT_GROUPS, UPDATE_DEFERRED_GROUPS_MAX, UPDATE_FETCHED_
 use dray_core::range::RangeSet;
 use dray_core::recipe::PlacedChunk;
 
-use super::{ChunkKey, Known, chunk_key, interrupted};
+use super::{ChunkKey, Known, Spot, chunk_key, interrupted};
 
 /// Where the bytes of a part of a group come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Origin {
     /// The older version, from this byte on.
     Old(u64),
+    /// Another file, from this byte on.
+    Elsewhere(Spot),
     /// The object itself, from this byte on, once it has come.
     New(u64),
     /// A source.
@@ -30,6 +32,9 @@ impl Origin {
     fn after(self, bytes: u64) -> Origin {
         match self {
             Origin::Old(offset) => Origin::Old(offset + bytes),
+            Origin::Elsewhere(spot) => {
+                Origin::Elsewhere(Spot { offset: spot.offset.saturating_add(bytes), ..spot })
+            }
             Origin::New(offset) => Origin::New(offset + bytes),
             Origin::Missing => Origin::Missing,
         }
@@ -100,15 +105,22 @@ impl<'a> Plan<'a> {
         true
     }
 
-    /// Takes the next chunk of the object.
-    pub(super) fn place(&mut self, placed: PlacedChunk, known: &Known, copies: &Copies<'_>) -> Result<()> {
-        let key = chunk_key(&placed.chunk.hash);
-        let origin = match (known.offset_of(&key), self.fetched.get(&key)) {
-            (Some(offset), _) => Origin::Old(offset),
+    /// Takes the next chunk of the object; `elsewhere` is what other files have.
+    pub(super) fn place(
+        &mut self,
+        placed: PlacedChunk,
+        known: &Known,
+        elsewhere: &HashMap<ChunkKey, Spot>,
+        copies: &Copies<'_>,
+    ) -> Result<()> {
+        let key = chunk_key(&placed.chunk);
+        let origin = match (known.offset_of(&key), elsewhere.get(&key), self.fetched.get(&key)) {
+            (Some(offset), ..) => Origin::Old(offset),
             // Zeros cost nothing, and whoever has them knows whether they are a hole.
-            (None, _) if key == known.zeros => Origin::Missing,
-            (None, Some(offset)) => Origin::New(*offset),
-            (None, None) => {
+            (None, ..) if key == known.zeros => Origin::Missing,
+            (None, Some(spot), _) => Origin::Elsewhere(*spot),
+            (None, None, Some(offset)) => Origin::New(*offset),
+            (None, None, None) => {
                 if self.fetched.len() < UPDATE_FETCHED_CHUNKS_MAX {
                     self.fetched.insert(key, placed.offset);
                 }

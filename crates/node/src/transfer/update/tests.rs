@@ -1,6 +1,7 @@
 //! What an update makes of chunks, of what lies at the destination, and of holders that tell wrong recipes.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ use dray_transfer::transport::{NodeKey, TlsConfig};
 
 use super::super::{Start, Truth};
 use super::*;
+use crate::elsewhere::Hints;
+use crate::elsewhere::tests::{Indexed, node};
 
 /// Bytes that depend on `seed` alone and repeat nowhere.
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
@@ -53,6 +56,17 @@ fn planned(
     chunks: &[&[u8]],
     probes: usize,
 ) -> (Groups, Vec<Range<u64>>, Groups) {
+    planned_with(size_bytes, old, chunks, probes, &HashMap::new())
+}
+
+/// The same, where other files have some of the chunks.
+fn planned_with(
+    size_bytes: u64,
+    old: &[u8],
+    chunks: &[&[u8]],
+    probes: usize,
+    elsewhere: &HashMap<ChunkKey, Spot>,
+) -> (Groups, Vec<Range<u64>>, Groups) {
     let geometry = Geometry::new(size_bytes);
     let mut wanted = RangeSet::new();
     wanted.insert(0..geometry.units());
@@ -66,7 +80,8 @@ fn planned(
     let copies = Copies { sender, over: &|| false };
     let mut offset = 0;
     for chunk in chunks {
-        plan.place(PlacedChunk { offset, chunk: ChunkDescriptor::of(chunk) }, &known, &copies).unwrap();
+        plan.place(PlacedChunk { offset, chunk: ChunkDescriptor::of(chunk) }, &known, elsewhere, &copies)
+            .unwrap();
         offset += chunk.len() as u64;
     }
     plan.finish(&copies).unwrap();
@@ -137,6 +152,51 @@ fn a_chunk_that_stands_twice_is_fetched_once() {
         .map(|(group, from)| (group, vec![(GROUP as u32, Origin::New(from * GROUP_BYTES))]))
         .into();
     assert_eq!(deferred, expected);
+}
+
+/// Y2: a chunk that another file has is copied from there, one that the older version has from that, whatever others have; a group is
+/// filled from both and from the object itself.
+#[test]
+fn chunks_of_other_files_are_copied() {
+    let old = bytes(UNIT_BYTES as usize, 5);
+    let cut_old = cut(&old, UNIT_BYTES);
+    let new = bytes(3 * GROUP, 6);
+    let (first, rest) = new.split_at(GROUP / 2);
+    let (second, third) = rest.split_at(GROUP);
+    let (mut fills, from_old) = (Vec::new(), cut_old[0]);
+    fills.extend_from_slice(&bytes(2 * GROUP - first.len() - second.len() - from_old.len(), 7));
+    let spot = |file, offset| Spot { file, offset };
+    let key_of = |bytes: &[u8]| chunk_key(&ChunkDescriptor::of(bytes));
+    let found = HashMap::from([
+        (key_of(first), spot(0, 111)),
+        (key_of(second), spot(3, 222)),
+        (key_of(&fills), spot(0, 333)),
+        (key_of(from_old), spot(9, 9)),
+    ]);
+    let chunks = [first, second, from_old, &fills, third, third];
+    let size = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+    let (copied, told, _) = planned_with(size, &old, &chunks, 0, &found);
+    let half = GROUP as u64 / 2;
+    let rest_of_second = second.len() as u64 - half;
+    let expected: Groups = vec![
+        (
+            0,
+            vec![
+                (half as u32, Origin::Elsewhere(spot(0, 111))),
+                (half as u32, Origin::Elsewhere(spot(3, 222))),
+            ],
+        ),
+        (
+            1,
+            vec![
+                (rest_of_second as u32, Origin::Elsewhere(spot(3, 222 + half))),
+                (from_old.len() as u32, Origin::Old(0)),
+                (fills.len() as u32, Origin::Elsewhere(spot(0, 333))),
+            ],
+        ),
+    ];
+    assert_eq!(copied, expected);
+    assert_eq!(told[0].start, 2);
 }
 
 /// What was fetched to see whether the holder lives is neither copied nor asked for again.
@@ -289,9 +349,20 @@ fn lying_holder(number: u8, object: &[u8], old: &[u8], lie: Lie) -> LyingHolder 
 /// Updates `old` to `object` from holders that tell `lies`: how it ended, and the bytes that came from each of them.
 fn update(object: &[u8], old: &[u8], lies: &[Lie]) -> (Result<Oid>, Vec<u64>) {
     let (dir, older) = older(old);
+    update_from(dir.path(), &older, object, old, lies)
+}
+
+/// The same with what there is in `older`, to a file in `dir`; lies are about `old`.
+fn update_from(
+    dir: &Path,
+    older: &OlderVersion,
+    object: &[u8],
+    old: &[u8],
+    lies: &[Lie],
+) -> (Result<Oid>, Vec<u64>) {
     let oid = Oid::of(object);
     let geometry = Geometry::new(object.len() as u64);
-    let destination = dir.path().join("copy");
+    let destination = dir.join("copy");
     let delivery = Arc::new(
         Delivery::open(&destination, ObjectName::Oid(oid), geometry.size_bytes(), DeliveryOptions::default())
             .unwrap(),
@@ -356,9 +427,8 @@ fn update(object: &[u8], old: &[u8], lies: &[Lie]) -> (Result<Oid>, Vec<u64>) {
         assert!(transfer.is_up(id), "{id:?} never came up");
     }
     let stop = Stop::new();
-    let result = transfer
-        .run(Some(&older), &wanted, &stop, &mut || {})
-        .and_then(|()| transfer.seal(&stop, &mut || {}));
+    let result =
+        transfer.run(Some(older), &wanted, &stop, &mut || {}).and_then(|()| transfer.seal(&stop, &mut || {}));
     let shares = transfer.stats().iter().map(|stats| stats.delivered_bytes + stats.discarded_bytes).collect();
     if result.is_ok() {
         delivery.finish(FinishOptions::default()).unwrap();
@@ -389,6 +459,66 @@ fn an_honest_recipe_costs_what_changed() {
     let (result, shares) = update(&object, &old, &[Lie::None]);
     assert_eq!(result.unwrap(), Oid::of(&object));
     assert!(shares[0] <= CHANGED_BYTES, "{shares:?}");
+}
+
+/// What other files below `dir` have of the object, beside an older version that has nothing of it.
+fn others(dir: &Path, unrelated: OlderVersion, index: Arc<dyn Hints>) -> OlderVersion {
+    let opened = std::fs::File::open(dir).unwrap();
+    let elsewhere = node(dir, index).elsewhere(std::os::fd::AsFd::as_fd(&opened), SIZE as u64, None);
+    OlderVersion::beside(Some(unrelated), Some(elsewhere.expect("there is hope"))).unwrap()
+}
+
+/// Y2, issue 7 "data already on the receiver's disk under any name costs no network": what a file of another name has is not fetched; without
+/// the index everything is.
+#[test]
+fn what_other_files_have_is_not_fetched() {
+    let (object, old) = versions();
+    let (dir, unrelated) = older(&bytes(UNIT_BYTES as usize, 77));
+    let (result, shares) = update_from(dir.path(), &unrelated, &object, &old, &[Lie::None]);
+    assert_eq!((result.unwrap(), shares[0]), (Oid::of(&object), SIZE as u64));
+    let index = Indexed::new(dir.path());
+    index.take_in(&dir.path().join("sub/other"), &old);
+    let older = others(dir.path(), unrelated, index);
+    let (result, shares) = update_from(dir.path(), &older, &object, &old, &[Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[0] <= CHANGED_BYTES, "{shares:?}");
+}
+
+/// Writes other bytes over the file after it has said where chunks lie, and before they are compared.
+#[derive(Debug)]
+struct Overwriting(Arc<Indexed>, std::path::PathBuf, Mutex<u32>);
+
+impl Hints for Overwriting {
+    fn ask(
+        &self,
+        directory: BorrowedFd<'_>,
+        question: &dray_client::types::IndexQuestion,
+    ) -> Result<dray_client::types::IndexAnswer> {
+        let mut asked = self.2.lock().unwrap();
+        *asked += 1;
+        let answer = self.0.ask(directory, question);
+        // After the question whether there is hope.
+        if *asked == 2 {
+            let file = std::fs::File::options().write(true).open(&self.1).unwrap();
+            file.write_all_at(&bytes(SIZE, 55), 0).unwrap();
+        }
+        answer
+    }
+}
+
+/// Y3 "slower, never wrong", CACHE-READ: a file that is written to after its chunks were looked up costs the bytes that it no longer has,
+/// and no wrong one arrives.
+#[test]
+fn another_file_that_changes_is_not_believed() {
+    let (object, old) = versions();
+    let (dir, unrelated) = older(&bytes(UNIT_BYTES as usize, 78));
+    let path = dir.path().join("other");
+    let index = Indexed::new(dir.path());
+    index.take_in(&path, &old);
+    let older = others(dir.path(), unrelated, Arc::new(Overwriting(index, path, Mutex::default())));
+    let (result, shares) = update_from(dir.path(), &older, &object, &old, &[Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[0] > SIZE as u64 / 2 && shares[0] <= SIZE as u64 + CHANGED_BYTES, "{shares:?}");
 }
 
 /// Issue "one with a wrong recipe": the right bytes arrive, the root finds what is wrong, and it costs no more than the

@@ -1,27 +1,27 @@
-//! The lanes of a copy, at its sender: a thread for each answers what was asked for over it.
+//! The lanes of a copy, at its sender: a thread for each answers what was asked for over it, and another says so while that waits for a
+//! file.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_core::limits::TREE_LANES_MAX;
-use dray_core::message::{Hello, Message, Open, Opened, Progress};
+use dray_core::message::{Hello, Message, Open, Opened};
 use dray_core::rights::Secret;
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::{Owed, TreeLanes, TreeSent, negotiate};
 
-use super::super::TOLD_INTERVAL;
 use super::super::answer::{Outlet, TreeFile, answer};
-use super::super::frames::Frames;
+use super::super::frames::{Frames, Piece};
+use super::super::{TOLD_INTERVAL, progress};
 use super::{COPY, greeting_deadline, guard, lost, protocol, read_message};
 use crate::transport::{Channel, Wake, push_control};
 
-/// A lane that has waited for its file for so long may be silent because of it, and the sender with it; one that waits longer than the
-/// second is to be given up: another may reach what this one does not.
-const WAITS_FOR_FILE: Range<Duration> = Duration::from_millis(500)..Duration::from_secs(30);
-/// Lanes of one copy that a sender remembers, those that ended included.
-const LANES_EVER_MAX: usize = 4096;
+/// How long a lane says that it works while one read does not end. One that hangs is to be found out: the receiver asks another way.
+const FILE_PATIENCE: Duration = Duration::from_secs(60);
+/// Lanes of one copy that a sender remembers, those included that ended and that the receiver did not say to be lost.
+const LANES_KEPT_MAX: usize = 4096;
 
 /// The lanes of a copy, at its sender. What ssh carries is [`super::super::send`]'s.
 pub struct SendLanes {
@@ -29,13 +29,16 @@ pub struct SendLanes {
     /// A job came, or a lane is to end.
     changed: Condvar,
     wake: Wake,
+    /// See [`FILE_PATIENCE`].
+    file_patience: Duration,
 }
 
 #[derive(Default)]
 struct Sending {
     lanes: BTreeMap<u32, Jobs>,
-    /// What left over lanes that have ended.
+    /// What left over lanes that were lost, and the highest number of one: its number is not used again.
     sent: TreeSent,
+    lost: Option<u32>,
     has_lost: bool,
     is_closed: bool,
     say: Vec<Message>,
@@ -46,8 +49,8 @@ struct Sending {
 struct Jobs {
     waiting: VecDeque<(Owed, Arc<dyn TreeFile>)>,
     is_answering: bool,
-    /// Since when it has waited for a file to be read, and not for room on its way.
-    reading_since: Option<Instant>,
+    /// Its thread has something to do.
+    is_busy: bool,
     /// Nobody waits for it, or it broke.
     is_over: bool,
     sent: TreeSent,
@@ -56,8 +59,13 @@ struct Jobs {
 impl SendLanes {
     /// For one copy.
     pub fn new() -> Result<Arc<SendLanes>> {
+        SendLanes::with_file_patience(FILE_PATIENCE)
+    }
+
+    /// With lanes that say for so long that they work while one read does not end; then they are silent.
+    pub fn with_file_patience(file_patience: Duration) -> Result<Arc<SendLanes>> {
         let wake = Wake::new().map_err(|error| Error::io("make a wake event", error))?;
-        Ok(Arc::new(SendLanes { inner: Mutex::default(), changed: Condvar::new(), wake }))
+        Ok(Arc::new(SendLanes { inner: Mutex::default(), changed: Condvar::new(), wake, file_patience }))
     }
 
     /// Tells the receiver something over the channel of the copy.
@@ -78,15 +86,6 @@ impl SendLanes {
     /// Lanes that serve.
     pub fn count(&self) -> usize {
         guard(&self.inner).lanes.values().filter(|jobs| !jobs.is_over).count()
-    }
-
-    /// True if a lane is silent because of its file: a disk that spins up. A sender that goes on to speak would have the receiver take the
-    /// lane's path for dead.
-    pub(in crate::tree) fn waits_for_file(&self) -> bool {
-        let inner = guard(&self.inner);
-        let waits =
-            |jobs: &Jobs| jobs.reading_since.is_some_and(|since| WAITS_FOR_FILE.contains(&since.elapsed()));
-        inner.lanes.values().any(|jobs| !jobs.is_over && waits(jobs))
     }
 
     /// Gives `lane` something to answer. `Protocol` if there never was such a lane; one that broke answers nothing.
@@ -110,10 +109,10 @@ impl SendLanes {
     pub(in crate::tree) fn lose(&self, lane: u32) {
         let mut inner = guard(&self.inner);
         inner.has_lost = true;
-        if let Some(jobs) = inner.lanes.get_mut(&lane) {
-            jobs.waiting.clear();
-            jobs.is_answering = false;
-            jobs.is_over = true;
+        // Its thread, if there is one yet, finds itself gone.
+        if let Some(jobs) = inner.lanes.remove(&lane) {
+            inner.sent.add(&jobs.sent);
+            inner.lost = inner.lost.max(Some(lane));
         }
         self.changed.notify_all();
     }
@@ -142,7 +141,8 @@ impl SendLanes {
         guard(&self.inner).is_closed
     }
 
-    /// Serves one connection until it, or the copy, ends. The receiver on it is `expected`, and knows `secret`.
+    /// Serves one connection until it, or the copy, ends; calls `came_up` once it can be used. The receiver on it is `expected`, and knows
+    /// `secret`.
     pub fn serve(
         &self,
         mut channel: Box<dyn Channel>,
@@ -150,6 +150,7 @@ impl SendLanes {
         holder: NodeId,
         secret: &Secret,
         expected: &dyn Fn(NodeId) -> bool,
+        came_up: &dyn Fn(),
     ) -> Result<()> {
         let deadline = greeting_deadline();
         let Message::Hello(theirs) = read_message(&mut *channel, deadline)? else {
@@ -168,31 +169,38 @@ impl SendLanes {
         }
         channel.keep_place();
         self.begin(handle)?;
+        came_up();
         let mut greeting = Vec::new();
         push_control(&mut greeting, &Message::Hello(hello.clone()));
         let opened = Opened { handle, size_bytes: 0, name: None };
         push_control(&mut greeting, &Message::Opened(opened));
-        let mut lane = SendLane {
-            lanes: self,
-            number: handle,
-            channel,
-            frames: Frames::default(),
-            said_at: Instant::now(),
-        };
-        let result = lane.channel.write_all(&greeting).map_err(lost).and_then(|()| lane.answer_all());
-        if let Some(jobs) = guard(&self.inner).lanes.get_mut(&handle) {
+        let now = Instant::now();
+        let outgoing = Outgoing { channel, frames: Frames::default(), said_at: now, worked_at: now };
+        let wire = Wire { lanes: self, number: handle, outgoing: Mutex::new(outgoing) };
+        let end = End(self, handle);
+        wire.outgoing().channel.write_all(&greeting).map_err(lost)?;
+        thread::scope(|scope| {
+            scope.spawn(|| wire.keep_speaking());
+            // Drop ends the other thread, however this one ends.
+            let _end = end;
+            SendLane { wire: &wire, piece: Piece::default() }.answer_all()
+        })
+    }
+
+    fn end(&self, lane: u32) {
+        if let Some(jobs) = guard(&self.inner).lanes.get_mut(&lane) {
             jobs.is_over = true;
         }
-        result
+        self.changed.notify_all();
     }
 
     fn begin(&self, lane: u32) -> Result<()> {
         let mut inner = guard(&self.inner);
         let serving = inner.lanes.values().filter(|jobs| !jobs.is_over).count();
-        if inner.is_closed || serving >= 2 * TREE_LANES_MAX || inner.lanes.len() >= LANES_EVER_MAX {
+        if inner.is_closed || serving >= 2 * TREE_LANES_MAX || inner.lanes.len() >= LANES_KEPT_MAX {
             return Err(Error::new(ErrorKind::Refused, "no more connections are wanted"));
         }
-        if inner.lanes.contains_key(&lane) {
+        if Some(lane) <= inner.lost || inner.lanes.contains_key(&lane) {
             return Err(protocol("the receiver gave two connections one number"));
         }
         inner.lanes.insert(lane, Jobs::default());
@@ -205,10 +213,11 @@ impl SendLanes {
         loop {
             let is_closed = inner.is_closed;
             let jobs = inner.lanes.get_mut(&lane).filter(|jobs| !jobs.is_over && !is_closed)?;
-            if let Some(job) = jobs.waiting.pop_front() {
+            let job = jobs.waiting.pop_front();
+            jobs.is_busy = job.is_some();
+            if job.is_some() {
                 jobs.is_answering = true;
-                jobs.reading_since = Some(Instant::now());
-                return Some(job);
+                return job;
             }
             inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
         }
@@ -220,10 +229,32 @@ impl SendLanes {
         }
     }
 
-    /// `lane` writes, or has written and reads on if it is answering.
-    fn reads_since(&self, lane: u32, since: Option<Instant>) {
-        if let Some(jobs) = guard(&self.inner).lanes.get_mut(&lane) {
-            jobs.reading_since = since.filter(|_| jobs.is_answering);
+    /// The content that `lane` is answering is about to end: the receiver may be done before its thread goes on. True if it has no other.
+    fn note_answered(&self, lane: u32) -> bool {
+        guard(&self.inner).lanes.get_mut(&lane).is_none_or(|jobs| {
+            jobs.is_answering = false;
+            jobs.waiting.is_empty()
+        })
+    }
+
+    /// Waits until `lane` has something to do, and then for `time` or so; false once it is over.
+    fn is_busy_for(&self, lane: u32, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut inner = guard(&self.inner);
+        loop {
+            let is_closed = inner.is_closed;
+            let Some(jobs) = inner.lanes.get(&lane).filter(|jobs| !jobs.is_over && !is_closed) else {
+                return false;
+            };
+            if !jobs.is_busy && jobs.waiting.is_empty() {
+                inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            inner = self.changed.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -240,28 +271,86 @@ impl std::fmt::Debug for SendLanes {
     }
 }
 
-/// One connection that answers.
-struct SendLane<'a> {
+/// Marks a lane as ended.
+struct End<'a>(&'a SendLanes, u32);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.end(self.1);
+    }
+}
+
+/// One connection, of the thread that answers and of the one that says that it does.
+struct Wire<'a> {
     lanes: &'a SendLanes,
     number: u32,
+    outgoing: Mutex<Outgoing>,
+}
+
+/// What leaves over it: whole frames only, while this is locked.
+struct Outgoing {
     channel: Box<dyn Channel>,
     frames: Frames,
     said_at: Instant,
+    /// When the thread that answers last had something to say.
+    worked_at: Instant,
+}
+
+impl Wire<'_> {
+    fn outgoing(&self) -> MutexGuard<'_, Outgoing> {
+        guard(&self.outgoing)
+    }
+
+    fn flush(&self, outgoing: &mut Outgoing) -> Result<()> {
+        outgoing.frames.end();
+        if self.lanes.is_over(self.number) {
+            return Err(Error::new(ErrorKind::Interrupted, "nobody waits for it"));
+        }
+        outgoing.channel.write_all(&outgoing.frames.out).map_err(lost)?;
+        outgoing.frames.clear();
+        outgoing.said_at = Instant::now();
+        Ok(())
+    }
+
+    fn say_progress(&self, outgoing: &mut Outgoing) -> Result<()> {
+        if outgoing.said_at.elapsed() < TOLD_INTERVAL {
+            return Ok(());
+        }
+        outgoing.frames.control(&progress());
+        self.flush(outgoing)
+    }
+
+    /// The second thread: a read may block for long, and a lane that says nothing would be taken for dead. What is complete leaves, too,
+    /// so that the receiver sees which file it is that does not come.
+    fn keep_speaking(&self) {
+        let mut rest = TOLD_INTERVAL;
+        while self.lanes.is_busy_for(self.number, rest) {
+            let mut outgoing = self.outgoing();
+            if outgoing.worked_at.elapsed() < self.lanes.file_patience
+                && self.say_progress(&mut outgoing).is_err()
+            {
+                drop(outgoing);
+                return self.lanes.end(self.number);
+            }
+            let silent = outgoing.said_at.elapsed();
+            rest = if silent < TOLD_INTERVAL { TOLD_INTERVAL - silent } else { TOLD_INTERVAL };
+        }
+    }
+}
+
+/// The thread that answers.
+struct SendLane<'a> {
+    wire: &'a Wire<'a>,
+    piece: Piece,
 }
 
 impl SendLane<'_> {
     fn answer_all(&mut self) -> Result<()> {
-        while let Some((owed, file)) = self.lanes.next(self.number) {
+        let Wire { lanes, number, .. } = *self.wire;
+        while let Some((owed, file)) = lanes.next(number) {
             answer(self, &*file, &owed)?;
-            let is_idle = {
-                let mut inner = guard(&self.lanes.inner);
-                inner.lanes.get_mut(&self.number).is_none_or(|jobs| {
-                    // Before it leaves: the receiver may answer sooner than this thread goes on.
-                    jobs.is_answering = false;
-                    jobs.reading_since = None;
-                    jobs.waiting.is_empty()
-                })
-            };
+            // Before it leaves.
+            let is_idle = lanes.note_answered(number);
             if is_idle || owed.is_last {
                 self.flush()?;
             }
@@ -270,41 +359,63 @@ impl SendLane<'_> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.frames.end();
-        if self.lanes.is_over(self.number) {
-            return Err(Error::new(ErrorKind::Interrupted, "nobody waits for it"));
-        }
-        self.lanes.reads_since(self.number, None);
-        self.channel.write_all(&self.frames.out).map_err(lost)?;
-        self.lanes.reads_since(self.number, Some(Instant::now()));
-        self.frames.clear();
-        self.said_at = Instant::now();
+        let mut outgoing = self.wire.outgoing();
+        self.wire.flush(&mut outgoing)?;
+        outgoing.worked_at = Instant::now();
         Ok(())
     }
 }
 
 impl Outlet for SendLane<'_> {
-    fn frames(&mut self) -> &mut Frames {
-        &mut self.frames
+    fn change<T>(&mut self, change: impl FnOnce(&mut Frames) -> T) -> T {
+        let mut outgoing = self.wire.outgoing();
+        outgoing.worked_at = Instant::now();
+        change(&mut outgoing.frames)
+    }
+
+    fn piece(&mut self) -> &mut Piece {
+        &mut self.piece
     }
 
     fn make_room(&mut self, len: usize) -> Result<()> {
-        if self.frames.is_full_for(len) {
-            self.flush()?;
-        }
-        Ok(())
+        let is_full = self.wire.outgoing().frames.is_full_for(len);
+        if is_full { self.flush() } else { Ok(()) }
     }
 
     fn count_sent(&mut self, count: &dyn Fn(&mut TreeSent)) {
-        self.lanes.count_sent(self.number, count);
+        self.wire.lanes.count_sent(self.wire.number, count);
+    }
+
+    fn answered(&mut self) {
+        self.wire.lanes.note_answered(self.wire.number);
     }
 
     fn work(&mut self) -> Result<()> {
-        if self.said_at.elapsed() >= TOLD_INTERVAL {
-            let progress = Progress { done_bytes: 0, resumed_bytes: 0, direct_bytes: 0 };
-            self.frames.control(&Message::Progress(progress));
-            self.flush()?;
+        let mut outgoing = self.wire.outgoing();
+        outgoing.worked_at = Instant::now();
+        self.wire.say_progress(&mut outgoing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 4 "direct paths join": however many lanes were lost, another may come; and each has a number of its own.
+    #[test]
+    fn lost_lanes_leave_room_for_others() {
+        let lanes = SendLanes::new().unwrap();
+        let last = 2 * LANES_KEPT_MAX as u32;
+        for lane in 0..last {
+            lanes.begin(lane).unwrap();
+            lanes.count_sent(lane, |sent| sent.bytes(1));
+            lanes.lose(lane);
         }
-        Ok(())
+        assert_eq!(lanes.begin(last - 1).unwrap_err().kind(), ErrorKind::Protocol);
+        lanes.begin(last).unwrap();
+        assert_eq!(lanes.count(), 1);
+        let account = lanes.account();
+        assert!(account.has_lost && account.owed == 0);
+        assert!(lanes.is_over(0) && !lanes.is_over(last));
     }
 }

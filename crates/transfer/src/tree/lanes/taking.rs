@@ -95,12 +95,12 @@ impl Silence {
     }
 
     /// Something came, or nothing is owed.
-    fn is_broken(&mut self, now: Instant) {
+    fn heard(&mut self, now: Instant) {
         *self = Silence::new(now);
     }
 
     /// Looked at again, every [`LOOK`] or so, when ssh last brought something at `heard_at`: true if the lane is lost.
-    fn is_dead(&mut self, now: Instant, heard_at: Instant) -> bool {
+    fn advance(&mut self, now: Instant, heard_at: Instant) -> bool {
         let passed = now.saturating_duration_since(self.looked_at);
         self.looked_at = now;
         if now.saturating_duration_since(heard_at) < SENDER_SILENT {
@@ -154,7 +154,8 @@ impl TakeLanes {
         *guard(&self.sink) = Some(sink);
     }
 
-    /// Runs one connection to the sender until it, or the copy, ends: shows it the `secret`, and hands what comes to the sink.
+    /// Runs one connection to the sender until it, or the copy, ends: shows it the `secret`, calls `came_up` once the sender has greeted, and
+    /// hands what comes to the sink.
     pub fn run(
         &self,
         channel: Box<dyn Channel>,
@@ -162,12 +163,13 @@ impl TakeLanes {
         receiver: NodeId,
         secret: &Secret,
         lanes_max: usize,
+        came_up: &dyn Fn(),
     ) -> Result<()> {
         if self.count.fetch_add(1, Ordering::AcqRel) >= lanes_max.min(TREE_LANES_MAX) || self.is_closed() {
             self.count.fetch_sub(1, Ordering::AcqRel);
             return Ok(());
         }
-        let result = self.run_lane(channel, hello, receiver, secret);
+        let result = self.run_lane(channel, hello, receiver, secret, came_up);
         self.count.fetch_sub(1, Ordering::AcqRel);
         result
     }
@@ -178,6 +180,7 @@ impl TakeLanes {
         hello: &Hello,
         receiver: NodeId,
         secret: &Secret,
+        came_up: &dyn Fn(),
     ) -> Result<()> {
         let number = self.numbers.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         let security = channel
@@ -199,6 +202,7 @@ impl TakeLanes {
             Message::Fault(fault) => return Err(fault.to_error("")),
             _ => return Err(protocol("the sender answered something else than was asked")),
         }
+        came_up();
         let lane = Arc::new(Lane {
             number,
             pulled: AtomicUsize::new(0),
@@ -265,7 +269,7 @@ impl LaneTaker<'_> {
                 return Ok(());
             }
             // What came meanwhile waits in the channel.
-            self.silence.is_broken(Instant::now());
+            self.silence.heard(Instant::now());
         }
         Ok(())
     }
@@ -280,7 +284,7 @@ impl LaneTaker<'_> {
                 }
                 Some(count) => {
                     filled += count;
-                    self.silence.is_broken(Instant::now());
+                    self.silence.heard(Instant::now());
                 }
                 None => {
                     if self.lanes.is_closed() {
@@ -290,9 +294,9 @@ impl LaneTaker<'_> {
                     if pulled != self.pulled || self.lane.ended.load(Ordering::Acquire) >= pulled {
                         // Its time begins when it is asked.
                         self.pulled = pulled;
-                        self.silence.is_broken(now);
+                        self.silence.heard(now);
                     }
-                    if self.silence.is_dead(now, guard(&self.lanes.heard_at).unwrap_or(now)) {
+                    if self.silence.advance(now, guard(&self.lanes.heard_at).unwrap_or(now)) {
                         return Err(Error::new(ErrorKind::TimedOut, "a direct connection went silent"));
                     }
                     self.channel.wait(None, LOOK).map_err(lost)?;
@@ -315,17 +319,17 @@ mod tests {
         let at = |ms: u64| begun + Duration::from_millis(ms);
         let mut silence = Silence::new(begun);
         // The sender is stopped for a minute: at most the first second counts.
-        assert!((1..600).all(|tick| !silence.is_dead(at(tick * 100), begun)));
+        assert!((1..600).all(|tick| !silence.advance(at(tick * 100), begun)));
         assert!(silence.alone <= SENDER_SILENT, "{:?}", silence.alone);
         // It goes on, and the lane does not.
-        let lost = (600..).find(|tick| silence.is_dead(at(tick * 100), at(tick * 100))).unwrap();
+        let lost = (600..).find(|tick| silence.advance(at(tick * 100), at(tick * 100))).unwrap();
         assert!((640..=651).contains(&lost), "after {lost} ticks");
         // Whatever comes gives it all of its time back.
-        silence.is_broken(at(lost * 100));
-        let again = (lost + 1..).find(|tick| silence.is_dead(at(tick * 100), at(tick * 100))).unwrap();
+        silence.heard(at(lost * 100));
+        let again = (lost + 1..).find(|tick| silence.advance(at(tick * 100), at(tick * 100))).unwrap();
         assert_eq!(again - lost, 50);
         // An hour without being run.
-        silence.is_broken(begun);
-        assert!(!silence.is_dead(at(3_600_000), at(3_600_000)));
+        silence.heard(begun);
+        assert!(!silence.advance(at(3_600_000), at(3_600_000)));
     }
 }

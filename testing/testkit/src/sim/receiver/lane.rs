@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
-use dray_core::limits::PROGRESS_TIMEOUT_MS;
+use dray_core::limits::{PROGRESS_TIMEOUT_MS, UNIT_BYTES};
 use dray_core::message::{Cancel, Fault, Fetch, Message, ObjectName, Open};
 use dray_core::source::{Flow, RequestId};
 use dray_core::{Error, ErrorKind, Result};
@@ -25,6 +25,7 @@ pub(super) struct Lane {
     reading: Reading,
     scratch: Vec<u8>,
     group: Group,
+    has_delivered: bool,
     /// Requests sent and not ended, oldest first.
     pub(super) running: VecDeque<Queued>,
     heard_ns: u64,
@@ -75,6 +76,7 @@ impl Lane {
             reading: Reading::Head,
             scratch: Vec::new(),
             group: Group::empty(),
+            has_delivered: false,
             running: VecDeque::new(),
             heard_ns: hands.network.now_ns(),
             busy: Busy::No,
@@ -244,6 +246,7 @@ impl Transfer {
         let left = left - piece.len as u64;
         lane.reading = if left == 0 { Reading::Head } else { Reading::Data { left } };
         if piece.completes_group {
+            lane.has_delivered = true;
             let bytes = std::mem::replace(&mut lane.group, Group::empty());
             let done_ns = hands.processors.work(hands.network.now_ns(), bytes.len());
             lane.busy = Busy::Proves { request, group: piece.group, bytes };
@@ -321,7 +324,10 @@ impl Transfer {
         let lanes = set.slots.iter().filter(|slot| slot.is_running).count() as u64;
         let queued: u64 = set.queue.iter().map(|queued| queued.permit.bytes()).sum();
         let sent: u64 = set.slots.iter().map(|slot| slot.outstanding_bytes).sum();
-        let share = (queued + sent) / lanes.max(1);
+        let mut share = (queued + sent) / lanes.max(1);
+        if !lane.has_delivered {
+            share = share.min(UNIT_BYTES);
+        }
         let cancels = std::mem::take(&mut set.slots[number].cancels);
         let mut mine = set.slots[number].outstanding_bytes;
         while lane.session.room() > 0 && (mine < share || mine == 0) {

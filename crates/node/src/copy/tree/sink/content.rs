@@ -6,7 +6,6 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{PathId, Wanted};
 use dray_store::local::tree::{FileTarget, NewFile};
 
-use super::super::held::{Counted, Linked};
 use super::Writing;
 
 /// What comes over one path.
@@ -95,7 +94,10 @@ impl Writing<'_> {
             }
             (Record::Hole(len), None) => current.skip(&pending.target, *len),
             (Record::Hole(len), Some(part)) => current.skip_part(pending, &part, *len)?,
-            (Record::Again, None) => current.restart(),
+            (Record::Again, None) => {
+                self.wanted_bytes = self.wanted_bytes.saturating_add(pending.await_again(u64::MAX));
+                current.restart()
+            }
             (Record::Again | Record::Chunks(_), _) => {
                 return Err(Error::new(ErrorKind::Protocol, "sender began a part anew"));
             }
@@ -113,7 +115,7 @@ impl Writing<'_> {
         }
         if wanted.part.is_some() {
             self.current.remove(&path);
-            return self.settle(wanted.number, Err(error), Counted::Nothing);
+            return self.settle(wanted.number, Err(error));
         }
         *current = Current { failed: Some(error), ..Current::default() };
         Ok(())
@@ -149,25 +151,16 @@ impl Writing<'_> {
             Record::Failed(fault) => Err(fault.to_error("")),
             _ => Ok(None),
         };
-        let counted = match record {
-            Record::Done(_) => Counted::File,
-            Record::Same(_) => Counted::Same,
-            _ => Counted::Nothing,
-        };
-        self.settle(number, ended, counted)
+        self.settle(number, ended)
     }
 
-    /// An entry is in place, or will not be; the sender counts the end of its content as `counted`.
-    pub(super) fn settle(
-        &mut self,
-        number: u64,
-        ended: Result<Option<(u32, u32, u64)>>,
-        counted: Counted,
-    ) -> Result<()> {
+    /// An entry is in place, or will not be.
+    pub(super) fn settle(&mut self, number: u64, ended: Result<Option<(u32, u32, u64)>>) -> Result<()> {
         let Some(pending) = self.pending.remove(&number) else { return Ok(()) };
         if pending.parts.is_some() {
             self.machine.forget(number);
         }
+        self.lost_once.retain(|(lost, _)| *lost != number);
         self.pending_bytes -= pending.held;
         self.wanted_bytes = self.wanted_bytes.saturating_sub(pending.left_bytes);
         self.end_delta(number)?;
@@ -175,11 +168,11 @@ impl Writing<'_> {
         match ended {
             Ok(identity) => {
                 self.writer.settle(*pending.target, identity);
-                let linked = self.held.came(&mut self.writer, group);
-                self.linked(linked)?;
+                let failed = self.held.came(&mut self.writer, group);
+                self.fail_all(failed)?;
             }
             Err(error) => {
-                let failed = self.held.failed(&mut self.writer, pending.target, error, counted);
+                let failed = self.held.failed(&mut self.writer, pending.target, error);
                 self.fail_all(failed)?;
             }
         }
@@ -191,13 +184,6 @@ impl Writing<'_> {
             }
             None => Ok(()),
         }
-    }
-
-    /// Names that were held became links of one that came, or could not: the sender counted some of their contents.
-    pub(super) fn linked(&mut self, linked: Linked) -> Result<()> {
-        self.done.files += linked.files;
-        self.done.unchanged += linked.same;
-        self.fail_all(linked.failed)
     }
 }
 

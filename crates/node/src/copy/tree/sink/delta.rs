@@ -27,7 +27,6 @@ use dray_engine::session::Wanted;
 use dray_store::local::tree::{Cut, OlderFile, Others};
 use dray_transfer::tree::SinkWake;
 
-use super::super::held::Counted;
 use super::parts::Parts;
 use super::{Pending, Writing};
 use index::{Found, Index};
@@ -486,7 +485,7 @@ impl Writing<'_> {
             self.done.unchanged += 1;
             Some(identity)
         });
-        self.settle(number, kept, Counted::Nothing)
+        self.settle(number, kept)
     }
 
     fn cut_ended(&mut self, number: u64, finished: Finished) -> Result<()> {
@@ -534,7 +533,7 @@ impl Writing<'_> {
         });
         let (file, newer) = match made {
             Ok((file, copy)) => (file, Arc::new(copy)),
-            Err(error) => return self.settle(number, Err(error), Counted::Nothing),
+            Err(error) => return self.settle(number, Err(error)),
         };
         let parts = Parts { file: Some(file), finished: delta.finished, ..Parts::default() };
         // From now on it is known to be another.
@@ -654,7 +653,7 @@ impl Writing<'_> {
             self.done.unchanged += u64::from(is_same);
             Some(identity)
         });
-        self.settle(number, ended, Counted::Nothing)
+        self.settle(number, ended)
     }
 }
 

@@ -7,7 +7,6 @@ use dray_core::tree::{Finished, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::NewFile;
 
-use super::super::held::Counted;
 use super::content::{Current, not_as_sent};
 use super::{Pending, Writing};
 
@@ -28,6 +27,16 @@ pub(super) struct Parts {
 }
 
 impl Pending {
+    /// Of what came so many bytes will come again, all of them at most: how many are awaited more than before.
+    pub(super) fn await_again(&mut self, bytes: u64) -> u64 {
+        if self.known.is_some() {
+            return 0;
+        }
+        let again = bytes.min(self.size_bytes - self.left_bytes);
+        self.left_bytes += again;
+        again
+    }
+
     /// Writes bytes of a file that comes in parts.
     fn write_at(&mut self, bytes: &[u8], at: u64) -> Result<()> {
         let Some(parts) = &mut self.parts else { return Ok(()) };
@@ -99,14 +108,14 @@ impl Writing<'_> {
             Record::Failed(fault) if fault.to_error("").kind() == ErrorKind::Changed => {
                 return self.take_whole(number);
             }
-            Record::Failed(fault) => return self.settle(number, Err(fault.to_error("")), Counted::Nothing),
+            Record::Failed(fault) => return self.settle(number, Err(fault.to_error(""))),
             _ => return Err(Error::new(ErrorKind::Protocol, "sender ended a part as a whole content")),
         };
         if current.position != part.bytes {
             return Err(Error::new(ErrorKind::Protocol, "sender ended a part before its end"));
         }
         if current.hasher.finish() != finished.hash {
-            return self.settle(number, Err(not_as_sent()), Counted::Nothing);
+            return self.settle(number, Err(not_as_sent()));
         }
         let state = |finished: &Finished| (finished.size_bytes, finished.mtime_s, finished.mtime_ns);
         let first = *parts.finished.get_or_insert(finished);
@@ -130,7 +139,7 @@ impl Writing<'_> {
             self.done.files += 1;
             Some(identity)
         });
-        self.settle(number, ended, Counted::Nothing)
+        self.settle(number, ended)
     }
 
     /// What came in parts so far is void.
@@ -138,9 +147,8 @@ impl Writing<'_> {
         self.machine.forget(number);
         if let Some(pending) = self.pending.get_mut(&number) {
             pending.parts = None;
-            self.wanted_bytes = self.wanted_bytes.saturating_add(pending.size_bytes - pending.left_bytes);
-            pending.left_bytes = pending.size_bytes;
             self.machine.want(number, None, pending.size_bytes);
+            self.wanted_bytes = self.wanted_bytes.saturating_add(pending.await_again(u64::MAX));
         }
         self.end_delta(number)
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use dray_core::limits::{TREE_LANES_MAX, TREE_PULLS_MAX};
 use dray_engine::session::{PathId, Wanted};
 
+use super::content::Current;
 use super::{Doors, Writing};
 
 /// Bytes that may be owed over one path while direct connections may be used: about what comes in [`PACE_TIME`], within these
@@ -51,24 +52,52 @@ impl Pace {
 }
 
 impl Writing<'_> {
-    /// A direct connection is gone: what it owed is asked for again.
+    /// A direct connection is gone: what it owed is asked for again. Perhaps it is gone because what was at its front cannot be read: what
+    /// took two with it is asked for over ssh alone, where there is an end to waiting.
     pub(super) fn lose(&mut self, lane: u32) {
         self.lanes.remove(&lane);
         self.paces.remove(&Some(lane));
-        let begun = self.current.remove(&Some(lane)).is_some_and(|current| current.has_bytes);
-        let lost = self.machine.lose(lane);
-        if let Some(Wanted { number, part: Some(part), .. }) = lost.front().filter(|_| begun)
-            && let Some(parts) = self.pending.get_mut(number).and_then(|pending| pending.parts.as_mut())
-        {
-            parts.dirty.insert(part.start);
+        let current = self.current.remove(&Some(lane));
+        let mut lost = self.machine.lose(lane);
+        let Some(first) = lost.pop_front() else { return };
+        if let Some(current) = current {
+            self.come_again(&first, &current);
         }
         for wanted in lost.iter().rev() {
-            if let Some(pending) = self.pending.get(&wanted.number)
-                && pending.parts.is_some() == wanted.part.is_some()
-            {
-                self.machine.want_again(wanted, pending.known);
-            }
+            self.want_again(wanted, false);
         }
+        let start = first.part.map_or(0, |part| part.start);
+        let is_alone =
+            self.pending.contains_key(&first.number) && !self.lost_once.insert((first.number, start));
+        self.want_again(&first, is_alone);
+    }
+
+    fn want_again(&mut self, wanted: &Wanted, is_alone: bool) {
+        let pending = self.pending.get(&wanted.number);
+        let Some(pending) = pending.filter(|pending| pending.parts.is_some() == wanted.part.is_some()) else {
+            return;
+        };
+        if is_alone {
+            self.machine.want_alone(wanted, pending.known);
+        } else {
+            self.machine.want_again(wanted, pending.known);
+        }
+    }
+
+    /// What came of a content or a part counts no more.
+    fn come_again(&mut self, wanted: &Wanted, current: &Current) {
+        let Some(pending) = self.pending.get_mut(&wanted.number) else { return };
+        let bytes = match (wanted.part, &mut pending.parts) {
+            (Some(part), Some(parts)) => {
+                if current.has_bytes {
+                    parts.dirty.insert(part.start);
+                }
+                current.position
+            }
+            (None, None) => u64::MAX,
+            _ => return,
+        };
+        self.wanted_bytes = self.wanted_bytes.saturating_add(pending.await_again(bytes));
     }
 
     /// Has the sender told, once, that direct connections are welcome.
@@ -85,16 +114,21 @@ impl Writing<'_> {
 
     /// The path that is to be asked next, and how much of its window is free.
     pub(super) fn next_path(&self) -> Option<(PathId, u64)> {
+        let ssh_pulls = self.machine.pulls(None);
+        if self.machine.has_alone() && ssh_pulls == 0 {
+            return Some((None, WINDOW_MIN));
+        }
         if !self.machine.has_wishes() {
             return None;
         }
-        let ssh_pulls = self.machine.pulls(None);
         if !self.is_inviting {
             return (ssh_pulls < TREE_PULLS_MAX / 2).then_some((None, u64::MAX));
         }
         // With direct connections ssh is the spare, unless they are far slower than it was.
         let lanes = self.lanes.keys().map(|lane| (Some(*lane), LANE_PULLS_MAX));
-        let ssh = Some((None, TREE_PULLS_MAX / 2)).filter(|_| self.lanes.is_empty() || self.are_lanes_slow());
+        let is_ssh_kept = self.machine.has_alone() || self.machine.owes_alone();
+        let is_ssh_free = !is_ssh_kept && (self.lanes.is_empty() || self.are_lanes_slow());
+        let ssh = is_ssh_free.then_some((None, TREE_PULLS_MAX / 2));
         let room = |(path, pulls_max): (PathId, usize)| {
             let weight = self.machine.weight(path);
             let window = self.paces.get(&path).map_or(WINDOW_MIN, |pace| pace.window);

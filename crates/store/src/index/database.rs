@@ -1,0 +1,288 @@
+//! What of the index lies on disk: an LSM tree (`fjall`) of two keyspaces, `chunks` and `files`, under a bound of memory.
+//!
+//! The library checks what it reads by checksums; what it makes of bytes that are wrong all the same may be a panic. So each call into it
+//! is guarded, and a panic is an error like any other: the index is thrown away.
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dray_core::{Error, ErrorKind, Result, cbor};
+use fjall::compaction::filter::{
+    CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict,
+};
+use fjall::config::FilterPolicy;
+use fjall::{Keyspace, KeyspaceCreateOptions};
+
+use super::ChunkKey;
+use super::files::FileRecord;
+
+/// Blocks of the database that are kept in memory.
+const CACHE_BYTES: u64 = 4 << 20;
+/// Bytes of entries that are not on disk in order yet; in memory they take several times as many. The library's own threshold is far
+/// above: where it is passed, every write sends the library's workers a message, and a thousand of those waiting block them for ever.
+const UNORDERED_BYTES: u64 = 1 << 20;
+/// The least that the library allows; on disk.
+const JOURNAL_BYTES: u64 = 64 << 20;
+/// Files that it holds open.
+const FILES_OPEN: usize = 32;
+/// How long the disk may take to follow.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is looked whether it has.
+const INTERVAL: Duration = Duration::from_millis(5);
+/// Forgotten chunks that are not worth the work.
+const DEAD_MIN: u64 = 1 << 18;
+/// Bytes of the number of a file.
+const NUMBER_BYTES: usize = 8;
+/// Where the next number of a file stands in `files`; no number is as short.
+const NEXT: &[u8] = b"next";
+
+/// Where a chunk is said to lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) number: u64,
+    pub(super) offset: u64,
+    pub(super) len: u32,
+}
+
+/// The open database.
+pub(super) struct Database {
+    chunks: Keyspace,
+    files: Keyspace,
+    live: Arc<Live>,
+    /// Entries on disk after they were last written anew.
+    tidied: AtomicU64,
+    database: fjall::Database,
+}
+
+impl Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database").finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    /// Opens the database in `path`, making it if it is not there.
+    pub(super) fn open(path: &Path) -> Result<Database> {
+        let live = Arc::new(Live(Mutex::new(None)));
+        let dropping = live.clone();
+        guarded("open", move || {
+            let factory: Arc<dyn Factory> = Arc::new(Dropping(dropping));
+            let database = fjall::Database::builder(path)
+                .cache_size(CACHE_BYTES)
+                .max_journaling_size(JOURNAL_BYTES)
+                .max_cached_files(Some(FILES_OPEN))
+                // One of them does nothing that takes long.
+                .worker_threads(2)
+                .with_compaction_filter_factories(Arc::new(move |name| {
+                    (name == "chunks").then(|| factory.clone())
+                }))
+                .open()?;
+            let options = || {
+                // Chunks are looked for by the first half of their key, for which the filters are of no use.
+                KeyspaceCreateOptions::default().filter_policy(FilterPolicy::disabled())
+            };
+            let chunks = database.keyspace("chunks", options)?;
+            let files = database.keyspace("files", options)?;
+            Ok(Database { chunks, files, live, tidied: AtomicU64::new(0), database })
+        })
+    }
+
+    /// Every file, and the number that the next one gets.
+    pub(super) fn load(&self) -> Result<(Vec<(u64, FileRecord)>, u64)> {
+        let (mut records, mut next) = (Vec::new(), None);
+        let pairs = guarded("read", || {
+            self.files.iter().map(fjall::Guard::into_inner).collect::<fjall::Result<Vec<_>>>()
+        })?;
+        for (key, value) in pairs {
+            if &*key == NEXT {
+                next = Some(number(&value)?);
+            } else {
+                let record: FileRecord = cbor::decode(&value, "a file of the index")?;
+                record.check()?;
+                records.push((number(&key)?, record));
+            }
+        }
+        let after_last = records.iter().map(|(number, _)| number.saturating_add(1)).max().unwrap_or(0);
+        let next = next.unwrap_or(0);
+        if next < after_last || next == u64::MAX {
+            return Err(damaged("it counts wrong"));
+        }
+        Ok((records, next))
+    }
+
+    /// Entries of other files than these, with a number below `next`, are garbage.
+    pub(super) fn know_live(&self, numbers: impl Iterator<Item = u64>, next: u64) {
+        *self.live.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((numbers.collect(), next));
+    }
+
+    /// Entries with this number, which is the next one, are or will be of use.
+    pub(super) fn begin(&self, number: u64) {
+        if let Some((live, next)) = &mut *self.live.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            live.insert(number);
+            *next = number + 1;
+        }
+    }
+
+    /// Entries with this number are of no use any more.
+    pub(super) fn end(&self, number: u64) {
+        if let Some((live, _)) = &mut *self.live.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            live.remove(&number);
+        }
+    }
+
+    pub(super) fn write_next(&self, next: u64) -> Result<()> {
+        self.write(|batch| batch.insert(&self.files, NEXT, next.to_be_bytes()))
+    }
+
+    pub(super) fn write_file(&self, number: u64, record: &FileRecord) -> Result<()> {
+        self.write(|batch| batch.insert(&self.files, number.to_be_bytes(), cbor::encode(record)))
+    }
+
+    /// Its chunks stay until the disk is tidied, and are found no more.
+    pub(super) fn remove_file(&self, number: u64) -> Result<()> {
+        self.write(|batch| batch.remove(&self.files, number.to_be_bytes()))
+    }
+
+    pub(super) fn write_chunks(&self, number: u64, chunks: &[(ChunkKey, u64, u32)]) -> Result<()> {
+        self.write(|batch| {
+            for (key, offset, len) in chunks {
+                let key = [&key[..], &number.to_be_bytes()].concat();
+                batch.insert(&self.chunks, key, [&offset.to_be_bytes()[..], &len.to_be_bytes()].concat());
+            }
+        })
+    }
+
+    /// Where a chunk lies, by the number of its file; `most` places at most.
+    pub(super) fn places(
+        &self,
+        key: &ChunkKey,
+        most: usize,
+        is_wanted: impl Fn(u64) -> bool,
+    ) -> Result<Vec<Place>> {
+        let place = |(key, value): (fjall::UserKey, fjall::UserValue)| {
+            let (offset, len) = value.split_at_checked(NUMBER_BYTES)?;
+            Some(Place {
+                number: number(key.get(size_of::<ChunkKey>()..)?).ok()?,
+                offset: number(offset).ok()?,
+                len: u32::from_be_bytes(len.try_into().ok()?),
+            })
+        };
+        let found = guarded("read", || {
+            let found = self.chunks.prefix(key).map(|found| found.into_inner().map(place));
+            let is_wanted = |found: &fjall::Result<Option<Place>>| match found {
+                Ok(Some(place)) => is_wanted(place.number),
+                _ => true,
+            };
+            found.filter(is_wanted).take(most).collect::<fjall::Result<Vec<_>>>()
+        })?;
+        found.into_iter().collect::<Option<_>>().ok_or_else(|| damaged("an entry is malformed"))
+    }
+
+    /// Bytes on disk.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        guarded("measure", || self.database.disk_space()).unwrap_or(0)
+    }
+
+    /// Whether much of what is on disk is of no use, where `live` chunks are.
+    pub(super) fn has_much_dead(&self, live: u64) -> bool {
+        let entries = guarded("measure", || Ok(self.chunks.approximate_len() as u64)).unwrap_or(0);
+        let least = self.tidied.load(Ordering::Relaxed).max(live);
+        entries.saturating_sub(least) > DEAD_MIN.max(live / 2)
+    }
+
+    /// Writes all chunks anew, without those of files that are no more.
+    pub(super) fn compact(&self) -> Result<()> {
+        self.flush()?;
+        guarded("tidy", || self.chunks.major_compact())?;
+        let left = guarded("measure", || Ok(self.chunks.approximate_len() as u64))?;
+        self.tidied.store(left, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Brings what is in memory onto the disk in order. Waits for that, not without end.
+    pub(super) fn flush(&self) -> Result<()> {
+        let keyspaces = [&self.chunks, &self.files];
+        guarded("order", || keyspaces.iter().try_for_each(|keyspace| keyspace.rotate_memtable().map(drop)))?;
+        let begun = Instant::now();
+        while keyspaces.iter().any(|keyspace| keyspace.sealed_memtable_count() > 0) {
+            if begun.elapsed() >= PATIENCE {
+                return Err(Error::new(ErrorKind::TimedOut, "the disk of the chunk index does not follow"));
+            }
+            thread::sleep(INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Entries of chunks on disk and in memory.
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> usize {
+        self.chunks.len().unwrap()
+    }
+
+    /// Writes what `fill` says, all or nothing.
+    fn write(&self, fill: impl FnOnce(&mut fjall::OwnedWriteBatch)) -> Result<()> {
+        if guarded("measure", || Ok(self.database.write_buffer_size()))? > UNORDERED_BYTES {
+            self.flush()?;
+        }
+        guarded("write", || {
+            let mut batch = self.database.batch();
+            fill(&mut batch);
+            batch.commit()
+        })
+    }
+}
+
+/// The numbers of files that are, and the next one; `None` as long as that is not known.
+#[derive(Debug)]
+struct Live(Mutex<Option<(HashSet<u64>, u64)>>);
+
+/// Leaves entries out of what is written anew whose file is no more.
+struct Dropping(Arc<Live>);
+
+impl Factory for Dropping {
+    fn name(&self) -> &str {
+        "files that are no more"
+    }
+
+    fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
+        Box::new(Dropper(self.0.0.lock().unwrap_or_else(PoisonError::into_inner).clone()))
+    }
+}
+
+struct Dropper(Option<(HashSet<u64>, u64)>);
+
+impl CompactionFilter for Dropper {
+    fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
+        let Some((live, next)) = &self.0 else { return Ok(Verdict::Keep) };
+        let of = item.key().get(size_of::<ChunkKey>()..).and_then(|bytes| number(bytes).ok());
+        let is_dead = of.is_some_and(|of| of < *next && !live.contains(&of));
+        Ok(if is_dead { Verdict::Remove } else { Verdict::Keep })
+    }
+}
+
+fn number(bytes: &[u8]) -> Result<u64> {
+    bytes.try_into().map(u64::from_be_bytes).map_err(|_| damaged("a number is malformed"))
+}
+
+pub(super) fn damaged(how: &str) -> Error {
+    Error::new(ErrorKind::Damaged, format!("the chunk index is damaged: {how}"))
+}
+
+/// Calls the library.
+fn guarded<T>(what: &str, work: impl FnOnce() -> fjall::Result<T>) -> Result<T> {
+    let what = || format!("cannot {what} the chunk index");
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)))) => {
+            Err(Error::io(what(), error))
+        }
+        Ok(Err(error)) => Err(Error::new(ErrorKind::Damaged, what()).caused_by(error)),
+        Err(_) => Err(Error::new(ErrorKind::Damaged, what()).caused_by("its library failed")),
+    }
+}

@@ -1,0 +1,248 @@
+//! The files that the index knows: all of them in memory, and what tells whether one is still what it was.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use dray_core::chunker::Profile;
+use dray_core::limits::{INDEX_DIRECTORY_ENTRIES_MAX, PATH_BYTES_MAX};
+use dray_core::store::FileIdentity;
+use dray_core::{Error, ErrorKind, Result};
+use minicbor::bytes::ByteVec;
+use minicbor::{Decode, Encode};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, statat};
+
+use super::database::{Database, damaged};
+use super::{ChunkIndex, IndexLimits, is_below};
+
+/// A file that was cut.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub(super) struct FileRecord {
+    /// Its absolute path.
+    #[n(0)]
+    path: ByteVec,
+    /// Its state before it was cut, and after.
+    #[n(1)]
+    pub(super) identity: FileIdentity,
+    /// How.
+    #[n(2)]
+    pub(super) profile: Profile,
+    /// Into how many chunks.
+    #[n(3)]
+    pub(super) chunks: u64,
+}
+
+impl FileRecord {
+    pub(super) fn new(path: &Path, identity: FileIdentity, profile: Profile) -> Result<FileRecord> {
+        if !path.is_absolute() || Self::is_too_long(path) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{path:?} is no path for the chunk index"),
+            ));
+        }
+        Ok(FileRecord { path: path.as_os_str().as_bytes().to_vec().into(), identity, profile, chunks: 0 })
+    }
+
+    pub(super) fn is_too_long(path: &Path) -> bool {
+        path.as_os_str().len() > PATH_BYTES_MAX
+    }
+
+    /// Whether it may have been read from disk.
+    pub(super) fn check(&self) -> Result<()> {
+        let is_right = self.path().is_absolute()
+            && !Self::is_too_long(&self.path())
+            && ChunkIndex::takes(self.identity.size_bytes)
+            && self.chunks <= self.identity.size_bytes;
+        if is_right { Ok(()) } else { Err(damaged("a file in it cannot be")) }
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        OsString::from_vec(self.path.to_vec()).into()
+    }
+
+    /// The same at `path`, as it is there.
+    pub(super) fn at(self, path: &Path, identity: FileIdentity) -> FileRecord {
+        FileRecord { path: path.as_os_str().as_bytes().to_vec().into(), identity, ..self }
+    }
+
+    /// Whether `now` is that file with the same content, as far as its size and times tell. A new name changes its change time.
+    pub(super) fn is_same(&self, now: &FileIdentity) -> bool {
+        let then = &self.identity;
+        (then.dev, then.ino, then.size_bytes, then.mtime_ns)
+            == (now.dev, now.ino, now.size_bytes, now.mtime_ns)
+    }
+}
+
+/// All of them, by number: a file that was taken in later has a greater one.
+#[derive(Debug)]
+pub(super) struct Files {
+    records: BTreeMap<u64, FileRecord>,
+    /// By the hash of the path: of two that share one the later is found.
+    by_path: HashMap<u64, u64>,
+    hasher: RandomState,
+    by_inode: HashMap<(u64, u64), u64>,
+    path_bytes: usize,
+    chunks: u64,
+    next: u64,
+}
+
+impl Files {
+    pub(super) fn load(database: &Database) -> Result<Files> {
+        let (records, next) = database.load()?;
+        let mut files = Files {
+            records: BTreeMap::new(),
+            by_path: HashMap::new(),
+            hasher: RandomState::new(),
+            by_inode: HashMap::new(),
+            path_bytes: 0,
+            chunks: 0,
+            next,
+        };
+        for (number, record) in records {
+            files.insert(number, record);
+        }
+        Ok(files)
+    }
+
+    /// Takes it in, in the place of what has that number.
+    pub(super) fn insert(&mut self, number: u64, record: FileRecord) {
+        self.remove(number);
+        self.path_bytes += record.path.len();
+        self.chunks = self.chunks.saturating_add(record.chunks);
+        self.by_path.insert(self.hasher.hash_one(&*record.path), number);
+        self.by_inode.insert((record.identity.dev, record.identity.ino), number);
+        self.records.insert(number, record);
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<FileRecord> {
+        let record = self.records.remove(&number)?;
+        self.path_bytes -= record.path.len();
+        self.chunks = self.chunks.saturating_sub(record.chunks);
+        let hash = self.hasher.hash_one(&*record.path);
+        if self.by_path.get(&hash) == Some(&number) {
+            self.by_path.remove(&hash);
+        }
+        let inode = (record.identity.dev, record.identity.ino);
+        if self.by_inode.get(&inode) == Some(&number) {
+            self.by_inode.remove(&inode);
+        }
+        Some(record)
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<&FileRecord> {
+        self.records.get(&number)
+    }
+
+    pub(super) fn at(&self, path: &Path) -> Option<(u64, &FileRecord)> {
+        let path = path.as_os_str().as_bytes();
+        let number = self.by_path.get(&self.hasher.hash_one(path))?;
+        let record = self.records.get(number).filter(|record| *record.path == *path)?;
+        Some((*number, record))
+    }
+
+    pub(super) fn of_inode(&self, dev: u64, ino: u64) -> Option<(u64, &FileRecord)> {
+        let number = self.by_inode.get(&(dev, ino))?;
+        Some((*number, self.records.get(number)?))
+    }
+
+    pub(super) fn is_inode_known(&self, dev: u64, ino: u64) -> bool {
+        self.by_inode.contains_key(&(dev, ino))
+    }
+
+    /// The numbers of all files.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.records.keys().copied()
+    }
+
+    /// The number of the file that was taken in first.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.records.keys().next().copied()
+    }
+
+    /// A number that nobody had.
+    pub(super) fn reserve(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// The number that the next one gets.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// How many, and their chunks.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.records.len() as u64, self.chunks)
+    }
+
+    pub(super) fn is_beyond(&self, limits: &IndexLimits) -> bool {
+        self.records.len() > limits.files
+            || self.path_bytes > limits.path_bytes
+            || self.chunks > limits.chunks
+    }
+
+    /// Files that may be alike, the latest first.
+    pub(super) fn similar(&self, below: &Path, size_bytes: u64, name: Option<&[u8]>) -> Vec<u64> {
+        let sizes = size_bytes / 2..=size_bytes.saturating_mul(2);
+        let is_similar = |record: &FileRecord| {
+            let path = record.path();
+            let is_same_name = name.is_some() && path.file_name().map(|name| name.as_bytes()) == name;
+            (is_same_name || sizes.contains(&record.identity.size_bytes)) && is_below(&path, below)
+        };
+        let latest = self.records.iter().rev();
+        latest.filter(|(_, record)| is_similar(record)).map(|(number, _)| *number).collect()
+    }
+}
+
+/// What the regular file at `path` is; `None` if there is none. A symbolic link is not followed.
+pub fn look(path: &Path) -> Option<FileIdentity> {
+    let stat = statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    identity(&stat)
+}
+
+fn identity(stat: &Stat) -> Option<FileIdentity> {
+    let nanoseconds = |seconds: i64, nanos: i64| seconds.saturating_mul(1_000_000_000).saturating_add(nanos);
+    FileType::from_raw_mode(stat.st_mode).is_file().then(|| FileIdentity {
+        dev: stat.st_dev,
+        ino: stat.st_ino,
+        size_bytes: u64::try_from(stat.st_size).unwrap_or(0),
+        mtime_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
+        ctime_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec as i64),
+    })
+}
+
+/// The file of `record` under another name in the same directory, and what it is there.
+pub(super) fn renamed(record: &FileRecord) -> Option<(PathBuf, FileIdentity)> {
+    let path = record.path();
+    let parent = path.parent()?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(parent, flags, Mode::empty()).ok()?;
+    let (dev, ino) = (record.identity.dev, record.identity.ino);
+    let found = listed(std::os::fd::AsFd::as_fd(&directory), |on, number| (on, number) == (dev, ino));
+    let (name, identity) = found.into_iter().find(|(_, identity)| record.is_same(identity))?;
+    Some((parent.join(name), identity)).filter(|(path, _)| !FileRecord::is_too_long(path))
+}
+
+/// The regular files in `directory` whose device and inode `is_wanted`, of the first entries of it.
+pub(super) fn listed(
+    directory: BorrowedFd<'_>,
+    is_wanted: impl Fn(u64, u64) -> bool,
+) -> Vec<(OsString, FileIdentity)> {
+    let Ok(dev) = rustix::fs::fstat(directory).map(|stat| stat.st_dev) else { return Vec::new() };
+    let Ok(mut entries) = Dir::read_from(directory) else { return Vec::new() };
+    let mut found = Vec::new();
+    for entry in std::iter::from_fn(|| entries.read()).take(INDEX_DIRECTORY_ENTRIES_MAX).flatten() {
+        if !is_wanted(dev, entry.ino()) {
+            continue;
+        }
+        let stat = statat(directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
+        if let Some(identity) = stat.ok().as_ref().and_then(identity) {
+            found.push((OsString::from_vec(entry.file_name().to_bytes().to_vec()), identity));
+        }
+    }
+    found
+}

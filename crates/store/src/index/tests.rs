@@ -1,0 +1,516 @@
+//! The index against files that change, move and are no files, against a crash, and against its own bytes altered one by one.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+use dray_core::ErrorKind;
+use dray_core::recipe::ChunkDescriptor;
+use proptest::prelude::*;
+
+use super::*;
+
+const MIB: usize = 1 << 20;
+
+/// A directory with an index in it, and files beside that.
+struct Bed {
+    dir: tempfile::TempDir,
+    index: Option<ChunkIndex>,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        Bed::limited(IndexLimits::default())
+    }
+
+    fn limited(limits: IndexLimits) -> Bed {
+        let dir = tempfile::tempdir().unwrap();
+        let (index, reason) = ChunkIndex::open(&dir.path().join("index"), limits).unwrap();
+        assert_eq!(reason, None, "there was nothing to throw away");
+        Bed { dir, index: Some(index) }
+    }
+
+    fn index(&self) -> &ChunkIndex {
+        self.index.as_ref().unwrap()
+    }
+
+    fn root(&self) -> PathBuf {
+        fs::canonicalize(self.dir.path()).unwrap()
+    }
+
+    /// Closes it and opens it again; why it was thrown away, if it was.
+    fn reopen(&mut self) -> Option<String> {
+        drop(self.index.take());
+        let (index, reason) =
+            ChunkIndex::open(&self.dir.path().join("index"), IndexLimits::default()).unwrap();
+        self.index = Some(index);
+        reason
+    }
+
+    /// A file of random bytes, in the index.
+    fn indexed(&self, name: &str, seed: u64) -> (PathBuf, Vec<u8>) {
+        let (path, bytes) = (self.root().join(name), random(2 * MIB + 777, seed));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(self.cut(&path).unwrap(), Cut::Read(bytes.len() as u64));
+        (path, bytes)
+    }
+
+    fn cut(&self, path: &Path) -> Result<Cut> {
+        self.index().cut(path, &mut |_| true)
+    }
+
+    /// Where the chunks of `bytes` are below `below`, each of them compared: the files, and how many were found.
+    fn found(&self, bytes: &[u8], below: &Path) -> (Vec<PathBuf>, usize) {
+        let chunks = cut(bytes);
+        let keys: Vec<ChunkKey> = chunks.iter().map(|(_, chunk)| key(chunk)).collect();
+        let found = self.index().look_up(&keys, below).unwrap();
+        assert_eq!(found.places.len(), keys.len());
+        for ((_, chunk), place) in chunks.iter().zip(&found.places) {
+            let Some(place) = place else { continue };
+            let mut there = vec![0; place.len as usize];
+            let file = File::open(&found.files[place.file]).unwrap();
+            file.read_exact_at(&mut there, place.offset).unwrap();
+            assert_eq!(ChunkDescriptor::of(&there), *chunk);
+        }
+        (found.files, found.places.iter().flatten().count())
+    }
+
+    /// Asserts that nothing of `bytes` is found, and that nothing is left of it.
+    #[track_caller]
+    fn assert_gone(&self, bytes: &[u8]) {
+        assert_eq!(self.found(bytes, &self.root()), (vec![], 0));
+        assert_eq!(self.index().figures().files, 0);
+    }
+}
+
+fn random(len: usize, seed: u64) -> Vec<u8> {
+    let mut out = vec![0; len];
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&seed.to_be_bytes());
+    hasher.finalize_xof().fill(&mut out);
+    out
+}
+
+fn cut(bytes: &[u8]) -> Vec<(u64, ChunkDescriptor)> {
+    let (mut chunks, mut offset) = (Vec::new(), 0);
+    let mut take = |chunk: &[u8]| {
+        chunks.push((offset, ChunkDescriptor::of(chunk)));
+        offset += chunk.len() as u64;
+    };
+    let mut chunker = Profile::for_size(bytes.len() as u64).unwrap().chunker();
+    chunker.push(bytes, &mut take);
+    chunker.finish(&mut take);
+    chunks
+}
+
+/// Y8: what was cut is found, every chunk of it, after the index was closed as well; of an edited version what was not edited.
+#[test]
+fn what_was_cut_is_found() {
+    let mut bed = Bed::new();
+    let (path, mut bytes) = bed.indexed("a", 1);
+    let chunks = cut(&bytes).len();
+    assert_eq!(bed.found(&bytes, &bed.root()), (vec![path.clone()], chunks));
+    assert_eq!(bed.cut(&path).unwrap(), Cut::Known);
+    assert_eq!(bed.reopen(), None);
+    assert_eq!(bed.found(&bytes, &bed.root()), (vec![path.clone()], chunks));
+    assert_eq!(bed.cut(&path).unwrap(), Cut::Known);
+    bytes.splice(MIB..MIB, *b"sixteen new byte");
+    let (files, found) = bed.found(&bytes, &bed.root());
+    assert!(files == [path] && found + 3 >= chunks && found < chunks, "{found} of {chunks}");
+}
+
+/// Design 16: what is not below the directory that was named is not found, be it by a name that begins alike.
+#[test]
+fn nothing_is_found_outside() {
+    let bed = Bed::new();
+    let (path, bytes) = bed.indexed("dir/a", 2);
+    let size_bytes = bytes.len() as u64;
+    let similar =
+        |below: &str| bed.index().has_similar(&bed.root().join(below), size_bytes, Some(b"a")).unwrap();
+    for below in ["di", "dir/a", "dir2", "dir/sub", "other"] {
+        assert_eq!(bed.found(&bytes, &bed.root().join(below)).1, 0, "{below}");
+        assert!(!similar(below), "{below}");
+    }
+    for below in ["", "dir"] {
+        assert_eq!(bed.found(&bytes, &bed.root().join(below)).0, std::slice::from_ref(&path));
+        assert!(similar(below), "{below}");
+    }
+    // The same chunks inside and outside: those inside are named, in however many files they are outside.
+    for outside in 0..5 {
+        fs::write(bed.root().join(format!("copy{outside}")), &bytes).unwrap();
+        bed.cut(&bed.root().join(format!("copy{outside}"))).unwrap();
+    }
+    assert_eq!(bed.found(&bytes, &bed.root().join("dir")), (vec![path], cut(&bytes).len()));
+}
+
+/// The question whether there is hope is about names and sizes (Y15).
+#[test]
+fn hope_is_a_size_or_a_name() {
+    let bed = Bed::new();
+    let (_, bytes) = bed.indexed("a", 3);
+    let size = bytes.len() as u64;
+    let hope =
+        |size_bytes, name: Option<&[u8]>| bed.index().has_similar(&bed.root(), size_bytes, name).unwrap();
+    assert!(hope(size, None) && hope(size * 2, None) && hope(size / 2 + 1, None));
+    assert!(!hope(size * 2 + 2, None) && !hope(size / 2 - 1, None) && !hope(size * 9, Some(b"b")));
+    assert!(hope(size * 9, Some(b"a")));
+    fs::remove_file(bed.root().join("a")).unwrap();
+    assert!(!hope(size, None), "what is gone is no hope");
+}
+
+/// Y8: "touch a file -> its entries vanish"; so do those of one that was overwritten, cut short, removed, or replaced by
+/// something that is no file.
+#[test]
+fn entries_of_a_changed_file_vanish() {
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 7] = [
+        ("touched", |path| {
+            let later = SystemTime::now() + Duration::from_secs(5);
+            File::options().write(true).open(path).unwrap().set_modified(later).unwrap();
+        }),
+        ("overwritten", |path| fs::write(path, random(2 * MIB + 777, 9)).unwrap()),
+        ("cut short", |path| File::options().write(true).open(path).unwrap().set_len(MIB as u64).unwrap()),
+        ("removed", |path| fs::remove_file(path).unwrap()),
+        ("a directory", |path| {
+            fs::remove_file(path).unwrap();
+            fs::create_dir(path).unwrap();
+        }),
+        ("a link", |path| {
+            let aside = path.with_file_name("elsewhere");
+            fs::create_dir(&aside).unwrap();
+            fs::rename(path, aside.join("a")).unwrap();
+            std::os::unix::fs::symlink(aside.join("a"), path).unwrap();
+        }),
+        ("a fifo", |path| {
+            fs::remove_file(path).unwrap();
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        }),
+    ];
+    for (what, change) in changes {
+        let mut bed = Bed::new();
+        let (path, bytes) = bed.indexed("a", 4);
+        change(&path);
+        bed.assert_gone(&bytes);
+        assert_eq!(bed.reopen(), None);
+        bed.assert_gone(&bytes);
+        if !path.is_file() || path.is_symlink() {
+            let kind = if what == "a link" { None } else { Some(ErrorKind::NotFound) };
+            assert_eq!(bed.cut(&path).err().map(|error| error.kind()), kind, "{what}");
+        }
+    }
+}
+
+/// A file that was renamed is found under its new name, one that was moved when its new directory is looked at (STAT, Y11).
+#[test]
+fn a_renamed_file_is_found_again() {
+    let mut bed = Bed::new();
+    let (path, bytes) = bed.indexed("a", 5);
+    let renamed = bed.root().join("b");
+    fs::rename(&path, &renamed).unwrap();
+    assert_eq!(bed.found(&bytes, &bed.root()).0, std::slice::from_ref(&renamed));
+    assert_eq!(bed.reopen(), None);
+    let dir = bed.root().join("dir");
+    fs::create_dir(&dir).unwrap();
+    let moved = dir.join("c");
+    fs::rename(&renamed, &moved).unwrap();
+    let opened = File::open(&dir).unwrap();
+    bed.index().meet(opened.as_fd(), &dir).unwrap();
+    assert_eq!(bed.found(&bytes, &dir), (vec![moved.clone()], cut(&bytes).len()));
+    assert_eq!(bed.index().figures().files, 1);
+    // Taken in under both names, it is known once, and found.
+    fs::rename(&moved, dir.join("d")).unwrap();
+    bed.cut(&dir.join("d")).unwrap();
+    assert_eq!(bed.found(&bytes, &dir), (vec![dir.join("d")], cut(&bytes).len()));
+    assert_eq!(bed.index().figures().files, 1);
+    // Another file in the place of the one that moved is not taken for it.
+    fs::rename(dir.join("d"), bed.root().join("x")).unwrap();
+    fs::write(dir.join("d"), random(bytes.len(), 6)).unwrap();
+    bed.index().meet(opened.as_fd(), &dir).unwrap();
+    bed.assert_gone(&bytes);
+}
+
+/// A file that changes while it is cut is not taken in, nor one that is not read to its end; nothing is left of either.
+#[test]
+fn half_a_file_is_not_taken_in() {
+    let bed = Bed::new();
+    let (path, bytes) = (bed.root().join("a"), random(2 * MIB, 7));
+    let mut reads = 0;
+    let mut cut_with = |change: &dyn Fn(usize) -> bool| {
+        fs::write(&path, &bytes).unwrap();
+        reads = 0;
+        bed.index().cut(&path, &mut |len| {
+            reads += len;
+            change(reads)
+        })
+    };
+    let write = || File::options().write(true).open(&path).unwrap();
+    let cut_short = cut_with(&|read| read < MIB || write().set_len(9).is_ok());
+    assert_eq!(cut_short.unwrap_err().kind(), ErrorKind::Changed);
+    bed.assert_gone(&bytes);
+    let later = SystemTime::now() + Duration::from_secs(9);
+    let written = cut_with(&|read| read < MIB || write().set_modified(later).is_ok());
+    assert_eq!(written.unwrap_err().kind(), ErrorKind::Changed);
+    bed.assert_gone(&bytes);
+    assert_eq!(cut_with(&|read| read < MIB).unwrap_err().kind(), ErrorKind::Interrupted);
+    bed.assert_gone(&bytes);
+    assert_eq!(cut_with(&|_| true).unwrap(), Cut::Read(bytes.len() as u64));
+    // Every read was asked for, with its length.
+    assert_eq!(reads, bytes.len());
+}
+
+/// Limits: the oldest files leave first, and what is too small is not for it.
+#[test]
+fn the_oldest_leave_first() {
+    let chunks_of_three = (2..5).map(|seed| cut(&random(2 * MIB + 777, seed)).len() as u64).sum();
+    let limits = [
+        IndexLimits { files: 3, ..IndexLimits::default() },
+        IndexLimits { chunks: chunks_of_three, ..IndexLimits::default() },
+    ];
+    for limits in limits {
+        let bed = Bed::limited(limits);
+        let bytes: Vec<Vec<u8>> = (0..5).map(|number| bed.indexed(&format!("f{number}"), number).1).collect();
+        let is_found: Vec<bool> = bytes.iter().map(|bytes| bed.found(bytes, &bed.root()).1 > 0).collect();
+        assert_eq!(is_found, [false, false, true, true, true], "{limits:?}");
+        assert_eq!(bed.index().figures().files, 3);
+    }
+    let bed = Bed::new();
+    let small = bed.root().join("small");
+    fs::write(&small, random(MIB - 1, 1)).unwrap();
+    assert_eq!(bed.cut(&small).unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+/// What was forgotten leaves the disk when that is tidied, and what was not stays.
+#[test]
+fn tidying_drops_what_was_forgotten() {
+    let bed = Bed::new();
+    let files: Vec<(PathBuf, Vec<u8>)> =
+        (0..4).map(|number| bed.indexed(&format!("f{number}"), number)).collect();
+    bed.index().forget_path(&files[1].0).unwrap();
+    bed.index().database.compact().unwrap();
+    let left = |bytes: &[u8]| {
+        let chunks = cut(bytes);
+        chunks
+            .iter()
+            .filter(|(_, chunk)| !bed.index().database.places(&key(chunk), 9, |_| true).unwrap().is_empty())
+            .count()
+    };
+    assert_eq!(left(&files[1].1), 0, "entries of a forgotten file are left");
+    for at in [0, 2, 3] {
+        assert_eq!(left(&files[at].1), cut(&files[at].1).len());
+    }
+}
+
+/// What is forgotten while a file is taken in, and tidied, does not take that one's chunks with it; a file that was given up leaves none.
+#[test]
+fn tidying_spares_what_is_being_taken_in() {
+    let bed = Bed::new();
+    let (old, _) = bed.indexed("old", 31);
+    // Two batches of entries, and something happens after the first.
+    let (path, bytes) = (bed.root().join("new"), random(20 * MIB, 32));
+    fs::write(&path, &bytes).unwrap();
+    let (mut read, mut left) = (0, 0);
+    let may_read = &mut |len| {
+        read += len;
+        if read == 19 * MIB {
+            bed.index().forget_path(&old).unwrap();
+            bed.index().database.compact().unwrap();
+            left = bed.index().database.entries();
+        }
+        true
+    };
+    bed.index().cut(&path, may_read).unwrap();
+    assert_eq!(left, 1024, "entries of the first batch");
+    assert_eq!(bed.found(&bytes, &bed.root()).1, cut(&bytes).len());
+}
+
+/// One process has it; what another one is told is that, and not that it is damaged.
+#[test]
+fn a_second_one_goes_without() {
+    let bed = Bed::new();
+    let (_, bytes) = bed.indexed("a", 8);
+    let second = ChunkIndex::open(&bed.dir.path().join("index"), IndexLimits::default());
+    assert_eq!(second.unwrap_err().kind(), ErrorKind::Refused);
+    assert!(bed.found(&bytes, &bed.root()).1 > 0);
+}
+
+/// Another version, and one that was not left whole, is thrown away and made anew.
+#[test]
+fn what_is_not_understood_is_thrown_away() {
+    for (text, words) in [("drayman chunk index 2\n", "another version"), ("", "another version")] {
+        let mut bed = Bed::new();
+        let (_, bytes) = bed.indexed("a", 9);
+        fs::write(bed.dir.path().join("index/format"), text).unwrap();
+        assert!(bed.reopen().unwrap().contains(words));
+        bed.assert_gone(&bytes);
+        assert_eq!(bed.reopen(), None, "told once");
+    }
+    let mut bed = Bed::new();
+    let (path, bytes) = bed.indexed("a", 9);
+    fs::remove_file(bed.dir.path().join("index/format")).unwrap();
+    assert!(bed.reopen().unwrap().contains("not left whole"));
+    bed.assert_gone(&bytes);
+    assert!(matches!(bed.cut(&path).unwrap(), Cut::Read(_)), "it can be made anew");
+}
+
+/// Copies a directory as a process that is killed leaves it: whatever is written, in whatever state.
+fn snapshot(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().flatten() {
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            snapshot(&path, &target);
+        } else {
+            fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+/// Killed at any moment: the next one opens what is there, without a word, and finds whole files or nothing.
+#[test]
+fn a_kill_at_any_moment_leaves_an_index() {
+    let bed = Bed::new();
+    let (first, first_bytes) = bed.indexed("a", 11);
+    let (path, bytes) = (bed.root().join("b"), random(8 * MIB, 12));
+    fs::write(&path, &bytes).unwrap();
+    let mut snapshots = Vec::new();
+    let mut take = |bed: &Bed| {
+        let to = bed.root().join(format!("killed{}", snapshots.len()));
+        snapshot(&bed.dir.path().join("index"), &to);
+        snapshots.push(to);
+    };
+    let mut reads = 0;
+    bed.index()
+        .cut(&path, &mut |_| {
+            reads += 1;
+            if reads % 8 == 0 {
+                take(&bed);
+            }
+            true
+        })
+        .unwrap();
+    take(&bed);
+    bed.index().forget_path(&first).unwrap();
+    take(&bed);
+    let whole = cut(&bytes).len();
+    for (number, at) in snapshots.iter().enumerate() {
+        let (index, reason) = ChunkIndex::open(at, IndexLimits::default()).unwrap();
+        assert_eq!(reason, None);
+        let after = Bed { dir: tempfile::tempdir().unwrap(), index: Some(index) };
+        let found = after.found(&bytes, &bed.root()).1;
+        let is_whole = number + 2 >= snapshots.len();
+        assert_eq!(found, if is_whole { whole } else { 0 }, "snapshot {number}");
+        let is_first_there = number + 1 < snapshots.len();
+        assert_eq!(after.found(&first_bytes, &bed.root()).1 > 0, is_first_there);
+        // No number is used twice: what was half written is not taken for the next file.
+        let third = bed.root().join("c");
+        fs::write(&third, random(MIB, 13)).unwrap();
+        after.index().cut(&third, &mut |_| true).unwrap();
+        assert_eq!(after.found(&bytes, &bed.root()).1, found);
+    }
+}
+
+/// A directory that cannot be written is an error, and no panic.
+#[test]
+fn a_directory_that_cannot_be_used_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), b"").unwrap();
+    assert!(ChunkIndex::open(&dir.path().join("file/index"), IndexLimits::default()).is_err());
+    // Root may write anywhere; whoever is not is refused.
+    let locked = dir.path().join("locked");
+    fs::create_dir(&locked).unwrap();
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o500)).unwrap();
+    if !rustix::process::geteuid().is_root() {
+        assert!(ChunkIndex::open(&locked.join("index"), IndexLimits::default()).is_err());
+    }
+}
+
+fn all_files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        match entry.path() {
+            path if path.is_dir() => all_files(&path, found),
+            path => found.push(path),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Y3, "corrupt index -> slower, never wrong": any bytes of it altered, cut off or removed. It opens, perhaps anew, and whatever it
+    /// tells of is there, or it says that it is broken and the next one begins anew; nothing hangs, and the process ends by it once at most.
+    #[test]
+    fn an_altered_index_is_never_wrong(
+        which in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        change in prop_oneof![Just(None), any::<u8>().prop_map(Some)],
+        len in 1usize..64,
+        in_order in any::<bool>(),
+    ) {
+        let mut bed = Bed::new();
+        let (path, _) = bed.indexed("a", 21);
+        if in_order {
+            // What is only in the journal otherwise is in tables as well.
+            bed.index().database.flush().unwrap();
+        }
+        drop(bed.index.take());
+        let mut files = Vec::new();
+        all_files(&bed.dir.path().join("index"), &mut files);
+        files.sort();
+        let victim = which.get(&files);
+        let mut content = fs::read(victim).unwrap();
+        if content.is_empty() {
+            fs::remove_file(victim).unwrap();
+        } else {
+            let at = at.index(content.len());
+            match change {
+                Some(value) => {
+                    let end = content.len().min(at + len);
+                    content[at..end].iter_mut().for_each(|byte| *byte ^= value | 1);
+                }
+                None => content.truncate(at),
+            }
+            fs::write(victim, &content).unwrap();
+        }
+        // In a process of its own: the library may bring it down, which is borne once.
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "index::tests::an_altered_index_is_opened", "--ignored"]);
+        child.env("INDEX_ALTERED", bed.dir.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        let status = child.status().unwrap();
+        let was_brought_down = status.signal() == Some(6);
+        prop_assert!(status.success() || was_brought_down, "{victim:?}: {status}");
+        let (index, reason) = ChunkIndex::open(&bed.dir.path().join("index"), IndexLimits::default()).unwrap();
+        if was_brought_down {
+            prop_assert!(reason.is_some());
+            prop_assert_eq!(index.figures().files, 0);
+        }
+        prop_assert_eq!(index.cut(&path, &mut |_| true).is_ok(), !index.is_broken());
+    }
+}
+
+/// What [`an_altered_index_is_never_wrong`] has done in another process, and nothing without it: opens the index, and asks it.
+#[test]
+#[ignore = "a part of another test"]
+fn an_altered_index_is_opened() {
+    let Some(dir) = std::env::var_os("INDEX_ALTERED").map(PathBuf::from) else { return };
+    let root = dir.join("index");
+    let path = fs::canonicalize(&dir).unwrap().join("a");
+    let bytes = fs::read(&path).unwrap();
+    let (index, _) = ChunkIndex::open(&root, IndexLimits::default()).unwrap();
+    let keys: Vec<ChunkKey> = cut(&bytes).iter().map(|(_, chunk)| key(chunk)).collect();
+    if let Ok(found) = index.look_up(&keys, path.parent().unwrap()) {
+        // Hints may be wrong, and lead to files that were taken in.
+        assert!(found.files.iter().all(|file| *file == path));
+        return;
+    }
+    assert!(index.is_broken());
+    drop(index);
+    let (index, reason) = ChunkIndex::open(&root, IndexLimits::default()).unwrap();
+    assert!(reason.is_some());
+    assert_eq!(index.figures().files, 0);
+}

@@ -1,0 +1,131 @@
+//! How requests are dealt to the lanes of one source, over a channel that says what it is told to and keeps what it hears.
+
+use std::io;
+use std::sync::{OnceLock, Weak};
+use std::time::Duration;
+
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::hash_tree::Geometry;
+use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
+use dray_core::message::{Hello, PROTOCOL_VERSION};
+use dray_core::permit::Budget;
+use dray_core::source::{Flow, SourceCapabilities};
+
+use super::*;
+use crate::transport::{Security, push_control};
+
+/// Asks for three units as soon as the source is up.
+#[derive(Default)]
+struct Asks(OnceLock<Weak<LaneSet>>);
+
+impl SourceEvents for Asks {
+    fn event(&self, _: SourceId, event: SourceEvent<'_>) -> Flow {
+        if let (SourceEvent::Up { .. }, Some(set)) = (event, self.0.get().and_then(Weak::upgrade)) {
+            let budget = Budget::new(3 * UNIT_BYTES);
+            for unit in 0..3 {
+                set.call(SourceCall::Fetch {
+                    request: RequestId(unit + 1),
+                    groups: Geometry::new(3 * UNIT_BYTES).unit(u64::from(unit)),
+                    known_depth: 0,
+                    recheck: false,
+                    permit: budget.try_reserve(UNIT_BYTES).unwrap(),
+                });
+            }
+        }
+        Flow::Continue
+    }
+}
+
+/// Each time the lane waits, the next of `answers` comes, and the requests it has sent so far are counted. Then the source is closed.
+struct Script {
+    set: Arc<LaneSet>,
+    answers: VecDeque<Vec<u8>>,
+    coming: VecDeque<u8>,
+    heard: Vec<u8>,
+    counts: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Channel for Script {
+    fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        let len = out.len().min(self.coming.len());
+        for (to, from) in out.iter_mut().zip(self.coming.drain(..len)) {
+            *to = from;
+        }
+        Ok((len > 0).then_some(len))
+    }
+
+    fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
+        self.heard.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn wait(&mut self, _: Option<&Wake>, _: Duration) -> io::Result<()> {
+        self.counts.lock().unwrap().push(fetches(&self.heard));
+        match self.answers.pop_front() {
+            Some(answer) => self.coming.extend(answer),
+            None => self.set.call(SourceCall::Close),
+        }
+        Ok(())
+    }
+
+    fn security(&self) -> Option<Security> {
+        None
+    }
+}
+
+/// How many requests are among these frames.
+fn fetches(mut frames: &[u8]) -> usize {
+    let mut count = 0;
+    while let Some((head, rest)) = frames.split_first_chunk::<FRAME_HEAD_BYTES>() {
+        let (body, rest) = rest.split_at(FrameHead::decode(*head).unwrap().body_bytes);
+        count += usize::from(matches!(Message::from_bytes(body).unwrap(), Message::Fetch(_)));
+        frames = rest;
+    }
+    count
+}
+
+fn hello() -> Hello {
+    Hello { version: PROTOCOL_VERSION, features: vec![], required: vec![], agent: "test/0".into() }
+}
+
+/// P4: what is wanted first is left for the lanes that come up a little later: TCP starts slowly, and a lane that has one unit to wait for
+/// has enough until its first group has come. Then it takes its share.
+#[test]
+fn a_lane_waits_for_its_first_group_before_it_takes_more_than_a_unit() {
+    let events = Arc::new(Asks::default());
+    let capabilities = SourceCapabilities { grade: Grade::Vouched, cancel: true, holes: true };
+    let description = SourceDescription { label: "test".into(), priority: 0, weight: 1, capabilities };
+    let object = ObjectName::Provisional([7; 32]);
+    let size_bytes = 3 * UNIT_BYTES;
+    let set = LaneSet::new(SourceId(1), object, description, Some(size_bytes), events.clone());
+    events.0.set(Arc::downgrade(&set)).unwrap();
+
+    let mut opens = Vec::new();
+    push_control(&mut opens, &Message::Hello(hello()));
+    push_control(&mut opens, &Message::Opened(Opened { handle: 1, size_bytes, name: None }));
+    let group = |last: usize| {
+        let bytes = GROUP_BYTES as usize / 2;
+        let mut frame = FrameHead::new(FrameKind::Data, bytes, 1).encode().to_vec();
+        frame.resize(frame.len() + bytes, last as u8);
+        frame
+    };
+    let counts = Arc::default();
+    let script = Script {
+        set: set.clone(),
+        // Half a group is none.
+        answers: [opens, group(1), group(2)].into(),
+        coming: VecDeque::new(),
+        heard: Vec::new(),
+        counts: Arc::clone(&counts),
+    };
+    let start = LaneStart {
+        receiver: Receiver::new(hello(), Some(Geometry::new(size_bytes)), false),
+        preface: Vec::new(),
+        secret: None,
+        node: NodeId::from_bytes([1; 32]),
+        round_trip_us: None,
+        opening: Opening::ToAsk,
+    };
+    set.run(Box::new(script), start, None).unwrap();
+    assert_eq!(*counts.lock().unwrap(), [1, 1, 1, 3]);
+}

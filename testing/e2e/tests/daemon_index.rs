@@ -1,0 +1,295 @@
+//! The chunk index of the daemon: what lies in files of other names is not fetched, within the scope of design 16; and whatever happens
+//! to those files, or to the index, the right bytes arrive (issue 5 part 5, Y2, Y3, Y8).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dray_e2e::actions::{self, Share, share};
+use dray_e2e::daemon::{Daemon, await_that};
+use dray_e2e::data::{self, MIB};
+use dray_e2e::{Host, Lab};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// Bytes of the file.
+const SIZE: u64 = 64 * MIB;
+/// What may come before the sender's recipe does, and what differs.
+const DIFFERENCE: u64 = 20 * MIB;
+
+/// A slow link, so that the recipe is there before much has come, also on a busy machine.
+fn lab() -> Option<Lab> {
+    Lab::of(2).alone().rate_mbit(40).build()
+}
+
+/// The index of a daemon.
+fn state(daemon: &Daemon) -> Value {
+    let (status, state) = daemon.ask("GET /v1/index", b"");
+    assert_eq!(status, 200, "{state}");
+    state
+}
+
+/// Waits until the daemon has taken in as many files.
+#[track_caller]
+fn await_files(daemon: &Daemon, files: u64) {
+    await_that("the index is filled", || state(daemon)["files"] == files);
+}
+
+fn configure(host: &Host, text: &str) {
+    let config = host.home().join(".config/dray/config.toml");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    fs::write(config, text).unwrap();
+}
+
+/// Two versions of a file, shared by a host.
+struct Versions {
+    old: PathBuf,
+    first: Share,
+    second: Share,
+}
+
+fn versions(from: &Host) -> Versions {
+    let (old, new) = (from.file("old"), from.file("new"));
+    data::write_random(&old, SIZE, 401);
+    fs::copy(&old, &new).unwrap();
+    let file = File::options().write(true).open(&new).unwrap();
+    file.write_all_at(&data::random_bytes(100_000, 402), SIZE / 2 + 5).unwrap();
+    file.write_all_at(b"and something behind the end", SIZE).unwrap();
+    Versions { first: share(from, &old), second: share(from, &new), old }
+}
+
+/// Fetches `share` to `path` and removes it again; the bytes on the wire.
+#[track_caller]
+fn cost(what: &str, to: &Host, share: &Share, path: &Path) -> u64 {
+    let before = to.counters();
+    actions::get(to, &share.ticket, path).time_limit(Duration::from_secs(120)).run().expect(0);
+    let carried = to.counters() - before;
+    assert_eq!(data::b3sum(path), share.hash());
+    fs::remove_file(path).unwrap();
+    // What was fetched would be at hand the next time.
+    actions::forget(to);
+    let bytes = carried.received_bytes + carried.sent_bytes;
+    eprintln!("{what}: {bytes} bytes on the wire of {SIZE}");
+    bytes
+}
+
+/// The issue's own scenario: a file that was fetched is renamed beside the destination, its sender edits it, and a get of the new version
+/// under a third name fetches the difference; so it does when the file was moved into a folder below. Without the index, without
+/// the daemon, and with the file outside the destination's directory (design 16), everything is fetched.
+#[test]
+fn what_lies_under_another_name_is_not_fetched() {
+    let Some(lab) = lab() else { return };
+    let (from, to) = lab.pair();
+    let versions = versions(from);
+    configure(to, "index = true\n");
+    let daemon = Daemon::start(to);
+    let dir = to.directory("in");
+    actions::get(to, &versions.first.ticket, &dir.join("a"))
+        .time_limit(Duration::from_secs(120))
+        .run()
+        .expect(0);
+    await_files(&daemon, 1);
+    fs::rename(dir.join("a"), dir.join("b")).unwrap();
+    let found = |what: &str| cost(what, to, &versions.second, &dir.join("c"));
+    let renamed = found("renamed");
+    assert!(renamed <= DIFFERENCE, "{renamed}");
+    let below = dir.join("below");
+    fs::create_dir(&below).unwrap();
+    fs::rename(dir.join("b"), below.join("b")).unwrap();
+    // Where it is now is seen when something is fetched to there.
+    let moved = cost("moved", to, &versions.second, &below.join("c"));
+    assert!(moved <= DIFFERENCE, "{moved}");
+    let from_above = found("from above");
+    assert!(from_above <= DIFFERENCE, "{from_above}");
+
+    let aside = cost("outside", to, &versions.second, &to.directory("other").join("c"));
+    assert!(aside > SIZE, "{aside}");
+    daemon.stop();
+    let alone = found("without a daemon");
+    assert!(alone > SIZE, "{alone}");
+    configure(to, "index = false\n");
+    let daemon = Daemon::start(to);
+    assert_eq!(state(&daemon)["open"], false);
+    let off = found("index = false");
+    assert!(off > SIZE, "{off}");
+    configure(to, "index = true\n");
+    daemon.process.signal(Signal::HUP);
+    // It knows of files, too, that were removed meanwhile: that is seen when they are looked for.
+    await_that("the index is open", || state(&daemon)["open"] == true);
+    assert!(state(&daemon)["files"].as_u64().is_some_and(|files| files > 0));
+    let again = found("index = true again");
+    assert!(again <= DIFFERENCE, "{again}");
+    daemon.stop();
+}
+
+/// The daemon's own gets use it as well, to a directory that was handed over; and what is shared is in it, not only what was fetched.
+#[test]
+fn gets_of_the_daemon_use_it() {
+    let Some(lab) = lab() else { return };
+    let (from, to) = lab.pair();
+    let versions = versions(from);
+    configure(to, "index = true\n");
+    let daemon = Daemon::start(to);
+    let dir = to.directory("in");
+    fs::copy(&versions.old, dir.join("mine")).unwrap();
+    dray_e2e::daemon::put(to, &dir.join("mine"));
+    await_files(&daemon, 1);
+    let (_stream, session) = daemon.session();
+    let before = to.counters();
+    let folder = daemon.hand_over(&File::open(&dir).unwrap()).unwrap();
+    let wish =
+        json!({"session": session, "ticket": versions.second.ticket, "descriptor": folder, "name": "got"});
+    let get = daemon.transaction("/v1/gets", &wish);
+    let (status, got) = daemon.ask(&format!("POST /v1/gets/{get}/finish"), b"{}");
+    let carried = to.counters() - before;
+    assert_eq!((status, &got["size_bytes"]), (200, &(SIZE + 28).into()), "{got}");
+    assert_eq!(data::b3sum(&dir.join("got")), versions.second.hash());
+    let bytes = carried.received_bytes + carried.sent_bytes;
+    assert!(bytes <= DIFFERENCE, "{bytes}");
+    let figures = String::from_utf8(daemon.fetch("GET /v1/metrics", b"").body).unwrap();
+    let line = figures
+        .lines()
+        .find_map(|line| line.strip_prefix("dray_received_bytes_total{source=\"other-files\"} "));
+    let from_here: u64 = line.and_then(|number| number.parse().ok()).unwrap();
+    assert!(
+        from_here + bytes >= SIZE && from_here <= SIZE,
+        "{from_here} bytes from here, {bytes} on the wire"
+    );
+    daemon.stop();
+}
+
+/// Design 16: a copy to here by somebody who may log in here finds what lies beside the destination's directory, in that account, too; a copy
+/// from there to here only what lies below it, and with `-W` nothing is looked for.
+#[test]
+fn copies_over_ssh_use_it() {
+    let Some(lab) = lab() else { return };
+    let (from, to) = lab.pair();
+    let versions = versions(from);
+    to.sshd();
+    configure(to, "index = true\n");
+    let daemon = Daemon::start(to);
+    let beside = to.directory("beside");
+    fs::copy(&versions.old, beside.join("mine")).unwrap();
+    dray_e2e::daemon::put(to, &beside.join("mine"));
+    await_files(&daemon, 1);
+    let new = from.file("new");
+    let cost = |what: &str, dir: &str, is_upload: bool, flags: &[&str]| {
+        let copy = to.directory(dir).join("copy");
+        let program = match is_upload {
+            true => actions::copy_to(from, to, &new, &copy),
+            false => actions::copy_from(from, to, &new, &copy),
+        };
+        let before = to.counters();
+        program.args(flags).time_limit(Duration::from_secs(120)).run().expect(0);
+        let carried = to.counters() - before;
+        assert_eq!(data::b3sum(&copy), versions.second.hash());
+        let bytes = carried.received_bytes + carried.sent_bytes;
+        eprintln!("{what}: {bytes} bytes on the wire of {SIZE}");
+        bytes
+    };
+    assert!(cost("upload", "up", true, &[]) <= DIFFERENCE);
+    assert!(cost("upload -W", "up-whole", true, &["-W"]) > SIZE);
+    assert!(cost("download", "down", false, &[]) > SIZE);
+    assert!(cost("download to above it", "beside/down", false, &[]) > SIZE);
+    fs::rename(beside.join("mine"), to.file("beside/down/mine")).unwrap();
+    let copy = to.file("beside/down/copy");
+    fs::remove_file(&copy).unwrap();
+    let before = to.counters();
+    actions::copy_from(from, to, &new, &copy).time_limit(Duration::from_secs(120)).run().expect(0);
+    let carried = to.counters() - before;
+    assert_eq!(data::b3sum(&copy), versions.second.hash());
+    assert!(carried.received_bytes + carried.sent_bytes <= DIFFERENCE);
+    daemon.stop();
+}
+
+/// Adversaries: the file is overwritten, cut short, unreadable, a link to a file outside, a fifo or a device by the time it is asked for;
+/// the daemon hangs; the index was altered, or left by a daemon that was killed while it filled it. The right bytes arrive each time.
+#[test]
+fn whatever_happens_the_right_bytes_arrive() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (from, to) = lab.pair();
+    let versions = versions(from);
+    let dir = to.directory("in");
+    let (mine, copy) = (dir.join("mine"), dir.join("copy"));
+    configure(to, "index = true\n");
+    let mut daemon = Daemon::start(to);
+    let get = |what: &str| {
+        let got = actions::get(to, &versions.second.ticket, &copy).time_limit(Duration::from_secs(120)).run();
+        got.expect(0).assert_manners();
+        assert_eq!(data::b3sum(&copy), versions.second.hash(), "{what}");
+        fs::remove_file(&copy).unwrap();
+    };
+    for what in ["overwritten", "cut short", "unreadable", "a link", "a fifo", "a device"] {
+        let _ = fs::remove_file(&mine);
+        fs::copy(&versions.old, &mine).unwrap();
+        dray_e2e::daemon::put(to, &mine);
+        await_that("it is taken in", || state(&daemon)["files"] == 1 && state(&daemon)["waiting"] == 0);
+        match what {
+            "overwritten" => data::write_random(&mine, SIZE, 409),
+            "cut short" => File::options().write(true).open(&mine).unwrap().set_len(SIZE / 3).unwrap(),
+            "unreadable" => fs::set_permissions(&mine, PermissionsExt::from_mode(0o000)).unwrap(),
+            _ => {
+                fs::rename(&mine, to.file("outside")).unwrap();
+                plant(what, &mine, &to.file("outside"));
+            }
+        }
+        get(what);
+    }
+    daemon.process.signal(Signal::STOP);
+    get("a daemon that hangs");
+    daemon.process.signal(Signal::CONT);
+    drop(daemon.process.kill());
+    let mut altered = 0;
+    each_file(&to.data_dir().join("index"), &mut |path| {
+        let mut bytes = fs::read(path).unwrap();
+        bytes.iter_mut().step_by(97).for_each(|byte| *byte ^= 0x55);
+        altered += usize::from(!bytes.is_empty());
+        fs::write(path, bytes).unwrap();
+    });
+    assert!(altered > 2, "{altered} files were altered");
+    let _ = fs::remove_file(&mine);
+    fs::copy(&versions.old, &mine).unwrap();
+    daemon = Daemon::start(to);
+    dray_e2e::daemon::put(to, &mine);
+    await_that("it is made anew", || state(&daemon)["files"] == 1);
+    get("an altered index");
+    for _ in 0..3 {
+        data::write_random(&to.file("more"), SIZE, 410);
+        dray_e2e::daemon::put(to, &to.file("more"));
+        let before = state(&daemon)["read_bytes"].as_u64().unwrap();
+        await_that("it reads", || {
+            state(&daemon)["read_bytes"].as_u64().unwrap() > before || state(&daemon)["files"] == 2
+        });
+        drop(daemon.process.kill());
+        daemon = Daemon::start(to);
+    }
+    await_that("it is filled in the end", || state(&daemon)["files"] == 2);
+    get("a daemon that was killed");
+    daemon.stop();
+}
+
+/// Puts something that is no file at `path`.
+fn plant(what: &str, path: &Path, aim: &Path) {
+    let node = |kind, device| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, device).unwrap();
+    };
+    match what {
+        "a link" => std::os::unix::fs::symlink(aim, path).unwrap(),
+        "a fifo" => node(rustix::fs::FileType::Fifo, 0),
+        "a device" => node(rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 5)),
+        other => panic!("{other}"),
+    }
+}
+
+/// Calls `work` with every file below `dir`.
+fn each_file(dir: &Path, work: &mut dyn FnMut(&Path)) {
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        match entry.path() {
+            path if path.is_dir() => each_file(&path, work),
+            path => work(&path),
+        }
+    }
+}
