@@ -63,6 +63,8 @@ pub struct Wanted {
     pub bytes: u64,
     /// Not its bytes, but its chunks, of this average length.
     pub cut: Option<u32>,
+    /// It counts no more ([`TreeReceiver::void`]), and is to be passed over.
+    pub is_void: bool,
     /// What its chunks and holes came to, and how many they are.
     came: u64,
     pieces: u64,
@@ -270,6 +272,15 @@ impl TreeReceiver {
         }
     }
 
+    /// As [`TreeReceiver::forget`]; and what was asked for of entry `number` counts no more either: it may be asked for in another way
+    /// now, and an answer to what was asked before is none to that.
+    pub fn void(&mut self, number: u64) {
+        self.forget(number);
+        for wanted in self.paths.values_mut().flat_map(|path| &mut path.wanted) {
+            wanted.is_void |= wanted.number == number;
+        }
+    }
+
     /// Contents under way, those that wait for a pull included.
     pub fn under_way(&self) -> u64 {
         let wanted: usize = self.paths.values().map(|path| path.wanted.len()).sum();
@@ -366,7 +377,8 @@ impl TreeReceiver {
             let (number, part, cut) = (wish.number, Some(wish.part), Some(wish.average_bytes));
             runs.push(Run { first: number, count: 1, known: wish.known.map(Into::into), part, cut });
             let bytes = wish.part.bytes;
-            let wanted = Wanted { number, part, bytes, cut, came: 0, pieces: 0, request, weight: 0 };
+            let wanted =
+                Wanted { number, part, bytes, cut, is_void: false, came: 0, pieces: 0, request, weight: 0 };
             self.cuts.wanted.push_back(wanted);
         }
         Some(Pull { request, runs, settled: self.settled, batches: self.granted, lane: None, lost: None })
@@ -395,7 +407,17 @@ impl TreeReceiver {
         let weight = weight(bytes, known.is_some());
         Some((
             vec![run],
-            vec![Wanted { number, part, bytes, cut: None, came: 0, pieces: 0, request: 0, weight }],
+            vec![Wanted {
+                number,
+                part,
+                bytes,
+                cut: None,
+                is_void: false,
+                came: 0,
+                pieces: 0,
+                request: 0,
+                weight,
+            }],
         ))
     }
 
@@ -459,7 +481,17 @@ impl TreeReceiver {
                 self.asked(number);
             }
             let weight = weight(bytes, known.is_some());
-            wanted.push(Wanted { number, part, bytes, cut: None, came: 0, pieces: 0, request: 0, weight });
+            wanted.push(Wanted {
+                number,
+                part,
+                bytes,
+                cut: None,
+                is_void: false,
+                came: 0,
+                pieces: 0,
+                request: 0,
+                weight,
+            });
             room = room.saturating_sub(weight);
         }
         (runs, wanted)

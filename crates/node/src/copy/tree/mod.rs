@@ -16,6 +16,8 @@ mod held;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod hostile_cuts;
+#[cfg(test)]
 mod lanes_tests;
 mod local;
 mod near;

@@ -63,10 +63,10 @@ impl Writing<'_> {
         if wanted.cut.is_some() {
             return self.cut_record(wanted, record);
         }
-        let pending = self.pending.get_mut(&wanted.number);
+        let pending = self.pending.get_mut(&wanted.number).filter(|_| !wanted.is_void);
         let Some(pending) = pending.filter(|pending| pending.parts.is_some() == wanted.part.is_some()) else {
             // A part of a file that failed, or is asked for as a whole by now.
-            if wanted.part.is_some() {
+            if wanted.part.is_some() || wanted.is_void {
                 self.current.remove(&path);
                 if let Record::Bytes(bytes) = record {
                     self.done.bytes += bytes.len() as u64;

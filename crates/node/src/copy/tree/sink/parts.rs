@@ -32,7 +32,7 @@ impl Pending {
         if self.known.is_some() {
             return 0;
         }
-        let again = bytes.min(self.size_bytes - self.left_bytes);
+        let again = bytes.min(self.size_bytes.saturating_sub(self.left_bytes));
         self.left_bytes += again;
         again
     }
@@ -123,6 +123,10 @@ impl Writing<'_> {
             return self.take_whole(number);
         }
         parts.came += part.bytes;
+        if parts.came > parts.asked {
+            // Nothing that was asked for once comes twice; who adds up to too much has not the file.
+            return self.take_whole(number);
+        }
         self.machine.came_part(number, !current.has_bytes);
         if self.deltas.has(number) {
             return self.prove_if_whole(number);
@@ -142,11 +146,13 @@ impl Writing<'_> {
         self.settle(number, ended)
     }
 
-    /// What came in parts so far is void.
+    /// What came in parts so far is void, and what comes of those that were asked for: it is asked for once more, in one piece, and in no
+    /// other way again.
     pub(super) fn take_whole(&mut self, number: u64) -> Result<()> {
-        self.machine.forget(number);
+        self.machine.void(number);
         if let Some(pending) = self.pending.get_mut(&number) {
-            pending.parts = None;
+            // What is known of an older version has been told, or is of another file.
+            (pending.parts, pending.known) = (None, None);
             self.machine.want(number, None, pending.size_bytes);
             self.wanted_bytes = self.wanted_bytes.saturating_add(pending.await_again(u64::MAX));
         }
