@@ -196,6 +196,8 @@ pub const TREE_CHUNKS_SLACK: u64 = 256;
 pub const TREE_CUT_CHUNKS_MAX: u64 = 1 << 18;
 /// Largest file that is cut for a difference (256 GiB).
 pub const TREE_CUT_BYTES_MAX: u64 = 256 << 30;
+/// How many times its size a file is cut for one receiver: once coarsely, once finely.
+pub const TREE_CUT_TIMES_MAX: u64 = 2;
 /// Direct connections that carry the contents of one tree copy at a time.
 pub const TREE_LANES_MAX: usize = 4;
 /// Bytes of one record in the answer to a pull.

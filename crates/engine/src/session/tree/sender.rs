@@ -4,8 +4,10 @@
 use std::collections::VecDeque;
 
 use dray_core::Result;
-use dray_core::limits::{TREE_BATCHES_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX};
-use dray_core::message::{BATCHES_AHEAD_MAX, Pull, TreeDone};
+use dray_core::limits::{
+    TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
+};
+use dray_core::message::{BATCHES_AHEAD_MAX, Pull, Run, TreeDone};
 use dray_core::tree::Record;
 
 use super::{Owed, protocol};
@@ -183,16 +185,19 @@ impl TreeSender {
                     "receiver asked for a part of several entries, or of one that it knows",
                 ));
             }
-            owed += run.count;
+            // Cuts are answered beside the contents, and bounded there.
+            owed += if run.cut.is_none() { run.count } else { 0 };
         }
-        // They are answered beside the contents, and never wait behind one.
         let is_cut = pull.runs.first().is_some_and(|run| run.cut.is_some());
         if pull.runs.iter().any(|run| run.cut.is_some() != is_cut || (is_cut && run.part.is_none()))
             || (is_cut && pull.lane.is_some())
         {
             return Err(protocol("receiver asked for a cut of no part, over a lane, or among contents"));
         }
-        if owed > TREE_WANTED_MAX || self.pulls >= TREE_PULLS_MAX {
+        if pull.runs.iter().any(is_cut_too_large) {
+            return Err(protocol("receiver asked for a cut of more bytes or chunks than one may have"));
+        }
+        if !is_cut && (owed > TREE_WANTED_MAX || self.pulls >= TREE_PULLS_MAX) {
             return Err(protocol("receiver asked for more than may be under way"));
         }
         if pull.settled < self.settled || pull.settled > self.entries || pull.batches < self.granted {
@@ -221,6 +226,14 @@ impl TreeSender {
         self.pulls -= usize::from(owed.is_last);
         Some(owed)
     }
+}
+
+/// What is found of a cut is remembered until all of it is.
+fn is_cut_too_large(run: &Run) -> bool {
+    run.cut.zip(run.part).is_some_and(|(average_bytes, part)| {
+        let shortest = u64::from(average_bytes / 4).max(1);
+        part.bytes > TREE_CUT_BYTES_MAX || part.bytes / shortest > TREE_CUT_CHUNKS_MAX
+    })
 }
 
 impl Default for TreeSender {

@@ -1,6 +1,9 @@
 //! Both machines against what a peer may say.
 
-use dray_core::limits::{TREE_BATCHES_MAX, TREE_PART_BYTES, TREE_PARTS_MAX, TREE_WANTED_MAX};
+use dray_core::limits::{
+    OBJECT_BYTES_MAX, TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PART_BYTES,
+    TREE_PARTS_MAX, TREE_WANTED_MAX,
+};
 use dray_core::message::{Entries, Pull, TreeDone};
 use dray_core::tree::{
     ChunkHint, Entry, Finished, Kind, Metadata, Name, Record, Step, chunks_max, encode_chunks,
@@ -447,4 +450,65 @@ fn what_may_hang_is_asked_for_by_itself() {
     assert!(!receiver.is_done().unwrap());
     receiver.forget(0);
     assert!(!receiver.has_alone());
+}
+
+/// What a correct receiver says a correct sender takes: cuts are asked for when as many contents are under way as may be.
+#[test]
+fn cuts_are_taken_beside_all_the_contents_that_may_be_under_way() {
+    let count = TREE_WANTED_MAX + 10;
+    let (mut receiver, mut sender) = (told(count), TreeSender::new());
+    sender.told(count + 1, true);
+    (0..TREE_WANTED_MAX).for_each(|number| receiver.want(number, None, 10));
+    while let Some(pull) = receiver.pull(None, u64::MAX, 0, Some(0)) {
+        sender.handle_pull(&pull, 0).unwrap();
+    }
+    assert_eq!(receiver.under_way(), TREE_WANTED_MAX);
+    (0..10).for_each(|at| receiver.want_cut(TREE_WANTED_MAX + at, whole(8192), 4096, None));
+    let cuts = receiver.pull_cuts().unwrap();
+    assert_eq!(cuts.runs.len(), 10);
+    sender.handle_pull(&cuts, 0).unwrap();
+}
+
+/// Design 17: what a cut makes its sender remember is bounded before a byte is read.
+#[test]
+fn cuts_of_too_much_are_refused() {
+    let most = TREE_CUT_CHUNKS_MAX * 1024;
+    for (bytes, average_bytes, is_allowed) in [
+        (most, 4096, true),
+        (most + 1024, 4096, false),
+        (TREE_CUT_BYTES_MAX, 4 << 20, true),
+        (TREE_CUT_BYTES_MAX + 1, 4 << 20, false),
+        (TREE_CUT_BYTES_MAX, 2 << 20, false),
+        (OBJECT_BYTES_MAX, 4 << 20, false),
+    ] {
+        let run = Run { cut: Some(average_bytes), ..cut(1, Some(whole(bytes)), None) };
+        let pull = Pull { request: 1, runs: vec![run], settled: 0, batches: 32, lane: None, lost: None };
+        let taken = sender().handle_pull(&pull, 0);
+        assert_eq!(
+            taken.map_err(|error| error.kind()),
+            if is_allowed { Ok(()) } else { Err(ErrorKind::Protocol) }
+        );
+    }
+}
+
+/// S77: what was asked for in one way is no answer to what is asked for in another, over whatever path it comes.
+#[test]
+fn what_is_void_says_so() {
+    let mut receiver = told(2);
+    receiver.open(1);
+    let part = |start| Part { start, bytes: 10 };
+    receiver.want_these(0, [part(0), part(20)].into(), 10);
+    receiver.want(1, None, 10);
+    let lane = receiver.pull(Some(1), weight(10, false), 0, Some(0)).unwrap();
+    assert_eq!(lane.runs.len(), 1);
+    receiver.void(0);
+    receiver.want(0, None, 100);
+    let ssh = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    // The second part is not asked for any more.
+    assert_eq!(ssh.runs.iter().map(|run| (run.first, run.part)).collect::<Vec<_>>(), [(1, None), (0, None)]);
+    assert!(receiver.take(Some(1), lane.request, &mut &done()[..]).unwrap().0.is_void);
+    for number in [1, 0] {
+        let (wanted, _) = receiver.take(None, ssh.request, &mut &done()[..]).unwrap();
+        assert_eq!((wanted.number, wanted.is_void), (number, false));
+    }
 }

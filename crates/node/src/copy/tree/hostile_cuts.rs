@@ -8,16 +8,19 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use dray_core::frame::FrameKind;
 use dray_core::hash_tree::ContentHasher;
-use dray_core::message::{Direct, Fault, Message, Pull, Run, TreeDone};
+use dray_core::message::{Direct, Fault, Message, Part, Pull, Run, TreeDone};
 use dray_core::rights::Secret;
-use dray_core::tree::{ChunkHint, Finished, Record, cut_profile, encode_chunks};
+use dray_core::tree::{ChunkHint, Finished, Record, cut_profile, decode_chunks, encode_chunks};
 use dray_core::{Error, ErrorKind, NodeId, Result};
+use dray_engine::session::Owed;
 use dray_store::local::tree::{Landing, TreeWriter};
-use dray_transfer::tree::take;
+use dray_transfer::tree::{RecordSink, SendError, TreeSource, take};
 
-use super::copies::{channels, keeping};
+use super::copies::{channels, keeping, recursive};
 use super::hostile::{Peer, directory, file};
 use super::sink::{Doors, Writing};
+use super::source::WalkSource;
+use crate::Stop;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
@@ -172,5 +175,56 @@ fn a_cut_that_fails_beside_parts_costs_the_file_once() {
         assert_eq!((done.files, done.failed), (1, 0), "{kind:?}");
         assert!(found == newer, "{kind:?}: wrong bytes under the name");
         assert!(done.bytes < 2 * newer.len() as u64, "{kind:?}: {} bytes", done.bytes);
+    }
+}
+
+/// What a cut tells: bytes of its chunks and holes, and how often it was called between reads.
+#[derive(Default)]
+struct Told(u64);
+
+impl RecordSink for Told {
+    fn bytes(
+        &mut self,
+        _: usize,
+        _: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> std::result::Result<usize, SendError> {
+        panic!("a cut has no bytes");
+    }
+
+    fn record(&mut self, record: &Record<'_>) -> std::result::Result<(), SendError> {
+        self.0 += match record {
+            Record::Chunks(chunks) => decode_chunks(chunks).map(|chunk| u64::from(chunk.len)).sum(),
+            Record::Hole(len) => *len,
+            _ => 0,
+        };
+        Ok(())
+    }
+
+    fn work(&mut self) -> std::result::Result<(), SendError> {
+        Ok(())
+    }
+}
+
+/// Design 17: a question of 60 bytes costs its sender a read of the file, so no file is read so more often than a difference needs: once
+/// for coarse chunks, once for fine ones. What is more is answered, and not read.
+#[test]
+fn a_file_is_cut_twice_at_most() {
+    let place = tempfile::tempdir().unwrap();
+    fs::write(place.path().join("f"), noise(200_000, 1)).unwrap();
+    let mut walk = WalkSource::new(vec![place.path().to_owned()], recursive(), false, Stop::new());
+    let batch = walk.next_batch().unwrap();
+    let cut = |start, bytes| {
+        let part = Some(Part { start, bytes });
+        let owed = Owed { request: 1, number: 1, known: None, part, cut: Some(4096), is_last: true };
+        let mut told = Told::default();
+        batch.files[0].1.cut(&owed, &mut told).map(|()| told.0)
+    };
+    assert_eq!(cut(0, 200_000).unwrap(), 200_000);
+    for start in [0, 50_000, 100_000, 150_000] {
+        assert_eq!(cut(start, 50_000).unwrap(), 50_000);
+    }
+    match cut(0, 1) {
+        Err(SendError::File(error)) => assert_eq!(error.kind(), ErrorKind::Refused),
+        other => panic!("{other:?}"),
     }
 }

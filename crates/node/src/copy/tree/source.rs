@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::ContentHasher;
-use dray_core::limits::{PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX};
+use dray_core::limits::{PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX, TREE_CUT_TIMES_MAX};
 use dray_core::message::{Entries, EntryFailed, Fault, Owner, Part};
 use dray_core::tree::{
     CHUNKS_IN_RECORD_MAX, ChunkHint, Finished, Item, Metadata, Record, chunks_max, cut_profile,
@@ -172,7 +173,7 @@ impl TreeSource for WalkSource {
 }
 
 fn file_to_send(file: FileToSend, is_linked: bool, stop: &Stop) -> Sending {
-    Sending { file, is_linked, stop: stop.clone(), seen: OnceLock::new() }
+    Sending { file, is_linked, stop: stop.clone(), seen: OnceLock::new(), cut_bytes: AtomicU64::new(0) }
 }
 
 /// One file, when its turn comes.
@@ -183,6 +184,8 @@ struct Sending {
     stop: Stop,
     /// Its state when the first part of it was read: the others are to be of the same.
     seen: OnceLock<FileState>,
+    /// Bytes that it was asked to be cut of, so far.
+    cut_bytes: AtomicU64,
 }
 
 impl TreeFile for Sending {
@@ -228,6 +231,7 @@ impl TreeFile for Sending {
             return Err(SendError::File(Error::new(ErrorKind::Internal, "a cut of no part")));
         };
         let open = self.open_as_seen(&part)?;
+        self.take_budget(part.bytes, open.size_bytes)?;
         let has_holes = open.stored_bytes < open.size_bytes;
         let pieces_max = chunks_max(part.bytes, average_bytes);
         let mut pieces = Vec::new();
@@ -330,6 +334,18 @@ impl Sending {
             }
         }
         Ok(sent)
+    }
+
+    /// A cut costs a read, and who asks next to nothing: no file is cut more often than a difference needs.
+    fn take_budget(&self, bytes: u64, size_bytes: u64) -> Result<(), SendError> {
+        // One thread cuts.
+        let cut = self.cut_bytes.load(Ordering::Relaxed).saturating_add(bytes);
+        self.cut_bytes.store(cut, Ordering::Relaxed);
+        if cut > size_bytes.saturating_mul(TREE_CUT_TIMES_MAX) {
+            let what = "the file was cut as often as it may be";
+            return Err(SendError::File(Error::new(ErrorKind::Refused, what)));
+        }
+        Ok(())
     }
 
     /// Opens the file for a part of it: it has that part, and is what it was when the first part was read.
