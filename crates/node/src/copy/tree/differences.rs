@@ -255,8 +255,9 @@ enum Lie {
     Refused,
     /// It changes whenever it is cut.
     Changed,
-    /// The older version is written to meanwhile.
+    /// The older version is written to meanwhile; or after it was hashed, and is what it was when that was told.
     OlderChanges,
+    OlderChangesLate,
     /// It tells of fewer bytes than it was asked for, of more, and of none for ever.
     Short,
     Long,
@@ -311,6 +312,10 @@ impl TreeFile for Liar {
             Lie::Changed => return failed(ErrorKind::Changed),
             Lie::Same => return sink.record(&Record::Same(self.finished([5; 32], 0))),
             Lie::OlderChanges => fs::write(&self.older_path, noise(self.older.len(), 99)).unwrap(),
+            Lie::OlderChangesLate => {
+                write_anew(&self.older_path, &noise(self.older.len(), 99));
+                return sink.record(&Record::Same(self.finished(owed.known.unwrap(), 5)));
+            }
             Lie::Bytes => return sink.record(&Record::Bytes(b"bytes")),
             Lie::Holes => {
                 for _ in 0..100_000 {
@@ -337,6 +342,15 @@ impl TreeFile for Liar {
         sink.record(&Record::Chunks(&encode_chunks(&chunks)))?;
         let hash = if self.lie == Lie::Hash { [4; 32] } else { hash(self.range(&part)) };
         sink.record(&Record::Done(self.finished(hash, 0)))
+    }
+}
+
+/// Writes a file until its times tell of that.
+pub(super) fn write_anew(path: &Path, bytes: &[u8]) {
+    let time = || fs::metadata(path).map(|found| (found.ctime(), found.ctime_nsec())).unwrap();
+    let before = time();
+    while time() == before {
+        fs::write(path, bytes).unwrap();
     }
 }
 
@@ -426,4 +440,15 @@ fn an_impossible_cut_ends_the_copy() {
         assert_eq!(error.kind(), ErrorKind::Protocol, "{lie:?}: {error}");
         assert!(found == older, "{lie:?}");
     }
+}
+
+/// S77: what the sender finds the same is kept only if it still is what was hashed: who wrote to it meanwhile would have those bytes taken
+/// for the sender's by every later copy.
+#[test]
+fn an_older_version_that_changes_after_it_was_hashed_is_not_kept() {
+    let older = noise(MIB, 1);
+    let (done, found) = lied(Lie::OlderChangesLate, &older, &older);
+    let done = done.unwrap();
+    assert_eq!((done.files, done.unchanged, done.failed, done.bytes), (1, 0, 0, MIB as u64));
+    assert!(found == older, "what somebody wrote has the sender's time");
 }

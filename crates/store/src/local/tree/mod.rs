@@ -28,7 +28,7 @@ mod walk;
 mod write;
 
 pub use chmod::ModeChange;
-pub use content::{Piece, ReadSize, hash_content};
+pub use content::{FileState, Piece, ReadSize, hash_content};
 pub use cut::{Cut, CutEnd, cut_content};
 pub use directory::Directory;
 pub use exclude::Excludes;
@@ -39,5 +39,5 @@ pub use owners::{OwnerChange, OwnerNames};
 pub use place::{FileTarget, NewFile, OlderFile};
 pub use preview::{Planned, Preview};
 pub use settings::{Changes, Differences, WriteOptions};
-pub use walk::{FileState, FileToSend, OpenFile, WalkOptions, Walked, Walker};
+pub use walk::{FileToSend, OpenFile, WalkOptions, Walked, Walker};
 pub use write::{Landing, NotKept, Placed, TreeWriter};

@@ -2,14 +2,11 @@
 //! has the size and time of a new entry is likely to be that entry under its older name.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode, OFlags};
 
-use super::directory::{Directory, stat_fd};
+use super::directory::Directory;
 use super::place::OlderFile;
 use super::write::file_type;
 
@@ -47,65 +44,84 @@ impl OthersToFind {
 
     /// Looks for at most `patience`, and remembers a bounded number of files: what is not found costs bytes on the wire, and no more.
     pub fn find(self, patience: Duration) -> Others {
+        let others = Others { roots: self.roots, ..Others::default() };
         let until = Instant::now() + patience;
-        let mut others = Others::default();
-        let mut held = 0;
-        let mut stack = Vec::new();
-        for root in &self.roots {
-            let number = others.directories.len() as u32;
-            others.directories.push((number, Box::default()));
-            if let (Ok(directory), Ok(found)) = (root.duplicate(), root.stat_self()) {
-                stack.push((number, 0, directory, (found.stx_dev_major, found.stx_dev_minor)));
+        let mut search = Search { others, from_bytes: self.from_bytes, held: 0, until };
+        let roots: Vec<Directory> =
+            search.others.roots.iter().filter_map(|root| root.duplicate().ok()).collect();
+        if roots.len() < search.others.roots.len() {
+            // No descriptors are left: others need them more.
+            return Others::default();
+        }
+        // The first numbers are those of the roots.
+        search.others.directories = (0..roots.len() as u32).map(|number| (number, Box::default())).collect();
+        for (number, root) in roots.iter().enumerate() {
+            let Ok(found) = root.stat_self() else { continue };
+            if !search.look(root, number as u32, 0, (found.stx_dev_major, found.stx_dev_minor)) {
+                break;
             }
         }
-        others.roots = self.roots;
-        while let Some((number, depth, directory, device)) = stack.pop() {
-            let Ok(names) = names_and_kinds(&directory) else { continue };
-            for (name, is_directory) in names {
-                if Instant::now() > until || held > LIST_BYTES_MAX {
-                    return others;
-                }
-                if is_directory {
-                    let child = directory.child(&name).and_then(|child| Ok((child.stat_self()?, child)));
-                    let Ok((found, child)) = child else { continue };
-                    // Another file system is another place.
-                    if depth >= DEPTH_MAX || (found.stx_dev_major, found.stx_dev_minor) != device {
-                        continue;
-                    }
-                    held += ENTRY_BYTES + name.len();
-                    // At most as many as the bytes allow.
-                    let below = others.directories.len() as u32;
-                    others.directories.push((number, name));
-                    stack.push((below, depth + 1, child, device));
-                    continue;
-                }
-                let Ok(found) = directory.stat(&name) else { continue };
-                if file_type(&found) == FileType::RegularFile && found.stx_size >= self.from_bytes {
-                    held += ENTRY_BYTES + name.len();
-                    let key = (found.stx_size, found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
-                    others.files.entry(key).or_insert((number, name));
-                }
-            }
-        }
-        others
+        search.others
     }
 }
 
-/// The entries of a directory; whether each is one itself. What is neither that nor a file is left out.
-fn names_and_kinds(directory: &Directory) -> io::Result<Vec<(Box<[u8]>, bool)>> {
-    let mut names = Vec::new();
-    for entry in rustix::fs::Dir::read_from(directory)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        let kind = match entry.file_type() {
-            FileType::Unknown => directory.stat(name).map_or(FileType::Unknown, |found| file_type(&found)),
-            kind => kind,
-        };
-        if name != b"." && name != b".." && matches!(kind, FileType::Directory | FileType::RegularFile) {
-            names.push((name.into(), kind == FileType::Directory));
+/// The search on its way.
+struct Search {
+    others: Others,
+    from_bytes: u64,
+    /// Bytes that the list takes.
+    held: usize,
+    until: Instant,
+}
+
+impl Search {
+    /// Looks through a directory and those below it, of which no more are open at a time than lie below each other; false once it is to end.
+    fn look(&mut self, directory: &Directory, number: u32, depth: usize, device: (u32, u32)) -> bool {
+        let Ok(entries) = rustix::fs::Dir::read_from(directory) else { return true };
+        for entry in entries {
+            let Ok(entry) = entry else { return true };
+            if Instant::now() > self.until || self.held > LIST_BYTES_MAX {
+                return false;
+            }
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    directory.stat(name).map_or(FileType::Unknown, |found| file_type(&found))
+                }
+                kind => kind,
+            };
+            match kind {
+                FileType::Directory if depth < DEPTH_MAX => {
+                    let child = directory.child(name).and_then(|child| Ok((child.stat_self()?, child)));
+                    let Ok((found, child)) = child else { continue };
+                    // Another file system is another place.
+                    if (found.stx_dev_major, found.stx_dev_minor) != device {
+                        continue;
+                    }
+                    self.held += ENTRY_BYTES + name.len();
+                    // At most as many as the bytes allow.
+                    let below = self.others.directories.len() as u32;
+                    self.others.directories.push((number, name.into()));
+                    if !self.look(&child, below, depth + 1, device) {
+                        return false;
+                    }
+                }
+                FileType::RegularFile => {
+                    let Ok(found) = directory.stat(name) else { continue };
+                    if file_type(&found) == FileType::RegularFile && found.stx_size >= self.from_bytes {
+                        self.held += ENTRY_BYTES + name.len();
+                        let key = (found.stx_size, found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
+                        self.others.files.entry(key).or_insert((number, name.into()));
+                    }
+                }
+                _ => {}
+            }
         }
+        true
     }
-    Ok(names)
 }
 
 impl Others {
@@ -123,11 +139,8 @@ impl Others {
             directory = directory.child(name).ok()?;
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = File::from(directory.open_at(name, flags, Mode::empty()).ok()?);
-        let found = stat_fd(file.as_fd()).ok()?;
-        let now = (found.stx_size, found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
-        let is_it = file_type(&found) == FileType::RegularFile && now == key;
-        is_it.then(|| OlderFile::of(file, &found))
+        let older = OlderFile::new(directory.open_at(name, flags, Mode::empty()).ok()?.into())?;
+        (older.size_bytes == key.0 && older.state.mtime == (key.1, key.2)).then_some(older)
     }
 }
 

@@ -12,6 +12,7 @@ use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
+use super::content::FileState;
 use super::directory::{Directory, stat_fd};
 use super::opened::{OpenDirectory, bytes_of};
 use super::others::SizeAndTime;
@@ -28,6 +29,8 @@ pub struct FileTarget {
     pub(super) name: Name,
     pub(super) metadata: Metadata,
     pub(super) there: There,
+    /// What was hashed to compare it with the sender's; `None` if that may change with another name of the same file.
+    pub(super) compared: Option<FileState>,
     /// Its size as it was told.
     size_bytes: u64,
     held: usize,
@@ -51,12 +54,18 @@ pub struct OlderFile {
     pub size_bytes: u64,
     /// It takes less than its size on the disk.
     pub has_holes: bool,
+    /// Its state when it was opened.
+    pub state: FileState,
 }
 
 impl OlderFile {
-    pub(super) fn of(file: File, found: &rustix::fs::Statx) -> OlderFile {
+    /// An open file, if it is a regular one.
+    pub fn new(file: File) -> Option<OlderFile> {
+        let found = stat_fd(file.as_fd()).ok()?;
+        let is_file = super::write::file_type(&found) == rustix::fs::FileType::RegularFile;
         let has_holes = found.stx_blocks.saturating_mul(512) < found.stx_size;
-        OlderFile { file, size_bytes: found.stx_size, has_holes }
+        let state = FileState::of(&found);
+        is_file.then_some(OlderFile { file, size_bytes: found.stx_size, has_holes, state })
     }
 }
 
@@ -118,7 +127,15 @@ impl FileTarget {
             Kind::File { size_bytes, .. } => size_bytes,
             _ => 0,
         };
-        FileTarget { directory, name, metadata: entry.metadata.clone(), there, size_bytes, held }
+        FileTarget {
+            directory,
+            name,
+            metadata: entry.metadata.clone(),
+            there,
+            compared: None,
+            size_bytes,
+            held,
+        }
     }
 
     /// Path below the destination.
@@ -148,10 +165,12 @@ impl FileTarget {
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let directory = &self.directory.directory;
-        let file = File::from(directory.open_at(self.name.as_bytes(), flags, Mode::empty()).ok()?);
-        let found = stat_fd(file.as_fd()).ok()?;
-        let is_file = super::write::file_type(&found) == rustix::fs::FileType::RegularFile;
-        is_file.then(|| OlderFile::of(file, &found))
+        OlderFile::new(directory.open_at(self.name.as_bytes(), flags, Mode::empty()).ok()?.into())
+    }
+
+    /// What stands under the name was hashed in this state, to be kept if the sender finds it the same.
+    pub fn compared(&mut self, state: FileState) {
+        self.compared = Some(state);
     }
 
     /// The group of hard links that it is one of.

@@ -19,7 +19,7 @@ use rustix::fs::{FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
 use super::attributes;
-use super::content::hash_content;
+use super::content::{FileState, hash_content};
 use super::contested::Contested;
 use super::directory::{Directory, raise_open_files};
 use super::links::LinkTable;
@@ -211,6 +211,11 @@ impl TreeWriter {
             || self.settings.held.get() > TREE_HELD_BYTES_MAX
     }
 
+    /// How many files may be open for what the writer does not do itself: a part of those that it leaves to others.
+    pub fn files_beside(&self) -> usize {
+        self.open_max / 16
+    }
+
     /// The sender's name for an owner.
     pub fn add_owner(&mut self, is_group: bool, id: u32, name: &[u8]) {
         self.settings.add_owner(is_group, id, name);
@@ -388,22 +393,30 @@ impl TreeWriter {
                 }
                 let is_compared =
                     !self.settings.changes.never_compares && size_bytes < self.settings.compares_below.get();
+                let mut target = target(there);
                 let known = if !is_compared {
                     None
                 } else {
                     hash_of(&parent.directory, name, size_bytes, self.stop.as_deref())?
                 };
-                Ok(Placed::Wanted(target(there), known))
+                // Of several names here the first that is kept changes the times of all.
+                target.compared = known.map(|(_, state)| state).filter(|_| found.stx_nlink == 1);
+                Ok(Placed::Wanted(target, known.map(|(hash, _)| hash)))
             }
             _ => Ok(Placed::Wanted(target(There::Other), None)),
         }
     }
 
-    /// Brings what the copy keeps of a file whose content is right up to date.
+    /// Brings what the copy keeps of a file whose content is right up to date. `Changed` if somebody wrote to it, or put another in its
+    /// place, since it was compared: what is there now nobody has compared.
     pub fn keep_same(&mut self, target: &mut FileTarget, finished: &Finished) -> Result<(u32, u32, u64)> {
         (target.metadata.mtime_s, target.metadata.mtime_ns) = (finished.mtime_s, finished.mtime_ns);
         let found = target.directory.directory.stat(target.name.as_bytes());
         let found = found.map_err(|error| Error::file("look at what is there", error))?;
+        if target.compared.is_some_and(|state| state != FileState::of(&found)) {
+            return Err(Error::new(ErrorKind::Changed, "another program wrote to it while it was compared")
+                .advise("copy it again"));
+        }
         self.keep(&target.directory, &target.name, &target.metadata, &found)?;
         Ok((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
     }
@@ -603,7 +616,7 @@ fn hash_of(
     name: &Name,
     size_bytes: u64,
     stop: Option<&AtomicBool>,
-) -> Result<Option<[u8; 32]>> {
+) -> Result<Option<([u8; 32], FileState)>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(fd) = directory.open_at(name.as_bytes(), flags, Mode::empty()) else { return Ok(None) };
     let file = File::from(fd);
@@ -620,6 +633,9 @@ fn hash_of(
     });
     match hashed {
         Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
-        hashed => Ok(hashed.ok().filter(|(_, size)| *size == size_bytes).map(|(hash, _)| hash)),
+        hashed => {
+            let whole = hashed.ok().filter(|(_, size)| *size == size_bytes);
+            Ok(whole.map(|(hash, _)| (hash, FileState::of(&found))))
+        }
     }
 }

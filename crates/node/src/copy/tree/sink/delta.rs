@@ -408,6 +408,9 @@ impl Writing<'_> {
                 let (size_bytes, average_bytes) = (delta.size_bytes, delta.average_bytes);
                 if is_same_size && let Some(pending) = self.pending.get_mut(&number) {
                     pending.known = Some(hash);
+                    if !delta.is_other {
+                        pending.target.compared(delta.older.state);
+                    }
                 }
                 match average_bytes {
                     None => self.give_up(number),
@@ -485,7 +488,11 @@ impl Writing<'_> {
             self.done.unchanged += 1;
             Some(identity)
         });
-        self.settle(number, kept)
+        match kept {
+            // What is there now nobody has compared.
+            Err(error) if error.kind() == ErrorKind::Changed => self.take_whole(number),
+            kept => self.settle(number, kept),
+        }
     }
 
     fn cut_ended(&mut self, number: u64, finished: Finished) -> Result<()> {
