@@ -64,6 +64,7 @@ impl<'a> Desk<'a> {
     pub(super) fn push(&self, jobs: impl Iterator<Item = (Owed, Arc<dyn TreeFile>)>) -> Result<()> {
         let mut inner = self.lock();
         inner.jobs.extend(jobs);
+        // A pull counts until its last cut begins, so that who counts until its end has come never asks for more.
         let pulls = inner.jobs.iter().filter(|(owed, _)| owed.is_last).count();
         if inner.jobs.len() > TREE_CUTS_MAX || pulls > TREE_CUT_PULLS_MAX {
             return Err(Error::new(
@@ -179,5 +180,77 @@ impl Outlet for Answer<'_> {
 
     fn work(&mut self) -> Result<()> {
         if self.desk.lock().is_closed { Err(closed()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dray_core::message::Part;
+    use dray_core::tree::{ChunkHint, Finished, Record, encode_chunks};
+
+    use super::super::answer::{RecordSink, SendError};
+    use super::*;
+
+    /// A file that has much to tell.
+    struct Long;
+
+    impl TreeFile for Long {
+        fn send(
+            &self,
+            _: Option<[u8; 32]>,
+            _: Option<Part>,
+            _: &mut dyn RecordSink,
+        ) -> std::result::Result<(), SendError> {
+            Err(SendError::File(Error::new(ErrorKind::Internal, "a cut was asked for")))
+        }
+
+        fn cut(&self, _: &Owed, sink: &mut dyn RecordSink) -> std::result::Result<(), SendError> {
+            let chunks = encode_chunks(&[ChunkHint { len: 1, hash: [7; 16] }; 1000]);
+            for _ in 0..100 {
+                sink.record(&Record::Chunks(&chunks))?;
+            }
+            sink.record(&Record::Done(Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 }))
+        }
+    }
+
+    fn jobs(request: u32, count: usize) -> impl Iterator<Item = (Owed, Arc<dyn TreeFile>)> {
+        (0..count).map(move |at| {
+            let part = Some(Part { start: 0, bytes: 1 });
+            let is_last = at + 1 == count;
+            let owed = Owed { request, number: 1, known: None, part, cut: Some(4096), is_last };
+            (owed, Arc::new(Long) as Arc<dyn TreeFile>)
+        })
+    }
+
+    /// Design 17: no receiver makes the sender remember more cuts than may be under way.
+    #[test]
+    fn more_cuts_than_may_be_under_way_are_refused() {
+        let wake = Wake::new().unwrap();
+        let desk = Desk::new(&wake);
+        desk.push(jobs(1, TREE_CUTS_MAX)).unwrap();
+        assert_eq!(desk.account().1, TREE_CUTS_MAX as u64);
+        assert_eq!(desk.push(jobs(2, 1)).unwrap_err().kind(), ErrorKind::Protocol);
+        let desk = Desk::new(&wake);
+        (0..TREE_CUT_PULLS_MAX as u32).for_each(|request| desk.push(jobs(request, 1)).unwrap());
+        assert_eq!(desk.push(jobs(99, 1)).unwrap_err().kind(), ErrorKind::Protocol);
+    }
+
+    /// Design 17: answers that nobody takes wait in bounded memory, and the end of the copy ends the wait.
+    #[test]
+    fn answers_wait_for_who_takes_them() {
+        let wake = Wake::new().unwrap();
+        let desk = Desk::new(&wake);
+        desk.push(jobs(1, 3)).unwrap();
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| desk.serve());
+            while desk.lock().out.len() <= WAITING_BYTES {
+                std::thread::yield_now();
+            }
+            assert!(!serving.is_finished(), "6 MB of answers are somewhere");
+            desk.close();
+        });
+        let (out, (_, owed)) = (desk.take().len(), desk.account());
+        assert!(out < 3 * WAITING_BYTES, "{out} bytes waited");
+        assert!(owed > 0 && !desk.has_failed());
     }
 }

@@ -368,6 +368,8 @@ impl Outlet for Server<'_> {
             self.say_progress()?;
         }
         if self.ticked_at.elapsed() >= TOLD_INTERVAL {
+            // What was cut meanwhile does not wait for a long hash.
+            self.say()?;
             self.listen()?;
         }
         Ok(())

@@ -39,8 +39,8 @@ pub enum Heard {
     Woken,
 }
 
-/// How other threads of a sink have it look at what they did.
-#[derive(Debug)]
+/// How other threads of a sink have it look at what they did. By itself it wakes nobody.
+#[derive(Debug, Default)]
 pub struct SinkWake {
     frames: Mutex<Option<SyncSender<Arrived>>>,
 }

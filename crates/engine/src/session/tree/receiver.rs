@@ -367,6 +367,7 @@ impl TreeReceiver {
     pub fn pull_cuts(&mut self) -> Option<Pull> {
         let room = TREE_CUTS_MAX.saturating_sub(self.cuts.wanted.len()).min(TREE_PULL_RUNS_MAX);
         let count = self.cut_wishes.len().min(room);
+        // The sender may count one as open whose end is on its way.
         if count == 0 || self.cuts.open.len() >= TREE_CUT_PULLS_MAX / 2 {
             return None;
         }

@@ -178,6 +178,23 @@ fn a_cut_that_fails_beside_parts_costs_the_file_once() {
     }
 }
 
+/// "Doubt ends in sending": where sizes say that little can be in common, nothing is asked about and nothing is read for it.
+#[test]
+fn versions_of_very_different_sizes_are_not_compared() {
+    for (older, newer) in [(70_000, 400_000), (4 * MIB, 100_000)] {
+        let (older, newer) = (noise(older, 1), noise(newer, 1));
+        let (done, found) = received(&older, |mut peer| {
+            tell(&mut peer, &newer);
+            while let Some(pull) = pulled(&mut peer) {
+                assert!(!is_cut(&pull), "{pull:?}");
+                Honest(&newer).answer_all(&mut peer, &pull);
+            }
+        });
+        assert_eq!(done.unwrap().bytes, newer.len() as u64);
+        assert!(found == newer);
+    }
+}
+
 /// What a cut tells: bytes of its chunks and holes, and how often it was called between reads.
 #[derive(Default)]
 struct Told(u64);

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use dray_core::limits::{
     TREE_BATCHES_MAX, TREE_FAILED_NAMED_MAX, TREE_FAILED_REASONS_MAX, TREE_PART_BYTES,
@@ -392,13 +393,14 @@ impl TreeSink for Writing<'_> {
                 return Err(Error::new(ErrorKind::Protocol, "sender sent a message out of place"));
             }
             Heard::Data(path, request, body) => {
-                self.meter.came(body.len() as u64);
+                let came = self.done.bytes;
                 let owed = self.machine.weight(path);
                 let mut rest = &body[..];
                 while !rest.is_empty() {
                     let (wanted, record) = self.machine.take(path, request, &mut rest)?;
                     self.record(path, &wanted, &record)?;
                 }
+                self.meter.came(self.done.bytes - came, Instant::now());
                 if self.is_inviting {
                     let weight = owed.saturating_sub(self.machine.weight(path));
                     self.paces.entry(path).or_insert_with(Pace::new).came(weight);

@@ -16,7 +16,7 @@ mod work;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dray_core::limits::{CHUNK_AVERAGE_BYTES_MAX, TREE_CUT_BYTES_MAX, TREE_PART_BYTES};
@@ -34,6 +34,10 @@ use work::{Job, Outcome, Task, Worker, sum};
 
 /// Smaller files, and smaller older versions, are sent: asking how they are cut takes a round trip more.
 pub(super) const DELTA_FROM_BYTES: u64 = 64 * 1024;
+/// An older version with less than one in so many bytes of the newer one saves too little, and one that is so many times as large takes too
+/// long to read: a log that was begun anew, a database that was emptied.
+const OLDER_PART_MIN: u64 = 4;
+const OLDER_TIMES_MAX: u64 = 16;
 /// Up to this size a file is cut once, into the smallest chunks.
 const ONE_CUT_BYTES_MAX: u64 = 256 * 1024;
 /// Files from this size on are looked for under other names, for so long at most.
@@ -52,8 +56,13 @@ const WINDOW_BYTES: u64 = 64 << 20;
 const WINDOW_CUTS: usize = 32;
 /// If less than one in so many of the first of them is found, the rest is not looked for.
 const WORTH: u64 = 16;
-/// Files at a time, and bytes that all of them may take here.
-const DELTAS_MAX: usize = 64;
+/// What is missing is not asked about, but for, if it is no longer than so many fine chunks.
+const SHORT_CHUNKS: u64 = 2;
+/// Pieces of one file that may be on their way while more of it is asked about.
+const PIECES_MAX: u64 = 1 << 14;
+/// Files at a time, as far as that many may be open, and bytes that all of them may take here.
+const DELTAS_MAX: usize = 256;
+const DELTAS_MIN: usize = 16;
 const DELTAS_BYTES_MAX: u64 = 48 << 20;
 /// Bytes that a chunk takes here at most: in the index of the older version.
 const CHUNK_HELD_BYTES: u64 = 64;
@@ -62,34 +71,37 @@ const FAST_BYTES_PER_S: u64 = 256 << 20;
 /// What that is measured by.
 const METER_TIME: Duration = Duration::from_millis(250);
 
-/// How fast contents come, at their fastest.
+/// How fast contents come.
 #[derive(Debug)]
 pub(super) struct Meter {
     since: Instant,
     came: u64,
-    best: u64,
+    /// Bytes a second, of the last few times it was measured.
+    last: [u64; 4],
 }
 
 impl Default for Meter {
     fn default() -> Meter {
-        Meter { since: Instant::now(), came: 0, best: 0 }
+        Meter { since: Instant::now(), came: 0, last: [0; 4] }
     }
 }
 
 impl Meter {
-    /// So many bytes came.
-    pub(super) fn came(&mut self, bytes: u64) {
-        let elapsed = self.since.elapsed();
+    /// So many bytes of contents came.
+    pub(super) fn came(&mut self, bytes: u64, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.since);
         if elapsed > METER_TIME {
             // The last of them count for the next time.
-            self.best = self.best.max((self.came as f64 / elapsed.as_secs_f64()) as u64);
-            (self.since, self.came) = (Instant::now(), 0);
+            self.last.rotate_left(1);
+            self.last[3] = (self.came as f64 / elapsed.as_secs_f64()) as u64;
+            (self.since, self.came) = (now, 0);
         }
         self.came += bytes;
     }
 
+    /// One burst, out of some buffer on the way, is no fast network.
     fn is_fast(&self) -> bool {
-        self.best >= FAST_BYTES_PER_S
+        self.last.iter().all(|rate| *rate >= FAST_BYTES_PER_S)
     }
 }
 
@@ -98,13 +110,19 @@ impl Meter {
 pub(super) struct Deltas {
     /// The sender knows them, and they are wanted.
     pub(super) is_on: bool,
+    /// How many of them may be open.
+    files_max: usize,
     wake: Option<Arc<SinkWake>>,
     stop: Option<Arc<AtomicBool>>,
     worker: Option<Worker>,
     active: BTreeMap<u64, Delta>,
+    /// Those that are none any more, but of which the worker has not done yet: what they hold here.
+    leaving: BTreeMap<u64, u64>,
     /// Those whose turn has not come.
     waiting: VecDeque<u64>,
-    /// Bytes that the active ones may take here.
+    /// The first of them, and what it is known to hold once it begins.
+    next: Option<(u64, u64)>,
+    /// Bytes that the active ones, and those that leave, may take here.
     held: u64,
     others: Search,
 }
@@ -128,6 +146,9 @@ struct Delta {
     /// Of a coarse chunk; `None` if it is hashed only.
     average_bytes: Option<u32>,
     held: u64,
+    /// The worker has something to do for it, which ends soon once it is void.
+    is_working: bool,
+    is_void: Arc<AtomicBool>,
     /// What was put together so far.
     newer: Option<Arc<File>>,
     /// What the sender said of the file when it cut it.
@@ -159,6 +180,11 @@ struct Asking {
     /// What is to be asked.
     left: VecDeque<Part>,
     is_first: bool,
+}
+
+/// Whether an older version of this size may have enough of a newer one to pay for reading both.
+fn may_pay(older_bytes: u64, newer_bytes: u64) -> bool {
+    newer_bytes / OLDER_PART_MIN <= older_bytes && older_bytes / OLDER_TIMES_MAX <= newer_bytes
 }
 
 fn whole(size_bytes: u64) -> Part {
@@ -213,22 +239,52 @@ impl Deltas {
         {
             self.worker = Some(Worker::start(wake, stop));
         }
+        let is_void = match self.active.get_mut(&number) {
+            Some(delta) => {
+                delta.is_working = true;
+                delta.is_void.clone()
+            }
+            None => Arc::default(),
+        };
         if let Some(worker) = &self.worker {
-            worker.push(Job { number, task });
+            worker.push(Job { number, task, is_void });
         }
+    }
+
+    /// The worker has done what it had to do for it; true if somebody waits for that.
+    fn worked(&mut self, number: u64) -> bool {
+        if let Some(held) = self.leaving.remove(&number) {
+            self.held -= held;
+            return false;
+        }
+        let delta = self.active.get_mut(&number);
+        delta.map(|delta| delta.is_working = false).is_some()
     }
 
     fn remove(&mut self, number: u64) {
         if let Some(delta) = self.active.remove(&number) {
-            self.held -= delta.held;
+            if delta.is_working {
+                // Its place is free when the worker has done with it.
+                delta.is_void.store(true, Ordering::Release);
+                self.leaving.insert(number, delta.held);
+            } else {
+                self.held -= delta.held;
+            }
         } else if self.waiting.front() == Some(&number) {
             self.waiting.pop_front();
         }
     }
 
     fn has_room(&self, held: u64) -> bool {
-        self.active.is_empty()
-            || (self.active.len() < DELTAS_MAX && self.held.saturating_add(held) <= DELTAS_BYTES_MAX)
+        let count = self.active.len() + self.leaving.len();
+        let count_max = self.files_max.clamp(DELTAS_MIN, DELTAS_MAX);
+        count == 0 || (count < count_max && self.held.saturating_add(held) <= DELTAS_BYTES_MAX)
+    }
+
+    /// False if the first that waits is known to find no room.
+    fn may_begin(&self) -> bool {
+        let first = self.next.filter(|(number, _)| self.waiting.front() == Some(number));
+        self.has_room(first.map_or(0, |(_, held)| held))
     }
 }
 
@@ -252,6 +308,8 @@ impl Delta {
             size_bytes,
             average_bytes,
             held,
+            is_working: false,
+            is_void: Arc::default(),
             newer: None,
             finished: None,
             phase,
@@ -263,6 +321,7 @@ impl Writing<'_> {
     /// With contents as differences, if the sender knows them.
     pub(in crate::copy::tree) fn with_deltas(mut self, is_on: bool) -> Self {
         self.deltas.is_on = is_on;
+        self.deltas.files_max = self.writer.files_beside();
         if is_on {
             self.writer.compare_below(DELTA_FROM_BYTES);
         }
@@ -319,14 +378,22 @@ impl Writing<'_> {
                 continue;
             };
             let size_bytes = pending.size_bytes;
+            if !self.deltas.may_begin() {
+                return Ok(());
+            }
             let Some(older) = self.find_older(number) else { return Ok(()) };
             let Some((older, is_other)) = older else {
                 self.give_up(number);
                 continue;
             };
+            if !may_pay(older.size_bytes, size_bytes) {
+                self.give_up(number);
+                continue;
+            }
             let is_same_size = older.size_bytes == size_bytes;
             let mut delta = Delta::new(older, is_other, size_bytes);
             if !self.deltas.has_room(delta.held) {
+                self.deltas.next = Some((number, delta.held));
                 return Ok(());
             }
             if self.meter.is_fast() {
@@ -377,14 +444,15 @@ impl Writing<'_> {
 
     /// Takes what the worker did.
     pub(super) fn take_outcomes(&mut self) -> Result<()> {
-        let outcomes = self.deltas.worker.as_ref().map(Worker::outcomes).unwrap_or_default();
+        let outcomes = self.deltas.worker.as_ref().map_or_else(|| Ok(Vec::new()), Worker::outcomes)?;
         for (number, outcome) in outcomes {
             if let Ok(Outcome::Others(others)) = outcome {
                 self.deltas.others = Search::Over(others);
                 self.begin_deltas()?;
                 continue;
             }
-            if !self.deltas.active.contains_key(&number) {
+            if !self.deltas.worked(number) {
+                self.begin_deltas()?;
                 continue;
             }
             match outcome {
@@ -558,25 +626,30 @@ impl Writing<'_> {
         let unused_bytes = unused.iter().map(|range| range.end - range.start).sum();
         let fine =
             delta.average_bytes.and_then(|coarse| fine_average(coarse, sum(&found.missing), unused_bytes));
-        match fine {
-            Some(average_bytes) if !found.missing.is_empty() => {
-                delta.phase = Phase::CuttingUnused { missing: found.missing.into(), average_bytes };
-                let task = Task::CutUnused { older: delta.older.clone(), unused, average_bytes };
-                self.deltas.push(number, task);
-                Ok(())
-            }
-            _ => {
-                delta.phase = Phase::Fetching;
-                self.fetch(number, found.missing.into());
-                self.prove_if_whole(number)
-            }
+        let is_short =
+            |part: &Part| fine.is_none_or(|average| part.bytes <= SHORT_CHUNKS * u64::from(average));
+        let (short, missing): (VecDeque<Part>, VecDeque<Part>) =
+            found.missing.into_iter().partition(is_short);
+        delta.phase = Phase::Fetching;
+        if let Some(average_bytes) = fine.filter(|_| !missing.is_empty()) {
+            delta.phase = Phase::CuttingUnused { missing, average_bytes };
+            let task = Task::CutUnused { older: delta.older.clone(), unused, average_bytes };
+            self.deltas.push(number, task);
         }
+        self.fetch(number, short);
+        self.prove_if_whole(number)
     }
 
     /// Asks how the next of what is missing is cut finely.
     fn ask_finely(&mut self, number: u64) -> Result<()> {
         let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
         let Phase::Asking(asking) = &mut delta.phase else { return Ok(()) };
+        // What is known to be missing is kept until it was asked for.
+        let parts = self.pending.get(&number).and_then(|pending| pending.parts.as_ref());
+        let is_held = parts.is_some_and(|parts| parts.pieces > PIECES_MAX);
+        if !asking.asked.is_empty() || delta.is_working || (is_held && !asking.left.is_empty()) {
+            return Ok(());
+        }
         let mut room = if asking.is_first { FIRST_WINDOW_BYTES } else { WINDOW_BYTES };
         asking.ended = 0;
         while room > 0
@@ -621,10 +694,17 @@ impl Writing<'_> {
         let Some(pending) = self.pending.get_mut(&number) else { return };
         if let Some(coming) = &mut pending.parts {
             coming.asked += bytes;
+            coming.pieces += parts.iter().map(|part| part.bytes.div_ceil(TREE_PART_BYTES)).sum::<u64>();
             pending.left_bytes += bytes;
             self.wanted_bytes = self.wanted_bytes.saturating_add(bytes);
             self.machine.want_these(number, parts, TREE_PART_BYTES);
         }
+    }
+
+    /// A piece of it came: there may be room to ask about more, or nothing is missing any more.
+    pub(super) fn came_piece(&mut self, number: u64) -> Result<()> {
+        self.ask_finely(number)?;
+        self.prove_if_whole(number)
     }
 
     /// Hashes what was put together, once everything that is missing has come.
@@ -688,5 +768,65 @@ mod tests {
         assert_eq!(fine_average(1 << 20, 1 << 30, 1 << 20), None);
         assert_eq!(fine_average(4096, 1 << 20, 1 << 20), None);
         assert!(fine_average(CHUNK_AVERAGE_BYTES_MAX, 1 << 38, 1 << 38).is_none());
+    }
+    fn delta() -> Delta {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(100_000).unwrap();
+        Delta::new(OlderFile::new(file).unwrap(), false, 200_000)
+    }
+
+    /// "64 files and 48 MiB at a time" holds whatever the sender answers: what was given up has its place until the worker has done with it, and
+    /// the worker is told to have done soon.
+    #[test]
+    fn what_is_given_up_has_its_place_until_it_is_over() {
+        let mut deltas = Deltas::default();
+        for number in 0..DELTAS_MIN as u64 {
+            assert!(deltas.has_room(0));
+            let delta = Delta { is_working: true, ..delta() };
+            deltas.held += delta.held;
+            deltas.active.insert(number, delta);
+        }
+        assert!(!deltas.has_room(0));
+        for number in 0..DELTAS_MIN as u64 {
+            let is_void = deltas.active[&number].is_void.clone();
+            deltas.remove(number);
+            assert!(is_void.load(Ordering::Acquire) && !deltas.has(number));
+            assert!(!deltas.has_room(0), "the worker has not done");
+        }
+        for number in 0..DELTAS_MIN as u64 {
+            assert!(!deltas.worked(number), "nobody waits for it");
+            assert!(deltas.has_room(0));
+        }
+        assert_eq!((deltas.held, deltas.leaving.len()), (0, 0));
+    }
+
+    /// A network is fast if it is so for a while: a burst does not turn differences off, and what was once fast may be slow.
+    #[test]
+    fn a_burst_is_no_fast_network() {
+        let mut meter = Meter::default();
+        let mut now = Instant::now();
+        let mut comes = |bytes, times| {
+            for _ in 0..times {
+                now += METER_TIME + Duration::from_millis(1);
+                meter.came(bytes, now);
+            }
+            meter.is_fast()
+        };
+        assert!(!comes(FAST_BYTES_PER_S, 3));
+        assert!(comes(FAST_BYTES_PER_S, 2));
+        assert!(!comes(1 << 20, 2));
+        assert!(comes(FAST_BYTES_PER_S, 5));
+    }
+
+    /// "Doubt ends in sending": two versions of very different sizes are not compared, those that grew or were cut short are.
+    #[test]
+    fn sizes_tell_whether_it_may_pay() {
+        for (older, newer, may) in
+            [(1 << 30, 1 << 30, true), (1 << 28, 1 << 30, true), (1 << 30, 1 << 26, true)].into_iter().chain(
+                [((1 << 28) - 1, 1 << 30, false), (50 << 30, 100 << 10, false), (1 << 16, 200 << 30, false)],
+            )
+        {
+            assert_eq!(may_pay(older, newer), may, "{older} {newer}");
+        }
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Parts {
     /// Bytes of those that are to come, as far as that is known, and of those that came whole.
     pub(super) asked: u64,
     pub(super) came: u64,
+    /// How many are to come of what is asked for piece by piece.
+    pub(super) pieces: u64,
     /// Where those begin of which something was written that counts no more: their path was lost.
     pub(super) dirty: BTreeSet<u64>,
     /// What the first of them said of the file.
@@ -127,9 +129,10 @@ impl Writing<'_> {
             // Nothing that was asked for once comes twice; who adds up to too much has not the file.
             return self.take_whole(number);
         }
+        parts.pieces = parts.pieces.saturating_sub(1);
         self.machine.came_part(number, !current.has_bytes);
         if self.deltas.has(number) {
-            return self.prove_if_whole(number);
+            return self.came_piece(number);
         }
         if parts.came < parts.asked {
             return Ok(());

@@ -30,6 +30,8 @@ const BLOCK_BYTES: u64 = 4096;
 pub(super) struct Job {
     pub(super) number: u64,
     pub(super) task: Task,
+    /// Set once nobody wants what comes of it: it ends soon.
+    pub(super) is_void: Arc<AtomicBool>,
 }
 
 pub(super) enum Task {
@@ -57,50 +59,74 @@ pub(super) enum Outcome {
 }
 
 /// What came of the jobs that are done.
-type Outcomes = Arc<Mutex<Vec<(u64, Result<Outcome>)>>>;
+#[derive(Default)]
+struct Done {
+    outcomes: Vec<(u64, Result<Outcome>)>,
+    /// The thread broke: nothing comes any more.
+    is_broken: bool,
+}
 
 /// The thread.
 pub(super) struct Worker {
     jobs: mpsc::Sender<Job>,
-    outcomes: Outcomes,
+    done: Arc<Mutex<Done>>,
+}
+
+/// Says so if the thread breaks: else the copy would wait for ever.
+struct Guard {
+    done: Arc<Mutex<Done>>,
+    wake: Arc<SinkWake>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            lock(&self.done).is_broken = true;
+            self.wake.wake();
+        }
+    }
 }
 
 impl Worker {
     /// Wakes the sink after each job, and gives up soon once `stop` is set.
     pub(super) fn start(wake: Arc<SinkWake>, stop: Arc<AtomicBool>) -> Worker {
         let (jobs, todo) = mpsc::channel::<Job>();
-        let outcomes = Outcomes::default();
-        let done = outcomes.clone();
+        let done = Arc::<Mutex<Done>>::default();
+        let guard = Guard { done: done.clone(), wake };
         // It ends with the sink, which drops the other end.
         thread::spawn(move || {
-            for Job { number, task } in todo {
-                let outcome = run(task, &stop);
-                lock(&done).push((number, outcome));
-                wake.wake();
+            for Job { number, task, is_void } in todo {
+                let outcome = run(task, &[&stop, &is_void]);
+                lock(&guard.done).outcomes.push((number, outcome));
+                guard.wake.wake();
             }
         });
-        Worker { jobs, outcomes }
+        Worker { jobs, done }
     }
 
     pub(super) fn push(&self, job: Job) {
-        let number = job.number;
         if self.jobs.send(job).is_err() {
-            let error = Error::new(ErrorKind::Internal, "a thread failed");
-            lock(&self.outcomes).push((number, Err(error)));
+            lock(&self.done).is_broken = true;
         }
     }
 
     /// What was done since the last call.
-    pub(super) fn outcomes(&self) -> Vec<(u64, Result<Outcome>)> {
-        std::mem::take(&mut lock(&self.outcomes))
+    pub(super) fn outcomes(&self) -> Result<Vec<(u64, Result<Outcome>)>> {
+        let mut done = lock(&self.done);
+        if done.is_broken {
+            return Err(Error::new(ErrorKind::Internal, "a thread failed"));
+        }
+        Ok(std::mem::take(&mut done.outcomes))
     }
 }
 
-fn run(task: Task, stop: &AtomicBool) -> Result<Outcome> {
-    let mut between = || match stop.load(Ordering::Acquire) {
+/// Does it, unless one of `stops` is set before it is done.
+fn run(task: Task, stops: &[&AtomicBool]) -> Result<Outcome> {
+    let mut between = || match stops.iter().any(|stop| stop.load(Ordering::Acquire)) {
         true => Err(Error::new(ErrorKind::Interrupted, "interrupted")),
         false => Ok(()),
     };
+    between()?;
     match task {
         Task::Cut { older, average_bytes: None } => {
             let (hash, size_bytes) =
@@ -277,5 +303,31 @@ mod tests {
         let beyond = Common { from: 49_000, to: 0, bytes: 2_000 };
         let error = copy(&older, &tempfile::tempfile().unwrap(), &beyond, &mut || Ok(())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Changed);
+    }
+    /// What nobody wants any more is not done, whatever the file is; nor is what is on its way.
+    #[test]
+    fn what_is_void_ends() {
+        let older = || Arc::new(OlderFile::new(tempfile::tempfile().unwrap()).unwrap());
+        let task = || Task::Cut { older: older(), average_bytes: Some(4096) };
+        let (no, yes) = (AtomicBool::new(false), AtomicBool::new(true));
+        assert!(run(task(), &[&no, &no]).is_ok());
+        for stops in [[&no, &yes], [&yes, &no]] {
+            let error = run(task(), &stops).map(|_| ()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Interrupted);
+        }
+    }
+
+    /// S10: a worker that breaks is an error of the copy, not a wait for ever.
+    #[test]
+    fn a_worker_that_breaks_says_so() {
+        let done = Arc::<Mutex<Done>>::default();
+        let guard = Guard { done: done.clone(), wake: Arc::default() };
+        let broke = thread::spawn(move || {
+            let _guard = guard;
+            panic!("on purpose");
+        });
+        assert!(broke.join().is_err());
+        let worker = Worker { jobs: mpsc::channel().0, done };
+        assert_eq!(worker.outcomes().map(|_| ()).unwrap_err().kind(), ErrorKind::Internal);
     }
 }
