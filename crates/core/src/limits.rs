@@ -194,6 +194,18 @@ pub const TREE_WANTED_MAX: u64 = 16 * 1024;
 pub const TREE_PART_BYTES: u64 = 4 << 20;
 /// Most parts that this implementation asks for of one file.
 pub const TREE_PARTS_MAX: u64 = 4096;
+/// Cuts that were asked for and have not come.
+pub const TREE_CUTS_MAX: usize = 256;
+/// Pulls for cuts that may wait for their end.
+pub const TREE_CUT_PULLS_MAX: usize = 32;
+/// Chunks and holes that a cut may have beyond what its shortest chunks come to: some end at holes.
+pub const TREE_CHUNKS_SLACK: u64 = 256;
+/// Chunks and holes of one cut besides those, whatever its length.
+pub const TREE_CUT_CHUNKS_MAX: u64 = 1 << 18;
+/// Largest file that is cut for a difference (256 GiB).
+pub const TREE_CUT_BYTES_MAX: u64 = 256 << 30;
+/// How many times its size a file is cut for one receiver: once coarsely, once finely.
+pub const TREE_CUT_TIMES_MAX: u64 = 2;
 /// Direct connections that carry the contents of one tree copy at a time.
 pub const TREE_LANES_MAX: usize = 4;
 /// Bytes of one record in the answer to a pull.

@@ -138,6 +138,8 @@ pub mod feature {
     pub const TREE_LANES: &str = "tree-lanes";
     /// Trees brought to the state of their source: `sync` in `tree`.
     pub const SYNC: &str = "sync";
+    /// Contents of trees as differences: cuts in `pull`.
+    pub const TREE_DELTA: &str = "tree-delta";
 }
 
 /// Version and features of a peer.

@@ -131,9 +131,16 @@ pub fn is_unsized(path: &Path) -> bool {
 
 /// The hello of every node, whatever its configuration.
 fn plain_hello() -> Hello {
-    let features = [feature::RECIPE, feature::ZEROS, feature::TREE, feature::TREE_LANES, feature::SYNC]
-        .map(str::to_owned)
-        .into();
+    let features = [
+        feature::RECIPE,
+        feature::ZEROS,
+        feature::TREE,
+        feature::TREE_LANES,
+        feature::TREE_DELTA,
+        feature::SYNC,
+    ]
+    .map(str::to_owned)
+    .into();
     Hello { version: PROTOCOL_VERSION, features, required: Vec::new(), agent: AGENT.to_owned() }
 }
 

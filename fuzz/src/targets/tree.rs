@@ -4,8 +4,8 @@ use dray_core::ErrorKind;
 use dray_core::limits::{TREE_ENTRY_BYTES_MAX, TREE_NODE_BYTES_MAX, TREE_NODE_ENTRIES_MAX};
 use dray_core::message::Fault;
 use dray_core::tree::{
-    DirectoryBuilder, Entry, Finished, Kind, Metadata, Name, NodeEntries, Record, TreeNode, Xattr,
-    take_record,
+    ChunkHint, DirectoryBuilder, Entry, Finished, Kind, Metadata, Name, NodeEntries, Record, TreeNode, Xattr,
+    encode_chunks, take_record,
 };
 
 use crate::{Seed, novelty};
@@ -125,6 +125,7 @@ pub fn node_seeds() -> Vec<Seed> {
 pub fn records_seeds() -> Vec<Seed> {
     let finished = Finished { hash: [7; 32], size_bytes: 6, mtime_s: -1, mtime_ns: 5 };
     let fault = Fault { handle: None, kind: 5, text: "changed".into() };
+    let chunks = encode_chunks(&[ChunkHint::of(b"one"), ChunkHint::of(b"other")]);
     let records = [
         Record::Bytes(b"sample"),
         Record::Hole(1 << 20),
@@ -132,6 +133,7 @@ pub fn records_seeds() -> Vec<Seed> {
         Record::Same(finished),
         Record::Failed(fault),
         Record::Done(finished),
+        Record::Chunks(&chunks),
     ];
     let mut all = Vec::new();
     let mut seeds: Vec<Seed> = Vec::new();

@@ -248,8 +248,8 @@ pub fn samples() -> Vec<(&'static str, Message)> {
             Message::Pull(Pull {
                 request: 3,
                 runs: vec![
-                    Run { first: 7, count: 40, known: None, part: None },
-                    Run { first: 50, count: 1, known: Some([0x88; 32].into()), part: None },
+                    Run { first: 7, count: 40, known: None, part: None, cut: None },
+                    Run { first: 50, count: 1, known: Some([0x88; 32].into()), part: None, cut: None },
                 ],
                 settled: 7,
                 batches: 9,
@@ -266,11 +266,29 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                     count: 1,
                     known: None,
                     part: Some(Part { start: 1 << 24, bytes: 9 }),
+                    cut: None,
                 }],
                 settled: 50,
                 batches: 10,
                 lane: Some(2),
                 lost: Some(1),
+            }),
+        ),
+        (
+            "pull-cut",
+            Message::Pull(Pull {
+                request: 5,
+                runs: vec![Run {
+                    first: 52,
+                    count: 1,
+                    known: Some([0x99; 32].into()),
+                    part: Some(Part { start: 0, bytes: 1 << 24 }),
+                    cut: Some(1 << 17),
+                }],
+                settled: 52,
+                batches: 10,
+                lane: None,
+                lost: None,
             }),
         ),
         (

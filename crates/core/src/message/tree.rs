@@ -12,6 +12,7 @@ use crate::limits::{
 };
 
 use super::{CopyRole, Listed, SyncWish};
+use crate::tree::cut_profile;
 
 /// First message of a tree copy after the hellos: what the near end wants the far end to do.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
@@ -161,6 +162,9 @@ pub struct Run {
     /// Not all of this one entry, but a part.
     #[n(3)]
     pub part: Option<Part>,
+    /// Not the bytes of the part, but the chunks that it is cut into with this average length in bytes, a power of two.
+    #[n(4)]
+    pub cut: Option<u32>,
 }
 
 /// Bytes in a row of one file.
@@ -379,7 +383,9 @@ impl Pull {
         check(self.runs.iter().all(is_run), "an impossible run")?;
         let is_part =
             |part: &Part| part.start <= OBJECT_BYTES_MAX && matches!(part.bytes, 1..=OBJECT_BYTES_MAX);
-        check(self.runs.iter().all(|run| run.part.as_ref().is_none_or(is_part)), "an impossible part")
+        check(self.runs.iter().all(|run| run.part.as_ref().is_none_or(is_part)), "an impossible part")?;
+        let is_cut = |cut: u32| cut_profile(cut).is_ok();
+        check(self.runs.iter().all(|run| run.cut.is_none_or(is_cut)), "an impossible cut")
     }
 }
 

@@ -5,6 +5,7 @@
 //! owner, times, extended attributes). A `touch` thus changes metadata nodes only, and two trees of equal content
 //! have one content id whoever owns them. Byte tables and reasons are in `docs/format/tree.md`.
 
+mod chunks;
 mod entry;
 mod name;
 mod node;
@@ -15,6 +16,9 @@ mod tests;
 
 use std::fmt;
 
+pub use chunks::{
+    CHUNKS_IN_RECORD_MAX, ChunkHint, chunks_max, cut_profile, decode_chunks, encode_chunks, too_many_chunks,
+};
 pub use entry::{DirectoryContent, Entry, Kind, Metadata, Xattr};
 pub use name::Name;
 pub use node::{BuiltTreeNode, DirectoryBuilder, DirectoryRoot, Half, NodeEntries, TreeChild, TreeNode};

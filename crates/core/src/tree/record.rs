@@ -2,13 +2,15 @@
 //! asked; a record never spans two frames.
 //!
 //! ```text
-//! byte 0     kind: 1 bytes, 2 hole, 3 done, 4 again, 5 same, 6 failed
+//! byte 0     kind: 1 bytes, 2 hole, 3 done, 4 again, 5 same, 6 failed, 7 chunks
 //! bytes 1-3  length of the body, big-endian
 //! ```
 
 use crate::limits::TREE_RECORD_BYTES_MAX;
 use crate::message::Fault;
 use crate::{Error, ErrorKind, Result, cbor};
+
+use super::chunks::check_chunks;
 
 /// Bytes in front of a record's body.
 pub const RECORD_HEAD_BYTES: usize = 4;
@@ -30,6 +32,8 @@ pub enum Record<'a> {
     Same(Finished),
     /// The entry cannot be had.
     Failed(Fault),
+    /// The next chunks of the entry, as [`encode_chunks`](super::encode_chunks) has them: one at least.
+    Chunks(&'a [u8]),
 }
 
 /// What the sender found a file to be when it had read it.
@@ -79,6 +83,7 @@ impl Record<'_> {
             Record::Again => push(out, 4, &[]),
             Record::Same(finished) => push(out, 5, &finished.to_bytes()),
             Record::Failed(fault) => push(out, 6, &cbor::encode(fault)),
+            Record::Chunks(chunks) => push(out, 7, chunks),
         }
     }
 }
@@ -125,6 +130,10 @@ pub fn take_record<'a>(rest: &mut &'a [u8]) -> Result<Record<'a>> {
         4 if len == 0 => Ok(Record::Again),
         5 => finished().map(Record::Same),
         6 => Fault::from_bytes(body).map(Record::Failed),
+        7 => match check_chunks(body) {
+            Some(_) => Ok(Record::Chunks(body)),
+            None => Err(bad("impossible chunks")),
+        },
         _ => Err(bad("an unknown kind")),
     }
 }
@@ -144,6 +153,7 @@ mod tests {
             Record::Again,
             Record::Same(finished),
             Record::Failed(Fault { handle: None, kind: 5, text: "changed".into() }),
+            Record::Chunks(&[1; 40]),
         ]
     }
 
@@ -167,6 +177,8 @@ mod tests {
             &[4, 0, 0, 1, 0],
             &[6, 0, 0, 1, 0],
             &[7, 0, 0, 0],
+            &[7, 0, 0, 3, 1, 1, 1],
+            &[8, 0, 0, 0],
         ] {
             assert_eq!(take_record(&mut &bad[..]).unwrap_err().kind(), ErrorKind::Protocol, "{bad:?}");
         }

@@ -27,6 +27,8 @@ pub struct Owed {
     pub known: Option<[u8; 32]>,
     /// Not all of it.
     pub part: Option<Part>,
+    /// Not the bytes of the part, but its chunks, of this average length.
+    pub cut: Option<u32>,
     /// The request ends with it.
     pub is_last: bool,
 }
@@ -38,7 +40,14 @@ impl Owed {
             .iter()
             .flat_map(|run| {
                 let known = run.known.map(|hash| *hash);
-                let owed = move |number| Owed { request, number, known, part: run.part, is_last: false };
+                let owed = move |number| Owed {
+                    request,
+                    number,
+                    known,
+                    part: run.part,
+                    cut: run.cut,
+                    is_last: false,
+                };
                 (run.first..run.first + run.count).map(owed)
             })
             .collect();

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
-use dray_core::message::{Copy, CopyRole, Fault, Message, ObjectName, Offer, Open, Tree, feature, tree_flag};
+use dray_core::message::{Copy, CopyRole, Fault, Message, ObjectName, Offer, Open, Tree, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Holder, Receiver, negotiate};
 use dray_transfer::direct::is_local;
@@ -25,7 +25,7 @@ use super::direct::{Door, HoldingDoor, ssh_connection};
 use super::origin::Origin;
 use super::reach::{self, Confinement, Source};
 use super::receive::Incoming;
-use super::tree::read_more;
+use super::tree::{Knows, read_more};
 use crate::explain::Watch;
 use crate::{Event, Node, Stop, plain_hello};
 
@@ -95,10 +95,10 @@ impl Node {
         let not_by_hand =
             || Error::new(ErrorKind::Protocol, "this is the far end of `dray cp`; it is not started by hand");
         // Versions first: a newer peer's other messages may not even decode here.
-        let mut knows_lanes = false;
+        let mut knows = Knows::default();
         let greeted = match Message::from_bytes(&hello_body) {
             Ok(Message::Hello(theirs)) => {
-                knows_lanes = theirs.features.iter().any(|known| known == feature::TREE_LANES);
+                knows = Knows::of(&theirs);
                 negotiate(&hello, &theirs).map(|_| ())
             }
             Ok(_) => Err(not_by_hand()),
@@ -117,7 +117,7 @@ impl Node {
             Ok(Message::Copy(copy)) => copy,
             Ok(Message::Tree(tree)) => {
                 return match read_more(tree, &mut || read_control(&mut channel, deadline)) {
-                    Ok(tree) => self.far_trees(channel, &tree, preface, knows_lanes, within.as_deref(), stop),
+                    Ok(tree) => self.far_trees(channel, &tree, preface, knows, within.as_deref(), stop),
                     Err(error) => Err(tell(&mut channel, preface, error)),
                 };
             }
@@ -204,7 +204,14 @@ impl Node {
         let is_stopped = || stop.is_set();
         let found = match reach::source(OsStr::from_bytes(&copy.path), within.as_deref(), &is_stopped) {
             Ok(Source::Several(_) | Source::Unsized) if copy.or_several == Some(true) => {
-                return self.far_trees(channel, &several(&copy), preface, false, within.as_deref(), stop);
+                return self.far_trees(
+                    channel,
+                    &several(&copy),
+                    preface,
+                    Knows::default(),
+                    within.as_deref(),
+                    stop,
+                );
             }
             found => found.and_then(Source::one),
         };

@@ -3,7 +3,7 @@
 use dray_core::limits::TREE_RECORD_BYTES_MAX;
 use dray_core::message::{Fault, Part};
 use dray_core::tree::{RECORD_HEAD_BYTES, Record};
-use dray_core::{Error, Result};
+use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Owed, TreeSent};
 
 use super::frames::{Frames, Piece};
@@ -32,6 +32,12 @@ pub trait TreeFile: Send + Sync {
         part: Option<Part>,
         sink: &mut dyn RecordSink,
     ) -> Result<(), SendError>;
+
+    /// Sends how the part that is asked for is cut, and its end: chunks and holes, never bytes.
+    fn cut(&self, _owed: &Owed, _sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        Err(SendError::File(Error::new(ErrorKind::Unsupported, "it cannot be cut into chunks")))
+    }
+
     /// True if it has other names that may have been told of, too.
     fn is_linked(&self) -> bool {
         false
@@ -73,7 +79,11 @@ pub(super) fn answer(outlet: &mut impl Outlet, file: &dyn TreeFile, owed: &Owed)
     outlet.change(|frames| frames.request = owed.request);
     let mut records =
         Records { outlet: &mut *outlet, is_part: owed.part.is_some(), is_linked: file.is_linked() };
-    let sent = match file.send(owed.known, owed.part, &mut records) {
+    let sent = match owed.cut {
+        Some(_) => file.cut(owed, &mut records),
+        None => file.send(owed.known, owed.part, &mut records),
+    };
+    let sent = match sent {
         Err(SendError::File(error)) => records.record(&Record::Failed(Fault::from_error(None, &error))),
         sent => sent,
     };

@@ -84,6 +84,12 @@ impl Frames {
         self.out.extend_from_slice(bytes);
     }
 
+    /// Appends frames that somebody else made.
+    pub(super) fn whole(&mut self, frames: &[u8]) {
+        self.end();
+        self.out.extend_from_slice(frames);
+    }
+
     /// Everything has left.
     pub(super) fn clear(&mut self) {
         self.out.clear();

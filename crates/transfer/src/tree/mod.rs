@@ -3,6 +3,7 @@
 //! is the caller's.
 
 mod answer;
+mod desk;
 mod frames;
 mod lanes;
 mod send;
@@ -11,7 +12,7 @@ mod take;
 pub use answer::{RecordSink, SendError, TreeFile};
 pub use lanes::{Lane, SendLanes, TakeLanes};
 pub use send::{Batch, TreeSource, send};
-pub use take::{Heard, TreeSink, take};
+pub use take::{Heard, SinkWake, TreeSink, take};
 
 use std::time::Duration;
 

@@ -12,6 +12,7 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Owed, TreeLanes, TreeSender, TreeSent};
 
 use super::answer::{Outlet, TreeFile, answer};
+use super::desk::Desk;
 use super::frames::{Frames, Piece};
 use super::lanes::SendLanes;
 use super::{LAST_WORDS, TOLD_INTERVAL, progress};
@@ -55,6 +56,7 @@ pub fn send(
     let own_wake = Wake::new().map_err(|error| Error::io("make a wake event", error))?;
     let wake = lanes.map_or(&own_wake, SendLanes::wake);
     let (sender, batches) = mpsc::sync_channel(source.batches_ahead());
+    let desk = Desk::new(wake);
     let mut server = Server {
         channel,
         reader: ControlReader::default(),
@@ -62,6 +64,7 @@ pub fn send(
         batches,
         wake,
         lanes,
+        desk: &desk,
         files: VecDeque::new(),
         owed: VecDeque::new(),
         is_answering: false,
@@ -83,7 +86,9 @@ pub fn send(
                 wake.signal();
             }
         });
+        scope.spawn(|| desk.serve());
         let result = server.run();
+        desk.close();
         // Nothing else is to leave before the last words.
         if let Some(lanes) = lanes {
             lanes.close();
@@ -102,6 +107,7 @@ struct Server<'a> {
     batches: mpsc::Receiver<Batch>,
     wake: &'a Wake,
     lanes: Option<&'a SendLanes>,
+    desk: &'a Desk<'a>,
     /// What can be asked for, by number, ascending; `None` once it will not be asked for again.
     files: VecDeque<(u64, Option<Arc<dyn TreeFile>>)>,
     /// What was asked for over this channel, in that order; as many as the machine says are owed.
@@ -156,11 +162,16 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// What lanes have to say.
+    /// What lanes have to say, and what was cut.
     fn say(&mut self) -> Result<()> {
         let said = self.lanes.map(SendLanes::said).unwrap_or_default();
-        if !said.is_empty() {
+        let cut = self.desk.take();
+        if self.desk.has_failed() {
+            return Err(Error::new(ErrorKind::Internal, "a thread failed"));
+        }
+        if !said.is_empty() || !cut.is_empty() {
             said.iter().for_each(|message| self.frames.control(message));
+            self.frames.whole(&cut);
             self.flush()?;
         }
         Ok(())
@@ -186,7 +197,10 @@ impl Server<'_> {
             match Message::from_bytes(&body)? {
                 Message::Pull(pull) => self.pull(pull)?,
                 Message::TreeDone(done) => {
-                    let lanes = self.lanes.map_or_else(TreeLanes::default, SendLanes::account);
+                    let mut lanes = self.lanes.map_or_else(TreeLanes::default, SendLanes::account);
+                    let (cut, owed) = self.desk.account();
+                    lanes.sent.add(&cut);
+                    lanes.owed += owed;
                     self.machine.handle_done(&done, &lanes)?;
                     if self.is_answering {
                         let what = "receiver ended before the last content that it asked for came";
@@ -234,6 +248,9 @@ impl Server<'_> {
             found.push(file);
         }
         match pull.lane {
+            None if owed.iter().any(|owed| owed.cut.is_some()) => {
+                self.desk.push(owed.into_iter().zip(found))?;
+            }
             None => self.owed.extend(found),
             Some(lane) => {
                 self.lanes.ok_or_else(no_lanes)?.push(lane, owed.into_iter().zip(found))?;
@@ -351,6 +368,8 @@ impl Outlet for Server<'_> {
             self.say_progress()?;
         }
         if self.ticked_at.elapsed() >= TOLD_INTERVAL {
+            // What was cut meanwhile does not wait for a long hash.
+            self.say()?;
             self.listen()?;
         }
         Ok(())

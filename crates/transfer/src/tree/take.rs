@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, TrySendError};
+use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,12 +35,36 @@ pub enum Heard {
     Up(Arc<Lane>),
     /// It is not any more; nothing comes over it.
     Down(Arc<Lane>),
+    /// What the sink does elsewhere has come to something ([`SinkWake`]).
+    Woken,
+}
+
+/// How other threads of a sink have it look at what they did. By itself it wakes nobody.
+#[derive(Debug, Default)]
+pub struct SinkWake {
+    frames: Mutex<Option<SyncSender<Arrived>>>,
+}
+
+impl SinkWake {
+    /// The sink is handed [`Heard::Woken`], or something else if more waits for it anyway: it is to look each time. Never waits.
+    pub fn wake(&self) {
+        let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(frames) = &*frames {
+            let _ = frames.try_send((Heard::Woken, None));
+        }
+    }
+
+    fn close(&self) {
+        *self.frames.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 /// What is made of a tree as it comes; on a thread of its own.
 pub trait TreeSink {
     /// Said first: once `stop` is set, nobody waits for what it does any more.
     fn stop_with(&mut self, _stop: Arc<AtomicBool>) {}
+    /// Said first, too: how to be woken.
+    fn wake_with(&mut self, _wake: Arc<SinkWake>) {}
     /// Takes the next of what came. Only what breaks the protocol, or the whole copy, is an error.
     fn handle(&mut self, heard: Heard) -> Result<()>;
     /// Does some of what is left to do without anything more to come; false once nothing is. What it says in between leaves.
@@ -131,6 +155,7 @@ pub fn take<S: TreeSink>(
     if let Some(lanes) = lanes {
         lanes.attach(sender.clone());
     }
+    let wake = Arc::new(SinkWake { frames: Mutex::new(Some(sender.clone())) });
     let mut taker = Taker {
         channel,
         said: &said,
@@ -149,7 +174,7 @@ pub fn take<S: TreeSink>(
     };
     let result = thread::scope(|scope| {
         let sinking = scope.spawn(|| {
-            let result = sink(make, frames, &said);
+            let result = sink(make, frames, &said, &wake);
             said.is_over.store(true, Ordering::Release);
             said.wake.signal();
             result
@@ -157,6 +182,7 @@ pub fn take<S: TreeSink>(
         let moved = taker.run(tick);
         // The sink ends with what has come.
         taker.frames = None;
+        wake.close();
         if let Some(lanes) = lanes {
             lanes.close();
         }
@@ -205,8 +231,10 @@ fn sink<S: TreeSink>(
     make: impl FnOnce() -> Result<S>,
     frames: mpsc::Receiver<Arrived>,
     said: &Said,
+    wake: &Arc<SinkWake>,
 ) -> Result<Ended> {
     let mut sink = make()?;
+    sink.wake_with(wake.clone());
     sink.stop_with(said.is_closed.clone());
     let mut messages = Vec::new();
     loop {
@@ -246,7 +274,7 @@ struct Taker<'a> {
     filled: usize,
     /// Complete frames that the sink has no room for.
     waiting: VecDeque<Arrived>,
-    frames: Option<mpsc::SyncSender<Arrived>>,
+    frames: Option<SyncSender<Arrived>>,
     lanes: Option<&'a TakeLanes>,
     patience: Duration,
     heard_at: Instant,

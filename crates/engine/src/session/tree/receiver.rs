@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use dray_core::Result;
-use dray_core::limits::{TREE_BATCHES_MAX, TREE_PART_BYTES, TREE_PARTS_MAX, TREE_PULL_RUNS_MAX};
+use dray_core::limits::{
+    TREE_BATCHES_MAX, TREE_CUT_PULLS_MAX, TREE_CUTS_MAX, TREE_PART_BYTES, TREE_PARTS_MAX, TREE_PULL_RUNS_MAX,
+    TREE_WANTED_MAX,
+};
 use dray_core::message::{Entries, Part, Pull, Run};
-use dray_core::tree::{Item, Order, Record, Step, take_record};
+use dray_core::tree::{Item, Order, Record, Step, chunks_max, decode_chunks, take_record};
 
 use super::protocol;
 
@@ -13,7 +16,7 @@ use super::protocol;
 pub type PathId = Option<u32>;
 
 /// A content that is to be asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct Wish {
     number: u64,
     known: Option<[u8; 32]>,
@@ -22,10 +25,15 @@ struct Wish {
     shape: Shape,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Shape {
     Whole,
     Part(Part),
+    /// These parts of it, none of them empty, each in pieces of `part_bytes` at most.
+    These {
+        parts: VecDeque<Part>,
+        part_bytes: u64,
+    },
     /// The rest of it from `start` on, in parts of `part_bytes`.
     Parts {
         start: u64,
@@ -33,6 +41,15 @@ enum Shape {
         /// Bytes of the first part.
         least_bytes: u64,
     },
+}
+
+/// A cut that is to be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct CutWish {
+    number: u64,
+    part: Part,
+    average_bytes: u32,
+    known: Option<[u8; 32]>,
 }
 
 /// A content that was asked for and has not come.
@@ -44,9 +61,59 @@ pub struct Wanted {
     pub part: Option<Part>,
     /// Bytes that it is thought to have.
     pub bytes: u64,
+    /// Not its bytes, but its chunks, of this average length.
+    pub cut: Option<u32>,
+    /// It counts no more ([`TreeReceiver::void`]), and is to be passed over.
+    pub is_void: bool,
+    /// What its chunks and holes came to, and how many they are.
+    came: u64,
+    pieces: u64,
     request: u32,
     /// What of it weighs on its path: less with each byte that comes.
     weight: u64,
+}
+
+impl Wanted {
+    /// Holds the next record of its answer to what was asked.
+    fn check(&mut self, record: &Record<'_>) -> Result<()> {
+        let Some((average_bytes, part)) = self.cut.zip(self.part) else {
+            return match record {
+                Record::Chunks(_) => Err(protocol("sender sent chunks that were not asked for")),
+                _ => Ok(()),
+            };
+        };
+        let came = match record {
+            Record::Chunks(chunks) => decode_chunks(chunks)
+                .fold((0, 0), |(bytes, count), chunk| (bytes + u64::from(chunk.len), count + 1)),
+            Record::Hole(len) => (*len, 1),
+            Record::Done(_) if self.came != part.bytes => {
+                return Err(protocol("sender ended the chunks of a part before its end"));
+            }
+            Record::Done(_) | Record::Same(_) | Record::Failed(_) => (0, 0),
+            Record::Bytes(_) | Record::Again => {
+                return Err(protocol("sender sent bytes where chunks were asked for"));
+            }
+        };
+        // Both are far below what could overflow.
+        self.came += came.0;
+        self.pieces += came.1;
+        if self.came > part.bytes || self.pieces > chunks_max(part.bytes, average_bytes) {
+            return Err(protocol("sender sent more chunks than the part can have"));
+        }
+        Ok(())
+    }
+}
+
+/// Takes `bytes` off the front of what is wanted; true if something is left.
+fn has_more(parts: &mut VecDeque<Part>, bytes: u64) -> bool {
+    if let Some(first) = parts.front_mut() {
+        first.start += bytes;
+        first.bytes -= bytes.min(first.bytes);
+        if first.bytes == 0 {
+            parts.pop_front();
+        }
+    }
+    !parts.is_empty()
 }
 
 /// What was asked for over one path.
@@ -89,6 +156,9 @@ pub struct TreeReceiver {
     requests: u32,
     paths: BTreeMap<PathId, Path>,
     wishes: VecDeque<Wish>,
+    /// Cuts to be asked for, and what was asked for of them.
+    cut_wishes: VecDeque<CutWish>,
+    cuts: Path,
     /// Those that are to be asked for over the channel of the copy, each by itself, and the request of the one that was.
     alone: VecDeque<Wish>,
     alone_request: u32,
@@ -110,6 +180,8 @@ impl TreeReceiver {
             requests: 0,
             paths: BTreeMap::from([(None, Path::default())]),
             wishes: VecDeque::new(),
+            cut_wishes: VecDeque::new(),
+            cuts: Path::default(),
             alone: VecDeque::new(),
             alone_request: 0,
             waiting: BTreeMap::new(),
@@ -150,6 +222,20 @@ impl TreeReceiver {
         }
     }
 
+    /// Wants these parts of entry `number`, of which there is one at least and none is empty.
+    pub fn want_these(&mut self, number: u64, parts: VecDeque<Part>, part_bytes: u64) {
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        self.want(number, None, bytes);
+        if let Some(last) = self.wishes.back_mut() {
+            last.shape = Shape::These { parts, part_bytes };
+        }
+    }
+
+    /// Wants to know how `part` of entry `number` is cut into chunks of this average length, unless it hashes to `known`.
+    pub fn want_cut(&mut self, number: u64, part: Part, average_bytes: u32, known: Option<[u8; 32]>) {
+        self.cut_wishes.push_back(CutWish { number, part, average_bytes, known });
+    }
+
     /// A part of entry `number` came: if it had no bytes, being all hole, the next one is asked for twice as large, so that a file that is
     /// nearly all hole takes few round trips; else as large as the first.
     pub fn came_part(&mut self, number: u64, is_hole: bool) {
@@ -177,18 +263,29 @@ impl TreeReceiver {
         Wish { number: lost.number, known, bytes: lost.bytes, shape }
     }
 
-    /// No part of entry `number` is asked for any more.
+    /// No part of entry `number` is asked for any more, nor how it is cut.
     pub fn forget(&mut self, number: u64) {
+        self.cut_wishes.retain(|wish| wish.number != number);
         if self.waiting.remove(&number).is_some() {
             self.wishes.retain(|wish| wish.number != number);
             self.alone.retain(|wish| wish.number != number);
         }
     }
 
+    /// As [`TreeReceiver::forget`]; and what was asked for of entry `number` counts no more either: it may be asked for in another way
+    /// now, and an answer to what was asked before is none to that.
+    pub fn void(&mut self, number: u64) {
+        self.forget(number);
+        for wanted in self.paths.values_mut().flat_map(|path| &mut path.wanted) {
+            wanted.is_void |= wanted.number == number;
+        }
+    }
+
     /// Contents under way, those that wait for a pull included.
     pub fn under_way(&self) -> u64 {
         let wanted: usize = self.paths.values().map(|path| path.wanted.len()).sum();
-        (wanted + self.wishes.len() + self.alone.len()) as u64
+        (wanted + self.wishes.len() + self.alone.len() + self.cut_wishes.len() + self.cuts.wanted.len())
+            as u64
     }
 
     /// True if something waits for a pull over any path.
@@ -249,10 +346,10 @@ impl TreeReceiver {
             return None;
         }
         let mut request = 0;
+        if !runs.is_empty() {
+            request = self.next_request();
+        }
         if let Some(path) = self.paths.get_mut(&path).filter(|_| !runs.is_empty()) {
-            // Never again 0; and never the number of one that is open, of which there are few.
-            self.requests = self.requests.wrapping_add(1).max(1);
-            request = self.requests;
             if is_alone {
                 self.alone_request = request;
             }
@@ -266,14 +363,63 @@ impl TreeReceiver {
         Some(Pull { request, runs, settled, batches, lane: path, lost })
     }
 
+    /// The next question how files are cut, if one may be asked. It settles and grants nothing.
+    pub fn pull_cuts(&mut self) -> Option<Pull> {
+        let room = TREE_CUTS_MAX.saturating_sub(self.cuts.wanted.len()).min(TREE_PULL_RUNS_MAX);
+        let count = self.cut_wishes.len().min(room);
+        // The sender may count one as open whose end is on its way.
+        if count == 0 || self.cuts.open.len() >= TREE_CUT_PULLS_MAX / 2 {
+            return None;
+        }
+        let request = self.next_request();
+        self.cuts.open.push_back(request);
+        let mut runs = Vec::with_capacity(count);
+        for wish in self.cut_wishes.drain(..count) {
+            let (number, part, cut) = (wish.number, Some(wish.part), Some(wish.average_bytes));
+            runs.push(Run { first: number, count: 1, known: wish.known.map(Into::into), part, cut });
+            let bytes = wish.part.bytes;
+            let wanted =
+                Wanted { number, part, bytes, cut, is_void: false, came: 0, pieces: 0, request, weight: 0 };
+            self.cuts.wanted.push_back(wanted);
+        }
+        Some(Pull { request, runs, settled: self.settled, batches: self.granted, lane: None, lost: None })
+    }
+
+    /// Never 0; and never the number of one that is open, of which there are few.
+    fn next_request(&mut self) -> u32 {
+        self.requests = self.requests.wrapping_add(1).max(1);
+        self.requests
+    }
+
+    /// What `request` is one of, whose answer came over `path`.
+    fn path_of(&mut self, path: PathId, request: u32) -> Option<&mut Path> {
+        if path.is_none() && self.cuts.open.front() == Some(&request) {
+            return Some(&mut self.cuts);
+        }
+        self.paths.get_mut(&path)
+    }
+
     /// Takes the wish that is to be asked for by itself, if there is one.
     fn run_alone(&mut self) -> Option<(Vec<Run>, Vec<Wanted>)> {
         let Wish { number, known, bytes, shape } = self.alone.pop_front()?;
         self.asked(number);
         let part = if let Shape::Part(part) = shape { Some(part) } else { None };
-        let run = Run { first: number, count: 1, known: known.map(Into::into), part };
+        let run = Run { first: number, count: 1, known: known.map(Into::into), part, cut: None };
         let weight = weight(bytes, known.is_some());
-        Some((vec![run], vec![Wanted { number, part, bytes, request: 0, weight }]))
+        Some((
+            vec![run],
+            vec![Wanted {
+                number,
+                part,
+                bytes,
+                cut: None,
+                is_void: false,
+                came: 0,
+                pieces: 0,
+                request: 0,
+                weight,
+            }],
+        ))
     }
 
     /// A wish of entry `number` is none any more.
@@ -289,7 +435,11 @@ impl TreeReceiver {
     /// Takes wishes of so much weight, one at least if there is any room.
     fn runs(&mut self, mut room: u64) -> (Vec<Run>, Vec<Wanted>) {
         let (mut runs, mut wanted): (Vec<Run>, Vec<Wanted>) = Default::default();
+        let owed: usize = self.paths.values().map(|path| path.wanted.len()).sum();
+        // What was asked for in several pieces counts as often, at the sender, too.
+        let count_max = usize::try_from(TREE_WANTED_MAX).unwrap_or(usize::MAX).saturating_sub(owed);
         while room > 0
+            && wanted.len() < count_max
             && let Some(wish) = self.wishes.front_mut()
         {
             let (number, known, is_whole) = (wish.number, wish.known, wish.shape == Shape::Whole);
@@ -303,6 +453,10 @@ impl TreeReceiver {
             let (part, bytes) = match &mut wish.shape {
                 Shape::Whole => (None, wish.bytes),
                 Shape::Part(part) => (Some(*part), part.bytes),
+                Shape::These { parts, part_bytes } => {
+                    let part = parts.front().map(|part| Part { bytes: part.bytes.min(*part_bytes), ..*part });
+                    (part, part.map_or(0, |part| part.bytes))
+                }
                 Shape::Parts { start, part_bytes, .. } => {
                     let part = Part { start: *start, bytes: (*part_bytes).min(wish.bytes - *start) };
                     (Some(part), part.bytes)
@@ -311,21 +465,34 @@ impl TreeReceiver {
             if let Some(run) = runs.last_mut().filter(|run| is_next(run)) {
                 run.count += 1;
             } else if runs.len() < TREE_PULL_RUNS_MAX {
-                runs.push(Run { first: number, count: 1, known: known.map(Into::into), part });
+                runs.push(Run { first: number, count: 1, known: known.map(Into::into), part, cut: None });
             } else {
                 break;
             }
-            match &mut wish.shape {
-                Shape::Parts { start, .. } if part.is_some_and(|part| part.end() < wish.bytes) => {
+            let is_over = match &mut wish.shape {
+                Shape::These { parts, .. } => !has_more(parts, bytes),
+                Shape::Parts { start, .. } => {
                     *start += bytes;
+                    *start >= wish.bytes
                 }
-                _ => {
-                    self.wishes.pop_front();
-                    self.asked(number);
-                }
+                Shape::Whole | Shape::Part(_) => true,
+            };
+            if is_over {
+                self.wishes.pop_front();
+                self.asked(number);
             }
             let weight = weight(bytes, known.is_some());
-            wanted.push(Wanted { number, part, bytes, request: 0, weight });
+            wanted.push(Wanted {
+                number,
+                part,
+                bytes,
+                cut: None,
+                is_void: false,
+                came: 0,
+                pieces: 0,
+                request: 0,
+                weight,
+            });
             room = room.saturating_sub(weight);
         }
         (runs, wanted)
@@ -339,14 +506,15 @@ impl TreeReceiver {
         rest: &mut &'a [u8],
     ) -> Result<(Wanted, Record<'a>)> {
         let not_asked = || protocol("sender sent a content that was not asked for");
-        let path = self.paths.get_mut(&path).ok_or_else(not_asked)?;
+        let path = self.path_of(path, request).ok_or_else(not_asked)?;
         let front = path.wanted.front_mut().filter(|wanted| wanted.request == request);
         let front = front.ok_or_else(not_asked)?;
         let record = take_record(rest)?;
+        front.check(&record)?;
         let lighter = match &record {
             Record::Bytes(bytes) => front.weight.min(bytes.len() as u64),
             Record::Hole(len) => front.weight.min(*len),
-            Record::Again => 0,
+            Record::Again | Record::Chunks(_) => 0,
             Record::Done(_) | Record::Same(_) | Record::Failed(_) => front.weight,
         };
         front.weight -= lighter;
@@ -360,8 +528,7 @@ impl TreeReceiver {
 
     /// The sender ended `request` on `path`.
     pub fn handle_end(&mut self, path: PathId, request: u32) -> Result<()> {
-        let path = self.paths.get_mut(&path);
-        match path {
+        match self.path_of(path, request) {
             Some(path)
                 if path.open.front() == Some(&request)
                     && path.wanted.front().is_none_or(|wanted| wanted.request != request) =>
@@ -381,10 +548,8 @@ impl TreeReceiver {
             return Err(protocol("sender ended its entries in the middle of a tree"));
         }
         let is_idle = |path: &Path| path.wanted.is_empty() && path.open.is_empty();
-        Ok(self.is_told
-            && self.wishes.is_empty()
-            && self.alone.is_empty()
-            && self.paths.values().all(is_idle))
+        let has_wishes = !self.wishes.is_empty() || !self.alone.is_empty() || !self.cut_wishes.is_empty();
+        Ok(self.is_told && !has_wishes && is_idle(&self.cuts) && self.paths.values().all(is_idle))
     }
 
     /// Entries told.

@@ -4,8 +4,10 @@
 use std::collections::VecDeque;
 
 use dray_core::Result;
-use dray_core::limits::{TREE_BATCHES_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX};
-use dray_core::message::{BATCHES_AHEAD_MAX, Pull, TreeDone};
+use dray_core::limits::{
+    TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
+};
+use dray_core::message::{BATCHES_AHEAD_MAX, Pull, Run, TreeDone};
 use dray_core::tree::Record;
 
 use super::{Owed, protocol};
@@ -34,8 +36,10 @@ impl TreeSent {
             Record::Bytes(bytes) => self.bytes(bytes.len()),
             Record::Done(_) if is_part => self.parts += 1,
             Record::Done(_) => self.whole += 1,
+            // Of a cut: what the receiver makes of that may yet fail, and come whole.
+            Record::Same(_) if is_part => {}
             Record::Same(_) => self.same += 1,
-            Record::Hole(_) | Record::Again | Record::Failed(_) => {}
+            Record::Hole(_) | Record::Again | Record::Failed(_) | Record::Chunks(_) => {}
         }
     }
 
@@ -176,14 +180,24 @@ impl TreeSender {
             if run.known.is_some() && run.count != 1 {
                 return Err(protocol("receiver knows several entries by one hash"));
             }
-            if run.part.is_some() && (run.count != 1 || run.known.is_some()) {
+            if run.part.is_some() && (run.count != 1 || (run.known.is_some() && run.cut.is_none())) {
                 return Err(protocol(
                     "receiver asked for a part of several entries, or of one that it knows",
                 ));
             }
-            owed += run.count;
+            // Cuts are answered beside the contents, and bounded there.
+            owed += if run.cut.is_none() { run.count } else { 0 };
         }
-        if owed > TREE_WANTED_MAX || self.pulls >= TREE_PULLS_MAX {
+        let is_cut = pull.runs.first().is_some_and(|run| run.cut.is_some());
+        if pull.runs.iter().any(|run| run.cut.is_some() != is_cut || (is_cut && run.part.is_none()))
+            || (is_cut && pull.lane.is_some())
+        {
+            return Err(protocol("receiver asked for a cut of no part, over a lane, or among contents"));
+        }
+        if pull.runs.iter().any(is_cut_too_large) {
+            return Err(protocol("receiver asked for a cut of more bytes or chunks than one may have"));
+        }
+        if !is_cut && (owed > TREE_WANTED_MAX || self.pulls >= TREE_PULLS_MAX) {
             return Err(protocol("receiver asked for more than may be under way"));
         }
         if pull.settled < self.settled || pull.settled > self.entries || pull.batches < self.granted {
@@ -199,7 +213,7 @@ impl TreeSender {
         while self.open.front().is_some_and(|end| *end <= self.settled) {
             self.open.pop_front();
         }
-        if !pull.runs.is_empty() && pull.lane.is_none() {
+        if !pull.runs.is_empty() && pull.lane.is_none() && !is_cut {
             self.owed.extend(Owed::of(pull.request, &pull.runs));
             self.pulls += 1;
         }
@@ -212,6 +226,14 @@ impl TreeSender {
         self.pulls -= usize::from(owed.is_last);
         Some(owed)
     }
+}
+
+/// What is found of a cut is remembered until all of it is.
+fn is_cut_too_large(run: &Run) -> bool {
+    run.cut.zip(run.part).is_some_and(|(average_bytes, part)| {
+        let shortest = u64::from(average_bytes / 4).max(1);
+        part.bytes > TREE_CUT_BYTES_MAX || part.bytes / shortest > TREE_CUT_CHUNKS_MAX
+    })
 }
 
 impl Default for TreeSender {

@@ -1,8 +1,13 @@
 //! Both machines against what a peer may say.
 
-use dray_core::limits::{TREE_BATCHES_MAX, TREE_PART_BYTES, TREE_PARTS_MAX, TREE_WANTED_MAX};
+use dray_core::limits::{
+    OBJECT_BYTES_MAX, TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PART_BYTES,
+    TREE_PARTS_MAX, TREE_WANTED_MAX,
+};
 use dray_core::message::{Entries, Pull, TreeDone};
-use dray_core::tree::{Entry, Finished, Kind, Metadata, Name, Record, Step};
+use dray_core::tree::{
+    ChunkHint, Entry, Finished, Kind, Metadata, Name, Record, Step, chunks_max, encode_chunks,
+};
 
 use super::receiver::weight;
 use super::*;
@@ -18,7 +23,8 @@ fn batch(is_last: bool) -> Entries {
 }
 
 fn pull(request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) -> Pull {
-    let runs = runs.iter().map(|&(first, count)| Run { first, count, known: None, part: None }).collect();
+    let runs =
+        runs.iter().map(|&(first, count)| Run { first, count, known: None, part: None, cut: None }).collect();
     Pull { request, runs, settled, batches, lane: None, lost: None }
 }
 
@@ -297,6 +303,127 @@ fn what_a_lost_lane_took_need_not_have_come() {
     assert!(sender.handle_done(&done, &lanes).is_err());
 }
 
+fn cut(number: u64, part: Option<Part>, known: Option<[u8; 32]>) -> Run {
+    Run { first: number, count: 1, known: known.map(Into::into), part, cut: Some(4096) }
+}
+
+fn whole(bytes: u64) -> Part {
+    Part { start: 0, bytes }
+}
+
+/// Design 1: how a file is cut is asked for beside contents, and answered in the order of those questions, whatever contents come between.
+#[test]
+fn cuts_are_answered_beside_contents() {
+    let mut receiver = told(3);
+    receiver.want(0, None, 100);
+    receiver.want_cut(1, whole(8192), 4096, Some([3; 32]));
+    receiver.want_cut(2, whole(8192), 4096, None);
+    let contents = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    let cuts = receiver.pull_cuts().unwrap();
+    assert!(receiver.pull_cuts().is_none());
+    assert_eq!(cuts.runs, [cut(1, Some(whole(8192)), Some([3; 32])), cut(2, Some(whole(8192)), None)]);
+    assert_eq!((receiver.under_way(), receiver.weight(None) < 8192), (3, true));
+    let chunks = encode_chunks(&[ChunkHint { len: 5000, hash: [1; 16] }]);
+    let mut frame = Vec::new();
+    Record::Chunks(&chunks).push(&mut frame);
+    Record::Hole(3192).push(&mut frame);
+    frame.extend(done());
+    let mut rest = &frame[..];
+    while !rest.is_empty() {
+        let (wanted, _) = receiver.take(None, cuts.request, &mut rest).unwrap();
+        assert_eq!((wanted.number, wanted.cut), (1, Some(4096)));
+    }
+    let frame = done();
+    assert_eq!(receiver.take(None, contents.request, &mut &frame[..]).unwrap().0.number, 0);
+    receiver.handle_end(None, contents.request).unwrap();
+    assert!(receiver.handle_end(None, cuts.request).is_err(), "one is owed");
+    let mut frame = Vec::new();
+    Record::Same(Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 }).push(&mut frame);
+    receiver.take(None, cuts.request, &mut &frame[..]).unwrap();
+    receiver.handle_end(None, cuts.request).unwrap();
+    assert_eq!(receiver.under_way(), 0);
+}
+
+/// Design 17: an answer that tells more, less or something else than the part can have breaks the protocol before it is kept.
+#[test]
+fn impossible_cuts_are_refused() {
+    let chunk = |len| Record::Chunks(Box::leak(encode_chunks(&[ChunkHint { len, hash: [1; 16] }]).into()));
+    let many = vec![ChunkHint { len: 1, hash: [1; 16] }; chunks_max(8192, 4096) as usize + 1];
+    let many = encode_chunks(&many);
+    let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
+    for records in [
+        vec![chunk(8193)],
+        vec![chunk(4096), Record::Hole(4097)],
+        vec![Record::Hole(1 << 60), Record::Hole(1 << 60)],
+        vec![Record::Chunks(&many)],
+        vec![chunk(8191), Record::Done(finished)],
+        vec![Record::Bytes(b"bytes")],
+        vec![Record::Again],
+    ] {
+        let mut receiver = told(2);
+        receiver.want_cut(1, whole(8192), 4096, None);
+        let pull = receiver.pull_cuts().unwrap();
+        let mut frame = Vec::new();
+        records.iter().for_each(|record| record.push(&mut frame));
+        let mut rest = &frame[..];
+        let taken = records.iter().try_for_each(|_| receiver.take(None, pull.request, &mut rest).map(|_| ()));
+        assert_eq!(taken.unwrap_err().kind(), ErrorKind::Protocol, "{records:?}");
+    }
+    // Nor do chunks come where bytes were asked for.
+    let mut receiver = told(2);
+    receiver.want(1, None, 8192);
+    let pull = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    let mut frame = Vec::new();
+    chunk(10).push(&mut frame);
+    assert!(receiver.take(None, pull.request, &mut &frame[..]).is_err());
+}
+
+/// A receiver asks for cuts by themselves, of parts, and not over a lane.
+#[test]
+fn cuts_that_break_the_rules_are_refused() {
+    let content = Run { first: 2, count: 1, known: None, part: None, cut: None };
+    let part = Some(whole(5));
+    for (runs, lane) in [
+        (vec![cut(1, None, None)], None),
+        (vec![cut(1, part, None), content], None),
+        (vec![content, cut(1, part, None)], None),
+        (vec![cut(1, part, None)], Some(1)),
+        (vec![Run { count: 2, ..cut(1, part, None) }], None),
+        (vec![cut(100, part, None)], None),
+        (vec![Run { cut: None, ..cut(1, part, Some([1; 32])) }], None),
+    ] {
+        let pull = Pull { request: 1, runs, settled: 0, batches: 32, lane, lost: None };
+        let error = sender().handle_pull(&pull, 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{pull:?}");
+    }
+    let runs = vec![cut(1, part, Some([1; 32])), cut(1, part, None)];
+    let mut sender = sender();
+    sender
+        .handle_pull(&Pull { request: 1, runs, settled: 0, batches: 32, lane: None, lost: None }, 0)
+        .unwrap();
+    assert!(sender.is_idle(), "they are owed elsewhere");
+}
+
+/// Parts of one file are as many as they are, in the order wanted, and never more than may be under way.
+#[test]
+fn pieces_of_a_file_are_asked_for_within_bounds() {
+    let mut receiver = told(1);
+    let parts = [(10, 4), (20, 25), (100, 1)].map(|(start, bytes)| Part { start, bytes });
+    receiver.want_these(0, parts.into(), 10);
+    let pull = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    let asked: Vec<_> =
+        pull.runs.iter().map(|run| run.part.map(|part| (part.start, part.bytes)).unwrap()).collect();
+    assert_eq!(asked, [(10, 4), (20, 10), (30, 10), (40, 5), (100, 1)]);
+    assert!(!receiver.has_wishes());
+    let many = (0..2 * TREE_WANTED_MAX).map(|at| Part { start: 2 * at, bytes: 1 }).collect();
+    receiver.want_these(0, many, 10);
+    let mut count = pull.runs.len() as u64;
+    while let Some(pull) = receiver.pull(None, u64::MAX, 0, Some(0)) {
+        count += pull.runs.len() as u64;
+    }
+    assert_eq!((count, receiver.has_wishes()), (TREE_WANTED_MAX, true));
+}
+
 /// S10, ADR 18: what is wanted by itself is asked for over the channel of the copy alone, with nothing else, and the copy is not done before.
 #[test]
 fn what_may_hang_is_asked_for_by_itself() {
@@ -323,4 +450,65 @@ fn what_may_hang_is_asked_for_by_itself() {
     assert!(!receiver.is_done().unwrap());
     receiver.forget(0);
     assert!(!receiver.has_alone());
+}
+
+/// What a correct receiver says a correct sender takes: cuts are asked for when as many contents are under way as may be.
+#[test]
+fn cuts_are_taken_beside_all_the_contents_that_may_be_under_way() {
+    let count = TREE_WANTED_MAX + 10;
+    let (mut receiver, mut sender) = (told(count), TreeSender::new());
+    sender.told(count + 1, true);
+    (0..TREE_WANTED_MAX).for_each(|number| receiver.want(number, None, 10));
+    while let Some(pull) = receiver.pull(None, u64::MAX, 0, Some(0)) {
+        sender.handle_pull(&pull, 0).unwrap();
+    }
+    assert_eq!(receiver.under_way(), TREE_WANTED_MAX);
+    (0..10).for_each(|at| receiver.want_cut(TREE_WANTED_MAX + at, whole(8192), 4096, None));
+    let cuts = receiver.pull_cuts().unwrap();
+    assert_eq!(cuts.runs.len(), 10);
+    sender.handle_pull(&cuts, 0).unwrap();
+}
+
+/// Design 17: what a cut makes its sender remember is bounded before a byte is read.
+#[test]
+fn cuts_of_too_much_are_refused() {
+    let most = TREE_CUT_CHUNKS_MAX * 1024;
+    for (bytes, average_bytes, is_allowed) in [
+        (most, 4096, true),
+        (most + 1024, 4096, false),
+        (TREE_CUT_BYTES_MAX, 4 << 20, true),
+        (TREE_CUT_BYTES_MAX + 1, 4 << 20, false),
+        (TREE_CUT_BYTES_MAX, 2 << 20, false),
+        (OBJECT_BYTES_MAX, 4 << 20, false),
+    ] {
+        let run = Run { cut: Some(average_bytes), ..cut(1, Some(whole(bytes)), None) };
+        let pull = Pull { request: 1, runs: vec![run], settled: 0, batches: 32, lane: None, lost: None };
+        let taken = sender().handle_pull(&pull, 0);
+        assert_eq!(
+            taken.map_err(|error| error.kind()),
+            if is_allowed { Ok(()) } else { Err(ErrorKind::Protocol) }
+        );
+    }
+}
+
+/// S77: what was asked for in one way is no answer to what is asked for in another, over whatever path it comes.
+#[test]
+fn what_is_void_says_so() {
+    let mut receiver = told(2);
+    receiver.open(1);
+    let part = |start| Part { start, bytes: 10 };
+    receiver.want_these(0, [part(0), part(20)].into(), 10);
+    receiver.want(1, None, 10);
+    let lane = receiver.pull(Some(1), weight(10, false), 0, Some(0)).unwrap();
+    assert_eq!(lane.runs.len(), 1);
+    receiver.void(0);
+    receiver.want(0, None, 100);
+    let ssh = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    // The second part is not asked for any more.
+    assert_eq!(ssh.runs.iter().map(|run| (run.first, run.part)).collect::<Vec<_>>(), [(1, None), (0, None)]);
+    assert!(receiver.take(Some(1), lane.request, &mut &done()[..]).unwrap().0.is_void);
+    for number in [1, 0] {
+        let (wanted, _) = receiver.take(None, ssh.request, &mut &done()[..]).unwrap();
+        assert_eq!((wanted.number, wanted.is_void), (number, false));
+    }
 }

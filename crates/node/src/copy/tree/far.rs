@@ -23,7 +23,7 @@ use super::preview::Previewing;
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
 use super::sync::{deletes, landing};
-use super::{changes, names_owners, walk_options, write_options};
+use super::{Knows, changes, names_owners, walk_options, write_options};
 use crate::{Node, Stop};
 
 /// How long the near end may be silent. ssh ends with it, so this is for one that hangs.
@@ -36,7 +36,7 @@ impl Node {
         mut channel: PipeChannel,
         tree: &Tree,
         mut preface: Vec<u8>,
-        knows_lanes: bool,
+        knows: Knows,
         within: Option<&Confinement>,
         stop: &Stop,
     ) -> Result<()> {
@@ -52,7 +52,7 @@ impl Node {
         let stays = within.is_some() || is_compressed || tree.rate_bytes.is_some();
         let seen =
             |(sees, seen_as)| Seen { seen_as: Some(seen_as), sees: Some(sees), allow_local: is_local(sees) };
-        let may_dial = ssh_connection().filter(|_| knows_lanes && !stays).map(seen);
+        let may_dial = ssh_connection().filter(|_| knows.lanes && !stays).map(seen);
         let stopped =
             || if stop.is_set() { Err(Error::new(ErrorKind::Interrupted, "interrupted")) } else { Ok(()) };
         match tree.role {
@@ -87,7 +87,9 @@ impl Node {
                 let make = || {
                     let writer = TreeWriter::new(landing, options).with_changes(changes);
                     let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
-                    Ok(Writing::new(writer, names.len(), fsync, &|_| {}).with_doors(doors))
+                    let writing = Writing::new(writer, names.len(), fsync, &|_| {}).with_doors(doors);
+                    let is_whole = tree.flags & tree_flag::WHOLE_FILE != 0;
+                    Ok(writing.with_deltas(knows.deltas && !is_whole))
                 };
                 let lanes = doors.as_ref().map(|doors| &*doors.lanes);
                 take(&mut *channel, preface, make, lanes, &mut |_| stopped(), PATIENCE).map(|_| ())

@@ -26,43 +26,50 @@ const SHORT: Duration = Duration::from_millis(400);
 const LONG: Duration = Duration::from_secs(60);
 
 /// A side that says what a test tells it to.
-struct Peer(PipeChannel);
+pub(super) struct Peer(PipeChannel);
 
 impl Peer {
+    pub(super) fn new(channel: PipeChannel) -> Peer {
+        Peer(channel)
+    }
+
     /// Bytes as they are. The other side may have hung up on what came before.
     fn raw(&mut self, bytes: &[u8]) {
         let _ = self.0.write_all(bytes);
     }
 
-    fn say(&mut self, message: &Message) {
+    pub(super) fn say(&mut self, message: &Message) {
         let mut out = Vec::new();
         push_control(&mut out, message);
         self.raw(&out);
     }
 
-    fn frame(&mut self, kind: FrameKind, request: u32, body: &[u8]) {
+    pub(super) fn frame(&mut self, kind: FrameKind, request: u32, body: &[u8]) {
         self.raw(&FrameHead::new(kind, body.len(), request).encode());
         self.raw(body);
     }
 
-    fn records(&mut self, request: u32, records: &[Record<'_>]) {
+    pub(super) fn records(&mut self, request: u32, records: &[Record<'_>]) {
         let mut body = Vec::new();
         records.iter().for_each(|record| record.push(&mut body));
         self.frame(FrameKind::Data, request, &body);
     }
 
-    fn tell(&mut self, items: &[Vec<u8>], is_last: bool) {
+    pub(super) fn tell(&mut self, items: &[Vec<u8>], is_last: bool) {
         let items = items.iter().map(|item| item.clone().into()).collect();
         self.say(&Message::Entries(Entries { items, owners: None, is_last, listed: None }));
     }
 
     fn pull(&mut self, request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) {
-        let runs = runs.iter().map(|&(first, count)| Run { first, count, known: None, part: None }).collect();
+        let runs = runs
+            .iter()
+            .map(|&(first, count)| Run { first, count, known: None, part: None, cut: None })
+            .collect();
         self.say(&Message::Pull(Pull { request, runs, settled, batches, lane: None, lost: None }));
     }
 
     /// The next message that is no progress; `None` once the other side has gone.
-    fn hear(&mut self) -> Option<Message> {
+    pub(super) fn hear(&mut self) -> Option<Message> {
         loop {
             let deadline = Instant::now() + LONG;
             let mut head = [0; 8];
@@ -92,7 +99,7 @@ impl Peer {
     }
 
     /// Reads and says nothing until the other side has gone.
-    fn wait(mut self) {
+    pub(super) fn wait(mut self) {
         while self.hear().is_some() {}
     }
 }
@@ -114,7 +121,7 @@ fn received(patience: Duration, hostile: impl FnOnce(Peer) + Send) -> Received {
     let failed = std::sync::Mutex::new(Vec::new());
     let on_failed = |entry: &EntryFailed| lock(&failed).push(entry.clone());
     let result = thread::scope(|scope| {
-        scope.spawn(move || hostile(Peer(near)));
+        scope.spawn(move || hostile(Peer::new(near)));
         let make = || {
             let landing = Landing::resolve(&to, &[b"tree".to_vec()], false)?;
             Ok(Writing::new(TreeWriter::new(landing, keeping()), 1, false, &on_failed))
@@ -145,11 +152,11 @@ fn entry(name: Option<&str>, kind: Kind) -> Vec<u8> {
     Entry { name, kind, metadata: Metadata { mode: 0o755, ..Metadata::default() } }.to_bytes()
 }
 
-fn directory(name: Option<&str>) -> Vec<u8> {
+pub(super) fn directory(name: Option<&str>) -> Vec<u8> {
     entry(name, Kind::Directory { entries: None })
 }
 
-fn file(name: &str, size_bytes: u64) -> Vec<u8> {
+pub(super) fn file(name: &str, size_bytes: u64) -> Vec<u8> {
     entry(Some(name), Kind::File { size_bytes, oid: None })
 }
 
@@ -357,7 +364,7 @@ fn sent(patience: Duration, hostile: impl FnOnce(Peer) + Send) -> Result<TreeDon
     }
     let (near, far) = channels(4096);
     thread::scope(|scope| {
-        scope.spawn(move || hostile(Peer(far)));
+        scope.spawn(move || hostile(Peer::new(far)));
         let mut source = WalkSource::new(vec![place.path().to_owned()], recursive(), false, Stop::new());
         let mut heard = |message: Option<Message>| match message {
             None | Some(Message::Progress(_)) => Ok(()),
@@ -395,7 +402,7 @@ fn a_receiver_out_of_turn_ends_the_copy() {
         (&|peer| peer.pull(0, &[], 0, 3), "takes back"),
         (
             &|peer| {
-                let runs = vec![Run { first: 1, count: 1, known: None, part: None }];
+                let runs = vec![Run { first: 1, count: 1, known: None, part: None, cut: None }];
                 let (lane, lost) = (Some(7), Some(9));
                 peer.say(&Message::Pull(Pull { request: 1, runs, settled: 0, batches: 40, lane, lost }));
             },
@@ -407,7 +414,7 @@ fn a_receiver_out_of_turn_ends_the_copy() {
             &|peer| {
                 // In one piece, so that they are heard together.
                 let mut out = Vec::new();
-                let runs = vec![Run { first: 1, count: 2, known: None, part: None }];
+                let runs = vec![Run { first: 1, count: 2, known: None, part: None, cut: None }];
                 push_control(
                     &mut out,
                     &Message::Pull(Pull {

@@ -8,11 +8,15 @@
 
 #[cfg(test)]
 mod copies;
+#[cfg(test)]
+mod differences;
 mod doors;
 mod far;
 mod held;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod hostile_cuts;
 #[cfg(test)]
 mod lanes_tests;
 mod local;
@@ -30,7 +34,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dray_core::message::{CopyRole, EntryFailed, Fault, PlannedItem, Tree, TreeDone, tree_flag};
+use dray_core::message::{
+    CopyRole, EntryFailed, Fault, Hello, PlannedItem, Tree, TreeDone, feature, tree_flag,
+};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
     Changes, Excludes, ModeChange, NotKept, OwnerChange, WalkOptions, WriteOptions,
@@ -175,6 +181,21 @@ const ARCHIVE: u64 = tree_flag::SPECIAL_MODES
     | tree_flag::XATTRS
     | tree_flag::HARD_LINKS
     | tree_flag::SPECIALS;
+
+/// What the other end of a tree copy knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::copy) struct Knows {
+    lanes: bool,
+    deltas: bool,
+}
+
+impl Knows {
+    /// What its hello says.
+    pub(in crate::copy) fn of(hello: &Hello) -> Knows {
+        let knows = |name: &str| hello.features.iter().any(|known| known == name);
+        Knows { lanes: knows(feature::TREE_LANES), deltas: knows(feature::TREE_DELTA) }
+    }
+}
 
 /// How the sender walks. Patterns see the sources under `names`.
 fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {

@@ -30,8 +30,8 @@ use super::source::WalkSource;
 use super::sources::push_tree;
 use super::sync::{deletes, landing as landing_of, name_of};
 use super::{
-    Counted, TreeCopied, TreeOptions, changes, landing_name, names_owners, show, tree_message, walk_options,
-    write_options,
+    Counted, Knows, TreeCopied, TreeOptions, changes, landing_name, names_owners, show, tree_message,
+    walk_options, write_options,
 };
 use crate::{Event, Node, Observer, Stop};
 
@@ -171,14 +171,14 @@ impl Node {
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.tree_hello(is_sync)));
         push_tree(&mut preface, &tree);
-        let (mut is_heard, mut knows_lanes) = (false, false);
+        let (mut is_heard, mut knows) = (false, Knows::default());
         let greeted = || {
             channel.write_all(&preface).map_err(|error| Error::io("connection lost", error))?;
             let deadline = Instant::now() + patience();
             let body = read_control_until(&mut channel, deadline, &|| stop.is_set())?;
             match Message::from_bytes(&body)? {
                 Message::Hello(theirs) => {
-                    knows_lanes = theirs.features.iter().any(|known| known == feature::TREE_LANES);
+                    knows = Knows::of(&theirs);
                     negotiate(&self.tree_hello(is_sync), &theirs).map(|_| ())?;
                 }
                 Message::Fault(fault) => return Err(fault.to_error(&host.to_string_lossy())),
@@ -204,9 +204,9 @@ impl Node {
                 return Err(advised(far.explain(error, is_heard), Some(&far.host)));
             }
         };
-        let may_dial = knows_lanes && may_dial(options);
+        let may_dial = knows.lanes && may_dial(options);
         let doors = may_dial.then(|| TakingDoors::new(self, seen(host)));
-        receive_trees(far, channel, landing, &names, &tree, options, observer, stop, doors)
+        receive_trees(far, channel, landing, &names, &tree, options, observer, stop, doors, knows)
     }
 
     /// The far end of a copy of one file answered with what the path stands for: takes those files.
@@ -248,7 +248,8 @@ impl Node {
         match resolved {
             Ok((landing, names)) => {
                 let tree = tree_message(CopyRole::Send, Vec::new(), names.clone(), &options, false)?;
-                receive_trees(far, channel, landing, &names, &tree, &options, observer, stop, None)
+                let knows = Knows::default();
+                receive_trees(far, channel, landing, &names, &tree, &options, observer, stop, None, knows)
             }
             Err(error) if stop.is_set() => {
                 far.kill();
@@ -281,6 +282,7 @@ fn receive_trees(
     observer: &dyn Observer,
     stop: &Stop,
     doors: Option<TakingDoors>,
+    knows: Knows,
 ) -> Result<TreeCopied> {
     let mut channel = unpacked(Box::new(channel), options.compress)?;
     let failed = Arc::new(AtomicU64::new(0));
@@ -307,7 +309,8 @@ fn receive_trees(
         let make = || {
             let writer = TreeWriter::new(landing, write_options(tree)).with_changes(changes(tree)?);
             let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
-            Ok(Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors).telling(&on_planned))
+            let writing = Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors);
+            Ok(writing.with_deltas(knows.deltas && !options.whole_file).telling(&on_planned))
         };
         take(&mut *channel, Vec::new(), make, lanes, &mut tick, SILENCE_MAX)
     };

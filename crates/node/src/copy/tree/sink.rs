@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use dray_core::limits::{
     TREE_BATCHES_MAX, TREE_FAILED_NAMED_MAX, TREE_FAILED_REASONS_MAX, TREE_PART_BYTES,
@@ -15,9 +16,10 @@ use dray_core::tree::{Entry, Item, Kind, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{PathId, TreeReceiver, part_bytes};
 use dray_store::local::tree::{FileTarget, Placed, TreeWriter, own_directory};
-use dray_transfer::tree::{Heard, Lane, TreeSink};
+use dray_transfer::tree::{Heard, Lane, SinkWake, TreeSink};
 
 use self::content::Current;
+use self::delta::{Deltas, Meter};
 use self::parts::Parts;
 use self::paths::Pace;
 use super::super::DIRECT_FROM_BYTES;
@@ -28,6 +30,7 @@ use super::source::entry_failed;
 use super::sync::{item, nothing_deleted};
 
 mod content;
+mod delta;
 mod parts;
 mod paths;
 #[cfg(test)]
@@ -84,6 +87,8 @@ pub(super) struct Writing<'a> {
     did: VecDeque<PlannedItem>,
     on_planned: Option<&'a OnPlanned<'a>>,
     done: TreeDone,
+    deltas: Deltas,
+    meter: Meter,
     fsync: bool,
     /// The sender has listed everything, and no entry has failed at either end.
     is_complete: bool,
@@ -139,6 +144,8 @@ impl<'a> Writing<'a> {
             did: VecDeque::new(),
             on_planned: None,
             done: TreeDone::default(),
+            deltas: Deltas::default(),
+            meter: Meter::default(),
             fsync,
             is_complete: true,
             is_deleting: false,
@@ -243,7 +250,9 @@ impl<'a> Writing<'a> {
                 let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
                 self.fail_all(failed)?;
             }
-            Ok(Placed::Wanted(target, known)) => self.want(number, target, known, &entry, bytes.len()),
+            Ok(Placed::Wanted(target, known)) => {
+                self.want(number, target, known, &entry, bytes.len())?;
+            }
             Ok(Placed::Link(target)) => {
                 let held = bytes.len() + PENDING_ENTRY_BYTES;
                 self.pending_bytes += held;
@@ -271,7 +280,7 @@ impl<'a> Writing<'a> {
         known: Option<[u8; 32]>,
         entry: &Entry,
         item_bytes: usize,
-    ) {
+    ) -> Result<()> {
         if let Some(group) = target.link_group() {
             self.coming.insert(group);
         }
@@ -279,7 +288,11 @@ impl<'a> Writing<'a> {
         self.pending_bytes += held;
         let size_bytes = size_of(entry);
         let pending = Pending { number, target, known, size_bytes, left_bytes: 0, held, parts: None };
+        if self.may_differ(&pending) {
+            return self.differ(pending);
+        }
         self.ask(pending);
+        Ok(())
     }
 
     fn ask(&mut self, mut pending: Pending) {
@@ -291,7 +304,7 @@ impl<'a> Writing<'a> {
         // What one path has begun another cannot go on with, so a large file is asked for piece by piece.
         if self.doors.is_some() && pending.known.is_none() && size_bytes >= 2 * TREE_PART_BYTES {
             self.invite();
-            pending.parts = self.is_inviting.then(Parts::default);
+            pending.parts = self.is_inviting.then(|| Parts { asked: size_bytes, ..Parts::default() });
         }
         match &pending.parts {
             Some(_) => self.machine.want_parts(number, size_bytes, part_bytes(size_bytes)),
@@ -406,7 +419,12 @@ fn size_of(entry: &Entry) -> u64 {
 
 impl TreeSink for Writing<'_> {
     fn stop_with(&mut self, stop: Arc<AtomicBool>) {
+        self.deltas.stop_with(stop.clone());
         self.writer.stop_with(stop);
+    }
+
+    fn wake_with(&mut self, wake: Arc<SinkWake>) {
+        self.deltas.wake_with(wake);
     }
 
     fn handle(&mut self, heard: Heard) -> Result<()> {
@@ -428,12 +446,14 @@ impl TreeSink for Writing<'_> {
                 return Err(Error::new(ErrorKind::Protocol, "sender sent a message out of place"));
             }
             Heard::Data(path, request, body) => {
+                let came = self.done.bytes;
                 let owed = self.machine.weight(path);
                 let mut rest = &body[..];
                 while !rest.is_empty() {
                     let (wanted, record) = self.machine.take(path, request, &mut rest)?;
                     self.record(path, &wanted, &record)?;
                 }
+                self.meter.came(self.done.bytes - came, Instant::now());
                 if self.is_inviting {
                     let weight = owed.saturating_sub(self.machine.weight(path));
                     self.paces.entry(path).or_insert_with(Pace::new).came(weight);
@@ -445,7 +465,9 @@ impl TreeSink for Writing<'_> {
                 self.lanes.insert(lane.number(), lane);
             }
             Heard::Down(lane) => self.lose(lane.number()),
+            Heard::Woken => {}
         }
+        self.take_outcomes()?;
         self.decide()?;
         self.finish_if_complete()
     }
@@ -482,8 +504,8 @@ impl TreeSink for Writing<'_> {
         }
         out.extend(self.invitation.take().map(Message::Direct));
         let ahead = u64::from(TREE_BATCHES_MAX).saturating_sub(self.waiting.len() as u64);
-        // The content of a hard link may yet be asked for, and that of whatever a direct connection owes.
-        let coming = self.pending.keys().next().filter(|_| self.is_inviting);
+        // The content of a hard link may yet be asked for, that of whatever a direct connection owes, and of what comes as a difference.
+        let coming = self.pending.keys().next().filter(|_| self.is_inviting || self.deltas.is_any());
         let undecided = self.link_numbers.first().into_iter().chain(coming).min().copied();
         while let Some((path, room)) = self.next_path()
             && let Some(pull) = self.machine.pull(path, room, ahead, undecided)
@@ -499,6 +521,9 @@ impl TreeSink for Writing<'_> {
             out.push(Message::Pull(pull));
         }
         while let Some(pull) = self.machine.pull(None, 0, ahead, undecided) {
+            out.push(Message::Pull(pull));
+        }
+        while let Some(pull) = self.machine.pull_cuts() {
             out.push(Message::Pull(pull));
         }
     }

@@ -4,17 +4,22 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::ContentHasher;
-use dray_core::limits::{PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX};
+use dray_core::limits::{PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX, TREE_CUT_TIMES_MAX};
 use dray_core::message::{Entries, EntryFailed, Fault, Listed, Owner, Part};
-use dray_core::tree::{Finished, Item, Metadata, Record};
+use dray_core::tree::{
+    CHUNKS_IN_RECORD_MAX, ChunkHint, Finished, Item, Metadata, Record, chunks_max, cut_profile,
+    encode_chunks, too_many_chunks,
+};
 use dray_core::{Error, ErrorKind, Result};
+use dray_engine::session::Owed;
 use dray_store::local::tree::{
-    FileState, FileToSend, OpenFile, Origin, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker,
-    hash_content, own_directory,
+    Cut, FileState, FileToSend, OpenFile, Origin, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker,
+    cut_content, hash_content, own_directory,
 };
 use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource};
 
@@ -36,6 +41,9 @@ const BATCHES_AHEAD: usize = 192;
 const BATCHES_AHEAD_MIN: usize = 4;
 /// Directories that a batch should have room for.
 const DIRECTORIES_ENOUGH: usize = 32;
+/// Chunks told in one record.
+const CHUNKS_IN_RECORD: usize = 1024;
+const _: () = assert!(CHUNKS_IN_RECORD <= CHUNKS_IN_RECORD_MAX);
 /// Times a file that changes is read anew.
 const READ_TRIES: usize = 3;
 
@@ -186,7 +194,7 @@ impl TreeSource for WalkSource {
 }
 
 fn file_to_send(file: FileToSend, is_linked: bool, stop: &Stop) -> Sending {
-    Sending { file, is_linked, stop: stop.clone(), seen: OnceLock::new() }
+    Sending { file, is_linked, stop: stop.clone(), seen: OnceLock::new(), cut_bytes: AtomicU64::new(0) }
 }
 
 /// One file, when its turn comes.
@@ -197,6 +205,8 @@ struct Sending {
     stop: Stop,
     /// Its state when the first part of it was read: the others are to be of the same.
     seen: OnceLock<FileState>,
+    /// Bytes that it was asked to be cut of, so far.
+    cut_bytes: AtomicU64,
 }
 
 impl TreeFile for Sending {
@@ -237,9 +247,69 @@ impl TreeFile for Sending {
         Err(SendError::File(Error::new(ErrorKind::Changed, what).advise("copy it when nobody writes to it")))
     }
 
+    fn cut(&self, owed: &Owed, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        let (Some(part), Some(average_bytes)) = (owed.part, owed.cut) else {
+            return Err(SendError::File(Error::new(ErrorKind::Internal, "a cut of no part")));
+        };
+        let open = self.open_as_seen(&part)?;
+        self.take_budget(part.bytes, open.size_bytes)?;
+        let has_holes = open.stored_bytes < open.size_bytes;
+        let pieces_max = chunks_max(part.bytes, average_bytes);
+        let mut pieces = Vec::new();
+        let mut between = || {
+            self.check_stop()?;
+            sink.work()
+        };
+        let range = part.start..part.end();
+        let profile = cut_profile(average_bytes)?;
+        let end = cut_content(&open.file, range, has_holes, profile, &mut between, &mut |piece| {
+            pieces.push(piece);
+            if pieces.len() as u64 > pieces_max { Err(too_many_chunks().into()) } else { Ok(()) }
+        })?;
+        if end.end != part.end() || !open.is_unchanged()? {
+            return Err(changed());
+        }
+        let finished = finished(&open, end.hash, open.size_bytes);
+        if owed.known == Some(end.hash) && part == (Part { start: 0, bytes: open.size_bytes }) {
+            return sink.record(&Record::Same(finished));
+        }
+        let mut chunks = Vec::new();
+        for piece in pieces {
+            let hole = match piece {
+                Cut::Chunk(chunk) => {
+                    chunks.push(chunk);
+                    None
+                }
+                Cut::Hole(len) => Some(len),
+            };
+            if hole.is_some() || chunks.len() == CHUNKS_IN_RECORD {
+                tell_chunks(&mut chunks, sink)?;
+            }
+            if let Some(len) = hole {
+                sink.record(&Record::Hole(len))?;
+            }
+        }
+        tell_chunks(&mut chunks, sink)?;
+        sink.record(&Record::Done(finished))
+    }
+
     fn is_linked(&self) -> bool {
         self.is_linked
     }
+}
+
+fn tell_chunks(chunks: &mut Vec<ChunkHint>, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+    if chunks.is_empty() {
+        return Ok(());
+    }
+    let body = encode_chunks(chunks);
+    chunks.clear();
+    sink.record(&Record::Chunks(&body))
+}
+
+fn changed() -> SendError {
+    let what = "the file changed while it was read";
+    SendError::File(Error::new(ErrorKind::Changed, what).advise("copy it when nobody writes to it"))
 }
 
 fn finished(open: &OpenFile, hash: [u8; 32], size_bytes: u64) -> Finished {
@@ -287,17 +357,28 @@ impl Sending {
         Ok(sent)
     }
 
+    /// A cut costs a read, and who asks next to nothing: no file is cut more often than a difference needs.
+    fn take_budget(&self, bytes: u64, size_bytes: u64) -> Result<(), SendError> {
+        // One thread cuts.
+        let cut = self.cut_bytes.load(Ordering::Relaxed).saturating_add(bytes);
+        self.cut_bytes.store(cut, Ordering::Relaxed);
+        if cut > size_bytes.saturating_mul(TREE_CUT_TIMES_MAX) {
+            let what = "the file was cut as often as it may be";
+            return Err(SendError::File(Error::new(ErrorKind::Refused, what)));
+        }
+        Ok(())
+    }
+
+    /// Opens the file for a part of it: it has that part, and is what it was when the first part was read.
+    fn open_as_seen(&self, part: &Part) -> Result<OpenFile, SendError> {
+        let open = self.file.open()?;
+        let is_seen = *self.seen.get_or_init(|| open.state()) == open.state();
+        if is_seen && part.end() <= open.size_bytes { Ok(open) } else { Err(changed()) }
+    }
+
     /// Sends a part, of the same state of the file as the parts before.
     fn send_part(&self, part: &Part, sink: &mut dyn RecordSink) -> Result<(), SendError> {
-        let changed = || {
-            let what = "the file changed while it was read";
-            let error = Error::new(ErrorKind::Changed, what);
-            SendError::File(error.advise("copy it when nobody writes to it"))
-        };
-        let open = self.file.open()?;
-        if *self.seen.get_or_init(|| open.state()) != open.state() || part.end() > open.size_bytes {
-            return Err(changed());
-        }
+        let open = self.open_as_seen(part)?;
         let mut hasher = ContentHasher::new();
         let end = self.send_sparse(&open, part.start..part.end(), &mut hasher, sink)?;
         if end != part.end() || !open.is_unchanged()? {

@@ -7,14 +7,36 @@ use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::ContentHasher;
 use dray_core::{Error, Result};
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{SeekFrom, Statx, seek};
 
 /// Most bytes read at a time.
-const READ_BYTES_MAX: usize = 256 * 1024;
+pub(super) const READ_BYTES_MAX: usize = 256 * 1024;
 /// Fewest bytes read at a time, however slow the file is.
 const READ_BYTES_MIN: usize = 4 * 1024;
 /// A read that takes longer is followed by a shorter one, so that whoever reads can say between them that it lives.
 const READ_TIME_MAX: Duration = Duration::from_millis(500);
+
+/// The state of a file: it differs when somebody wrote to it or put another one in its place, as far as times tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileState {
+    device: (u32, u32),
+    inode: u64,
+    size: u64,
+    pub(super) mtime: (i64, u32),
+    ctime: (i64, u32),
+}
+
+impl FileState {
+    pub(super) fn of(found: &Statx) -> FileState {
+        FileState {
+            device: (found.stx_dev_major, found.stx_dev_minor),
+            inode: found.stx_ino,
+            size: found.stx_size,
+            mtime: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
+            ctime: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
+        }
+    }
+}
 
 /// What stands next in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

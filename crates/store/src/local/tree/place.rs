@@ -12,8 +12,10 @@ use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
+use super::content::FileState;
 use super::directory::{Directory, stat_fd};
 use super::opened::{OpenDirectory, bytes_of};
+use super::others::SizeAndTime;
 use super::settings::Settings;
 use super::sync::Done;
 use super::temporary::{self, Temporary};
@@ -28,6 +30,8 @@ pub struct FileTarget {
     pub(super) name: Name,
     pub(super) metadata: Metadata,
     pub(super) there: There,
+    /// What was hashed to compare it with the sender's; `None` if that may change with another name of the same file.
+    pub(super) compared: Option<FileState>,
     /// Its size as it was told.
     pub(super) size_bytes: u64,
     held: usize,
@@ -45,6 +49,30 @@ pub(super) enum There {
     Other,
     /// A directory that makes way: once the file is whole if it is empty, else at the end.
     Directory,
+}
+
+/// A file that is an older version of one that comes, or may be.
+#[derive(Debug)]
+pub struct OlderFile {
+    /// Open for reading.
+    pub file: File,
+    /// Its size.
+    pub size_bytes: u64,
+    /// It takes less than its size on the disk.
+    pub has_holes: bool,
+    /// Its state when it was opened.
+    pub state: FileState,
+}
+
+impl OlderFile {
+    /// An open file, if it is a regular one.
+    pub fn new(file: File) -> Option<OlderFile> {
+        let found = stat_fd(file.as_fd()).ok()?;
+        let is_file = super::write::file_type(&found) == rustix::fs::FileType::RegularFile;
+        let has_holes = found.stx_blocks.saturating_mul(512) < found.stx_size;
+        let state = FileState::of(&found);
+        is_file.then_some(OlderFile { file, size_bytes: found.stx_size, has_holes, state })
+    }
 }
 
 /// A file being written. Dropped before it is finished, it leaves nothing.
@@ -110,6 +138,7 @@ impl FileTarget {
             name,
             metadata: entry.metadata.clone(),
             there,
+            compared: None,
             size_bytes,
             held,
             done: None,
@@ -120,6 +149,36 @@ impl FileTarget {
     /// Path below the destination.
     pub fn path(&self) -> Vec<u8> {
         self.directory.path(&self.name)
+    }
+
+    /// Its size as it was told.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Its size and modification time, as they were told.
+    pub fn size_and_time(&self) -> SizeAndTime {
+        (self.size_bytes, self.metadata.mtime_s, self.metadata.mtime_ns)
+    }
+
+    /// True if a regular file was there.
+    pub fn replaces_file(&self) -> bool {
+        matches!(self.there, There::File(_))
+    }
+
+    /// The regular file that it is to replace, if that can be read; nobody needs to know why not.
+    pub fn older(&self) -> Option<OlderFile> {
+        if !self.replaces_file() {
+            return None;
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let directory = &self.directory.directory;
+        OlderFile::new(directory.open_at(self.name.as_bytes(), flags, Mode::empty()).ok()?.into())
+    }
+
+    /// What stands under the name was hashed in this state, to be kept if the sender finds it the same.
+    pub fn compared(&mut self, state: FileState) {
+        self.compared = Some(state);
     }
 
     /// The group of hard links that it is one of.

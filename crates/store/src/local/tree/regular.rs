@@ -11,7 +11,7 @@ use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 
 use super::attributes;
-use super::content::hash_content;
+use super::content::{FileState, hash_content};
 use super::directory::{Directory, stat_fd};
 use super::opened::OpenDirectory;
 use super::place::{FileTarget, Now, There};
@@ -30,25 +30,23 @@ impl TreeWriter {
     ) -> Result<Placed> {
         let settings = self.settings.clone();
         let done = |found: Option<&Statx>, how| parent.describe(name, entry, found, how).map(Box::new);
-        let wanted = |there, found: Option<&Statx>, known: Option<[u8; 32]>| {
+        let target = |there, found: Option<&Statx>| {
             let mut target = Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
             target.done = done(found, How::Comes);
-            if known.is_some() && settings.sync().is_some_and(|sync| sync.checksum) {
-                target.done_same = done(found, How::Stays);
-            }
-            Ok(Placed::Wanted(target, known))
+            target
         };
+        let wanted = |there, found: Option<&Statx>| Ok(Placed::Wanted(target(there, found), None));
         let found = looked.map_or_else(|| self.found(parent, name), Ok)?;
-        let Some(found) = found else { return wanted(There::Nothing, None, None) };
+        let Some(found) = found else { return wanted(There::Nothing, None) };
         parent.check_own(name)?;
         match file_type(&found) {
-            FileType::Directory if settings.sync().is_some() => wanted(There::Directory, None, None),
+            FileType::Directory if settings.sync().is_some() => wanted(There::Directory, None),
             FileType::Directory => Err(is_directory()),
             FileType::RegularFile => {
                 let there = There::File(u32::from(found.stx_mode) & 0o777);
                 match settings.verdict(entry, size_bytes, &found) {
                     Verdict::Pass => Ok(Placed::Passed),
-                    Verdict::Want => wanted(there, Some(&found), None),
+                    Verdict::Want => wanted(there, Some(&found)),
                     Verdict::Keep => {
                         let done = done(Some(&found), How::Stays);
                         let kept = self.keep(parent, name, &entry.metadata, &found);
@@ -62,24 +60,38 @@ impl TreeWriter {
                         })
                     }
                     Verdict::Compare => {
-                        let stop = self.stop.as_deref();
-                        let known = hash_of(&parent.directory, name, size_bytes, stop)?;
-                        wanted(there, Some(&found), known)
+                        let mut target = target(there, Some(&found));
+                        if settings.sync().is_some_and(|sync| sync.checksum) {
+                            target.done_same = done(Some(&found), How::Stays);
+                        }
+                        let known = if size_bytes < settings.compares_below.get() {
+                            hash_of(&parent.directory, name, size_bytes, self.stop.as_deref())?
+                        } else {
+                            None
+                        };
+                        // Of several names here the first that is kept changes the times of all.
+                        target.compared = known.map(|(_, state)| state).filter(|_| found.stx_nlink == 1);
+                        Ok(Placed::Wanted(target, known.map(|(hash, _)| hash)))
                     }
                 }
             }
-            _ => wanted(There::Other, None, None),
+            _ => wanted(There::Other, None),
         }
     }
 
-    /// Brings what the copy keeps of a file whose content is right up to date.
+    /// Brings what the copy keeps of a file whose content is right up to date. `Changed` if somebody wrote to it, or put another in its
+    /// place, since it was compared: what is there now nobody has compared.
     pub fn keep_same(&mut self, target: &mut FileTarget, finished: &Finished) -> Result<(u32, u32, u64)> {
         (target.metadata.mtime_s, target.metadata.mtime_ns) = (finished.mtime_s, finished.mtime_ns);
+        let found = target.directory.directory.stat(target.name.as_bytes());
+        let found = found.map_err(|error| Error::file("look at what is there", error))?;
+        if target.compared.is_some_and(|state| state != FileState::of(&found)) {
+            return Err(Error::new(ErrorKind::Changed, "another program wrote to it while it was compared")
+                .advise("copy it again"));
+        }
         if self.settings.sync().is_some_and(|sync| sync.checksum) {
             target.done = target.done_same.take();
         }
-        let found = target.directory.directory.stat(target.name.as_bytes());
-        let found = found.map_err(|error| Error::file("look at what is there", error))?;
         self.keep(&target.directory, &target.name, &target.metadata, &found)?;
         Ok((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
     }
@@ -130,7 +142,7 @@ fn hash_of(
     name: &Name,
     size_bytes: u64,
     stop: Option<&AtomicBool>,
-) -> Result<Option<[u8; 32]>> {
+) -> Result<Option<([u8; 32], FileState)>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(fd) = directory.open_at(name.as_bytes(), flags, Mode::empty()) else { return Ok(None) };
     let file = File::from(fd);
@@ -147,6 +159,9 @@ fn hash_of(
     });
     match hashed {
         Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
-        hashed => Ok(hashed.ok().filter(|(_, size)| *size == size_bytes).map(|(hash, _)| hash)),
+        hashed => {
+            let whole = hashed.ok().filter(|(_, size)| *size == size_bytes);
+            Ok(whole.map(|(hash, _)| (hash, FileState::of(&found))))
+        }
     }
 }

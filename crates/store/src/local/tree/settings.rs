@@ -88,6 +88,8 @@ pub(super) struct Settings {
     pub(super) harmless: bool,
     pub(super) whole_file: bool,
     pub(super) changes: Changes,
+    /// What is as large or larger is not hashed to be compared: whoever writes the tree sees to it.
+    pub(super) compares_below: Cell<u64>,
     /// Users and groups are kept where they are not changed.
     keeps_users: bool,
     keeps_groups: bool,
@@ -134,6 +136,7 @@ impl Settings {
             xattrs: options.xattrs,
             whole_file: options.whole_file,
             changes: Changes::default(),
+            compares_below: Cell::new(u64::MAX),
             keeps_users: options.owners,
             keeps_groups: options.owners,
             told_modes: if options.special_modes { 0o7777 } else { 0o777 },

@@ -14,6 +14,7 @@ use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 
 use super::attributes::{self, AttributeSort, Scope};
+use super::content::FileState;
 use super::directory::{Directory, raise_open_files, stat_fd};
 use super::exclude::Excludes;
 use super::listing::Listing;
@@ -75,33 +76,11 @@ pub struct FileToSend {
 pub struct OpenFile {
     /// Open for reading.
     pub file: File,
-    found: Stamp,
+    found: FileState,
     /// Its size.
     pub size_bytes: u64,
     /// Bytes that it takes on the disk; fewer than its size if it has holes.
     pub stored_bytes: u64,
-}
-
-/// What changes when a file does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Stamp {
-    inode: u64,
-    size: u64,
-    mtime: (i64, u32),
-    ctime: (i64, u32),
-}
-
-/// The state of a file: it differs when somebody wrote to it, as far as times tell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FileState(Stamp);
-
-fn stamp(found: &Statx) -> Stamp {
-    Stamp {
-        inode: found.stx_ino,
-        size: found.stx_size,
-        mtime: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
-        ctime: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
-    }
 }
 
 impl FileToSend {
@@ -116,7 +95,7 @@ impl FileToSend {
         }
         Ok(OpenFile {
             file: File::from(fd),
-            found: stamp(&found),
+            found: FileState::of(&found),
             size_bytes: found.stx_size,
             stored_bytes: found.stx_blocks.saturating_mul(512),
         })
@@ -131,13 +110,13 @@ impl OpenFile {
 
     /// What tells this state of the file from others.
     pub fn state(&self) -> FileState {
-        FileState(self.found)
+        self.found
     }
 
     /// True if nobody wrote to it since it was opened, as far as its times tell.
     pub fn is_unchanged(&self) -> Result<bool> {
         let now = stat_fd(self.file.as_fd()).map_err(|error| Error::file("look at the file again", error))?;
-        Ok(stamp(&now) == self.found)
+        Ok(FileState::of(&now) == self.found)
     }
 }
 

@@ -21,10 +21,14 @@ use super::directory::{Directory, raise_open_files};
 use super::landing::Landing;
 use super::links::LinkTable;
 use super::opened::{Bits, Mark, OpenDirectory, Opening, Way};
+use super::others::OthersToFind;
 use super::place::{FileTarget, There, same_name, taken};
 use super::settings::{Changes, Settings, WriteOptions};
 use super::special;
 use super::sync::{Done, How, remove_file};
+
+/// Roots that are looked through for files under other names.
+const OLD_ROOTS_MAX: usize = 64;
 
 /// What became of an entry.
 #[derive(Debug)]
@@ -66,6 +70,8 @@ pub struct TreeWriter {
     skipping: usize,
     pub(super) links: LinkTable,
     contested: Contested,
+    /// Roots of trees that were there before.
+    old_roots: Vec<Directory>,
     /// Set once nobody waits for the copy any more.
     pub(super) stop: Option<Arc<AtomicBool>>,
     open: Rc<Cell<usize>>,
@@ -83,6 +89,7 @@ impl TreeWriter {
             contested: Contested::new(&landing.names),
             landing,
             root_name: None,
+            old_roots: Vec::new(),
             stop: None,
             stack: Vec::new(),
             way_bytes: Rc::new(Cell::new(0)),
@@ -106,6 +113,26 @@ impl TreeWriter {
         self
     }
 
+    /// What may lie in the destination under another name, from `from_bytes` on: nothing if no directory that entries went into so far
+    /// was there before, or times are not kept.
+    pub fn others_to_find(&self, from_bytes: u64) -> Option<OthersToFind> {
+        if !self.settings.times || self.old_roots.is_empty() {
+            return None;
+        }
+        let roots = self.old_roots.iter().filter_map(|root| root.duplicate().ok()).collect();
+        Some(OthersToFind::new(roots, from_bytes))
+    }
+
+    /// True if there may be something.
+    pub fn may_have_others(&self) -> bool {
+        self.settings.times && !self.old_roots.is_empty()
+    }
+
+    /// Files of `size_bytes` and more are wanted without being hashed here: the caller compares them.
+    pub fn compare_below(&mut self, size_bytes: u64) {
+        self.settings.compares_below.set(size_bytes);
+    }
+
     /// Once `stop` is set, what takes long ends with `Interrupted`.
     pub fn stop_with(&mut self, stop: Arc<AtomicBool>) {
         self.stop = Some(stop);
@@ -125,6 +152,11 @@ impl TreeWriter {
     pub fn is_full(&self) -> bool {
         self.open.get() > self.open_max.saturating_sub(self.stack.len())
             || self.settings.held.get() > TREE_HELD_BYTES_MAX
+    }
+
+    /// How many files may be open for what the writer does not do itself: a part of those that it leaves to others.
+    pub fn files_beside(&self) -> usize {
+        self.open_max / 16
     }
 
     /// The sender's name for an owner.
@@ -546,6 +578,14 @@ impl TreeWriter {
         }
         let opened = OpenDirectory::new(settings, opening, &self.open);
         opened.list_if_folding();
+        // The root of a tree is pushed onto nothing, or onto the directory that the user named.
+        if entry.name.is_none()
+            && !is_new
+            && self.old_roots.len() < OLD_ROOTS_MAX
+            && let Ok(root) = opened.directory.duplicate()
+        {
+            self.old_roots.push(root);
+        }
         self.stack.push(Rc::new(opened));
     }
 }

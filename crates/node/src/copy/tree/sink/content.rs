@@ -60,10 +60,13 @@ impl Current {
 
 impl Writing<'_> {
     pub(super) fn record(&mut self, path: PathId, wanted: &Wanted, record: &Record<'_>) -> Result<()> {
-        let pending = self.pending.get_mut(&wanted.number);
+        if wanted.cut.is_some() {
+            return self.cut_record(wanted, record);
+        }
+        let pending = self.pending.get_mut(&wanted.number).filter(|_| !wanted.is_void);
         let Some(pending) = pending.filter(|pending| pending.parts.is_some() == wanted.part.is_some()) else {
             // A part of a file that failed, or is asked for as a whole by now.
-            if wanted.part.is_some() {
+            if wanted.part.is_some() || wanted.is_void {
                 self.current.remove(&path);
                 if let Record::Bytes(bytes) = record {
                     self.done.bytes += bytes.len() as u64;
@@ -95,7 +98,7 @@ impl Writing<'_> {
                 self.wanted_bytes = self.wanted_bytes.saturating_add(pending.await_again(u64::MAX));
                 current.restart()
             }
-            (Record::Again, Some(_)) => {
+            (Record::Again | Record::Chunks(_), _) => {
                 return Err(Error::new(ErrorKind::Protocol, "sender began a part anew"));
             }
             (Record::Done(_) | Record::Same(_) | Record::Failed(_), part) => {
@@ -160,6 +163,7 @@ impl Writing<'_> {
         self.lost_once.retain(|(lost, _)| *lost != number);
         self.pending_bytes -= pending.held;
         self.wanted_bytes = self.wanted_bytes.saturating_sub(pending.left_bytes);
+        self.end_delta(number)?;
         let group = pending.target.link_group();
         match ended {
             Ok(identity) => {

@@ -17,8 +17,11 @@ const ZEROS_BYTES: usize = 64 * 1024;
 #[derive(Default)]
 pub(super) struct Parts {
     pub(super) file: Option<NewFile>,
-    /// Bytes of those that came whole.
+    /// Bytes of those that are to come, as far as that is known, and of those that came whole.
+    pub(super) asked: u64,
     pub(super) came: u64,
+    /// How many are to come of what is asked for piece by piece.
+    pub(super) pieces: u64,
     /// Where those begin of which something was written that counts no more: their path was lost.
     pub(super) dirty: BTreeSet<u64>,
     /// What the first of them said of the file.
@@ -31,7 +34,7 @@ impl Pending {
         if self.known.is_some() {
             return 0;
         }
-        let again = bytes.min(self.size_bytes - self.left_bytes);
+        let again = bytes.min(self.size_bytes.saturating_sub(self.left_bytes));
         self.left_bytes += again;
         again
     }
@@ -122,8 +125,16 @@ impl Writing<'_> {
             return self.take_whole(number);
         }
         parts.came += part.bytes;
+        if parts.came > parts.asked {
+            // Nothing that was asked for once comes twice; who adds up to too much has not the file.
+            return self.take_whole(number);
+        }
+        parts.pieces = parts.pieces.saturating_sub(1);
         self.machine.came_part(number, !current.has_bytes);
-        if parts.came < size_bytes {
+        if self.deltas.has(number) {
+            return self.came_piece(number);
+        }
+        if parts.came < parts.asked {
             return Ok(());
         }
         let file = parts.file.take().map_or_else(|| pending.target.create(), Ok);
@@ -138,14 +149,16 @@ impl Writing<'_> {
         self.settle(number, ended)
     }
 
-    /// What came in parts so far is void.
+    /// What came in parts so far is void, and what comes of those that were asked for: it is asked for once more, in one piece, and in no
+    /// other way again.
     pub(super) fn take_whole(&mut self, number: u64) -> Result<()> {
-        self.machine.forget(number);
+        self.machine.void(number);
         if let Some(pending) = self.pending.get_mut(&number) {
-            pending.parts = None;
+            // What is known of an older version has been told, or is of another file.
+            (pending.parts, pending.known) = (None, None);
             self.machine.want(number, None, pending.size_bytes);
             self.wanted_bytes = self.wanted_bytes.saturating_add(pending.await_again(u64::MAX));
         }
-        Ok(())
+        self.end_delta(number)
     }
 }

@@ -60,11 +60,14 @@ impl Writing<'_> {
         let current = self.current.remove(&Some(lane));
         let mut lost = self.machine.lose(lane);
         let Some(first) = lost.pop_front() else { return };
-        if let Some(current) = current {
+        if let Some(current) = current.filter(|_| !first.is_void) {
             self.come_again(&first, &current);
         }
-        for wanted in lost.iter().rev() {
+        for wanted in lost.iter().rev().filter(|wanted| !wanted.is_void) {
             self.want_again(wanted, false);
+        }
+        if first.is_void {
+            return;
         }
         let start = first.part.map_or(0, |part| part.start);
         let is_alone =

@@ -14,6 +14,7 @@ use dray_engine::session::{TreeLanes, TreeSender};
 use dray_store::local::tree::Landing;
 
 use super::super::copies::keeping;
+use super::super::differences::write_anew;
 use super::*;
 
 fn sink(root: &Path) -> Writing<'static> {
@@ -234,4 +235,22 @@ fn a_failed_entry_deletes_nothing() {
         let is_told = |message: &Message| matches!(message, Message::EntryFailed(entry) if entry.text.contains("nothing was deleted"));
         assert_eq!(said.iter().any(is_told), !is_deleted, "{what}");
     }
+}
+
+/// S77, for files that are compared whole: one that was written to after it was hashed is no file that the sender found the same.
+#[test]
+fn a_file_that_changes_after_it_was_hashed_is_not_kept() {
+    let place = tempfile::tempdir().unwrap();
+    fs::create_dir(place.path().join("tree")).unwrap();
+    let path = place.path().join("tree/a");
+    fs::write(&path, b"old").unwrap();
+    let mut sink = sink(place.path());
+    tell(&mut sink, vec![directory(), file("a", 3, None), Vec::new()], true);
+    let pulls = asked(&mut sink);
+    assert!(pulls[0].runs[0].known.is_some());
+    write_anew(&path, b"odd");
+    answer(&mut sink, pulls[0].request, &[Record::Same(done(b"old"))]);
+    let done = sink.done().unwrap().unwrap();
+    assert_eq!((done.files, done.unchanged, done.failed), (0, 0, 1));
+    assert_ne!(fs::metadata(&path).unwrap().mtime(), 5, "it has the sender's time");
 }

@@ -1,0 +1,333 @@
+//! What takes long of a difference, on a thread of its own: cutting the older version, copying what is at hand, and hashing what was
+//! put together. The sink goes on with other entries meanwhile.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use dray_core::message::Part;
+use dray_core::tree::cut_profile;
+use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::tree::{Cut, OlderFile, Others, OthersToFind, Piece, cut_content, hash_content};
+use dray_transfer::tree::SinkWake;
+use rustix::fs::copy_file_range;
+use rustix::io::Errno;
+
+use super::index::{Common, Found, Index};
+use crate::lock;
+
+/// Bytes that the kernel copies, or that are read, at a time.
+const PIECE_BYTES: u64 = 8 << 20;
+const READ_BYTES: usize = 256 * 1024;
+/// Where blocks of most file systems begin: only whole ones can be shared.
+const BLOCK_BYTES: u64 = 4096;
+
+/// Something to do for the entry of this number.
+pub(super) struct Job {
+    pub(super) number: u64,
+    pub(super) task: Task,
+    /// Set once nobody wants what comes of it: it ends soon.
+    pub(super) is_void: Arc<AtomicBool>,
+}
+
+pub(super) enum Task {
+    /// Hash it, and cut it into chunks of this average length.
+    Cut { older: Arc<OlderFile>, average_bytes: Option<u32> },
+    /// Cut these bytes of it, and no others.
+    CutUnused { older: Arc<OlderFile>, unused: Vec<Range<u64>>, average_bytes: u32 },
+    /// Look for these pieces of the newer version, and copy what is found.
+    Compare { older: Arc<OlderFile>, index: Arc<Index>, newer: Arc<File>, pieces: Vec<(u64, Vec<Cut>)> },
+    /// Copy all of it.
+    Copy { older: Arc<OlderFile>, newer: Arc<File> },
+    /// Look for what lies in the destination under other names.
+    FindOthers { others: OthersToFind, patience: Duration },
+    /// Hash what was put together.
+    Prove { newer: Arc<File>, size_bytes: u64 },
+}
+
+/// What came of it.
+pub(super) enum Outcome {
+    Cut { index: Index, hash: [u8; 32] },
+    CutUnused { index: Index },
+    Compared(Found),
+    Proven([u8; 32]),
+    Others(Others),
+}
+
+/// What came of the jobs that are done.
+#[derive(Default)]
+struct Done {
+    outcomes: Vec<(u64, Result<Outcome>)>,
+    /// The thread broke: nothing comes any more.
+    is_broken: bool,
+}
+
+/// The thread.
+pub(super) struct Worker {
+    jobs: mpsc::Sender<Job>,
+    done: Arc<Mutex<Done>>,
+}
+
+/// Says so if the thread breaks: else the copy would wait for ever.
+struct Guard {
+    done: Arc<Mutex<Done>>,
+    wake: Arc<SinkWake>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            lock(&self.done).is_broken = true;
+            self.wake.wake();
+        }
+    }
+}
+
+impl Worker {
+    /// Wakes the sink after each job, and gives up soon once `stop` is set.
+    pub(super) fn start(wake: Arc<SinkWake>, stop: Arc<AtomicBool>) -> Worker {
+        let (jobs, todo) = mpsc::channel::<Job>();
+        let done = Arc::<Mutex<Done>>::default();
+        let guard = Guard { done: done.clone(), wake };
+        // It ends with the sink, which drops the other end.
+        thread::spawn(move || {
+            for Job { number, task, is_void } in todo {
+                let outcome = run(task, &[&stop, &is_void]);
+                lock(&guard.done).outcomes.push((number, outcome));
+                guard.wake.wake();
+            }
+        });
+        Worker { jobs, done }
+    }
+
+    pub(super) fn push(&self, job: Job) {
+        if self.jobs.send(job).is_err() {
+            lock(&self.done).is_broken = true;
+        }
+    }
+
+    /// What was done since the last call.
+    pub(super) fn outcomes(&self) -> Result<Vec<(u64, Result<Outcome>)>> {
+        let mut done = lock(&self.done);
+        if done.is_broken {
+            return Err(Error::new(ErrorKind::Internal, "a thread failed"));
+        }
+        Ok(std::mem::take(&mut done.outcomes))
+    }
+}
+
+/// Does it, unless one of `stops` is set before it is done.
+fn run(task: Task, stops: &[&AtomicBool]) -> Result<Outcome> {
+    let mut between = || match stops.iter().any(|stop| stop.load(Ordering::Acquire)) {
+        true => Err(Error::new(ErrorKind::Interrupted, "interrupted")),
+        false => Ok(()),
+    };
+    between()?;
+    match task {
+        Task::Cut { older, average_bytes: None } => {
+            let (hash, size_bytes) =
+                hash_content(&older.file, older.size_bytes, older.has_holes, &mut between)?;
+            check_size(size_bytes, older.size_bytes)?;
+            Ok(Outcome::Cut { index: Index::default(), hash })
+        }
+        Task::Cut { older, average_bytes: Some(average_bytes) } => {
+            let mut index = Index::default();
+            let range = 0..older.size_bytes;
+            let hash = cut(&older, range, average_bytes, &mut index, &mut between)?;
+            Ok(Outcome::Cut { index, hash })
+        }
+        Task::CutUnused { older, unused, average_bytes } => {
+            let mut index = Index::default();
+            for range in unused {
+                cut(&older, range, average_bytes, &mut index, &mut between)?;
+            }
+            Ok(Outcome::CutUnused { index })
+        }
+        Task::Compare { older, index, newer, pieces } => {
+            let mut found = Found::default();
+            for (start, pieces) in &pieces {
+                index.compare(*start, pieces, &mut found);
+            }
+            for common in &found.common {
+                copy(&older.file, &newer, common, &mut between)?;
+            }
+            Ok(Outcome::Compared(found))
+        }
+        Task::Copy { older, newer } => {
+            copy_all(&older, &newer, &mut between)?;
+            Ok(Outcome::Compared(Found::default()))
+        }
+        Task::FindOthers { others, patience } => Ok(Outcome::Others(others.find(patience))),
+        Task::Prove { newer, size_bytes } => {
+            // What was not written is a hole, also at the end.
+            newer.set_len(size_bytes).map_err(|error| Error::file("write the file", error))?;
+            let (hash, _) = hash_content(&newer, size_bytes, true, &mut between)?;
+            Ok(Outcome::Proven(hash))
+        }
+    }
+}
+
+fn check_size(size_bytes: u64, expected: u64) -> Result<()> {
+    if size_bytes == expected { Ok(()) } else { Err(shorter()) }
+}
+
+fn shorter() -> Error {
+    Error::new(ErrorKind::Changed, "the file became shorter while it was read")
+}
+
+/// Chunks of one older version that are remembered.
+const INDEX_CHUNKS_MAX: usize = 1 << 18;
+
+fn cut(
+    older: &OlderFile,
+    range: Range<u64>,
+    average_bytes: u32,
+    index: &mut Index,
+    between: &mut dyn FnMut() -> Result<()>,
+) -> Result<[u8; 32]> {
+    let (mut at, end) = (range.start, range.end);
+    let profile = cut_profile(average_bytes)?;
+    let done = cut_content(&older.file, range, older.has_holes, profile, between, &mut |piece| {
+        match piece {
+            Cut::Chunk(hint) => {
+                // What is not remembered is not found: that costs bytes, and no more.
+                if index.len() < INDEX_CHUNKS_MAX {
+                    index.push(at, hint);
+                }
+                at += u64::from(hint.len);
+            }
+            Cut::Hole(len) => at += len,
+        }
+        Ok(())
+    })?;
+    check_size(done.end, end)?;
+    Ok(done.hash)
+}
+
+/// Copies what both versions have, in the kernel where it can, which shares whole blocks if the file system does.
+fn copy(older: &File, newer: &File, common: &Common, between: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    let (mut from, mut to) = (common.from, common.to);
+    let end = common.from + common.bytes;
+    while from < end {
+        between()?;
+        let in_block = from % BLOCK_BYTES;
+        let left = end - from;
+        let len = if in_block == to % BLOCK_BYTES && in_block > 0 {
+            left.min(BLOCK_BYTES - in_block)
+        } else if left > BLOCK_BYTES && in_block == to % BLOCK_BYTES {
+            // The odd rest by itself.
+            (left - left % BLOCK_BYTES).min(PIECE_BYTES)
+        } else {
+            left.min(PIECE_BYTES)
+        };
+        let bytes = usize::try_from(len).unwrap_or(READ_BYTES);
+        let (mut source, mut target) = (from, to);
+        let copied = match copy_file_range(older, Some(&mut source), newer, Some(&mut target), bytes) {
+            Ok(0) => return Err(shorter()),
+            Ok(copied) => copied as u64,
+            Err(Errno::NOSPC | Errno::DQUOT) => {
+                return Err(Error::file("write the file", Errno::NOSPC.into()));
+            }
+            Err(Errno::INTR) => continue,
+            // Across file systems, of an old kernel, or of a file system that does not.
+            Err(_) => read_and_write(older, newer, from, to, bytes.min(READ_BYTES))?,
+        };
+        (from, to) = (from + copied, to + copied);
+    }
+    Ok(())
+}
+
+/// Copies a file with its holes: all at once where the file system can share its blocks.
+fn copy_all(older: &OlderFile, newer: &File, between: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    if rustix::fs::ioctl_ficlone(newer, &older.file).is_ok() {
+        return Ok(());
+    }
+    let mut at = 0;
+    while at < older.size_bytes {
+        let piece = match older.has_holes {
+            true => Piece::next(&older.file, at, older.size_bytes),
+            false => Piece::Data(older.size_bytes - at),
+        };
+        let bytes = match piece {
+            Piece::Hole(bytes) => bytes,
+            Piece::Data(bytes) => {
+                copy(&older.file, newer, &Common { from: at, to: at, bytes }, between)?;
+                bytes
+            }
+        };
+        at += bytes;
+    }
+    Ok(())
+}
+
+fn read_and_write(older: &File, newer: &File, from: u64, to: u64, bytes: usize) -> Result<u64> {
+    let mut buffer = vec![0; bytes];
+    let read =
+        older.read_at(&mut buffer, from).map_err(|error| Error::file("read the older version", error))?;
+    if read == 0 {
+        return Err(shorter());
+    }
+    newer.write_all_at(&buffer[..read], to).map_err(|error| Error::file("write the file", error))?;
+    Ok(read as u64)
+}
+
+/// Bytes of these parts.
+pub(super) fn sum(parts: &[Part]) -> u64 {
+    parts.iter().map(|part| part.bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Y3: what is copied is what was there, wherever it begins and ends, across blocks.
+    #[test]
+    fn bytes_are_copied_wherever_they_lie() {
+        let data: Vec<u8> = (0..50_000u32).map(|at| (at * 7 / 3) as u8).collect();
+        let older = tempfile::tempfile().unwrap();
+        older.write_all_at(&data, 0).unwrap();
+        for (from, to, bytes) in
+            [(0, 0, 50_000), (5, 4101, 40_000), (4096, 8192, 9_000), (7, 1, 3), (1, 2, 0)]
+        {
+            let newer = tempfile::tempfile().unwrap();
+            copy(&older, &newer, &Common { from, to, bytes }, &mut || Ok(())).unwrap();
+            let mut found = vec![0; bytes as usize];
+            newer.read_exact_at(&mut found, to).unwrap();
+            assert_eq!(found, data[from as usize..(from + bytes) as usize]);
+            assert_eq!(newer.metadata().unwrap().len(), if bytes == 0 { 0 } else { to + bytes });
+        }
+        let beyond = Common { from: 49_000, to: 0, bytes: 2_000 };
+        let error = copy(&older, &tempfile::tempfile().unwrap(), &beyond, &mut || Ok(())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Changed);
+    }
+    /// What nobody wants any more is not done, whatever the file is; nor is what is on its way.
+    #[test]
+    fn what_is_void_ends() {
+        let older = || Arc::new(OlderFile::new(tempfile::tempfile().unwrap()).unwrap());
+        let task = || Task::Cut { older: older(), average_bytes: Some(4096) };
+        let (no, yes) = (AtomicBool::new(false), AtomicBool::new(true));
+        assert!(run(task(), &[&no, &no]).is_ok());
+        for stops in [[&no, &yes], [&yes, &no]] {
+            let error = run(task(), &stops).map(|_| ()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Interrupted);
+        }
+    }
+
+    /// S10: a worker that breaks is an error of the copy, not a wait for ever.
+    #[test]
+    fn a_worker_that_breaks_says_so() {
+        let done = Arc::<Mutex<Done>>::default();
+        let guard = Guard { done: done.clone(), wake: Arc::default() };
+        let broke = thread::spawn(move || {
+            let _guard = guard;
+            panic!("on purpose");
+        });
+        assert!(broke.join().is_err());
+        let worker = Worker { jobs: mpsc::channel().0, done };
+        assert_eq!(worker.outcomes().map(|_| ()).unwrap_err().kind(), ErrorKind::Internal);
+    }
+}

@@ -1,0 +1,256 @@
+//! Where cuts of files are made at the sender of a tree: on a thread of their own, beside the contents, because a file takes as long to
+//! cut as it takes to read. The answers leave over the channel of the copy between two frames of whatever else leaves there.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use dray_core::limits::{TREE_CUT_PULLS_MAX, TREE_CUTS_MAX};
+use dray_core::{Error, ErrorKind, Result};
+use dray_engine::session::{Owed, TreeSent};
+
+use super::answer::{Outlet, TreeFile, answer};
+use super::frames::{Frames, Piece};
+use crate::transport::Wake;
+
+/// Bytes of answers that may wait to leave; one frame more.
+const WAITING_BYTES: usize = 256 * 1024;
+
+/// The desk of one copy.
+pub(super) struct Desk<'a> {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+    wake: &'a Wake,
+}
+
+#[derive(Default)]
+struct Inner {
+    jobs: VecDeque<(Owed, Arc<dyn TreeFile>)>,
+    is_answering: bool,
+    /// Frames that are to leave.
+    out: Vec<u8>,
+    sent: TreeSent,
+    is_closed: bool,
+    /// Nobody cuts any more.
+    is_over: bool,
+}
+
+/// Says that the thread broke: else nobody would answer, and the copy would not end.
+struct Over<'a>(&'a Desk<'a>);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().is_over = true;
+            self.0.wake.signal();
+        }
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Interrupted, "nobody waits for it")
+}
+
+impl<'a> Desk<'a> {
+    /// `wake` is signalled when something is to leave.
+    pub(super) fn new(wake: &'a Wake) -> Desk<'a> {
+        Desk { inner: Mutex::default(), changed: Condvar::new(), wake }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// More is to be cut. `Protocol` if that is more than may be under way.
+    pub(super) fn push(&self, jobs: impl Iterator<Item = (Owed, Arc<dyn TreeFile>)>) -> Result<()> {
+        let mut inner = self.lock();
+        inner.jobs.extend(jobs);
+        // A pull counts until its last cut begins, so that who counts until its end has come never asks for more.
+        let pulls = inner.jobs.iter().filter(|(owed, _)| owed.is_last).count();
+        if inner.jobs.len() > TREE_CUTS_MAX || pulls > TREE_CUT_PULLS_MAX {
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                "receiver asked for more cuts than may be under way",
+            ));
+        }
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// What is to leave now: whole frames.
+    pub(super) fn take(&self) -> Vec<u8> {
+        let out = std::mem::take(&mut self.lock().out);
+        if !out.is_empty() {
+            self.changed.notify_all();
+        }
+        out
+    }
+
+    /// True if nothing will be cut any more, though the copy is not over.
+    pub(super) fn has_failed(&self) -> bool {
+        let inner = self.lock();
+        inner.is_over && !inner.is_closed
+    }
+
+    /// What left, and how much is owed.
+    pub(super) fn account(&self) -> (TreeSent, u64) {
+        let inner = self.lock();
+        (inner.sent, inner.jobs.len() as u64 + u64::from(inner.is_answering))
+    }
+
+    /// The copy is over.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Cuts what is asked for until the copy is over.
+    pub(super) fn serve(&self) {
+        let _over = Over(self);
+        let mut answering = Answer { desk: self, frames: Frames::default(), piece: Piece::default() };
+        while let Some((owed, file)) = self.next() {
+            if answering.answer(&owed, &*file).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The next job, waited for; `None` once the copy is over.
+    fn next(&self) -> Option<(Owed, Arc<dyn TreeFile>)> {
+        let mut inner = self.lock();
+        loop {
+            if inner.is_closed {
+                return None;
+            }
+            if let Some(job) = inner.jobs.pop_front() {
+                inner.is_answering = true;
+                return Some(job);
+            }
+            inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The answer on its way.
+struct Answer<'a> {
+    desk: &'a Desk<'a>,
+    frames: Frames,
+    piece: Piece,
+}
+
+impl Answer<'_> {
+    fn answer(&mut self, owed: &Owed, file: &dyn TreeFile) -> Result<()> {
+        answer(self, file, owed)?;
+        // Before it leaves: the receiver may answer sooner than this thread goes on.
+        self.desk.lock().is_answering = false;
+        self.flush()
+    }
+
+    /// Hands over what there is, once there is room for it.
+    fn flush(&mut self) -> Result<()> {
+        self.frames.end();
+        let is_full = |inner: &mut Inner| inner.out.len() > WAITING_BYTES && !inner.is_closed;
+        let inner = self.desk.changed.wait_while(self.desk.lock(), is_full);
+        let mut inner = inner.unwrap_or_else(PoisonError::into_inner);
+        if inner.is_closed {
+            return Err(closed());
+        }
+        inner.out.append(&mut self.frames.out);
+        drop(inner);
+        self.desk.wake.signal();
+        Ok(())
+    }
+}
+
+impl Outlet for Answer<'_> {
+    fn change<T>(&mut self, change: impl FnOnce(&mut Frames) -> T) -> T {
+        change(&mut self.frames)
+    }
+
+    fn piece(&mut self) -> &mut Piece {
+        &mut self.piece
+    }
+
+    fn make_room(&mut self, len: usize) -> Result<()> {
+        if self.frames.is_full_for(len) { self.flush() } else { Ok(()) }
+    }
+
+    fn count_sent(&mut self, count: &dyn Fn(&mut TreeSent)) {
+        count(&mut self.desk.lock().sent);
+    }
+
+    fn work(&mut self) -> Result<()> {
+        if self.desk.lock().is_closed { Err(closed()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dray_core::message::Part;
+    use dray_core::tree::{ChunkHint, Finished, Record, encode_chunks};
+
+    use super::super::answer::{RecordSink, SendError};
+    use super::*;
+
+    /// A file that has much to tell.
+    struct Long;
+
+    impl TreeFile for Long {
+        fn send(
+            &self,
+            _: Option<[u8; 32]>,
+            _: Option<Part>,
+            _: &mut dyn RecordSink,
+        ) -> std::result::Result<(), SendError> {
+            Err(SendError::File(Error::new(ErrorKind::Internal, "a cut was asked for")))
+        }
+
+        fn cut(&self, _: &Owed, sink: &mut dyn RecordSink) -> std::result::Result<(), SendError> {
+            let chunks = encode_chunks(&[ChunkHint { len: 1, hash: [7; 16] }; 1000]);
+            for _ in 0..100 {
+                sink.record(&Record::Chunks(&chunks))?;
+            }
+            sink.record(&Record::Done(Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 }))
+        }
+    }
+
+    fn jobs(request: u32, count: usize) -> impl Iterator<Item = (Owed, Arc<dyn TreeFile>)> {
+        (0..count).map(move |at| {
+            let part = Some(Part { start: 0, bytes: 1 });
+            let is_last = at + 1 == count;
+            let owed = Owed { request, number: 1, known: None, part, cut: Some(4096), is_last };
+            (owed, Arc::new(Long) as Arc<dyn TreeFile>)
+        })
+    }
+
+    /// Design 17: no receiver makes the sender remember more cuts than may be under way.
+    #[test]
+    fn more_cuts_than_may_be_under_way_are_refused() {
+        let wake = Wake::new().unwrap();
+        let desk = Desk::new(&wake);
+        desk.push(jobs(1, TREE_CUTS_MAX)).unwrap();
+        assert_eq!(desk.account().1, TREE_CUTS_MAX as u64);
+        assert_eq!(desk.push(jobs(2, 1)).unwrap_err().kind(), ErrorKind::Protocol);
+        let desk = Desk::new(&wake);
+        (0..TREE_CUT_PULLS_MAX as u32).for_each(|request| desk.push(jobs(request, 1)).unwrap());
+        assert_eq!(desk.push(jobs(99, 1)).unwrap_err().kind(), ErrorKind::Protocol);
+    }
+
+    /// Design 17: answers that nobody takes wait in bounded memory, and the end of the copy ends the wait.
+    #[test]
+    fn answers_wait_for_who_takes_them() {
+        let wake = Wake::new().unwrap();
+        let desk = Desk::new(&wake);
+        desk.push(jobs(1, 3)).unwrap();
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| desk.serve());
+            while desk.lock().out.len() <= WAITING_BYTES {
+                std::thread::yield_now();
+            }
+            assert!(!serving.is_finished(), "6 MB of answers are somewhere");
+            desk.close();
+        });
+        let (out, (_, owed)) = (desk.take().len(), desk.account());
+        assert!(out < 3 * WAITING_BYTES, "{out} bytes waited");
+        assert!(owed > 0 && !desk.has_failed());
+    }
+}

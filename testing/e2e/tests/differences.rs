@@ -1,0 +1,209 @@
+//! A tree over an older version of itself, over a real sshd between two hosts: what changed is what crosses the wire. Bytes are
+//! counted on the interface, in both directions, and rsync does the same beside it (P5, issue "in-file differences inside trees").
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use dray_e2e::actions::{self, assert_same_tree, await_no_dray};
+use dray_e2e::data::{self, GIB, MIB};
+use dray_e2e::{Host, Lab, Program, gate, sweep};
+use rustix::process::Signal;
+
+/// Longest time one command may take.
+const LONG: Duration = Duration::from_secs(300);
+
+/// How a file differs from its older version, and what that may cost on the wire besides a connection of ssh.
+const EDITS: [(&str, u64); 6] = [
+    ("head", 300_000),
+    ("block", 300_000),
+    ("log", 1_400_000),
+    ("cut", 300_000),
+    ("unrelated", u64::MAX),
+    ("touched", 100_000),
+];
+
+/// Writes the older and the newer version of a file of `size` bytes.
+fn write_versions(older: &Path, newer: &Path, edit: &str, size: u64) {
+    data::write_random(older, size, 71);
+    let file = File::create(newer).unwrap();
+    let mut input = File::open(older).unwrap();
+    match edit {
+        "head" => {
+            let mut file = &file;
+            std::io::Write::write_all(&mut file, b"sixteen new byte").unwrap();
+            std::io::copy(&mut input, &mut file).unwrap();
+        }
+        "unrelated" => data::write_random(newer, size, 72),
+        _ => {
+            fs::copy(older, newer).unwrap();
+        }
+    }
+    match edit {
+        "block" => file.write_all_at(&data::random_bytes(4096, 4), (size / 2) & !4095).unwrap(),
+        "log" => file.write_all_at(&data::random_bytes(MIB as usize, 5), size).unwrap(),
+        "cut" => file.set_len(size / 3 * 2 + 17).unwrap(),
+        _ => {}
+    }
+    // Another time than the new one's, so that size and time do not say they are the same.
+    File::options()
+        .write(true)
+        .open(older)
+        .unwrap()
+        .set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000))
+        .unwrap();
+}
+
+/// Bytes on `host`'s interface, both directions, while `program` runs.
+#[track_caller]
+fn cost(host: &Host, program: Program<'_>) -> u64 {
+    let before = host.counters();
+    program.time_limit(LONG).run().expect(0);
+    let carried = host.counters() - before;
+    carried.received_bytes + carried.sent_bytes
+}
+
+/// A new directory `name` in the one that `host` has for a case.
+fn directory(host: &Host, case: &str, name: &str) -> PathBuf {
+    let path = host.file(case).join(name);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn copy<'a>(a: &'a Host, b: &'a Host, is_upload: bool, from: &Path, to: &Path) -> Program<'a> {
+    let program =
+        if is_upload { actions::copy_to(a, b, from, to) } else { actions::copy_from(a, b, from, to) };
+    program.arg("-a")
+}
+
+/// P5, Y26: 16 bytes inserted at the head, one block changed, a log that grew, a file cut short, another file of the same name, a time that
+/// changed; with `-W` everything comes. rsync over the same ssh is the rival.
+#[test]
+fn a_changed_file_of_a_tree_costs_what_changed() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    a.sshd();
+    b.sshd();
+    let size = gate::sized(256 * MIB, 2 * GIB);
+    for (edit, allowed) in EDITS {
+        let (newer, older) = (directory(a, edit, "tree"), directory(b, edit, "older"));
+        write_versions(&older.join("file"), &newer.join("file"), edit, size);
+        let place = |name: &str| -> PathBuf {
+            let place = directory(b, edit, name);
+            let copied =
+                std::process::Command::new("cp").arg("-a").arg(older.join("file")).arg(&place).status();
+            assert!(copied.unwrap().success());
+            place
+        };
+        for is_upload in [true, false] {
+            let to = place("copy");
+            let bytes = cost(b, copy(a, b, is_upload, &newer.join("."), &to));
+            eprintln!("{} MiB, {edit}, upload {is_upload}: {bytes} bytes on the wire", size / MIB);
+            assert_same_tree(a, &newer, &to, None);
+            assert!(bytes <= allowed.min(size / 100 * 105), "{edit}: {bytes} bytes on the wire");
+            fs::remove_dir_all(&to).unwrap();
+        }
+        if edit == "block" || edit == "head" {
+            let to = place("rsync");
+            let ssh = format!("ssh {}", b.ssh_options().join(" "));
+            let rsync = a.program("rsync").args(["-a", "-e", &ssh]);
+            let rival = cost(b, rsync.arg(newer.join(".")).arg(b.remote(&to)));
+            eprintln!("{} MiB, {edit}, rsync: {rival} bytes on the wire", size / MIB);
+            fs::remove_dir_all(&to).unwrap();
+            let to = place("whole");
+            let whole = cost(b, copy(a, b, true, &newer.join("."), &to).arg("-W"));
+            assert!(whole > size, "-W: {whole} bytes on the wire");
+            fs::remove_dir_all(&to).unwrap();
+        }
+        fs::remove_dir_all(a.file(edit)).unwrap();
+        fs::remove_dir_all(b.file(edit)).unwrap();
+    }
+}
+
+/// P5: a file renamed, two files that changed places, a directory moved: at most 100 kB each, both ways. The copy leaves what has
+/// its older name.
+#[test]
+fn what_was_only_renamed_costs_nothing() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    a.sshd();
+    b.sshd();
+    let size = gate::sized(64 * MIB, 2 * GIB);
+    type Renamed = (&'static str, &'static [(&'static str, &'static str)]);
+    let cases: [Renamed; 3] = [
+        ("renamed", &[("before", "after")]),
+        ("swapped", &[("one", "other"), ("other", "one")]),
+        ("moved", &[("dir/a", "moved/here/a"), ("dir/b", "moved/here/b"), ("dir/c", "moved/here/c")]),
+    ];
+    for (what, names) in cases {
+        let (newer, older) = (directory(a, what, "tree"), directory(b, what, "older"));
+        for (number, (before, after)) in names.iter().enumerate() {
+            let (before, after) = (older.join(before), newer.join(after));
+            fs::create_dir_all(before.parent().unwrap()).unwrap();
+            fs::create_dir_all(after.parent().unwrap()).unwrap();
+            data::write_random(&before, size / names.len() as u64 + number as u64, number as u64);
+            fs::copy(&before, &after).unwrap();
+            let time = fs::metadata(&before).unwrap().modified().unwrap();
+            File::options().write(true).open(&after).unwrap().set_modified(time).unwrap();
+        }
+        for is_upload in [true, false] {
+            let to = b.file(format!("{what}/copy"));
+            let copied = std::process::Command::new("cp").arg("-a").arg(&older).arg(&to).status();
+            assert!(copied.unwrap().success());
+            let bytes = cost(b, copy(a, b, is_upload, &newer.join("."), &to));
+            eprintln!("{} MiB, {what}, upload {is_upload}: {bytes} bytes on the wire", size / MIB);
+            assert!(bytes <= 100_000, "{what}: {bytes} bytes on the wire");
+            for (_, after) in names {
+                data::assert_same(&newer.join(after), &to.join(after));
+            }
+            fs::remove_dir_all(&to).unwrap();
+        }
+        fs::remove_dir_all(a.file(what)).unwrap();
+        fs::remove_dir_all(b.file(what)).unwrap();
+    }
+}
+
+/// Issue "kill -9 in the middle and again", for either end: the file is the older version or the newer one at every moment, nothing is
+/// left, and the next run costs what changed.
+#[test]
+fn a_killed_difference_goes_on() {
+    let Some(lab) = Lab::of(2).rate_mbit(50).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let (newer, older) = (a.directory("tree"), b.directory("older"));
+    let old = data::random_bytes(64 << 20, 71);
+    let mut new = old.clone();
+    // A MiB in sixteen places: long enough on this link to be killed in the middle.
+    for place in 0..16 {
+        let at = place * (4 << 20) + 77;
+        new[at..at + (1 << 20)].copy_from_slice(&data::random_bytes(1 << 20, place as u64));
+    }
+    fs::write(older.join("file"), &old).unwrap();
+    fs::write(newer.join("file"), &new).unwrap();
+    for kills_far in [false, true] {
+        let to = b.directory(&format!("copy-{kills_far}"));
+        fs::copy(older.join("file"), to.join("file")).unwrap();
+        let program = || copy(a, b, true, &newer.join("."), &to).time_limit(LONG);
+        let before = b.counters();
+        let running = program().start();
+        let is_half = running.wait_until(false, || (b.counters() - before).received_bytes > 6 * MIB);
+        assert!(is_half, "it ended before it could be killed");
+        if kills_far {
+            for pid in b.pids_of("dray") {
+                sweep::signal(pid, Signal::KILL);
+            }
+            assert_ne!(running.wait().code(), Some(0));
+        } else {
+            running.kill();
+        }
+        await_no_dray(b, LONG);
+        assert!(fs::read(to.join("file")).unwrap() == old, "neither old nor new");
+        let bytes = cost(b, program());
+        eprintln!("again: {bytes} bytes on the wire");
+        assert!(bytes < 20 * MIB, "{bytes} bytes on the wire");
+        assert_same_tree(a, &newer, &to, None);
+        assert_eq!(data::names(&to), ["file"]);
+    }
+}
