@@ -229,6 +229,9 @@ fn why_there_is_no_copy() {
     b.sshd().set_session(b, "exec /usr/sbin/nologin\n");
     told(up(&options).run(), 6, &["not available", "runs no commands"]);
     told(down(&options).run(), 6, &["not available", "runs no commands"]);
+    told(up(&options).arg("--deploy").run(), 6, &["not available", "runs no commands"]);
+    b.sshd().set_session(b, "echo dray 9.9.9\nexit 1\n");
+    told(up(&options).run(), 6, &["dray 9.9.9", "another program is called dray"]);
     // What is on standard error hurts nobody.
     b.sshd().set_session(b, &format!("echo noise >&2\n{SHELL}"));
     let noisy = b.directory("noisy").join("copy");

@@ -15,6 +15,7 @@ use dray_core::text::one_line;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_transfer::transport::{Channel, PipeChannel, read_exact_until};
 
+use super::far_end::SHOWN_CHARS;
 use super::ssh::shell_script;
 use crate::Stop;
 
@@ -230,12 +231,17 @@ fn not_run(code: &str, why: &str, host: &str) -> Error {
 fn next_answer(channel: &mut PipeChannel, host: &str, patience: Duration, stop: &Stop) -> Result<String> {
     let deadline = Instant::now() + patience;
     let mut heard_bytes = 0;
+    let mut noise = None;
     while heard_bytes < NOISE_BYTES_MAX {
         let mut line = Vec::new();
         // A byte at a time: what follows the line is for somebody else.
         loop {
             let mut byte = [0];
-            read_exact_until(channel, &mut byte, deadline, &|| stop.is_set())?;
+            if let Err(error) = read_exact_until(channel, &mut byte, deadline, &|| stop.is_set()) {
+                let said =
+                    noise.or_else(|| printed(&line)).filter(|_| error.kind() == ErrorKind::Unreachable);
+                return Err(said.map_or(error, |said| said_instead(host, &said)));
+            }
             heard_bytes += 1;
             if byte[0] == b'\n' || heard_bytes == NOISE_BYTES_MAX {
                 break;
@@ -249,6 +255,7 @@ fn next_answer(channel: &mut PipeChannel, host: &str, patience: Duration, stop: 
                 line.push(byte[0]);
             }
         }
+        noise = noise.or_else(|| printed(&line));
         let line = String::from_utf8_lossy(&line);
         if let Some((_, answer)) = line.split_once(MARK) {
             return Ok(answer.trim_end().to_owned());
@@ -256,6 +263,18 @@ fn next_answer(channel: &mut PipeChannel, host: &str, patience: Duration, stop: 
     }
     Err(Error::new(ErrorKind::Protocol, format!("{host} prints and prints and does not come to the point"))
         .advise("let start-up files of the shell there print only in interactive shells"))
+}
+
+/// A line as it is shown; `None` if there is nothing to be seen in it.
+fn printed(line: &[u8]) -> Option<String> {
+    let line = one_line(String::from_utf8_lossy(line).trim());
+    (!line.is_empty()).then(|| line.chars().take(SHOWN_CHARS).collect())
+}
+
+/// What the login there runs in the place of a shell said this, and ended.
+fn said_instead(host: &str, said: &str) -> Error {
+    Error::new(ErrorKind::Refused, format!("{host} printed {said:?} where a shell was to answer"))
+        .advise(format!("the login there runs no commands; `ssh {host} true` shows the same"))
 }
 
 /// This program's system, as `uname -s` and `uname -m` have it.

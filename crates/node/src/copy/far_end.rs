@@ -23,7 +23,7 @@ const CONTROL: u8 = dray_core::frame::FrameKind::Control as u8;
 /// How long a far end that has let go may take to end.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 /// Characters shown of what something else than dray said.
-const SHOWN_CHARS: usize = 120;
+pub(super) const SHOWN_CHARS: usize = 120;
 
 /// The far end, running.
 pub(super) struct FarEnd {
@@ -165,7 +165,10 @@ impl FarEnd {
         let what = format!("{host} printed {text:?} where dray was to speak");
         if is_refusal {
             Error::new(ErrorKind::Refused, what)
-                .advise(format!("the login there runs no commands; `ssh {host} true` shows the same"))
+                .advise(format!(
+                    "either the login there runs no commands (`ssh {host} true` shows the same), or another program is \
+                     called dray there (--remote-dray names the right one)"
+                ))
         } else {
             Error::new(ErrorKind::Protocol, what).advise(format!(
                 "`ssh {host} true` must print nothing: let start-up files of the shell there (.bashrc, .cshrc) print \

@@ -198,8 +198,10 @@ impl Node {
         }
         if is_mute.load(Ordering::Acquire) {
             let what = format!("{} said nothing for too long", far.host);
-            return Err(Error::new(ErrorKind::TimedOut, what)
-                .advise("does `ssh` alone reach it? the same command again goes on where this one stopped"));
+            return Err(Error::new(ErrorKind::TimedOut, what).advise(format!(
+                "does `ssh {}` alone reach it? the same command again goes on where this one stopped",
+                far.host
+            )));
         }
         if let Some(failure) = origin.failure() {
             return Err(failure);

@@ -99,7 +99,7 @@ const MEANINGS: [(&[&str], ErrorKind, &str, &str); 8] = [
         &["Permission denied (", "Too many authentication failures", "No more authentication methods"],
         ErrorKind::Refused,
         "it refuses the login",
-        "is the user right (user@HOST), and the key (-i FILE)? `ssh HOST` must get in",
+        "is the user name right, and the key (-i FILE)? `ssh HOST` must get in",
     ),
     (
         &["Could not resolve hostname"],
