@@ -124,8 +124,13 @@ fn the_put_calls_by_hand() {
                 assert_eq!((status, &written["size_bytes"]), (200, &offset.into()), "{written}");
             }
         }
-        let wrong = daemon.ask(&format!("POST /v1/puts/{transaction}/data?offset=1"), b"xyz");
-        assert_eq!((wrong.0, &wrong.1["kind"]), (400, &"usage".into()), "{}", wrong.1);
+        // Neither a piece out of order, nor another one in the place of the last.
+        let mut other = bytes.chunks(split).last().unwrap().to_vec();
+        other[0] ^= 1;
+        for (offset, piece) in [(1, &b"xyz"[..]), (offset - other.len(), &other)] {
+            let wrong = daemon.ask(&format!("POST /v1/puts/{transaction}/data?offset={offset}"), piece);
+            assert_eq!((wrong.0, &wrong.1["kind"]), (400, &"usage".into()), "{}", wrong.1);
+        }
         let (status, shared) = daemon.ask(&format!("POST /v1/puts/{transaction}/commit"), b"{}");
         assert_eq!(status, 200, "{shared}");
         assert_eq!(shared["oid"], format!("blake3:{}", data::b3sum(&file)));

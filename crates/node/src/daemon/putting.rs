@@ -46,6 +46,8 @@ enum Input {
     Bytes {
         writer: Box<LocalWriter>,
         size_bytes: u64,
+        /// Hash of the last piece, for one that is sent again.
+        last: [u8; 32],
     },
     File(File),
     /// It was committed, or that failed. The client may ask again, because the answer was lost.
@@ -108,7 +110,11 @@ impl PutTransaction {
         let is_taken_in = file.is_none();
         let input = match file {
             Some(file) => Input::File(file),
-            None => Input::Bytes { writer: Box::new(state.node().store()?.take_in()?), size_bytes: 0 },
+            None => Input::Bytes {
+                writer: Box::new(state.node().store()?.take_in()?),
+                size_bytes: 0,
+                last: *blake3::hash(&[]).as_bytes(),
+            },
         };
         Ok(PutTransaction {
             name: name("put")?,
@@ -152,13 +158,21 @@ impl PutTransaction {
     /// again (D7). All of them or none.
     pub(super) fn write(&self, state: &State, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
         let mut input = alone(&self.input)?;
-        let Input::Bytes { writer, size_bytes } = &mut *input else {
+        let Input::Bytes { writer, size_bytes, last } = &mut *input else {
             let is_file = matches!(*input, Input::File(_));
             let why = if is_file { "has its bytes from a descriptor" } else { "is over" };
             return Err(Error::new(ErrorKind::Usage, format!("this transaction {why}")));
         };
         let offset = offset.unwrap_or(*size_bytes);
+        let hash = *blake3::hash(bytes).as_bytes();
         if offset.checked_add(bytes.len() as u64) == Some(*size_bytes) && !bytes.is_empty() {
+            if hash != *last {
+                return Err(Error::new(
+                    ErrorKind::Usage,
+                    format!("other bytes came for offset {offset} before"),
+                )
+                .advise("a piece that is sent again is the same piece"));
+            }
             return Ok(*size_bytes);
         }
         if offset != *size_bytes {
@@ -169,6 +183,7 @@ impl PutTransaction {
         }
         state.hub.metrics.timed("hash", || state.shelf.with_room(|| writer.write(bytes)))?;
         *size_bytes += bytes.len() as u64;
+        *last = hash;
         self.done_bytes.store(*size_bytes, Ordering::Relaxed);
         state.hub.metrics.hashed(bytes.len() as u64);
         state.shelf.stir();
