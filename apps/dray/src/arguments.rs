@@ -68,11 +68,16 @@ pub(crate) fn command() -> clap::Command {
 /// The command line without what is hidden, for completions, which would offer it.
 pub(crate) fn shown() -> clap::Command {
     let whole = command();
-    let subs = whole.get_subcommands().filter(|sub| !sub.is_hide_set()).map(|sub| match sub.get_name() {
-        // The only one with a hidden option.
-        "put" => clap::Command::new("put")
+    // Of those with hidden options.
+    let without_hidden = |sub: &clap::Command, name: &'static str| {
+        clap::Command::new(name)
+            .disable_help_flag(sub.is_disable_help_flag_set())
             .about(Resettable::from(sub.get_about().cloned()))
-            .args(sub.get_arguments().filter(|arg| !arg.is_hide_set()).cloned()),
+            .args(sub.get_arguments().filter(|arg| !arg.is_hide_set()).cloned())
+    };
+    let subs = whole.get_subcommands().filter(|sub| !sub.is_hide_set()).map(|sub| match sub.get_name() {
+        "put" => without_hidden(sub, "put"),
+        "sync" => without_hidden(sub, "sync"),
         _ => sub.clone(),
     });
     clap::Command::new("dray")
@@ -229,7 +234,10 @@ pub(crate) enum Command {
     },
     /// Bring a directory to the state of another, here or over ssh, as rsync does
     #[command(
-        after_help = "The options are rsync's; docs/sync.md has a table of all of them. One side may be [user@]host:path. DIR/ means what is in DIR, DIR the directory itself. Files are compared by size and modification time, with -c by their bytes.\n\n--delete removes what SRC has not after everything else is done, and nothing at all if anything of SRC could not be read, if the connection was lost or if no more room was left. What the patterns leave out is not deleted, unless --delete-excluded says so. Nothing outside of DST is deleted, whatever links say. If SRC is empty because a disk is not mounted, everything in DST is what SRC has not: --max-delete bounds that.\n\nEntries that fail are named on standard error, the others are done, and the exit code is 8."
+        // `-h` is rsync's word for figures for people, and what is said again counts last.
+        disable_help_flag = true,
+        args_override_self = true,
+        after_help = "The options are rsync's; docs/sync.md has a table of all of them. One side may be [user@]host:path. DIR/ means what is in DIR, DIR the directory itself. Files are compared by size and modification time, with -c by their bytes.\n\n--delete removes what SRC has not after everything else is done, and nothing at all if anything could not be read or written, if the connection was lost or if no more room was left. What the patterns leave out is not deleted, unless --delete-excluded says so. Nothing outside of DST is deleted, whatever links say. If SRC is empty because a disk is not mounted, everything in DST is what SRC has not: --max-delete bounds that.\n\nEntries that fail are named on standard error, the others are done, and the exit code is 8."
     )]
     Sync(Box<crate::sync::SyncArguments>),
     /// Check that a file is the object with this id

@@ -12,8 +12,11 @@ use dray_node::{
     TreeOptions, TreeRequest,
 };
 
+use self::kept::Kept;
 use crate::output::Output;
 use crate::{run, usage};
+
+mod kept;
 
 /// Most bytes of a file of patterns.
 const RULES_FILE_BYTES_MAX: u64 = 1 << 20;
@@ -27,45 +30,8 @@ pub(crate) struct SyncArguments {
     /// The directory to bring up to date
     #[arg(value_name = "DST", required = true)]
     destination: OsString,
-    /// -rlptgoD: all but hard links, ACLs and attributes
-    #[arg(short = 'a', long)]
-    archive: bool,
-    /// Go into directories
-    #[arg(short = 'r', long)]
-    recursive: bool,
-    /// Keep symbolic links
-    #[arg(short = 'l', long)]
-    links: bool,
-    /// Keep permission bits
-    #[arg(short = 'p', long)]
-    perms: bool,
-    /// Keep modification times
-    #[arg(short = 't', long)]
-    times: bool,
-    /// Keep owners, as far as the user there may
-    #[arg(short = 'o', long)]
-    owner: bool,
-    /// Keep groups, as far as the user there may
-    #[arg(short = 'g', long)]
-    group: bool,
-    /// Keep devices, fifos and sockets
-    #[arg(short = 'D')]
-    both: bool,
-    /// Keep devices
-    #[arg(long)]
-    devices: bool,
-    /// Keep fifos and sockets
-    #[arg(long)]
-    specials: bool,
-    /// Keep hard links
-    #[arg(short = 'H', long)]
-    hard_links: bool,
-    /// Keep ACLs (and permission bits)
-    #[arg(short = 'A', long)]
-    acls: bool,
-    /// Keep extended attributes
-    #[arg(short = 'X', long)]
-    xattrs: bool,
+    #[command(flatten)]
+    kept: Kept,
     /// Holes stay holes: always so
     #[arg(short = 'S', long)]
     sparse: bool,
@@ -110,9 +76,9 @@ pub(crate) struct SyncArguments {
     max_delete: Option<u64>,
     #[command(flatten)]
     rules: Rules,
-    /// Change permission bits: D755,F644 or u+w,go-rwx
+    /// Change permission bits: D755,F644 or u+w,go-rwx; several add up
     #[arg(long, value_name = "CHANGES")]
-    chmod: Option<OsString>,
+    chmod: Vec<OsString>,
     /// Give everything to this user, group or both, by name there or by number
     #[arg(long, value_name = "USER:GROUP")]
     chown: Option<OsString>,
@@ -131,6 +97,15 @@ pub(crate) struct SyncArguments {
     /// Send what may differ without comparing first
     #[arg(short = 'W', long)]
     whole_file: bool,
+    /// Compare what may differ
+    #[arg(long, hide = true, alias = "no-W", overrides_with = "whole_file")]
+    no_whole_file: bool,
+    /// Figures for people: always so
+    #[arg(short = 'h', long, action = ArgAction::Count)]
+    human_readable: u8,
+    /// Print help
+    #[arg(long, action = ArgAction::HelpLong)]
+    help: Option<bool>,
     /// Wait until everything is on disk
     #[arg(long)]
     fsync: bool,
@@ -312,31 +287,30 @@ fn words(text: &[u8]) -> Option<Vec<OsString>> {
 pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Result<()> {
     let usage_error =
         |what: &str, advice: &str| Err(Error::new(ErrorKind::Usage, what).advise(advice.to_owned()));
-    let SyncArguments { source, destination, archive, .. } = &arguments;
+    let SyncArguments { source, destination, .. } = &arguments;
+    let kept = arguments.kept;
     if destination == "-" || source.iter().any(|source| source == "-") {
         return usage_error(
             "sync works on files, not standard input or output",
             "a file of that name is written ./-",
         );
     }
-    let is_recursive = *archive || arguments.recursive;
-    if (arguments.delete || arguments.delete_excluded) && !is_recursive {
+    if (arguments.delete || arguments.delete_excluded) && !kept.recursive {
         return usage_error("--delete needs to see whole directories", "say -r or -a, too");
     }
     let sources: Vec<Location> = source.iter().cloned().map(Location::parse).collect::<Result<_>>()?;
     let destination = Location::parse(destination.clone())?;
-    let specials = *archive || arguments.both;
     let sync = SyncOptions {
-        links: *archive || arguments.links,
-        modes: *archive || arguments.perms || arguments.acls,
-        times: *archive || arguments.times,
-        users: *archive || arguments.owner,
-        groups: *archive || arguments.group,
-        devices: specials || arguments.devices,
-        specials: specials || arguments.specials,
-        hard_links: arguments.hard_links,
-        acls: arguments.acls,
-        attributes: arguments.xattrs,
+        links: kept.links,
+        modes: kept.perms,
+        times: kept.times,
+        users: kept.owner,
+        groups: kept.group,
+        devices: kept.devices,
+        specials: kept.specials,
+        hard_links: kept.hard_links,
+        acls: kept.acls,
+        attributes: kept.xattrs,
         checksum: arguments.checksum,
         size_only: arguments.size_only,
         ignore_times: arguments.ignore_times,
@@ -356,10 +330,10 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         ..ssh_options(arguments.rsh.as_deref())?
     };
     let options = TreeOptions {
-        recursive: is_recursive,
+        recursive: kept.recursive,
         numeric_ids: arguments.numeric_ids,
         one_file_system: arguments.one_file_system,
-        chmod: arguments.chmod.map(OsString::into_vec),
+        chmod: joined(&arguments.chmod),
         chown: arguments.chown.map(OsString::into_vec),
         dry_run: arguments.dry_run,
         rate_bytes: arguments.bwlimit.and_then(|rate| rate.0),
@@ -379,6 +353,12 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         stats(&copied).lines().for_each(|line| output.line(line));
     }
     run::tell_copied(&copied, arguments.dry_run, begun.elapsed(), output)
+}
+
+/// Changes of permission bits, one after the other.
+fn joined(changes: &[OsString]) -> Option<Vec<u8>> {
+    let changes: Vec<&[u8]> = changes.iter().map(|change| change.as_bytes()).collect();
+    (!changes.is_empty()).then(|| changes.join(&b','))
 }
 
 fn stats(copied: &TreeCopied) -> String {
@@ -462,7 +442,38 @@ mod tests {
         let crate::arguments::Command::Sync(sync) = read.command else { panic!("sync") };
         let names: Vec<&str> = sync.rules.0.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["exclude", "include", "exclude-from", "exclude"]);
-        assert!(sync.archive && sync.hard_links && sync.acls && sync.xattrs);
+        assert!(sync.kept.times && sync.kept.hard_links && sync.kept.acls && sync.kept.xattrs);
+    }
+
+    fn read(words: &[&str]) -> SyncArguments {
+        let line = ["dray", "sync"].iter().chain(words).chain(&["s/", "d"]).map(OsString::from);
+        match crate::arguments::Arguments::read(line.collect::<Vec<_>>().into_iter()).unwrap().command {
+            crate::arguments::Command::Sync(sync) => *sync,
+            _ => panic!("sync"),
+        }
+    }
+
+    /// rsync's habits: `-h` is no help, what is said again counts last, and `--no-` takes back what was said before it.
+    #[test]
+    fn options_are_read_as_rsync_reads_them() {
+        let sync = read(&["-avhh", "--delete", "--delete-after", "-xx", "--chmod=D755", "--chmod", "F644"]);
+        assert!(sync.delete && sync.kept.recursive && sync.one_file_system && sync.verbose == 1);
+        assert_eq!(joined(&sync.chmod).unwrap(), b"D755,F644");
+        assert_eq!(read(&["--max-delete=3", "--max-delete=4"]).max_delete, Some(4));
+        assert!(read(&["--no-W", "-W"]).whole_file && !read(&["-W", "--no-whole-file"]).whole_file);
+        assert!(joined(&read(&["-a"]).chmod).is_none());
+        let all = read(&["-a"]).kept;
+        let is_all = |kept: Kept| kept == all;
+        assert!(all.recursive && all.links && all.perms && all.times && all.owner && all.group);
+        assert!(all.devices && all.specials && !all.hard_links && !all.acls && !all.xattrs);
+        assert!(is_all(read(&["-rlptgoD"]).kept) && is_all(read(&["--no-o", "--no-perms", "-a"]).kept));
+        assert_eq!(read(&["-a", "--no-o", "--no-group"]).kept, Kept { owner: false, group: false, ..all });
+        assert_eq!(read(&["-a", "--no-D"]).kept, Kept { devices: false, specials: false, ..all });
+        assert_eq!(read(&["-aH", "--no-o", "-o", "--no-H"]).kept, all);
+        assert_eq!(read(&["-A"]).kept, Kept { acls: true, perms: true, ..Kept::default() });
+        let help = ["dray", "sync", "--help"].map(OsString::from);
+        let shown = crate::arguments::Arguments::read(help.into_iter()).unwrap_err();
+        assert_eq!(shown.kind(), clap::error::ErrorKind::DisplayHelp);
     }
 
     /// `-e` as rsync users have it.

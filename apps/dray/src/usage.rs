@@ -21,7 +21,8 @@ const HABITS: [(&str, &str); 8] = [
     ("-3", "run dray cp on one of the two hosts, or copy here first"),
 ];
 /// Options of rsync that `sync` has not, and what to do instead.
-const RSYNC_HABITS: [(&str, &str); 7] = [
+const RSYNC_HABITS: [(&str, &str); 8] = [
+    ("--modify-window", "times are compared to the nanosecond; --size-only and -c do not ask for them"),
     ("--delete-before", "say --delete: nothing is deleted before all of SRC has been read"),
     ("--ignore-errors", "nothing is deleted where SRC cannot be read; mend that first"),
     ("--timeout", "leave it out: a side that is silent for a minute is given up"),

@@ -174,7 +174,9 @@ pub const SYNC_RULES_MAX: usize = 2048;
 pub const SYNC_RULE_BYTES_MAX: usize = 1024;
 /// Bytes of all of them, so that they fit the first message.
 pub const SYNC_RULES_BYTES_MAX: usize = 32 * 1024;
-/// Bytes of names to be deleted that are remembered in memory; those beyond go to a file without a name in the destination.
+/// Directories of the near end that the far one is told of, in case they are its own.
+pub const SYNC_PLACES_MAX: usize = 512;
+/// Bytes of names to be deleted that are remembered in memory; those beyond go to a file without a name.
 pub const SYNC_CANDIDATES_BYTES_MAX: usize = 4 << 20;
 /// Entries or sources that one message names outside of a batch.
 pub const TREE_NAMED_MAX: usize = 256;

@@ -22,7 +22,7 @@ pub use object::{
     Node, Nodes, ObjectName, Open, Opened, Seal, Sealed,
 };
 pub use samples::samples;
-pub use sync::{Listed, SyncWish, sync_flag};
+pub use sync::{Listed, Near, Place, SyncWish, sync_flag};
 pub use tree::{
     BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, MoreSources, Owner, Part, Planned, PlannedItem,
     Pull, Run, Sources, Tree, TreeDone, tree_flag,

@@ -71,10 +71,12 @@ fn every_message_holds() {
     for (name, message) in samples() {
         let bytes = message.to_bytes();
         peer.validate("message", &bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
-        let rule =
-            ["-public", "-inline", "-none", "-lane", "-cut", "-change", "-sync", "-letters", "-listed"]
-                .iter()
-                .find_map(|variant| name.strip_suffix(variant));
+        let rule = [
+            "-public", "-inline", "-none", "-lane", "-cut", "-change", "-sync", "-near", "-letters",
+            "-listed",
+        ]
+        .iter()
+        .find_map(|variant| name.strip_suffix(variant));
         peer.validate(rule.unwrap_or(name), &bytes).unwrap();
     }
     for kind in [ErrorKind::Internal, ErrorKind::Changed, ErrorKind::Partial] {

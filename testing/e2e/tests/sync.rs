@@ -13,6 +13,7 @@ use dray_e2e::actions::await_no_dray;
 use dray_e2e::data::{self, MIB};
 use dray_e2e::process::Outcome;
 use dray_e2e::{Host, Lab, gate};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -237,6 +238,9 @@ fn check(a: &Host, way: &Way<'_>, cases: &[Case]) {
         for extra in [&["-i", "-n"][..], &["-i"]] {
             let rsync = a.program("rsync").args(extra).args(case.options).arg(&rsync_source).arg(&theirs);
             let (rsync, dray) = (rsync.run().expect(0), sync(a, case, extra, way, &source, &ours).expect(0));
+            // Of what is sent to another host rsync says so; here it is its twin within one host.
+            let wrong = if matches!(way, Way::Up(_)) { '>' } else { '<' };
+            assert!(!dray.stdout_text().lines().any(|line| line.starts_with(wrong)), "{what}: {dray}");
             // Which of two names of a file is the first depends on the order.
             let is_comparable = !case.options.contains(&"-aHAX") && !case.options.contains(&"-aHAXS");
             let is_dry = extra.contains(&"-n");
@@ -493,22 +497,23 @@ fn nothing_is_deleted_because_of_what_cannot_be_written() {
     for is_far in [false, true] {
         let copy = b.directory(if is_far { "far" } else { "near" });
         write(&copy.join("extra"), b"extra", 0);
-        // A mount point makes no way.
-        fs::create_dir(copy.join("x")).unwrap();
-        let tool = |name: &str, args: &[&str]| {
-            let status = std::process::Command::new(name).args(args).arg(copy.join("x")).status();
-            assert!(status.unwrap().success(), "{name}");
+        // Even root replaces no such file.
+        write(&copy.join("x"), b"old", 9);
+        let set_immutable = |is_immutable| {
+            let flags = if is_immutable { IFlags::IMMUTABLE } else { IFlags::empty() };
+            let file = fs::File::open(copy.join("x")).unwrap();
+            let others = ioctl_getflags(&file).unwrap() - IFlags::IMMUTABLE;
+            ioctl_setflags(&file, others | flags).unwrap();
         };
-        tool("mount", &["-t", "tmpfs", "tmpfs"]);
+        set_immutable(true);
         let outcome = if is_far {
             up(a, b, &["-a", "--delete"], &source, &copy).wait()
         } else {
             a.dray().args(["sync", "-a", "--delete"]).arg(source.join("")).arg(&copy).run()
         };
-        let has_extra = copy.join("extra").exists();
-        tool("umount", &[]);
+        set_immutable(false);
         let outcome = outcome.expect(8);
-        assert!(has_extra);
+        assert!(copy.join("extra").exists());
         assert!(outcome.stderr_text().contains("nothing was deleted"), "{}", outcome.stderr_text());
         up(a, b, &["-a", "--delete"], &source, &copy).wait().expect(0);
         assert_eq!(data::names(&copy), ["x"]);
@@ -533,4 +538,72 @@ fn what_came_is_durable_before_anything_is_deleted() {
     let deleted = calls.iter().position(|call| call.contains("unlinkat(") && call.contains("\"a\"")).unwrap();
     let is_sync = |call: &&str| call.contains("syncfs(");
     assert!(calls[..deleted].iter().any(is_sync) && calls[deleted..].iter().any(is_sync), "{trace}");
+}
+
+/// Issue "nothing is deleted wrongly": a source that lies in the destination stays, also where ssh leads to the same machine.
+#[test]
+fn a_source_in_the_destination_stays_over_ssh() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let copy = b.directory("copy");
+    write(&copy.join("sub/source/f"), b"f", 0);
+    write(&copy.join("extra"), b"extra", 0);
+    let outcome = up(a, b, &["-a", "--delete"], &copy.join("sub/source"), &copy).wait().expect(8);
+    assert!(outcome.stderr_text().contains("is a source of this run"), "{}", outcome.stderr_text());
+    assert!(copy.join("sub/source/f").exists() && copy.join("f").exists() && !copy.join("extra").exists());
+    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+    let program = a.dray().args(["sync", "-a", "--delete", "-e"]).arg(format!("ssh {}", words.join(" ")));
+    let source = b.remote(&copy.join("sub/source/"));
+    let outcome = program.arg(source).arg(&copy).time_limit(LONG).run().expect(6);
+    assert!(outcome.stderr_text().contains("lies in the destination"), "{}", outcome.stderr_text());
+    assert!(copy.join("sub/source/f").exists());
+}
+
+/// rsync's habit with several sources for one place, and ours: they are merged, what one of them has stays, and what an earlier one brought
+/// makes no way for a later one, also where that is asked to delete.
+#[test]
+fn sources_that_meet_keep_what_each_brought() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let (one, two) = (a.directory("one"), a.directory("two"));
+    write(&one.join("x/1"), b"1", 0);
+    write(&one.join("y"), b"a file", 0);
+    write(&two.join("z"), b"z", 0);
+    for is_far in [false, true] {
+        let copy = b.directory(if is_far { "far" } else { "near" });
+        write(&copy.join("extra"), b"extra", 0);
+        let run = || {
+            let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+            let program =
+                a.dray().args(["sync", "-a", "--delete", "-e"]).arg(format!("ssh {}", words.join(" ")));
+            let program = program.arg(one.join("")).arg(two.join(""));
+            let program = if is_far { program.arg(b.remote(&copy)) } else { program.arg(&copy) };
+            program.time_limit(LONG).run()
+        };
+        run().expect(0);
+        assert_eq!(data::names(&copy), ["x", "y", "z"]);
+        // Now the second has a file where the first has a directory, and the other way round.
+        write(&two.join("x"), b"a file", 0);
+        write(&two.join("y/2"), b"2", 0);
+        write(&copy.join("extra"), b"extra", 0);
+        run().expect(8);
+        assert!(copy.join("x/1").exists() && copy.join("y").is_file() && copy.join("extra").exists());
+        fs::remove_file(two.join("x")).unwrap();
+        fs::remove_dir_all(two.join("y")).unwrap();
+    }
+}
+
+/// A plan for a source that is not there is that one error.
+#[test]
+fn a_plan_without_a_source_is_exit_3() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let copy = a.directory("copy");
+    write(&copy.join("extra"), b"extra", 0);
+    for options in ["-an", "-a"] {
+        a.dray().args(["sync", options, "--delete"]).arg(a.file("missing/")).arg(&copy).run().expect(3);
+        assert!(copy.join("extra").exists());
+    }
 }

@@ -5,7 +5,9 @@ use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 
 use crate::Result;
-use crate::limits::{SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX, SYNC_RULES_MAX, TREE_BATCH_ITEMS_MAX};
+use crate::limits::{
+    SYNC_PLACES_MAX, SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX, SYNC_RULES_MAX, TREE_BATCH_ITEMS_MAX,
+};
 
 /// How a destination is brought to the state of its source.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
@@ -20,6 +22,33 @@ pub struct SyncWish {
     /// Entries that may be deleted.
     #[n(2)]
     pub max_delete: Option<u64>,
+    /// Where something is deleted: directories of the near end, its sources or its destination.
+    #[n(3)]
+    pub near: Option<Box<Near>>,
+}
+
+/// Directories of the near end, which the far one may find among its own if both are one machine.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Near {
+    /// The running system: 16 bytes that no other one has.
+    #[n(0)]
+    pub boot: ByteVec,
+    /// What they are.
+    #[n(1)]
+    pub places: Vec<Place>,
+}
+
+/// A directory of a running system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Place {
+    /// Its file system, as `stat` has it.
+    #[n(0)]
+    pub device: u64,
+    /// Its inode.
+    #[n(1)]
+    pub inode: u64,
 }
 
 /// Bits of [`SyncWish::flags`].
@@ -81,6 +110,10 @@ impl SyncWish {
         check(rules.len() <= SYNC_RULES_MAX && bytes <= SYNC_RULES_BYTES_MAX, "too many rules")?;
         let is_rule = |rule: &ByteVec| matches!(rule.len(), 2..=SYNC_RULE_BYTES_MAX);
         check(rules.iter().all(is_rule), "an impossible rule")?;
+        if let Some(near) = &self.near {
+            let is_known = near.boot.len() == 16 && near.places.len() <= SYNC_PLACES_MAX;
+            check(is_known, "impossible directories of the near end")?;
+        }
         check(self.flags & !sync_flag::ALL == 0, "an unknown wish")
     }
 }

@@ -22,7 +22,7 @@ use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::Previewing;
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
-use super::sync::{deletes, landing};
+use super::sync::{deletes, landing, require_outside};
 use super::{Knows, changes, names_owners, walk_options, write_options};
 use crate::{Node, Stop};
 
@@ -102,7 +102,9 @@ impl Node {
                         Err(error) => return Err(tell(&mut channel, preface, error)),
                     }
                 }
-                let options = match walk_options(tree, &names) {
+                let options =
+                    require_outside(tree, &paths, &origin).and_then(|()| walk_options(tree, &names));
+                let options = match options {
                     Ok(options) => options,
                     Err(error) => return Err(tell(&mut channel, preface, error)),
                 };

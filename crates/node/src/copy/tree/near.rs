@@ -28,7 +28,7 @@ use super::preview::Previewing;
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
 use super::sources::push_tree;
-use super::sync::{deletes, landing as landing_of, name_of};
+use super::sync::{add_near, deletes, landing as landing_of, name_of};
 use super::{
     Counted, Knows, TreeCopied, TreeOptions, changes, landing_name, names_owners, show, tree_message,
     walk_options, write_options,
@@ -38,8 +38,7 @@ use crate::{Event, Node, Observer, Stop};
 impl Node {
     /// The hello of a tree copy: who does not know trees is refused by name.
     fn tree_hello(&self, is_sync: bool) -> Hello {
-        let required = if is_sync { vec![feature::TREE, feature::SYNC] } else { vec![feature::TREE] };
-        Hello { required: required.into_iter().map(str::to_owned).collect(), ..self.hello() }
+        Hello { required: required(is_sync), ..self.hello() }
     }
 
     #[expect(clippy::too_many_arguments, reason = "the two sides of one command line")]
@@ -56,7 +55,9 @@ impl Node {
         let is_sync = options.sync.is_some();
         let names: Vec<Vec<u8>> = sources.iter().map(|source| name_of(source, is_sync)).collect();
         let destination = vec![path.as_os_str().as_bytes().to_vec()];
-        let tree = tree_message(CopyRole::Receive, destination, names.clone(), options, must_be_directory)?;
+        let mut tree =
+            tree_message(CopyRole::Receive, destination, names.clone(), options, must_be_directory)?;
+        add_near(&mut tree, sources.iter().map(PathBuf::as_path));
         let (mut far, channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.tree_hello(is_sync)));
@@ -164,6 +165,7 @@ impl Node {
             wish.flags &= !sync_flag::INTO_DIRECTORY;
             wish.flags |= if is_slashed || must_be_directory { sync_flag::INTO_DIRECTORY } else { 0 };
         }
+        add_near(&mut tree, std::iter::once(destination));
         if has_patterns {
             tree.flags |= tree_flag::PATTERNS;
         }
@@ -258,6 +260,12 @@ impl Node {
             Err(error) => Err(advised(far.explain(error, true), Some(&host))),
         }
     }
+}
+
+/// What the far end has to know.
+pub(super) fn required(is_sync: bool) -> Vec<String> {
+    let required = if is_sync { vec![feature::TREE, feature::SYNC] } else { vec![feature::TREE] };
+    required.into_iter().map(str::to_owned).collect()
 }
 
 /// Nobody unpacks what leaves beside ssh, and under a limit ssh is fast enough.

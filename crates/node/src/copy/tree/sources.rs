@@ -15,6 +15,9 @@ use crate::{Event, Observer};
 /// Bytes of paths and names in one message.
 const MESSAGE_BYTES: usize = 48 * 1024;
 
+/// The largest place: a map of two numbers.
+const PLACE_BYTES: usize = 21;
+
 /// `Usage` if there are more sources than a copy takes.
 pub(super) fn check(paths: &[Vec<u8>], names: &[Vec<u8>]) -> Result<()> {
     let bytes: usize = paths.iter().chain(names).map(Vec::len).sum();
@@ -69,9 +72,11 @@ pub(super) fn require_one_machine(here: &[PathBuf], there: &[(&OsStr, Vec<PathBu
 /// Says `tree`, with what does not fit into the first message in further ones.
 pub(super) fn push_tree(out: &mut Vec<u8>, tree: &Tree) {
     let (mut paths, mut names) = (&tree.paths[..], &tree.names[..]);
-    // The first message has the rules, too.
+    // The first message has the rules, too, and what is told of the near end's directories.
     let mut rules: usize =
         tree.sync.iter().flat_map(|wish| wish.rules.iter().flatten()).map(|rule| rule.len() + 3).sum();
+    let places = tree.sync.iter().filter_map(|wish| wish.near.as_ref()).map(|near| near.places.len());
+    rules += places.sum::<usize>() * PLACE_BYTES;
     let mut next = || {
         let (mut bytes, mut counts) = (std::mem::take(&mut rules), [0, 0]);
         for (list, count) in [paths, names].into_iter().zip(&mut counts) {

@@ -1,11 +1,14 @@
 //! `dray sync`: what it asks for beyond a copy, as flags and rules of the first message, and back again at either end.
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-use dray_core::limits::{SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX, SYNC_RULES_MAX};
-use dray_core::message::{SyncWish, Tree, sync_flag, tree_flag};
+use dray_core::limits::{SYNC_PLACES_MAX, SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX, SYNC_RULES_MAX};
+use dray_core::message::{Near, Place, SyncWish, Tree, sync_flag, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::boot_id;
 use dray_store::local::tree::{
     AttributeSort, DeleteOptions, Done, Excludes, Landing, Origin, SyncOptions as StoreOptions,
 };
@@ -112,6 +115,7 @@ impl SyncOptions {
             flags: sum.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum(),
             rules: (!rules.is_empty()).then_some(rules),
             max_delete: self.max_delete,
+            near: None,
         })
     }
 }
@@ -154,8 +158,56 @@ pub(super) fn options(tree: &Tree) -> Result<Option<StoreOptions>> {
         rules: rules(wish)?,
         itemize: has(sync_flag::ITEMIZE),
         into_directory: has(sync_flag::INTO_DIRECTORY),
-        sources: Vec::new(),
+        sources: wish.near.as_ref().map_or_else(Vec::new, |near| places_here(near)),
     }))
+}
+
+/// Tells the far end of directories here, where something is deleted: the sources, or the destination.
+pub(super) fn add_near<'a>(tree: &mut Tree, paths: impl Iterator<Item = &'a Path>) {
+    let found = paths.filter_map(|path| std::fs::metadata(path).ok()).filter(std::fs::Metadata::is_dir);
+    let places: Vec<Place> = found
+        .map(|found| Place { device: found.dev(), inode: found.ino() })
+        .take(SYNC_PLACES_MAX + 1)
+        .collect();
+    if let (Some(wish), Some(boot)) = (&mut tree.sync, boot_id())
+        && wish.flags & sync_flag::DELETE != 0
+        && (1..=SYNC_PLACES_MAX).contains(&places.len())
+    {
+        wish.near = Some(Box::new(Near { boot: boot.to_vec().into(), places }));
+    }
+}
+
+/// Which of the near end's directories are here.
+fn places_here(near: &Near) -> Vec<(u64, u64)> {
+    let is_here = boot_id().is_some_and(|boot| boot[..] == near.boot[..]);
+    near.places.iter().filter(|_| is_here).map(|place| (place.device, place.inode)).collect()
+}
+
+/// `Refused` if a source lies in the destination, both being on this machine: what it has not would be deleted, itself among it.
+pub(super) fn require_outside(tree: &Tree, paths: &[PathBuf], origin: &Origin) -> Result<()> {
+    let Some(near) = tree.sync.as_ref().and_then(|wish| wish.near.as_ref()) else { return Ok(()) };
+    let destinations = places_here(near);
+    if destinations.is_empty() {
+        return Ok(());
+    }
+    let is_destination = |path: &Path| {
+        std::fs::metadata(path).is_ok_and(|found| destinations.contains(&(found.dev(), found.ino())))
+    };
+    for path in paths {
+        let Ok(directory) = origin.directory(path) else { continue };
+        let directory = OwnedFd::from(directory);
+        let Ok(whole) = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())) else {
+            continue;
+        };
+        if whole.ancestors().skip(1).any(is_destination) {
+            // What to do does not cross the wire, so it stands here.
+            let what = format!(
+                "{path:?} lies in the destination, from which what it has not would be deleted; name another destination"
+            );
+            return Err(Error::new(ErrorKind::Refused, what));
+        }
+    }
+    Ok(())
 }
 
 /// True if what may differ is wanted without comparing first.

@@ -1,19 +1,27 @@
 //! The account that a sender gives of its walk, on the wire: nothing is deleted without it.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dray_core::Result;
 use dray_core::frame::FrameHead;
-use dray_core::message::{Entries, EntryFailed, Listed, Message, TreeDone};
+use dray_core::message::{
+    CopyRole, Entries, EntryFailed, Hello, Listed, Message, PROTOCOL_VERSION, Tree, TreeDone, feature,
+};
 use dray_core::tree::{Entry, Kind, Metadata, Name};
+use dray_core::{ErrorKind, Result};
+use dray_engine::session::negotiate;
 use dray_store::local::tree::{Changes, DeleteOptions, Landing, Origin, SyncOptions, TreeWriter};
 use dray_transfer::transport::{Channel, push_control, read_exact};
 use dray_transfer::tree::take;
 
 use super::copies::{channels, keeping};
+use super::near::required;
 use super::sink::Writing;
+use super::sync::{add_near, require_outside};
+use super::{TreeOptions, sync, tree_message};
 use crate::lock;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -95,4 +103,48 @@ fn nothing_is_deleted_without_the_senders_word() {
     // Cut in the middle, with a word that came too early.
     let (found, _, done) = received(vec![batch(whole(), false, listed(&[], true))]);
     assert!(found.len() == 2 && done.is_err(), "{found:?} {done:?}");
+}
+
+/// Issue "old peers give a clear error": a peer that does not know how to synchronise, at either end, is refused by the name of that.
+#[test]
+fn an_old_peer_is_refused_by_name() {
+    let hello = |features: &[&str], required| Hello {
+        version: PROTOCOL_VERSION,
+        features: features.iter().map(|&feature| feature.to_owned()).collect(),
+        required,
+        agent: "test".into(),
+    };
+    let old = hello(&[feature::TREE, feature::TREE_LANES], Vec::new());
+    let new = |is_sync| hello(&[feature::TREE, feature::TREE_LANES, feature::SYNC], required(is_sync));
+    for (ours, theirs) in [(&new(true), &old), (&old, &new(true))] {
+        let error = negotiate(ours, theirs).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("sync"), "{error}");
+    }
+    assert!(negotiate(&new(false), &old).is_ok() && negotiate(&new(true), &new(true)).is_ok());
+}
+
+/// Issue "nothing is deleted wrongly": directories of the near end count where both ends are one machine, and there alone; a source that lies in
+/// the destination is not sent.
+#[test]
+fn directories_of_the_near_end_are_known_here() {
+    let place = tempfile::tempdir().unwrap();
+    let inner = place.path().join("d/inner");
+    fs::create_dir_all(&inner).unwrap();
+    let options = TreeOptions {
+        sync: Some(super::SyncOptions { delete: true, ..super::SyncOptions::default() }),
+        ..TreeOptions::default()
+    };
+    let mut tree = tree_message(CopyRole::Send, vec![b"x".to_vec()], Vec::new(), &options, false).unwrap();
+    let refused =
+        |tree: &Tree, path: &Path| require_outside(tree, &[path.to_owned()], &Origin::Anywhere).is_err();
+    assert!(!refused(&tree, &inner));
+    add_near(&mut tree, [place.path(), Path::new("/nowhere")].into_iter());
+    let found = fs::metadata(place.path()).unwrap();
+    assert_eq!(sync::options(&tree).unwrap().unwrap().sources, [(found.dev(), found.ino())]);
+    assert!(refused(&tree, &inner) && !refused(&tree, place.path()) && !refused(&tree, Path::new("/")));
+    let near = tree.sync.as_mut().unwrap().near.as_mut().unwrap();
+    near.boot = vec![7; 16].into();
+    assert!(!refused(&tree, &inner), "of another machine");
+    assert!(sync::options(&tree).unwrap().unwrap().sources.is_empty());
 }
