@@ -208,6 +208,12 @@ pub const TREE_CUT_CHUNKS_MAX: u64 = 1 << 18;
 pub const TREE_CUT_BYTES_MAX: u64 = 256 << 30;
 /// How many times its size a file is cut for one receiver: once coarsely, once finely.
 pub const TREE_CUT_TIMES_MAX: u64 = 2;
+/// Files that come as differences at a time.
+pub const TREE_DELTAS_MAX: usize = 256;
+/// Bytes that the chunks of those may take at the receiver.
+pub const TREE_DELTAS_BYTES_MAX: u64 = 48 << 20;
+/// Bytes of the list of files that lie in the destination of a tree copy.
+pub const TREE_OTHERS_BYTES_MAX: usize = 32 << 20;
 /// Direct connections that carry the contents of one tree copy at a time.
 pub const TREE_LANES_MAX: usize = 4;
 /// Bytes of one record in the answer to a pull.

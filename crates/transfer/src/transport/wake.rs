@@ -15,6 +15,11 @@ impl Wake {
         Ok(Wake(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
+    /// The same event, for whoever may outlive this one.
+    pub fn duplicate(&self) -> io::Result<Wake> {
+        Ok(Wake(self.0.try_clone()?))
+    }
+
     /// Ends the present wait, or the next one.
     pub fn signal(&self) {
         // It can only fail when the counter is full, and then it is signalled.

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use dray_core::limits::{TREE_CUT_PULLS_MAX, TREE_CUTS_MAX};
 use dray_core::{Error, ErrorKind, Result};
@@ -16,16 +17,22 @@ use crate::transport::Wake;
 const WAITING_BYTES: usize = 256 * 1024;
 
 /// The desk of one copy.
-pub(super) struct Desk<'a> {
+pub(super) struct Desk {
     inner: Mutex<Inner>,
     changed: Condvar,
-    wake: &'a Wake,
+    wake: Wake,
+    /// How long one read of a file may take.
+    patience: Duration,
 }
 
 #[derive(Default)]
 struct Inner {
     jobs: VecDeque<(Owed, Arc<dyn TreeFile>)>,
     is_answering: bool,
+    /// When the file that is being cut was last seen to be read; `None` while nothing is read.
+    worked_at: Option<Instant>,
+    /// There is a thread.
+    is_started: bool,
     /// Frames that are to leave.
     out: Vec<u8>,
     sent: TreeSent,
@@ -35,7 +42,7 @@ struct Inner {
 }
 
 /// Says that the thread broke: else nobody would answer, and the copy would not end.
-struct Over<'a>(&'a Desk<'a>);
+struct Over<'a>(&'a Desk);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
@@ -50,10 +57,20 @@ fn closed() -> Error {
     Error::new(ErrorKind::Interrupted, "nobody waits for it")
 }
 
-impl<'a> Desk<'a> {
-    /// `wake` is signalled when something is to leave.
-    pub(super) fn new(wake: &'a Wake) -> Desk<'a> {
-        Desk { inner: Mutex::default(), changed: Condvar::new(), wake }
+impl Desk {
+    /// `wake` is signalled when something is to leave; one read of a file may take as long as `patience`.
+    pub(super) fn new(wake: Wake, patience: Duration) -> Arc<Desk> {
+        Arc::new(Desk { inner: Mutex::default(), changed: Condvar::new(), wake, patience })
+    }
+
+    /// Has somebody cut, unless there is who does. The copy does not wait for that thread: it may be in a read that never ends.
+    pub(super) fn start(self: &Arc<Desk>) -> Result<()> {
+        if std::mem::replace(&mut self.lock().is_started, true) {
+            return Ok(());
+        }
+        let desk = self.clone();
+        let started = std::thread::Builder::new().spawn(move || desk.serve());
+        started.map(|_| ()).map_err(|error| Error::io("start a thread", error))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -85,10 +102,20 @@ impl<'a> Desk<'a> {
         out
     }
 
-    /// True if nothing will be cut any more, though the copy is not over.
-    pub(super) fn has_failed(&self) -> bool {
+    /// An error if nothing will be cut any more, though the copy is not over.
+    pub(super) fn check(&self) -> Result<()> {
         let inner = self.lock();
-        inner.is_over && !inner.is_closed
+        if inner.is_over && !inner.is_closed {
+            return Err(Error::new(ErrorKind::Internal, "a thread failed"));
+        }
+        if inner.worked_at.is_some_and(|at| at.elapsed() > self.patience) {
+            return Err(Error::new(
+                ErrorKind::TimedOut,
+                "a file cannot be read: one read of it does not end",
+            )
+            .advise("look whether its disk or server answers"));
+        }
+        Ok(())
     }
 
     /// What left, and how much is owed.
@@ -122,7 +149,7 @@ impl<'a> Desk<'a> {
                 return None;
             }
             if let Some(job) = inner.jobs.pop_front() {
-                inner.is_answering = true;
+                (inner.is_answering, inner.worked_at) = (true, Some(Instant::now()));
                 return Some(job);
             }
             inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +159,7 @@ impl<'a> Desk<'a> {
 
 /// The answer on its way.
 struct Answer<'a> {
-    desk: &'a Desk<'a>,
+    desk: &'a Desk,
     frames: Frames,
     piece: Piece,
 }
@@ -141,7 +168,9 @@ impl Answer<'_> {
     fn answer(&mut self, owed: &Owed, file: &dyn TreeFile) -> Result<()> {
         answer(self, file, owed)?;
         // Before it leaves: the receiver may answer sooner than this thread goes on.
-        self.desk.lock().is_answering = false;
+        let mut inner = self.desk.lock();
+        (inner.is_answering, inner.worked_at) = (false, None);
+        drop(inner);
         self.flush()
     }
 
@@ -149,11 +178,15 @@ impl Answer<'_> {
     fn flush(&mut self) -> Result<()> {
         self.frames.end();
         let is_full = |inner: &mut Inner| inner.out.len() > WAITING_BYTES && !inner.is_closed;
-        let inner = self.desk.changed.wait_while(self.desk.lock(), is_full);
+        let mut inner = self.desk.lock();
+        // Who waits for room waits for no file.
+        inner.worked_at = None;
+        let inner = self.desk.changed.wait_while(inner, is_full);
         let mut inner = inner.unwrap_or_else(PoisonError::into_inner);
         if inner.is_closed {
             return Err(closed());
         }
+        inner.worked_at = inner.is_answering.then(Instant::now);
         inner.out.append(&mut self.frames.out);
         drop(inner);
         self.desk.wake.signal();
@@ -179,7 +212,9 @@ impl Outlet for Answer<'_> {
     }
 
     fn work(&mut self) -> Result<()> {
-        if self.desk.lock().is_closed { Err(closed()) } else { Ok(()) }
+        let mut inner = self.desk.lock();
+        inner.worked_at = Some(Instant::now());
+        if inner.is_closed { Err(closed()) } else { Ok(()) }
     }
 }
 
@@ -213,6 +248,29 @@ mod tests {
         }
     }
 
+    /// A file whose disk does not answer for now.
+    struct Mute(Mutex<std::sync::mpsc::Receiver<()>>);
+
+    impl TreeFile for Mute {
+        fn send(
+            &self,
+            _: Option<[u8; 32]>,
+            _: Option<Part>,
+            _: &mut dyn RecordSink,
+        ) -> std::result::Result<(), SendError> {
+            Err(SendError::File(Error::new(ErrorKind::Internal, "a cut was asked for")))
+        }
+
+        fn cut(&self, _: &Owed, _: &mut dyn RecordSink) -> std::result::Result<(), SendError> {
+            let _ = self.0.lock().unwrap().recv();
+            Err(SendError::File(Error::new(ErrorKind::Internal, "read at last")))
+        }
+    }
+
+    fn new_desk() -> Arc<Desk> {
+        Desk::new(Wake::new().unwrap(), Duration::from_millis(1))
+    }
+
     fn jobs(request: u32, count: usize) -> impl Iterator<Item = (Owed, Arc<dyn TreeFile>)> {
         (0..count).map(move |at| {
             let part = Some(Part { start: 0, bytes: 1 });
@@ -225,12 +283,11 @@ mod tests {
     /// Design 17: no receiver makes the sender remember more cuts than may be under way.
     #[test]
     fn more_cuts_than_may_be_under_way_are_refused() {
-        let wake = Wake::new().unwrap();
-        let desk = Desk::new(&wake);
+        let desk = new_desk();
         desk.push(jobs(1, TREE_CUTS_MAX)).unwrap();
         assert_eq!(desk.account().1, TREE_CUTS_MAX as u64);
         assert_eq!(desk.push(jobs(2, 1)).unwrap_err().kind(), ErrorKind::Protocol);
-        let desk = Desk::new(&wake);
+        let desk = new_desk();
         (0..TREE_CUT_PULLS_MAX as u32).for_each(|request| desk.push(jobs(request, 1)).unwrap());
         assert_eq!(desk.push(jobs(99, 1)).unwrap_err().kind(), ErrorKind::Protocol);
     }
@@ -238,8 +295,7 @@ mod tests {
     /// Design 17: answers that nobody takes wait in bounded memory, and the end of the copy ends the wait.
     #[test]
     fn answers_wait_for_who_takes_them() {
-        let wake = Wake::new().unwrap();
-        let desk = Desk::new(&wake);
+        let desk = new_desk();
         desk.push(jobs(1, 3)).unwrap();
         std::thread::scope(|scope| {
             let serving = scope.spawn(|| desk.serve());
@@ -251,6 +307,27 @@ mod tests {
         });
         let (out, (_, owed)) = (desk.take().len(), desk.account());
         assert!(out < 3 * WAITING_BYTES, "{out} bytes waited");
-        assert!(owed > 0 && !desk.has_failed());
+        assert!(owed > 0 && desk.check().is_ok());
+    }
+    /// S10 "every transfer ends": a read that does not end is an error, and nobody waits for whoever reads.
+    #[test]
+    fn a_file_that_cannot_be_read_ends_the_wait() {
+        let (release, held) = std::sync::mpsc::channel();
+        let (desk, mute) = (new_desk(), Arc::new(Mute(Mutex::new(held))));
+        desk.start().unwrap();
+        assert!(desk.check().is_ok(), "there is nothing to be read");
+        desk.push(jobs(1, 1).map(|(owed, _)| (owed, mute.clone() as Arc<dyn TreeFile>))).unwrap();
+        let error = loop {
+            if let Err(error) = desk.check() {
+                break error;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        drop(release);
+        while desk.account().1 > 0 {
+            std::thread::yield_now();
+        }
+        assert!(desk.check().is_ok(), "it was read at last");
     }
 }

@@ -20,6 +20,7 @@ mod taking;
 pub use sending::SendLanes;
 pub use taking::{Lane, TakeLanes};
 
+pub(super) use sending::FILE_PATIENCE;
 pub(super) use taking::{Arrived, LANES_FRAMES};
 
 /// What lanes prove the secret over: not an object, but the copy that ssh began.

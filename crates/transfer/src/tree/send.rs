@@ -14,7 +14,7 @@ use dray_engine::session::{Owed, TreeLanes, TreeSender, TreeSent};
 use super::answer::{Outlet, TreeFile, answer};
 use super::desk::Desk;
 use super::frames::{Frames, Piece};
-use super::lanes::SendLanes;
+use super::lanes::{FILE_PATIENCE, SendLanes};
 use super::{LAST_WORDS, TOLD_INTERVAL, progress};
 use crate::transport::{ControlReader, Duplex, Wake, Wants};
 
@@ -56,7 +56,8 @@ pub fn send(
     let own_wake = Wake::new().map_err(|error| Error::io("make a wake event", error))?;
     let wake = lanes.map_or(&own_wake, SendLanes::wake);
     let (sender, batches) = mpsc::sync_channel(source.batches_ahead());
-    let desk = Desk::new(wake);
+    let desk_wake = wake.duplicate().map_err(|error| Error::io("make a wake event", error))?;
+    let desk = Desk::new(desk_wake, FILE_PATIENCE);
     let mut server = Server {
         channel,
         reader: ControlReader::default(),
@@ -64,7 +65,7 @@ pub fn send(
         batches,
         wake,
         lanes,
-        desk: &desk,
+        desk: desk.clone(),
         files: VecDeque::new(),
         owed: VecDeque::new(),
         is_answering: false,
@@ -86,7 +87,6 @@ pub fn send(
                 wake.signal();
             }
         });
-        scope.spawn(|| desk.serve());
         let result = server.run();
         desk.close();
         // Nothing else is to leave before the last words.
@@ -107,7 +107,7 @@ struct Server<'a> {
     batches: mpsc::Receiver<Batch>,
     wake: &'a Wake,
     lanes: Option<&'a SendLanes>,
-    desk: &'a Desk<'a>,
+    desk: Arc<Desk>,
     /// What can be asked for, by number, ascending; `None` once it will not be asked for again.
     files: VecDeque<(u64, Option<Arc<dyn TreeFile>>)>,
     /// What was asked for over this channel, in that order; as many as the machine says are owed.
@@ -166,9 +166,7 @@ impl Server<'_> {
     fn say(&mut self) -> Result<()> {
         let said = self.lanes.map(SendLanes::said).unwrap_or_default();
         let cut = self.desk.take();
-        if self.desk.has_failed() {
-            return Err(Error::new(ErrorKind::Internal, "a thread failed"));
-        }
+        self.desk.check()?;
         if !said.is_empty() || !cut.is_empty() {
             said.iter().for_each(|message| self.frames.control(message));
             self.frames.whole(&cut);
@@ -250,6 +248,7 @@ impl Server<'_> {
         match pull.lane {
             None if owed.iter().any(|owed| owed.cut.is_some()) => {
                 self.desk.push(owed.into_iter().zip(found))?;
+                self.desk.start()?;
             }
             None => self.owed.extend(found),
             Some(lane) => {

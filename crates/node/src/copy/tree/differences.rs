@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -55,11 +56,15 @@ impl Trees {
     }
 
     fn copy_with(&self, write: WriteOptions, is_on: bool) -> Result<TreeDone> {
+        let from = self.place.path().join("from");
+        self.copy_from(WalkSource::new(vec![from], recursive(), false, Stop::new()), write, is_on)
+    }
+
+    fn copy_from(&self, mut source: impl TreeSource, write: WriteOptions, is_on: bool) -> Result<TreeDone> {
         let (near, mut far) = channels(65_536);
-        let (from, to) = (self.place.path().join("from"), self.place.path().join("to"));
+        let to = self.place.path().join("to");
         thread::scope(|scope| {
             let sending = scope.spawn(move || {
-                let mut source = WalkSource::new(vec![from], recursive(), false, Stop::new());
                 send(Box::new(near), Vec::new(), &mut source, None, &mut |_| Ok(()), &|| PATIENCE)
             });
             let make = || {
@@ -451,4 +456,73 @@ fn an_older_version_that_changes_after_it_was_hashed_is_not_kept() {
     let done = done.unwrap();
     assert_eq!((done.files, done.unchanged, done.failed, done.bytes), (1, 0, 0, MIB as u64));
     assert!(found == older, "what somebody wrote has the sender's time");
+}
+
+/// A file of an honest walk that is written to when its first part is asked for: after it was cut.
+struct WrittenTo {
+    file: Arc<dyn TreeFile>,
+    path: PathBuf,
+    bytes: Vec<u8>,
+    is_written: AtomicBool,
+}
+
+impl TreeFile for WrittenTo {
+    fn send(
+        &self,
+        known: Option<[u8; 32]>,
+        part: Option<Part>,
+        sink: &mut dyn RecordSink,
+    ) -> Result<(), SendError> {
+        if part.is_some() && !self.is_written.swap(true, Ordering::AcqRel) {
+            write_anew(&self.path, &self.bytes);
+        }
+        self.file.send(known, part, sink)
+    }
+
+    fn cut(&self, owed: &Owed, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        self.file.cut(owed, sink)
+    }
+}
+
+struct WrittenToWalk {
+    walk: WalkSource,
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl TreeSource for WrittenToWalk {
+    fn next_batch(&mut self) -> Option<Batch> {
+        let mut batch = self.walk.next_batch()?;
+        for (_, file) in &mut batch.files {
+            *file = Arc::new(WrittenTo {
+                file: file.clone(),
+                path: self.path.clone(),
+                bytes: self.bytes.clone(),
+                is_written: AtomicBool::new(false),
+            });
+        }
+        Some(batch)
+    }
+
+    fn batches_ahead(&self) -> usize {
+        1
+    }
+}
+
+/// S77, issue "every file is either old or new": a file that is written to between its cut and its parts comes once more, whole, as it is then.
+#[test]
+fn a_file_that_changes_after_it_was_cut_comes_whole() {
+    let old = noise(2 * MIB, 1);
+    let (mut new, mut newest) = (old.clone(), old.clone());
+    new[MIB..MIB + 50_000].copy_from_slice(&noise(50_000, 2));
+    newest[..50_000].copy_from_slice(&noise(50_000, 3));
+    let trees = Trees::new();
+    trees.file("file", &old, &new);
+    let walk = WalkSource::new(vec![trees.place.path().join("from")], recursive(), false, Stop::new());
+    let source = WrittenToWalk { walk, path: trees.newer("file"), bytes: newest.clone() };
+    let done = trees.copy_from(source, keeping(), true).unwrap();
+    assert_eq!((done.files, done.failed), (1, 0));
+    assert!((2 * MIB as u64..3 * MIB as u64).contains(&done.bytes), "{} bytes", done.bytes);
+    trees.assert_same("file");
+    assert!(fs::read(trees.older("file")).unwrap() == newest);
 }

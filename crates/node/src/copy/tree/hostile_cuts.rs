@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use dray_core::frame::FrameKind;
 use dray_core::hash_tree::ContentHasher;
+use dray_core::limits::TREE_DELTAS_MAX;
 use dray_core::message::{Direct, Fault, Message, Part, Pull, Run, TreeDone};
 use dray_core::rights::Secret;
 use dray_core::tree::{ChunkHint, Finished, Record, cut_profile, decode_chunks, encode_chunks};
@@ -44,12 +45,23 @@ impl Doors for NoneComes {
 
 /// What came of a copy: what the receiver says, and the bytes under the name.
 fn received(older: &[u8], hostile: impl FnOnce(Peer) + Send) -> (Result<TreeDone>, Vec<u8>) {
+    received_over(&["f".to_owned()], older, hostile)
+}
+
+/// The same over some files that are all alike; the bytes of the first.
+fn received_over(
+    names: &[String],
+    older: &[u8],
+    hostile: impl FnOnce(Peer) + Send,
+) -> (Result<TreeDone>, Vec<u8>) {
     let place = tempfile::tempdir().unwrap();
     fs::create_dir(place.path().join("tree")).unwrap();
-    let path = place.path().join("tree/f");
-    fs::write(&path, older).unwrap();
-    let file = fs::File::options().write(true).open(&path).unwrap();
-    file.set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000)).unwrap();
+    for name in names {
+        let path = place.path().join("tree").join(name);
+        fs::write(&path, older).unwrap();
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000)).unwrap();
+    }
     let (near, mut far) = channels(65_536);
     let taken = thread::scope(|scope| {
         scope.spawn(move || hostile(Peer::new(near)));
@@ -62,7 +74,7 @@ fn received(older: &[u8], hostile: impl FnOnce(Peer) + Send) -> (Result<TreeDone
         drop(far);
         taken
     });
-    (taken, fs::read(path).unwrap())
+    (taken, fs::read(place.path().join("tree").join(&names[0])).unwrap())
 }
 
 fn noise(len: usize, seed: u8) -> Vec<u8> {
@@ -193,6 +205,34 @@ fn versions_of_very_different_sizes_are_not_compared() {
         assert_eq!(done.unwrap().bytes, newer.len() as u64);
         assert!(found == newer);
     }
+}
+
+/// ADR 23 "cuts never stand in the way": what has nothing to differ from is asked for, however many others wait for their cuts.
+#[test]
+fn new_files_do_not_wait_for_differences() {
+    let (older, newer) = (noise(70_000, 1), noise(70_001, 1));
+    let names: Vec<String> = (0..TREE_DELTAS_MAX + 10).map(|number| format!("f{number:03}")).collect();
+    let new = names.len() as u64 + 1;
+    let (done, found) = received_over(&names, &older, |mut peer| {
+        let honest = Honest(&newer);
+        let mut items = vec![directory(None)];
+        items.extend(names.iter().map(|name| file(name, newer.len() as u64)));
+        items.extend([file("new", newer.len() as u64), Vec::new()]);
+        peer.tell(&items, true);
+        let mut held = Vec::new();
+        let mut has_asked = false;
+        while let Some(pull) = pulled(&mut peer) {
+            has_asked |= pull.runs.iter().any(|run| run.first == new);
+            held.push(pull);
+            if has_asked {
+                held.drain(..).for_each(|pull| honest.answer_all(&mut peer, &pull));
+            }
+        }
+        assert!(has_asked, "the new file was never asked for");
+    });
+    let done = done.unwrap();
+    assert_eq!((done.files, done.failed), (new, 0));
+    assert!(found == newer);
 }
 
 /// What a cut tells: bytes of its chunks and holes, and how often it was called between reads.

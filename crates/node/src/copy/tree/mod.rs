@@ -494,4 +494,13 @@ mod tests {
             assert_eq!(landing_name(Path::new(path)), name.as_bytes(), "{path}");
         }
     }
+    /// ADR 23: a peer that does not name the feature is asked for contents alone.
+    #[test]
+    fn an_old_peer_knows_no_differences() {
+        let features = vec![feature::TREE.to_owned(), feature::TREE_LANES.to_owned()];
+        let mut hello = Hello { version: 1, features, required: Vec::new(), agent: String::new() };
+        assert!(!Knows::of(&hello).deltas);
+        hello.features.push(feature::TREE_DELTA.into());
+        assert!(Knows::of(&hello).deltas);
+    }
 }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use dray_core::limits::TREE_OTHERS_BYTES_MAX;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::directory::Directory;
@@ -13,10 +14,10 @@ use super::write::file_type;
 /// Size, and modification time in seconds and nanoseconds.
 pub type SizeAndTime = (u64, i64, u32);
 
-/// Bytes that the list may take.
-const LIST_BYTES_MAX: usize = 32 << 20;
-/// What an entry of it takes beside its name.
-const ENTRY_BYTES: usize = 96;
+/// What an entry of the list takes beside its name, room for more of them included.
+const ENTRY_BYTES: usize = 160;
+/// How often what was found may be read.
+const READ_TIMES: u64 = 2;
 /// How deep it goes.
 const DEPTH_MAX: usize = 128;
 
@@ -35,6 +36,9 @@ pub struct Others {
     /// Each directory's own: which one it lies in, and its name there. The first ones are the roots.
     directories: Vec<(u32, Box<[u8]>)>,
     files: HashMap<SizeAndTime, (u32, Box<[u8]>)>,
+    /// Bytes that may yet be read of them: who tells a thousand entries of the size and time of one file has it read twice, not a thousand
+    /// times.
+    left_bytes: u64,
 }
 
 impl OthersToFind {
@@ -80,7 +84,7 @@ impl Search {
         let Ok(entries) = rustix::fs::Dir::read_from(directory) else { return true };
         for entry in entries {
             let Ok(entry) = entry else { return true };
-            if Instant::now() > self.until || self.held > LIST_BYTES_MAX {
+            if Instant::now() > self.until || self.held > TREE_OTHERS_BYTES_MAX {
                 return false;
             }
             let name = entry.file_name().to_bytes();
@@ -113,6 +117,8 @@ impl Search {
                     let Ok(found) = directory.stat(name) else { continue };
                     if file_type(&found) == FileType::RegularFile && found.stx_size >= self.from_bytes {
                         self.held += ENTRY_BYTES + name.len();
+                        self.others.left_bytes =
+                            self.others.left_bytes.saturating_add(found.stx_size.saturating_mul(READ_TIMES));
                         let key = (found.stx_size, found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
                         self.others.files.entry(key).or_insert((number, name.into()));
                     }
@@ -125,8 +131,21 @@ impl Search {
 }
 
 impl Others {
+    /// True if there was a file of this size and time, and it may be read.
+    pub fn has(&self, key: SizeAndTime) -> bool {
+        key.0 <= self.left_bytes && self.files.contains_key(&key)
+    }
+
+    /// So many bytes are going to be read of one of them.
+    pub fn read(&mut self, bytes: u64) {
+        self.left_bytes = self.left_bytes.saturating_sub(bytes);
+    }
+
     /// The file of this size and time, if it still is one.
     pub fn open(&self, key: SizeAndTime) -> Option<OlderFile> {
+        if !self.has(key) {
+            return None;
+        }
         let (mut number, name) = self.files.get(&key).map(|(number, name)| (*number, name))?;
         let mut way = Vec::new();
         while number as usize >= self.roots.len() {
@@ -191,6 +210,20 @@ mod tests {
         assert!(others.open(before).is_none());
         fs::rename(inside.join("a"), inside.join("z")).unwrap();
         assert!(others.open(before).is_none());
+    }
+
+    /// Design 17: a sender that tells many entries of the size and time of one file has it read twice, and no more.
+    #[test]
+    fn no_file_is_read_again_and_again() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        fs::write(&path, vec![7; 5000]).unwrap();
+        let mut others = find(&[place.path()]);
+        for _ in 0..READ_TIMES {
+            assert!(others.open(key(&path)).is_some());
+            others.read(5000);
+        }
+        assert!(!others.has(key(&path)) && others.open(key(&path)).is_none());
     }
 
     /// Never slower than without: the search ends when its time is over.

@@ -18,8 +18,8 @@ use super::super::{TOLD_INTERVAL, progress};
 use super::{COPY, greeting_deadline, guard, lost, protocol, read_message};
 use crate::transport::{Channel, Wake, push_control};
 
-/// How long a lane says that it works while one read does not end. One that hangs is to be found out: the receiver asks another way.
-const FILE_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a lane says that it works, and how long a cut is waited for, while one read does not end. One that hangs is to be found out: the receiver asks another way.
+pub(in crate::tree) const FILE_PATIENCE: Duration = Duration::from_secs(60);
 /// Lanes of one copy that a sender remembers, those included that ended and that the receiver did not say to be lost.
 const LANES_KEPT_MAX: usize = 4096;
 
