@@ -132,7 +132,7 @@ impl Daemon {
         let lock = lock_data_dir(&node.config.paths.data_dir)?;
         let indexing = Arc::new(Indexing::default());
         indexing.set_wanted(node.config.index);
-        node.index = Index::Here(indexing.clone());
+        node.index = Index::here(indexing.clone());
         let sockets = Sockets::open()?;
         // What follows may take long, and who asks meanwhile shall know that somebody is there.
         let opening: Arc<Opening> = Arc::default();
