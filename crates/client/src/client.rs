@@ -15,13 +15,15 @@ use crate::types::{
     IndexAnswer, IndexQuestion, IndexState, Info, Problem, ShareLine, Shared, Shares, TransactionLine,
     Transactions,
 };
-use crate::{PutOptions, descriptor, place};
+use crate::{PutOptions, descriptor, dial, place};
 
 /// For an answer that takes no work.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// For the daemon to take a descriptor.
 const HANDING_PATIENCE: Duration = Duration::from_secs(10);
+/// The same where it can be done without: it takes one at once, whatever else it does.
+const SHORT_HANDING_PATIENCE: Duration = Duration::from_millis(500);
 /// For a daemon that says that it starts, ends or is busy, and how often it is asked again meanwhile.
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 const BUSY_INTERVAL: Duration = Duration::from_millis(50);
@@ -47,9 +49,21 @@ impl Client {
         }
     }
 
+    /// The same for what can be done without: `TimedOut` if it has not taken the connection after `patience`.
+    pub fn connect_within(patience: Duration) -> Result<Option<Client>> {
+        match place::socket_path() {
+            Ok(socket) => Client::connect_to_within(&socket, patience),
+            Err(_) => Ok(None),
+        }
+    }
+
     /// The daemon at `socket`; `None` if none runs there. `Refused` if it is another user's.
     pub fn connect_to(socket: &Path) -> Result<Option<Client>> {
-        let Some(connection) = Connection::open(socket)? else { return Ok(None) };
+        Client::connect_to_within(socket, dial::PATIENCE)
+    }
+
+    fn connect_to_within(socket: &Path, patience: Duration) -> Result<Option<Client>> {
+        let Some(connection) = Connection::open(socket, patience)? else { return Ok(None) };
         let client = Client { socket: socket.to_owned(), kept: Arc::default() };
         client.keep(connection);
         Ok(Some(client))
@@ -81,16 +95,7 @@ impl Client {
         let mut connection = self.connection()?;
         let deadline = Instant::now() + patience;
         connection.send("GET", "/v1", &[], "", &[])?;
-        let is_over = || is_stopped() || Instant::now() >= deadline;
-        connection.await_answer(&is_over).map_err(|error| match error.kind() {
-            ErrorKind::Interrupted if is_stopped() => stopped(),
-            ErrorKind::Interrupted => {
-                let what = format!("the daemon at {:?} has not answered for {patience:?}", self.socket);
-                Error::new(ErrorKind::TimedOut, what)
-                    .advise("it is stopped or stuck: let it go on, or end it and start it again")
-            }
-            _ => error,
-        })?;
+        self.await_answer(&mut connection, deadline, patience, is_stopped)?;
         connection.set_patience(Some(patience))?;
         let reply = connection.read_reply()?;
         if !reply.closes {
@@ -149,16 +154,48 @@ impl Client {
     }
 
     /// Asks the chunk index about what is below the open `directory`, whose name in `question` is set here. `TimedOut` or
-    /// `Unreachable` if there is no answer within about `patience`: what is asked for here saves work and can be done without.
+    /// `Unreachable` if there is no answer within about `patience`, connecting and all: what is asked for here saves work and can be done
+    /// without. `Interrupted` soon after `is_stopped` says so.
     pub fn ask_index(
         &self,
         directory: impl AsFd,
         mut question: IndexQuestion,
         patience: Duration,
+        is_stopped: &dyn Fn() -> bool,
     ) -> Result<IndexAnswer> {
+        let deadline = Instant::now() + patience;
+        let left = || deadline.saturating_duration_since(Instant::now()).max(descriptor::MOMENT);
         let socket = place::descriptor_socket(&self.socket);
-        question.descriptor = descriptor::hand_over(&socket, directory, patience)?;
-        self.post("/v1/index", &["index"], &question, Some(patience))
+        question.descriptor = descriptor::hand_over(&socket, directory, left().min(SHORT_HANDING_PATIENCE))?;
+        let mut connection = self.connection_within(left())?;
+        connection.send("POST", "/v1/index", &["index"], "application/json", &json(&question)?)?;
+        self.await_answer(&mut connection, deadline, patience, is_stopped)?;
+        connection.set_patience(Some(left()))?;
+        let reply = connection.read_reply()?;
+        if !reply.closes {
+            self.keep(connection);
+        }
+        parse(checked(reply)?)
+    }
+
+    /// Waits for an answer to begin.
+    fn await_answer(
+        &self,
+        connection: &mut Connection,
+        deadline: Instant,
+        patience: Duration,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let is_over = || is_stopped() || Instant::now() >= deadline;
+        connection.await_answer(&is_over).map_err(|error| match error.kind() {
+            ErrorKind::Interrupted if is_stopped() => stopped(),
+            ErrorKind::Interrupted => {
+                let what = format!("the daemon at {:?} has not answered for {patience:?}", self.socket);
+                Error::new(ErrorKind::TimedOut, what)
+                    .advise("it is stopped or stuck: let it go on, or end it and start it again")
+            }
+            _ => error,
+        })
     }
 
     /// Hands something open over; the name it has in a request.
@@ -168,11 +205,15 @@ impl Client {
 
     /// A connection that nobody uses.
     pub(crate) fn connection(&self) -> Result<Connection> {
+        self.connection_within(dial::PATIENCE)
+    }
+
+    fn connection_within(&self, patience: Duration) -> Result<Connection> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((connection, _)) = kept.filter(|(_, since)| since.elapsed() < FRESH) {
             return Ok(connection);
         }
-        Connection::open(&self.socket)?.ok_or_else(|| {
+        Connection::open(&self.socket, patience)?.ok_or_else(|| {
             Error::new(ErrorKind::Unreachable, "the daemon has ended").advise("start it again: dray serve")
         })
     }
@@ -268,6 +309,33 @@ mod tests {
         assert!(error.kind() == ErrorKind::TimedOut && error.advice().is_some(), "{error}");
         let error = client.info_within(Duration::from_secs(600), &|| true).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Interrupted, "who waits may stop that");
+    }
+
+    /// Design 9: what can be done without is given up in time, whether the daemon takes no more connections or answers none, however many of
+    /// those who gave up still stand in its queue.
+    #[test]
+    fn what_can_be_done_without_is_not_waited_for() {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("api");
+        let silent = |path: &Path, kind| {
+            let listener =
+                rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+            rustix::net::bind(&listener, &SocketAddrUnix::new(path).unwrap()).unwrap();
+            rustix::net::listen(&listener, 3).unwrap();
+            listener
+        };
+        let _api = silent(&path, SocketType::STREAM);
+        let _descriptors = silent(&place::descriptor_socket(&path), SocketType::SEQPACKET);
+        let patience = Duration::from_millis(10);
+        for attempt in 0..10 {
+            let asked = Client::connect_to_within(&path, patience).and_then(|client| {
+                let directory = File::open(dir.path()).unwrap();
+                client.unwrap().ask_index(directory, IndexQuestion::default(), patience, &|| false)
+            });
+            let kind = asked.unwrap_err().kind();
+            assert!(matches!(kind, ErrorKind::TimedOut | ErrorKind::Unreachable), "{attempt}: {kind:?}");
+        }
     }
 
     /// Decision 18: who says that it is starting or busy is not stuck, and is asked until it answers.

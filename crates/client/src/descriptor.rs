@@ -4,15 +4,18 @@ use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dray_core::text::hex;
 use dray_core::{Error, ErrorKind, Result};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType, sockopt};
 
-use crate::dial::dial;
+use crate::dial::{self, dial};
 
-/// Hands `file` over and returns the name it has in requests. Waits at most `patience` for it to be taken.
+/// The least that a system call takes for a time limit.
+pub(crate) const MOMENT: Duration = Duration::from_millis(1);
+
+/// Hands `file` over and returns the name it has in requests. Waits at most `patience` for it to be taken, connecting and all.
 pub(crate) fn hand_over(socket: &Path, file: impl AsFd, patience: Duration) -> Result<String> {
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::Unreachable, "the daemon does not take the descriptor").caused_by(error)
@@ -20,9 +23,11 @@ pub(crate) fn hand_over(socket: &Path, file: impl AsFd, patience: Duration) -> R
     let mut nonce = [0; 16];
     let mut random = std::fs::File::open("/dev/urandom").map_err(failed)?;
     random.read_exact(&mut nonce).map_err(failed)?;
-    let connection = dial(socket, SocketType::SEQPACKET)?
+    let deadline = Instant::now() + patience;
+    let connection = dial(socket, SocketType::SEQPACKET, patience.min(dial::PATIENCE))?
         .ok_or_else(|| failed(std::io::ErrorKind::ConnectionRefused.into()))?;
-    sockopt::set_socket_timeout(&connection, sockopt::Timeout::Recv, Some(patience))
+    let left = deadline.saturating_duration_since(Instant::now()).max(MOMENT);
+    sockopt::set_socket_timeout(&connection, sockopt::Timeout::Recv, Some(left))
         .map_err(|error| failed(error.into()))?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

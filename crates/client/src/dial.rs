@@ -10,17 +10,18 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// For whoever listens to take the connection: where many wait already, it is not answering them.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 /// For it to take what is written.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection to whoever listens at `path`; `None` if nobody does. `Refused` if another user does, `TimedOut` if nobody takes it.
-pub(crate) fn dial(path: &Path, kind: SocketType) -> Result<Option<OwnedFd>> {
+/// A connection to whoever listens at `path`; `None` if nobody does. `Refused` if another user does, `TimedOut` if nobody takes it within
+/// `patience`.
+pub(crate) fn dial(path: &Path, kind: SocketType, patience: Duration) -> Result<Option<OwnedFd>> {
     let failed = |error: std::io::Error| Error::file(format!("connect to the daemon at {path:?}"), error);
     let connect = || {
         let address = SocketAddrUnix::new(path)?;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
         rustix::net::connect(&socket, &address)?;
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(WRITE_PATIENCE))?;
         Ok(socket)
@@ -64,7 +65,7 @@ mod tests {
         rustix::net::listen(&listener, 0).unwrap();
         let mut taken = Vec::new();
         let error = loop {
-            match dial(&path, SocketType::STREAM) {
+            match dial(&path, SocketType::STREAM, PATIENCE / 10) {
                 Ok(socket) => taken.push(socket.unwrap()),
                 Err(error) => break error,
             }

@@ -59,9 +59,9 @@ fn broken(how: &str) -> Error {
 }
 
 impl Connection {
-    /// `None` if nobody listens at `path`. `Refused` if another user does, `TimedOut` if nobody takes the connection.
-    pub(crate) fn open(path: &Path) -> Result<Option<Connection>> {
-        let Some(socket) = dial(path, SocketType::STREAM)? else { return Ok(None) };
+    /// `None` if nobody listens at `path`. `Refused` if another user does, `TimedOut` if nobody takes the connection within `patience`.
+    pub(crate) fn open(path: &Path, patience: Duration) -> Result<Option<Connection>> {
+        let Some(socket) = dial(path, SocketType::STREAM, patience)? else { return Ok(None) };
         Ok(Some(Connection { stream: BufReader::new(socket.into()) }))
     }
 
@@ -288,6 +288,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::dial::PATIENCE;
 
     /// What a client makes of an answer: `respond` writes it, whatever was asked.
     fn with<T>(respond: impl FnOnce(UnixStream) + Send + 'static, ask: impl FnOnce(Connection) -> T) -> T {
@@ -295,7 +296,7 @@ mod tests {
         let path = dir.path().join("api");
         let listener = UnixListener::bind(&path).unwrap();
         let server = thread::spawn(move || respond(listener.accept().unwrap().0));
-        let result = ask(Connection::open(&path).unwrap().unwrap());
+        let result = ask(Connection::open(&path, PATIENCE).unwrap().unwrap());
         server.join().unwrap();
         result
     }
@@ -310,9 +311,9 @@ mod tests {
     fn nobody_listens() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("api");
-        assert!(Connection::open(&path).unwrap().is_none());
+        assert!(Connection::open(&path, PATIENCE).unwrap().is_none());
         drop(UnixListener::bind(&path).unwrap());
-        assert!(Connection::open(&path).unwrap().is_none(), "a dead daemon's name");
+        assert!(Connection::open(&path, PATIENCE).unwrap().is_none(), "a dead daemon's name");
     }
 
     /// D35, design 17: what is no daemon, or ends in the middle, is an error in time and memory.

@@ -243,6 +243,8 @@ pub const INDEX_FILES_MAX: usize = 1 << 15;
 pub const INDEX_PATHS_BYTES_MAX: usize = 4 << 20;
 /// Chunks of all of them.
 pub const INDEX_CHUNKS_MAX: u64 = 1 << 24;
+/// Bytes that stay free on the disk of the chunk index.
+pub const INDEX_FREE_BYTES_MIN: u64 = 1 << 30;
 /// Bytes of the smallest file in it.
 pub const INDEX_FILE_BYTES_MIN: u64 = UNIT_BYTES;
 /// Places of one chunk that are looked at for one that may be used.

@@ -27,7 +27,7 @@ pub struct ConfigFile {
     pub cache_mib: Option<u64>,
     /// Keep an index of the chunks of files that were put and fetched, and look for parts of new objects in it. Default: false.
     pub index: Option<bool>,
-    /// Bytes that the index may take. Default: 512 MiB.
+    /// MiB that the index may take on disk. Default: 512.
     pub index_mib: Option<u64>,
     /// TCP address at which the daemon tells its figures to whoever asks, for Prometheus. Default: none.
     pub metrics: Option<SocketAddr>,
@@ -144,8 +144,8 @@ impl Config {
             return bad(format!("cache_mib = {cache_mib} is more than {}", 1 << 30));
         }
         let index_mib = file.index_mib.unwrap_or(512);
-        if !(16..=1024).contains(&index_mib) {
-            return bad(format!("index_mib = {index_mib} is not between 16 and 1024"));
+        if !(256..=1024).contains(&index_mib) {
+            return bad(format!("index_mib = {index_mib} is not between 256 and 1024"));
         }
         let api_without = file.api_without.clone().unwrap_or_default();
         if let Some(odd) = api_without.iter().find(|name| !FEATURES.contains(&name.as_str())) {
@@ -211,7 +211,7 @@ mod tests {
             "window_mib = 1",
             "port = 0",
             "cache_mib = 1073741825",
-            "index_mib = 15",
+            "index_mib = 255",
             "index_mib = 1025",
             "api_without = [\"x\"]",
         ] {

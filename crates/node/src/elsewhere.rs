@@ -3,19 +3,22 @@
 //! The index gives hints. Files are opened below the directory that is searched and nowhere else, whatever a hint says, and each chunk
 //! is read and compared with its hash before it counts.
 
+mod door;
+mod question;
+#[cfg(test)]
+pub(crate) mod tests;
+
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dray_client::Client;
-use dray_client::types::{IndexAnswer, IndexFile, IndexQuestion};
+use dray_client::types::{IndexFile, IndexQuestion};
+use dray_core::chunker::Profile;
 use dray_core::limits::{INDEX_CHUNKS_ASKED_MAX, INDEX_SOURCE_FILES_MAX, TREE_DEPTH_MAX};
 use dray_core::recipe::ChunkDescriptor;
 use dray_core::text::hex;
@@ -24,33 +27,27 @@ use dray_store::index::{ChunkIndex, ChunkKey, key};
 use dray_store::local::Within;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use crate::daemon::given_name;
-use crate::{Node, from_hex, lock};
+use crate::{Node, lock};
+use door::Door;
+pub(crate) use door::{Hints, Index};
+pub(crate) use question::Question;
+use question::path_of;
 
 /// Smaller objects are fetched before the question is answered.
 const FROM_BYTES: u64 = 4 << 20;
 /// How long the daemon may take to say whether there is hope: nothing is fetched before.
 const HOPE_PATIENCE: Duration = Duration::from_millis(200);
 /// How long it may take to look chunks up. Meanwhile other bytes come.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the network may have nothing to do before something was found: then it fetches what is looked for meanwhile.
+const IDLE_PATIENCE: Duration = Duration::from_millis(500);
+/// And so much longer for what was found. A network that carries more is better used than spared.
+const SPARED_BYTES_PER_S: u64 = 128 << 20;
+/// How long a search may take, and so much longer for what was found: where a disk gives less, it is over.
+const SEARCH_PATIENCE: Duration = Duration::from_secs(10);
+const SEARCH_BYTES_PER_S: u64 = 1 << 20;
 /// Chunks of which none was found with which the search is vain, unless that is less than an eighth of the object.
 const VAIN_CHUNKS: u64 = 1024;
-
-/// Whoever has the index.
-#[derive(Clone, Debug, Default)]
-pub(crate) enum Index {
-    /// The user's daemon, if one runs.
-    #[default]
-    Daemon,
-    /// This process.
-    Here(Arc<dyn Hints>),
-}
-
-/// Answers questions to the chunk index.
-pub(crate) trait Hints: Send + Sync + std::fmt::Debug {
-    /// The answer to `question` about what is below `directory`; its descriptor does not count.
-    fn ask(&self, directory: BorrowedFd<'_>, question: &IndexQuestion) -> Result<IndexAnswer>;
-}
 
 /// Where a chunk was found: in which file, and its first byte there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,12 +68,53 @@ pub(crate) struct Elsewhere {
     found: AtomicU64,
     /// Of the object, with which a search in vain is over.
     vain_from: u64,
+    spent: Mutex<Spent>,
+    patience: Patience,
 }
 
+/// How long a search may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For the index to look chunks up.
+    pub(crate) answer: Duration,
+    /// During which the network may have nothing to do, before something was found.
+    pub(crate) idle: Duration,
+    /// In all, before something was found.
+    pub(crate) all: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience { answer: ANSWER_PATIENCE, idle: IDLE_PATIENCE, all: SEARCH_PATIENCE }
+    }
+}
+
+/// What a search took and gave.
+#[derive(Debug, Default)]
+struct Spent {
+    time: Duration,
+    found_bytes: u64,
+}
+
+/// What there is to hope for.
 #[derive(Debug)]
-enum Door {
-    Daemon(Client),
-    Here(Arc<dyn Hints>),
+pub(crate) enum Prospect {
+    /// Nothing: there is no index, or nothing alike in it.
+    None,
+    /// Whoever has the index did not answer.
+    Mute,
+    /// Files with parts of the object, perhaps.
+    Some(Box<Elsewhere>),
+}
+
+impl Prospect {
+    /// The files, if there are any.
+    pub(crate) fn files(self) -> Option<Elsewhere> {
+        match self {
+            Prospect::Some(files) => Some(*files),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -97,24 +135,52 @@ fn changed_at(metadata: &std::fs::Metadata) -> ChangeTime {
 }
 
 impl Node {
-    /// Where chunks of an object of `size_bytes`, called `name`, may be found below `directory`; `None` if there is no index, or no hope.
-    /// Nothing of it tells anybody but this user's own daemon.
+    /// Where chunks of an object of `size_bytes`, called `name`, may be found below `directory`. Nothing of it tells anybody but this user's own
+    /// daemon, and it takes [`HOPE_PATIENCE`] at the longest.
     pub(crate) fn elsewhere(
         &self,
         directory: BorrowedFd<'_>,
         size_bytes: u64,
         name: Option<&[u8]>,
-    ) -> Option<Elsewhere> {
+    ) -> Prospect {
         if !self.config.index || size_bytes < FROM_BYTES || !ChunkIndex::takes(size_bytes) {
-            return None;
+            return Prospect::None;
         }
-        let door = self.door()?;
+        let deadline = Instant::now() + HOPE_PATIENCE;
+        let door = match self.index.door(HOPE_PATIENCE) {
+            Ok(Some(door)) => door,
+            Ok(None) => return Prospect::None,
+            Err(_) => return Prospect::Mute,
+        };
         let name_hex = name.map(hex);
         let question = IndexQuestion { size_bytes: Some(size_bytes), name_hex, ..IndexQuestion::default() };
-        door.ask(directory, question, HOPE_PATIENCE).ok().filter(|answer| answer.hopeful)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        match door.ask(directory, question, left, &|| false) {
+            Ok(answer) if answer.hopeful => {
+                let opened = Elsewhere::open(door, directory, size_bytes);
+                opened.map_or(Prospect::None, |found| Prospect::Some(Box::new(found)))
+            }
+            Ok(_) => Prospect::None,
+            Err(_) => Prospect::Mute,
+        }
+    }
+
+    /// Tells whoever has the index that there is something new, in `directory`. Best effort: it would be seen some time later.
+    pub(crate) fn tell_index(&self, directory: BorrowedFd<'_>, size_bytes: u64) {
+        if self.config.index
+            && size_bytes >= FROM_BYTES
+            && let Ok(Some(door @ Door::Daemon(_))) = self.index.door(HOPE_PATIENCE)
+        {
+            let _ = door.ask(directory, IndexQuestion::default(), HOPE_PATIENCE, &|| false);
+        }
+    }
+}
+
+impl Elsewhere {
+    fn open(door: Door, directory: BorrowedFd<'_>, size_bytes: u64) -> Option<Elsewhere> {
         let directory = directory.try_clone_to_owned().ok()?;
         let within = Within::new(directory.try_clone().ok()?).ok()?;
-        let average_bytes = dray_core::chunker::Profile::for_size(size_bytes)?.average_bytes();
+        let average_bytes = Profile::for_size(size_bytes)?.average_bytes();
         Some(Elsewhere {
             door,
             directory,
@@ -123,75 +189,90 @@ impl Node {
             asked: AtomicU64::new(0),
             found: AtomicU64::new(0),
             vain_from: VAIN_CHUNKS.max(size_bytes / u64::from(average_bytes) / 8),
+            spent: Mutex::default(),
+            patience: Patience::default(),
         })
     }
-}
 
-impl Node {
-    /// Tells whoever has the index that there is something new, in `directory`. Best effort: it would be seen some time later.
-    pub(crate) fn tell_index(&self, directory: BorrowedFd<'_>, size_bytes: u64) {
-        if self.config.index
-            && size_bytes >= FROM_BYTES
-            && let Some(door @ Door::Daemon(_)) = self.door()
-        {
-            let _ = door.ask(directory, IndexQuestion::default(), HOPE_PATIENCE);
-        }
-    }
-
-    fn door(&self) -> Option<Door> {
-        match &self.index {
-            Index::Here(hints) => Some(Door::Here(hints.clone())),
-            Index::Daemon => Client::connect().ok().flatten().map(Door::Daemon),
-        }
-    }
-}
-
-impl Door {
-    fn ask(
-        &self,
-        directory: BorrowedFd<'_>,
-        question: IndexQuestion,
-        patience: Duration,
-    ) -> Result<IndexAnswer> {
-        match self {
-            Door::Daemon(client) => client.ask_index(directory, question, patience),
-            Door::Here(hints) => hints.ask(directory, &question),
-        }
-    }
-}
-
-impl Elsewhere {
     /// Looks for `chunks`: where those are that were found, each of them read and compared. Never fails: what is not found is fetched.
-    pub(crate) fn find(&self, chunks: &[ChunkDescriptor]) -> HashMap<ChunkKey, Spot> {
+    /// Returns soon after `is_over` says so.
+    pub(crate) fn find(
+        &self,
+        chunks: &[ChunkDescriptor],
+        is_over: &dyn Fn() -> bool,
+    ) -> HashMap<ChunkKey, Spot> {
         let mut spots = HashMap::new();
         for chunks in chunks.chunks(INDEX_CHUNKS_ASKED_MAX) {
-            if lock(&self.files).is_over {
+            if self.is_over() || is_over() {
                 break;
             }
-            self.asked.fetch_add(chunks.len() as u64, Ordering::Relaxed);
-            let named = chunks.iter().map(|chunk| hex(&key(chunk)));
-            let question = IndexQuestion { chunks: named.collect(), ..IndexQuestion::default() };
-            let Ok(answer) = self.door.ask(self.directory.as_fd(), question, PATIENCE) else {
-                lock(&self.files).is_over = true;
-                break;
-            };
-            let files: Vec<Option<u32>> = answer.files.iter().map(|file| self.open(file)).collect();
-            for (chunk, file, offset, _) in answer.found {
-                let Some(chunk) = chunks.get(chunk as usize) else { continue };
-                let Some(Some(file)) = files.get(file as usize) else { continue };
-                let spot = Spot { file: *file, offset };
-                if self.is_there(chunk, spot) {
-                    spots.insert(key(chunk), spot);
-                }
-            }
+            let begun = Instant::now();
+            self.find_some(chunks, &|| is_over() || self.is_slow(begun), &mut spots);
+            // A disk that gives no more than that is not worth being asked.
+            let is_slow = self.is_slow(begun);
+            lock(&self.files).is_over |= is_slow;
+            lock(&self.spent).time += begun.elapsed();
         }
-        self.found.fetch_add(spots.len() as u64, Ordering::Relaxed);
         spots
     }
 
-    /// Whether so much was looked for and nothing found that there is no hope left.
+    fn find_some(
+        &self,
+        chunks: &[ChunkDescriptor],
+        is_over: &dyn Fn() -> bool,
+        spots: &mut HashMap<ChunkKey, Spot>,
+    ) {
+        let named = chunks.iter().map(|chunk| hex(&key(chunk)));
+        let question = IndexQuestion { chunks: named.collect(), ..IndexQuestion::default() };
+        self.asked.fetch_add(chunks.len() as u64, Ordering::Relaxed);
+        let Ok(answer) = self.door.ask(self.directory.as_fd(), question, self.patience.answer, is_over)
+        else {
+            lock(&self.files).is_over = true;
+            return;
+        };
+        let files: Vec<Option<u32>> = answer.files.iter().map(|file| self.open_file(file)).collect();
+        for (chunk, file, offset, _) in answer.found {
+            if is_over() {
+                return;
+            }
+            let Some(chunk) = chunks.get(chunk as usize) else { continue };
+            let Some(Some(file)) = files.get(file as usize) else { continue };
+            let spot = Spot { file: *file, offset };
+            if self.is_there(chunk, spot) && spots.insert(key(chunk), spot).is_none() {
+                self.found.fetch_add(1, Ordering::Relaxed);
+                lock(&self.spent).found_bytes += u64::from(chunk.len);
+            }
+        }
+    }
+
+    /// Whether the search, at it again since `begun`, takes longer than it is worth.
+    fn is_slow(&self, begun: Instant) -> bool {
+        let spent = lock(&self.spent);
+        let worth = self.patience.all.saturating_add(time_of(spent.found_bytes, SEARCH_BYTES_PER_S));
+        spent.time + begun.elapsed() > worth
+    }
+
+    /// How long the network may have nothing to do for this search, in all: longer the more was found, by as much as a network that is
+    /// worth sparing takes.
+    pub(crate) fn idle_patience(&self) -> Duration {
+        self.patience.idle.saturating_add(time_of(lock(&self.spent).found_bytes, SPARED_BYTES_PER_S))
+    }
+
+    /// The same with another patience.
+    #[cfg(test)]
+    pub(crate) fn with_patience(self, patience: Patience) -> Elsewhere {
+        Elsewhere { patience, ..self }
+    }
+
+    /// Whether nothing is looked for any more.
+    fn is_over(&self) -> bool {
+        lock(&self.files).is_over
+    }
+
+    /// Whether there is no hope left: nothing is looked for any more, or so much was and nothing found.
     pub(crate) fn is_vain(&self) -> bool {
-        self.found.load(Ordering::Relaxed) == 0 && self.asked.load(Ordering::Relaxed) >= self.vain_from
+        let is_found = self.found.load(Ordering::Relaxed) > 0;
+        self.is_over() || !is_found && self.asked.load(Ordering::Relaxed) >= self.vain_from
     }
 
     /// Whether all that was read is what it was, as far as file systems tell.
@@ -219,7 +300,7 @@ impl Elsewhere {
     }
 
     /// Opens a file of an answer, unless it is open; `None` if it is none that can be used.
-    fn open(&self, file: &IndexFile) -> Option<u32> {
+    fn open_file(&self, file: &IndexFile) -> Option<u32> {
         let path = path_of(file)?;
         let mut files = lock(&self.files);
         if let Some(known) = files.known.get(&path) {
@@ -272,79 +353,7 @@ pub(crate) fn up_to_home(directory: BorrowedFd<'_>, home: Option<&Path>) -> Opti
     Some(at)
 }
 
-/// A question as whoever has the index understands it.
-pub(crate) struct Question<'a> {
-    directory: BorrowedFd<'a>,
-    /// Where that is now.
-    below: PathBuf,
-    size_bytes: Option<u64>,
-    name: Option<Vec<u8>>,
-    keys: Vec<ChunkKey>,
+/// How long `bytes` take at so many a second.
+fn time_of(bytes: u64, bytes_per_s: u64) -> Duration {
+    Duration::from_secs_f64(bytes as f64 / bytes_per_s as f64)
 }
-
-impl Question<'_> {
-    /// `Usage` if it is malformed.
-    pub(crate) fn of<'a>(directory: BorrowedFd<'a>, question: &IndexQuestion) -> Result<Question<'a>> {
-        if question.chunks.len() > INDEX_CHUNKS_ASKED_MAX {
-            let what = format!("one question names at most {INDEX_CHUNKS_ASKED_MAX} chunks");
-            return Err(Error::new(ErrorKind::Usage, what));
-        }
-        let key_of = |text: &String| {
-            let bytes = from_hex(text)?.try_into();
-            bytes.map_err(|_| Error::new(ErrorKind::Usage, "a chunk is named by 32 hex digits"))
-        };
-        Ok(Question {
-            directory,
-            below: path_of_directory(directory)?,
-            size_bytes: question.size_bytes,
-            name: given_name(question.name.as_deref(), question.name_hex.as_deref())?,
-            keys: question.chunks.iter().map(key_of).collect::<Result<_>>()?,
-        })
-    }
-
-    /// What `index` has to say.
-    pub(crate) fn answer(&self, index: &ChunkIndex) -> Result<IndexAnswer> {
-        let mut answer = IndexAnswer::default();
-        if let Some(size_bytes) = self.size_bytes {
-            index.meet(self.directory, &self.below)?;
-            answer.hopeful = index.has_similar(&self.below, size_bytes, self.name.as_deref())?;
-        }
-        let found = index.look_up(&self.keys, &self.below)?;
-        let told = |path: &PathBuf| path.strip_prefix(&self.below).map(told).unwrap_or_default();
-        answer.files = found.files.iter().map(told).collect();
-        // There are at most INDEX_CHUNKS_ASKED_MAX of each.
-        let places = (0..).zip(found.places).filter_map(|(chunk, place)| place.map(|place| (chunk, place)));
-        answer.found = places.map(|(chunk, at)| (chunk, at.file as u32, at.offset, at.len)).collect();
-        Ok(answer)
-    }
-}
-
-/// Where an open directory is now.
-fn path_of_directory(directory: BorrowedFd<'_>) -> Result<PathBuf> {
-    let failed = |error: std::io::Error| Error::file("use the directory that is searched", error);
-    let stat = rustix::fs::fstat(directory).map_err(|error| failed(error.into()))?;
-    if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
-        return Err(Error::new(ErrorKind::Usage, "what is to be searched is no directory"));
-    }
-    std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())).map_err(failed)
-}
-
-/// The path of a file in an answer, from the directory that was searched.
-fn path_of(file: &IndexFile) -> Option<PathBuf> {
-    match (&file.path, &file.path_hex) {
-        (Some(path), None) => Some(PathBuf::from(path)),
-        (None, Some(hex)) => Some(PathBuf::from(OsString::from_vec(from_hex(hex).ok()?))),
-        _ => None,
-    }
-}
-
-/// `path` in an answer.
-fn told(path: &Path) -> IndexFile {
-    match path.to_str() {
-        Some(text) => IndexFile { path: Some(text.to_owned()), path_hex: None },
-        None => IndexFile { path: None, path_hex: Some(hex(path.as_os_str().as_bytes())) },
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod tests;

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -60,19 +60,45 @@ fn versions(from: &Host) -> Versions {
     Versions { first: share(from, &old), second: share(from, &new), old }
 }
 
-/// Fetches `share` to `path` and removes it again; the bytes on the wire.
-#[track_caller]
-fn cost(what: &str, to: &Host, share: &Share, path: &Path) -> u64 {
-    let before = to.counters();
-    actions::get(to, &share.ticket, path).time_limit(Duration::from_secs(120)).run().expect(0);
-    let carried = to.counters() - before;
-    assert_eq!(data::b3sum(path), share.hash());
-    fs::remove_file(path).unwrap();
-    // What was fetched would be at hand the next time.
-    actions::forget(to);
+/// The bytes on the wire of a host while `work` is done.
+fn carried(what: &str, host: &Host, work: impl FnOnce()) -> u64 {
+    let before = host.counters();
+    work();
+    let carried = host.counters() - before;
     let bytes = carried.received_bytes + carried.sent_bytes;
     eprintln!("{what}: {bytes} bytes on the wire of {SIZE}");
     bytes
+}
+
+/// Fetches `share` to `path` and removes it again; the bytes on the wire.
+#[track_caller]
+fn cost(what: &str, to: &Host, share: &Share, path: &Path) -> u64 {
+    let bytes = carried(what, to, || {
+        let got = actions::get(to, &share.ticket, path).time_limit(Duration::from_secs(120)).run();
+        got.expect(0).assert_manners();
+    });
+    assert_eq!(data::b3sum(path), share.hash(), "{what}");
+    fs::remove_file(path).unwrap();
+    bytes
+}
+
+/// A daemon whose index knows `old` as `mine`.
+fn daemon_with(to: &Host, old: &Path, mine: &Path) -> Daemon {
+    configure(to, "index = true\n");
+    let daemon = Daemon::start(to);
+    fs::copy(old, mine).unwrap();
+    dray_e2e::daemon::put(to, mine);
+    await_files(&daemon, 1);
+    daemon
+}
+
+/// Puts a file and waits until it was read for the index.
+#[track_caller]
+fn put_and_await(daemon: &Daemon, host: &Host, path: &Path) {
+    let read = || state(daemon)["read_bytes"].as_u64().unwrap();
+    let before = read();
+    dray_e2e::daemon::put(host, path);
+    await_that("it is taken in", || read() >= before + SIZE && state(daemon)["waiting"] == 0);
 }
 
 /// The issue's own scenario: a file that was fetched is renamed beside the destination, its sender edits it, and a get of the new version
@@ -92,19 +118,25 @@ fn what_lies_under_another_name_is_not_fetched() {
         .expect(0);
     await_files(&daemon, 1);
     fs::rename(dir.join("a"), dir.join("b")).unwrap();
-    let found = |what: &str| cost(what, to, &versions.second, &dir.join("c"));
+    let cost = |what: &str, path: &Path| {
+        let bytes = cost(what, to, &versions.second, path);
+        // What was fetched would be at hand the next time.
+        actions::forget(to);
+        bytes
+    };
+    let found = |what: &str| cost(what, &dir.join("c"));
     let renamed = found("renamed");
     assert!(renamed <= DIFFERENCE, "{renamed}");
     let below = dir.join("below");
     fs::create_dir(&below).unwrap();
     fs::rename(dir.join("b"), below.join("b")).unwrap();
     // Where it is now is seen when something is fetched to there.
-    let moved = cost("moved", to, &versions.second, &below.join("c"));
+    let moved = cost("moved", &below.join("c"));
     assert!(moved <= DIFFERENCE, "{moved}");
     let from_above = found("from above");
     assert!(from_above <= DIFFERENCE, "{from_above}");
 
-    let aside = cost("outside", to, &versions.second, &to.directory("other").join("c"));
+    let aside = cost("outside", &to.directory("other").join("c"));
     assert!(aside > SIZE, "{aside}");
     daemon.stop();
     let alone = found("without a daemon");
@@ -130,23 +162,18 @@ fn gets_of_the_daemon_use_it() {
     let Some(lab) = lab() else { return };
     let (from, to) = lab.pair();
     let versions = versions(from);
-    configure(to, "index = true\n");
-    let daemon = Daemon::start(to);
     let dir = to.directory("in");
-    fs::copy(&versions.old, dir.join("mine")).unwrap();
-    dray_e2e::daemon::put(to, &dir.join("mine"));
-    await_files(&daemon, 1);
+    let daemon = daemon_with(to, &versions.old, &dir.join("mine"));
     let (_stream, session) = daemon.session();
-    let before = to.counters();
     let folder = daemon.hand_over(&File::open(&dir).unwrap()).unwrap();
     let wish =
         json!({"session": session, "ticket": versions.second.ticket, "descriptor": folder, "name": "got"});
-    let get = daemon.transaction("/v1/gets", &wish);
-    let (status, got) = daemon.ask(&format!("POST /v1/gets/{get}/finish"), b"{}");
-    let carried = to.counters() - before;
-    assert_eq!((status, &got["size_bytes"]), (200, &(SIZE + 28).into()), "{got}");
+    let bytes = carried("a get of the daemon", to, || {
+        let get = daemon.transaction("/v1/gets", &wish);
+        let (status, got) = daemon.ask(&format!("POST /v1/gets/{get}/finish"), b"{}");
+        assert_eq!((status, &got["size_bytes"]), (200, &(SIZE + 28).into()), "{got}");
+    });
     assert_eq!(data::b3sum(&dir.join("got")), versions.second.hash());
-    let bytes = carried.received_bytes + carried.sent_bytes;
     assert!(bytes <= DIFFERENCE, "{bytes}");
     let figures = String::from_utf8(daemon.fetch("GET /v1/metrics", b"").body).unwrap();
     let line = figures
@@ -168,25 +195,22 @@ fn copies_over_ssh_use_it() {
     let (from, to) = lab.pair();
     let versions = versions(from);
     to.sshd();
-    configure(to, "index = true\n");
-    let daemon = Daemon::start(to);
     let beside = to.directory("beside");
-    fs::copy(&versions.old, beside.join("mine")).unwrap();
-    dray_e2e::daemon::put(to, &beside.join("mine"));
-    await_files(&daemon, 1);
+    let daemon = daemon_with(to, &versions.old, &beside.join("mine"));
     let new = from.file("new");
+    for dir in ["up", "up-whole", "down", "beside/down"] {
+        to.directory(dir);
+    }
     let cost = |what: &str, dir: &str, is_upload: bool, flags: &[&str]| {
-        let copy = to.directory(dir).join("copy");
+        let copy = to.file(dir).join("copy");
         let program = match is_upload {
             true => actions::copy_to(from, to, &new, &copy),
             false => actions::copy_from(from, to, &new, &copy),
         };
-        let before = to.counters();
-        program.args(flags).time_limit(Duration::from_secs(120)).run().expect(0);
-        let carried = to.counters() - before;
+        let bytes = carried(what, to, || {
+            program.args(flags).time_limit(Duration::from_secs(120)).run().expect(0);
+        });
         assert_eq!(data::b3sum(&copy), versions.second.hash());
-        let bytes = carried.received_bytes + carried.sent_bytes;
-        eprintln!("{what}: {bytes} bytes on the wire of {SIZE}");
         bytes
     };
     assert!(cost("upload", "up", true, &[]) <= DIFFERENCE);
@@ -196,46 +220,52 @@ fn copies_over_ssh_use_it() {
     fs::rename(beside.join("mine"), to.file("beside/down/mine")).unwrap();
     let copy = to.file("beside/down/copy");
     fs::remove_file(&copy).unwrap();
-    let before = to.counters();
-    actions::copy_from(from, to, &new, &copy).time_limit(Duration::from_secs(120)).run().expect(0);
-    let carried = to.counters() - before;
-    assert_eq!(data::b3sum(&copy), versions.second.hash());
-    assert!(carried.received_bytes + carried.sent_bytes <= DIFFERENCE);
+    assert!(cost("download to beside it", "beside/down", false, &[]) <= DIFFERENCE);
     daemon.stop();
 }
 
-/// Adversaries: the file is overwritten, cut short, unreadable, a link to a file outside, a fifo or a device by the time it is asked for;
-/// the daemon hangs; the index was altered, or left by a daemon that was killed while it filled it. The right bytes arrive each time.
+/// Adversaries: beside a file that gives hope, the one with the chunks is overwritten, also so that nobody sees it, cut short, a link to a file
+/// outside, a fifo or a device by the time they are asked for; the daemon hangs; the index was altered, or left by a daemon that was
+/// killed while it filled it. The right bytes arrive each time, and of what is no longer there nothing is taken.
 #[test]
 fn whatever_happens_the_right_bytes_arrive() {
-    let Some(lab) = Lab::of(2).build() else { return };
+    let Some(lab) = Lab::of(2).alone().rate_mbit(200).build() else { return };
     let (from, to) = lab.pair();
     let versions = versions(from);
     let dir = to.directory("in");
-    let (mine, copy) = (dir.join("mine"), dir.join("copy"));
+    let (copy, hope) = (dir.join("copy"), dir.join("hope"));
     configure(to, "index = true\n");
     let mut daemon = Daemon::start(to);
-    let get = |what: &str| {
-        let got = actions::get(to, &versions.second.ticket, &copy).time_limit(Duration::from_secs(120)).run();
-        got.expect(0).assert_manners();
-        assert_eq!(data::b3sum(&copy), versions.second.hash(), "{what}");
-        fs::remove_file(&copy).unwrap();
-    };
-    for what in ["overwritten", "cut short", "unreadable", "a link", "a fifo", "a device"] {
-        let _ = fs::remove_file(&mine);
+    let get = |what: &str| cost(what, to, &versions.second, &copy);
+    data::write_random(&hope, SIZE, 411);
+    put_and_await(&daemon, to, &hope);
+    let changes =
+        ["nothing", "overwritten", "overwritten in secret", "cut short", "a link", "a fifo", "a device"];
+    for (number, what) in changes.into_iter().enumerate() {
+        let mine = dir.join(format!("mine{number}"));
         fs::copy(&versions.old, &mine).unwrap();
-        dray_e2e::daemon::put(to, &mine);
-        await_that("it is taken in", || state(&daemon)["files"] == 1 && state(&daemon)["waiting"] == 0);
+        put_and_await(&daemon, to, &mine);
         match what {
+            "nothing" => {}
             "overwritten" => data::write_random(&mine, SIZE, 409),
+            "overwritten in secret" => {
+                let file = File::options().write(true).open(&mine).unwrap();
+                let modified = file.metadata().unwrap().modified().unwrap();
+                let step = 4 * MIB;
+                for at in (0..SIZE).step_by(step as usize) {
+                    file.write_all_at(&data::random_bytes(step as usize, 409 + at), at).unwrap();
+                }
+                file.set_modified(modified).unwrap();
+            }
             "cut short" => File::options().write(true).open(&mine).unwrap().set_len(SIZE / 3).unwrap(),
-            "unreadable" => fs::set_permissions(&mine, PermissionsExt::from_mode(0o000)).unwrap(),
             _ => {
                 fs::rename(&mine, to.file("outside")).unwrap();
                 plant(what, &mine, &to.file("outside"));
             }
         }
-        get(what);
+        let bytes = get(what);
+        assert_eq!(bytes < SIZE / 2, what == "nothing", "{what}: {bytes}");
+        fs::remove_file(&mine).unwrap();
     }
     daemon.process.signal(Signal::STOP);
     get("a daemon that hangs");
@@ -249,24 +279,28 @@ fn whatever_happens_the_right_bytes_arrive() {
         fs::write(path, bytes).unwrap();
     });
     assert!(altered > 2, "{altered} files were altered");
-    let _ = fs::remove_file(&mine);
-    fs::copy(&versions.old, &mine).unwrap();
     daemon = Daemon::start(to);
-    dray_e2e::daemon::put(to, &mine);
-    await_that("it is made anew", || state(&daemon)["files"] == 1);
-    get("an altered index");
+    let mine = dir.join("mine");
+    fs::copy(&versions.old, &mine).unwrap();
+    put_and_await(&daemon, to, &mine);
+    let anew = get("an altered index");
+    assert!(anew < SIZE / 2, "{anew}");
     for _ in 0..3 {
         data::write_random(&to.file("more"), SIZE, 410);
         dray_e2e::daemon::put(to, &to.file("more"));
         let before = state(&daemon)["read_bytes"].as_u64().unwrap();
         await_that("it reads", || {
-            state(&daemon)["read_bytes"].as_u64().unwrap() > before || state(&daemon)["files"] == 2
+            state(&daemon)["read_bytes"].as_u64().unwrap() > before || state(&daemon)["waiting"] == 0
         });
         drop(daemon.process.kill());
         daemon = Daemon::start(to);
     }
-    await_that("it is filled in the end", || state(&daemon)["files"] == 2);
-    get("a daemon that was killed");
+    await_that("it is filled in the end", || {
+        let now = state(&daemon);
+        now["files"].as_u64().is_some_and(|files| files >= 3) && now["waiting"] == 0
+    });
+    let killed = get("a daemon that was killed");
+    assert!(killed < SIZE / 2, "{killed}");
     daemon.stop();
 }
 

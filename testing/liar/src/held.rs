@@ -1,12 +1,14 @@
 //! What a liar holds and whom it lets in: an honest object, whose recipe may be that of other bytes.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dray_core::chunker::Profile;
 use dray_core::hash_tree::{Geometry, PairStore, Subtree};
+use dray_core::limits::GROUP_BYTES;
 use dray_core::message::{ObjectName, Open};
+use dray_core::range::RangeSet;
 use dray_core::rights::Secret;
 use dray_core::store::{Extent, Standing};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
@@ -26,13 +28,20 @@ pub struct WithRecipes {
     stored: StoredHeld,
     recipes: Vec<Arc<Recipe>>,
     asked: AtomicUsize,
+    /// Groups of which something was read.
+    read: Mutex<RangeSet>,
 }
 
 impl WithRecipes {
     /// `stored`, with the first of `recipes` when it is asked for the first time, and so on; the last one stays. None at all
     /// means its own.
     pub fn new(stored: StoredHeld, recipes: Vec<Arc<Recipe>>) -> WithRecipes {
-        WithRecipes { stored, recipes, asked: AtomicUsize::new(0) }
+        WithRecipes { stored, recipes, asked: AtomicUsize::new(0), read: Mutex::default() }
+    }
+
+    /// The groups of which something was read so far, for whoever asked.
+    pub fn read_groups(&self) -> RangeSet {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -47,6 +56,8 @@ impl Held for WithRecipes {
         self.stored.name()
     }
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let end = offset.saturating_add(out.len() as u64).div_ceil(GROUP_BYTES);
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).insert(offset / GROUP_BYTES..end);
         self.stored.read_at(offset, out)
     }
     fn extent_at(&self, offset: u64, end: u64) -> Result<Extent> {

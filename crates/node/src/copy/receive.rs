@@ -26,7 +26,7 @@ use rustix::fs::{Mode, OFlags};
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, ReceivingDoor};
 use super::reach::{Confinement, Target, confined_target};
-use crate::elsewhere::{Elsewhere, up_to_home};
+use crate::elsewhere::{Elsewhere, Prospect, up_to_home};
 use crate::explain::{Figures, Role, Snapshot, Watch, figures_of, nothing_yet};
 use crate::get::{report, resumed, split};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth};
@@ -249,12 +249,12 @@ impl Node {
             self.elsewhere(directory.as_fd(), incoming.offer.size_bytes, name)
         };
         let below = search(&directory);
-        if incoming.within.is_some() || incoming.sees.is_none() {
-            return below;
+        if incoming.within.is_some() || incoming.sees.is_none() || matches!(below, Prospect::Mute) {
+            return below.files();
         }
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let widest = up_to_home(directory.as_fd(), home.as_deref());
-        widest.and_then(|widest| search(&widest)).or(below)
+        widest.and_then(|widest| search(&widest).files()).or_else(|| below.files())
     }
 
     /// The ssh channel as a source, and a second one for what comes beside it.

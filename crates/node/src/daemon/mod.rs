@@ -13,6 +13,7 @@ mod notify;
 mod opening;
 mod outlet;
 mod port;
+mod pulse;
 mod putting;
 mod routes;
 mod shelf;
@@ -29,6 +30,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use dray_api::{Descriptors, Server};
+use dray_core::limits::INDEX_FREE_BYTES_MIN;
 use dray_core::permit::Budget;
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::Holder;
@@ -131,8 +133,8 @@ impl Daemon {
         node.store = Some(Arc::new(LocalStore::clone(node.store()?).with_patience(LOCK_PATIENCE)));
         let lock = lock_data_dir(&node.config.paths.data_dir)?;
         let indexing = Arc::new(Indexing::default());
-        indexing.set_wanted(node.config.index);
-        node.index = Index::Here(indexing.clone());
+        indexing.set_wanted(wanted_mib(&node.config));
+        node.index = Index::here(indexing.clone());
         let sockets = Sockets::open()?;
         // What follows may take long, and who asks meanwhile shall know that somebody is there.
         let opening: Arc<Opening> = Arc::default();
@@ -312,7 +314,7 @@ impl State {
         let Ok(store) = node.store() else { return };
         self.indexing.run(&Means {
             root: node.config.paths.data_dir.join("index"),
-            mib: node.config.index_mib,
+            free_bytes: INDEX_FREE_BYTES_MIN,
             store,
             is_busy: &|| self.is_moving(),
             recipe_of: &|oid| self.shelf.recipe_of(oid),
@@ -350,12 +352,17 @@ impl State {
         self.shelf.set_clear_data(config.clear_text_data);
         let paths = now.config.paths.clone();
         let config = Config { paths, ..config };
-        self.indexing.set_wanted(config.index);
+        self.indexing.set_wanted(wanted_mib(&config));
         let node = Node { config, tls: now.tls.clone(), store: now.store.clone(), index: now.index.clone() };
         *self.node.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(node);
         self.shelf.stir();
         self.hub.log(Event::Note("the configuration was read again".into()));
     }
+}
+
+/// MiB that the chunk index may take on disk, if there shall be one.
+fn wanted_mib(config: &Config) -> Option<u64> {
+    config.index.then_some(config.index_mib)
 }
 
 /// One connection of a receiver, until it is dropped.

@@ -118,8 +118,8 @@ impl Routes {
                     .handed_over("index", Some(&question.descriptor))?
                     .ok_or_else(|| Error::new(ErrorKind::Usage, "which directory is searched is missing"))?;
                 let answer = state.indexing.ask(directory.as_fd(), &question)?;
-                if question.chunks.is_empty() {
-                    // Who begins or ends to fetch something says so.
+                if question.chunks.is_empty() && question.size_bytes.is_none() {
+                    // Who has fetched something says so.
                     state.indexing.stir();
                 }
                 document(200, &answer)

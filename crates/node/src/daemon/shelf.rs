@@ -25,13 +25,14 @@ use dray_transfer::transport::Security;
 use serde_json::json;
 
 use super::hub::Hub;
+use super::pulse::Pulse;
 use crate::admission::{Doorkeeper, Notices, admit};
 use crate::put::unix_s;
 use crate::{Event, Observer, lock};
 
 use entry::{Ending, Entry, Opening, Tally};
+use room::Changes;
 pub(super) use room::Changing;
-use room::{Changes, Pulse};
 
 /// How long a receiver waits while the object is opened for another one, which takes long where all of it is hashed for it.
 const OPENING_PATIENCE: Duration = Duration::from_secs(8);

@@ -1,9 +1,12 @@
 //! What is searched, and an index that lies.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Condvar, PoisonError};
 
-use dray_core::chunker::Profile;
+use dray_client::types::IndexAnswer;
 use dray_store::index::IndexLimits;
 
 use super::*;
@@ -38,7 +41,7 @@ pub(crate) fn node(dir: &Path, index: Arc<dyn Hints>) -> Node {
     let file = ConfigFile { index: Some(true), ..ConfigFile::default() };
     let config = Config::new(Paths::below(&dir.join("data")), &file).unwrap();
     let mut node = Node::open(config).unwrap();
-    node.index = Index::Here(index);
+    node.index = Index::here(index);
     node
 }
 
@@ -73,7 +76,7 @@ fn only_what_is_below_the_directory_is_searched() {
     let index = Indexed::new(dir.path());
     let mut node = node(dir.path(), index.clone());
     let to = directory(&dir.path().join("to"));
-    let search = |node: &Node| node.elsewhere(to.as_fd(), SIZE as u64, Some(b"a"));
+    let search = |node: &Node| node.elsewhere(to.as_fd(), SIZE as u64, Some(b"a")).files();
     assert!(search(&node).is_none(), "nothing is there");
     for outside in ["a", "tox/a", "from/to/a"] {
         index.take_in(&dir.path().join(outside), &bytes);
@@ -84,7 +87,7 @@ fn only_what_is_below_the_directory_is_searched() {
     index.take_in(&dir.path().join("to/deep/er/b"), &bytes);
     let found = search(&node).unwrap();
     let all = chunks(&bytes);
-    assert_eq!(found.find(&all).len(), all.len());
+    assert_eq!(found.find(&all, &|| false).len(), all.len());
     let opened =
         fs::read_link(format!("/proc/self/fd/{}", lock(&found.files).opened[0].0.as_raw_fd())).unwrap();
     assert!(opened.ends_with("to/deep/er/b") && lock(&found.files).opened.len() == 1);
@@ -130,8 +133,8 @@ fn a_file_that_was_moved_here_is_found() {
     index.take_in(&dir.path().join("from/a"), &bytes);
     let to = directory(&dir.path().join("to"));
     fs::rename(dir.path().join("from/a"), dir.path().join("to/\u{fc}\u{1}b")).unwrap();
-    let found = node.elsewhere(to.as_fd(), SIZE as u64, None).unwrap();
-    assert_eq!(found.find(&chunks(&bytes)).len(), chunks(&bytes).len());
+    let found = node.elsewhere(to.as_fd(), SIZE as u64, None).files().unwrap();
+    assert_eq!(found.find(&chunks(&bytes), &|| false).len(), chunks(&bytes).len());
 }
 
 /// Says that every chunk lies in each of the files it was told, at an offset.
@@ -188,18 +191,21 @@ fn what_an_index_says_is_not_believed() {
     files.push(IndexFile::default());
     let search = |lying: Lying| {
         let node = node(dir.path(), Arc::new(lying));
-        node.elsewhere(opened.as_fd(), SIZE as u64, None).unwrap()
+        node.elsewhere(opened.as_fd(), SIZE as u64, None).files().unwrap()
     };
     let found = search(Lying { files: files.clone(), offset: 0, is_wild: false });
-    assert!(found.find(&all).is_empty());
+    assert!(found.find(&all, &|| false).is_empty());
     let right = vec![IndexFile { path: Some("file".into()), path_hex: None }];
     for (offset, is_wild) in [(1, false), (u64::MAX, false), (0, true)] {
-        assert!(search(Lying { files: right.clone(), offset, is_wild }).find(&all).is_empty(), "{offset}");
+        assert!(
+            search(Lying { files: right.clone(), offset, is_wild }).find(&all, &|| false).is_empty(),
+            "{offset}"
+        );
     }
     // The one that is there where it is said to be.
     let found = search(Lying { files: right.clone(), offset: 0, is_wild: false });
     assert_eq!(
-        found.find(&all).into_iter().collect::<Vec<_>>(),
+        found.find(&all, &|| false).into_iter().collect::<Vec<_>>(),
         [(key(&all[0]), Spot { file: 0, offset: 0 })]
     );
     // However many files it names, few are opened.
@@ -208,7 +214,7 @@ fn what_an_index_says_is_not_believed() {
         files.push(IndexFile { path: Some(format!("f{number}")), path_hex: None });
     }
     let found = search(Lying { files, offset: 0, is_wild: false });
-    assert!(found.find(&all).is_empty());
+    assert!(found.find(&all, &|| false).is_empty());
     assert!(lock(&found.files).opened.len() <= INDEX_SOURCE_FILES_MAX);
 }
 
@@ -218,11 +224,11 @@ fn a_search_in_vain_ends() {
     let dir = tempfile::tempdir().unwrap();
     let (index, to) = (Indexed::new(dir.path()), directory(&dir.path().join("to")));
     index.take_in(&dir.path().join("to/a"), &random(SIZE, 4));
-    let found = node(dir.path(), index).elsewhere(to.as_fd(), SIZE as u64, None).unwrap();
+    let found = node(dir.path(), index).elsewhere(to.as_fd(), SIZE as u64, None).files().unwrap();
     let strange: Vec<ChunkDescriptor> =
         (0..VAIN_CHUNKS).map(|number| ChunkDescriptor::of(&number.to_be_bytes())).collect();
-    assert!(found.find(&strange[1..]).is_empty() && !found.is_vain());
-    assert!(found.find(&strange[..1]).is_empty() && found.is_vain());
+    assert!(found.find(&strange[1..], &|| false).is_empty() && !found.is_vain());
+    assert!(found.find(&strange[..1], &|| false).is_empty() && found.is_vain());
 
     #[derive(Debug, Default)]
     struct Mute(AtomicU64);
@@ -237,8 +243,8 @@ fn a_search_in_vain_ends() {
     }
     let mute = Arc::new(Mute::default());
     let found = node(&dir.path().join("mute"), mute.clone());
-    let found = found.elsewhere(to.as_fd(), SIZE as u64, None).unwrap();
-    (0..3).for_each(|_| assert!(found.find(&strange).is_empty()));
+    let found = found.elsewhere(to.as_fd(), SIZE as u64, None).files().unwrap();
+    (0..3).for_each(|_| assert!(found.find(&strange, &|| false).is_empty()));
     assert_eq!(mute.0.load(Ordering::Relaxed), 2);
 }
 
@@ -266,4 +272,129 @@ fn malformed_questions_are_refused() {
         assert_eq!(ask(to.as_fd(), wrong), Err(ErrorKind::Usage));
     }
     assert_eq!(ask(file.as_fd(), chunks(vec![right])), Err(ErrorKind::Usage));
+}
+
+/// An index that answers questions about chunks only when it is let.
+#[derive(Debug)]
+pub(crate) struct Gated {
+    inner: Arc<dyn Hints>,
+    /// Of questions about chunks: how many were asked, how many may be answered.
+    state: Mutex<(usize, usize)>,
+    changed: Condvar,
+}
+
+impl Gated {
+    pub(crate) fn new(inner: Arc<dyn Hints>) -> Arc<Gated> {
+        Arc::new(Gated { inner, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// Waits until so many questions were asked.
+    pub(crate) fn await_asked(&self, count: usize) {
+        let state = self.changed.wait_timeout_while(lock(&self.state), LONG, |state| state.0 < count);
+        assert!(!state.unwrap_or_else(PoisonError::into_inner).1.timed_out(), "{count} were not asked");
+    }
+
+    /// Lets so many questions be answered.
+    pub(crate) fn answer(&self, count: usize) {
+        lock(&self.state).1 = count;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn asked(&self) -> usize {
+        lock(&self.state).0
+    }
+}
+
+impl Hints for Gated {
+    fn ask(&self, directory: BorrowedFd<'_>, question: &IndexQuestion) -> Result<IndexAnswer> {
+        if question.size_bytes.is_none() {
+            let mut state = lock(&self.state);
+            state.0 += 1;
+            let number = state.0;
+            self.changed.notify_all();
+            drop(self.changed.wait_while(state, |state| state.1 < number));
+        }
+        self.inner.ask(directory, question)
+    }
+}
+
+/// For what happens soon, on however busy a machine.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+/// Nothing ends because of the time it takes.
+pub(crate) const ENDLESS: Patience = Patience { answer: AN_HOUR, idle: AN_HOUR, all: AN_HOUR };
+const AN_HOUR: Duration = Duration::from_secs(3600);
+
+/// Design 9: whoever wants the search to end is not kept by an index that hangs, nor by files that are read slowly: it ends while the
+/// question is open, and after any chunk.
+#[test]
+fn a_search_ends_when_it_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = random(SIZE, 5);
+    let index = Indexed::new(dir.path());
+    let to = directory(&dir.path().join("to"));
+    index.take_in(&dir.path().join("to/a"), &bytes);
+    let gated = Gated::new(index.clone());
+    let found = node(dir.path(), gated.clone()).elsewhere(to.as_fd(), SIZE as u64, None).files().unwrap();
+    let (found, all) = (Arc::new(found.with_patience(ENDLESS)), chunks(&bytes));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (sender, ended) = std::sync::mpsc::channel();
+    let (searched, over, wanted) = (found.clone(), is_over.clone(), all.clone());
+    std::thread::spawn(move || sender.send(searched.find(&wanted, &|| over.load(Ordering::Relaxed)).len()));
+    gated.await_asked(1);
+    is_over.store(true, Ordering::Relaxed);
+    assert_eq!(ended.recv_timeout(LONG).unwrap(), 0);
+    gated.answer(usize::MAX);
+    // What was not answered for is asked no more; another search goes on after its third chunk no longer.
+    let found = node(dir.path(), index).elsewhere(to.as_fd(), SIZE as u64, None).files().unwrap();
+    assert_eq!(found.find(&all, &|| found.found.load(Ordering::Relaxed) >= 3).len(), 3);
+}
+
+/// "A budget of time": a search that finds nothing for so long is over, one that finds as much as it is worth goes on.
+#[test]
+fn a_search_that_is_not_worth_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = random(SIZE, 6);
+    let index = Indexed::new(dir.path());
+    let to = directory(&dir.path().join("to"));
+    index.take_in(&dir.path().join("to/a"), &bytes);
+    let node = node(dir.path(), index);
+    let search = |all| {
+        let found = node.elsewhere(to.as_fd(), SIZE as u64, None).files().unwrap();
+        found.with_patience(Patience { all, ..ENDLESS })
+    };
+    let (strange, all) = ([ChunkDescriptor::of(b"nowhere")], chunks(&bytes));
+    let slow = search(Duration::ZERO);
+    assert!(slow.find(&strange, &|| false).is_empty() && slow.is_vain());
+    let worth_it = search(LONG);
+    assert!(worth_it.find(&strange, &|| false).is_empty() && !worth_it.is_vain());
+    assert_eq!(worth_it.find(&all, &|| false).len(), all.len());
+    // The more was found, the longer the network may wait.
+    let patience = Patience { idle: Duration::ZERO, ..ENDLESS };
+    assert!(worth_it.with_patience(patience).idle_patience() > Duration::ZERO);
+}
+
+/// Design 9, "a daemon that hangs or is not there means: no index": one that takes nothing costs what was said, however many gets there are and
+/// however many of their connections wait in its queue.
+#[test]
+fn a_daemon_that_hangs_is_no_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = directory(&dir.path().join("to"));
+    #[derive(Debug)]
+    struct Hanging(Arc<AtomicU64>);
+    impl Hints for Hanging {
+        fn ask(&self, _: BorrowedFd<'_>, _: &IndexQuestion) -> Result<IndexAnswer> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            std::thread::park();
+            Err(Error::new(ErrorKind::Internal, "never"))
+        }
+    }
+    let asked = Arc::new(AtomicU64::new(0));
+    let node = node(dir.path(), Arc::new(Hanging(asked.clone())));
+    let search = || matches!(node.elsewhere(to.as_fd(), SIZE as u64, None), Prospect::Mute);
+    std::thread::scope(|scope| {
+        let searches: Vec<_> = (0..100).map(|_| scope.spawn(search)).collect();
+        assert!(searches.into_iter().all(|search| search.join().unwrap()));
+    });
+    // Few of them are left waiting inside.
+    assert!(asked.load(Ordering::Relaxed) <= door::ASKING_MAX as u64);
 }

@@ -21,6 +21,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 
 use super::{Fetch, Wanted, report, resumed, start_sources};
 use crate::at_hand::{self, AtHand};
+use crate::elsewhere::Prospect;
 use crate::explain::{Role, figures_of};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth, short_name};
 use crate::{Delivered, Event, Observer, Stop};
@@ -147,11 +148,13 @@ impl Fetch<'_> {
             _ => 0,
         };
         let older = older.or_else(|| OlderVersion::none(geometry.size_bytes(), repeated_permille));
-        let elsewhere = match !request.whole_file && intact.is_empty() && at_hand.is_none() {
+        let prospect = match !request.whole_file && intact.is_empty() && at_hand.is_none() {
             true => node.elsewhere(folder.fd.as_fd(), geometry.size_bytes(), name.map(OsStr::as_bytes)),
-            false => None,
+            false => Prospect::None,
         };
-        let older = OlderVersion::beside(older, elsewhere);
+        // Who does not answer is not told anything either: that would take as long again.
+        let is_index_mute = matches!(prospect, Prospect::Mute);
+        let older = OlderVersion::beside(older, prospect.files());
         let truth = match older.is_some() || is_unproven {
             true => Truth::updated(geometry, oid, delivery.clone())?,
             false => Truth::Proven(verifier),
@@ -247,7 +250,9 @@ impl Fetch<'_> {
                 // Best effort: without it, the object is fetched again some day.
                 let store = node.store()?;
                 let _ = store.refer_to(&path, &oid, geometry.size_bytes(), &*delivery);
-                node.tell_index(folder.fd.as_fd(), geometry.size_bytes());
+                if !is_index_mute {
+                    node.tell_index(folder.fd.as_fd(), geometry.size_bytes());
+                }
             }
             Ok(path)
         });

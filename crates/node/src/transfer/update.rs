@@ -8,11 +8,11 @@
 
 mod pairs;
 mod plan;
+mod search;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;
@@ -39,6 +39,7 @@ use crate::lock;
 use crate::observer::Stop;
 pub(super) use pairs::SparsePairs;
 use plan::{Copies, Origin, Parts, Plan};
+use search::{Ahead, PIECE_CHUNKS, Search};
 
 /// Smaller objects and older versions are not worth the questions.
 const UPDATE_FROM_BYTES: u64 = UNIT_BYTES;
@@ -141,24 +142,6 @@ impl OlderVersion {
         Some(OlderVersion { elsewhere, ..older.unwrap_or(none) })
     }
 
-    /// Where the chunks are that are not in the older version: what other files have of them.
-    fn find_elsewhere(&self, chunks: &[PlacedChunk], known: &Known) -> Result<HashMap<ChunkKey, Spot>> {
-        let Some(elsewhere) = &self.elsewhere else { return Ok(HashMap::new()) };
-        if elsewhere.is_vain() {
-            return match self.file.is_some() || self.has_repeats {
-                true => Ok(HashMap::new()),
-                // What the recipe tells is of no use.
-                false => Err(Error::new(ErrorKind::NotFound, "other files have nothing of the object")),
-            };
-        }
-        let mut missing: Vec<ChunkDescriptor> = chunks.iter().map(|placed| placed.chunk).collect();
-        missing.retain(|chunk| {
-            let key = chunk_key(chunk);
-            key != known.zeros && known.offset_of(&key).is_none()
-        });
-        Ok(elsewhere.find(&missing))
-    }
-
     /// True if it is what it was, as far as its file system tells.
     fn is_unchanged(&self) -> bool {
         let unchanged = |(file, before): &(std::fs::File, Timestamp)| {
@@ -243,9 +226,8 @@ impl Transfer {
         over: &dyn Fn() -> bool,
         silent: &[SourceId],
     ) -> Result<RecipeRoot> {
-        let mut ahead_groups = if old.file.is_none() { AHEAD_GROUPS } else { 0 };
-        let interval =
-            Duration::from_millis(100).min(if ahead_groups > 0 { AHEAD_INTERVAL } else { Duration::MAX });
+        let mut ahead = old.file.is_none().then(Ahead::new);
+        let interval = if ahead.is_some() { AHEAD_INTERVAL } else { Duration::from_millis(100) };
         let began = Instant::now();
         let patience = DESCRIBE_PATIENCE + Duration::from_secs(self.geometry.size_bytes() / CUT_BYTES_PER_S);
         let (mut asked_at, mut somebody, mut probed) = (began, began, began);
@@ -276,11 +258,8 @@ impl Transfer {
             if has_waited || !self.is_anybody_left() {
                 return Err(lost());
             }
-            if ahead_groups > 0 && self.has_fetched_all() {
-                if !plan.probe(ahead_groups) {
-                    return Err(Error::new(ErrorKind::Unsupported, "all was fetched before the recipe came"));
-                }
-                ahead_groups *= 2;
+            if let Some(ahead) = &mut ahead {
+                self.fetch_ahead(plan, ahead)?;
             }
             if is_asked && probed.elapsed() >= PROBE_INTERVAL && self.has_fetched_all() {
                 plan.probe(1);
@@ -324,6 +303,7 @@ impl Transfer {
         let mut asked_of = lock(&self.state).asked;
         let mut silent: Vec<SourceId> = Vec::new();
         let mut heard = Instant::now();
+        let mut search = Search::new();
         loop {
             let mut batch = Vec::new();
             while let Some(request) = reader.next_request(&mut |id| known.recipe.contains(id))? {
@@ -336,9 +316,11 @@ impl Transfer {
             // As many as the nodes have that a reader holds.
             let chunks: Vec<PlacedChunk> = std::iter::from_fn(|| reader.next_chunk()).collect();
             let has_placed = !chunks.is_empty();
-            let elsewhere = old.find_elsewhere(&chunks, known)?;
-            chunks.into_iter().try_for_each(|chunk| plan.place(chunk, known, &elsewhere, copies))?;
-            plan.tell();
+            for chunks in chunks.chunks(PIECE_CHUNKS) {
+                let elsewhere = self.find_elsewhere(old, chunks, known, plan, &mut search, copies.over)?;
+                chunks.iter().try_for_each(|chunk| plan.place(*chunk, known, &elsewhere, copies))?;
+                plan.tell();
+            }
             if reader.is_done() {
                 return plan.finish(copies);
             }
@@ -445,9 +427,10 @@ impl Transfer {
         let data = data_pieces(&bytes);
         let others = parts.iter().filter(|(_, origin)| matches!(origin, Origin::Elsewhere(_)));
         let other_bytes: u64 = others.map(|(len, _)| u64::from(*len)).sum();
+        self.store(group, &bytes, &data, group_cv(self.geometry, group, &bytes))?;
         self.other_bytes.fetch_add(other_bytes, Ordering::Relaxed);
         self.local_bytes.fetch_add(bytes.len() as u64 - other_bytes, Ordering::Relaxed);
-        self.store(group, &bytes, &data, group_cv(self.geometry, group, &bytes))
+        Ok(())
     }
 }
 

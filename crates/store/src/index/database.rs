@@ -1,14 +1,15 @@
 //! What of the index lies on disk: an LSM tree (`fjall`) of two keyspaces, `chunks` and `files`, under a bound of memory.
 //!
 //! The library checks what it reads by checksums; what it makes of bytes that are wrong all the same may be a panic. So each call into it
-//! is guarded, and a panic is an error like any other: the index is thrown away.
+//! is guarded, closing it included, and a panic is damage: the index is thrown away.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use fjall::compaction::filter::{
     CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict,
 };
 use fjall::config::FilterPolicy;
-use fjall::{Keyspace, KeyspaceCreateOptions};
+use fjall::{Keyspace, KeyspaceCreateOptions, PersistMode};
 
 use super::ChunkKey;
 use super::files::FileRecord;
@@ -52,12 +53,25 @@ pub(super) struct Place {
 
 /// The open database.
 pub(super) struct Database {
-    chunks: Keyspace,
-    files: Keyspace,
     live: Arc<Live>,
     /// Entries on disk after they were last written anew.
     tidied: AtomicU64,
+    /// Until it is closed.
+    open: Option<Open>,
+}
+
+struct Open {
+    chunks: Keyspace,
+    files: Keyspace,
     database: fjall::Database,
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let open = self.open.take();
+        // Whatever comes of it: nothing in it is used any more.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(open)));
+    }
 }
 
 impl Debug for Database {
@@ -69,7 +83,7 @@ impl Debug for Database {
 impl Database {
     /// Opens the database in `path`, making it if it is not there.
     pub(super) fn open(path: &Path) -> Result<Database> {
-        let live = Arc::new(Live(Mutex::new(None)));
+        let live = Arc::new(Live::default());
         let dropping = live.clone();
         guarded("open", move || {
             let factory: Arc<dyn Factory> = Arc::new(Dropping(dropping));
@@ -89,21 +103,22 @@ impl Database {
             };
             let chunks = database.keyspace("chunks", options)?;
             let files = database.keyspace("files", options)?;
-            Ok(Database { chunks, files, live, tidied: AtomicU64::new(0), database })
+            Ok(Database { live, tidied: AtomicU64::new(0), open: Some(Open { chunks, files, database }) })
         })
     }
 
     /// Every file, and the number that the next one gets.
     pub(super) fn load(&self) -> Result<(Vec<(u64, FileRecord)>, u64)> {
         let (mut records, mut next) = (Vec::new(), None);
-        let pairs = guarded("read", || {
-            self.files.iter().map(fjall::Guard::into_inner).collect::<fjall::Result<Vec<_>>>()
+        let pairs = self.with("read", |open| {
+            open.files.iter().map(fjall::Guard::into_inner).collect::<fjall::Result<Vec<_>>>()
         })?;
         for (key, value) in pairs {
             if &*key == NEXT {
                 next = Some(number(&value)?);
             } else {
-                let record: FileRecord = cbor::decode(&value, "a file of the index")?;
+                let record: FileRecord = cbor::decode(&value, "a file of the index")
+                    .map_err(|error| damaged("a file in it is malformed").caused_by(error))?;
                 record.check()?;
                 records.push((number(&key)?, record));
             }
@@ -118,47 +133,51 @@ impl Database {
 
     /// Entries of other files than these, with a number below `next`, are garbage.
     pub(super) fn know_live(&self, numbers: impl Iterator<Item = u64>, next: u64) {
-        *self.live.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((numbers.collect(), next));
+        *self.live.numbers() = Some((numbers.collect(), next));
     }
 
     /// Entries with this number, which is the next one, are or will be of use.
     pub(super) fn begin(&self, number: u64) {
-        if let Some((live, next)) = &mut *self.live.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some((live, next)) = &mut *self.live.numbers() {
             live.insert(number);
-            *next = number + 1;
+            *next = (*next).max(number + 1);
         }
     }
 
     /// Entries with this number are of no use any more.
     pub(super) fn end(&self, number: u64) {
-        if let Some((live, _)) = &mut *self.live.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some((live, _)) = &mut *self.live.numbers() {
             live.remove(&number);
         }
     }
 
     pub(super) fn write_next(&self, next: u64) -> Result<()> {
-        self.write(|batch| batch.insert(&self.files, NEXT, next.to_be_bytes()))
+        self.write(|open, batch| batch.insert(&open.files, NEXT, next.to_be_bytes()))
     }
 
-    pub(super) fn write_file(&self, number: u64, record: &FileRecord) -> Result<()> {
-        self.write(|batch| batch.insert(&self.files, number.to_be_bytes(), cbor::encode(record)))
-    }
-
-    /// Its chunks stay until the disk is tidied, and are found no more.
-    pub(super) fn remove_file(&self, number: u64) -> Result<()> {
-        self.write(|batch| batch.remove(&self.files, number.to_be_bytes()))
-    }
-
-    pub(super) fn write_chunks(&self, number: u64, chunks: &[(ChunkKey, u64, u32)]) -> Result<()> {
-        self.write(|batch| {
-            for (key, offset, len) in chunks {
-                let key = [&key[..], &number.to_be_bytes()].concat();
-                batch.insert(&self.chunks, key, [&offset.to_be_bytes()[..], &len.to_be_bytes()].concat());
+    /// Writes the records of files, and removes those of files that have none: their chunks stay until the disk is tidied, and are
+    /// found no more.
+    pub(super) fn write_files(&self, changes: &[(u64, Option<FileRecord>)]) -> Result<()> {
+        self.write(|open, batch| {
+            for (number, record) in changes {
+                match record {
+                    Some(record) => batch.insert(&open.files, number.to_be_bytes(), cbor::encode(record)),
+                    None => batch.remove(&open.files, number.to_be_bytes()),
+                }
             }
         })
     }
 
-    /// Where a chunk lies, by the number of its file; `most` places at most.
+    pub(super) fn write_chunks(&self, number: u64, chunks: &[(ChunkKey, u64, u32)]) -> Result<()> {
+        self.write(|open, batch| {
+            for (key, offset, len) in chunks {
+                let key = [&key[..], &number.to_be_bytes()].concat();
+                batch.insert(&open.chunks, key, [&offset.to_be_bytes()[..], &len.to_be_bytes()].concat());
+            }
+        })
+    }
+
+    /// Where a chunk lies in files that `is_wanted`, the latest first; `most` places at most.
     pub(super) fn places(
         &self,
         key: &ChunkKey,
@@ -173,8 +192,8 @@ impl Database {
                 len: u32::from_be_bytes(len.try_into().ok()?),
             })
         };
-        let found = guarded("read", || {
-            let found = self.chunks.prefix(key).map(|found| found.into_inner().map(place));
+        let found = self.with("read", |open| {
+            let found = open.chunks.prefix(key).rev().map(|found| found.into_inner().map(place));
             let is_wanted = |found: &fjall::Result<Option<Place>>| match found {
                 Ok(Some(place)) => is_wanted(place.number),
                 _ => true,
@@ -184,14 +203,14 @@ impl Database {
         found.into_iter().collect::<Option<_>>().ok_or_else(|| damaged("an entry is malformed"))
     }
 
-    /// Bytes on disk.
-    pub(super) fn disk_bytes(&self) -> u64 {
-        guarded("measure", || self.database.disk_space()).unwrap_or(0)
+    /// Whether the library still works: threads of it write, and may have failed.
+    pub(super) fn check(&self) -> Result<()> {
+        self.with("use", |open| open.database.persist(PersistMode::Buffer))
     }
 
     /// Whether much of what is on disk is of no use, where `live` chunks are.
     pub(super) fn has_much_dead(&self, live: u64) -> bool {
-        let entries = guarded("measure", || Ok(self.chunks.approximate_len() as u64)).unwrap_or(0);
+        let entries = self.with("measure", |open| Ok(open.chunks.approximate_len() as u64)).unwrap_or(0);
         let least = self.tidied.load(Ordering::Relaxed).max(live);
         entries.saturating_sub(least) > DEAD_MIN.max(live / 2)
     }
@@ -199,18 +218,22 @@ impl Database {
     /// Writes all chunks anew, without those of files that are no more.
     pub(super) fn compact(&self) -> Result<()> {
         self.flush()?;
-        guarded("tidy", || self.chunks.major_compact())?;
-        let left = guarded("measure", || Ok(self.chunks.approximate_len() as u64))?;
+        self.with("tidy", |open| open.chunks.major_compact())?;
+        let left = self.with("measure", |open| Ok(open.chunks.approximate_len() as u64))?;
         self.tidied.store(left, Ordering::Relaxed);
         Ok(())
     }
 
     /// Brings what is in memory onto the disk in order. Waits for that, not without end.
     pub(super) fn flush(&self) -> Result<()> {
-        let keyspaces = [&self.chunks, &self.files];
-        guarded("order", || keyspaces.iter().try_for_each(|keyspace| keyspace.rotate_memtable().map(drop)))?;
+        let each = |open: &Open| [open.chunks.clone(), open.files.clone()];
+        self.with("order", |open| {
+            each(open).iter().try_for_each(|keyspace| keyspace.rotate_memtable().map(drop))
+        })?;
+        let is_waiting =
+            |open: &Open| Ok(each(open).iter().any(|keyspace| keyspace.sealed_memtable_count() > 0));
         let begun = Instant::now();
-        while keyspaces.iter().any(|keyspace| keyspace.sealed_memtable_count() > 0) {
+        while self.with("order", is_waiting)? {
             if begun.elapsed() >= PATIENCE {
                 return Err(Error::new(ErrorKind::TimedOut, "the disk of the chunk index does not follow"));
             }
@@ -222,25 +245,37 @@ impl Database {
     /// Entries of chunks on disk and in memory.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
-        self.chunks.len().unwrap()
+        self.with("count", |open| open.chunks.len()).unwrap()
     }
 
     /// Writes what `fill` says, all or nothing.
-    fn write(&self, fill: impl FnOnce(&mut fjall::OwnedWriteBatch)) -> Result<()> {
-        if guarded("measure", || Ok(self.database.write_buffer_size()))? > UNORDERED_BYTES {
+    fn write(&self, fill: impl FnOnce(&Open, &mut fjall::OwnedWriteBatch)) -> Result<()> {
+        if self.with("measure", |open| Ok(open.database.write_buffer_size()))? > UNORDERED_BYTES {
             self.flush()?;
         }
-        guarded("write", || {
-            let mut batch = self.database.batch();
-            fill(&mut batch);
+        self.with("write", |open| {
+            let mut batch = open.database.batch();
+            fill(open, &mut batch);
             batch.commit()
         })
+    }
+
+    /// Calls the library.
+    fn with<T>(&self, what: &str, work: impl FnOnce(&Open) -> fjall::Result<T>) -> Result<T> {
+        let open = self.open.as_ref();
+        guarded(what, || open.ok_or(fjall::Error::Locked).and_then(work))
     }
 }
 
 /// The numbers of files that are, and the next one; `None` as long as that is not known.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Live(Mutex<Option<(HashSet<u64>, u64)>>);
+
+impl Live {
+    fn numbers(&self) -> MutexGuard<'_, Option<(HashSet<u64>, u64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Leaves entries out of what is written anew whose file is no more.
 struct Dropping(Arc<Live>);
@@ -251,7 +286,7 @@ impl Factory for Dropping {
     }
 
     fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
-        Box::new(Dropper(self.0.0.lock().unwrap_or_else(PoisonError::into_inner).clone()))
+        Box::new(Dropper(self.0.numbers().clone()))
     }
 }
 
@@ -274,13 +309,24 @@ pub(super) fn damaged(how: &str) -> Error {
     Error::new(ErrorKind::Damaged, format!("the chunk index is damaged: {how}"))
 }
 
-/// Calls the library.
+/// Calls the library. What cannot be read is `Damaged`; what the disk refused, or somebody else has, is another error.
 fn guarded<T>(what: &str, work: impl FnOnce() -> fjall::Result<T>) -> Result<T> {
     let what = || format!("cannot {what} the chunk index");
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)))) => {
-            Err(Error::io(what(), error))
+            use io::ErrorKind as Io;
+            Err(match error.kind() {
+                // A part of it is not there, or not whole.
+                Io::NotFound | Io::UnexpectedEof | Io::InvalidData | Io::InvalidInput => {
+                    Error::new(ErrorKind::Damaged, what()).caused_by(error)
+                }
+                _ => Error::file(what(), error),
+            })
+        }
+        // A thread of its own failed, it may be of a full disk: whether it is damaged shows when it is opened again.
+        Ok(Err(error @ (fjall::Error::Poisoned | fjall::Error::Locked))) => {
+            Err(Error::new(ErrorKind::Internal, what()).caused_by(error))
         }
         Ok(Err(error)) => Err(Error::new(ErrorKind::Damaged, what()).caused_by(error)),
         Err(_) => Err(Error::new(ErrorKind::Damaged, what()).caused_by("its library failed")),

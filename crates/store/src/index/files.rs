@@ -1,7 +1,7 @@
 //! The files that the index knows: all of them in memory, and what tells whether one is still what it was.
 
-use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsString;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,7 +16,7 @@ use minicbor::{Decode, Encode};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, statat};
 
 use super::database::{Database, damaged};
-use super::{ChunkIndex, IndexLimits, is_below};
+use super::{ChunkIndex, IndexLimits, Scope};
 
 /// A file that was cut.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
@@ -31,9 +31,16 @@ pub(super) struct FileRecord {
     /// How.
     #[n(2)]
     pub(super) profile: Profile,
-    /// Into how many chunks.
+    /// Into how many chunks; none if there is no room for them, so that it is not cut again and again.
     #[n(3)]
     pub(super) chunks: u64,
+}
+
+/// How old a file is: the lower, the sooner it leaves. When it came to be as it is on this disk.
+pub(super) type Age = i64;
+
+pub(super) fn age_of(identity: &FileIdentity) -> Age {
+    identity.ctime_ns
 }
 
 impl FileRecord {
@@ -61,7 +68,17 @@ impl FileRecord {
     }
 
     pub(super) fn path(&self) -> PathBuf {
-        OsString::from_vec(self.path.to_vec()).into()
+        self.path_ref().to_owned()
+    }
+
+    fn path_ref(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.path))
+    }
+
+    /// Whether it may be looked at for `scope`, by what is remembered of it.
+    pub(super) fn is_in(&self, scope: &Scope<'_>) -> bool {
+        let path = self.path_ref();
+        self.identity.dev == scope.dev && path != scope.directory && path.starts_with(scope.directory)
     }
 
     /// The same at `path`, as it is there.
@@ -81,6 +98,9 @@ impl FileRecord {
 #[derive(Debug)]
 pub(super) struct Files {
     records: BTreeMap<u64, FileRecord>,
+    by_age: BTreeSet<(Age, u64)>,
+    /// Whose records are not on disk as they are here.
+    changed: BTreeSet<u64>,
     /// By the hash of the path: of two that share one the later is found.
     by_path: HashMap<u64, u64>,
     hasher: RandomState,
@@ -95,6 +115,8 @@ impl Files {
         let (records, next) = database.load()?;
         let mut files = Files {
             records: BTreeMap::new(),
+            by_age: BTreeSet::new(),
+            changed: BTreeSet::new(),
             by_path: HashMap::new(),
             hasher: RandomState::new(),
             by_inode: HashMap::new(),
@@ -105,6 +127,7 @@ impl Files {
         for (number, record) in records {
             files.insert(number, record);
         }
+        files.changed.clear();
         Ok(files)
     }
 
@@ -115,11 +138,15 @@ impl Files {
         self.chunks = self.chunks.saturating_add(record.chunks);
         self.by_path.insert(self.hasher.hash_one(&*record.path), number);
         self.by_inode.insert((record.identity.dev, record.identity.ino), number);
+        self.by_age.insert((age_of(&record.identity), number));
+        self.changed.insert(number);
         self.records.insert(number, record);
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<FileRecord> {
         let record = self.records.remove(&number)?;
+        self.by_age.remove(&(age_of(&record.identity), number));
+        self.changed.insert(number);
         self.path_bytes -= record.path.len();
         self.chunks = self.chunks.saturating_sub(record.chunks);
         let hash = self.hasher.hash_one(&*record.path);
@@ -153,14 +180,64 @@ impl Files {
         self.by_inode.contains_key(&(dev, ino))
     }
 
-    /// The numbers of all files.
+    /// The numbers of all files with chunks.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
-        self.records.keys().copied()
+        self.records.iter().filter(|(_, record)| record.chunks > 0).map(|(number, _)| *number)
     }
 
-    /// The number of the file that was taken in first.
-    pub(super) fn oldest(&self) -> Option<u64> {
-        self.records.keys().next().copied()
+    /// The number of the oldest file, if it is older than `age`.
+    pub(super) fn oldest(&self, age: Age) -> Option<u64> {
+        self.by_age.first().filter(|(oldest, _)| *oldest < age).map(|(_, number)| *number)
+    }
+
+    /// How old the latest is.
+    #[cfg(test)]
+    pub(super) fn youngest(&self) -> Option<Age> {
+        self.by_age.last().map(|(age, _)| *age)
+    }
+
+    /// Whether there is room for a file of that age and about so many chunks, with what leaves for it: what is older.
+    pub(super) fn has_room(&self, limits: &IndexLimits, age: Age, path: &Path, chunks: u64) -> bool {
+        let mut left =
+            (self.records.len() + 1, self.path_bytes + path.as_os_str().len(), self.chunks + chunks);
+        // What is there of it is replaced.
+        if let Some((_, record)) = self.at(path) {
+            left = (left.0 - 1, left.1 - record.path.len(), left.2.saturating_sub(record.chunks));
+        }
+        let fits = |left: (usize, usize, u64)| {
+            left.0 <= limits.files && left.1 <= limits.path_bytes && left.2 <= limits.chunks
+        };
+        let mut older = self.by_age.iter().take_while(|(oldest, _)| *oldest < age);
+        while !fits(left) {
+            let Some(record) = older.next().and_then(|(_, number)| self.records.get(number)) else {
+                return false;
+            };
+            left = (
+                left.0.saturating_sub(1),
+                left.1.saturating_sub(record.path.len()),
+                left.2.saturating_sub(record.chunks),
+            );
+        }
+        true
+    }
+
+    /// Some of the records that are not on disk as they are here, or are no more; from now on they count as written.
+    pub(super) fn take_changes(&mut self, most: usize) -> Vec<(u64, Option<FileRecord>)> {
+        let changes: Vec<_> = self
+            .changed
+            .iter()
+            .take(most)
+            .map(|number| (*number, self.records.get(number).cloned()))
+            .collect();
+        for (number, _) in &changes {
+            self.changed.remove(number);
+        }
+        changes
+    }
+
+    /// They were not written.
+    pub(super) fn give_back(&mut self, changes: &[(u64, Option<FileRecord>)]) {
+        self.changed.extend(changes.iter().map(|(number, _)| *number));
     }
 
     /// A number that nobody had.
@@ -186,12 +263,13 @@ impl Files {
     }
 
     /// Files that may be alike, the latest first.
-    pub(super) fn similar(&self, below: &Path, size_bytes: u64, name: Option<&[u8]>) -> Vec<u64> {
+    pub(super) fn similar(&self, scope: &Scope<'_>, size_bytes: u64, name: Option<&[u8]>) -> Vec<u64> {
         let sizes = size_bytes / 2..=size_bytes.saturating_mul(2);
         let is_similar = |record: &FileRecord| {
-            let path = record.path();
-            let is_same_name = name.is_some() && path.file_name().map(|name| name.as_bytes()) == name;
-            (is_same_name || sizes.contains(&record.identity.size_bytes)) && is_below(&path, below)
+            let is_same_name = name.is_some() && record.path_ref().file_name().map(OsStr::as_bytes) == name;
+            record.chunks > 0
+                && (is_same_name || sizes.contains(&record.identity.size_bytes))
+                && record.is_in(scope)
         };
         let latest = self.records.iter().rev();
         latest.filter(|(_, record)| is_similar(record)).map(|(number, _)| *number).collect()

@@ -3,44 +3,45 @@
 //! Everything in it is a hint. A file is looked at before an entry of it is given out, and all entries of a file that is another by now
 //! go at once; who reads what an entry tells of must compare the bytes with the chunk's hash. The index may be thrown away at any
 //! moment, and is, whenever something in it cannot be read: what it knew is cut again. `docs/format/index.md` has the layout.
+//!
+//! Whoever asks only reads, and waits for no writing: what he finds changed is written when the index is filled (`write_back`).
 
 mod cut;
 mod database;
+mod entering;
 mod files;
+mod search;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use dray_core::chunker::Profile;
 use dray_core::limits::{
-    INDEX_CHUNKS_MAX, INDEX_FILE_BYTES_MIN, INDEX_FILES_MAX, INDEX_PATHS_BYTES_MAX,
-    INDEX_PLACES_LOOKED_AT_MAX, INDEX_SOURCE_FILES_MAX, UPDATE_BYTES_MAX,
+    INDEX_CHUNKS_MAX, INDEX_FILE_BYTES_MIN, INDEX_FILES_MAX, INDEX_FREE_BYTES_MIN, INDEX_PATHS_BYTES_MAX,
+    UPDATE_BYTES_MAX,
 };
 use dray_core::recipe::ChunkDescriptor;
 use dray_core::store::FileIdentity;
 use dray_core::{Error, ErrorKind, Result};
 
+use crate::lock_file;
 use database::Database;
-use files::{FileRecord, Files};
+use files::Files;
 
 pub use cut::Cut;
+pub use entering::Entering;
 pub use files::look;
+pub use search::{ChunkPlace, Found, Scope};
 
 /// Bytes of a chunk's hash by which it is looked up.
 pub type ChunkKey = [u8; 16];
-
-/// Files that are looked at for one question: to look for one that was renamed, its directory is read.
-const FILES_LOOKED_AT_MAX: usize = 4 * INDEX_SOURCE_FILES_MAX;
 
 /// How often the lock is tried, and how long after each other.
 const LOCK_TRIES: u32 = 20;
@@ -49,21 +50,46 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 /// What stands in `format`, beside what the database below it has of its own.
 const FORMAT: &str = "drayman chunk index 1\n";
 
+/// Bytes on disk that what was written last takes: the library's journal, twice.
+const JOURNAL_DISK_BYTES: u64 = 144 << 20;
+/// Bytes on disk that one chunk takes at the most, with half as many that are of no use any more, while all are written anew.
+const CHUNK_DISK_BYTES: u64 = 128;
+/// Records of files that are written together.
+const CHANGES_AT_ONCE: usize = 256;
+
 /// How much it may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexLimits {
-    /// Files; those that were taken in first leave first.
+    /// Files; those leave first that were as they are for longest.
     pub files: usize,
     /// Bytes of their paths.
     pub path_bytes: usize,
     /// Chunks of all of them.
     pub chunks: u64,
+    /// Bytes that it takes on disk: beyond, nothing is taken in.
+    pub disk_bytes: u64,
+    /// Bytes of its file system that it leaves to others: where fewer are free, nothing is taken in.
+    pub free_bytes: u64,
 }
 
 impl Default for IndexLimits {
-    /// As `docs/limits.md` has them.
+    /// As `docs/limits.md` has them, whatever that takes on disk.
     fn default() -> IndexLimits {
-        IndexLimits { files: INDEX_FILES_MAX, path_bytes: INDEX_PATHS_BYTES_MAX, chunks: INDEX_CHUNKS_MAX }
+        IndexLimits {
+            files: INDEX_FILES_MAX,
+            path_bytes: INDEX_PATHS_BYTES_MAX,
+            chunks: INDEX_CHUNKS_MAX,
+            disk_bytes: u64::MAX,
+            free_bytes: INDEX_FREE_BYTES_MIN,
+        }
+    }
+}
+
+impl IndexLimits {
+    /// As much as `disk_bytes` on disk have room for, of which the journal takes 144 MiB in any case.
+    pub fn of_disk(disk_bytes: u64) -> IndexLimits {
+        let chunks = disk_bytes.saturating_sub(JOURNAL_DISK_BYTES) / CHUNK_DISK_BYTES;
+        IndexLimits { chunks: chunks.min(INDEX_CHUNKS_MAX), disk_bytes, ..IndexLimits::default() }
     }
 }
 
@@ -74,28 +100,19 @@ pub struct IndexFigures {
     pub files: u64,
     /// Chunks of them.
     pub chunks: u64,
-    /// Bytes on disk, as far as that is known without looking.
+    /// Bytes on disk, when that was looked at last.
     pub disk_bytes: u64,
 }
 
-/// Where a chunk lies: a hint.
+/// Whether it can be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ChunkPlace {
-    /// Which of [`Found::files`].
-    pub file: usize,
-    /// Its first byte there.
-    pub offset: u64,
-    /// Its length in bytes.
-    pub len: u32,
-}
-
-/// What was found.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Found {
-    /// Absolute paths of files that were what they were when they were cut, a moment ago.
-    pub files: Vec<PathBuf>,
-    /// For each chunk that was asked for, in that order.
-    pub places: Vec<Option<ChunkPlace>>,
+pub enum Health {
+    /// It can.
+    Well = 0,
+    /// The disk refused something: it is to be closed, and what is there can be opened later.
+    Failed = 1,
+    /// Something in it could not be read: nothing in it is used any more, and the next [`ChunkIndex::open`] begins anew.
+    Damaged = 2,
 }
 
 /// The index of one data directory, open in one process at a time.
@@ -103,9 +120,13 @@ pub struct Found {
 pub struct ChunkIndex {
     root: PathBuf,
     limits: IndexLimits,
+    /// Never held while anything is waited for.
     files: Mutex<Files>,
-    /// Something in it could not be read.
-    is_broken: AtomicBool,
+    /// Whose turn it is to write what changed in them.
+    writing: Mutex<()>,
+    /// A [`Health`].
+    health: AtomicU8,
+    disk_bytes: AtomicU64,
     database: Database,
     /// Given back after the database is closed.
     _lock: File,
@@ -113,23 +134,28 @@ pub struct ChunkIndex {
 
 impl ChunkIndex {
     /// Opens the index in the directory `root`, making it if it is not there; and why what was there was thrown away, if it was.
-    /// `Refused` if another process has it open.
+    /// `Refused` if another process has it open. Where the disk refuses something, what is there stays.
     pub fn open(root: &Path, limits: IndexLimits) -> Result<(ChunkIndex, Option<String>)> {
         make_directory(root)?;
         let lock = lock(root)?;
-        let format = root.join("format");
-        let finished = || std::fs::write(&format, FORMAT).map_err(|error| failed("write", &format, error));
+        let (format, opening) = (root.join("format"), root.join("opening"));
+        let rename =
+            |from: &Path, to: &Path| std::fs::rename(from, to).map_err(|error| failed("rename", from, error));
         let reason = match std::fs::read_to_string(&format) {
             Ok(text) if text == FORMAT => {
-                // A library that panics over damage may panic again as it cleans up, which is the end of the process. The next one
-                // then begins anew.
-                remove(&format)?;
+                // A library that panics over damage may panic again as it cleans up, or be given no memory, which is the end of the
+                // process. The next one then begins anew.
+                rename(&format, &opening)?;
                 match Self::load(root) {
                     Ok((database, files)) => {
-                        finished()?;
-                        return Ok((Self::of(root, limits, files, database, lock), None));
+                        rename(&opening, &format)?;
+                        return Ok((Self::of(root, limits, files, database, lock)?, None));
                     }
-                    Err(error) => Some(error.to_string()),
+                    Err(error) if error.kind() == ErrorKind::Damaged => Some(error.to_string()),
+                    Err(error) => {
+                        rename(&opening, &format)?;
+                        return Err(error);
+                    }
                 }
             }
             Ok(_) => Some("it is of another version".to_owned()),
@@ -137,13 +163,19 @@ impl ChunkIndex {
                 // Begun and not finished, or found to be damaged while it was in use.
                 root.join("data").exists().then(|| "it was not left whole".to_owned())
             }
-            Err(error) => Some(format!("cannot read {format:?}: {error}")),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::IsADirectory) =>
+            {
+                Some(format!("cannot read {format:?}: {error}"))
+            }
+            Err(error) => return Err(failed("read", &format, error)),
         };
-        remove(&format)?;
-        remove(&root.join("data"))?;
+        for old in [&format, &opening, &root.join("data")] {
+            remove(old)?;
+        }
         let (database, files) = Self::load(root)?;
-        finished()?;
-        Ok((Self::of(root, limits, files, database, lock), reason))
+        std::fs::write(&format, FORMAT).map_err(|error| failed("write", &format, error))?;
+        Ok((Self::of(root, limits, files, database, lock)?, reason))
     }
 
     fn load(root: &Path) -> Result<(Database, Files)> {
@@ -153,28 +185,52 @@ impl ChunkIndex {
         Ok((database, files))
     }
 
-    fn of(root: &Path, limits: IndexLimits, files: Files, database: Database, lock: File) -> ChunkIndex {
-        let is_broken = AtomicBool::new(false);
-        ChunkIndex {
+    fn of(
+        root: &Path,
+        limits: IndexLimits,
+        mut files: Files,
+        database: Database,
+        lock: File,
+    ) -> Result<ChunkIndex> {
+        // It may have been larger.
+        while files.is_beyond(&limits)
+            && let Some(oldest) = files.oldest(i64::MAX)
+        {
+            files.remove(oldest);
+        }
+        let index = ChunkIndex {
             root: root.to_owned(),
             limits,
             files: Mutex::new(files),
-            is_broken,
+            writing: Mutex::default(),
+            health: AtomicU8::new(Health::Well as u8),
+            disk_bytes: AtomicU64::new(0),
             database,
             _lock: lock,
+        };
+        index.write_back()?;
+        index.measure();
+        Ok(index)
+    }
+
+    /// Whether it can be used.
+    pub fn health(&self) -> Health {
+        match self.health.load(Ordering::Acquire) {
+            0 => Health::Well,
+            1 => Health::Failed,
+            _ => Health::Damaged,
         }
     }
 
-    /// Whether something in it could not be read or written: then nothing in it is used any more, and the next [`ChunkIndex::open`]
-    /// begins anew.
-    pub fn is_broken(&self) -> bool {
-        self.is_broken.load(Ordering::Acquire)
+    /// Looks whether it can still be written to, which otherwise shows only when it is.
+    pub fn check(&self) -> Result<()> {
+        self.checked(self.database.check())
     }
 
-    /// How much it holds.
+    /// How much it holds. Waits for no disk.
     pub fn figures(&self) -> IndexFigures {
         let (files, chunks) = self.files().counts();
-        IndexFigures { files, chunks, disk_bytes: self.database.disk_bytes() }
+        IndexFigures { files, chunks, disk_bytes: self.disk_bytes.load(Ordering::Relaxed) }
     }
 
     /// Whether a file of this size is taken in.
@@ -182,234 +238,110 @@ impl ChunkIndex {
         (INDEX_FILE_BYTES_MIN..=UPDATE_BYTES_MAX).contains(&size_bytes)
     }
 
-    /// Whether the file `path`, which is `now`, is in it as it is.
+    /// Whether the file `path`, which is `now`, is in it as it is, or was and had no room. One that was taken in under another name is from now
+    /// on in it under this one.
     pub fn has(&self, path: &Path, now: &FileIdentity) -> bool {
-        let files = self.files();
-        files.at(path).is_some_and(|(_, record)| record.identity == *now)
-    }
-
-    /// Begins to take in the file `path`, whose state is `identity`, and forgets what it was before. The entries count when
-    /// [`Entering::finish`] has been called. `Unsupported` if it is too small, too large, or its path is too long.
-    pub fn enter(&self, path: &Path, identity: FileIdentity, profile: Profile) -> Result<Entering<'_>> {
-        let record = FileRecord::new(path, identity, profile)?;
-        let chunks = identity.size_bytes / u64::from(profile.average_bytes());
-        if !Self::takes(identity.size_bytes) || chunks > self.limits.chunks / 2 {
-            return Err(Error::new(ErrorKind::Unsupported, format!("{path:?} is not for the chunk index")));
-        }
-        let number = {
-            let mut files = self.files();
-            if let Some((number, _)) = files.at(path) {
-                self.forget(&mut files, number)?;
-            }
-            let number = files.reserve();
-            // Before its first entry: no number is ever used twice, whatever is killed.
-            self.checked(self.database.write_next(files.next()))?;
-            self.database.begin(number);
-            number
-        };
-        Ok(Entering { index: self, number, record: Some(record), batch: Vec::new() })
-    }
-
-    /// CACHE-CHECK (Y8): where the chunks lie, as far as that is in regular files below the directory `below` that are what they were when
-    /// they were cut. All entries of a file that is not go. Where it has a chunk several times, as few files as may be are named.
-    pub fn look_up(&self, keys: &[ChunkKey], below: &Path) -> Result<Found> {
-        let mut found = Found::default();
-        // What is known of a file in this call: its place in the answer, or that it is not to be used.
-        let mut known: HashMap<u64, Option<usize>> = HashMap::new();
-        for key in keys {
-            // Nothing outside of the directory is touched or counts for anything.
-            let is_inside =
-                |number| self.files().get(number).is_some_and(|record| is_below(&record.path(), below));
-            let places = self.checked(self.database.places(key, INDEX_PLACES_LOOKED_AT_MAX, is_inside))?;
-            let used = places.iter().position(|place| matches!(known.get(&place.number), Some(Some(_))));
-            let mut chosen = None;
-            for place in used.map(|at| &places[at]).into_iter().chain(&places) {
-                let file = match known.get(&place.number) {
-                    Some(file) => *file,
-                    None if known.len() >= FILES_LOOKED_AT_MAX
-                        || found.files.len() >= INDEX_SOURCE_FILES_MAX =>
-                    {
-                        None
-                    }
-                    None => {
-                        let path = self.current(place.number)?.filter(|path| is_below(path, below));
-                        // Two numbers lead to one file that was renamed, and taken in under its new name, too.
-                        let file = path.map(|path| {
-                            let known = found.files.iter().position(|known| *known == path);
-                            known.unwrap_or_else(|| {
-                                found.files.push(path);
-                                found.files.len() - 1
-                            })
-                        });
-                        known.insert(place.number, file);
-                        file
-                    }
-                };
-                if let Some(file) = file {
-                    chosen = Some(ChunkPlace { file, offset: place.offset, len: place.len });
-                    break;
-                }
-            }
-            found.places.push(chosen);
-        }
-        Ok(found)
-    }
-
-    /// Whether there is reason to hope: it has a file below the directory `below` that is as it was, and is of the same name as an
-    /// object of `size_bytes`, or at least half and at most twice as large (Y15 has more exact weights).
-    pub fn has_similar(&self, below: &Path, size_bytes: u64, name: Option<&[u8]>) -> Result<bool> {
-        let similar = self.files().similar(below, size_bytes, name);
-        for number in similar.into_iter().take(FILES_LOOKED_AT_MAX) {
-            if self.current(number)?.is_some_and(|path| is_below(&path, below)) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// STAT (Y11): looks at what is in the open directory `directory`, called `path`, and finds files again that were renamed or moved
-    /// there.
-    pub fn meet(&self, directory: BorrowedFd<'_>, path: &Path) -> Result<()> {
-        for (name, identity) in files::listed(directory, |dev, ino| self.files().is_inode_known(dev, ino)) {
-            self.moved(&path.join(name), identity)?;
-        }
-        Ok(())
+        self.moved(path, *now);
+        self.files().at(path).is_some_and(|(_, record)| record.identity == *now)
     }
 
     /// Forgets what was at `path`.
     pub fn forget_path(&self, path: &Path) -> Result<()> {
-        let mut files = self.files();
-        match files.at(path) {
-            Some((number, _)) => self.forget(&mut files, number),
-            None => Ok(()),
+        {
+            let mut files = self.files();
+            if let Some(number) = files.at(path).map(|(number, _)| number) {
+                files.remove(number);
+            }
         }
+        self.write_back()
     }
 
     /// Gives back the room of what was forgotten, if that is much. May take long.
     pub fn tidy(&self) -> Result<()> {
+        self.write_back()?;
         let live = self.files().counts().1;
-        if self.database.has_much_dead(live) { self.checked(self.database.compact()) } else { Ok(()) }
+        if self.database.has_much_dead(live) {
+            self.checked(self.database.compact())?;
+            self.measure();
+        }
+        Ok(())
+    }
+
+    /// Whether [`ChunkIndex::tidy`] has much to do.
+    pub fn is_untidy(&self) -> bool {
+        let live = self.files().counts().1;
+        self.database.has_much_dead(live)
+    }
+
+    /// Writes what questions found changed. May take long; nobody who asks waits for it.
+    pub fn write_back(&self) -> Result<()> {
+        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let changes = self.files().take_changes(CHANGES_AT_ONCE);
+            if changes.is_empty() {
+                return Ok(());
+            }
+            if let Err(error) = self.checked(self.database.write_files(&changes)) {
+                self.files().give_back(&changes);
+                return Err(error);
+            }
+            // What has no record has no chunks from now on.
+            let gone =
+                changes.iter().filter(|(_, record)| record.as_ref().is_none_or(|record| record.chunks == 0));
+            gone.for_each(|(number, _)| self.database.end(*number));
+        }
+    }
+
+    /// `NoSpace` if nothing more may be written.
+    fn check_room(&self) -> Result<()> {
+        let taken = self.measure();
+        if taken > self.limits.disk_bytes {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!("the chunk index takes {taken} bytes on disk"),
+            ));
+        }
+        let stat = rustix::fs::statvfs(&self.root);
+        let stat = stat.map_err(|error| failed("look at the disk of", &self.root, error.into()))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        if free < self.limits.free_bytes {
+            let what = format!(
+                "{free} bytes are free on the disk of the chunk index, which leaves {} to others",
+                self.limits.free_bytes
+            );
+            return Err(Error::new(ErrorKind::NoSpace, what));
+        }
+        Ok(())
+    }
+
+    /// Bytes on disk, now.
+    fn measure(&self) -> u64 {
+        let bytes = bytes_below(&self.root);
+        self.disk_bytes.store(bytes, Ordering::Relaxed);
+        bytes
     }
 
     fn files(&self) -> MutexGuard<'_, Files> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the file of that number is, if it is what it was; otherwise it is looked for under another name in the same directory,
-    /// and forgotten.
-    fn current(&self, number: u64) -> Result<Option<PathBuf>> {
-        let Some(record) = self.files().get(number).cloned() else { return Ok(None) };
-        let path = record.path();
-        if look(&path).is_some_and(|now| record.is_same(&now)) {
-            return Ok(Some(path));
-        }
-        let now = files::renamed(&record);
-        let mut files = self.files();
-        if files.get(number) != Some(&record) {
-            // Somebody else was faster.
-            return Ok(None);
-        }
-        match now {
-            // It was taken in under its new name already.
-            Some((path, _)) if files.at(&path).is_some_and(|(other, _)| other != number) => {
-                self.forget(&mut files, number).map(|()| Some(path))
-            }
-            Some((path, identity)) => {
-                self.rewrite(&mut files, number, record.at(&path, identity))?;
-                Ok(Some(path))
-            }
-            None => self.forget(&mut files, number).map(|()| None),
-        }
-    }
-
-    /// The file `identity` is at `path` now.
-    fn moved(&self, path: &Path, identity: FileIdentity) -> Result<()> {
-        let mut files = self.files();
-        let Some((number, record)) = files.of_inode(identity.dev, identity.ino) else { return Ok(()) };
-        if !record.is_same(&identity) || record.path() == path || FileRecord::is_too_long(path) {
-            return Ok(());
-        }
-        let record = record.clone().at(path, identity);
-        if let Some((other, _)) = files.at(path).filter(|(other, _)| *other != number) {
-            self.forget(&mut files, other)?;
-        }
-        self.rewrite(&mut files, number, record)
-    }
-
-    fn rewrite(&self, files: &mut Files, number: u64, record: FileRecord) -> Result<()> {
-        self.checked(self.database.write_file(number, &record))?;
-        files.insert(number, record);
-        Ok(())
-    }
-
-    fn forget(&self, files: &mut Files, number: u64) -> Result<()> {
-        if files.remove(number).is_none() {
-            return Ok(());
-        }
-        self.database.end(number);
-        self.checked(self.database.remove_file(number))
-    }
-
-    /// Passes a result on; after a failure the index is not believed any more, by nobody.
+    /// Passes a result on; after damage the index is not believed any more, by nobody.
     fn checked<T>(&self, result: Result<T>) -> Result<T> {
-        if result.is_err() && !self.is_broken.swap(true, Ordering::AcqRel) {
+        let Err(error) = &result else { return result };
+        let health = if error.kind() == ErrorKind::Damaged { Health::Damaged } else { Health::Failed };
+        let before = self.health.fetch_max(health as u8, Ordering::AcqRel);
+        if health == Health::Damaged && before < health as u8 {
             let _ = std::fs::remove_file(self.root.join("format"));
         }
         result
     }
 }
 
-/// A file that is being taken in.
-#[derive(Debug)]
-pub struct Entering<'a> {
-    index: &'a ChunkIndex,
-    number: u64,
-    /// Until it is finished.
-    record: Option<FileRecord>,
-    batch: Vec<(ChunkKey, u64, u32)>,
-}
-
-impl Entering<'_> {
-    /// Chunks that are written together.
-    const BATCH: usize = 1024;
-
-    /// The chunk with this hash is at `offset`.
-    pub fn add(&mut self, chunk: &ChunkDescriptor, offset: u64) -> Result<()> {
-        self.batch.push((key(chunk), offset, chunk.len));
-        if let Some(record) = &mut self.record {
-            record.chunks += 1;
-        }
-        if self.batch.len() >= Self::BATCH { self.flush() } else { Ok(()) }
-    }
-
-    /// All chunks were told: from now on they are found. The oldest files leave if there are too many.
-    pub fn finish(mut self) -> Result<()> {
-        self.flush()?;
-        let index = self.index;
-        let mut files = index.files();
-        let number = self.number;
-        if let Some(record) = self.record.take() {
-            index.rewrite(&mut files, number, record)?;
-        }
-        while files.is_beyond(&index.limits)
-            && let Some(oldest) = files.oldest().filter(|oldest| *oldest != number)
-        {
-            index.forget(&mut files, oldest)?;
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        self.index.checked(self.index.database.write_chunks(self.number, &self.batch))?;
-        self.batch.clear();
-        Ok(())
-    }
-}
-
-impl Drop for Entering<'_> {
+impl Drop for ChunkIndex {
     fn drop(&mut self) {
-        if self.record.is_some() {
-            self.index.database.end(self.number);
+        if self.health() == Health::Well {
+            // What is lost here is found changed again.
+            let _ = self.write_back();
         }
     }
 }
@@ -424,11 +356,6 @@ pub fn key(chunk: &ChunkDescriptor) -> ChunkKey {
     key
 }
 
-/// Whether `path` is below `directory`, by their names.
-fn is_below(path: &Path, directory: &Path) -> bool {
-    path != directory && path.starts_with(directory)
-}
-
 fn make_directory(path: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|error| failed("make", path, error))
@@ -437,9 +364,7 @@ fn make_directory(path: &Path) -> Result<()> {
 /// The lock of the index in `root`.
 fn lock(root: &Path) -> Result<File> {
     let path = root.join("lock");
-    let mut options = File::options();
-    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let file = file.map_err(|error| failed("open", &path, error))?;
+    let file = lock_file::open(&path).map_err(|error| failed("open", &path, error))?;
     for _ in 0..LOCK_TRIES {
         match file.try_lock() {
             Ok(()) => return Ok(file),
@@ -450,6 +375,17 @@ fn lock(root: &Path) -> Result<File> {
     }
     Err(Error::new(ErrorKind::Refused, format!("another process uses the chunk index in {root:?}"))
         .with_retryable(true))
+}
+
+/// Bytes that the files below `directory` take on disk.
+fn bytes_below(directory: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
+    let bytes_of = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(found) if found.is_dir() => bytes_below(&entry.path()),
+        Ok(found) => found.blocks().saturating_mul(512),
+        Err(_) => 0,
+    };
+    entries.flatten().map(bytes_of).sum()
 }
 
 /// Removes a file, or a directory with all that is in it.

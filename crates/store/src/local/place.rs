@@ -94,17 +94,26 @@ impl Place {
 
     /// The OIDs that have a folder. Anything else that lies about is passed over.
     pub(super) fn object_names(&self) -> Result<Vec<Oid>> {
-        let objects = self.root.join("objects");
         let mut names = Vec::new();
-        for fan_out in entries(&objects)? {
-            let Ok(folders) = entries(&fan_out) else { continue };
-            for folder in folders {
-                let name = folder.file_name().and_then(|name| name.to_str());
-                let oid = name.and_then(|name| format!("blake3:{name}").parse::<Oid>().ok());
-                names.extend(oid.filter(|oid| self.object(oid).folder == folder));
-            }
+        for fan_out in self.fan_outs()? {
+            names.extend(self.names_in(&fan_out));
         }
         Ok(names)
+    }
+
+    /// The directories that folders of objects are in.
+    pub(super) fn fan_outs(&self) -> Result<Vec<PathBuf>> {
+        entries(&self.root.join("objects"))
+    }
+
+    /// The OIDs that have a folder in that one.
+    pub(super) fn names_in(&self, fan_out: &Path) -> Vec<Oid> {
+        let name_of = |folder: PathBuf| {
+            let name = folder.file_name()?.to_str()?;
+            let oid = format!("blake3:{name}").parse::<Oid>().ok()?;
+            (self.object(&oid).folder == folder).then_some(oid)
+        };
+        entries(fan_out).unwrap_or_default().into_iter().filter_map(name_of).collect()
     }
 
     /// Waits until no other process or thread holds the lock of `oid`, and takes it. Objects whose OIDs share their

@@ -1,5 +1,7 @@
 //! Which files have whole objects in them: what the chunk index is made of.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use dray_core::Oid;
@@ -20,22 +22,43 @@ pub struct Whereabouts {
 }
 
 impl LocalStore {
-    /// The files of all objects, in no particular order. A record that cannot be read is passed over: whoever needs its object
-    /// hears of that.
-    pub fn whereabouts(&self) -> Result<Vec<Whereabouts>> {
-        let mut found = Vec::new();
-        for oid in self.place().object_names()? {
-            let paths = self.place().object(&oid);
-            let bytes = record::read_small(&paths.record).ok().flatten();
-            let Some(record) = bytes.and_then(|bytes| Record::from_bytes(&bytes, &oid).ok()) else {
-                continue;
-            };
-            if record.extents.len() == 1 {
-                let path = record.borrowed_path().unwrap_or(paths.data);
-                found.push(Whereabouts { oid, path, identity: record.backing });
+    /// The files of all objects, in no particular order, one after the other: there may be very many. Before each record is read `may_read`
+    /// is asked, which may wait; if it says no, that is the end, and false is returned. A record that cannot be read is passed over:
+    /// whoever needs its object hears of that.
+    pub fn each_whereabouts(
+        &self,
+        may_read: &mut dyn FnMut() -> bool,
+        take: &mut dyn FnMut(Whereabouts),
+    ) -> Result<bool> {
+        for fan_out in self.place().fan_outs()? {
+            for oid in self.place().names_in(&fan_out) {
+                if !may_read() {
+                    return Ok(false);
+                }
+                let paths = self.place().object(&oid);
+                let bytes = record::read_small(&paths.record).ok().flatten();
+                let Some(record) = bytes.and_then(|bytes| Record::from_bytes(&bytes, &oid).ok()) else {
+                    continue;
+                };
+                if record.extents.len() == 1 {
+                    let path = record.borrowed_path().unwrap_or(paths.data);
+                    take(Whereabouts { oid, path, identity: record.backing });
+                }
             }
         }
-        Ok(found)
+        Ok(true)
+    }
+
+    /// Another number, if objects came or went, by any process; the same, if not. Cheap: some hundred directories are looked at, and no
+    /// record. What is done to a record of an object that stays does not show.
+    pub fn generation(&self) -> Result<u64> {
+        let mut hasher = DefaultHasher::new();
+        for fan_out in self.place().fan_outs()? {
+            if let Ok(metadata) = std::fs::symlink_metadata(&fan_out) {
+                (fan_out, metadata.ino(), metadata.ctime(), metadata.ctime_nsec()).hash(&mut hasher);
+            }
+        }
+        Ok(hasher.finish())
     }
 }
 
@@ -56,8 +79,16 @@ mod tests {
         let mut writer = store.take_in().unwrap();
         writer.write(&[8; 6000]).unwrap();
         let mut incoming = writer.finish().unwrap();
+        let before = store.generation().unwrap();
+        assert_eq!(store.generation().unwrap(), before);
         let owned = incoming.keep().unwrap().oid();
-        let mut found = store.whereabouts().unwrap();
+        assert_ne!(store.generation().unwrap(), before, "an object came");
+        let whereabouts = || {
+            let mut found = Vec::new();
+            assert!(store.each_whereabouts(&mut || true, &mut |at| found.push(at)).unwrap());
+            found
+        };
+        let mut found = whereabouts();
         found.sort_by_key(|found| found.identity.size_bytes);
         assert_eq!(found.iter().map(|found| found.oid).collect::<Vec<_>>(), [borrowed, owned]);
         assert_eq!(found[0].path, file);
@@ -67,6 +98,14 @@ mod tests {
             assert_eq!(found.identity, now);
         }
         std::fs::write(store.place().object(&owned).record, b"garbage").unwrap();
-        assert_eq!(store.whereabouts().unwrap().len(), 1);
+        assert_eq!(whereabouts().len(), 1);
+        // No record is read that must not be.
+        let (mut asked, mut taken) = (0, 0);
+        let mut may_read = || {
+            asked += 1;
+            asked < 2
+        };
+        assert!(!store.each_whereabouts(&mut may_read, &mut |_| taken += 1).unwrap());
+        assert!(asked == 2 && taken <= 1, "{asked} {taken}");
     }
 }

@@ -1,25 +1,29 @@
-//! What fills the index: which files, when, and what is not read.
+//! What fills the index: which files, when, and what is not read; and what becomes of one that fails.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Mutex;
 
 use dray_client::types::IndexQuestion;
 use dray_core::store::Store;
-use dray_transfer::recipe::Recipe;
+use dray_store::index::{Scope, look};
 
 use super::*;
 
 const MIB: usize = 1 << 20;
+/// What the index may take in these tests.
+const INDEX_MIB: u64 = 512;
 
 /// A store and an index.
 struct Bed {
     dir: tempfile::TempDir,
     store: LocalStore,
     indexing: Indexing,
-    tried: RefCell<HashMap<u64, Tried>>,
-    hasher: RandomState,
+    memory: RefCell<Memory>,
+    free_bytes: Cell<u64>,
+    told: Mutex<Vec<Event>>,
 }
 
 impl Bed {
@@ -30,10 +34,11 @@ impl Bed {
             dir,
             store,
             indexing: Indexing::default(),
-            tried: RefCell::default(),
-            hasher: RandomState::new(),
+            memory: RefCell::default(),
+            free_bytes: Cell::new(0),
+            told: Mutex::default(),
         };
-        bed.indexing.set_wanted(true);
+        bed.indexing.set_wanted(Some(INDEX_MIB));
         bed
     }
 
@@ -44,20 +49,38 @@ impl Bed {
         self.store.put_file(&path, &|_| {}).unwrap().oid()
     }
 
-    fn round_with(&self, is_busy: &dyn Fn() -> bool, recipe: Option<Arc<Recipe>>) -> Result<()> {
+    fn try_round(
+        &self,
+        is_busy: &dyn Fn() -> bool,
+        recipe: Option<Arc<Recipe>>,
+        is_stirred: bool,
+    ) -> Result<()> {
+        let told = &self.told;
         let means = Means {
             root: self.dir.path().join("index"),
-            mib: 64,
+            free_bytes: self.free_bytes.get(),
             store: &self.store,
             is_busy,
             recipe_of: &|_| recipe.clone(),
-            observer: &|_: Event| {},
+            observer: &|event: Event| told.lock().unwrap().push(event),
         };
-        self.indexing.round(&means, &mut self.tried.borrow_mut(), &self.hasher)
+        self.indexing.round(&means, &mut self.memory.borrow_mut(), is_stirred)
+    }
+
+    fn round_with(&self, is_busy: &dyn Fn() -> bool, recipe: Option<Arc<Recipe>>) -> Result<()> {
+        self.try_round(is_busy, recipe, true)
     }
 
     fn round(&self) {
         self.round_with(&|| false, None).unwrap();
+    }
+
+    /// As another daemon after this one, with what is on disk.
+    fn start_again(&self) {
+        self.indexing.set_wanted(None);
+        self.round();
+        *self.memory.borrow_mut() = Memory::default();
+        self.indexing.set_wanted(Some(INDEX_MIB));
     }
 
     /// Bytes read for the index, and the files in it.
@@ -103,28 +126,56 @@ fn what_is_put_is_cut_once() {
     assert!(bed.is_hopeful(size));
     bed.round();
     assert_eq!(bed.figures(), (size as u64, 1), "read again for nothing");
-    fs::write(bed.dir.path().join("a"), random(size + 9, 3)).unwrap();
     bed.put("a", &random(size + 9, 3));
-    bed.tried.borrow_mut().values_mut().for_each(|tried| tried.not_before = Instant::now());
+    bed.memory.borrow_mut().progress.rest_until(Instant::now() + FAILED_REST_MAX);
+    bed.round();
+    assert_eq!(bed.figures().0, size as u64, "what changes all the time is read all the time");
+    bed.memory.borrow_mut().progress.rest_until(Instant::now());
+    bed.round();
+    assert_eq!(bed.figures(), ((2 * size + 9) as u64, 1));
+    bed.start_again();
     bed.round();
     let read = (2 * size + 9) as u64;
     assert_eq!(bed.figures(), (read, 1));
-    bed.indexing.set_wanted(false);
+    bed.indexing.set_wanted(None);
     bed.round();
     assert_eq!((bed.indexing.state().open, bed.is_hopeful(size)), (false, false));
-    bed.indexing.set_wanted(true);
+    bed.indexing.set_wanted(Some(INDEX_MIB));
     bed.round();
     assert_eq!(bed.figures(), (read, 1), "it was there still");
-    bed.indexing.set_wanted(false);
+    bed.indexing.set_wanted(None);
     bed.round();
     fs::remove_dir_all(bed.dir.path().join("index")).unwrap();
-    bed.indexing.set_wanted(true);
+    bed.indexing.set_wanted(Some(INDEX_MIB));
     bed.round();
     assert_eq!(bed.figures(), (read + (size + 9) as u64, 1), "it is made anew");
 }
 
+/// "A cheap generation": where no object came or went, and nobody stirred, no record is read, and where one came they are.
+#[test]
+fn nothing_is_looked_through_for_nothing() {
+    let bed = Bed::new();
+    bed.put("a", &random(MIB, 11));
+    bed.round();
+    let reads = |is_stirred| {
+        let asked = Cell::new(0);
+        let count = || {
+            asked.set(asked.get() + 1);
+            false
+        };
+        bed.try_round(&count, None, is_stirred).unwrap();
+        asked.get()
+    };
+    assert_eq!(reads(false), 1, "asked once whether anything may be done");
+    assert!(reads(true) > 1);
+    assert_eq!(reads(false), 1);
+    bed.put("b", &random(MIB, 12));
+    assert!(reads(false) > 2);
+    assert_eq!(bed.figures().1, 2);
+}
+
 /// Y5: "checked before EVERY disk I/O": as long as bytes move nothing is read, however far the file was read before; the gauge is
-/// looked at before each read. The end of the daemon is not waited for.
+/// looked at before each read, of a record as of a file. The end of the daemon is not waited for.
 #[test]
 fn nothing_is_read_while_bytes_move() {
     let bed = Bed::new();
@@ -146,27 +197,44 @@ fn nothing_is_read_while_bytes_move() {
     assert_eq!(bed.figures(), (size as u64, 1));
     let reads = asked.get() / 3;
     assert!(reads >= size / (256 << 10), "{reads} reads for {size} bytes");
-    bed.put("b", &random(size, 5));
-    let asked = Cell::new(0);
-    let end_it = || {
-        asked.set(asked.get() + 1);
-        if asked.get() == 3 {
-            bed.indexing.end();
-        }
-        asked.get() > 2
-    };
-    bed.round_with(&end_it, None).unwrap();
-    assert_eq!(bed.figures(), (size as u64 + 2 * (256 << 10), 1), "half a file is not in it");
+    // Busy from some question on: what was read is what was asked for before, and half a file is not in the index.
+    for busy_from in 1..6 {
+        let bed = Bed::new();
+        bed.put("b", &random(size, 5));
+        let (asked, read_before) = (Cell::new(0), Cell::new(None));
+        let end_it = || {
+            asked.set(asked.get() + 1);
+            if asked.get() == busy_from {
+                read_before.set(Some(bed.indexing.read_bytes.load(Ordering::Relaxed)));
+            }
+            if asked.get() > busy_from {
+                bed.indexing.end();
+            }
+            asked.get() >= busy_from
+        };
+        bed.round_with(&end_it, None).unwrap();
+        assert_eq!(Some(bed.figures().0), read_before.get(), "{busy_from}");
+        assert_eq!(bed.figures().1, 0);
+    }
 }
 
-/// "A file that was put with a recipe made already is not cut twice": and what the recipe tells is found.
+/// "A file that was put with a recipe made already is not cut twice", nor is anything written for it while bytes move; and what the recipe
+/// tells is found.
 #[test]
 fn a_recipe_that_was_made_is_used() {
     let bed = Bed::new();
     let bytes = random(3 * MIB, 6);
     bed.put("a", &bytes);
-    bed.round_with(&|| true, Some(recipe_of(&bytes))).unwrap();
+    let asked = Cell::new(0);
+    let busy_twice = || {
+        asked.set(asked.get() + 1);
+        assert_eq!(bed.figures().1, 0);
+        asked.get() % 3 != 0
+    };
+    bed.round_with(&busy_twice, Some(recipe_of(&bytes))).unwrap();
     assert_eq!(bed.figures(), (0, 1));
+    // Once for the round, the record, the file and the recipe.
+    assert_eq!(asked.get(), 4 * 3);
     let mut keys = Vec::new();
     recipe_of(&bytes)
         .chunks(&mut |placed| {
@@ -175,15 +243,41 @@ fn a_recipe_that_was_made_is_used() {
         })
         .unwrap();
     let index = bed.indexing.open().unwrap();
-    let found = index.look_up(&keys, &fs::canonicalize(bed.dir.path()).unwrap()).unwrap();
-    assert!(found.places.iter().all(Option::is_some));
+    let root = fs::canonicalize(bed.dir.path()).unwrap();
+    let dev = look(&root.join("a")).unwrap().dev;
+    let look_up = |directory: &Path| index.look_up(&keys, Scope { directory, dev }, &|| false).unwrap();
+    assert!(look_up(&root).places.iter().all(Option::is_some));
     // A file that is another by now, and was never put, is not read.
     fs::write(bed.dir.path().join("a"), random(3 * MIB, 7)).unwrap();
-    bed.tried.borrow_mut().clear();
+    bed.memory.borrow_mut().progress = Progress::default();
     bed.round_with(&|| false, Some(recipe_of(&bytes))).unwrap();
     assert_eq!(bed.figures(), (0, 1));
-    let found = index.look_up(&keys, Path::new("/")).unwrap();
-    assert!(found.places.iter().all(Option::is_none));
+    assert!(look_up(Path::new("/")).places.iter().all(Option::is_none));
+}
+
+/// "No circles": where there is room for less than there is, what is left out is not read in every round, nor after a start; and what was
+/// taken in stays.
+#[test]
+fn what_has_no_room_is_not_read_again() {
+    let bed = Bed::new();
+    // 144 MiB are the journal's; one MiB more has room for 8,192 chunks, and one file may take half of them.
+    bed.indexing.set_wanted(Some(145));
+    let size = 40 * MIB;
+    for number in 0..4 {
+        bed.put(&format!("f{number}"), &random(size, number));
+    }
+    bed.round();
+    let (read, files) = bed.figures();
+    assert_eq!((read, files), (3 * size as u64, 3));
+    for _ in 0..2 {
+        bed.round();
+        bed.memory.borrow_mut().progress = Progress::default();
+        bed.round();
+    }
+    bed.start_again();
+    bed.indexing.set_wanted(Some(145));
+    bed.round();
+    assert_eq!(bed.figures(), (read, files));
 }
 
 /// A file that cannot be read, or is none, stops nobody; another process that has the index is told of, and waited for.
@@ -197,6 +291,75 @@ fn failures_are_borne() {
     assert_eq!(bed.round_with(&|| false, None).unwrap_err().kind(), ErrorKind::Refused);
     assert!(!bed.is_hopeful(MIB));
     drop(other);
+    bed.round();
+    assert_eq!(bed.figures(), (MIB as u64, 1));
+}
+
+/// "ENOSPC waits with doubling instead of starting anew": a full disk leaves what is in the index, and more comes when there is room.
+#[test]
+fn a_full_disk_is_waited_for() {
+    let bed = Bed::new();
+    bed.put("a", &random(MIB, 13));
+    bed.round();
+    bed.put("b", &random(MIB, 14));
+    bed.start_again();
+    bed.free_bytes.set(u64::MAX);
+    for _ in 0..3 {
+        assert_eq!(bed.round_with(&|| false, None).unwrap_err().kind(), ErrorKind::NoSpace);
+        assert_eq!(bed.figures(), (MIB as u64, 1));
+        assert!(bed.is_hopeful(MIB));
+    }
+    bed.start_again();
+    bed.free_bytes.set(0);
+    bed.round();
+    assert_eq!(bed.figures(), (2 * MIB as u64, 2));
+    assert!(bed.told.lock().unwrap().is_empty(), "nothing was made anew");
+    let rests: Vec<Duration> = (1..20).map(rest_after).collect();
+    assert!(rests.windows(2).all(|rest| rest[1] == FAILED_REST_MAX || rest[1] == 2 * rest[0]));
+    assert_eq!((rest_after(1), rest_after(u32::MAX)), (2 * ROUND, FAILED_REST_MAX));
+}
+
+/// "Give up until restart after a few resets": an index that is damaged each time it is opened is not filled again and again.
+#[test]
+fn what_is_damaged_again_and_again_is_given_up() {
+    let bed = Bed::new();
+    bed.put("a", &random(MIB, 15));
+    bed.round();
+    let damage = || fs::write(bed.dir.path().join("index/format"), "other").unwrap();
+    let close = || {
+        bed.indexing.set_wanted(None);
+        bed.round();
+        damage();
+        bed.indexing.set_wanted(Some(INDEX_MIB));
+    };
+    for number in 1..=u64::from(ANEW_MAX) {
+        close();
+        bed.round();
+        assert_eq!(bed.figures(), ((number + 1) * MIB as u64, 1));
+        assert_eq!(bed.told.lock().unwrap().len() as u64, number, "told each time");
+    }
+    close();
+    for _ in 0..2 {
+        let error = bed.round_with(&|| false, None).unwrap_err();
+        assert!(error.kind() == ErrorKind::Damaged && error.advice().is_some(), "{error}");
+        assert!(!bed.indexing.state().open && !bed.is_hopeful(MIB));
+    }
+    bed.start_again();
+    bed.round();
+    assert!(bed.is_hopeful(MIB));
+}
+
+/// A question that is under way when the index is closed keeps nobody: it is opened again when that is over.
+#[test]
+fn a_question_does_not_keep_the_index_from_closing() {
+    let bed = Bed::new();
+    bed.put("a", &random(MIB, 16));
+    bed.round();
+    let asking = bed.indexing.open().unwrap();
+    bed.indexing.set_wanted(Some(INDEX_MIB + 1));
+    bed.round();
+    assert!(!bed.indexing.state().open);
+    drop(asking);
     bed.round();
     assert_eq!(bed.figures(), (MIB as u64, 1));
 }

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::Shelf;
 use super::entry::{Ending, Entry};
+use crate::daemon::pulse::Woken;
 use crate::put::unix_s;
 use crate::{Event, lock};
 
@@ -67,51 +68,6 @@ impl Changes {
     }
 }
 
-/// Wakes the housekeeping.
-#[derive(Default)]
-pub(super) struct Pulse {
-    state: Mutex<Beat>,
-    beat: Condvar,
-}
-
-#[derive(Default)]
-struct Beat {
-    is_due: bool,
-    is_over: bool,
-}
-
-impl Pulse {
-    /// Something has begun that will want looking after.
-    pub(super) fn stir(&self) {
-        let mut state = lock(&self.state);
-        if !state.is_due {
-            state.is_due = true;
-            self.beat.notify_all();
-        }
-    }
-
-    fn end(&self) {
-        lock(&self.state).is_over = true;
-        self.beat.notify_all();
-    }
-
-    /// Waits for that, at most `patience`; false at the end.
-    fn wait(&self, patience: Duration) -> bool {
-        let waited = self
-            .beat
-            .wait_timeout_while(lock(&self.state), patience, |state| !state.is_due && !state.is_over);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        state.is_due = false;
-        !state.is_over
-    }
-
-    /// Waits for the end, at most `patience`; false if it has come.
-    fn rest(&self, patience: Duration) -> bool {
-        let waited = self.beat.wait_timeout_while(lock(&self.state), patience, |state| !state.is_over);
-        !waited.unwrap_or_else(PoisonError::into_inner).0.is_over
-    }
-}
-
 /// What a round has found.
 #[derive(Default)]
 struct Findings {
@@ -129,7 +85,7 @@ impl Shelf {
     /// Keeps house until [`Shelf::rest`]. `cache_bytes` is what may be cached.
     pub(in super::super) fn keep_house(&self, cache_bytes: &dyn Fn() -> u64) {
         let mut patience = ROUND;
-        while self.pulse.wait(patience) {
+        while self.pulse.wait(patience) != Woken::Over {
             let begun = Instant::now();
             patience = self.tick(cache_bytes());
             // Whatever happens meanwhile is seen in the next round, and rounds do not follow each other closely.

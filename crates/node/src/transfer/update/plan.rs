@@ -47,7 +47,7 @@ pub(super) type Parts = Vec<(u32, Origin)>;
 /// Where groups go that can be copied, and what ends the wait for room there.
 pub(super) struct Copies<'a> {
     pub(super) sender: SyncSender<(u64, Parts)>,
-    pub(super) over: &'a dyn Fn() -> bool,
+    pub(super) over: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// Sorts the groups of the object, in order, into those to copy, those to fetch and those to fill later.

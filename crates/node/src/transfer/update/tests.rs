@@ -1,5 +1,8 @@
 //! What an update makes of chunks, of what lies at the destination, and of holders that tell wrong recipes.
 
+mod search;
+
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
@@ -26,7 +29,7 @@ use dray_transfer::transport::{NodeKey, TlsConfig};
 use super::super::{Start, Truth};
 use super::*;
 use crate::elsewhere::Hints;
-use crate::elsewhere::tests::{Indexed, node};
+use crate::elsewhere::tests::{ENDLESS, Indexed, node};
 
 /// Bytes that depend on `seed` alone and repeat nowhere.
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
@@ -321,8 +324,11 @@ fn tls(seed: u8) -> TlsConfig {
     TlsConfig::new(NodeKey::from_seed(&[seed; 32]).unwrap()).unwrap()
 }
 
-/// A holder of `object` that lies; dropped, it stops.
-fn lying_holder(number: u8, object: &[u8], old: &[u8], lie: Lie) -> LyingHolder {
+/// A holder, which stops when it is dropped, and what it is asked for.
+type Asked = (LyingHolder, Arc<WithRecipes>);
+
+/// A holder of `object` that lies.
+fn lying_holder(number: u8, object: &[u8], old: &[u8], lie: Lie) -> Asked {
     let mut writer = MemoryStore::new().put().unwrap();
     writer.write(object).unwrap();
     let stored = StoredHeld::new(writer.commit().unwrap(), None);
@@ -343,7 +349,7 @@ fn lying_holder(number: u8, object: &[u8], old: &[u8], lie: Lie) -> LyingHolder 
         _ => dray_liar::Lie::None,
     };
     let held = Arc::new(WithRecipes::new(stored, recipes));
-    LyingHolder::start(number, None, held, None, Liar::new(frames)).unwrap()
+    (LyingHolder::start(number, None, held.clone(), None, Liar::new(frames)).unwrap(), held)
 }
 
 /// Updates `old` to `object` from holders that tell `lies`: how it ended, and the bytes that came from each of them.
@@ -359,6 +365,18 @@ fn update_from(
     object: &[u8],
     old: &[u8],
     lies: &[Lie],
+) -> (Result<Oid>, Vec<u64>) {
+    let holders: Vec<Asked> =
+        (1..).zip(lies).map(|(number, lie)| lying_holder(number, object, old, *lie)).collect();
+    update_with(dir, older, object, &holders)
+}
+
+/// The same from these holders.
+fn update_with(
+    dir: &Path,
+    older: &OlderVersion,
+    object: &[u8],
+    holders: &[Asked],
 ) -> (Result<Oid>, Vec<u64>) {
     let oid = Oid::of(object);
     let geometry = Geometry::new(object.len() as u64);
@@ -378,11 +396,9 @@ fn update_from(
         DeliveryMode::OutOfOrder,
         Start::Update,
     );
-    let holders: Vec<LyingHolder> =
-        (1..).zip(lies).map(|(number, lie)| lying_holder(number, object, old, *lie)).collect();
     let sets: Vec<_> = (0..)
-        .zip(&holders)
-        .map(|(number, holder)| {
+        .zip(holders)
+        .map(|(number, (holder, _))| {
             let description = SourceDescription {
                 label: format!("holder {number}"),
                 // The first one is asked first.
@@ -465,7 +481,8 @@ fn an_honest_recipe_costs_what_changed() {
 fn others(dir: &Path, unrelated: OlderVersion, index: Arc<dyn Hints>) -> OlderVersion {
     let opened = std::fs::File::open(dir).unwrap();
     let elsewhere = node(dir, index).elsewhere(std::os::fd::AsFd::as_fd(&opened), SIZE as u64, None);
-    OlderVersion::beside(Some(unrelated), Some(elsewhere.expect("there is hope"))).unwrap()
+    let elsewhere = elsewhere.files().expect("there is hope").with_patience(ENDLESS);
+    OlderVersion::beside(Some(unrelated), Some(elsewhere)).unwrap()
 }
 
 /// Y2, issue 7 "data already on the receiver's disk under any name costs no network": what a file of another name has is not fetched; without
@@ -497,7 +514,7 @@ impl Hints for Overwriting {
         let mut asked = self.2.lock().unwrap();
         *asked += 1;
         let answer = self.0.ask(directory, question);
-        // After the question whether there is hope.
+        // After the question whether there is hope, and before the first chunk is compared.
         if *asked == 2 {
             let file = std::fs::File::options().write(true).open(&self.1).unwrap();
             file.write_all_at(&bytes(SIZE, 55), 0).unwrap();

@@ -1,0 +1,176 @@
+//! CACHE-CHECK and STAT (Y8, Y11): where chunks lie, as far as that is in files that may be looked at and are what they were.
+//!
+//! What is not in the scope of a question is told apart by what is remembered of it, and never touched: no system call and no limit
+//! depends on it.
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use dray_core::Result;
+use dray_core::limits::{INDEX_PLACES_LOOKED_AT_MAX, INDEX_SOURCE_FILES_MAX};
+use dray_core::store::FileIdentity;
+
+use super::database::Place;
+use super::files::{self, FileRecord, look};
+use super::{ChunkIndex, ChunkKey};
+
+/// Files that are looked at for one question: to look for one that was renamed, its directory is read.
+const FILES_LOOKED_AT_MAX: usize = 4 * INDEX_SOURCE_FILES_MAX;
+
+/// What may be looked at: files below a directory and on its file system. Another one may be a network's and hang.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scope<'a> {
+    /// The directory's absolute path.
+    pub directory: &'a Path,
+    /// Its device.
+    pub dev: u64,
+}
+
+/// Where a chunk lies: a hint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChunkPlace {
+    /// Which of [`Found::files`].
+    pub file: usize,
+    /// Its first byte there.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub len: u32,
+}
+
+/// What was found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// Absolute paths of files that were what they were when they were cut, a moment ago.
+    pub files: Vec<PathBuf>,
+    /// For each chunk that was asked for, in that order.
+    pub places: Vec<Option<ChunkPlace>>,
+}
+
+/// A question under way.
+struct Search<'a> {
+    index: &'a ChunkIndex,
+    scope: Scope<'a>,
+    found: Found,
+    /// What is known of a file: its place in the answer, or that it is not to be used.
+    known: HashMap<u64, Option<usize>>,
+}
+
+impl ChunkIndex {
+    /// CACHE-CHECK (Y8): where the chunks lie, as far as that is in regular files of `scope` that are what they were when they were cut.
+    /// All entries of a file that is not go. Where it has a chunk several times, as few files as may be are named, and else the
+    /// latest. Ends with what it has when `is_enough` says so.
+    pub fn look_up(
+        &self,
+        keys: &[ChunkKey],
+        scope: Scope<'_>,
+        is_enough: &dyn Fn() -> bool,
+    ) -> Result<Found> {
+        let found = Found { files: Vec::new(), places: vec![None; keys.len()] };
+        let mut search = Search { index: self, scope, found, known: HashMap::new() };
+        // In the order in which they lie on the disk.
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_unstable_by_key(|at| keys[*at]);
+        for at in order {
+            if is_enough() {
+                break;
+            }
+            search.found.places[at] = search.place_of(&keys[at])?;
+        }
+        Ok(search.found)
+    }
+
+    /// Whether there is reason to hope: it has a file in `scope` that is as it was, and is of the same name as an object of `size_bytes`,
+    /// or at least half and at most twice as large (Y15 has more exact weights).
+    pub fn has_similar(&self, scope: Scope<'_>, size_bytes: u64, name: Option<&[u8]>) -> bool {
+        let similar = self.files().similar(&scope, size_bytes, name);
+        similar.into_iter().take(FILES_LOOKED_AT_MAX).any(|number| self.current(number, &scope).is_some())
+    }
+
+    /// STAT (Y11): looks at what is in the open directory `directory`, called `path`, and finds files again that were renamed or moved
+    /// there.
+    pub fn meet(&self, directory: BorrowedFd<'_>, path: &Path) {
+        for (name, identity) in files::listed(directory, |dev, ino| self.files().is_inode_known(dev, ino)) {
+            self.moved(&path.join(name), identity);
+        }
+    }
+
+    /// Where the file of that number is, if it is what it was; otherwise it is looked for under another name in the same directory,
+    /// and forgotten.
+    fn current(&self, number: u64, scope: &Scope<'_>) -> Option<PathBuf> {
+        let record = self.files().get(number).filter(|record| record.is_in(scope)).cloned()?;
+        let path = record.path();
+        if look(&path).is_some_and(|now| record.is_same(&now)) {
+            return Some(path);
+        }
+        let now = files::renamed(&record);
+        let mut files = self.files();
+        if files.get(number) != Some(&record) {
+            // Somebody else was faster.
+            return None;
+        }
+        let Some((path, identity)) = now else {
+            files.remove(number);
+            return None;
+        };
+        if files.at(&path).is_some_and(|(other, _)| other != number) {
+            // It was taken in under its new name already.
+            files.remove(number);
+        } else {
+            files.insert(number, record.at(&path, identity));
+        }
+        Some(path)
+    }
+
+    /// The file `identity` is at `path` now.
+    pub(super) fn moved(&self, path: &Path, identity: FileIdentity) {
+        let mut files = self.files();
+        let Some((number, record)) = files.of_inode(identity.dev, identity.ino) else { return };
+        if !record.is_same(&identity)
+            || record.identity == identity && record.path() == path
+            || FileRecord::is_too_long(path)
+        {
+            return;
+        }
+        let record = record.clone().at(path, identity);
+        if let Some(other) = files.at(path).map(|(other, _)| other).filter(|other| *other != number) {
+            files.remove(other);
+        }
+        files.insert(number, record);
+    }
+}
+
+impl Search<'_> {
+    /// Where one chunk lies.
+    fn place_of(&mut self, key: &ChunkKey) -> Result<Option<ChunkPlace>> {
+        let (index, scope) = (self.index, self.scope);
+        let is_wanted = |number| {
+            let files = index.files();
+            files.get(number).is_some_and(|record| record.chunks > 0 && record.is_in(&scope))
+        };
+        let places = index.checked(index.database.places(key, INDEX_PLACES_LOOKED_AT_MAX, is_wanted))?;
+        let used = places.iter().find(|place| matches!(self.known.get(&place.number), Some(Some(_))));
+        let chosen = used.into_iter().chain(&places).find_map(|place| Some((place, self.file(place)?)));
+        Ok(chosen.map(|(place, file)| ChunkPlace { file, offset: place.offset, len: place.len }))
+    }
+
+    /// The file of a place, if it can be used: which one in the answer.
+    fn file(&mut self, place: &Place) -> Option<usize> {
+        if let Some(known) = self.known.get(&place.number) {
+            return *known;
+        }
+        if self.known.len() >= FILES_LOOKED_AT_MAX || self.found.files.len() >= INDEX_SOURCE_FILES_MAX {
+            return None;
+        }
+        let files = &mut self.found.files;
+        // Two numbers lead to one file that was renamed, and taken in under its new name, too.
+        let file = self.index.current(place.number, &self.scope).map(|path| {
+            files.iter().position(|known| *known == path).unwrap_or_else(|| {
+                files.push(path);
+                files.len() - 1
+            })
+        });
+        self.known.insert(place.number, file);
+        file
+    }
+}
