@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
+use dray_core::text::hex;
 use dray_core::{Error, ErrorKind, Result};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType, sockopt};
 
@@ -32,7 +33,7 @@ pub(crate) fn hand_over(socket: &Path, file: impl AsFd, patience: Duration) -> R
     // Without its answer a request that names the descriptor could be faster than the descriptor.
     let mut answer = [0; 1];
     match rustix::io::retry_on_intr(|| rustix::net::recv(&connection, &mut answer, RecvFlags::empty())) {
-        Ok((_, 1)) => Ok(nonce.iter().map(|byte| format!("{byte:02x}")).collect()),
+        Ok((_, 1)) => Ok(hex(&nonce)),
         Ok(_) => Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
         Err(error) => Err(failed(error.into())),
     }

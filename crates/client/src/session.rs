@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use dray_core::limits::API_BODY_BYTES_MAX;
+use dray_core::text::hex;
 use dray_core::{Error, ErrorKind, Result};
 
 use crate::client::{checked, parse};
@@ -260,7 +261,7 @@ fn named(name: Option<&OsStr>) -> (Option<String>, Option<String>) {
     match name.map(|name| name.to_str().ok_or(name)) {
         None => (None, None),
         Some(Ok(text)) => (Some(text.to_owned()), None),
-        Some(Err(odd)) => (None, Some(odd.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect())),
+        Some(Err(odd)) => (None, Some(hex(odd.as_bytes()))),
     }
 }
 

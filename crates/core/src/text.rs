@@ -1,4 +1,4 @@
-//! Text from elsewhere (a peer's words, a file's name) made fit for a terminal and a log.
+//! Text from elsewhere (a peer's words, a file's name) made fit for a terminal and a log, and bytes as text.
 
 /// Characters of general category Cf (format) of Unicode 16: invisible, and able to reorder or hide what stands around
 /// them; and the two separators of lines and paragraphs.
@@ -31,6 +31,16 @@ pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() || is_format(c) { ' ' } else { c }).collect()
 }
 
+/// `bytes` in hex digits, lower case: two a byte.
+pub fn hex(bytes: &[u8]) -> String {
+    data_encoding::HEXLOWER.encode(bytes)
+}
+
+/// The bytes that `text` writes in hex digits of either case; `None` for anything else.
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+    data_encoding::HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()
+}
+
 fn is_format(c: char) -> bool {
     let code = u32::from(c);
     FORMAT.iter().any(|(first, last)| (*first..=*last).contains(&code))
@@ -47,5 +57,17 @@ mod tests {
         assert_eq!(one_line(hostile), "a [2Jb c d e f g h i j k");
         let harmless = "Grüße, 東京 שלום \u{1f600} e\u{301}";
         assert_eq!(one_line(harmless), harmless);
+    }
+
+    /// Design 14: names that are not UTF-8 go through documents in hex digits, whole.
+    #[test]
+    fn hex_digits_are_read_as_they_are_written() {
+        let all: Vec<u8> = (0..=255).collect();
+        assert_eq!(hex(&[0, 9, 0xab, 0xff]), "0009abff");
+        assert_eq!(from_hex(&hex(&all)), Some(all.clone()));
+        assert_eq!(from_hex(&hex(&all).to_uppercase()), Some(all));
+        for odd in ["0", "0g", "+1", " 00", "é"] {
+            assert_eq!(from_hex(odd), None, "{odd:?}");
+        }
     }
 }

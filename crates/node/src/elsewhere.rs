@@ -18,6 +18,7 @@ use dray_client::Client;
 use dray_client::types::{IndexAnswer, IndexFile, IndexQuestion};
 use dray_core::limits::{INDEX_CHUNKS_ASKED_MAX, INDEX_SOURCE_FILES_MAX, TREE_DEPTH_MAX};
 use dray_core::recipe::ChunkDescriptor;
+use dray_core::text::hex;
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::index::{ChunkIndex, ChunkKey, key};
 use dray_store::local::Within;
@@ -343,10 +344,6 @@ fn told(path: &Path) -> IndexFile {
         Some(text) => IndexFile { path: Some(text.to_owned()), path_hex: None },
         None => IndexFile { path: None, path_hex: Some(hex(path.as_os_str().as_bytes())) },
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

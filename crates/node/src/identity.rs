@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use dray_core::text::hex;
 use dray_core::{Error, ErrorKind, Result};
 use dray_transfer::transport::NodeKey;
 
@@ -48,7 +49,7 @@ pub(crate) fn load_or_pass(data_dir: &Path) -> Result<NodeKey> {
 pub(crate) fn machine() -> String {
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let machine = blake3::derive_key("drayman 2026-11-21 machine id 1", &machine);
-    machine[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&machine[..8])
 }
 
 fn write(fresh: &Path, seed: &[u8; 32], path: &Path) -> Result<()> {

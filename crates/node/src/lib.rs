@@ -154,12 +154,7 @@ fn random<const N: usize>() -> Result<[u8; N]> {
 
 /// Bytes as an even number of hex digits.
 fn from_hex(text: &str) -> Result<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
-        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-        _ => None,
-    });
-    pairs.collect::<Option<Vec<u8>>>().ok_or_else(|| {
+    dray_core::text::from_hex(text).ok_or_else(|| {
         dray_core::Error::new(
             dray_core::ErrorKind::Usage,
             "bytes are written as an even number of hex digits",

@@ -174,7 +174,7 @@ mod tests {
         hasher.reset();
         hasher.zeros(3 * GROUP_BYTES);
         hasher.update(b"dray");
-        let hex: String = hasher.finish().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = crate::text::hex(&hasher.finish());
         assert_eq!(hex, "335a6a5fe7e10931c8abcc7f9d60755a6a3afb756ab89bd72091e20debd5dd59");
     }
 

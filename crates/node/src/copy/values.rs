@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use dray_core::hash_tree::{Geometry, MemoryPairs, PAIR_BYTES, PairStore};
 use dray_core::range::RangeSet;
+use dray_core::text::hex;
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::boot_id;
 use dray_store::lock_file;
@@ -125,8 +126,7 @@ impl Kept {
         let failed = |error: std::io::Error| Error::file("keep values", error);
         std::fs::create_dir_all(dir).map_err(failed)?;
         clean(dir);
-        let name: String = id[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-        let path = dir.join(name);
+        let path = dir.join(hex(&id[..16]));
         let file = lock_file::open(&path).map_err(failed)?;
         // Two copies of the same file at once: one remembers, the other does without.
         file.try_lock().map_err(|_| Error::new(ErrorKind::Refused, "another copy of this file runs"))?;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use dray_client::types::TransactionLine;
 use dray_core::limits::{API_GETS_MAX, API_OUTCOMES_MAX, API_TRANSACTIONS_MAX, NAME_BYTES_MAX};
+use dray_core::text::hex;
 use dray_core::{Error, ErrorKind, Result};
 
 use super::State;
@@ -215,8 +216,7 @@ pub(super) fn interrupted(kind: &str) -> Error {
 
 /// A name that nobody guesses or gets by mistake.
 pub(super) fn name(kind: &str) -> Result<String> {
-    let random = crate::random::<16>()?;
-    Ok(format!("{kind}-{}", random.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
+    Ok(format!("{kind}-{}", hex(&crate::random::<16>()?)))
 }
 
 fn unknown(name: &str) -> Error {

@@ -435,10 +435,7 @@ mod tests {
         let put = PutTransaction::new(&state, NewPut::default(), None).unwrap();
         put.write(&state, None, b"hours of bytes").unwrap();
         let oid = Oid::of(b"hours of bytes");
-        let fan_out = dir.path().join("store/objects").join(&oid.hex()[..2]);
-        std::fs::create_dir(&fan_out).unwrap();
-        let held = Mutex::new(Some(lock_file::open(&fan_out.join("lock")).unwrap()));
-        lock(&held).as_ref().unwrap().lock().unwrap();
+        let held = Mutex::new(Some(held(dir.path(), &oid)));
         let asked = AtomicU32::new(0);
         let is_abandoned = || {
             if asked.fetch_add(1, Ordering::Relaxed) == 3 {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use dray_core::limits::{SNAPSHOT_BYTES_MAX, SNAPSHOTS_ASKED_MAX};
+use dray_core::text::hex;
 use dray_store::local::boot_id;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
@@ -131,8 +132,7 @@ fn path_in(dir: &OwnedFd, name: &str) -> String {
 
 /// A socket in `dir` that can be connected to, and its name.
 fn listen(dir: &Arc<OwnedFd>) -> io::Result<(Arc<OwnedFd>, String, UnixListener)> {
-    let random: String =
-        crate::random::<8>().map_err(io::Error::other)?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let random = hex(&crate::random::<8>().map_err(io::Error::other)?);
     let name = format!("{}-{}-{random}{ENDING}", tag(), std::process::id());
     let unfinished = format!("{UNFINISHED}{name}");
     let listener = UnixListener::bind(path_in(dir, &unfinished))?;
@@ -199,8 +199,7 @@ fn is_same_user(socket: impl AsFd) -> bool {
 /// What the names of this machine's sockets begin with: the machine, and which boot of it, for machines that have no id of
 /// their own are all alike.
 fn tag() -> String {
-    let boot: String = boot_id().unwrap_or_default()[..4].iter().map(|byte| format!("{byte:02x}")).collect();
-    crate::identity::machine() + &boot
+    crate::identity::machine() + &hex(&boot_id().unwrap_or_default()[..4])
 }
 
 /// Names of sockets in `dir` that belong to this machine; those never finished are removed once they are old.

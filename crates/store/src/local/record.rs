@@ -278,6 +278,7 @@ pub(super) fn write_small(temp: TempFile, path: &Path, bytes: &[u8], durable: bo
 #[cfg(test)]
 mod tests {
     use dray_core::rights::Secret;
+    use dray_core::text::hex;
     use proptest::prelude::*;
 
     use super::*;
@@ -310,10 +311,6 @@ mod tests {
         let hint = FileHint::new(record.oid, record.backing, record.hashed_at_ns);
         assert_eq!(hex(&hint.to_bytes()), include_str!("../../fixtures/file-hint.hex").trim());
         assert_eq!(FileHint::from_bytes(&hint.to_bytes()).unwrap(), hint);
-    }
-
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Design 11: two seconds of rest before hashing, not a nanosecond less, and not a file from the future.

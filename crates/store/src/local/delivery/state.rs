@@ -192,7 +192,7 @@ mod tests {
     /// Golden bytes: they are disk format (`docs/format/delivery.md`).
     #[test]
     fn golden_header() {
-        let hex: String = example().to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = dray_core::text::hex(&example().to_bytes());
         assert_eq!(hex, include_str!("../../../fixtures/delivery-header.hex").trim());
         assert_eq!(example().boot_if_same(&example().to_bytes()), Some([7; 16]));
         for object in [example().object, ObjectName::Provisional([9; 32])] {
