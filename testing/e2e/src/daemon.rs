@@ -92,12 +92,6 @@ impl Daemon {
         (answer.status, answer.json())
     }
 
-    /// Waits until the chunk index is open, which happens beside whatever else a daemon does when it starts.
-    #[track_caller]
-    pub fn await_index(&self) {
-        await_that("the index is open", || self.ask("GET /v1/index", b"").1["open"] == true);
-    }
-
     /// A session, which lasts as long as what is returned.
     pub fn session(&self) -> (UnixStream, String) {
         let mut socket = UnixStream::connect(&self.socket).expect("the daemon listens");

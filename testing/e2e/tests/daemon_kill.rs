@@ -18,8 +18,6 @@ const STEPS_MAX: u32 = 60;
 
 /// Kills `daemon` when one of its threads begins its `step`-th step from now on.
 fn kill_at(host: &Host, daemon: &Daemon, step: u32) -> Running {
-    // Its steps are none of a commit.
-    daemon.await_index();
     let pid = daemon.process.pid();
     let inject = format!("inject={STEPS}:signal=SIGKILL:when={step}");
     let strace = host
