@@ -427,10 +427,10 @@ impl Transfer {
         let data = data_pieces(&bytes);
         let others = parts.iter().filter(|(_, origin)| matches!(origin, Origin::Elsewhere(_)));
         let other_bytes: u64 = others.map(|(len, _)| u64::from(*len)).sum();
-        self.store(group, &bytes, &data, group_cv(self.geometry, group, &bytes))?;
-        self.other_bytes.fetch_add(other_bytes, Ordering::Relaxed);
-        self.local_bytes.fetch_add(bytes.len() as u64 - other_bytes, Ordering::Relaxed);
-        Ok(())
+        // Before: whoever sees that all is stored sees where it came from.
+        self.other_bytes.fetch_add(other_bytes, Ordering::Release);
+        self.local_bytes.fetch_add(bytes.len() as u64 - other_bytes, Ordering::Release);
+        self.store(group, &bytes, &data, group_cv(self.geometry, group, &bytes))
     }
 }
 
