@@ -250,6 +250,12 @@ impl Error {
         self.advice.as_deref()
     }
 
+    /// The sort of the I/O error that caused it, if one did.
+    pub fn io_kind(&self) -> Option<std::io::ErrorKind> {
+        let cause = self.cause.as_ref()?.downcast_ref::<std::io::Error>()?;
+        Some(cause.kind())
+    }
+
     /// What failed, without the cause.
     pub fn what(&self) -> &str {
         &self.what

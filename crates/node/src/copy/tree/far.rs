@@ -1,6 +1,7 @@
 //! The far end of a tree copy: `dray remote` when its first message is `tree`.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -97,7 +98,7 @@ impl Node {
             CopyRole::Send => {
                 let mut names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
                 if tree.flags & tree_flag::PATTERNS != 0 {
-                    match expanded(paths, &names, &origin, tree.sync.is_some(), &mut preface, stop) {
+                    match expanded(paths, &names, &origin, Strict::of(tree), &mut preface, stop) {
                         Ok(found) => (paths, names) = found,
                         Err(error) => return Err(tell(&mut channel, preface, error)),
                     }
@@ -134,6 +135,21 @@ impl Node {
     }
 }
 
+/// What a pattern may not leave out.
+#[derive(Clone, Copy)]
+struct Strict {
+    /// What ends with a slash stands for directories alone, as in a shell.
+    is_sync: bool,
+    /// A directory that cannot be looked into is an error, or what is in it would be taken for what is not there.
+    deletes: bool,
+}
+
+impl Strict {
+    fn of(tree: &Tree) -> Strict {
+        Strict { is_sync: tree.sync.is_some(), deletes: deletes(tree) }
+    }
+}
+
 /// A path of the other side's as it is meant here.
 fn reached(path: &[u8], within: Option<&Confinement>) -> Result<PathBuf> {
     let wish = OsStr::from_bytes(path);
@@ -141,26 +157,26 @@ fn reached(path: &[u8], within: Option<&Confinement>) -> Result<PathBuf> {
 }
 
 /// What the patterns among `paths` stand for, with the names, which are said in `preface`, too. A pattern that stands for
-/// nothing stands for itself, which is then missing. For a synchronisation a directory that cannot be looked into is an error, or what is
-/// in it would be taken for what is not there; and what ends with a slash stands for directories alone, as in a shell.
+/// nothing stands for itself, which is then missing.
 fn expanded(
     paths: Vec<PathBuf>,
     names: &[Vec<u8>],
     origin: &Origin,
-    is_sync: bool,
+    strict: Strict,
     preface: &mut Vec<u8>,
     stop: &Stop,
 ) -> Result<(Vec<PathBuf>, Vec<Vec<u8>>)> {
-    let may_be_there =
-        |path: &Path, error: &Error| error.kind() != ErrorKind::NotFound && !origin.is_file(path);
+    let may_be_there = |error: &Error| {
+        !matches!(error.io_kind(), Some(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
+    };
     let open = |path: &Path| match origin.directory(path) {
         Ok(directory) => Ok(Some(OwnedFd::from(directory))),
-        Err(error) if is_sync && may_be_there(path, &error) => Err(error),
+        Err(error) if strict.deletes && may_be_there(&error) => Err(error),
         Err(_) => Ok(None),
     };
     let is_directory = |path: &Path| match origin.directory(path) {
         Ok(_) => true,
-        Err(error) => may_be_there(path, &error),
+        Err(error) => may_be_there(&error),
     };
     let (mut all, mut all_names, mut told) = (Vec::new(), Vec::new(), Vec::new());
     for (index, path) in paths.into_iter().enumerate() {
@@ -168,7 +184,7 @@ fn expanded(
         if pattern::is_pattern(&path) && origin.kind(&path).is_err() {
             let room = TREE_SOURCES_MAX - all.len().min(TREE_SOURCES_MAX);
             found = pattern::expand(&path, room, &open, &|| stop.is_set())?;
-            if is_sync && path.as_os_str().as_bytes().ends_with(b"/") {
+            if strict.is_sync && path.as_os_str().as_bytes().ends_with(b"/") {
                 found.retain(|path| is_directory(path));
                 // Also where a link leads to one.
                 found.iter_mut().for_each(|path| path.push(""));
@@ -220,10 +236,11 @@ mod tests {
         fs::write(dir.path().join("file"), b"").unwrap();
         symlink("a", dir.path().join("link")).unwrap();
         symlink("nowhere", dir.path().join("dangling")).unwrap();
-        let found = |pattern: &str, is_sync| {
+        let found = |pattern: &str, deletes| {
             let paths = vec![dir.path().join(pattern)];
+            let strict = Strict { is_sync: true, deletes };
             let found =
-                expanded(paths, &[Vec::new()], &Origin::Anywhere, is_sync, &mut Vec::new(), &Stop::new());
+                expanded(paths, &[Vec::new()], &Origin::Anywhere, strict, &mut Vec::new(), &Stop::new());
             let start = dir.path().as_os_str().len() + 1;
             let below = |path: PathBuf| path.to_str().unwrap()[start..].to_owned();
             found.map(|(paths, _)| paths.into_iter().map(below).collect::<Vec<_>>())
@@ -231,6 +248,10 @@ mod tests {
         assert_eq!(found("*/logs/", true).unwrap(), ["a/logs/", "b/logs/", "link/logs/"]);
         assert_eq!(found("*/", true).unwrap(), ["a/", "b/", "c/", "link/"]);
         assert_eq!(found("*", true).unwrap().len(), 6);
+        // A file on the way is no directory that could not be looked into.
+        assert_eq!(found("*/logs/deep*/", true).unwrap().len(), 1);
+        fs::create_dir(dir.path().join("b/logs/deeper")).unwrap();
+        assert_eq!(found("*/logs/deep*/", true).unwrap(), ["b/logs/deeper/"]);
         // Nobody can look into it, be it root.
         symlink("loop", dir.path().join("loop")).unwrap();
         assert!(found("*/logs/", true).is_err());

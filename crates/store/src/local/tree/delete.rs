@@ -5,7 +5,8 @@
 //! noted, too. All of it happens at the end, if the sender's account says that it has listed everything: each deletion in the directory
 //! in which the name was found, reached name by name without following a link, and never across a mount.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dray_core::limits::TREE_CONTESTED_MAX;
@@ -16,6 +17,7 @@ use rustix::fs::Statx;
 use super::directory::Directory;
 use super::listing::Listing;
 use super::place::same_name;
+use super::sync::SyncOptions;
 use super::temporary::Temporary;
 
 mod doomed;
@@ -23,6 +25,7 @@ mod notes;
 
 pub(super) use doomed::{Doomed, Orders};
 use notes::Notes;
+pub(super) use notes::Stamp;
 
 /// A path and why it failed.
 pub(super) type Failed = (Vec<u8>, Error);
@@ -53,12 +56,26 @@ pub(super) struct Candidates {
     buffer: Vec<u8>,
     /// Hashes of all that was told, where several sources go to one place; `None` where they do not.
     told: Option<HashSet<[u8; 16]>>,
+    /// There are several roots; names that are in the destination, when somebody last looked.
+    has_several: bool,
+    in_base: HashSet<Box<[u8]>>,
+    /// Which directories the roots are, and their names.
+    roots: HashMap<(u64, u64), Vec<u8>>,
     /// When the run began, by this host's clock.
     begun: (i64, u32),
     /// Directories that could not be listed here: nothing in them is deleted.
     unlistable: Vec<Failed>,
     /// Why nothing can be deleted.
     trouble: Option<Error>,
+}
+
+/// A directory that is entered.
+#[derive(Clone, Copy)]
+pub(super) struct There<'a> {
+    pub(super) directory: &'a Directory,
+    pub(super) found: &'a Statx,
+    /// This run made it: nothing stood there before.
+    pub(super) is_new: bool,
 }
 
 /// Directories that could not be listed which are named one by one.
@@ -71,14 +88,19 @@ pub(super) struct Way {
     pub(super) path: Vec<u8>,
     pub(super) identity: (u64, u64),
     pub(super) name: Vec<u8>,
+    /// What it is.
+    pub(super) stamp: Stamp,
     /// `None` in a dry run.
     pub(super) made: Option<Temporary>,
 }
 
 impl Candidates {
-    /// Of a run in which several sources may tell entries of one path, or not.
-    pub(super) fn new(is_contested: bool) -> Candidates {
+    /// Of a run in which several sources may tell entries of one path, or not, and that has several sources at all, or not.
+    pub(super) fn new(is_contested: bool, has_several: bool) -> Candidates {
         Candidates {
+            has_several,
+            in_base: HashSet::new(),
+            roots: HashMap::new(),
             levels: Vec::new(),
             path: Vec::new(),
             notes: Notes::default(),
@@ -103,18 +125,26 @@ impl Candidates {
         }
     }
 
-    /// A directory is entered; `there` is what stood there before.
-    pub(super) fn enter(
-        &mut self,
-        name: Option<&Name>,
-        there: Option<(&Directory, &Statx)>,
-        stays_on_device: bool,
-    ) {
+    /// A directory is entered; `there` is what stands there; in a dry run nothing may.
+    pub(super) fn enter(&mut self, name: Option<&Name>, there: Option<There<'_>>, sync: &SyncOptions) {
+        let stays_on_device = sync.one_file_system;
         let path_len = self.path.len();
+        if let Some(there) = there.filter(|_| self.levels.is_empty() && self.has_several) {
+            // Two names may lead to one directory: what one root has the other has not.
+            let before = self.roots.insert(identity(there.found), self.path.clone());
+            if before.is_some_and(|before| before != self.path) {
+                self.folds();
+            }
+        }
+        let there = there.filter(|there| !there.is_new);
+        if there.is_some_and(|there| sync.sources.contains(&(device(there.found), there.found.stx_ino))) {
+            let what = "an entry leads into a source of this run, which lies in the destination";
+            self.trouble = Some(Error::new(ErrorKind::Refused, what).advise("name another destination"));
+        }
         if let Some(name) = name.filter(|_| !self.levels.is_empty()) {
             push_name(&mut self.path, name.as_bytes());
         }
-        let level = there.and_then(|(directory, found)| {
+        let level = there.and_then(|There { directory, found, .. }| {
             let device = (found.stx_dev_major, found.stx_dev_minor);
             if stays_on_device && *self.device.get_or_insert(device) != device {
                 return None;
@@ -139,12 +169,12 @@ impl Candidates {
     }
 
     /// An entry of the innermost directory is told. False if no such name was there when the directory was listed.
-    pub(super) fn told(&mut self, name: &Name) -> bool {
+    /// `directory` is the innermost one, or of a root the one that it is in.
+    pub(super) fn told(&mut self, name: &Name, directory: &Directory) -> bool {
         if self.levels.is_empty() {
-            // The root, which was told when it began.
-            return true;
+            return self.is_in_base(name, directory);
         }
-        let was_there = self.pass(Some(name.as_bytes()));
+        let was_there = self.pass(Some(name.as_bytes()), directory);
         if self.told.is_some() {
             let len = self.path.len();
             push_name(&mut self.path, name.as_bytes());
@@ -153,6 +183,19 @@ impl Candidates {
             self.remember(key);
         }
         was_there
+    }
+
+    /// Whether a root of this very name is in the destination, if there are several: two names of them may be one there.
+    fn is_in_base(&mut self, name: &Name, base: &Directory) -> bool {
+        if !self.has_several || self.in_base.contains(name.as_bytes()) {
+            return true;
+        }
+        // Not before, or made by this run meanwhile.
+        match base.duplicate_for_listing().and_then(|base| base.names()) {
+            Ok(names) => self.in_base = names,
+            Err(_) => return false,
+        }
+        self.in_base.contains(name.as_bytes())
     }
 
     /// Something is found under a name that was not there: nobody can tell any more which of the names in the listing are told.
@@ -183,15 +226,15 @@ impl Candidates {
     }
 
     /// The innermost directory has no more entries.
-    pub(super) fn leave(&mut self) {
-        self.pass(None);
+    pub(super) fn leave(&mut self, directory: &Directory) {
+        self.pass(None, directory);
         if let Some(level) = self.levels.pop() {
             self.path.truncate(level.path_len);
         }
     }
 
     /// Notes the names before `until`, or all that are left. False if `until` is none of those listed.
-    fn pass(&mut self, until: Option<&[u8]>) -> bool {
+    fn pass(&mut self, until: Option<&[u8]>, directory: &Directory) -> bool {
         let Some(level) = self.levels.last_mut() else { return true };
         let Some(listing) = level.listing.as_ref().filter(|_| level.next != usize::MAX) else { return true };
         while let Some(name) = listing.get(level.next) {
@@ -204,12 +247,18 @@ impl Candidates {
                 // What cannot be deleted need not be noted.
                 _ if self.trouble.is_some() => level.next += 1,
                 _ => {
+                    level.next += 1;
+                    // What is gone need not be deleted; what cannot be looked at is told then.
+                    let stamp = match directory.stat_for(name, Stamp::FACTS) {
+                        Ok(found) => Stamp::of(&found),
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                        Err(_) => Stamp::default(),
+                    };
                     if self.noted != level.serial {
                         self.noted = level.serial;
                         self.notes.directory(&self.path, level.identity);
                     }
-                    self.notes.name(name);
-                    level.next += 1;
+                    self.notes.name(name, stamp);
                 }
             }
         }
@@ -219,7 +268,7 @@ impl Candidates {
     /// A directory is to make way.
     pub(super) fn make_way(&mut self, way: &Way) {
         self.notes.directory(&way.path, way.identity);
-        self.notes.way(&way.name, way.made.as_ref());
+        self.notes.way(&way.name, way.stamp, way.made.as_ref());
         // What follows is in another one.
         self.noted = 0;
     }

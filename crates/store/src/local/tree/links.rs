@@ -221,7 +221,7 @@ impl TreeWriter {
         to.touch();
         let made = if waits {
             let made = temporary::make(to, name, &mut |temporary| make(temporary));
-            made.map(|(temporary, ())| to.wait_for_way(name, temporary))
+            made.and_then(|(temporary, ())| to.wait_for_way(name, &temporary).map(|_| ()))
         } else if to.is_new {
             make(name.as_bytes())
         } else {

@@ -17,7 +17,7 @@ use super::directory::Directory;
 use super::place::{Now, same_name};
 use super::settings::Settings;
 use super::sync::{Done, How};
-use super::temporary::Temporary;
+use super::temporary::{self, Temporary};
 
 /// The way from the destination down to a directory: names alone, shared by all that is below it.
 #[derive(Debug)]
@@ -214,16 +214,21 @@ impl OpenDirectory {
         self.settings.describe(entry, found, how, &has, &|| self.path(name))
     }
 
-    /// `made` is to take the place of the directory `name`, once all that is in that has been deleted.
-    pub(super) fn wait_for_way(&self, name: &Name, made: Temporary) {
+    /// `made` is to take the place of the directory `name`, once all that is in that has been deleted; under which name it waits. That
+    /// nobody can foresee, so that what a killed run left is not taken for it.
+    pub(super) fn wait_for_way(&self, name: &Name, made: &Temporary) -> io::Result<Temporary> {
+        let waiting = temporary::set_aside(self, made)?;
+        let stamp = self.directory.stat_for(name.as_bytes(), delete::Stamp::FACTS);
         let (major, minor) = self.device;
         let way = delete::Way {
             path: Way::path(self.way.as_ref(), None),
             identity: ((u64::from(major) << 32) | u64::from(minor), self.inode),
             name: name.as_bytes().to_vec(),
-            made: Some(made),
+            stamp: stamp.map_or_else(|_| delete::Stamp::default(), |found| delete::Stamp::of(&found)),
+            made: Some(waiting),
         };
         self.settings.ways.borrow_mut().push(way);
+        Ok(waiting)
     }
 
     /// The name for now of what was last made to be `name`, if that waits for a directory to make way.

@@ -58,7 +58,7 @@ impl Origin {
     }
 
     /// True if something stands at `path`, or where a link there leads to, and it is no directory.
-    pub fn is_file(&self, path: &Path) -> bool {
+    pub(super) fn is_file(&self, path: &Path) -> bool {
         let kind = self.followed(path.to_owned()).and_then(|path| self.kind(&path));
         kind.is_ok_and(|kind| kind != FileType::Directory)
     }

@@ -365,8 +365,7 @@ impl NewFile {
                 temporary::make(directory, &target.name, &mut |temporary| self.link(temporary))?.0
             }
         };
-        directory.wait_for_way(&target.name, made);
-        Ok(())
+        directory.wait_for_way(&target.name, &made).map(|_| ())
     }
 
     /// Makes `name` a name of this file.

@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Statx};
 
 use super::attributes;
 use super::contested::Contested;
-use super::delete::{Candidates, Doomed, Orders, Way, identity};
+use super::delete::{Candidates, Doomed, Orders, Stamp, There, Way, identity};
 use super::directory::Directory;
 use super::landing::Landing;
 use super::listing::Listing;
@@ -73,7 +73,7 @@ impl Preview {
         let deletes = settings.sync().is_some_and(|sync| sync.delete.is_some());
         Preview {
             settings,
-            candidates: deletes.then(|| Candidates::new(contested.is_possible())),
+            candidates: deletes.then(|| Candidates::new(contested.is_possible(), landing.names.len() > 1)),
             doomed: None,
             contested,
             landing,
@@ -142,9 +142,10 @@ impl Preview {
 
     /// A directory is entered, which may not be there.
     fn enter(&mut self, name: Option<&Name>, directory: Option<Directory>, found: Option<&Statx>) {
-        if let Some(candidates) = &mut self.candidates {
-            let stays = self.settings.sync().is_some_and(|sync| sync.one_file_system);
-            candidates.enter(name, directory.as_ref().zip(found), stays);
+        if let (Some(candidates), Some(sync)) = (&mut self.candidates, self.settings.sync()) {
+            let there = directory.as_ref().zip(found);
+            let there = there.map(|(directory, found)| There { directory, found, is_new: false });
+            candidates.enter(name, there, sync);
         }
         self.stack.push(directory);
     }
@@ -160,7 +161,7 @@ impl Preview {
     pub fn delete_nothing(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> bool {
         let Some(candidates) = self.candidates.take() else { return false };
         let (doomed, _) = candidates.end(&mut Vec::new());
-        if let Err(error) = doomed.abandon(&self.landing.base, failed) {
+        if let Err(error) = doomed.abandon(&self.settings, &self.landing.base, failed) {
             failed.push((Vec::new(), error));
         }
         true
@@ -172,7 +173,7 @@ impl Preview {
             self.stack.clear();
             let (doomed, trouble) = candidates.end(failed);
             if let Some(trouble) = trouble {
-                doomed.abandon(&self.landing.base, failed)?;
+                doomed.abandon(&self.settings, &self.landing.base, failed)?;
                 return Err(trouble);
             }
             self.doomed = Some(doomed);
@@ -218,10 +219,11 @@ impl Preview {
             self.skipping -= 1;
             return;
         }
-        self.stack.pop();
+        let directory = self.stack.pop().flatten();
         self.way.pop();
         if let Some(candidates) = &mut self.candidates {
-            candidates.leave();
+            // What would be made has no candidates.
+            candidates.leave(directory.as_ref().unwrap_or(&self.landing.base));
             candidates.spill(&self.landing.base);
         }
     }
@@ -245,8 +247,8 @@ impl Preview {
             Some(Err(error)) => return Err(Error::file("look at what is there", error)),
         };
         let is_sync = self.settings.sync().is_some();
-        if let Some(candidates) = &mut self.candidates
-            && !candidates.told(name)
+        if let (Some(candidates), Some(parent)) = (&mut self.candidates, parent)
+            && !candidates.told(name, parent)
             && found.is_some()
         {
             candidates.folds();
@@ -334,13 +336,15 @@ impl Preview {
     /// The directory `name` would make way: at the end, with all that is in it and not protected, or because it is empty.
     fn make_way(&mut self, parent: &Directory, name: &Name) -> Result<()> {
         let failed = |error| Error::file("look at what is there", error);
-        let Some(candidates) = &mut self.candidates else {
-            let listing = parent.child(name.as_bytes()).and_then(|it| Listing::read(&it, &mut Vec::new()));
-            return if listing.map_err(failed)?.get(0).is_none() { Ok(()) } else { Err(in_the_way()) };
+        let is_empty = parent.child(name.as_bytes()).and_then(|it| Listing::read(&it, &mut Vec::new()));
+        let is_empty = is_empty.map(|listing| listing.get(0).is_none());
+        let Some(candidates) = self.candidates.as_mut().filter(|_| !matches!(is_empty, Ok(true))) else {
+            return if is_empty.map_err(failed)? { Ok(()) } else { Err(in_the_way()) };
         };
+        let stamp = Stamp::of(&parent.stat_for(name.as_bytes(), Stamp::FACTS).map_err(failed)?);
         let path = self.way.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
         let identity = identity(&parent.stat_self().map_err(failed)?);
-        candidates.make_way(&Way { path, identity, name: name.as_bytes().to_vec(), made: None });
+        candidates.make_way(&Way { path, identity, name: name.as_bytes().to_vec(), stamp, made: None });
         Ok(())
     }
 

@@ -49,9 +49,10 @@ pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Re
     if is_changed {
         parent.touch();
         let made = if waits {
-            temporary::make(parent, name, &mut |temporary| make(temporary)).map(|(temporary, ())| {
-                parent.wait_for_way(name, temporary);
-                name_now = Name::new(&temporary).map_or(Cow::Borrowed(name), Cow::Owned);
+            temporary::make(parent, name, &mut |temporary| make(temporary)).and_then(|(temporary, ())| {
+                let waiting = parent.wait_for_way(name, &temporary)?;
+                name_now = Name::new(&waiting).map_or(Cow::Borrowed(name), Cow::Owned);
+                Ok(())
             })
         } else if found.is_none() {
             make(name.as_bytes())

@@ -96,6 +96,16 @@ pub(super) fn replace(
     result
 }
 
+/// Gives what this run made under a temporary name another one, which nobody can foresee.
+pub(super) fn set_aside(directory: &OpenDirectory, made: &Temporary) -> io::Result<Temporary> {
+    let fd = &directory.directory;
+    let result = random().and_then(|other| {
+        rustix::fs::renameat(fd, &made[..], fd, &other[..])?;
+        Ok(other)
+    });
+    result.inspect_err(|_| remove(directory, made))
+}
+
 /// Removes what this run made.
 pub(super) fn remove(directory: &OpenDirectory, temporary: &Temporary) {
     // What cannot be removed now the next run finds.

@@ -11,6 +11,7 @@ use super::*;
 
 mod hostile;
 mod keeping;
+mod meanwhile;
 mod syncing;
 
 const ARCHIVE: WriteOptions = WriteOptions {

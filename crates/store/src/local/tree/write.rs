@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::attributes;
 use super::contested::Contested;
-use super::delete::{Candidates, Doomed, Orders};
+use super::delete::{self, Candidates, Doomed, Orders};
 use super::directory::{Directory, raise_open_files};
 use super::landing::Landing;
 use super::links::LinkTable;
@@ -108,7 +108,8 @@ impl TreeWriter {
             settings.change(changes);
         }
         if self.settings.sync().is_some_and(|sync| sync.delete.is_some()) {
-            self.candidates = Some(Candidates::new(self.contested.is_possible()));
+            let has_several = self.landing.names.len() > 1;
+            self.candidates = Some(Candidates::new(self.contested.is_possible(), has_several));
         }
         self
     }
@@ -191,7 +192,7 @@ impl TreeWriter {
         self.note_ways();
         let Some(candidates) = self.candidates.take() else { return false };
         let (doomed, _) = candidates.end(&mut Vec::new());
-        if let Err(error) = doomed.abandon(&self.landing.base, failed) {
+        if let Err(error) = doomed.abandon(&self.settings, &self.landing.base, failed) {
             failed.push((Vec::new(), error));
         }
         true
@@ -213,7 +214,7 @@ impl TreeWriter {
             self.stack.clear();
             let (doomed, trouble) = candidates.end(failed);
             if let Some(trouble) = trouble {
-                doomed.abandon(&self.landing.base, failed)?;
+                doomed.abandon(&self.settings, &self.landing.base, failed)?;
                 return Err(trouble);
             }
             self.doomed = Some(doomed);
@@ -319,13 +320,13 @@ impl TreeWriter {
             self.skipping -= 1;
             return;
         }
-        if let Some(directory) = self.stack.pop() {
-            directory.leave();
-        }
         self.note_ways();
-        if let Some(candidates) = &mut self.candidates {
-            candidates.leave();
-            candidates.spill(&self.landing.base);
+        if let Some(directory) = self.stack.pop() {
+            if let Some(candidates) = &mut self.candidates {
+                candidates.leave(&directory.directory);
+                candidates.spill(&self.landing.base);
+            }
+            directory.leave();
         }
     }
 
@@ -406,7 +407,7 @@ impl TreeWriter {
     /// What stands under the name of an entry that is told; asked only where that decides. `Refused` if nothing of that name was there
     /// when the directory was listed: it is another one, which the file system takes for the same, or somebody just made it.
     fn look(&mut self, parent: &OpenDirectory, name: &Name) -> Result<Option<Option<Statx>>> {
-        let was_there = self.candidates.as_mut().is_none_or(|candidates| candidates.told(name));
+        let was_there = self.candidates.as_mut().is_none_or(|it| it.told(name, &parent.directory));
         if self.settings.sync().is_none() {
             return Ok(None);
         }
@@ -571,10 +572,9 @@ impl TreeWriter {
             is_marked,
             parent,
         };
-        if let Some(candidates) = &mut self.candidates {
-            let stays = settings.sync().is_some_and(|sync| sync.one_file_system);
-            let there = (!is_new).then_some((&opening.directory, found));
-            candidates.enter(opening.way.as_ref().map(|way| way.name()), there, stays);
+        if let (Some(candidates), Some(sync)) = (&mut self.candidates, settings.sync()) {
+            let there = delete::There { directory: &opening.directory, found, is_new };
+            candidates.enter(opening.way.as_ref().map(|way| way.name()), Some(there), sync);
         }
         let opened = OpenDirectory::new(settings, opening, &self.open);
         opened.list_if_folding();
@@ -595,7 +595,7 @@ impl Drop for TreeWriter {
     fn drop(&mut self) {
         self.delete_nothing(&mut Vec::new());
         if let Some(doomed) = self.doomed.take() {
-            let _ = doomed.abandon(&self.landing.base, &mut Vec::new());
+            let _ = doomed.abandon(&self.settings, &self.landing.base, &mut Vec::new());
         }
     }
 }

@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dray_core::limits::TREE_DEPTH_MAX;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Statx};
 use rustix::io::Errno;
 
-use super::super::directory::{Directory, STAT};
+use super::super::directory::{Directory, stat_fd};
 use super::super::listing::Listing;
 use super::super::place::times_of;
 use super::super::settings::{Settings, mtime_of};
 use super::super::sync::{DeleteOptions, Done, SyncOptions};
 use super::super::temporary::{Temporary, is_temporary};
 use super::super::write::file_type;
-use super::notes::{Note, Reader};
+use super::notes::{Note, Reader, Stamp, made_at};
 use super::{Failed, device, identity, key, push_name};
 
 /// Entries that are looked at before others get a turn.
@@ -113,7 +113,7 @@ impl Doomed {
                 match emptied.listing.get(emptied.next).map(<[u8]>::to_vec) {
                     Some(name) => {
                         emptied.next += 1;
-                        self.visit(orders, name, None, failed);
+                        self.visit(orders, name, Sort::Inner, failed);
                     }
                     None => self.leave(orders, failed),
                 }
@@ -125,18 +125,23 @@ impl Doomed {
                     return Ok(false);
                 }
                 Some(Note::Directory(wanted, path)) => self.enter(orders, wanted, path, failed),
-                Some(Note::Name(name)) => self.candidate(orders, name, failed),
-                Some(Note::Way(name, made)) if self.directory.is_some() => {
-                    self.visit(orders, name, Some(made), failed);
+                Some(Note::Name(name, stamp)) => self.candidate(orders, name, stamp, failed),
+                Some(Note::Way(name, stamp, made)) if self.directory.is_some() => {
+                    self.visit(orders, name, Sort::Way(stamp, made), failed);
                 }
-                Some(Note::Way(name, _)) => self.no_way(&name, failed),
+                Some(Note::Way(name, ..)) => self.no_way(&name, failed),
             }
         }
         Ok(true)
     }
 
     /// Undoes what waits for a deletion, which does not come.
-    pub(in super::super) fn abandon(mut self, base: &Directory, failed: &mut Vec<Failed>) -> Result<()> {
+    pub(in super::super) fn abandon(
+        mut self,
+        settings: &Settings,
+        base: &Directory,
+        failed: &mut Vec<Failed>,
+    ) -> Result<()> {
         for emptied in std::mem::take(&mut self.emptied) {
             if let (Some(Some(made)), Some(holding)) = (emptied.way, &self.directory) {
                 remove_made(&holding.directory, &made);
@@ -154,13 +159,15 @@ impl Doomed {
                     });
                     self.path = path;
                 }
-                Note::Way(name, made) => {
-                    if let (Some(made), Some(holding)) = (made, &self.directory) {
+                Note::Way(name, _, made) => {
+                    if let (Some(made), Some(holding)) = (made, &mut self.directory) {
+                        holding.is_widened |= widen(settings, &holding.directory, &holding.found);
+                        holding.keeps_time = settings.times;
                         remove_made(&holding.directory, &made);
                     }
                     self.no_way(&name, failed);
                 }
-                Note::Name(_) => {}
+                Note::Name(..) => {}
             }
         }
         Ok(())
@@ -195,7 +202,7 @@ impl Doomed {
     }
 
     /// A name that the source has not.
-    fn candidate(&mut self, orders: &Orders<'_>, name: Vec<u8>, failed: &mut Vec<Failed>) {
+    fn candidate(&mut self, orders: &Orders<'_>, name: Vec<u8>, stamp: Stamp, failed: &mut Vec<Failed>) {
         if self.directory.is_none() {
             return;
         }
@@ -204,7 +211,7 @@ impl Doomed {
         if self.told.as_ref().is_some_and(|told| told.contains(&key(&path))) {
             return;
         }
-        self.visit(orders, name, None, failed);
+        self.visit(orders, name, Sort::Candidate(stamp), failed);
     }
 
     /// The directory that is at hand.
@@ -221,16 +228,10 @@ impl Doomed {
     }
 
     /// Deletes `name` in the directory at hand, or begins to empty it, unless it is to stay.
-    fn visit(
-        &mut self,
-        orders: &Orders<'_>,
-        name: Vec<u8>,
-        way: Option<Option<Temporary>>,
-        failed: &mut Vec<Failed>,
-    ) {
+    fn visit(&mut self, orders: &Orders<'_>, name: Vec<u8>, sort: Sort, failed: &mut Vec<Failed>) {
         let len = self.path.len();
         push_name(&mut self.path, &name);
-        match self.look(orders, &name, way) {
+        match self.look(orders, &name, sort) {
             Ok(Next::Gone) => {}
             Ok(Next::Stays) => self.keep(),
             Ok(Next::Delete) => self.delete(orders, &name, false, failed),
@@ -240,7 +241,7 @@ impl Doomed {
                 return;
             }
             Err(error) => {
-                if let (Some(Some(made)), Some(parent)) = (way, self.innermost()) {
+                if let (Sort::Way(_, Some(made)), Some(parent)) = (sort, self.innermost()) {
                     remove_made(parent, &made);
                 }
                 failed.push((self.path.clone(), error));
@@ -251,28 +252,28 @@ impl Doomed {
     }
 
     /// What is to be done with a name.
-    fn look(&self, orders: &Orders<'_>, name: &[u8], way: Option<Option<Temporary>>) -> Result<Next> {
+    fn look(&self, orders: &Orders<'_>, name: &[u8], sort: Sort) -> Result<Next> {
         let failed = |error| Error::file("look at it to delete it", error);
+        let way = if let Sort::Way(_, made) = sort { Some(made) } else { None };
         let Some(parent) = self.innermost() else { return Ok(Next::Gone) };
-        let found = match parent.stat_for(name, STAT | StatxFlags::BTIME) {
+        let found = match parent.stat_for(name, Stamp::FACTS) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound && way.is_none() => return Ok(Next::Gone),
             Err(error) => return Err(failed(error)),
         };
         let is_directory = file_type(&found) == FileType::Directory;
-        if way.is_some() && !is_directory {
-            return Err(replaced());
-        }
         let sync = orders.settings.sync();
-        if way.is_none() {
-            let is_left_out = || sync.is_some_and(|sync| sync.rules.has(&self.path, is_directory));
-            if !orders.options.excluded && is_left_out() {
-                return Ok(Next::Stays);
-            }
-            if self.is_later(&found, is_directory) {
-                let what = "it was made or changed after this run began: it stays";
-                return Err(Error::new(ErrorKind::Changed, what));
-            }
+        let is_left_out = || sync.is_some_and(|sync| sync.rules.has(&self.path, is_directory));
+        if way.is_none() && !orders.options.excluded && is_left_out() {
+            return Ok(Next::Stays);
+        }
+        let is_another = match sort {
+            Sort::Candidate(stamp) | Sort::Way(stamp, _) => Stamp::of(&found) != stamp,
+            Sort::Inner => false,
+        };
+        if is_another || (way.is_some() && !is_directory) || self.is_later(&found) {
+            let what = "it was made or replaced after this run began: it stays";
+            return Err(Error::new(ErrorKind::Changed, what));
         }
         if !is_directory {
             return if is_in_use(parent, name, &found) {
@@ -289,16 +290,12 @@ impl Doomed {
         self.begin(orders, parent, name, found, way).map(|emptied| emptied.map_or(Next::Gone, Next::Empty))
     }
 
-    /// True if it is not surely what was there when the run began.
-    fn is_later(&self, found: &Statx, is_directory: bool) -> bool {
-        let is_changed = time(&found.stx_ctime) > self.begun;
+    /// True if it came after the run began, as far as times tell.
+    fn is_later(&self, found: &Statx) -> bool {
         let is_made = made_at(found).is_some_and(|made| made > self.begun);
-        match self.emptied.last() {
-            // Nothing came into a directory that did not change.
-            Some(emptied) => emptied.is_recent && (is_changed || is_made),
-            // A directory changes with what is in it, a file of several names with each of them.
-            None => is_made || (is_changed && !is_directory && found.stx_nlink == 1),
-        }
+        // Nothing came into a directory that did not change; where something did, what was moved there changed, too.
+        let may_have_come = self.emptied.last().is_some_and(|emptied| emptied.is_recent);
+        is_made || (may_have_come && time(&found.stx_ctime) > self.begun)
     }
 
     /// Opens the directory `name`, all of which is to be deleted; `None` if it is gone.
@@ -410,6 +407,17 @@ impl Doomed {
     }
 }
 
+/// Why a name is looked at.
+#[derive(Clone, Copy)]
+enum Sort {
+    /// The source has it not, and it was this.
+    Candidate(Stamp),
+    /// It is in a directory of which everything is deleted.
+    Inner,
+    /// It was this, and makes way.
+    Way(Stamp, Option<Temporary>),
+}
+
 /// What is to be done with a name.
 enum Next {
     Gone,
@@ -432,11 +440,6 @@ fn time(time: &rustix::fs::StatxTimestamp) -> (i64, u32) {
     (time.tv_sec, time.tv_nsec)
 }
 
-/// When it was made, if the file system knows.
-fn made_at(found: &Statx) -> Option<(i64, u32)> {
-    (found.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(&found.stx_btime))
-}
-
 /// The directory below `base` that `path` leads to, if it still is the one that was listed.
 fn open(base: &Directory, path: &[u8], wanted: (u64, u64)) -> Result<(Directory, Statx)> {
     let failed = |error| Error::file("open the directory to delete in it", error);
@@ -444,7 +447,7 @@ fn open(base: &Directory, path: &[u8], wanted: (u64, u64)) -> Result<(Directory,
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         directory = directory.child(name).map_err(failed)?;
     }
-    let found = directory.stat_self_for(STAT | StatxFlags::BTIME).map_err(failed)?;
+    let found = directory.stat_self_for(Stamp::FACTS).map_err(failed)?;
     if identity(&found) == wanted { Ok((directory, found)) } else { Err(replaced()) }
 }
 
@@ -459,6 +462,9 @@ fn widen(settings: &Settings, directory: &Directory, found: &Statx) -> bool {
 /// The same of one that cannot be opened.
 fn widen_by_path(parent: &Directory, name: &[u8], found: &Statx) -> bool {
     let Ok(fd) = parent.open_at(name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) else { return false };
+    if !stat_fd(fd.as_fd()).is_ok_and(|now| identity(&now) == identity(found)) {
+        return false;
+    }
     let mode = u32::from(found.stx_mode) & 0o7777;
     // The magic link leads to the very thing that was opened.
     rustix::fs::chmod(Directory::path_of(fd.as_fd()), Mode::from_raw_mode(mode | 0o700)).is_ok()
@@ -471,7 +477,8 @@ fn is_in_use(parent: &Directory, name: &[u8], found: &Statx) -> bool {
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(fd) = parent.open_at(name, flags, Mode::empty()) else { return false };
-    rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+    // A server grants no exclusive lock to who only reads.
+    rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
 }
 
 /// Removes what was made for the place of a directory that does not make way.

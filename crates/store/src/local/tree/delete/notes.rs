@@ -7,8 +7,9 @@ use std::os::unix::fs::FileExt;
 
 use dray_core::limits::SYNC_CANDIDATES_BYTES_MAX;
 use dray_core::{Error, Result};
+use rustix::fs::{Statx, StatxFlags};
 
-use super::super::directory::Directory;
+use super::super::directory::{Directory, STAT};
 use super::super::temporary::{TEMPORARY_BYTES, Temporary};
 
 /// Bytes of one read of what was spilled.
@@ -21,10 +22,56 @@ const HEAD_BYTES: usize = 5;
 pub(super) enum Note {
     /// What follows is in this directory: device and inode, and the path below the destination.
     Directory((u64, u64), Vec<u8>),
-    /// This name is a candidate.
-    Name(Vec<u8>),
-    /// The directory of this name makes way for what was made under the temporary one; in a dry run nothing was.
-    Way(Vec<u8>, Option<Temporary>),
+    /// This name is a candidate, as long as it is this.
+    Name(Vec<u8>, Stamp),
+    /// The directory of this name makes way, as long as it is this, for what was made under the temporary one; in a dry run nothing was.
+    Way(Vec<u8>, Stamp, Option<Temporary>),
+}
+
+/// What tells an entry from another one of its name: the inode, and when that was made, if the file system knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in super::super) struct Stamp {
+    inode: u64,
+    made: (i64, u32),
+}
+
+/// Bytes of one.
+const STAMP_BYTES: usize = 20;
+
+impl Stamp {
+    /// Of facts that were asked for with [`Stamp::FACTS`].
+    pub(in super::super) fn of(found: &Statx) -> Stamp {
+        Stamp { inode: found.stx_ino, made: made_at(found).unwrap_or_default() }
+    }
+
+    /// What has to be asked.
+    pub(in super::super) const FACTS: StatxFlags = STAT.union(StatxFlags::BTIME);
+
+    fn to_bytes(self) -> [u8; STAMP_BYTES] {
+        let mut bytes = [0; STAMP_BYTES];
+        bytes[..8].copy_from_slice(&self.inode.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.made.0.to_be_bytes());
+        bytes[16..].copy_from_slice(&self.made.1.to_be_bytes());
+        bytes
+    }
+
+    /// Reads the first bytes, of which there are enough, and leaves the others.
+    fn split(bytes: &mut Vec<u8>) -> Stamp {
+        let rest = bytes.split_off(bytes.len().min(STAMP_BYTES));
+        let taken = std::mem::replace(bytes, rest);
+        let made = (number(&taken[8..16]).cast_signed(), u32::try_from(number(&taken[16..])).unwrap_or(0));
+        Stamp { inode: number(&taken[..8]), made }
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+/// When it was made, if the file system knows.
+pub(super) fn made_at(found: &Statx) -> Option<(i64, u32)> {
+    let is_known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    is_known.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec))
 }
 
 const DIRECTORY: u8 = 0;
@@ -45,14 +92,14 @@ impl Notes {
         self.push(DIRECTORY, &[&device.to_be_bytes(), &inode.to_be_bytes(), path]);
     }
 
-    pub(super) fn name(&mut self, name: &[u8]) {
-        self.push(NAME, &[name]);
+    pub(super) fn name(&mut self, name: &[u8], stamp: Stamp) {
+        self.push(NAME, &[&stamp.to_bytes(), name]);
     }
 
-    pub(super) fn way(&mut self, name: &[u8], made: Option<&Temporary>) {
+    pub(super) fn way(&mut self, name: &[u8], stamp: Stamp, made: Option<&Temporary>) {
         match made {
-            Some(made) => self.push(WAY, &[made, name]),
-            None => self.push(DRY_WAY, &[name]),
+            Some(made) => self.push(WAY, &[&stamp.to_bytes(), made, name]),
+            None => self.push(DRY_WAY, &[&stamp.to_bytes(), name]),
         }
     }
 
@@ -114,21 +161,20 @@ impl Reader {
         let Some(head) = self.take(HEAD_BYTES)? else { return Ok(None) };
         let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
         let Some(mut bytes) = self.take(len)? else { return Ok(None) };
+        if head[0] == DIRECTORY {
+            let path = bytes.split_off(bytes.len().min(16));
+            return Ok(Some(Note::Directory((number(&bytes[..8]), number(&bytes[8..])), path)));
+        }
+        let stamp = Stamp::split(&mut bytes);
         Ok(Some(match head[0] {
-            DIRECTORY => {
-                let path = bytes.split_off(bytes.len().min(16));
-                let number =
-                    |bytes: &[u8]| bytes.iter().fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte));
-                Note::Directory((number(&bytes[..8]), number(&bytes[8..])), path)
-            }
             WAY => {
                 let name = bytes.split_off(bytes.len().min(TEMPORARY_BYTES));
                 let mut made = [0; TEMPORARY_BYTES];
                 made.copy_from_slice(&bytes);
-                Note::Way(name, Some(made))
+                Note::Way(name, stamp, Some(made))
             }
-            DRY_WAY => Note::Way(bytes, None),
-            _ => Note::Name(bytes),
+            DRY_WAY => Note::Way(bytes, stamp, None),
+            _ => Note::Name(bytes, stamp),
         }))
     }
 
@@ -166,28 +212,29 @@ mod tests {
     fn notes_come_back_in_order() {
         let dir = tempfile::tempdir().unwrap();
         let base = Directory::open(dir.path()).unwrap();
+        let stamp = Stamp { inode: u64::MAX, made: (-5, 999_999_999) };
         let mut notes = Notes::default();
         notes.directory(b"", (1, u64::MAX));
-        notes.way(b"x", Some(b".dray-0123456789abcdef"));
+        notes.way(b"x", stamp, Some(b".dray-0123456789abcdef"));
         for _ in 0..3000 {
-            notes.name(&[b'n'; 255]);
+            notes.name(&[b'n'; 255], stamp);
         }
         notes.spill(&base).unwrap();
         notes.directory(b"a/b", (2, 3));
         notes.spill(&base).unwrap();
-        notes.way(b"y", None);
-        notes.name(b"last");
+        notes.way(b"y", stamp, None);
+        notes.name(b"last", Stamp::default());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nobody sees the file");
         let mut reader = notes.read();
         let mut next = || reader.next().unwrap();
         assert_eq!(next(), Some(Note::Directory((1, u64::MAX), Vec::new())));
-        assert_eq!(next(), Some(Note::Way(b"x".to_vec(), Some(*b".dray-0123456789abcdef"))));
+        assert_eq!(next(), Some(Note::Way(b"x".to_vec(), stamp, Some(*b".dray-0123456789abcdef"))));
         for _ in 0..3000 {
-            assert_eq!(next(), Some(Note::Name(vec![b'n'; 255])));
+            assert_eq!(next(), Some(Note::Name(vec![b'n'; 255], stamp)));
         }
         assert_eq!(next(), Some(Note::Directory((2, 3), b"a/b".to_vec())));
-        assert_eq!(next(), Some(Note::Way(b"y".to_vec(), None)));
-        assert_eq!(next(), Some(Note::Name(b"last".to_vec())));
+        assert_eq!(next(), Some(Note::Way(b"y".to_vec(), stamp, None)));
+        assert_eq!(next(), Some(Note::Name(b"last".to_vec(), Stamp::default())));
         assert_eq!(next(), None);
     }
 }

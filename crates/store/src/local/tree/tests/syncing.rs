@@ -7,7 +7,7 @@ use dray_core::limits::SYNC_CANDIDATES_BYTES_MAX;
 use super::*;
 
 /// A run that deletes, into `to` itself.
-fn deleting(to: &Path, sync: SyncOptions) -> TreeWriter {
+pub(super) fn deleting(to: &Path, sync: SyncOptions) -> TreeWriter {
     let delete = sync.delete.or_else(|| Some(DeleteOptions::default()));
     let sync = SyncOptions { links: true, delete, itemize: true, ..sync };
     let landing = Landing::resolve_sync(&Origin::Anywhere, to, &[Vec::new()]).unwrap();
@@ -21,19 +21,19 @@ fn excluding(rules: &[&str]) -> SyncOptions {
 }
 
 /// Deletes to the end: what was deleted, and what failed.
-fn finish(writer: &mut TreeWriter) -> (BTreeSet<String>, Vec<(Vec<u8>, dray_core::Error)>) {
+pub(super) fn finish(writer: &mut TreeWriter) -> (BTreeSet<String>, Vec<(Vec<u8>, dray_core::Error)>) {
     let mut failed = Vec::new();
     while writer.delete_some(&mut failed).unwrap() {}
     let deleted = writer.take_done().into_iter().filter(|done| done.letters.is_none());
     (deleted.map(|done| String::from_utf8(done.path).unwrap()).collect(), failed)
 }
 
-fn set(names: &[&str]) -> BTreeSet<String> {
+pub(super) fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 /// A destination with files `names`.
-fn filled(names: &[&str]) -> tempfile::TempDir {
+pub(super) fn filled(names: &[&str]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for name in names {
         let path = dir.path().join("to").join(name);
