@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dray_core::{Error, Result};
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use super::own;
@@ -54,21 +54,40 @@ impl Directory {
 
     /// The same, but nothing is entered that another file system, or the same once more, is mounted on: `EXDEV`.
     pub(super) fn child_here(&self, name: &[u8]) -> io::Result<Directory> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-        loop {
-            match rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), resolve) {
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                // Without the call the device tells of most mounts.
-                Err(Errno::NOSYS | Errno::PERM) => {
-                    let (child, here) = (self.child(name)?, self.stat_self()?);
-                    let found = child.stat_self()?;
-                    let device = |found: &Statx| (found.stx_dev_major, found.stx_dev_minor);
-                    return if device(&found) == device(&here) { Ok(child) } else { Err(Errno::XDEV.into()) };
-                }
-                result => return Ok(result?.into()),
+        match self.open_beneath(
+            name,
+            OFlags::RDONLY | OFlags::DIRECTORY,
+            Mode::empty(),
+            ResolveFlags::NO_XDEV,
+        ) {
+            // Without the call the device tells of most mounts.
+            Err(Errno::NOSYS | Errno::PERM) => {
+                let (child, here) = (self.child(name)?, self.stat_self()?);
+                let found = child.stat_self()?;
+                let device = |found: &Statx| (found.stx_dev_major, found.stx_dev_minor);
+                if device(&found) == device(&here) { Ok(child) } else { Err(Errno::XDEV.into()) }
             }
+            result => Ok(result?.into()),
         }
+    }
+
+    /// The same for who has no business there: what is mounted is not even asked, and nothing is mounted by looking. `EXDEV`, and
+    /// `ENOSYS` or `EPERM` where the kernel cannot promise that.
+    pub(super) fn child_unmounted(&self, name: &[u8]) -> io::Result<Directory> {
+        // A place alone asks no server; some kernels mount before they say that they will not cross it.
+        let place = self.open_beneath(name, OFlags::PATH, Mode::empty(), ResolveFlags::NO_XDEV)?;
+        let found = rustix::fs::statx(&place, c"", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, STAT)?;
+        if found.stx_attributes.contains(StatxAttributes::AUTOMOUNT) {
+            return Err(Errno::XDEV.into());
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&place, ".", flags, Mode::empty())?.into())
+    }
+
+    /// Opens the file `name` in this directory for reading, unless it is a mount: see [`Directory::child_unmounted`].
+    pub(super) fn file_unmounted(&self, name: &[u8]) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        Ok(self.open_beneath(name, flags, Mode::empty(), ResolveFlags::NO_XDEV)?)
     }
 
     /// The same directory, to be read from its beginning whoever read it before.
@@ -84,17 +103,31 @@ impl Directory {
 
     /// Opens `name`, one component, below this directory and never through a link.
     pub(super) fn open_at(&self, name: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        match self.open_beneath(name, flags, mode, ResolveFlags::empty()) {
+            // Kernels before 5.6, and sandboxes that do not know the call: one component cannot lead elsewhere.
+            Err(Errno::NOSYS | Errno::PERM) => {
+                let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                Ok(rustix::fs::openat(&self.fd, name, flags, mode)?)
+            }
+            result => Ok(result?),
+        }
+    }
+
+    /// The same with `openat2` or not at all, and with what else it is not to resolve.
+    fn open_beneath(
+        &self,
+        name: &[u8],
+        flags: OFlags,
+        mode: Mode,
+        never: ResolveFlags,
+    ) -> rustix::io::Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | never;
         loop {
             match rustix::fs::openat2(&self.fd, name, flags, mode, resolve) {
                 // A rename somewhere made the kernel unsure; it says to try again.
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                // Kernels before 5.6, and sandboxes that do not know the call: one component cannot lead elsewhere.
-                Err(Errno::NOSYS | Errno::PERM) => {
-                    return Ok(rustix::fs::openat(&self.fd, name, flags, mode)?);
-                }
-                result => return Ok(result?),
+                result => return result,
             }
         }
     }

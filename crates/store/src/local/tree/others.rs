@@ -2,10 +2,11 @@
 //! has the size and time of a new entry is likely to be that entry under its older name.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dray_core::limits::TREE_OTHERS_BYTES_MAX;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, StatxAttributes};
 
 use super::directory::Directory;
 use super::place::OlderFile;
@@ -47,10 +48,11 @@ impl OthersToFind {
     }
 
     /// Looks for at most `patience`, and remembers a bounded number of files: what is not found costs bytes on the wire, and no more.
-    pub fn find(self, patience: Duration) -> Others {
+    /// It ends soon once `stop` is set; a file system that does not answer holds it for as long as it likes.
+    pub fn find(self, patience: Duration, stop: &AtomicBool) -> Others {
         let others = Others { roots: self.roots, ..Others::default() };
         let until = Instant::now() + patience;
-        let mut search = Search { others, from_bytes: self.from_bytes, held: 0, until };
+        let mut search = Search { others, from_bytes: self.from_bytes, held: 0, until, stop };
         let roots: Vec<Directory> =
             search.others.roots.iter().filter_map(|root| root.duplicate().ok()).collect();
         if roots.len() < search.others.roots.len() {
@@ -60,8 +62,7 @@ impl OthersToFind {
         // The first numbers are those of the roots.
         search.others.directories = (0..roots.len() as u32).map(|number| (number, Box::default())).collect();
         for (number, root) in roots.iter().enumerate() {
-            let Ok(found) = root.stat_self() else { continue };
-            if !search.look(root, number as u32, 0, (found.stx_dev_major, found.stx_dev_minor)) {
+            if !search.look(root, number as u32, 0) {
                 break;
             }
         }
@@ -70,21 +71,23 @@ impl OthersToFind {
 }
 
 /// The search on its way.
-struct Search {
+struct Search<'a> {
     others: Others,
     from_bytes: u64,
     /// Bytes that the list takes.
     held: usize,
     until: Instant,
+    stop: &'a AtomicBool,
 }
 
-impl Search {
+impl Search<'_> {
     /// Looks through a directory and those below it, of which no more are open at a time than lie below each other; false once it is to end.
-    fn look(&mut self, directory: &Directory, number: u32, depth: usize, device: (u32, u32)) -> bool {
+    fn look(&mut self, directory: &Directory, number: u32, depth: usize) -> bool {
         let Ok(entries) = rustix::fs::Dir::read_from(directory) else { return true };
         for entry in entries {
             let Ok(entry) = entry else { return true };
-            if Instant::now() > self.until || self.held > TREE_OTHERS_BYTES_MAX {
+            let is_over = Instant::now() > self.until || self.stop.load(Ordering::Acquire);
+            if is_over || self.held > TREE_OTHERS_BYTES_MAX {
                 return false;
             }
             let name = entry.file_name().to_bytes();
@@ -99,23 +102,21 @@ impl Search {
             };
             match kind {
                 FileType::Directory if depth < DEPTH_MAX => {
-                    let child = directory.child(name).and_then(|child| Ok((child.stat_self()?, child)));
-                    let Ok((found, child)) = child else { continue };
-                    // Another file system is another place.
-                    if (found.stx_dev_major, found.stx_dev_minor) != device {
-                        continue;
-                    }
+                    // What is mounted is another place, which may not answer.
+                    let Ok(child) = directory.child_unmounted(name) else { continue };
                     self.held += ENTRY_BYTES + name.len();
                     // At most as many as the bytes allow.
                     let below = self.others.directories.len() as u32;
                     self.others.directories.push((number, name.into()));
-                    if !self.look(&child, below, depth + 1, device) {
+                    if !self.look(&child, below, depth + 1) {
                         return false;
                     }
                 }
                 FileType::RegularFile => {
                     let Ok(found) = directory.stat(name) else { continue };
-                    if file_type(&found) == FileType::RegularFile && found.stx_size >= self.from_bytes {
+                    let is_mount = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+                    let is_file = file_type(&found) == FileType::RegularFile && !is_mount;
+                    if is_file && found.stx_size >= self.from_bytes {
                         self.held += ENTRY_BYTES + name.len();
                         self.others.left_bytes =
                             self.others.left_bytes.saturating_add(found.stx_size.saturating_mul(READ_TIMES));
@@ -155,10 +156,9 @@ impl Others {
         }
         let mut directory = self.roots.get(number as usize)?.duplicate().ok()?;
         for name in way.into_iter().rev() {
-            directory = directory.child(name).ok()?;
+            directory = directory.child_unmounted(name).ok()?;
         }
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let older = OlderFile::new(directory.open_at(name, flags, Mode::empty()).ok()?.into())?;
+        let older = OlderFile::new(directory.file_unmounted(name).ok()?.into())?;
         (older.size_bytes == key.0 && older.state.mtime == (key.1, key.2)).then_some(older)
     }
 }
@@ -168,12 +168,13 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{FileExt, MetadataExt, symlink};
     use std::path::Path;
+    use std::process::Command;
 
     use super::*;
 
     fn find(roots: &[&Path]) -> Others {
         let roots = roots.iter().map(|root| Directory::open(root).unwrap()).collect();
-        OthersToFind::new(roots, 4096).find(Duration::from_secs(60))
+        OthersToFind::new(roots, 4096).find(Duration::from_secs(60), &AtomicBool::new(false))
     }
 
     fn key(path: &Path) -> SizeAndTime {
@@ -226,13 +227,69 @@ mod tests {
         assert!(!others.has(key(&path)) && others.open(key(&path)).is_none());
     }
 
-    /// Never slower than without: the search ends when its time is over.
+    /// Never slower than without: the search ends when its time is over, and when the copy does.
     #[test]
     fn the_search_has_an_end() {
         let place = tempfile::tempdir().unwrap();
         fs::write(place.path().join("file"), vec![7; 5000]).unwrap();
-        let roots = vec![Directory::open(place.path()).unwrap()];
-        let others = OthersToFind::new(roots, 4096).find(Duration::ZERO);
-        assert!(others.files.is_empty());
+        for (patience, stop) in [(Duration::ZERO, false), (Duration::from_secs(60), true)] {
+            let roots = vec![Directory::open(place.path()).unwrap()];
+            let others = OthersToFind::new(roots, 4096).find(patience, &AtomicBool::new(stop));
+            assert!(others.files.is_empty());
+        }
+    }
+
+    /// Design 16: what is mounted below the destination is another place, also if it is the same file system once more; it is neither
+    /// searched nor read, before or after.
+    #[test]
+    #[allow(clippy::print_stderr)] // A skip is said aloud.
+    fn what_is_mounted_is_left_alone() {
+        const PLACE: &str = "DRAY_TEST_MOUNTS";
+        let name = "local::tree::others::tests::what_is_mounted_is_left_alone";
+        if let Some(place) = std::env::var_os(PLACE) {
+            return mounts_are_left_alone(Path::new(&place));
+        }
+        let place = tempfile::tempdir().unwrap();
+        for directory in ["outside", "inside", "inside/bound", "inside/other", "inside/later"] {
+            fs::create_dir(place.path().join(directory)).unwrap();
+        }
+        for (file, len) in [("outside/a", 5000), ("b", 6000), ("inside/file", 100), ("inside/later/c", 7000)]
+        {
+            fs::write(place.path().join(file), vec![7; len]).unwrap();
+        }
+        let run = |script: &str| {
+            let mut unshare = Command::new("unshare");
+            unshare.args(["--map-root-user", "--mount", "sh", "-c", script]);
+            unshare.arg(std::env::current_exe().unwrap()).env(PLACE, place.path()).output()
+        };
+        let mount = "cd \"$DRAY_TEST_MOUNTS\" && mount --bind outside inside/bound && mount -t tmpfs none inside/other \
+             && cp b inside/other/d && mount --bind b inside/file";
+        if !run(mount).is_ok_and(|output| output.status.success()) {
+            eprintln!(
+                "SKIPPED: this machine lets the test mount nothing: mounts below a destination are not tested"
+            );
+            return;
+        }
+        let output = run(&format!("{mount} && exec \"$0\" --exact {name} --nocapture")).unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    fn mounts_are_left_alone(place: &Path) {
+        let inside = place.join("inside");
+        let others = find(&[&inside]);
+        let later = inside.join("later/c");
+        let before = key(&later);
+        assert_eq!(others.files.keys().copied().collect::<Vec<_>>(), [before]);
+        assert!(others.open(before).is_some());
+        // The same file once more, but mounted meanwhile.
+        let mount = |what: &Path| Command::new("mount").arg("--bind").args([what, what]).status().unwrap();
+        assert!(mount(&later).success());
+        assert!(others.open(before).is_none());
+        assert!(Command::new("umount").arg(&later).status().unwrap().success());
+        assert!(others.open(before).is_some());
+        assert!(mount(&inside.join("later")).success());
+        assert!(others.open(before).is_none());
     }
 }

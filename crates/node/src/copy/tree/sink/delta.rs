@@ -79,7 +79,7 @@ impl Writing<'_> {
                 Search::NotBegun => {
                     self.deltas.others = Search::Going;
                     if let Some(others) = self.writer.others_to_find(OTHERS_FROM_BYTES) {
-                        self.deltas.push(number, Task::FindOthers { others, patience: OTHERS_PATIENCE });
+                        self.deltas.search(others, OTHERS_PATIENCE);
                     }
                     return None;
                 }

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use dray_core::limits::{
     CHUNK_AVERAGE_BYTES_MAX, TREE_CUT_BYTES_MAX, TREE_DELTAS_BYTES_MAX, TREE_DELTAS_MAX,
 };
 use dray_core::message::Part;
 use dray_core::tree::{Finished, chunks_max};
-use dray_store::local::tree::{Cut, OlderFile, Others};
+use dray_store::local::tree::{Cut, OlderFile, Others, OthersToFind};
 use dray_transfer::tree::SinkWake;
 
 use super::index::Index;
@@ -33,6 +34,9 @@ const FINE_CHUNKS_AIM: u64 = 1 << 17;
 const DELTAS_MIN: usize = 16;
 /// Bytes that a chunk takes here at most: in the index of the older version.
 const CHUNK_HELD_BYTES: u64 = 64;
+
+/// How much longer a search may take than it is to: a file system that answers late, or a machine that is busy.
+const SEARCH_GRACE: Duration = Duration::from_millis(250);
 
 /// The files that come as differences.
 #[derive(Default)]
@@ -162,12 +166,24 @@ impl Deltas {
         self.active.contains_key(&number)
     }
 
-    pub(super) fn push(&mut self, number: u64, task: Task) {
+    fn start_worker(&mut self) {
         if self.worker.is_none()
             && let (Some(wake), Some(stop)) = (self.wake.clone(), self.stop.clone())
         {
             self.worker = Some(Worker::start(wake, stop));
         }
+    }
+
+    /// Begins to look for files under other names; nothing is found if it takes much longer than `patience`.
+    pub(super) fn search(&mut self, others: OthersToFind, patience: Duration) {
+        self.start_worker();
+        if let (Some(worker), Some(wake), Some(stop)) = (&self.worker, self.wake.clone(), self.stop.clone()) {
+            worker.search(wake, patience + SEARCH_GRACE, move || others.find(patience, &stop));
+        }
+    }
+
+    pub(super) fn push(&mut self, number: u64, task: Task) {
+        self.start_worker();
         let is_void = match self.active.get_mut(&number) {
             Some(delta) => {
                 delta.is_working = true;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use dray_core::message::Part;
 use dray_core::tree::cut_profile;
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::tree::{Cut, OlderFile, Others, OthersToFind, Piece, cut_content, hash_content};
+use dray_store::local::tree::{Cut, OlderFile, Others, Piece, cut_content, hash_content};
 use dray_transfer::tree::SinkWake;
 use rustix::fs::copy_file_range;
 use rustix::io::Errno;
@@ -43,8 +43,6 @@ pub(super) enum Task {
     Compare { older: Arc<OlderFile>, index: Arc<Index>, newer: Arc<File>, pieces: Vec<(u64, Vec<Cut>)> },
     /// Copy all of it.
     Copy { older: Arc<OlderFile>, newer: Arc<File> },
-    /// Look for what lies in the destination under other names.
-    FindOthers { others: OthersToFind, patience: Duration },
     /// Hash what was put together.
     Prove { newer: Arc<File>, size_bytes: u64 },
 }
@@ -78,6 +76,13 @@ struct Guard {
     wake: Arc<SinkWake>,
 }
 
+impl Guard {
+    fn done(&self, number: u64, outcome: Result<Outcome>) {
+        lock(&self.done).outcomes.push((number, outcome));
+        self.wake.wake();
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         if thread::panicking() {
@@ -97,8 +102,7 @@ impl Worker {
         thread::spawn(move || {
             for Job { number, task, is_void } in todo {
                 let outcome = run(task, &[&stop, &is_void]);
-                lock(&guard.done).outcomes.push((number, outcome));
-                guard.wake.wake();
+                guard.done(number, outcome);
             }
         });
         Worker { jobs, done }
@@ -107,6 +111,29 @@ impl Worker {
     pub(super) fn push(&self, job: Job) {
         if self.jobs.send(job).is_err() {
             lock(&self.done).is_broken = true;
+        }
+    }
+
+    /// Has `search` look for what lies in the destination under other names, on a thread that nobody waits for: what it comes upon may
+    /// never answer. If nothing was heard of it after `patience`, nothing was found.
+    pub(super) fn search(
+        &self,
+        wake: Arc<SinkWake>,
+        patience: Duration,
+        search: impl FnOnce() -> Others + Send + 'static,
+    ) {
+        let (found, awaited) = mpsc::sync_channel(1);
+        // If it cannot begin, or breaks, `found` is dropped, and nothing was found.
+        let _ = thread::Builder::new().spawn(move || {
+            let _ = found.send(search());
+        });
+        let guard = Guard { done: self.done.clone(), wake: wake.clone() };
+        let waiting = thread::Builder::new().spawn(move || {
+            let others = awaited.recv_timeout(patience).unwrap_or_default();
+            guard.done(0, Ok(Outcome::Others(others)));
+        });
+        if waiting.is_err() {
+            Guard { done: self.done.clone(), wake }.done(0, Ok(Outcome::Others(Others::default())));
         }
     }
 
@@ -161,7 +188,6 @@ fn run(task: Task, stops: &[&AtomicBool]) -> Result<Outcome> {
             copy_all(&older, &newer, &mut between)?;
             Ok(Outcome::Compared(Found::default()))
         }
-        Task::FindOthers { others, patience } => Ok(Outcome::Others(others.find(patience))),
         Task::Prove { newer, size_bytes } => {
             // What was not written is a hole, also at the end.
             newer.set_len(size_bytes).map_err(|error| Error::file("write the file", error))?;
@@ -315,6 +341,29 @@ mod tests {
             let error = run(task(), &stops).map(|_| ()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Interrupted);
         }
+    }
+
+    /// S10: a search that never ends, that breaks, or that finds something late holds nothing up, and a search that ends is heard.
+    #[test]
+    fn a_search_that_hangs_is_not_waited_for() {
+        let heard = |patience, search: Box<dyn FnOnce() -> Others + Send>| {
+            let wake = Arc::<SinkWake>::default();
+            let worker = Worker::start(wake.clone(), Arc::default());
+            worker.search(wake, patience, search);
+            loop {
+                if let Some((_, outcome)) = worker.outcomes().unwrap().pop() {
+                    return matches!(outcome, Ok(Outcome::Others(_)));
+                }
+                thread::yield_now();
+            }
+        };
+        let (hangs, end) = mpsc::channel::<()>();
+        let hang = Box::new(move || end.recv().map_or_else(|_| Others::default(), |()| Others::default()));
+        assert!(heard(Duration::from_millis(1), hang));
+        drop(hangs);
+        let long = Duration::from_secs(3600);
+        assert!(heard(long, Box::new(|| panic!("on purpose"))));
+        assert!(heard(long, Box::new(Others::default)));
     }
 
     /// S10: a worker that breaks is an error of the copy, not a wait for ever.
