@@ -255,6 +255,60 @@ fn names_that_fold_delete_nothing() {
     }
 }
 
+/// A run that deletes, of sources that go below `names`.
+fn below(to: &Path, names: &[&str]) -> (Landing, Changes) {
+    let names: Vec<Vec<u8>> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let delete = Some(DeleteOptions::default());
+    let sync = SyncOptions { links: true, delete, itemize: true, ..SyncOptions::default() };
+    let changes = Changes { sync: Some(sync), ..Changes::default() };
+    (Landing::resolve_sync(&Origin::Anywhere, to, &names).unwrap(), changes)
+}
+
+/// Issue "nothing is deleted wrongly": two sources whose names lead to one directory do not delete what the other brought, be it that
+/// the second name was not there before, or that it was and leads to the same by now (as where it is mounted twice); and neither does a plan.
+#[test]
+fn roots_that_fold_delete_nothing() {
+    for is_other_there in [false, true] {
+        let dir = filled(&["Photos/1", "Photos/2", "Photos/old"]);
+        let to = dir.path().join("to");
+        if is_other_there {
+            fs::create_dir(to.join("photos")).unwrap();
+        }
+        let fold = || {
+            let _ = fs::remove_dir(to.join("photos"));
+            fs::rename(to.join("Photos"), to.join("photos")).unwrap();
+        };
+        let (landing, changes) = below(&to, &["Photos", "photos"]);
+        let mut writer = TreeWriter::new(landing, MINE).with_changes(changes);
+        writer.root(0, &directory(Some("Photos"))).unwrap();
+        put(&mut writer, &file("1", b"new"), b"new").unwrap();
+        writer.leave();
+        fold();
+        let second = writer.root(1, &directory(Some("photos")));
+        if second.is_ok() {
+            put(&mut writer, &file("2", b"new"), b"new").unwrap();
+        }
+        writer.leave();
+        assert_eq!(writer.delete_some(&mut Vec::new()).unwrap_err().kind(), ErrorKind::Refused);
+        for name in ["1", "2", "old"] {
+            assert!(to.join("photos").join(name).exists(), "{name}");
+        }
+
+        fs::rename(to.join("photos"), to.join("Photos")).unwrap();
+        if is_other_there {
+            fs::create_dir(to.join("photos")).unwrap();
+        }
+        let (landing, changes) = below(&to, &["Photos", "photos"]);
+        let mut preview = Preview::new(landing, MINE, changes);
+        preview.root(0, &directory(Some("Photos"))).unwrap();
+        preview.leave();
+        fold();
+        let _ = preview.root(1, &directory(Some("photos")));
+        preview.leave();
+        assert_eq!(preview.delete_some(&mut Vec::new()).unwrap_err().kind(), ErrorKind::Refused);
+    }
+}
+
 /// A run of two sources whose entries go into `to` itself.
 fn merging(to: &Path) -> TreeWriter {
     let landing = Landing::resolve_sync(&Origin::Anywhere, to, &[Vec::new(), Vec::new()]).unwrap();
