@@ -363,3 +363,41 @@ fn a_question_does_not_keep_the_index_from_closing() {
     bed.round();
     assert_eq!(bed.figures(), (MIB as u64, 1));
 }
+
+/// "Damage is no event", also where only a thread of the library reads what is damaged: when that ended twice the index is begun anew,
+/// unless the disk refused something meanwhile; and each closing makes the next one wait longer, however well it is in between.
+#[test]
+fn a_library_that_stops_again_is_damage() {
+    let mut memory = Memory::default();
+    assert!(!memory.bear(Health::Stopped, true));
+    memory.forget_outages();
+    assert!(memory.bear(Health::Stopped, true));
+    for (between, has_room) in [(Health::Failed, true), (Health::Stopped, false)] {
+        let mut memory = Memory::default();
+        assert!(!memory.bear(Health::Stopped, true));
+        assert!(!memory.bear(between, has_room));
+        assert!(!memory.bear(Health::Stopped, true));
+        memory.forget_outages();
+        assert_eq!(memory.outages, 3);
+        assert!(rest_after(memory.outages) > rest_after(1));
+    }
+}
+
+/// An index that a question found unfit is closed, is opened in the next round, and nothing of the store is read again for that.
+#[test]
+fn an_index_that_was_closed_is_not_filled_again() {
+    let bed = Bed::new();
+    bed.put("a", &random(MIB, 17));
+    bed.round();
+    bed.indexing.open().unwrap().fail();
+    assert!(bed.round_with(&|| false, None).is_err());
+    assert_eq!((bed.indexing.state().open, bed.memory.borrow().outages), (false, 1));
+    let asked = Cell::new(0);
+    let count = || {
+        asked.set(asked.get() + 1);
+        false
+    };
+    bed.try_round(&count, None, false).unwrap();
+    assert!(bed.is_hopeful(MIB));
+    assert_eq!(asked.get(), 1, "the store was looked through again");
+}
