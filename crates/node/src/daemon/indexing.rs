@@ -75,6 +75,8 @@ struct Memory {
     /// How often it was closed over what the disk refused, and when last.
     outages: u32,
     failed_at: Option<Instant>,
+    /// What was told of, once each.
+    told: Vec<ErrorKind>,
     progress: Progress,
 }
 
@@ -113,7 +115,7 @@ impl Indexing {
     pub(super) fn run(&self, means: &Means<'_>) {
         // Best effort: what is done here has time. On Linux this is about the one thread.
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
-        let (mut memory, mut told, mut failures) = (Memory::default(), None, 0);
+        let (mut memory, mut failures) = (Memory::default(), 0);
         let mut patience = Duration::ZERO;
         loop {
             let woken = self.pulse.wait(patience);
@@ -132,11 +134,7 @@ impl Indexing {
                     rest()
                 }
                 Err(error) => {
-                    if told.as_ref() != Some(&error.to_string()) {
-                        told = Some(error.to_string());
-                        let text = format!("the chunk index is not used: {error}");
-                        means.observer.event(Event::Warning(text));
-                    }
+                    memory.account(&error).into_iter().for_each(|event| means.observer.event(event));
                     failures += 1;
                     rest_after(failures.max(memory.outages))
                 }
@@ -251,6 +249,20 @@ impl Memory {
         let is_stopped = health == Health::Stopped && has_room;
         // What the disk refuses in between explains the first one.
         std::mem::replace(&mut self.has_stopped, is_stopped) && is_stopped
+    }
+
+    /// What is to be told of a failure: each kind once, as its text may differ by a number each time.
+    fn account(&mut self, error: &Error) -> Option<Event> {
+        let kind = error.kind();
+        if self.told.contains(&kind) {
+            return None;
+        }
+        self.told.push(kind);
+        Some(match kind {
+            // What is in it is found still.
+            ErrorKind::NoSpace => Event::Note(format!("the chunk index takes nothing in: {error}")),
+            _ => Event::Warning(format!("the chunk index is not used: {error}")),
+        })
     }
 
     /// What is long ago counts no more.

@@ -217,9 +217,13 @@ impl Database {
 
     /// Whether much of what is on disk is of no use, where `live` chunks are.
     pub(super) fn has_much_dead(&self, live: u64) -> bool {
+        self.dead(live) > DEAD_MIN.max(live / 2)
+    }
+
+    /// About how many entries on disk are of no use, where `live` chunks are.
+    pub(super) fn dead(&self, live: u64) -> u64 {
         let entries = self.with("measure", |open| Ok(open.chunks.approximate_len() as u64)).unwrap_or(0);
-        let least = self.tidied.load(Ordering::Relaxed).max(live);
-        entries.saturating_sub(least) > DEAD_MIN.max(live / 2)
+        entries.saturating_sub(self.tidied.load(Ordering::Relaxed).max(live))
     }
 
     /// Writes all chunks anew, without those of files that are no more.

@@ -288,6 +288,21 @@ impl ChunkIndex {
         Ok(())
     }
 
+    /// Gives back the room of what was forgotten, however little that is: for where there is none. May take long.
+    pub fn give_back(&self) -> Result<()> {
+        self.write_back()?;
+        if self.has_dead() {
+            self.checked(self.database.compact())?;
+            self.measure();
+        }
+        Ok(())
+    }
+
+    /// Whether anything of what was forgotten takes room still.
+    pub fn has_dead(&self) -> bool {
+        self.database.dead(self.files().counts().1) > 0
+    }
+
     /// Whether [`ChunkIndex::tidy`] has much to do.
     pub fn is_untidy(&self) -> bool {
         let live = self.files().counts().1;

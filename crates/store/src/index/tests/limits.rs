@@ -162,6 +162,26 @@ fn a_full_disk_costs_nothing_that_is_there() {
     bed.assert_gone(&bytes);
 }
 
+/// What the disk refuses in the middle of a file ends its reading there.
+#[test]
+fn a_file_that_is_refused_is_not_read_to_its_end() {
+    let mut bed = Bed::new();
+    let disk_bytes = bed.index().measure() + 16 * MIB as u64;
+    assert_eq!(bed.reopen_with(IndexLimits { disk_bytes, ..IndexLimits::default() }), None);
+    let (path, bytes) = (bed.root().join("a"), random(40 * MIB, 55));
+    fs::write(&path, &bytes).unwrap();
+    let mut read = 0;
+    let error = bed.index().cut(&path, &mut |len| {
+        read += len;
+        if read == 9 * MIB {
+            fs::write(bed.dir.path().join("index/ballast"), random(32 * MIB, 1)).unwrap();
+        }
+        true
+    });
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(read < bytes.len() - 10 * MIB, "{read} bytes were read");
+}
+
 /// Questions wait for no writing: what they find changed is in memory at once, and on disk when it is written back.
 #[test]
 fn questions_write_nothing() {
@@ -258,7 +278,9 @@ fn a_merge_that_waits() {
         bed.enter(&format!("f{number}"), number as i64, number * 64, 64).unwrap();
         bed.index().database.flush().unwrap();
     };
-    (0..2).for_each(flushed);
+    (0..3).for_each(flushed);
+    // What is not in order yet is, before all is written anew: then there is enough for the library to merge by itself, too.
+    bed.enter("last", 9, 9000, 64).unwrap();
     let used = || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
