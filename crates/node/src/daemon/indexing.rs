@@ -70,6 +70,13 @@ struct Memory {
     /// The one that was open before, as long as a question uses it.
     closing: Weak<ChunkIndex>,
     made_anew: u32,
+    /// It was closed for a thread of its library that ended, though the disk had room, and is open again.
+    has_stopped: bool,
+    /// How often it was closed over what the disk refused, and when last.
+    outages: u32,
+    failed_at: Option<Instant>,
+    /// What was told of, once each.
+    told: Vec<ErrorKind>,
     progress: Progress,
 }
 
@@ -108,7 +115,7 @@ impl Indexing {
     pub(super) fn run(&self, means: &Means<'_>) {
         // Best effort: what is done here has time. On Linux this is about the one thread.
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
-        let (mut memory, mut told, mut failures) = (Memory::default(), None, 0);
+        let (mut memory, mut failures) = (Memory::default(), 0);
         let mut patience = Duration::ZERO;
         loop {
             let woken = self.pulse.wait(patience);
@@ -123,16 +130,13 @@ impl Indexing {
             let rest = match catch_unwind(round).unwrap_or_else(failed) {
                 Ok(()) => {
                     failures = 0;
+                    memory.forget_outages();
                     rest()
                 }
                 Err(error) => {
-                    if told.as_ref() != Some(&error.to_string()) {
-                        told = Some(error.to_string());
-                        let text = format!("the chunk index is not used: {error}");
-                        means.observer.event(Event::Warning(text));
-                    }
+                    memory.account(&error).into_iter().for_each(|event| means.observer.event(event));
                     failures += 1;
-                    rest_after(failures)
+                    rest_after(failures.max(memory.outages))
                 }
             };
             if !self.rest(rest) {
@@ -142,12 +146,30 @@ impl Indexing {
         }
     }
 
-    /// Looks after the index once, and through the store if there may be something new in it.
+    /// Looks after the index once, and through the store if there may be something new in it. Closes an index that is unfit, to be
+    /// opened in another round.
     fn round(&self, means: &Means<'_>, memory: &mut Memory, is_stirred: bool) -> Result<()> {
-        let wanted_mib = self.wanted_mib.load(Ordering::Acquire);
-        let is_unfit = self.open().is_some_and(|index| index.health() != Health::Well);
-        if wanted_mib != memory.open_mib || is_unfit {
+        let result = self.look_after(means, memory, is_stirred);
+        if let Some(index) = self.open().filter(|index| index.health() != Health::Well) {
+            if memory.bear(index.health(), index.is_there_room()) {
+                index.throw_away();
+            }
+            drop(index);
             self.close(memory);
+        }
+        result
+    }
+
+    fn look_after(&self, means: &Means<'_>, memory: &mut Memory, is_stirred: bool) -> Result<()> {
+        let wanted_mib = self.wanted_mib.load(Ordering::Acquire);
+        if wanted_mib != memory.open_mib {
+            self.close(memory);
+            memory.progress = Progress::default();
+        }
+        if let Some(index) = self.open().filter(|index| index.health() != Health::Well) {
+            // A question found that.
+            drop(index);
+            return Err(Error::new(ErrorKind::Internal, "the chunk index could not be read"));
         }
         if wanted_mib == 0 {
             return Ok(());
@@ -176,7 +198,11 @@ impl Indexing {
         let (index, reason) = ChunkIndex::open(&means.root, limits)?;
         if let Some(reason) = reason {
             memory.made_anew += 1;
+            memory.has_stopped = false;
             means.observer.event(Event::Note(format!("the chunk index is made anew: {reason}")));
+        }
+        if index.figures().files == 0 {
+            memory.progress = Progress::default();
         }
         let index = Arc::new(index);
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = Some(index.clone());
@@ -190,8 +216,6 @@ impl Indexing {
         if let Some(old) = old {
             memory.closing = Arc::downgrade(&old);
         }
-        memory.open_mib = 0;
-        memory.progress = Progress::default();
         self.waiting.store(0, Ordering::Relaxed);
     }
 
@@ -212,6 +236,40 @@ impl Indexing {
 
     fn open(&self) -> Option<Arc<ChunkIndex>> {
         self.index.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Memory {
+    /// Takes note of why the index is to be closed; and whether it is to be thrown away. A thread of its library that ends twice, and no
+    /// disk was full, met damage that nobody else reads.
+    fn bear(&mut self, health: Health, has_room: bool) -> bool {
+        self.forget_outages();
+        self.outages = self.outages.saturating_add(1);
+        self.failed_at = Some(Instant::now());
+        let is_stopped = health == Health::Stopped && has_room;
+        // What the disk refuses in between explains the first one.
+        std::mem::replace(&mut self.has_stopped, is_stopped) && is_stopped
+    }
+
+    /// What is to be told of a failure: each kind once, as its text may differ by a number each time.
+    fn account(&mut self, error: &Error) -> Option<Event> {
+        let kind = error.kind();
+        if self.told.contains(&kind) {
+            return None;
+        }
+        self.told.push(kind);
+        Some(match kind {
+            // What is in it is found still.
+            ErrorKind::NoSpace => Event::Note(format!("the chunk index takes nothing in: {error}")),
+            _ => Event::Warning(format!("the chunk index is not used: {error}")),
+        })
+    }
+
+    /// What is long ago counts no more.
+    fn forget_outages(&mut self) {
+        if self.failed_at.is_none_or(|at| at.elapsed() >= FAILED_REST_MAX) {
+            self.outages = 0;
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! HASH (Y10): reads one file, cuts it into chunks and takes them in. Between reads somebody else decides whether to go on (Y5).
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -55,11 +56,12 @@ impl ChunkIndex {
         let mut entering = self.enter(path, looked_at, profile)?;
         let mut chunker = profile.chunker();
         let mut piece = vec![0; READ_BYTES];
-        let (mut offset, mut result) = (0, Ok(()));
+        let (mut offset, refused) = (0, RefCell::new(Ok(())));
         let mut take = |bytes: &[u8]| {
             let chunk = ChunkDescriptor::of(bytes);
+            let result = &mut *refused.borrow_mut();
             if result.is_ok() {
-                result = entering.add(&chunk, offset);
+                *result = entering.add(&chunk, offset);
             }
             offset += u64::from(chunk.len);
         };
@@ -75,10 +77,12 @@ impl ChunkIndex {
                 _ => Error::file(format!("read {path:?}"), error),
             })?;
             chunker.push(&piece[..len], &mut take);
+            // The rest is not read for nothing.
+            refused.replace(Ok(()))?;
             position += len as u64;
         }
         chunker.finish(&mut take);
-        result?;
+        refused.into_inner()?;
         if identity()? != looked_at {
             return Err(changed());
         }

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,8 +32,8 @@ const UNORDERED_BYTES: u64 = 1 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
 /// Files that it holds open.
 const FILES_OPEN: usize = 32;
-/// How long the disk may take to follow.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the disk may take to follow: what is to be brought there may wait for a merge.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// How often it is looked whether it has.
 const INTERVAL: Duration = Duration::from_millis(5);
 /// Forgotten chunks that are not worth the work.
@@ -56,6 +56,8 @@ pub(super) struct Database {
     live: Arc<Live>,
     /// Entries on disk after they were last written anew.
     tidied: AtomicU64,
+    /// A thread of the library ended.
+    has_stopped: AtomicBool,
     /// Until it is closed.
     open: Option<Open>,
 }
@@ -91,8 +93,8 @@ impl Database {
                 .cache_size(CACHE_BYTES)
                 .max_journaling_size(JOURNAL_BYTES)
                 .max_cached_files(Some(FILES_OPEN))
-                // One of them does nothing that takes long.
-                .worker_threads(2)
+                // Where there are several, the first of them does not wait while others merge, but spins.
+                .worker_threads(1)
                 .with_compaction_filter_factories(Arc::new(move |name| {
                     (name == "chunks").then(|| factory.clone())
                 }))
@@ -103,7 +105,12 @@ impl Database {
             };
             let chunks = database.keyspace("chunks", options)?;
             let files = database.keyspace("files", options)?;
-            Ok(Database { live, tidied: AtomicU64::new(0), open: Some(Open { chunks, files, database }) })
+            Ok(Database {
+                live,
+                tidied: AtomicU64::new(0),
+                has_stopped: AtomicBool::new(false),
+                open: Some(Open { chunks, files, database }),
+            })
         })
     }
 
@@ -210,9 +217,13 @@ impl Database {
 
     /// Whether much of what is on disk is of no use, where `live` chunks are.
     pub(super) fn has_much_dead(&self, live: u64) -> bool {
+        self.dead(live) > DEAD_MIN.max(live / 2)
+    }
+
+    /// About how many entries on disk are of no use, where `live` chunks are.
+    pub(super) fn dead(&self, live: u64) -> u64 {
         let entries = self.with("measure", |open| Ok(open.chunks.approximate_len() as u64)).unwrap_or(0);
-        let least = self.tidied.load(Ordering::Relaxed).max(live);
-        entries.saturating_sub(least) > DEAD_MIN.max(live / 2)
+        entries.saturating_sub(self.tidied.load(Ordering::Relaxed).max(live))
     }
 
     /// Writes all chunks anew, without those of files that are no more.
@@ -234,12 +245,25 @@ impl Database {
             |open: &Open| Ok(each(open).iter().any(|keyspace| keyspace.sealed_memtable_count() > 0));
         let begun = Instant::now();
         while self.with("order", is_waiting)? {
+            // Nobody follows any more where the library's thread has ended.
+            self.check()?;
             if begun.elapsed() >= PATIENCE {
                 return Err(Error::new(ErrorKind::TimedOut, "the disk of the chunk index does not follow"));
             }
             thread::sleep(INTERVAL);
         }
         Ok(())
+    }
+
+    /// Does `work` while all chunks are written anew, and that waits.
+    #[cfg(test)]
+    pub(super) fn while_merging(&self, work: impl FnOnce()) {
+        thread::scope(|scope| {
+            let held = self.live.numbers();
+            scope.spawn(|| self.compact());
+            work();
+            drop(held);
+        });
     }
 
     /// Entries of chunks on disk and in memory.
@@ -263,7 +287,18 @@ impl Database {
     /// Calls the library.
     fn with<T>(&self, what: &str, work: impl FnOnce(&Open) -> fjall::Result<T>) -> Result<T> {
         let open = self.open.as_ref();
-        guarded(what, || open.ok_or(fjall::Error::Locked).and_then(work))
+        guarded(what, || {
+            let result = open.ok_or(fjall::Error::Locked).and_then(work);
+            if matches!(result, Err(fjall::Error::Poisoned)) {
+                self.has_stopped.store(true, Ordering::Release);
+            }
+            result
+        })
+    }
+
+    /// Whether a call found that a thread of the library ended.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.has_stopped.load(Ordering::Acquire)
     }
 }
 
@@ -324,7 +359,7 @@ fn guarded<T>(what: &str, work: impl FnOnce() -> fjall::Result<T>) -> Result<T> 
                 _ => Error::file(what(), error),
             })
         }
-        // A thread of its own failed, it may be of a full disk: whether it is damaged shows when it is opened again.
+        // A thread of its own failed, it may be of a full disk: whether it is damaged shows when that happens again.
         Ok(Err(error @ (fjall::Error::Poisoned | fjall::Error::Locked))) => {
             Err(Error::new(ErrorKind::Internal, what()).caused_by(error))
         }

@@ -111,8 +111,11 @@ pub enum Health {
     Well = 0,
     /// The disk refused something: it is to be closed, and what is there can be opened later.
     Failed = 1,
+    /// A thread of its library ended, over what the disk refused or over damage: it is to be closed. If that happens again after it was
+    /// opened again, and the disk has room, it is damage ([`ChunkIndex::throw_away`]).
+    Stopped = 2,
     /// Something in it could not be read: nothing in it is used any more, and the next [`ChunkIndex::open`] begins anew.
-    Damaged = 2,
+    Damaged = 3,
 }
 
 /// The index of one data directory, open in one process at a time.
@@ -218,8 +221,26 @@ impl ChunkIndex {
         match self.health.load(Ordering::Acquire) {
             0 => Health::Well,
             1 => Health::Failed,
+            2 => Health::Stopped,
             _ => Health::Damaged,
         }
+    }
+
+    /// Makes the next [`ChunkIndex::open`] begin anew.
+    pub fn throw_away(&self) {
+        // Told by its health.
+        let _ = self.checked::<()>(Err(database::damaged("its library stops again and again")));
+    }
+
+    /// As if the disk had refused something.
+    #[doc(hidden)]
+    pub fn fail(&self) {
+        let _ = self.checked::<()>(Err(Error::new(ErrorKind::NoSpace, "the disk refused something")));
+    }
+
+    /// Whether more may be written, as far as the disk and the limits go.
+    pub fn is_there_room(&self) -> bool {
+        self.check_room().is_ok()
     }
 
     /// Looks whether it can still be written to, which otherwise shows only when it is.
@@ -265,6 +286,21 @@ impl ChunkIndex {
             self.measure();
         }
         Ok(())
+    }
+
+    /// Gives back the room of what was forgotten, however little that is: for where there is none. May take long.
+    pub fn give_back(&self) -> Result<()> {
+        self.write_back()?;
+        if self.has_dead() {
+            self.checked(self.database.compact())?;
+            self.measure();
+        }
+        Ok(())
+    }
+
+    /// Whether anything of what was forgotten takes room still.
+    pub fn has_dead(&self) -> bool {
+        self.database.dead(self.files().counts().1) > 0
     }
 
     /// Whether [`ChunkIndex::tidy`] has much to do.
@@ -328,7 +364,11 @@ impl ChunkIndex {
     /// Passes a result on; after damage the index is not believed any more, by nobody.
     fn checked<T>(&self, result: Result<T>) -> Result<T> {
         let Err(error) = &result else { return result };
-        let health = if error.kind() == ErrorKind::Damaged { Health::Damaged } else { Health::Failed };
+        let health = match error.kind() {
+            ErrorKind::Damaged => Health::Damaged,
+            _ if self.database.has_stopped() => Health::Stopped,
+            _ => Health::Failed,
+        };
         let before = self.health.fetch_max(health as u8, Ordering::AcqRel);
         if health == Health::Damaged && before < health as u8 {
             let _ = std::fs::remove_file(self.root.join("format"));

@@ -104,6 +104,10 @@ impl Indexing {
             _ => {}
         }
         let Some(mut news) = self.look_through(index, means, progress)? else { return Ok(()) };
+        // What is taken in needs that room.
+        if index.is_untidy() && self.hold(means.is_busy) {
+            index.tidy()?;
+        }
         let mut waiting = news.files.len() as u64;
         self.waiting.store(waiting, Ordering::Relaxed);
         while let Some((_, at)) = news.files.pop_last() {
@@ -115,6 +119,12 @@ impl Indexing {
             self.waiting.store(waiting, Ordering::Relaxed);
             match taken {
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::NoSpace && index.health() == Health::Well => {
+                    if index.has_dead() && self.hold(means.is_busy) {
+                        index.give_back()?;
+                    }
+                    return Err(error);
+                }
                 Err(error) if error.kind() == ErrorKind::NoSpace || index.health() != Health::Well => {
                     return Err(error);
                 }

@@ -363,3 +363,71 @@ fn a_question_does_not_keep_the_index_from_closing() {
     bed.round();
     assert_eq!(bed.figures(), (MIB as u64, 1));
 }
+
+/// "Damage is no event", also where only a thread of the library reads what is damaged: when that ended twice the index is begun anew,
+/// unless the disk refused something meanwhile; and each closing makes the next one wait longer, however well it is in between.
+#[test]
+fn a_library_that_stops_again_is_damage() {
+    let mut memory = Memory::default();
+    assert!(!memory.bear(Health::Stopped, true));
+    memory.forget_outages();
+    assert!(memory.bear(Health::Stopped, true));
+    for (between, has_room) in [(Health::Failed, true), (Health::Stopped, false)] {
+        let mut memory = Memory::default();
+        assert!(!memory.bear(Health::Stopped, true));
+        assert!(!memory.bear(between, has_room));
+        assert!(!memory.bear(Health::Stopped, true));
+        memory.forget_outages();
+        assert_eq!(memory.outages, 3);
+        assert!(rest_after(memory.outages) > rest_after(1));
+    }
+}
+
+/// An index that a question found unfit is closed, is opened in the next round, and nothing of the store is read again for that.
+#[test]
+fn an_index_that_was_closed_is_not_filled_again() {
+    let bed = Bed::new();
+    bed.put("a", &random(MIB, 17));
+    bed.round();
+    bed.indexing.open().unwrap().fail();
+    assert!(bed.round_with(&|| false, None).is_err());
+    assert_eq!((bed.indexing.state().open, bed.memory.borrow().outages), (false, 1));
+    let asked = Cell::new(0);
+    let count = || {
+        asked.set(asked.get() + 1);
+        false
+    };
+    bed.try_round(&count, None, false).unwrap();
+    assert!(bed.is_hopeful(MIB));
+    assert_eq!(asked.get(), 1, "the store was looked through again");
+}
+
+/// A disk that is nearly full is told of once, however many bytes are free each time, and as what it is: what is in the index is used.
+#[test]
+fn a_full_disk_is_told_of_once() {
+    let mut memory = Memory::default();
+    let mut account = |kind, text: &str| memory.account(&Error::new(kind, text.to_owned()));
+    let first = account(ErrorKind::NoSpace, "5 bytes are free");
+    assert!(matches!(first, Some(Event::Note(text)) if text.contains("takes nothing in")));
+    assert!(account(ErrorKind::NoSpace, "6 bytes are free").is_none());
+    assert!(matches!(account(ErrorKind::Refused, "taken"), Some(Event::Warning(_))));
+    assert!(account(ErrorKind::NoSpace, "7 bytes are free").is_none());
+}
+
+/// Where there is no room, the room of what was forgotten is given back, however little that is.
+#[test]
+fn what_was_forgotten_makes_room() {
+    let bed = Bed::new();
+    bed.put("a", &random(MIB, 18));
+    bed.round();
+    let index = bed.indexing.open().unwrap();
+    index.forget_path(&fs::canonicalize(bed.dir.path().join("a")).unwrap()).unwrap();
+    drop(index);
+    assert!(bed.indexing.open().unwrap().has_dead());
+    fs::remove_file(bed.dir.path().join("a")).unwrap();
+    bed.start_again();
+    bed.free_bytes.set(u64::MAX);
+    bed.put("b", &random(MIB, 19));
+    assert_eq!(bed.round_with(&|| false, None).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(!bed.indexing.open().unwrap().has_dead());
+}

@@ -162,6 +162,26 @@ fn a_full_disk_costs_nothing_that_is_there() {
     bed.assert_gone(&bytes);
 }
 
+/// What the disk refuses in the middle of a file ends its reading there.
+#[test]
+fn a_file_that_is_refused_is_not_read_to_its_end() {
+    let mut bed = Bed::new();
+    let disk_bytes = bed.index().measure() + 16 * MIB as u64;
+    assert_eq!(bed.reopen_with(IndexLimits { disk_bytes, ..IndexLimits::default() }), None);
+    let (path, bytes) = (bed.root().join("a"), random(40 * MIB, 55));
+    fs::write(&path, &bytes).unwrap();
+    let mut read = 0;
+    let error = bed.index().cut(&path, &mut |len| {
+        read += len;
+        if read == 9 * MIB {
+            fs::write(bed.dir.path().join("index/ballast"), random(32 * MIB, 1)).unwrap();
+        }
+        true
+    });
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(read < bytes.len() - 10 * MIB, "{read} bytes were read");
+}
+
 /// Questions wait for no writing: what they find changed is in memory at once, and on disk when it is written back.
 #[test]
 fn questions_write_nothing() {
@@ -204,4 +224,71 @@ fn a_question_is_bounded() {
     assert_eq!(bed.index().look_up(&keys, other, &|| false).unwrap().files.len(), 0);
     assert!(!bed.index().has_similar(other, bytes.len() as u64, None));
     assert_eq!(bed.index().figures().files, 1, "it was looked at");
+}
+
+/// Y3: what only the library's own thread reads may be damaged as well. It ends over that, which is told apart from what the disk refuses;
+/// opened again it does so again; thrown away the index is made anew.
+#[test]
+fn damage_in_a_merge_is_told() {
+    let mut bed = Bed::new();
+    let enter = |bed: &Bed, number: u64| {
+        bed.enter(&format!("f{number}"), number as i64, number * 64, 64)?;
+        bed.index().database.flush()
+    };
+    enter(&bed, 0).unwrap();
+    let root = bed.dir.path().join("index/data/keyspaces");
+    let mut tables = Vec::new();
+    all_files(&root, &mut tables);
+    // The table of the chunks, its first block: what is said of the files is read when it is opened.
+    let tables = tables.into_iter().filter(|path| path.parent().unwrap().ends_with("tables"));
+    let table = tables.max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    File::options().write(true).open(table).unwrap().write_all_at(&[0xA5; 64], 200).unwrap();
+    for round in 0..2 {
+        let failed = (1..1000).find_map(|number| enter(&bed, round * 1000 + number).err());
+        assert_ne!(failed.unwrap().kind(), ErrorKind::Damaged);
+        assert!(bed.index().check().is_err());
+        assert_eq!(bed.index().health(), Health::Stopped);
+        assert_eq!(bed.reopen(), None, "what is damaged shows when it is opened");
+    }
+    bed.index().throw_away();
+    assert_eq!(bed.index().health(), Health::Damaged);
+    assert!(bed.reopen().is_some());
+    (0..20).for_each(|number| enter(&bed, number).unwrap());
+}
+
+/// One core at 100 % for as long as anything is merged: while a merge waits, here for the numbers of the files that are, nothing else works. In a
+/// process of its own, whose time is that of the index alone.
+#[test]
+fn a_merge_keeps_no_other_thread_busy() {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "index::tests::limits::a_merge_that_waits", "--ignored"]);
+    child.env("INDEX_MERGED", "1").stdout(Stdio::null());
+    assert!(child.status().unwrap().success());
+}
+
+/// What [`a_merge_keeps_no_other_thread_busy`] has done in another process, and nothing without it.
+#[test]
+#[ignore = "a part of another test"]
+fn a_merge_that_waits() {
+    if std::env::var_os("INDEX_MERGED").is_none() {
+        return;
+    }
+    let bed = Bed::new();
+    let flushed = |number: u64| {
+        bed.enter(&format!("f{number}"), number as i64, number * 64, 64).unwrap();
+        bed.index().database.flush().unwrap();
+    };
+    (0..3).for_each(flushed);
+    // What is not in order yet is, before all is written anew: then there is enough for the library to merge by itself, too.
+    bed.enter("last", 9, 9000, 64).unwrap();
+    let used = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    };
+    bed.index().database.while_merging(|| {
+        let before = used();
+        thread::sleep(Duration::from_millis(700));
+        let spent = used() - before;
+        assert!(spent < Duration::from_millis(70), "{spent:?}");
+    });
 }
