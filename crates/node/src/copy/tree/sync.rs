@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use dray_core::limits::{SYNC_PLACES_MAX, SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX, SYNC_RULES_MAX};
-use dray_core::message::{Near, Place, SyncWish, Tree, sync_flag, tree_flag};
+use dray_core::message::{CopyRole, Near, Place, SyncWish, Tree, sync_flag, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::boot_id;
 use dray_store::local::tree::{
@@ -158,7 +158,12 @@ pub(super) fn options(tree: &Tree) -> Result<Option<StoreOptions>> {
         rules: rules(wish)?,
         itemize: has(sync_flag::ITEMIZE),
         into_directory: has(sync_flag::INTO_DIRECTORY),
-        sources: wish.near.as_ref().map_or_else(Vec::new, |near| places_here(near)),
+        // To a near end that receives, what it told of is its own destination.
+        sources: wish
+            .near
+            .as_ref()
+            .filter(|_| tree.role == CopyRole::Receive)
+            .map_or_else(Vec::new, |near| places_here(near)),
     }))
 }
 

@@ -141,10 +141,13 @@ fn directories_of_the_near_end_are_known_here() {
     assert!(!refused(&tree, &inner));
     add_near(&mut tree, [place.path(), Path::new("/nowhere")].into_iter());
     let found = fs::metadata(place.path()).unwrap();
-    assert_eq!(sync::options(&tree).unwrap().unwrap().sources, [(found.dev(), found.ino())]);
+    let sources = |tree: &Tree| sync::options(tree).unwrap().unwrap().sources;
+    assert!(sources(&tree).is_empty(), "the destination is no source");
+    let upload = Tree { role: CopyRole::Receive, ..tree.clone() };
+    assert_eq!(sources(&upload), [(found.dev(), found.ino())]);
     assert!(refused(&tree, &inner) && !refused(&tree, place.path()) && !refused(&tree, Path::new("/")));
     let near = tree.sync.as_mut().unwrap().near.as_mut().unwrap();
     near.boot = vec![7; 16].into();
     assert!(!refused(&tree, &inner), "of another machine");
-    assert!(sync::options(&tree).unwrap().unwrap().sources.is_empty());
+    assert!(sources(&Tree { role: CopyRole::Receive, ..tree }).is_empty());
 }
