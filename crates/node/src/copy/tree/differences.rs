@@ -243,6 +243,47 @@ fn what_lies_there_under_another_name_does_not_come() {
     assert_ne!(inode("renamed"), inode("renamed before"));
 }
 
+/// Never slower than without: a stranger that only has the size and time of the newer version does not keep that from being compared
+/// with its own older one, larger or of the same size; where many have them, none is asked about.
+#[test]
+fn a_stranger_does_not_stand_before_the_older_version() {
+    for (strangers, older_bytes) in [(1, 290_000), (1, 300_000), (2, 290_000)] {
+        let trees = Trees::new();
+        let mut newer = noise(300_000, 1);
+        trees.file("file", &newer[..older_bytes], &newer);
+        newer[100_000..100_016].fill(7);
+        fs::write(trees.newer("file"), &newer).unwrap();
+        let time = fs::metadata(trees.newer("file")).unwrap().modified().unwrap();
+        for number in 0..strangers {
+            let (here, there) = (format!("{number}"), trees.older(&format!("{number}")));
+            fs::write(&there, noise(300_000, 10 + number)).unwrap();
+            fs::File::options().write(true).open(&there).unwrap().set_modified(time).unwrap();
+            // It stays as it is.
+            let kept = trees.newer(&here);
+            fs::copy(&there, &kept).unwrap();
+            fs::File::options().write(true).open(&kept).unwrap().set_modified(time).unwrap();
+        }
+        let done = trees.copy();
+        assert_eq!((done.files, done.failed), (1, 0));
+        assert!(done.bytes < 40_000, "{strangers}, {older_bytes}: {} bytes", done.bytes);
+        trees.assert_same("file");
+    }
+}
+
+/// S77: two names of one file that were touched at the source are kept, both: what the first one is given does not make the second one
+/// another.
+#[test]
+fn two_names_that_were_touched_are_kept() {
+    let trees = Trees::new();
+    let bytes = noise(300_000, 1);
+    trees.file("a", &bytes, &bytes);
+    fs::hard_link(trees.older("a"), trees.older("b")).unwrap();
+    fs::copy(trees.newer("a"), trees.newer("b")).unwrap();
+    let done = trees.copy();
+    assert_eq!((done.bytes, done.unchanged, done.failed), (0, 2, 0));
+    assert_eq!(fs::metadata(trees.older("a")).unwrap().ino(), fs::metadata(trees.older("b")).unwrap().ino());
+}
+
 /// What a sender says that is not so, or what happens while it says it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lie {
@@ -254,8 +295,9 @@ enum Lie {
     Parts,
     /// The file has another time when its parts are read.
     Time,
-    /// It has the hash that it was told.
+    /// It has the hash that it was told; or that of what is there, and another size.
     Same,
+    SameSize,
     /// It cannot be cut.
     Refused,
     /// It changes whenever it is cut.
@@ -316,6 +358,11 @@ impl TreeFile for Liar {
             Lie::Refused => return failed(ErrorKind::Unsupported),
             Lie::Changed => return failed(ErrorKind::Changed),
             Lie::Same => return sink.record(&Record::Same(self.finished([5; 32], 0))),
+            Lie::SameSize => {
+                let size_bytes = self.newer.len() as u64 + 1;
+                return sink
+                    .record(&Record::Same(Finished { size_bytes, ..self.finished(owed.known.unwrap(), 5) }));
+            }
             Lie::OlderChanges => fs::write(&self.older_path, noise(self.older.len(), 99)).unwrap(),
             Lie::OlderChangesLate => {
                 write_anew(&self.older_path, &noise(self.older.len(), 99));
@@ -445,6 +492,9 @@ fn an_impossible_cut_ends_the_copy() {
         assert_eq!(error.kind(), ErrorKind::Protocol, "{lie:?}: {error}");
         assert!(found == older, "{lie:?}");
     }
+    let (done, found) = lied(Lie::SameSize, &older, &older);
+    assert_eq!(done.expect_err("another size").kind(), ErrorKind::Protocol);
+    assert!(found == older);
 }
 
 /// S77: what the sender finds the same is kept only if it still is what was hashed: who wrote to it meanwhile would have those bytes taken

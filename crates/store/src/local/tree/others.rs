@@ -19,6 +19,8 @@ pub type SizeAndTime = (u64, i64, u32);
 const ENTRY_BYTES: usize = 160;
 /// How often what was found may be read.
 const READ_TIMES: u64 = 2;
+/// How many of one size and time are remembered, to be told apart by name.
+const ALIKE_MAX: usize = 16;
 /// How deep it goes.
 const DEPTH_MAX: usize = 128;
 
@@ -30,13 +32,22 @@ pub struct OthersToFind {
     from_bytes: u64,
 }
 
+/// One of those of one size and time.
+#[derive(Debug)]
+struct Alike {
+    directory: u32,
+    inode: u64,
+    name: Box<[u8]>,
+}
+
 /// What was found in them.
 #[derive(Debug, Default)]
 pub struct Others {
     roots: Vec<Directory>,
     /// Each directory's own: which one it lies in, and its name there. The first ones are the roots.
     directories: Vec<(u32, Box<[u8]>)>,
-    files: HashMap<SizeAndTime, (u32, Box<[u8]>)>,
+    /// Of each size and time: some of them, the first ones that were found.
+    files: HashMap<SizeAndTime, Vec<Alike>>,
     /// Bytes that may yet be read of them: who tells a thousand entries of the size and time of one file has it read twice, not a thousand
     /// times.
     left_bytes: u64,
@@ -117,11 +128,16 @@ impl Search<'_> {
                     let is_mount = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
                     let is_file = file_type(&found) == FileType::RegularFile && !is_mount;
                     if is_file && found.stx_size >= self.from_bytes {
-                        self.held += ENTRY_BYTES + name.len();
-                        self.others.left_bytes =
-                            self.others.left_bytes.saturating_add(found.stx_size.saturating_mul(READ_TIMES));
                         let key = (found.stx_size, found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
-                        self.others.files.entry(key).or_insert((number, name.into()));
+                        let alike = self.others.files.entry(key).or_insert_with(|| Vec::with_capacity(1));
+                        // One file may have two names, and a root may lie in another.
+                        let is_known = alike.iter().any(|file| file.inode == found.stx_ino);
+                        if alike.len() < ALIKE_MAX && !is_known {
+                            alike.push(Alike { directory: number, inode: found.stx_ino, name: name.into() });
+                            self.held += ENTRY_BYTES + name.len();
+                            let bytes = found.stx_size.saturating_mul(READ_TIMES);
+                            self.others.left_bytes = self.others.left_bytes.saturating_add(bytes);
+                        }
                     }
                 }
                 _ => {}
@@ -132,9 +148,18 @@ impl Search<'_> {
 }
 
 impl Others {
-    /// True if there was a file of this size and time, and it may be read.
-    pub fn has(&self, key: SizeAndTime) -> bool {
-        key.0 <= self.left_bytes && self.files.contains_key(&key)
+    /// True if there was a file of this size and time that is likely to be the one of this name, and it may be read.
+    pub fn has(&self, key: SizeAndTime, name: &[u8]) -> bool {
+        key.0 <= self.left_bytes && self.likely(key, name).is_some()
+    }
+
+    /// The only one of its size and time, whatever its name; of several, as where all files have one time, the one of the same name.
+    fn likely(&self, key: SizeAndTime, name: &[u8]) -> Option<&Alike> {
+        let alike = self.files.get(&key)?;
+        match alike.as_slice() {
+            [one] => Some(one),
+            alike => alike.iter().find(|file| &file.name[..] == name),
+        }
     }
 
     /// So many bytes are going to be read of one of them.
@@ -142,12 +167,12 @@ impl Others {
         self.left_bytes = self.left_bytes.saturating_sub(bytes);
     }
 
-    /// The file of this size and time, if it still is one.
-    pub fn open(&self, key: SizeAndTime) -> Option<OlderFile> {
-        if !self.has(key) {
+    /// That file, if it still has this size and time.
+    pub fn open(&self, key: SizeAndTime, name: &[u8]) -> Option<OlderFile> {
+        if !self.has(key, name) {
             return None;
         }
-        let (mut number, name) = self.files.get(&key).map(|(number, name)| (*number, name))?;
+        let (mut number, name) = self.likely(key, name).map(|file| (file.directory, &file.name))?;
         let mut way = Vec::new();
         while number as usize >= self.roots.len() {
             let (parent, name) = self.directories.get(number as usize)?;
@@ -198,19 +223,40 @@ mod tests {
         symlink(outside.join("away"), inside.join("file link")).unwrap();
         let others = find(&[&inside.join("a/b"), &inside]);
         let mut bytes = [0; 4];
-        let found = others.open(key(&deep)).unwrap();
+        let found = others.open(key(&deep), b"new").unwrap();
         found.file.read_exact_at(&mut bytes, 4996).unwrap();
         assert_eq!((found.size_bytes, bytes), (5000, [7; 4]));
-        assert!(others.open(key(&inside.join("top"))).is_some());
+        assert!(others.open(key(&inside.join("top")), b"new").is_some());
         for path in [inside.join("small"), outside.join("away")] {
-            assert!(others.open(key(&path)).is_none(), "{path:?}");
+            assert!(others.open(key(&path), b"new").is_none(), "{path:?}");
         }
         // It may have changed since.
         let before = key(&deep);
         fs::write(&deep, b"changed").unwrap();
-        assert!(others.open(before).is_none());
+        assert!(others.open(before, b"new").is_none());
         fs::rename(inside.join("a"), inside.join("z")).unwrap();
-        assert!(others.open(before).is_none());
+        assert!(others.open(before, b"new").is_none());
+    }
+
+    /// Never slower than without: where many files have one size and time, only a name tells which is meant.
+    #[test]
+    fn files_that_are_alike_are_told_apart_by_name() {
+        let place = tempfile::tempdir().unwrap();
+        let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        for number in 0..ALIKE_MAX as u8 {
+            let path = place.path().join(format!("{number}"));
+            fs::write(&path, vec![number; 5000]).unwrap();
+            fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        }
+        let others = find(&[place.path()]);
+        let key = (5000, 1, 0);
+        assert!(!others.has(key, b"new") && others.open(key, b"new").is_none());
+        for number in 0..ALIKE_MAX as u8 {
+            let mut byte = [255];
+            let found = others.open(key, format!("{number}").as_bytes()).unwrap();
+            found.file.read_exact_at(&mut byte, 0).unwrap();
+            assert_eq!(byte, [number]);
+        }
     }
 
     /// Design 17: a sender that tells many entries of the size and time of one file has it read twice, and no more.
@@ -221,10 +267,10 @@ mod tests {
         fs::write(&path, vec![7; 5000]).unwrap();
         let mut others = find(&[place.path()]);
         for _ in 0..READ_TIMES {
-            assert!(others.open(key(&path)).is_some());
+            assert!(others.open(key(&path), b"new").is_some());
             others.read(5000);
         }
-        assert!(!others.has(key(&path)) && others.open(key(&path)).is_none());
+        assert!(!others.has(key(&path), b"new") && others.open(key(&path), b"new").is_none());
     }
 
     /// Never slower than without: the search ends when its time is over, and when the copy does.
@@ -282,14 +328,14 @@ mod tests {
         let later = inside.join("later/c");
         let before = key(&later);
         assert_eq!(others.files.keys().copied().collect::<Vec<_>>(), [before]);
-        assert!(others.open(before).is_some());
+        assert!(others.open(before, b"new").is_some());
         // The same file once more, but mounted meanwhile.
         let mount = |what: &Path| Command::new("mount").arg("--bind").args([what, what]).status().unwrap();
         assert!(mount(&later).success());
-        assert!(others.open(before).is_none());
+        assert!(others.open(before, b"new").is_none());
         assert!(Command::new("umount").arg(&later).status().unwrap().success());
-        assert!(others.open(before).is_some());
+        assert!(others.open(before, b"new").is_some());
         assert!(mount(&inside.join("later")).success());
-        assert!(others.open(before).is_none());
+        assert!(others.open(before, b"new").is_none());
     }
 }

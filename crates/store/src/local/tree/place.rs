@@ -60,6 +60,8 @@ pub struct OlderFile {
     pub size_bytes: u64,
     /// It takes less than its size on the disk.
     pub has_holes: bool,
+    /// No other name can change what is known of it.
+    pub has_one_name: bool,
     /// Its state when it was opened.
     pub state: FileState,
 }
@@ -71,7 +73,8 @@ impl OlderFile {
         let is_file = super::write::file_type(&found) == rustix::fs::FileType::RegularFile;
         let has_holes = found.stx_blocks.saturating_mul(512) < found.stx_size;
         let state = FileState::of(&found);
-        is_file.then_some(OlderFile { file, size_bytes: found.stx_size, has_holes, state })
+        let has_one_name = found.stx_nlink == 1;
+        is_file.then_some(OlderFile { file, size_bytes: found.stx_size, has_holes, has_one_name, state })
     }
 }
 
@@ -149,6 +152,11 @@ impl FileTarget {
     /// Path below the destination.
     pub fn path(&self) -> Vec<u8> {
         self.directory.path(&self.name)
+    }
+
+    /// Its name, in its directory.
+    pub fn name(&self) -> &[u8] {
+        self.name.as_bytes()
     }
 
     /// Its size as it was told.

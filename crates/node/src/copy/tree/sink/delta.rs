@@ -25,7 +25,7 @@ use dray_core::message::Part;
 use dray_core::tree::{Finished, Record, decode_chunks};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::Wanted;
-use dray_store::local::tree::{Cut, OlderFile};
+use dray_store::local::tree::{Cut, FileTarget, OlderFile};
 
 use super::parts::Parts;
 use super::{Pending, Writing};
@@ -51,6 +51,14 @@ const WORTH: u64 = 16;
 const SHORT_CHUNKS: u64 = 2;
 /// Pieces of one file that may be on their way while more of it is asked about.
 const PIECES_MAX: u64 = 1 << 14;
+
+/// The file that stands where it goes, if it is worth to be compared with.
+fn own_older(target: &FileTarget) -> Option<OlderFile> {
+    if target.size_bytes() < DELTA_FROM_BYTES {
+        return None;
+    }
+    target.older().filter(|older| older.size_bytes >= DELTA_FROM_BYTES)
+}
 
 impl Writing<'_> {
     /// With contents as differences, if the sender knows them.
@@ -85,17 +93,13 @@ impl Writing<'_> {
                 }
                 Search::Going => return None,
                 Search::Over(others) => {
-                    if let Some(other) = others.open(target.size_and_time()) {
+                    if let Some(other) = others.open(target.size_and_time(), target.name()) {
                         return Some(Some((other, true)));
                     }
                 }
             }
         }
-        if target.size_bytes() < DELTA_FROM_BYTES {
-            return Some(None);
-        }
-        let own = target.older().filter(|older| older.size_bytes >= DELTA_FROM_BYTES);
-        Some(own.map(|own| (own, false)))
+        Some(own_older(target).map(|own| (own, false)))
     }
 
     /// Whether there is, or was, a file that it may have much in common with; `None` while others are looked for.
@@ -103,7 +107,10 @@ impl Writing<'_> {
         let has_older = pending.size_bytes >= DELTA_FROM_BYTES && pending.target.replaces_file();
         match &self.deltas.others {
             _ if !self.writer.may_have_others() => Some(has_older),
-            Search::Over(others) => Some(has_older || others.has(pending.target.size_and_time())),
+            Search::Over(others) => {
+                let target = &pending.target;
+                Some(has_older || others.has(target.size_and_time(), target.name()))
+            }
             Search::NotBegun | Search::Going => None,
         }
     }
@@ -240,16 +247,22 @@ impl Writing<'_> {
         match (outcome, &mut delta.phase) {
             (Outcome::Cut { index: cut, hash }, Phase::Cutting { index, .. }) => {
                 *index = Some(cut);
-                let is_same_size = delta.older.size_bytes == delta.size_bytes;
+                // The sender may have told its cut already, when this was another's turn.
+                let is_asked = delta.finished.is_some();
+                let is_same_size = delta.older.size_bytes == delta.size_bytes && !is_asked;
                 let (size_bytes, average_bytes) = (delta.size_bytes, delta.average_bytes);
                 if is_same_size && let Some(pending) = self.pending.get_mut(&number) {
                     pending.known = Some(hash);
-                    if !delta.is_other {
+                    // What has two names gets its times under the first of them.
+                    if !delta.is_other && delta.older.has_one_name {
                         pending.target.compared(delta.older.state);
                     }
                 }
                 match average_bytes {
-                    None => self.give_up(number),
+                    None => {
+                        self.give_up(number);
+                        return self.begin_deltas();
+                    }
                     Some(average) if is_same_size => {
                         self.machine.want_cut(number, whole(size_bytes), average, Some(hash));
                     }
@@ -311,10 +324,10 @@ impl Writing<'_> {
     /// The older version is what the sender has.
     fn same(&mut self, number: u64, finished: &Finished) -> Result<()> {
         let Some(pending) = self.pending.get_mut(&number) else { return Ok(()) };
-        if pending.known != Some(finished.hash) {
+        let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
+        if pending.known != Some(finished.hash) || finished.size_bytes != delta.size_bytes {
             return Err(Error::new(ErrorKind::Protocol, "sender found the same what is not"));
         }
-        let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
         if delta.is_other {
             (delta.finished, delta.is_same) = (Some(*finished), true);
             let older = delta.older.clone();
@@ -348,6 +361,16 @@ impl Writing<'_> {
             let asked = std::mem::take(&mut asking.asked);
             let pieces = asked.into_iter().map(|(part, pieces)| (part.start, pieces)).collect();
             self.deltas.push(number, Task::Compare { older, index, newer, pieces });
+            return Ok(());
+        }
+        if delta.is_other
+            && let Some(pending) = self.pending.get(&number)
+            && let Some(own) =
+                own_older(&pending.target).filter(|own| may_pay(own.size_bytes, first.size_bytes))
+            && let Some(task) = self.deltas.compare_with(number, own)
+        {
+            // The other is a stranger, and this one has more in common with it.
+            self.deltas.push(number, task);
             return Ok(());
         }
         self.compare_if_cut(number)

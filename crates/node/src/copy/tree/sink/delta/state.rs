@@ -206,6 +206,23 @@ impl Deltas {
         delta.map(|delta| delta.is_working = false).is_some()
     }
 
+    /// Takes `own` for the older version in place of another file: what is to be done, if there is room for that.
+    pub(super) fn compare_with(&mut self, number: u64, own: OlderFile) -> Option<Task> {
+        let delta = self.active.get_mut(&number)?;
+        let Delta { older, average_bytes, held, .. } = Delta::new(own, false, delta.size_bytes);
+        // The sender told its chunks of this length.
+        let average_bytes = average_bytes.filter(|average| Some(*average) == delta.average_bytes);
+        let Phase::Cutting { index, .. } = &mut delta.phase else { return None };
+        let held_by_all = self.held - delta.held + held;
+        if average_bytes.is_none() || held_by_all > TREE_DELTAS_BYTES_MAX.max(self.held) {
+            return None;
+        }
+        *index = None;
+        (self.held, delta.held) = (held_by_all, held);
+        (delta.older, delta.is_other) = (older.clone(), false);
+        Some(Task::Cut { older, average_bytes })
+    }
+
     pub(super) fn remove(&mut self, number: u64) {
         if let Some(delta) = self.active.remove(&number) {
             if delta.is_working {
