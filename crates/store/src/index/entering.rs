@@ -31,6 +31,12 @@ impl ChunkIndex {
             && self.files().has_room(&self.limits, age_of(now), path, chunks)
     }
 
+    /// Whether it is so without anything leaving.
+    pub fn has_free_room(&self, path: &Path, now: &FileIdentity, profile: Profile) -> bool {
+        let chunks = now.size_bytes / u64::from(profile.average_bytes());
+        self.files().has_room(&self.limits, i64::MIN, path, chunks)
+    }
+
     /// Begins to take in the file `path`, whose state is `identity`, and forgets what it was before. The entries count when
     /// [`Entering::finish`] has been called. `Unsupported` if it is too small, too large, its path too long, or there is no room for
     /// it; `NoSpace` if the disk has none.

@@ -185,6 +185,11 @@ impl Files {
         self.records.iter().filter(|(_, record)| record.chunks > 0).map(|(number, _)| *number)
     }
 
+    /// The numbers of all files.
+    pub(super) fn all_numbers(&self) -> Vec<u64> {
+        self.records.keys().copied().collect()
+    }
+
     /// The number of the oldest file, if it is older than `age`.
     pub(super) fn oldest(&self, age: Age) -> Option<u64> {
         self.by_age.first().filter(|(oldest, _)| *oldest < age).map(|(_, number)| *number)
@@ -196,7 +201,7 @@ impl Files {
         self.by_age.last().map(|(age, _)| *age)
     }
 
-    /// Whether there is room for a file of that age and about so many chunks, with what leaves for it: what is older.
+    /// Whether there is room for a file of about so many chunks, with what leaves for it: what is older than `age`.
     pub(super) fn has_room(&self, limits: &IndexLimits, age: Age, path: &Path, chunks: u64) -> bool {
         let mut left =
             (self.records.len() + 1, self.path_bytes + path.as_os_str().len(), self.chunks + chunks);

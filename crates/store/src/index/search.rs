@@ -99,13 +99,17 @@ impl ChunkIndex {
     /// and forgotten.
     fn current(&self, number: u64, scope: &Scope<'_>) -> Option<PathBuf> {
         let record = self.files().get(number).filter(|record| record.is_in(scope)).cloned()?;
+        self.current_of(number, &record)
+    }
+
+    fn current_of(&self, number: u64, record: &FileRecord) -> Option<PathBuf> {
         let path = record.path();
         if look(&path).is_some_and(|now| record.is_same(&now)) {
             return Some(path);
         }
-        let now = files::renamed(&record);
+        let now = files::renamed(record);
         let mut files = self.files();
-        if files.get(number) != Some(&record) {
+        if files.get(number) != Some(record) {
             // Somebody else was faster.
             return None;
         }
@@ -117,9 +121,32 @@ impl ChunkIndex {
             // It was taken in under its new name already.
             files.remove(number);
         } else {
-            files.insert(number, record.at(&path, identity));
+            files.insert(number, record.clone().at(&path, identity));
         }
         Some(path)
+    }
+
+    /// Looks at all files that are known, and forgets those that are gone. `may_look` is asked before each; ends where it says no.
+    pub fn forget_gone(&self, may_look: &mut dyn FnMut() -> bool) {
+        let numbers = self.files().all_numbers();
+        for number in numbers {
+            if !may_look() {
+                return;
+            }
+            self.look_at(number);
+        }
+    }
+
+    /// Looks at what was at `path`, and forgets it if it is gone.
+    pub fn look_again(&self, path: &Path) {
+        let number = self.files().at(path).map(|(number, _)| number);
+        number.into_iter().for_each(|number| self.look_at(number));
+    }
+
+    fn look_at(&self, number: u64) {
+        let Some(record) = self.files().get(number).cloned() else { return };
+        // What is known, wherever it is: its own file system is the scope.
+        let _ = self.current_of(number, &record);
     }
 
     /// The file `identity` is at `path` now.

@@ -21,6 +21,8 @@ const NEWS_MAX: usize = 4096;
 const LOOK_INTERVAL: Duration = Duration::from_secs(3600);
 /// How often it is looked whether bytes still move.
 const HOLD: Duration = Duration::from_millis(50);
+/// Looking for files that are gone takes at most this share of the time.
+const SWEEP_REST: u32 = 100;
 /// Chunks of a recipe that are taken in without looking.
 const CHUNKS_AT_ONCE: u64 = 1024;
 
@@ -33,6 +35,8 @@ pub(super) struct Progress {
     done: HashSet<u64>,
     /// When what is at a path may be read again: not what changes all the time.
     resting: HashMap<u64, Instant>,
+    /// When the index was last looked through for files that are gone, and how long that took.
+    swept: Option<(Instant, Duration)>,
     hasher: RandomState,
 }
 
@@ -79,6 +83,8 @@ struct News {
     has_more: bool,
     /// There will be more than these.
     has_resting: bool,
+    /// Some had no room.
+    is_refused: bool,
 }
 
 impl Indexing {
@@ -107,6 +113,16 @@ impl Indexing {
         // What is taken in needs that room.
         if index.is_untidy() && self.hold(means.is_busy) {
             index.tidy()?;
+        }
+        let is_full = news.is_refused
+            || news.files.values().any(|at| {
+                Profile::for_size(at.identity.size_bytes)
+                    .is_some_and(|profile| !index.has_free_room(&at.path, &at.identity, profile))
+            });
+        if is_full && self.sweep(index, means, progress) {
+            // What was refused may have room now.
+            let Some(again) = self.look_through(index, means, progress)? else { return Ok(()) };
+            news = again;
         }
         let mut waiting = news.files.len() as u64;
         self.waiting.store(waiting, Ordering::Relaxed);
@@ -143,6 +159,18 @@ impl Indexing {
         Ok(())
     }
 
+    /// Forgets files that are gone, so that they leave before those that are there; not all the time. False if it was not time for that.
+    fn sweep(&self, index: &ChunkIndex, means: &Means<'_>, progress: &mut Progress) -> bool {
+        let is_due = |(at, took): (Instant, Duration)| at.elapsed() >= took.saturating_mul(SWEEP_REST);
+        if !progress.swept.is_none_or(is_due) {
+            return false;
+        }
+        let begun = Instant::now();
+        index.forget_gone(&mut || self.hold(means.is_busy));
+        progress.swept = Some((Instant::now(), begun.elapsed()));
+        true
+    }
+
     /// What is new, the latest of it; `None` if nothing is to be read any more.
     fn look_through(
         &self,
@@ -153,7 +181,11 @@ impl Indexing {
         let (mut news, mut count) = (News::default(), 0);
         let mut take = |at: Whereabouts| {
             let Some(profile) = Profile::for_size(at.identity.size_bytes) else { return };
-            if progress.is_done(&at) || !index.has_room(&at.path, &at.identity, profile) {
+            if progress.is_done(&at) {
+                return;
+            }
+            if !index.has_room(&at.path, &at.identity, profile) {
+                news.is_refused |= ChunkIndex::takes(at.identity.size_bytes);
                 return;
             }
             if progress.is_resting(&at) {
@@ -175,6 +207,8 @@ impl Indexing {
     fn take_in(&self, index: &ChunkIndex, at: &Whereabouts, means: &Means<'_>) -> (Result<()>, Duration) {
         if look(&at.path) != Some(at.identity) {
             // Another file has its name now, or it is being changed: nobody has put that.
+            let path = std::fs::canonicalize(&at.path);
+            index.look_again(path.as_deref().unwrap_or(&at.path));
             return (Ok(()), Duration::ZERO);
         }
         if let Some(taken) = self.take_recipe(index, at, means).transpose() {

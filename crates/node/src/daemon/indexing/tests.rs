@@ -251,7 +251,7 @@ fn a_recipe_that_was_made_is_used() {
     fs::write(bed.dir.path().join("a"), random(3 * MIB, 7)).unwrap();
     bed.memory.borrow_mut().progress = Progress::default();
     bed.round_with(&|| false, Some(recipe_of(&bytes))).unwrap();
-    assert_eq!(bed.figures(), (0, 1));
+    assert_eq!(bed.figures(), (0, 0), "what was there is forgotten");
     assert!(look_up(Path::new("/")).places.iter().all(Option::is_none));
 }
 
@@ -430,4 +430,25 @@ fn what_was_forgotten_makes_room() {
     bed.put("b", &random(MIB, 19));
     assert_eq!(bed.round_with(&|| false, None).unwrap_err().kind(), ErrorKind::NoSpace);
     assert!(!bed.indexing.open().unwrap().has_dead());
+}
+
+/// What is gone leaves before what is there, whatever their ages: the index is full of files that were removed, and one that is older than
+/// they were gets in; the one that is there stays.
+#[test]
+fn what_is_gone_leaves_first() {
+    let bed = Bed::new();
+    // As in `what_has_no_room_is_not_read_again`: there is room for three.
+    bed.indexing.set_wanted(Some(145));
+    let size = 40 * MIB;
+    for number in 0..4 {
+        bed.put(&format!("f{number}"), &random(size, 30 + number));
+    }
+    bed.round();
+    assert_eq!(bed.figures(), (3 * size as u64, 3));
+    for number in [2, 3] {
+        fs::remove_file(bed.dir.path().join(format!("f{number}"))).unwrap();
+    }
+    bed.memory.borrow_mut().progress = Progress::default();
+    bed.round();
+    assert_eq!(bed.figures(), (4 * size as u64, 2), "the oldest was read, and two are there");
 }
