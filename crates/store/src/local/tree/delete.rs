@@ -7,12 +7,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use dray_core::limits::TREE_CONTESTED_MAX;
 use dray_core::tree::Name;
 use dray_core::{Error, ErrorKind};
 use rustix::fs::Statx;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::directory::Directory;
 use super::listing::Listing;
@@ -109,7 +110,7 @@ impl Candidates {
             device: None,
             buffer: Vec::new(),
             told: is_contested.then(HashSet::new),
-            begun: now(),
+            begun: begin_now(),
             unlistable: Vec::new(),
             trouble: None,
         }
@@ -289,10 +290,26 @@ impl Candidates {
     }
 }
 
-fn now() -> (i64, u32) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    (i64::try_from(now.as_secs()).unwrap_or(i64::MAX), now.subsec_nanos())
+/// A moment that everything stamped before this call is not after, and everything stamped later is: file systems stamp with a clock that
+/// ticks every few milliseconds, so the next tick is waited for.
+fn begin_now() -> (i64, u32) {
+    let read = |clock| {
+        let now = clock_gettime(clock);
+        (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
+    };
+    let begun = read(ClockId::Realtime);
+    // Not for ever: somebody may set the clock back.
+    for _ in 0..TICKS_MAX {
+        if read(ClockId::RealtimeCoarse) > begun {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    begun
 }
+
+/// Milliseconds after which a tick must have passed.
+const TICKS_MAX: usize = 50;
 
 fn push_name(path: &mut Vec<u8>, name: &[u8]) {
     if !path.is_empty() {
@@ -314,4 +331,20 @@ fn key(path: &[u8]) -> [u8; 16] {
     let mut key = [0; 16];
     key.copy_from_slice(&blake3::hash(path).as_bytes()[..16]);
     key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue "nothing is deleted wrongly": whatever is stamped once a run has begun is later than its beginning, by the clock that file
+    /// systems stamp with.
+    #[test]
+    fn what_is_stamped_later_is_later() {
+        for _ in 0..20 {
+            let begun = begin_now();
+            let stamp = clock_gettime(ClockId::RealtimeCoarse);
+            assert!((stamp.tv_sec, u32::try_from(stamp.tv_nsec).unwrap()) > begun);
+        }
+    }
 }
