@@ -584,17 +584,6 @@ fn local_copies_share_blocks() {
     let taken = before - free();
     assert!(taken < 8 * MIB, "{taken} bytes for what could be shared");
     assert_eq!(facts(&copy), facts(&source));
-    for (number, options) in [&[][..], &["-p"], &["-r"], &["--fsync"]].into_iter().enumerate() {
-        let one = place.join(format!("one-{number}"));
-        let before = free();
-        let outcome =
-            a.dray().args(["cp", "--json"]).args(options).arg(source.join("large")).arg(&one).run().expect(0);
-        let taken = before.saturating_sub(free());
-        assert!(taken < 2 * MIB, "{options:?}: {taken} bytes for what could be shared");
-        data::assert_same(&source.join("large"), &one);
-        let oid = a.program("b3sum").args(["--no-names"]).arg(&one).run().expect(0).stdout_text();
-        assert!(outcome.stdout_text().contains(oid.trim()), "{}", outcome.stdout_text());
-    }
     let outside = a.file("outside");
     a.dray().args(["cp", "-a"]).arg(&source).arg(&outside).run().expect(0);
     a.program("diff").arg("-r").arg("--no-dereference").arg(&source).arg(&outside).run().expect(0);

@@ -14,7 +14,6 @@ mod pattern;
 mod reach;
 mod receive;
 mod remote;
-mod shared;
 mod ssh;
 mod ssh_words;
 mod tree;
