@@ -183,7 +183,9 @@ impl PutTransaction {
         }
         state.hub.metrics.timed("hash", || state.shelf.with_room(|| writer.write(bytes)))?;
         *size_bytes += bytes.len() as u64;
-        *last = hash;
+        if !bytes.is_empty() {
+            *last = hash;
+        }
         self.done_bytes.store(*size_bytes, Ordering::Relaxed);
         state.hub.metrics.hashed(bytes.len() as u64);
         state.shelf.stir();
