@@ -74,6 +74,11 @@ pub struct Wanted {
 }
 
 impl Wanted {
+    /// What nothing has come of yet, and nobody was asked for.
+    fn new(number: u64, part: Option<Part>, bytes: u64, weight: u64) -> Wanted {
+        Wanted { number, part, bytes, cut: None, is_void: false, came: 0, pieces: 0, request: 0, weight }
+    }
+
     /// Holds the next record of its answer to what was asked.
     fn check(&mut self, record: &Record<'_>) -> Result<()> {
         let Some((average_bytes, part)) = self.cut.zip(self.part) else {
@@ -378,8 +383,7 @@ impl TreeReceiver {
             let (number, part, cut) = (wish.number, Some(wish.part), Some(wish.average_bytes));
             runs.push(Run { first: number, count: 1, known: wish.known.map(Into::into), part, cut });
             let bytes = wish.part.bytes;
-            let wanted =
-                Wanted { number, part, bytes, cut, is_void: false, came: 0, pieces: 0, request, weight: 0 };
+            let wanted = Wanted { cut, request, ..Wanted::new(number, part, bytes, 0) };
             self.cuts.wanted.push_back(wanted);
         }
         Some(Pull { request, runs, settled: self.settled, batches: self.granted, lane: None, lost: None })
@@ -406,20 +410,7 @@ impl TreeReceiver {
         let part = if let Shape::Part(part) = shape { Some(part) } else { None };
         let run = Run { first: number, count: 1, known: known.map(Into::into), part, cut: None };
         let weight = weight(bytes, known.is_some());
-        Some((
-            vec![run],
-            vec![Wanted {
-                number,
-                part,
-                bytes,
-                cut: None,
-                is_void: false,
-                came: 0,
-                pieces: 0,
-                request: 0,
-                weight,
-            }],
-        ))
+        Some((vec![run], vec![Wanted::new(number, part, bytes, weight)]))
     }
 
     /// A wish of entry `number` is none any more.
@@ -482,17 +473,7 @@ impl TreeReceiver {
                 self.asked(number);
             }
             let weight = weight(bytes, known.is_some());
-            wanted.push(Wanted {
-                number,
-                part,
-                bytes,
-                cut: None,
-                is_void: false,
-                came: 0,
-                pieces: 0,
-                request: 0,
-                weight,
-            });
+            wanted.push(Wanted::new(number, part, bytes, weight));
             room = room.saturating_sub(weight);
         }
         (runs, wanted)
