@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use dray_core::{Error, Result};
 use rustix::fs::{SeekFrom, Statx, seek};
 
 /// Most bytes read at a time.
-pub(super) const READ_BYTES_MAX: usize = 256 * 1024;
+const READ_BYTES_MAX: usize = 256 * 1024;
 /// Fewest bytes read at a time, however slow the file is.
 const READ_BYTES_MIN: usize = 4 * 1024;
 /// A read that takes longer is followed by a shorter one, so that whoever reads can say between them that it lives.
@@ -98,6 +99,54 @@ impl ReadSize {
     }
 }
 
+/// What was read.
+pub(super) enum Read<'a> {
+    /// So many bytes of hole.
+    Hole(u64),
+    Data(&'a [u8]),
+}
+
+/// Reads `range` of `file`, around its holes if it `has_holes`, gives each piece to `take` and says where it ended: before the end of the
+/// range if the file is shorter by now. `between` is called between reads. Either ends it with an error.
+pub(super) fn read_content<E: From<Error>>(
+    file: &File,
+    range: Range<u64>,
+    has_holes: bool,
+    between: &mut dyn FnMut() -> Result<(), E>,
+    take: &mut dyn FnMut(Read<'_>) -> Result<(), E>,
+) -> Result<u64, E> {
+    let mut size = ReadSize::default();
+    let bytes_max = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(READ_BYTES_MAX);
+    let mut bytes = vec![0; bytes_max.clamp(1, READ_BYTES_MAX)];
+    let mut at = range.start;
+    while at < range.end {
+        between()?;
+        let piece = match has_holes {
+            true => Piece::next(file, at, range.end),
+            false => Piece::Data(range.end - at),
+        };
+        let end = match piece {
+            Piece::Hole(len) => {
+                take(Read::Hole(len))?;
+                at += len;
+                continue;
+            }
+            Piece::Data(len) => at + len,
+        };
+        while at < end {
+            between()?;
+            let len = usize::try_from(end - at).unwrap_or(usize::MAX).min(bytes.len()).min(size.bytes());
+            let read = size.read(|| file.read_at(&mut bytes[..len], at))?;
+            if read == 0 {
+                return Ok(at);
+            }
+            take(Read::Data(&bytes[..read]))?;
+            at += read as u64;
+        }
+    }
+    Ok(at)
+}
+
 /// Hashes the content of `file`, of `size_bytes`, and says how many bytes it had; `between` is called between the pieces and
 /// ends it with an error. A file with holes is read around them.
 pub fn hash_content<E: From<Error>>(
@@ -107,33 +156,15 @@ pub fn hash_content<E: From<Error>>(
     between: &mut dyn FnMut() -> Result<(), E>,
 ) -> Result<([u8; 32], u64), E> {
     let mut hasher = ContentHasher::new();
-    let mut size = ReadSize::default();
-    let len = usize::try_from(size_bytes).unwrap_or(READ_BYTES_MAX).clamp(1, READ_BYTES_MAX);
-    let mut bytes = vec![0; len];
-    let mut at = 0;
-    'pieces: while at < size_bytes {
-        between()?;
-        let end =
-            match if has_holes { Piece::next(file, at, size_bytes) } else { Piece::Data(size_bytes - at) } {
-                Piece::Hole(len) => {
-                    hasher.zeros(len);
-                    at += len;
-                    continue;
-                }
-                Piece::Data(len) => at + len,
-            };
-        while at < end {
-            between()?;
-            let len = usize::try_from(end - at).unwrap_or(usize::MAX).min(bytes.len()).min(size.bytes());
-            let read = size.read(|| file.read_at(&mut bytes[..len], at))?;
-            if read == 0 {
-                break 'pieces;
-            }
-            hasher.update(&bytes[..read]);
-            at += read as u64;
+    let mut take = |read: Read<'_>| {
+        match read {
+            Read::Hole(len) => hasher.zeros(len),
+            Read::Data(bytes) => hasher.update(bytes),
         }
-    }
-    Ok((hasher.finish(), at))
+        Ok(())
+    };
+    let end = read_content(file, 0..size_bytes, has_holes, between, &mut take)?;
+    Ok((hasher.finish(), end))
 }
 
 #[cfg(test)]

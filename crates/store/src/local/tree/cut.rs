@@ -2,14 +2,13 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 use dray_core::chunker::Profile;
 use dray_core::hash_tree::ContentHasher;
 use dray_core::tree::ChunkHint;
 use dray_core::{Error, Result};
 
-use super::content::{Piece, READ_BYTES_MAX, ReadSize};
+use super::content::{Read, read_content};
 
 /// What a file is made of, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,47 +42,30 @@ pub fn cut_content<E: From<Error>>(
     let mut chunker = profile.chunker();
     // What the chunker has found and nobody was told: it takes no error back.
     let mut pieces: Vec<Cut> = Vec::new();
-    let mut size = ReadSize::default();
-    let bytes_max = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(READ_BYTES_MAX);
-    let mut bytes = vec![0; bytes_max.clamp(1, READ_BYTES_MAX)];
-    let mut at = range.start;
-    'pieces: while at < range.end {
-        between()?;
-        let piece = match has_holes {
-            true => Piece::next(file, at, range.end),
-            false => Piece::Data(range.end - at),
-        };
-        let end = match piece {
-            Piece::Hole(len) => {
+    let mut take = |read: Read<'_>| {
+        match read {
+            Read::Hole(len) => {
                 chunker.finish(&mut |chunk| pieces.push(Cut::Chunk(ChunkHint::of(chunk))));
                 pieces.push(Cut::Hole(len));
-                pieces.drain(..).try_for_each(&mut *found)?;
                 hasher.zeros(len);
-                at += len;
-                continue;
             }
-            Piece::Data(len) => at + len,
-        };
-        while at < end {
-            between()?;
-            let len = usize::try_from(end - at).unwrap_or(usize::MAX).min(bytes.len()).min(size.bytes());
-            let read = size.read(|| file.read_at(&mut bytes[..len], at))?;
-            if read == 0 {
-                break 'pieces;
+            Read::Data(bytes) => {
+                hasher.update(bytes);
+                chunker.push(bytes, &mut |chunk| pieces.push(Cut::Chunk(ChunkHint::of(chunk))));
             }
-            hasher.update(&bytes[..read]);
-            chunker.push(&bytes[..read], &mut |chunk| pieces.push(Cut::Chunk(ChunkHint::of(chunk))));
-            pieces.drain(..).try_for_each(&mut *found)?;
-            at += read as u64;
         }
-    }
+        pieces.drain(..).try_for_each(&mut *found)
+    };
+    let end = read_content(file, range, has_holes, between, &mut take)?;
     chunker.finish(&mut |chunk| pieces.push(Cut::Chunk(ChunkHint::of(chunk))));
     pieces.drain(..).try_for_each(&mut *found)?;
-    Ok(CutEnd { hash: hasher.finish(), end: at })
+    Ok(CutEnd { hash: hasher.finish(), end })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::super::content::hash_content;
     use super::*;
     use dray_core::tree::cut_profile;
