@@ -101,7 +101,8 @@ impl Contested {
     }
 }
 
-fn key(path: &[u8]) -> [u8; 16] {
+/// What a path is remembered by.
+pub(super) fn key(path: &[u8]) -> [u8; 16] {
     let mut key = [0; 16];
     key.copy_from_slice(&blake3::hash(path).as_bytes()[..16]);
     key

@@ -11,13 +11,15 @@ use std::time::Duration;
 
 use dray_core::limits::TREE_CONTESTED_MAX;
 use dray_core::tree::Name;
-use dray_core::{Error, ErrorKind};
+use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::Statx;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::contested::key;
 use super::directory::Directory;
 use super::listing::Listing;
 use super::place::same_name;
+use super::settings::Settings;
 use super::sync::SyncOptions;
 use super::temporary::Temporary;
 
@@ -283,8 +285,29 @@ impl Candidates {
         }
     }
 
-    /// Everything was told: what is to be deleted, and why that is not possible.
-    pub(super) fn end(self, failed: &mut Vec<Failed>) -> (Doomed, Option<Error>) {
+    /// Everything was told: what is to be deleted. An error if that is not possible; then nothing is.
+    pub(super) fn doom(
+        self,
+        settings: &Settings,
+        base: &Directory,
+        failed: &mut Vec<Failed>,
+    ) -> Result<Doomed> {
+        let (doomed, trouble) = self.end(failed);
+        let Some(trouble) = trouble else { return Ok(doomed) };
+        doomed.abandon(settings, base, failed)?;
+        Err(trouble)
+    }
+
+    /// Nothing is deleted: what waits for a directory to make way fails.
+    pub(super) fn abandon(self, settings: &Settings, base: &Directory, failed: &mut Vec<Failed>) {
+        let (doomed, _) = self.end(&mut Vec::new());
+        if let Err(error) = doomed.abandon(settings, base, failed) {
+            failed.push((Vec::new(), error));
+        }
+    }
+
+    /// What was found, and why nothing of it can be deleted.
+    fn end(self, failed: &mut Vec<Failed>) -> (Doomed, Option<Error>) {
         failed.extend(self.unlistable);
         (Doomed::new(self.notes.read(), self.told, self.begun), self.trouble)
     }
@@ -325,12 +348,6 @@ pub(super) fn identity(found: &Statx) -> (u64, u64) {
 /// The device as `stat` has it.
 fn device(found: &Statx) -> u64 {
     rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor)
-}
-
-fn key(path: &[u8]) -> [u8; 16] {
-    let mut key = [0; 16];
-    key.copy_from_slice(&blake3::hash(path).as_bytes()[..16]);
-    key
 }
 
 #[cfg(test)]

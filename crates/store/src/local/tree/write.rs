@@ -191,10 +191,7 @@ impl TreeWriter {
     pub fn delete_nothing(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> bool {
         self.note_ways();
         let Some(candidates) = self.candidates.take() else { return false };
-        let (doomed, _) = candidates.end(&mut Vec::new());
-        if let Err(error) = doomed.abandon(&self.settings, &self.landing.base, failed) {
-            failed.push((Vec::new(), error));
-        }
+        candidates.abandon(&self.settings, &self.landing.base, failed);
         true
     }
 
@@ -212,23 +209,10 @@ impl TreeWriter {
         self.note_ways();
         if let Some(candidates) = self.candidates.take() {
             self.stack.clear();
-            let (doomed, trouble) = candidates.end(failed);
-            if let Some(trouble) = trouble {
-                doomed.abandon(&self.settings, &self.landing.base, failed)?;
-                return Err(trouble);
-            }
-            self.doomed = Some(doomed);
+            self.doomed = Some(candidates.doom(&self.settings, &self.landing.base, failed)?);
         }
-        let options = self.settings.sync().and_then(|sync| sync.delete);
-        let (Some(doomed), Some(options)) = (&mut self.doomed, options) else { return Ok(false) };
-        let (settings, base) = (&*self.settings, &self.landing.base);
-        let orders = Orders { settings, base, options, is_dry: false, stop: self.stop.as_deref() };
-        let goes_on = doomed.step(&orders, failed)?;
-        if !goes_on {
-            self.doomed = None;
-            failed.extend(self.settings.spared_error());
-        }
-        Ok(goes_on)
+        let orders = Orders::of(&self.settings, &self.landing.base, false, self.stop.as_deref());
+        orders.map_or(Ok(false), |orders| orders.carry_out(&mut self.doomed, failed))
     }
 
     /// What was done since this was last called, for who wants to hear of each entry.

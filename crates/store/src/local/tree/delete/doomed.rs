@@ -11,6 +11,7 @@ use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Statx};
 use rustix::io::Errno;
 
+use super::super::contested::key;
 use super::super::directory::{Directory, stat_fd};
 use super::super::listing::Listing;
 use super::super::place::times_of;
@@ -19,19 +20,47 @@ use super::super::sync::{DeleteOptions, Done, SyncOptions};
 use super::super::temporary::{Temporary, is_temporary};
 use super::super::write::file_type;
 use super::notes::{Note, Reader, Stamp, made_at};
-use super::{Failed, device, identity, key, push_name};
+use super::{Failed, device, identity, push_name};
 
 /// Entries that are looked at before others get a turn.
 const STEP: usize = 64;
 
 /// What a deletion goes by.
 pub(in super::super) struct Orders<'a> {
-    pub(in super::super) settings: &'a Settings,
-    pub(in super::super) base: &'a Directory,
-    pub(in super::super) options: DeleteOptions,
+    pub(super) settings: &'a Settings,
+    pub(super) base: &'a Directory,
+    pub(super) options: DeleteOptions,
     /// Nothing is deleted, only said.
-    pub(in super::super) is_dry: bool,
-    pub(in super::super) stop: Option<&'a AtomicBool>,
+    pub(super) is_dry: bool,
+    pub(super) stop: Option<&'a AtomicBool>,
+}
+
+impl<'a> Orders<'a> {
+    /// As `settings` have it; `None` if nothing is to be deleted.
+    pub(in super::super) fn of(
+        settings: &'a Settings,
+        base: &'a Directory,
+        is_dry: bool,
+        stop: Option<&'a AtomicBool>,
+    ) -> Option<Orders<'a>> {
+        let options = settings.sync().and_then(|sync| sync.delete)?;
+        Some(Orders { settings, base, options, is_dry, stop })
+    }
+
+    /// Deletes some of `doomed`, which is gone once all is: false then.
+    pub(in super::super) fn carry_out(
+        &self,
+        doomed: &mut Option<Doomed>,
+        failed: &mut Vec<Failed>,
+    ) -> Result<bool> {
+        let Some(left) = doomed else { return Ok(false) };
+        let goes_on = left.step(self, failed)?;
+        if !goes_on {
+            *doomed = None;
+            failed.extend(self.settings.spared_error());
+        }
+        Ok(goes_on)
+    }
 }
 
 /// What is to be deleted, in the order in which it was found.
@@ -104,7 +133,7 @@ impl Doomed {
     }
 
     /// Looks at so many entries, and deletes what is to be; false once all are done. `Interrupted` soon after the stop.
-    pub(in super::super) fn step(&mut self, orders: &Orders<'_>, failed: &mut Vec<Failed>) -> Result<bool> {
+    fn step(&mut self, orders: &Orders<'_>, failed: &mut Vec<Failed>) -> Result<bool> {
         for _ in 0..STEP {
             if orders.stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
                 return Err(Error::new(ErrorKind::Interrupted, "interrupted"));

@@ -561,11 +561,7 @@ fn what_came_meanwhile_stays() {
     // A directory that was removed and made again, which may get the same number.
     let dir = filled(&["d/x"]);
     let to = dir.path().join("to");
-    let mut writer = deleting(&to, SyncOptions::default());
-    writer.root(0, &directory(None)).unwrap();
-    writer.entry(&directory(Some("d"))).unwrap();
-    writer.leave();
-    writer.leave();
+    let mut writer = told_of_d(&to);
     fs::remove_dir_all(to.join("d")).unwrap();
     fs::create_dir(to.join("d")).unwrap();
     fs::write(to.join("d/x"), b"late").unwrap();
@@ -574,16 +570,22 @@ fn what_came_meanwhile_stays() {
     assert_eq!(fs::read(to.join("d/x")).unwrap(), b"late");
 }
 
+/// A run that deletes, of a source that has an empty directory `d` and nothing else.
+fn told_of_d(to: &Path) -> TreeWriter {
+    let mut writer = deleting(to, SyncOptions::default());
+    writer.root(0, &directory(None)).unwrap();
+    writer.entry(&directory(Some("d"))).unwrap();
+    writer.leave();
+    writer.leave();
+    writer
+}
+
 /// A directory that somebody else deleted meanwhile is no failure; what another run is writing stays.
 #[test]
 fn what_others_do_is_respected() {
     let dir = filled(&["d/x", ".dray-0123456789abcdef", ".dray-fedcba9876543210"]);
     let to = dir.path().join("to");
-    let mut writer = deleting(&to, SyncOptions::default());
-    writer.root(0, &directory(None)).unwrap();
-    writer.entry(&directory(Some("d"))).unwrap();
-    writer.leave();
-    writer.leave();
+    let mut writer = told_of_d(&to);
     fs::remove_dir_all(to.join("d")).unwrap();
     let other = fs::File::open(to.join(".dray-0123456789abcdef")).unwrap();
     rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
