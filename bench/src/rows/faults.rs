@@ -1,6 +1,6 @@
 //! P12 and P13: a source that freezes on the way, and ends that are killed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -200,6 +200,8 @@ fn killed(bench: &mut Bench) -> Result<(), String> {
         let Between::Link(condition) = between else { return Err("P13 needs a link of the lab".into()) };
         let rate = condition.up.rate.map_or(1e9, |rate| rate.bits_per_second() as f64);
         let expected = bytes as f64 * 8.0 / rate + 0.2;
+        // What a run that nobody kills takes from the wire, of each tool.
+        let mut whole = BTreeMap::new();
         for round in 1..=bench.pairs() {
             // One moment for all of a round.
             let moment = Duration::from_secs_f64(expected * (0.2 + 0.6 * random.share()));
@@ -214,7 +216,12 @@ fn killed(bench: &mut Bench) -> Result<(), String> {
                 }
                 bench.use_build(&bench.builds[0].1.clone())?;
                 bench.site.forget()?;
-                one_killed(bench, &pair, what, (name, title), moment, round)?;
+                if !whole.contains_key(tool_of(name)) {
+                    whole.insert(tool_of(name), taken_by_a_whole_run(bench, &pair, what, name)?);
+                    bench.site.forget()?;
+                }
+                let plan = Killing { name, title, moment, whole: whole[tool_of(name)] };
+                one_killed(bench, &pair, what, &plan, round)?;
             }
         }
     }
@@ -222,33 +229,67 @@ fn killed(bench: &mut Bench) -> Result<(), String> {
     bench.site.forget()
 }
 
+/// One run of P13.
+struct Killing {
+    name: &'static str,
+    title: &'static str,
+    moment: Duration,
+    /// Bytes that a run takes from the wire which nobody kills: with headers, proofs and all else that is no payload.
+    whole: u64,
+}
+
+fn tool_of(name: &str) -> &str {
+    name.split('-').next().unwrap_or(name)
+}
+
+/// How `name` fetches `what`; `ticket` is for those that take one.
+fn fetching(bench: &Bench, pair: &Pair, what: What, name: &str, ticket: &str) -> Vec<String> {
+    let (far, file) = (pair.far_ip, what.name());
+    let to = bench.site.path("near/out/file");
+    let (words, from): (&[&str], String) = match tool_of(name) {
+        "dray" => (&["dray", "get", "FROM", "-o", "TO"], ticket.to_owned()),
+        "rsync" => {
+            (&["rsync", "--partial", "--append-verify", "FROM", "TO"], format!("rsync://{far}/far/in/{file}"))
+        }
+        _ => (&["curl", "-sSf", "-C", "-", "-o", "TO", "FROM"], format!("http://{far}/in/{file}")),
+    };
+    let word = |word: &&str| match *word {
+        "FROM" => from.clone(),
+        "TO" => to.clone(),
+        other => other.to_owned(),
+    };
+    words.iter().map(word).collect()
+}
+
+fn taken_by_a_whole_run(bench: &Bench, pair: &Pair, what: What, name: &str) -> Result<u64, String> {
+    let ground = bench.ground(pair);
+    let put = ["dray".to_owned(), "put".into(), bench.site.path(&format!("far/in/{}", what.name()))];
+    let holder = if tool_of(name) == "dray" { Some(ground.serve(&put, false)?) } else { None };
+    let ticket = holder.as_ref().map(|holder| holder.ticket.clone()).unwrap_or_default();
+    let run = ground.run_near(&fetching(bench, pair, what, name, &ticket), false, false, None)?;
+    if let Some(holder) = holder {
+        holder.end();
+    }
+    pair.end_leftovers();
+    match run.status.as_str() {
+        "ok" => Ok(run.wire.received),
+        status => Err(format!("{name}, which nobody killed: {status}")),
+    }
+}
+
 fn one_killed(
     bench: &mut Bench,
     pair: &Pair,
     what: What,
-    (name, title): (&str, &str),
-    moment: Duration,
+    &Killing { name, title, moment, whole }: &Killing,
     round: u32,
 ) -> Result<(), String> {
     let ground = bench.ground(pair);
-    let (site, far) = (&bench.site, pair.far_ip);
-    let (from, to) = (site.path(&format!("far/in/{}", what.name())), site.path("near/out/file"));
-    let is_ours = name.starts_with("dray");
+    let (from, to) = (bench.site.path(&format!("far/in/{}", what.name())), bench.site.path("near/out/file"));
+    let is_ours = tool_of(name) == "dray";
     let kills_far = name.ends_with("far");
     let put = ["dray".to_owned(), "put".to_owned(), from.clone()];
     let mut holder = if is_ours { Some(ground.serve(&put, false)?) } else { None };
-    let argv = |ticket: &str| -> Vec<String> {
-        let words: Vec<&str> = match name.split('-').next() {
-            Some("dray") => vec!["dray", "get", ticket, "-o", &to],
-            Some("rsync") => vec!["rsync", "--partial", "--append-verify", "URL", &to],
-            _ => vec!["curl", "-sSf", "-C", "-", "-o", &to, "URL"],
-        };
-        let url = match name.split('-').next() {
-            Some("rsync") => format!("rsync://{far}/far/in/{}", what.name()),
-            _ => format!("http://{far}/in/{}", what.name()),
-        };
-        words.into_iter().map(|word| if word == "URL" { url.clone() } else { word.to_owned() }).collect()
-    };
     let ticket = holder.as_ref().map(|holder| holder.ticket.clone()).unwrap_or_default();
     let holder_id = holder.as_ref().map(|holder| holder.id());
     let mut is_done = false;
@@ -265,7 +306,7 @@ fn one_killed(
             }
         }
     };
-    ground.run_near(&argv(&ticket), false, false, Some(&mut kill))?;
+    ground.run_near(&fetching(bench, pair, what, name, &ticket), false, false, Some(&mut kill))?;
     // What was on its way when the end was killed still arrives; it belongs to the first run.
     let before = pair.received_at_rest()?;
     let mut ticket = ticket;
@@ -283,7 +324,7 @@ fn one_killed(
             first_byte = Some(elapsed);
         }
     };
-    let argv = argv(&ticket);
+    let argv = fetching(bench, pair, what, name, &ticket);
     let mut second = ground.run_near(&argv, false, false, Some(&mut watch))?;
     if let Some(holder) = holder {
         holder.end();
@@ -292,8 +333,7 @@ fn one_killed(
     if second.status == "ok" && !site::is_same(from.as_ref(), to.as_ref()) {
         second.status = "what arrived differs".into();
     }
-    // Headers of packets and records, at their usual sizes, are no payload.
-    let overhead = 1500.0 / if is_ours { 1448.0 / 1.0015 } else { 1448.0 };
+    let overhead = whole as f64 / what.bytes() as f64;
     let crossed = (before + second.wire.received) as f64 / overhead;
     let figures = vec![
         ("killed after, s", moment.as_secs_f64()),
