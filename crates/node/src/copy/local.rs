@@ -62,6 +62,11 @@ impl Node {
             }
             (Location::Local(source), Location::Local(destination)) => {
                 refuse_same_file(source, destination)?;
+                if let Some(delivered) =
+                    self.copy_shared(source, destination, &request.options, watch, observer, stop)?
+                {
+                    return Ok(Copied::File(delivered));
+                }
                 // The far end runs here; a relative path means the same to both.
                 self.upload(source, None, destination, &request.options, watch, observer, stop)
                     .map(Copied::File)

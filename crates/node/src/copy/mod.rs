@@ -14,6 +14,7 @@ mod pattern;
 mod reach;
 mod receive;
 mod remote;
+mod shared;
 mod ssh;
 mod ssh_words;
 mod tree;
