@@ -49,7 +49,9 @@ pub(crate) fn oid(text: &str) -> Result<Oid> {
         let what = format!("that is a ticket: its object id is {}", ticket.oid);
         return Err(Error::new(ErrorKind::Usage, what).advise("give that id instead"));
     }
-    if is_hash(&plain) { format!("blake3:{plain}").parse() } else { plain.parse() }
+    // As long as it is nothing but digits, it is a hash, of whatever length.
+    let is_bare = !plain.is_empty() && plain.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_bare { format!("blake3:{plain}").parse() } else { plain.parse() }
 }
 
 fn is_hash(text: &str) -> bool {
@@ -145,5 +147,9 @@ mod tests {
         for bad in ["", "0000", &expected.hex()[1..]] {
             assert_eq!(oid(bad).unwrap_err().kind(), ErrorKind::Usage, "{bad}");
         }
+        assert!(oid("1234").unwrap_err().to_string().contains("has 4 digits, not 64"));
+        // What is wrong with a ticket is said in words, not in those of base64.
+        assert!(wanted("dray:xyz").unwrap_err().to_string().contains("missing or changed at its end"));
+        assert!(wanted("dray:x!yz").unwrap_err().to_string().contains("character 7 is none"));
     }
 }

@@ -79,6 +79,13 @@ fn what(slip: &clap::Error, told: &str) -> String {
     }
     let first = told.split("\n\n").next().unwrap_or_default();
     let text = first.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
+    // Clap takes the only one for DST; whoever wrote it meant SRC.
+    let missing = slip.get(ContextKind::InvalidArg);
+    let is_source =
+        |missing: &ContextValue| matches!(missing, ContextValue::Strings(all) if *all == ["<SRC>..."]);
+    if slip.kind() == Slip::MissingRequiredArgument && missing.is_some_and(is_source) {
+        return "one place is named, and two are needed: from where and to where".into();
+    }
     // A second file of `put` is no unexpected argument to whoever wrote it.
     match excess(slip) {
         Some(argument) if is_of(told, "put") => {
@@ -231,7 +238,9 @@ mod tests {
             ("dray cp -c x a h:", "'-c'", "Ciphers"),
             ("dray cp -v a h:", "'-v'", "ssh -v"),
             ("dray -v", "'-v'", "--version"),
-            ("dray cp a", "not provided", "usage: dray cp <SRC>... <DST>"),
+            ("dray cp a", "two are needed", "usage: dray cp <SRC>... <DST>"),
+            ("dray sync -a a", "two are needed", "usage: dray sync"),
+            ("dray cp -r", "not provided", "usage: dray cp"),
             ("dray put --pubic x", "--pubic", "--public"),
             ("dray get x y", "'y'", "usage: dray get"),
             ("dray put --expire 1y x", "1y", "`dray put --help`"),

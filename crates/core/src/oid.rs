@@ -105,13 +105,16 @@ impl FromStr for Oid {
                 .advise("this version of dray knows blake3"));
             }
         }
+        if hex.len() != 64 {
+            let what = format!("object id {:?} has {} digits, not 64", shorten(text), hex.len());
+            return Err(invalid(what));
+        }
         let mut hash = [0; 32];
-        let decoded = hex.len() == 64
-            && data_encoding::HEXLOWER_PERMISSIVE.decode_mut(hex.as_bytes(), &mut hash).is_ok();
-        if decoded {
-            Ok(Oid(hash))
-        } else {
-            Err(invalid(format!("object id {:?} is malformed", shorten(text))))
+        match data_encoding::HEXLOWER_PERMISSIVE.decode_mut(hex.as_bytes(), &mut hash) {
+            Ok(_) => Ok(Oid(hash)),
+            Err(_) => {
+                Err(invalid(format!("object id {:?} has something else than hex digits", shorten(text))))
+            }
         }
     }
 }

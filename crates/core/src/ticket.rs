@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use data_encoding::{DecodeError, DecodeKind};
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 
@@ -80,6 +81,18 @@ struct WireHint {
     weight: u16,
 }
 
+/// Why what follows the prefix is no base64url, for people.
+fn undecodable(error: DecodeError) -> String {
+    match error.kind {
+        DecodeKind::Symbol => {
+            format!("character {} is none that a ticket has", TICKET_PREFIX.len() + error.position + 1)
+        }
+        DecodeKind::Length | DecodeKind::Trailing | DecodeKind::Padding => {
+            "characters are missing or changed at its end".into()
+        }
+    }
+}
+
 fn mangled(why: impl fmt::Display) -> Error {
     Error::new(ErrorKind::Usage, format!("ticket is mangled: {why}"))
         .advise("copy the whole line that `dray put` printed, from `dray:` to its last character")
@@ -150,7 +163,7 @@ impl FromStr for Ticket {
             text.strip_prefix(TICKET_PREFIX).ok_or_else(|| mangled("it does not begin with dray:"))?;
         let bytes = data_encoding::BASE64URL_NOPAD
             .decode(digits.as_bytes())
-            .map_err(|error| mangled(format_args!("{error}")))?;
+            .map_err(|error| mangled(undecodable(error)))?;
         let (body, sum) = bytes
             .len()
             .checked_sub(CHECKSUM_BYTES)

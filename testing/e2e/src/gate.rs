@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 pub use dray_lab::Turn;
 
 /// System programs the harness calls.
-const TOOLS: [&str; 17] = [
+const TOOLS: [&str; 19] = [
     "ip",
     "nft",
     "tc",
@@ -20,6 +20,8 @@ const TOOLS: [&str; 17] = [
     "chrt",
     "mkfs.ext4",
     "mkfs.xfs",
+    "mkfs.btrfs",
+    "filefrag",
     "losetup",
     "unshare",
     "ss",

@@ -20,6 +20,7 @@ pub mod chaos;
 pub mod counters;
 pub mod daemon;
 pub mod data;
+pub mod events;
 pub mod gate;
 pub mod lab;
 pub mod power;

@@ -142,6 +142,8 @@ impl<'a> Program<'a> {
             .stderr(Stdio::piped());
         let label =
             self.argv.iter().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ");
+        let tells_events = Path::new(&self.argv[0]).file_name() == Some(OsStr::new("dray"))
+            && self.argv.iter().any(|arg| arg == "--json");
         let mut child = command.spawn().unwrap_or_else(|error| panic!("start {label}: {error}"));
         if let Some(mut pipe) = child.stdin.take() {
             let input = self.input;
@@ -152,7 +154,8 @@ impl<'a> Program<'a> {
         let stderr = Stream::read(child.stderr.take());
         let watch = Watch::start(child.id());
         let deadline = Instant::now() + self.time_limit;
-        Running { label, child, stdout, stderr, watch, started: Instant::now(), deadline, is_reaped: false }
+        let (started, is_reaped) = (Instant::now(), false);
+        Running { label, child, stdout, stderr, watch, started, deadline, is_reaped, tells_events }
     }
 }
 
@@ -167,6 +170,8 @@ pub struct Running {
     started: Instant,
     deadline: Instant,
     is_reaped: bool,
+    /// It is a `dray` that was asked for JSON.
+    tells_events: bool,
 }
 
 impl Running {
@@ -252,7 +257,8 @@ impl Running {
         self.wait()
     }
 
-    /// Waits for its end; past its time limit it is killed and the test fails.
+    /// Waits for its end; past its time limit it is killed and the test fails. The events of a `dray --json` must be those of
+    /// [`crate::events`].
     pub fn wait(mut self) -> Outcome {
         while !self.has_ended() {
             if Instant::now() > self.deadline {
@@ -268,10 +274,16 @@ impl Running {
         let status = self.child.wait().expect("status of a child");
         self.is_reaped = true;
         let elapsed = self.started.elapsed();
+        let stdout = self.stdout.finish();
+        if self.tells_events {
+            // Of one that was killed, the last line may be cut.
+            let end = stdout.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            crate::events::check(&String::from_utf8_lossy(&stdout[..end]));
+        }
         Outcome {
             label: std::mem::take(&mut self.label),
             status,
-            stdout: self.stdout.finish(),
+            stdout,
             stderr: self.stderr.finish(),
             peak_memory_bytes: self.watch.stop().peak_memory_bytes,
             read_chars,

@@ -592,6 +592,30 @@ fn local_copies_share_blocks() {
     assert!(now <= then + 64 * 1024, "{now} bytes for {then}");
 }
 
+/// S11: where nothing may be made, `cp -r` ends with the error and the code of a copy of one file, in every direction.
+#[test]
+fn where_nothing_can_be_made_is_one_error() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let (source, place) = (a.directory("r"), b.directory("place"));
+    small(&source);
+    tool(&["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", place.to_str().unwrap()]);
+    for way in WAYS {
+        for to in [place.clone(), place.join("new")] {
+            let file = cp(a, b, way, &[], &[&source.join("a.c")], &to).run().expect(6);
+            let tree = cp(a, b, way, &["-r"], &[&source], &to).run().expect(6);
+            for outcome in [file, tree] {
+                let text = outcome.stderr_text();
+                assert!(text.contains("Read-only") && text.contains("place"), "{way}: {text}");
+                assert!(
+                    text.contains("what may your user") || text.contains("that you may write"),
+                    "{way}: {text}"
+                );
+            }
+        }
+    }
+}
+
 /// Issue "full disk: typed error, exit, what was finished stays, again after space is there".
 #[test]
 fn a_full_disk_is_exit_7_and_what_is_done_stays() {

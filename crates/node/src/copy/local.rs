@@ -22,7 +22,7 @@ use super::origin::Origin;
 use super::pattern;
 use super::receive::Incoming;
 use super::remote::{packed, read_control_until, unpacked};
-use super::{Copied, CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location};
+use super::{Copied, CopyOptions, CopyRequest, DIRECT_FROM_BYTES, Location, both_remote};
 use crate::explain::{Figures, Role, Snapshot, SourceSnapshot, Watch, nothing_yet};
 use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
 
@@ -62,14 +62,16 @@ impl Node {
             }
             (Location::Local(source), Location::Local(destination)) => {
                 refuse_same_file(source, destination)?;
+                if let Some(delivered) =
+                    self.copy_shared(source, destination, &request.options, watch, observer, stop)?
+                {
+                    return Ok(Copied::File(delivered));
+                }
                 // The far end runs here; a relative path means the same to both.
                 self.upload(source, None, destination, &request.options, watch, observer, stop)
                     .map(Copied::File)
             }
-            (Location::Remote { .. }, Location::Remote { .. }) => {
-                Err(Error::new(ErrorKind::Usage, "both sides are remote")
-                    .advise("run dray cp on one of the two hosts, or copy here first"))
-            }
+            (Location::Remote { .. }, Location::Remote { .. }) => Err(both_remote("cp")),
         }
     }
 

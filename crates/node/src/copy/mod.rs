@@ -14,6 +14,7 @@ mod pattern;
 mod reach;
 mod receive;
 mod remote;
+mod shared;
 mod ssh;
 mod ssh_words;
 mod tree;
@@ -69,9 +70,9 @@ impl Location {
         if is_uri && bytes[colon + 1..].starts_with(b"//") {
             return Err(Error::new(
                 ErrorKind::Usage,
-                format!("{text:?}: cp takes [user@]host:path, not a URI"),
+                format!("{text:?}: a place is [user@]host:path, not a URI"),
             )
-            .advise("write host:path, and a port with -P"));
+            .advise("write host:path; the port is an option"));
         }
         if colon == 0 || bytes[..colon].contains(&b'/') {
             return Ok(Location::Local(text.into()));
@@ -85,11 +86,24 @@ impl Location {
             return Err(Error::new(ErrorKind::Usage, format!("{text:?} is no host name"))
                 .advise("for a local file with a colon in its name, write ./name"));
         }
+        if bytes.get(colon + 1) == Some(&b':') {
+            let what = format!("{text:?}: host::module is a daemon of rsync's, to which dray does not speak");
+            return Err(Error::new(ErrorKind::Usage, what).advise(
+                "write host:path, which goes over ssh; a path that begins with a colon is written host:./:path, and an \
+                 IPv6 address [address]:path",
+            ));
+        }
         Ok(Location::Remote {
             host: OsString::from_vec(host),
             path: OsString::from_vec(bytes[colon + 1..].to_vec()).into(),
         })
     }
+}
+
+/// The error of a `command` with two remote sides.
+fn both_remote(command: &str) -> Error {
+    Error::new(ErrorKind::Usage, "both sides are remote")
+        .advise(format!("run dray {command} on one of the two hosts, or copy here first"))
 }
 
 /// How to copy.
@@ -150,6 +164,14 @@ mod tests {
         ] {
             assert_eq!(Location::parse(text.into()).unwrap(), expected, "{text}");
         }
+        for (text, words) in
+            [("h::mod", "host::module"), ("u@h::", "host::module"), ("[::1]::x", "host::module")]
+        {
+            let error = Location::parse(text.into()).unwrap_err();
+            assert!(error.kind() == ErrorKind::Usage && error.to_string().contains(words), "{text}: {error}");
+            assert!(error.advice().unwrap().contains("host:./:path"), "{text}");
+        }
+        assert_eq!(Location::parse("h:./:mod".into()).unwrap(), remote("h", "./:mod"));
         assert!(Location::parse("-oProxyCommand=x:f".into()).is_err());
         assert!(Location::parse("ssh://h/path".into()).unwrap_err().to_string().contains("host:path"));
         assert_eq!(Location::parse("ssh:/path".into()).unwrap(), remote("ssh", "/path"));

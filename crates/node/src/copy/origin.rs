@@ -1,7 +1,9 @@
 //! The origin of a copy: a file whose name is not known yet. It is hashed as it is sent; the group values are kept in
 //! the data directory, so that a killed sender need not read again what it had sent (design decisions 3 and 10).
 
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -43,6 +45,16 @@ pub(super) struct Origin {
     pub(super) stop: Stop,
 }
 
+/// Where values are kept.
+fn values_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("origins")
+}
+
+/// Removes what a run that was cut off had kept of the file called `id`, which arrived another way.
+pub(super) fn forget(id: &[u8; 32], data_dir: &Path) {
+    super::values::remove(&values_dir(data_dir), id);
+}
+
 struct Recorded {
     units: RangeSet,
     state: FileIdentity,
@@ -60,7 +72,7 @@ impl Origin {
         let geometry = Geometry::new(identity.size_bytes);
         let id = identity.provisional_id(&node);
         let is_kept = identity.size_bytes >= REMEMBER_FROM_BYTES;
-        let dir = is_kept.then(|| data_dir.join("origins"));
+        let dir = is_kept.then(|| values_dir(data_dir));
         let (pairs, recorded) = Values::open(dir.as_deref(), &id, geometry)?;
         Ok(Origin {
             file,
@@ -82,21 +94,8 @@ impl Origin {
 
     /// What the receiver is told. A small file goes along whole.
     pub(super) fn offer(&self) -> Result<Offer> {
-        use std::os::unix::ffi::OsStrExt;
-        use std::os::unix::fs::MetadataExt;
-        let metadata =
-            self.file.file().metadata().map_err(|error| Error::io("read the file's mode", error))?;
         let identity = self.file.identity();
-        let name = self.file.path().file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
-        let mut offer = Offer {
-            object: self.object(),
-            size_bytes: identity.size_bytes,
-            name: name.into(),
-            mode: metadata.mode() & 0o7777,
-            mtime_s: identity.mtime_ns.div_euclid(1_000_000_000),
-            mtime_ns: u32::try_from(identity.mtime_ns.rem_euclid(1_000_000_000)).unwrap_or(0),
-            inline: None,
-        };
+        let mut offer = offer_of(&self.file, self.object())?;
         if identity.size_bytes <= dray_core::limits::INLINE_BYTES_MAX as u64 {
             let len = usize::try_from(identity.size_bytes).unwrap_or(0);
             let mut bytes = vec![0; len];
@@ -244,6 +243,22 @@ impl Origin {
         let byte = (0..8).fold(0, |byte, bit| byte | u8::from(recorded.units.contains(first + bit)) << bit);
         self.collector.pairs().mark(unit / 8, byte)
     }
+}
+
+/// What a receiver is told of `file`, which it is to call `object`.
+pub(super) fn offer_of(file: &SourceFile, object: ObjectName) -> Result<Offer> {
+    let metadata = file.file().metadata().map_err(|error| Error::io("read the file's mode", error))?;
+    let identity = file.identity();
+    let name = file.path().file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
+    Ok(Offer {
+        object,
+        size_bytes: identity.size_bytes,
+        name: name.into(),
+        mode: metadata.mode() & 0o7777,
+        mtime_s: identity.mtime_ns.div_euclid(1_000_000_000),
+        mtime_ns: u32::try_from(identity.mtime_ns.rem_euclid(1_000_000_000)).unwrap_or(0),
+        inline: None,
+    })
 }
 
 impl Held for Origin {

@@ -92,7 +92,7 @@ impl Incoming {
 }
 
 /// Where the file goes: `wish` itself, or `name` in it if it is a directory.
-fn destination(wish: &Path, name: &OsStr, within: Option<&Confinement>) -> Result<Target> {
+pub(super) fn destination(wish: &Path, name: &OsStr, within: Option<&Confinement>) -> Result<Target> {
     let bytes = name.as_bytes();
     let is_plain =
         !bytes.is_empty() && name != "." && name != ".." && !bytes.iter().any(|b| matches!(b, b'/' | 0));
@@ -129,7 +129,7 @@ fn open_delivery(target: &Target, object: ObjectName, size_bytes: u64) -> Result
     }
 }
 
-fn open_delivery_once(target: &Target, object: ObjectName, size_bytes: u64) -> Result<Delivery> {
+pub(super) fn open_delivery_once(target: &Target, object: ObjectName, size_bytes: u64) -> Result<Delivery> {
     let options = DeliveryOptions::default();
     let Some(directory) = target.folder() else {
         return Delivery::open(&target.path, object, size_bytes, options);
@@ -154,7 +154,7 @@ impl Node {
             Err(error) => return Err(refuse(incoming, error)),
         };
         watch.set_path(&target.own_path());
-        let finish = finish_options(&incoming, &target);
+        let finish = finish_options(&incoming.offer, &target, incoming.preserve, incoming.fsync);
         if let Some(bytes) = incoming.offer.inline.clone() {
             return receive_inline(incoming, &bytes, &target, finish, watch, observer);
         }
@@ -360,14 +360,13 @@ fn refuse(mut incoming: Incoming, error: Error) -> Error {
     error
 }
 
-fn finish_options(incoming: &Incoming, target: &Target) -> FinishOptions {
-    let offer = &incoming.offer;
+pub(super) fn finish_options(offer: &Offer, target: &Target, preserve: bool, fsync: bool) -> FinishOptions {
     let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
     let is_new = rustix::fs::statat(target.directory(), target.name(), flags).is_err();
     FinishOptions {
-        mode: mode_for(offer.mode, incoming.preserve, is_new),
-        mtime: incoming.preserve.then_some((offer.mtime_s, offer.mtime_ns)),
-        fsync: incoming.fsync,
+        mode: mode_for(offer.mode, preserve, is_new),
+        mtime: preserve.then_some((offer.mtime_s, offer.mtime_ns)),
+        fsync,
         ..FinishOptions::default()
     }
 }

@@ -45,6 +45,20 @@ struct Kept {
     pairs_start: u64,
 }
 
+/// Where the values of the file called `id` are kept.
+fn path_of(dir: &Path, id: &[u8; 32]) -> PathBuf {
+    dir.join(hex(&id[..16]))
+}
+
+/// Removes the values of the file called `id`, unless a copy is using them.
+pub(super) fn remove(dir: &Path, id: &[u8; 32]) {
+    let path = path_of(dir, id);
+    let Ok(file) = File::open(&path) else { return };
+    if file.try_lock().is_ok() {
+        let _ = std::fs::remove_file(&path);
+    }
+}
+
 impl Values {
     /// Values of the file called `id`, in `dir` if that is given and has room; and the units that an earlier run left
     /// there.
@@ -126,7 +140,7 @@ impl Kept {
         let failed = |error: std::io::Error| Error::file("keep values", error);
         std::fs::create_dir_all(dir).map_err(failed)?;
         clean(dir);
-        let path = dir.join(hex(&id[..16]));
+        let path = path_of(dir, id);
         let file = lock_file::open(&path).map_err(failed)?;
         // Two copies of the same file at once: one remembers, the other does without.
         file.try_lock().map_err(|_| Error::new(ErrorKind::Refused, "another copy of this file runs"))?;
@@ -270,8 +284,14 @@ mod tests {
         assert_eq!(recorded.iter().collect::<Vec<_>>(), [0..1, 2..3]);
         assert_eq!(read(&again, 3), pair(3));
         again.forget().unwrap();
+        // Nobody takes them from a copy that is under way.
+        let count = || std::fs::read_dir(dir.path()).unwrap().count();
+        remove(dir.path(), &ID);
+        assert_eq!(count(), 1);
         drop(again);
         assert!(Values::open(Some(dir.path()), &ID, geometry()).unwrap().1.is_empty());
+        remove(dir.path(), &ID);
+        assert_eq!(count(), 0);
     }
 
     /// A file that takes no more bytes (here: one that may only be read) is given up; every value stays, and the copy

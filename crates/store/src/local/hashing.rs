@@ -29,18 +29,24 @@ pub fn hash_file(
     is_stopped: &(dyn Fn() -> bool + Sync),
 ) -> Result<(Oid, u64)> {
     let (file, before) = open_regular(path)?;
-    let geometry = Geometry::new(before.size_bytes);
-    let fold = TreeFold::new(geometry);
-    hash_units(&file, path, geometry, &Watch { progress, is_stopped, repeats: None }, &|unit, leaves| {
-        fold.add(geometry.unit(unit), subtree_pairs(geometry, geometry.unit(unit), leaves).1);
-        Ok(())
-    })?;
+    let watch = Watch { progress, is_stopped, repeats: None };
+    let oid = hash_open(&file, path, Geometry::new(before.size_bytes), &watch)?;
     let after = identity(&file.metadata().map_err(|error| io_at("read", path, error))?);
     if after != before {
         return Err(changed_while_hashed(path));
     }
     require_end(&file, path, before.size_bytes)?;
-    Ok((fold.root()?, before.size_bytes))
+    Ok((oid, before.size_bytes))
+}
+
+/// The OID of an open file, of which `path` is for messages. Whether it held still is for the caller to know.
+pub(super) fn hash_open(file: &File, path: &Path, geometry: Geometry, watch: &Watch<'_>) -> Result<Oid> {
+    let fold = TreeFold::new(geometry);
+    hash_units(file, path, geometry, watch, &|unit, leaves| {
+        fold.add(geometry.unit(unit), subtree_pairs(geometry, geometry.unit(unit), leaves).1);
+        Ok(())
+    })?;
+    fold.root()
 }
 
 /// Who hears how far hashing is, and may stop it. Both are called from any thread, once a unit.

@@ -46,7 +46,7 @@ use record::{Backing, FileHint, Record};
 use repeats::Repeats;
 
 pub use boot::{BootId, boot_id};
-pub use delivery::{Delivery, DeliveryOptions, FinishOptions, new_file_mode};
+pub use delivery::{Delivery, DeliveryOptions, FinishOptions, may_share, new_file_mode};
 pub(crate) use extents::identity as identity_of;
 pub use hashing::hash_file;
 pub use landing::{LONG_BYTES, Landing};

@@ -45,7 +45,8 @@ use dray_store::local::tree::{
 pub(super) use sources::read_more;
 pub use sync::SyncOptions;
 
-use super::{Location, SshOptions};
+use super::local::advised;
+use super::{Location, SshOptions, both_remote};
 use crate::{Event, Node, Observer, Stop, lock};
 
 /// How to copy trees.
@@ -307,16 +308,65 @@ impl Holding<'_> {
     }
 
     /// The copy is over. Where something may be deleted, what failed may be a deletion, after much that was done.
-    fn end(&self, copied: &TreeCopied, deletes: bool) -> Result<()> {
+    fn end(&self, copied: &TreeCopied, request: &TreeRequest) -> Result<()> {
+        let deletes = request.options.sync.as_ref().is_some_and(|sync| sync.delete);
+        // What was to be in it was looked at, and left out.
+        let is_all = |path: &Path, reason: &str| {
+            copied.entries <= u64::from(!deletes) || (!deletes && is_unmade_root(path, reason, request))
+        };
         if copied.failed == 1
-            && copied.entries <= u64::from(!deletes)
             && copied.files + copied.unchanged == 0
+            && matches!(&*lock(&self.held), Held::Failure(path, _, reason) if is_all(path, reason))
             && let Held::Failure(path, kind, reason) = std::mem::replace(&mut *lock(&self.held), Held::Passed)
         {
-            return Err(Error::new(kind, format!("{path:?}: {reason}")));
+            return Err(sole_error(&path, kind, &reason, request));
         }
         self.release();
         Ok(())
+    }
+}
+
+/// Whether that is the receiver's word for the directory of a source, or the one for all of them, which it could not make.
+fn is_unmade_root(path: &Path, reason: &str, request: &TreeRequest) -> bool {
+    let (Location::Local(to) | Location::Remote { path: to, .. }) = &request.destination;
+    // Of `SRC/.` it may be something in it, unless it has the destination's name.
+    let is_named = request.sources.iter().all(|source| {
+        let (Location::Local(from) | Location::Remote { path: from, .. }) = source;
+        !sync::name_of(from, request.options.sync.is_some()).is_empty()
+    });
+    match path.components().count() {
+        0 => reason.starts_with("make the destination"),
+        1 => reason.starts_with("make the directory") && (is_named || path.file_name() == to.file_name()),
+        _ => false,
+    }
+}
+
+/// The error of a copy of one source of which nothing but this came to pass.
+fn sole_error(path: &Path, kind: ErrorKind, reason: &str, request: &TreeRequest) -> Error {
+    let at = |error: Error, place: &Location| match place {
+        Location::Local(_) => error,
+        Location::Remote { host, .. } => {
+            let host = host.to_string_lossy();
+            advised(error.context(&host), Some(&host))
+        }
+    };
+    if is_unmade_root(path, reason, request) {
+        let to = match &request.destination {
+            Location::Local(to) if to.is_dir() => to.join(path),
+            Location::Local(to) | Location::Remote { path: to, .. } => to.clone(),
+        };
+        let error = Error::new(kind, format!("{to:?}: cannot {reason}"));
+        return advised(at(error, &request.destination), None);
+    }
+    let error = Error::new(kind, format!("{path:?}: {reason}"));
+    match &request.sources[..] {
+        // The path is the sender's.
+        [source @ (Location::Local(from) | Location::Remote { path: from, .. })]
+            if path == from && kind == ErrorKind::NotFound =>
+        {
+            at(error, source).or_advise("nothing has that name: is the path right?")
+        }
+        _ => error,
     }
 }
 
@@ -349,7 +399,7 @@ impl Node {
         }
         let holding = Holding { observer, held: Mutex::new(Held::Nothing) };
         let copied = self.copy_many(request, &holding, stop).inspect_err(|_| holding.release())?;
-        holding.end(&copied, request.options.sync.as_ref().is_some_and(|sync| sync.delete))?;
+        holding.end(&copied, request)?;
         Ok(copied)
     }
 
@@ -371,8 +421,8 @@ impl Node {
         let mut copied = TreeCopied::default();
         match &request.destination {
             Location::Remote { .. } if !there.is_empty() => {
-                return Err(Error::new(ErrorKind::Usage, "both sides are remote")
-                    .advise("run dray cp on one of the two hosts, or copy here first"));
+                let command = if options.sync.is_some() { "sync" } else { "cp" };
+                return Err(both_remote(command));
             }
             Location::Remote { host, path } => {
                 copied.add(&self.upload_trees(
@@ -465,17 +515,49 @@ mod tests {
     /// Issue "an error is told once": one failure that was all is the copy's own error, but not where something was, or may have been, deleted.
     #[test]
     fn one_failure_is_the_error_of_a_copy_that_did_nothing_else() {
-        let ends = |copied: TreeCopied, deletes| {
-            let holding = Holding { observer: &Nobody, held: Mutex::new(Held::Nothing) };
-            let reason = "refused".to_owned();
-            holding.event(Event::EntryFailed { path: "x".into(), kind: ErrorKind::Refused, reason });
-            holding.end(&copied, deletes)
+        let request = |source: &str, sync| TreeRequest {
+            sources: vec![Location::parse(source.into()).unwrap()],
+            destination: Location::Local("/ro/new".into()),
+            options: TreeOptions { sync, ..TreeOptions::default() },
         };
+        let told = |path: &str, source: &str, kind, copied: &TreeCopied, deletes| {
+            let holding = Holding { observer: &Nobody, held: Mutex::new(Held::Nothing) };
+            holding.event(Event::EntryFailed {
+                path: path.into(),
+                kind,
+                reason: "make the directory: no".into(),
+            });
+            let sync = SyncOptions { delete: deletes, ..SyncOptions::default() };
+            holding.end(copied, &request(source, deletes.then_some(sync)))
+        };
+        let ends = |copied: TreeCopied, deletes| told("x", "x", ErrorKind::Refused, &copied, deletes);
         let failed = |entries| TreeCopied { entries, failed: 1, ..TreeCopied::default() };
         assert!(ends(failed(1), false).is_err() && ends(failed(0), true).is_err());
         // The root of an empty source, with a deletion that failed, or more than may be deleted.
         assert!(ends(failed(1), true).is_ok());
         assert!(ends(TreeCopied { deleted: 5, ..failed(1) }, true).is_ok());
+        // A root that could not be made, with what is in it; but not an entry of one that was there or was made.
+        let refused =
+            |path, source, copied: &TreeCopied| told(path, source, ErrorKind::Refused, copied, false);
+        let error = refused("new", "h:dir", &failed(9)).unwrap_err();
+        assert_eq!((error.kind(), &error.to_string()[..20]), (ErrorKind::Refused, "\"/ro/new\": cannot ma"));
+        assert!(error.advice().is_some() && refused("new/folder", "dir", &failed(9)).is_ok());
+        assert!(refused("folder", "dir/.", &failed(9)).is_ok());
+        assert!(refused("new", "dir", &TreeCopied { files: 1, ..failed(9) }).is_ok());
+        // Where it was looked for.
+        let missing = |source| {
+            let holding = Holding { observer: &Nobody, held: Mutex::new(Held::Nothing) };
+            let reason = "read it: no".to_owned();
+            holding.event(Event::EntryFailed { path: "dir/".into(), kind: ErrorKind::NotFound, reason });
+            holding.end(&failed(0), &request(source, None)).unwrap_err()
+        };
+        assert!(
+            missing("me@web:dir/").to_string().starts_with("me@web: \"dir/\""),
+            "{}",
+            missing("me@web:dir/")
+        );
+        assert!(missing("me@web:dir/").advice().unwrap().contains("on me@web"));
+        assert!(missing("dir/").advice().unwrap().contains("is the path right"));
     }
 
     #[test]

@@ -196,6 +196,7 @@ impl Destination {
         match error.kind() {
             ErrorKind::NoSpace => error.advise("free some space and run the same command again; it resumes"),
             ErrorKind::Refused => error.advise("choose a directory that you may write"),
+            ErrorKind::NotFound => error.advise("no file can be made in that directory: choose another"),
             _ => error,
         }
     }

@@ -9,6 +9,7 @@ mod checkpoint;
 mod files;
 mod finish;
 mod leftovers;
+mod sharing;
 mod space;
 mod state;
 #[cfg(test)]
@@ -40,6 +41,7 @@ pub use files::new_file_mode;
 pub(super) use files::umask;
 use files::{Destination, temporary_names};
 pub use finish::FinishOptions;
+pub use sharing::may_share;
 use space::Space;
 use state::{HEADER_BYTES, Header, Layout, UnitMap};
 

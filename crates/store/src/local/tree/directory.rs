@@ -168,6 +168,12 @@ impl Directory {
         Ok(names)
     }
 
+    /// Whether an entry of exactly this name is there, whatever the file system takes for the same.
+    pub(super) fn lists(&self, name: &[u8]) -> bool {
+        let mut entries = rustix::fs::Dir::read_from(&self.fd).into_iter().flatten().flatten();
+        entries.any(|entry| entry.file_name().to_bytes() == name)
+    }
+
     /// See the field.
     pub(super) fn number(&self) -> u64 {
         self.number

@@ -231,7 +231,7 @@ impl TreeWriter {
             Some(code) if code == Errno::STALE.raw_os_error() => {
                 Error::new(ErrorKind::Changed, "the file that it is a hard link to was replaced meanwhile")
             }
-            _ => taken(to, error, "make a hard link"),
+            _ => taken(to, name, error, "make a hard link"),
         })
     }
 

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 use super::attributes::{self, MARK, default_acl_bits};
 use super::delete;
 use super::directory::Directory;
-use super::place::{Now, same_name};
+use super::place::{Now, made_meanwhile, same_name};
 use super::settings::Settings;
 use super::sync::{Done, How};
 use super::temporary::{self, Temporary};
@@ -96,6 +96,8 @@ pub(super) struct OpenDirectory {
     is_marked: bool,
     /// Where the file system takes several names for one: those that were there before.
     listed: RefCell<Option<HashSet<Box<[u8]>>>>,
+    /// Somebody else makes entries here, too; unknown until a name is taken.
+    has_company: Cell<Option<bool>>,
     /// The file system may have files without a name.
     pub(super) may_be_unnamed: Cell<bool>,
     /// Bits that its default ACL leaves to new entries; `None` within if it has none.
@@ -150,6 +152,7 @@ impl OpenDirectory {
             is_touched: Cell::new(opening.is_new),
             is_marked: opening.is_marked,
             listed: RefCell::default(),
+            has_company: Cell::new(None),
             may_be_unnamed: Cell::new(opening.parent.is_none_or(|parent| parent.may_be_unnamed.get())),
             // What is new inherits it.
             default_acl: Cell::new(
@@ -193,6 +196,14 @@ impl OpenDirectory {
             Some(listed) if !listed.contains(name.as_bytes()) => Err(same_name()),
             _ => Ok(()),
         }
+    }
+
+    /// What it means that something stands under `name`, which was not there: another program made it, or the file system takes another
+    /// name for this one. The first answer is that of all names here.
+    pub(super) fn not_ours(&self, name: &Name) -> Error {
+        let has_company = self.has_company.get().unwrap_or_else(|| self.directory.lists(name.as_bytes()));
+        self.has_company.set(Some(has_company));
+        if has_company { made_meanwhile() } else { same_name() }
     }
 
     /// What is told of a change of `entry`, which is to be `name` here, where `found` is.

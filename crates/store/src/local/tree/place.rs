@@ -110,12 +110,20 @@ fn rename(directory: &OpenDirectory, temporary: &Temporary, name: &Name) -> io::
     Ok(rustix::fs::renameat(fd, &temporary[..], fd, name.as_bytes())?)
 }
 
-/// Says what a name that is taken means.
-pub(super) fn taken(directory: &OpenDirectory, error: io::Error, what: &str) -> Error {
+/// Says what a `name` that is taken means.
+pub(super) fn taken(directory: &OpenDirectory, name: &Name, error: io::Error, what: &str) -> Error {
     if error.kind() == io::ErrorKind::AlreadyExists && directory.is_new {
-        return same_name();
+        return directory.not_ours(name);
     }
     Error::file(what.to_owned(), error)
+}
+
+/// Somebody else works here.
+pub(super) fn made_meanwhile() -> Error {
+    Error::new(
+        ErrorKind::Refused,
+        "another program made something of this name here meanwhile: does the same copy run twice?",
+    )
 }
 
 /// Two names are one here.
@@ -234,7 +242,7 @@ impl FileTarget {
         let waits = matches!(self.there, There::Directory)
             && !settings.make_way(&self.directory.directory, &self.name)?;
         let named = if waits { file.name_for_now(self) } else { file.name(self) };
-        named.map_err(|error| taken(&self.directory, error, "give the file its name"))?;
+        named.map_err(|error| taken(&self.directory, &self.name, error, "give the file its name"))?;
         let found = if self.metadata.link_group.is_some() {
             let found = stat_fd(file.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
             (found.stx_dev_major, found.stx_dev_minor, found.stx_ino)

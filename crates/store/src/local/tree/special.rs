@@ -59,7 +59,7 @@ pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Re
         } else {
             replace(parent, name, &mut make)
         };
-        made.map_err(|error| taken(parent, error, "make it"))?;
+        made.map_err(|error| taken(parent, name, error, "make it"))?;
     }
     // Whatever anybody does to the name from here on, this is what is changed.
     let failed = |error| Error::file("open it for its metadata", error);

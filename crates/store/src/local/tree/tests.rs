@@ -305,7 +305,7 @@ fn a_name_that_is_taken_in_a_new_directory_is_reported() {
     let temporary = tempfile::tempdir().unwrap();
     let mut writer = writer(temporary.path(), MINE);
     writer.root(0, &directory(None)).unwrap();
-    // As if the file system had folded them: they are there before their turn.
+    // They are there before their turn, under these very names: the file system folds nothing.
     let tree = temporary.path().join("tree");
     fs::write(tree.join("file"), b"first").unwrap();
     fs::create_dir(tree.join("folder")).unwrap();
@@ -317,13 +317,31 @@ fn a_name_that_is_taken_in_a_new_directory_is_reported() {
     ] {
         let error = put(&mut writer, &entry, b"second").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
-        assert!(error.to_string().contains("takes both for one"), "{error}");
+        assert!(error.to_string().contains("another program made"), "{error}");
         if entry.is_directory() {
             writer.leave();
         }
     }
     assert_eq!(fs::read(tree.join("file")).unwrap(), b"first");
     assert_eq!(fs::read_dir(&tree).unwrap().count(), 3);
+}
+
+/// S54: what stands there under another name, which the file system takes for this one, is told apart from what another program made.
+#[test]
+fn names_that_fold_are_told_from_company() {
+    for (there, what) in [("FILE", "takes both for one"), ("file", "another program made")] {
+        let temporary = tempfile::tempdir().unwrap();
+        let mut writer = writer(temporary.path(), MINE);
+        writer.root(0, &directory(None)).unwrap();
+        fs::write(temporary.path().join("tree").join(there), b"first").unwrap();
+        let name = Name::new(b"file").unwrap();
+        // As a file system says it that finds the one under the other's name.
+        for name in [&name, &Name::new(b"next").unwrap()] {
+            let error = place::taken(&writer.stack[0], name, rustix::io::Errno::EXIST.into(), "make it");
+            assert_eq!(error.kind(), ErrorKind::Refused);
+            assert!(error.to_string().contains(what), "{there}: {error}");
+        }
+    }
 }
 
 /// The same in a directory that was there before, where things may be in place: only those of that very name are replaced.

@@ -22,7 +22,7 @@ use super::landing::Landing;
 use super::links::LinkTable;
 use super::opened::{Bits, Mark, OpenDirectory, Opening, Way};
 use super::others::OthersToFind;
-use super::place::{FileTarget, There, same_name, taken};
+use super::place::{FileTarget, There, taken};
 use super::settings::{Changes, Settings, WriteOptions};
 use super::special;
 use super::sync::{Done, How, remove_file};
@@ -398,7 +398,7 @@ impl TreeWriter {
         let found = self.found(parent, name)?;
         if let Some(candidates) = self.candidates.as_mut().filter(|_| found.is_some() && !was_there) {
             candidates.folds();
-            return Err(same_name());
+            return Err(parent.not_ours(name));
         }
         Ok(Some(found))
     }
@@ -497,7 +497,7 @@ impl TreeWriter {
                 // Nobody else puts anything into it before it has its owner and its bits.
                 let mode = self.settings.mode(entry.metadata.mode, || parent.granted()) & 0o755 | 0o700;
                 rustix::fs::mkdirat(&parent.directory, name.as_bytes(), Mode::from_raw_mode(mode))
-                    .map_err(|error| taken(parent, error.into(), "make the directory"))?;
+                    .map_err(|error| taken(parent, name, error.into(), "make the directory"))?;
                 (parent.directory.child(name.as_bytes()).map_err(opened)?, true)
             }
         };
