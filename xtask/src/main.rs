@@ -1,13 +1,14 @@
 //! Automation of the repository, started as `cargo xtask …`, the same on a laptop and in CI.
 //!
 //! `tidy` checks the rules of the house that no compiler checks; `xtask/src/tidy/mod.rs` lists them. `sim` runs the simulator,
-//! `agree` compares it with the network lab, `mutate` breaks the product on purpose and sees whether a test notices (`docs/testing.md`),
-//! `bench` measures (`docs/performance.md`).
+//! `agree` compares it with the network lab, `mutate` breaks the product on purpose and sees whether a test notices, `tests` runs
+//! the tests of the workspace side by side (`docs/testing.md`), `bench` measures (`docs/performance.md`).
 
 mod agree;
 mod bench;
 mod mutate;
 mod sim;
+mod suite;
 mod tidy;
 
 use std::io::Write;
@@ -19,11 +20,13 @@ const USAGE: &str = "usage: cargo xtask tidy [--root DIR] [--package DIR]
        cargo xtask agree
        cargo xtask bench [ROW…] [--list] [--help]
        cargo xtask mutate [NAME…] [--random N [--seed N]] [--list]
+       cargo xtask tests [-p PACKAGE]… [--exclude PACKAGE]… [--jobs N] [--through COMMAND] [NAME…]
 
   sim             simulate transfers in virtual time; exit code 1 if a promise was broken
   agree           compare the simulator with the network lab; exit code 1 if they are more than 10 % apart
   bench           measure Drayman beside its rivals, as root
   mutate          break the product on purpose; exit code 1 if no test notices
+  tests           build and run tests side by side, and tell the slowest; exit code 1 if one fails
   tidy            check the rules of the house; exit code 0 if all hold, 1 if not
   --root DIR      the repository to check instead of this one
   --package DIR   check only the imports of the package in DIR, as if it were the member of that name
@@ -49,6 +52,7 @@ fn run(arguments: &[String]) -> Result<ExitCode, String> {
         Some("sim") => return sim::run(&arguments[1..]),
         Some("agree") => return agree::run(&arguments[1..]),
         Some("mutate") => return mutate::run(&arguments[1..]),
+        Some("tests") => return suite::run(&arguments[1..]),
         Some("help" | "--help" | "-h") => return say(USAGE).map(|()| ExitCode::SUCCESS),
         Some(other) => return Err(format!("no task is called {other:?}\n{USAGE}")),
         None => return Err(format!("no task given\n{USAGE}")),
@@ -96,6 +100,12 @@ fn run_release(package: &str, program: &str, arguments: &[String]) -> Result<Exi
 
 fn say(text: &str) -> Result<(), String> {
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| format!("write to standard output: {error}"))
+}
+
+/// Where cargo builds.
+fn target_folder() -> PathBuf {
+    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    repository().join(folder)
 }
 
 /// The repository this program was built from: the folder above its package.

@@ -21,7 +21,7 @@ const DIFFERENCE: u64 = 20 * MIB;
 
 /// A slow link, so that the recipe is there before much has come, also on a busy machine.
 fn lab() -> Option<Lab> {
-    Lab::of(2).alone().rate_mbit(40).build()
+    Lab::of(2).rate_mbit(40).build()
 }
 
 /// The index of a daemon.
@@ -229,7 +229,7 @@ fn copies_over_ssh_use_it() {
 /// killed while it filled it. The right bytes arrive each time, and of what is no longer there nothing is taken.
 #[test]
 fn whatever_happens_the_right_bytes_arrive() {
-    let Some(lab) = Lab::of(2).alone().rate_mbit(200).build() else { return };
+    let Some(lab) = Lab::of(2).rate_mbit(200).build() else { return };
     let (from, to) = lab.pair();
     let versions = versions(from);
     let dir = to.directory("in");

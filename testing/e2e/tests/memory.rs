@@ -49,7 +49,7 @@ fn measure(a: &Host, b: &Host, source: &Path, what: &str) {
 /// `DRAY_E2E_FULL=1`).
 #[test]
 fn memory_is_bounded() {
-    let Some(lab) = Lab::of(2).alone().build() else { return };
+    let Some(lab) = Lab::of(2).build() else { return };
     let (a, b) = lab.pair();
     let sparse = a.file("sparse");
     data::write_sparse(&sparse, gate::sized(2 * GIB, 64 * GIB), 12, 1);

@@ -250,7 +250,7 @@ fn an_older_version_under_change_gives_the_right_bytes() {
 /// it was, from the older version still, and leaves nothing behind.
 #[test]
 fn a_killed_update_goes_on() {
-    let Some(lab) = Lab::of(2).alone().rate_mbit(160).build() else { return };
+    let Some(lab) = Lab::of(2).rate_mbit(160).build() else { return };
     let (old_bytes, new_bytes) = (48 * MIB, 64 * MIB);
     let base = lab.dir().join("base");
     data::write_random(&base, old_bytes, 351);

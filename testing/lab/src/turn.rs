@@ -18,8 +18,12 @@ impl Turn {
     /// Waits for the turn: `alone` for what measures time or memory, shared for everything else.
     ///
     /// # Errors
-    /// If `dray-e2e.lock` in the directory for temporary files cannot be opened or locked.
+    /// If `dray-e2e.lock` in the directory for temporary files cannot be opened or locked; or if `alone` is asked for by a test that was
+    /// started beside others (`DRAY_TEST_BESIDE`, set by `cargo xtask tests`): it would stand in their way for nothing.
     pub fn take(alone: bool) -> io::Result<Turn> {
+        if alone && std::env::var_os("DRAY_TEST_BESIDE").is_some() {
+            return Err(io::Error::other("a test that is alone stands in xtask/src/suite/alone.rs"));
+        }
         let path = std::env::temp_dir().join("dray-e2e.lock");
         let lock = File::options().create(true).append(true).open(&path)?;
         let operation = if alone { FlockOperation::LockExclusive } else { FlockOperation::LockShared };

@@ -5,11 +5,11 @@ mod list;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{repository, say};
+use super::{repository, say, target_folder};
 use list::{MUTATIONS, Mutation};
 
 pub(crate) const USAGE: &str = "usage: cargo xtask mutate [NAME…] [--random N [--seed N]] [--list]
@@ -182,11 +182,6 @@ fn run_test(mutation: &Mutation, copy: &Path) -> Result<Outcome, String> {
     }
     let why = text.lines().find(|line| line.starts_with("error")).unwrap_or("it failed").to_owned();
     Ok(Outcome::Broken(why))
-}
-
-fn target_folder() -> PathBuf {
-    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    repository().join(folder)
 }
 
 /// Copies what git knows of and what is new; files that are equal are left alone, so that they are not built again.

@@ -1,0 +1,57 @@
+//! The tests that have the machine for themselves, and why. [`super::run`] keeps all others away from them; a test that takes a lab alone
+//! (`dray_lab::Turn`) and is not named here fails, and so does this list if it names what is not there.
+
+/// Package, program, test, and what would not hold beside others.
+pub(super) const ALONE: [(&str, &str, &str, &str); 15] = [
+    ("dray-lab", "calibration", "a_link_changes_while_packets_run", TIMES),
+    ("dray-lab", "calibration", "a_rate_follows_its_trace", TIMES),
+    ("dray-lab", "calibration", "a_round_trip_is_twice_the_delay", TIMES),
+    ("dray-lab", "calibration", "fifty_hosts_come_and_go_within_a_second", TIMES),
+    ("dray-lab", "calibration", "tcp_gets_what_its_headers_leave", TIMES),
+    ("dray-lab", "calibration", "two_senders_share_a_bottleneck", TIMES),
+    ("dray-lab", "calibration", "udp_overload_gets_the_rate", TIMES),
+    ("dray-e2e", "explain", "figures_agree_with_the_interface_counters", "figures of seconds are compared"),
+    ("dray-e2e", "latency", "first_payload_of_a_copy_within_three_round_trips", ROUND_TRIPS),
+    ("dray-e2e", "latency", "first_payload_of_a_get_within_three_round_trips", ROUND_TRIPS),
+    ("dray-e2e", "latency", "first_payload_over_an_open_channel_within_one_round_trip", ROUND_TRIPS),
+    ("dray-e2e", "senders", "ten_senders_seven_of_them_bad", HEALTHY),
+    ("dray-e2e", "senders", "three_senders_two_of_them_liars", HEALTHY),
+    ("dray-e2e", "senders", "two_senders_one_of_them_bad", HEALTHY),
+    ("dray-e2e", "sources", "three_holders_one_frozen_one_killed", HEALTHY),
+];
+
+const TIMES: &str = "times and rates are what the test is about";
+const ROUND_TRIPS: &str = "times are counted in round trips";
+const HEALTHY: &str = "the time of a run with trouble is compared with that of one without";
+
+/// Whether each one of the list is among `known`: package, program and tests.
+pub(super) fn check(known: &[(String, String, Vec<String>)]) -> Result<(), String> {
+    for (package, program, test, _) in ALONE {
+        let is_there = |(_, _, tests): &(String, String, Vec<String>)| tests.iter().any(|name| name == test);
+        let mut programs = known.iter().filter(|(one, other, _)| one == package && other == program);
+        if known.iter().any(|(one, ..)| one == package) && !programs.any(is_there) {
+            return Err(format!("{package} has no test {program} {test}: mend xtask/src/suite/alone.rs"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_gone_is_noticed() {
+        let known = |names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            [("dray-e2e".to_owned(), "sources".to_owned(), names)]
+        };
+        assert!(check(&known(&["renamed"])).unwrap_err().contains("mend"));
+        assert!(check(&[]).is_ok(), "a package that is not chosen");
+        assert!(ALONE.is_sorted_by_key(|(package, program, test, _)| (
+            *package == "dray-e2e",
+            *program,
+            *test
+        )));
+    }
+}
