@@ -289,7 +289,14 @@ pub(crate) fn tell_copied(
         return Ok(());
     }
     let what = format!("{} entries failed, the rest is done", copied.failed);
-    Err(Error::new(ErrorKind::Partial, what).advise("each is named above, with the reason"))
+    // The run came to its end, so the rule of scp counts again.
+    let advice = match copied.made_destination {
+        true => {
+            "each is named above, with the reason; the destination is there now, so write SRC/. for SRC the next time"
+        }
+        false => "each is named above, with the reason",
+    };
+    Err(Error::new(ErrorKind::Partial, what).advise(advice))
 }
 
 /// True for a regular file of this host, which goes the way of single files.

@@ -24,8 +24,8 @@ pub use object::{
 pub use samples::samples;
 pub use sync::{Listed, Near, Place, SyncWish, sync_flag};
 pub use tree::{
-    BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, MoreSources, Owner, Part, Planned, PlannedItem,
-    Pull, Run, Sources, Tree, TreeDone, tree_flag,
+    BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, Landed, MoreSources, Owner, Part, Planned,
+    PlannedItem, Pull, Run, Sources, Tree, TreeDone, tree_flag,
 };
 
 /// Version of the peer protocol. Peers of different versions refuse each other by name.
@@ -122,6 +122,9 @@ pub enum Message {
     /// The near end names more sources than the first message has room for.
     #[n(42)]
     MoreSources(#[n(0)] MoreSources),
+    /// The receiving far end says where the tree of the only source landed.
+    #[n(43)]
+    Landed(#[n(0)] Landed),
 }
 
 /// Feature names of this version.
@@ -140,6 +143,8 @@ pub mod feature {
     pub const SYNC: &str = "sync";
     /// Contents of trees as differences: cuts in `pull`.
     pub const TREE_DELTA: &str = "tree-delta";
+    /// Copies that were cut off go on in the destination that they made: `origin` in `tree`, and `landed`.
+    pub const TREE_AGAIN: &str = "tree-again";
 }
 
 /// Version and features of a peer.
@@ -255,6 +260,7 @@ impl Message {
             | Message::Progress(_)
             | Message::Describe(_)
             | Message::TreeDone(_)
+            | Message::Landed(_)
             | Message::Described(_) => Ok(()),
         }
     }

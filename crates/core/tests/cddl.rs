@@ -73,7 +73,7 @@ fn every_message_holds() {
         peer.validate("message", &bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
         let rule = [
             "-public", "-inline", "-none", "-lane", "-cut", "-change", "-sync", "-near", "-letters",
-            "-listed",
+            "-listed", "-again",
         ]
         .iter()
         .find_map(|variant| name.strip_suffix(variant));

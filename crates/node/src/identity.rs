@@ -39,10 +39,10 @@ pub(crate) fn load_or_create(data_dir: &Path) -> Result<NodeKey> {
     }
 }
 
-/// The key of this user on this machine if it was made before and can be read, else one that nobody remembers. Makes nothing.
-pub(crate) fn load_or_pass(data_dir: &Path) -> Result<NodeKey> {
+/// The key of this user on this machine and true, if it was made before and can be read, else one that nobody remembers. Makes nothing.
+pub(crate) fn load_or_pass(data_dir: &Path) -> Result<(NodeKey, bool)> {
     let known = read(&data_dir.join(format!("identity-{}", machine()))).ok().flatten();
-    NodeKey::from_seed(&known.map_or_else(crate::random::<32>, Ok)?)
+    Ok((NodeKey::from_seed(&known.map_or_else(crate::random::<32>, Ok)?)?, known.is_some()))
 }
 
 /// Sixteen hex digits that tell this machine from others that share a home directory.

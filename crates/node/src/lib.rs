@@ -60,6 +60,8 @@ pub struct Delivered {
 pub struct Node {
     config: Config,
     tls: TlsConfig,
+    /// The next process of this user will have the same identity.
+    is_lasting: bool,
     /// `None` if the data directory was not opened.
     store: Option<Arc<LocalStore>>,
     /// Where chunks of other files are looked up.
@@ -71,14 +73,21 @@ impl Node {
     pub fn open(config: Config) -> Result<Node> {
         let key = identity::load_or_create(&config.paths.data_dir)?;
         let store = Arc::new(LocalStore::open(&config.paths.data_dir.join("store"))?);
-        Ok(Node { tls: TlsConfig::new(key)?, config, store: Some(store), index: elsewhere::Index::default() })
+        Ok(Node {
+            tls: TlsConfig::new(key)?,
+            is_lasting: true,
+            config,
+            store: Some(store),
+            index: elsewhere::Index::default(),
+        })
     }
 
     /// For what keeps nothing in the data directory, copies of trees above all: it is neither made nor written to. Where there is no
     /// identity in it, this process has one of its own, which each end of a copy tells the other over ssh.
     pub fn passing(config: Config) -> Result<Node> {
-        let key = identity::load_or_pass(&config.paths.data_dir)?;
-        Ok(Node { tls: TlsConfig::new(key)?, config, store: None, index: elsewhere::Index::default() })
+        let (key, is_lasting) = identity::load_or_pass(&config.paths.data_dir)?;
+        let tls = TlsConfig::new(key)?;
+        Ok(Node { tls, is_lasting, config, store: None, index: elsewhere::Index::default() })
     }
 
     /// What this user has put and fetched.
@@ -91,6 +100,11 @@ impl Node {
     /// This node's public key.
     pub fn id(&self) -> NodeId {
         self.tls.node()
+    }
+
+    /// The same, if it is that of the next process, too.
+    fn lasting_id(&self) -> Option<NodeId> {
+        self.is_lasting.then(|| self.id())
     }
 
     /// The configuration in force.
@@ -138,6 +152,7 @@ fn plain_hello() -> Hello {
         feature::TREE_LANES,
         feature::TREE_DELTA,
         feature::SYNC,
+        feature::TREE_AGAIN,
     ]
     .map(str::to_owned)
     .into();

@@ -425,6 +425,16 @@ fn things_land_where_scp_puts_them() {
         }
     }
     for way in WAYS {
+        // What is whole is a directory like any other: the same once more goes into it.
+        let (ours, theirs) = (b.directory(&format!("twice-{way}")), b.directory(&format!("twice-{way}-scp")));
+        for _ in 0..2 {
+            cp(a, b, way, &["-r"], &[&source.join("dir")], &ours.join("new")).run().expect(0);
+            let scp = a.program("scp").arg("-Oqr").args(b.ssh_options()).arg(source.join("dir"));
+            scp.arg(b.remote(&theirs.join("new"))).time_limit(LONG).run().expect(0);
+        }
+        assert_eq!(names_below(&ours), names_below(&theirs), "twice {way}");
+    }
+    for way in WAYS {
         let copy = b.directory(&format!("contents-{way}"));
         cp(a, b, way, &["-r"], &[&source.join("dir/.")], &copy).run().expect(0);
         assert_eq!(names_below(&copy), ["sub", "sub/f"].map(PathBuf::from), "{way}");

@@ -175,11 +175,13 @@ fn a_tree_arrives_for_a_user() {
     assert_same_tree(b, &source, &copy, Some(NOBODY));
 }
 
-/// Issue "kill -9 in mid-tree, again: finished files are not sent again, every file is either old or new", for either end.
+/// Issue "kill -9 in mid-tree, again: finished files are not sent again, every file is either old or new", for either end, both ways and within
+/// a host: in a destination that was not there, and with the very same command.
 #[test]
 fn a_killed_tree_copy_goes_on() {
     let Some(lab) = Lab::of(2).rate_mbit(200).build() else { return };
     let (a, b) = lab.pair();
+    a.sshd();
     b.sshd();
     let source = a.file("tree");
     let files = gate::sized(4000, 20_000);
@@ -188,37 +190,46 @@ fn a_killed_tree_copy_goes_on() {
         fs::create_dir_all(&dir).unwrap();
         fs::write(dir.join(format!("{number:05}")), data::random_bytes(8192, number)).unwrap();
     }
-    for (name, kills_far, flag) in [("near", false, "-a"), ("far", true, "-a"), ("hashes", false, "-r")] {
-        let copy = b.file(name);
-        // Its entries, so that both runs go to the same place.
-        let entries = source.join(".");
-        let program = || actions::copy_to(a, b, &entries, &copy).arg(flag).time_limit(LONG);
+    for (way, kills_far, flag) in [
+        ("up", false, "-a"),
+        ("up", true, "-r"),
+        ("down", false, "-r"),
+        ("down", true, "-a"),
+        ("here", false, "-a"),
+    ] {
+        let name = format!("{way}-{kills_far}");
+        let copy = b.file(&name);
+        let program = || actions::cp(a, b, way, &[flag], &[&source], &copy);
         let placed = || {
             let dirs = fs::read_dir(&copy).into_iter().flatten().flatten();
             dirs.flat_map(|dir| fs::read_dir(dir.path()).into_iter().flatten().flatten())
                 .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
-                .map(|entry| entry.path())
+                .filter_map(|entry| Some((entry.path(), entry.metadata().ok()?.ino())))
                 .collect::<Vec<_>>()
         };
         let running = program().start();
         running.wait_until(false, || placed().len() as u64 >= files / 3);
         if kills_far {
-            for pid in b.pids_of("dray") {
+            for pid in if way == "up" { b } else { a }.pids_of("dray") {
                 dray_e2e::sweep::signal(pid, Signal::KILL);
             }
-            assert_ne!(running.wait().code(), Some(0));
+            let outcome = running.wait();
+            assert_ne!(outcome.code(), Some(0));
+            assert!(!outcome.stderr_text().contains("/. for"), "{name}: the same command goes on");
         } else {
             running.kill();
         }
+        await_no_dray(a, LONG);
         await_no_dray(b, LONG);
         let placed = placed();
         assert!((placed.len() as u64) < files, "{name}: it was done before the kill");
-        for path in &placed {
+        for (path, _) in &placed {
             assert_eq!(fs::metadata(path).unwrap().len(), 8192, "{name}: {path:?} is half");
         }
         let before = b.counters();
-        program().run().expect(0);
+        let outcome = program().run().expect(0);
         let carried = b.counters() - before;
+        assert!(outcome.stderr_text().contains("goes on in"), "{name}: {}", outcome.stderr_text());
         let missing = (files - placed.len() as u64) * 8192;
         eprintln!("{name}: {} placed, {} bytes for {missing}", placed.len(), carried.received_bytes);
         assert!(
@@ -226,12 +237,17 @@ fn a_killed_tree_copy_goes_on() {
             "{name}: {} bytes for {missing} that were missing",
             carried.received_bytes
         );
+        for (path, inode) in &placed {
+            assert_eq!(fs::metadata(path).unwrap().ino(), *inode, "{name}: {path:?} was written again");
+        }
         if flag == "-a" {
             assert_same_tree(b, &source, &copy, None);
         } else {
             b.program("diff").arg("-r").arg(&source).arg(&copy).time_limit(LONG).run().expect(0);
         }
         assert_eq!(left_behind(&copy), Vec::<PathBuf>::new());
+        let mark = rustix::fs::lgetxattr(&copy, "user.dray.unfinished-tree", &mut [0; 64][..]);
+        assert_eq!(mark, Err(rustix::io::Errno::NODATA), "{name}");
     }
 }
 

@@ -145,6 +145,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 owner: Some(b":users".to_vec().into()),
                 rate_bytes: Some(1 << 20),
                 sync: None,
+                origin: None,
             }),
         ),
         (
@@ -164,6 +165,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                     max_delete: Some(100),
                     near: None,
                 }),
+                origin: None,
             }),
         ),
         (
@@ -186,8 +188,25 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                         places: vec![Place { device: 0x801, inode: 2 }],
                     })),
                 }),
+                origin: None,
             }),
         ),
+        (
+            "tree-again",
+            Message::Tree(Tree {
+                role: CopyRole::Receive,
+                paths: vec![b"new".to_vec().into()],
+                names: vec![b"dir".to_vec().into()],
+                flags: tree_flag::RECURSIVE,
+                excludes: None,
+                modes: None,
+                owner: None,
+                rate_bytes: None,
+                sync: None,
+                origin: Some(Box::new([0x77; 32].into())),
+            }),
+        ),
+        ("landed", Message::Landed(Landed { place: 3 })),
         (
             "planned",
             Message::Planned(Planned {

@@ -47,6 +47,10 @@ pub struct Tree {
     /// The destination is brought to the state of the source, not just added to (feature `sync`).
     #[n(8)]
     pub sync: Option<SyncWish>,
+    /// If the far end receives a single source that may take the destination's own name: a hash that knows this source of this near
+    /// end (feature `tree-again`).
+    #[n(9)]
+    pub origin: Option<Box<ByteArray<32>>>,
 }
 
 /// What a tree copy keeps and does, as bits of [`Tree::flags`].
@@ -244,6 +248,16 @@ pub struct PlannedItem {
     /// Where a symbolic link points, or the first name of a hard link.
     #[n(4)]
     pub link: Option<ByteVec>,
+}
+
+/// Where the tree of the only source landed; said once its root came, to a near end that told an `origin` (feature `tree-again`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Landed {
+    /// 0 in a destination that was there, or as a file; 1 under the destination's own name, which was made and marked; 2 the same where no
+    /// mark can be kept; 3 under that name, which an earlier copy of the same source had made and not brought to its end. Read any other as 0.
+    #[n(0)]
+    pub place: u8,
 }
 
 /// What the patterns among the sender's paths stand for.

@@ -373,6 +373,7 @@ pub(super) fn variant(message: &Message) -> &'static str {
         Message::Planned(_) => "planned",
         Message::Sources(_) => "sources",
         Message::MoreSources(_) => "more-sources",
+        Message::Landed(_) => "landed",
     }
 }
 

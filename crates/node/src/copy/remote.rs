@@ -285,6 +285,7 @@ fn several(copy: &Copy) -> Tree {
         owner: None,
         rate_bytes: copy.rate_bytes,
         sync: None,
+        origin: None,
     }
 }
 

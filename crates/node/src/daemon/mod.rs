@@ -353,7 +353,13 @@ impl State {
         let paths = now.config.paths.clone();
         let config = Config { paths, ..config };
         self.indexing.set_wanted(wanted_mib(&config));
-        let node = Node { config, tls: now.tls.clone(), store: now.store.clone(), index: now.index.clone() };
+        let node = Node {
+            config,
+            tls: now.tls.clone(),
+            is_lasting: now.is_lasting,
+            store: now.store.clone(),
+            index: now.index.clone(),
+        };
         *self.node.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(node);
         self.shelf.stir();
         self.hub.log(Event::Note("the configuration was read again".into()));

@@ -19,6 +19,7 @@ use super::super::direct::ssh_connection;
 use super::super::pattern;
 use super::super::reach::{Confinement, home_path};
 use super::super::remote::{packed, tell, unpacked};
+use super::again::Hears;
 use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::Previewing;
 use super::sink::{Doors, Writing};
@@ -65,7 +66,8 @@ impl Node {
                 let names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
                 let into_directory = tree.flags & tree_flag::INTO_DIRECTORY != 0;
                 let is_sync = tree.sync.is_some();
-                let landing = match landing(&origin, &path, &names, into_directory, is_sync) {
+                let source = tree.origin.as_ref().filter(|_| !into_directory).map(|source| ***source);
+                let landing = match landing(&origin, &path, &names, into_directory, is_sync, source) {
                     Ok(landing) => landing,
                     Err(error) => return Err(tell(&mut channel, preface, error)),
                 };
@@ -75,11 +77,13 @@ impl Node {
                     Err(error) => return Err(tell(&mut channel, preface, error)),
                 };
                 let mut channel = unpacked(Box::new(channel), is_compressed)?;
+                // One that does not know the message told no origin.
+                let hears = if tree.origin.is_some() && knows.again { Hears::There } else { Hears::Nobody };
                 let options = WriteOptions { harmless: within.is_some(), ..write_options(tree) };
                 if tree.flags & tree_flag::DRY_RUN != 0 {
                     let make = || {
                         let preview = Preview::new(landing, options, changes);
-                        Ok(Previewing::new(preview, names.len(), is_sync, &|_| {}, None))
+                        Ok(Previewing::new(preview, names.len(), is_sync, &|_| {}, None).landing(hears))
                     };
                     return take(&mut *channel, preface, make, None, &mut |_| stopped(), PATIENCE)
                         .map(|_| ());
@@ -90,7 +94,7 @@ impl Node {
                     let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
                     let writing = Writing::new(writer, names.len(), fsync, &|_| {}).with_doors(doors);
                     let is_whole = tree.flags & tree_flag::WHOLE_FILE != 0;
-                    Ok(writing.with_deltas(knows.deltas && !is_whole))
+                    Ok(writing.with_deltas(knows.deltas && !is_whole).landing(hears))
                 };
                 let lanes = doors.as_ref().map(|doors| &*doors.lanes);
                 take(&mut *channel, preface, make, lanes, &mut |_| stopped(), PATIENCE).map(|_| ())

@@ -12,7 +12,7 @@ use dray_core::message::CopyRole;
 use dray_core::tree::{Finished, Kind, Order, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
-    Changes, FileTarget, FileToSend, NewFile, OpenFile, Origin, Placed, TreeWriter, Walked, Walker,
+    Changes, FileTarget, FileToSend, Landing, NewFile, OpenFile, Origin, Placed, TreeWriter, Walked, Walker,
     hash_content, own_directory,
 };
 
@@ -20,7 +20,9 @@ use dray_transfer::transport::RateLimit;
 use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
 use rustix::io::Errno;
 
+use super::again::{Whereabouts, source_here};
 use super::held::{Failed, HeldNames};
+use super::near::may_be_renamed;
 use super::source::entry_failed;
 use super::{
     TreeCopied, TreeOptions, changes, left_out, not_kept, preview, show, sync, tree_message, walk_options,
@@ -43,11 +45,14 @@ const SHARE_ALWAYS_BYTES: u64 = 1 << 20;
 const TOLD_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Node {
+    #[expect(clippy::too_many_arguments, reason = "the two sides of one command line")]
     pub(super) fn copy_trees_here(
+        &self,
         sources: &[PathBuf],
         destination: &Path,
         must_be_directory: bool,
         options: &TreeOptions,
+        whereabouts: &Whereabouts<'_>,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<TreeCopied> {
@@ -55,10 +60,18 @@ impl Node {
         let names: Vec<Vec<u8>> = sources.iter().map(|source| sync::name_of(source, is_sync)).collect();
         let asked = vec![destination.as_os_str().as_bytes().to_vec()];
         let tree = tree_message(CopyRole::Receive, asked, Vec::new(), options, must_be_directory)?;
+        let known = may_be_renamed(&names, must_be_directory, is_sync)
+            .then(|| source_here(self, &sources[0]))
+            .flatten();
+        let landing =
+            sync::landing(&Origin::Anywhere, destination, &names, must_be_directory, is_sync, known);
+        let may_go_on = landing.as_ref().is_ok_and(Landing::may_go_on);
         for (source, name) in sources.iter().zip(&names) {
-            refuse_inside(source, destination, !is_sync || !name.is_empty())?;
+            // Where it goes on it takes the destination's own name.
+            let takes_name = name.is_empty() || (may_go_on && source.is_dir());
+            refuse_inside(source, destination, !takes_name)?;
         }
-        let landing = sync::landing(&Origin::Anywhere, destination, &names, must_be_directory, is_sync)?;
+        let landing = landing?;
         let walker = Walker::new(sources.to_vec(), walk_options(&tree, &names)?);
         // Nobody asks for the hash of what is there: what may differ is copied.
         let mut changes = Changes { never_compares: true, ..changes(&tree)? };
@@ -72,7 +85,8 @@ impl Node {
         thread::scope(|scope| {
             let copying = if options.dry_run {
                 scope.spawn(move || {
-                    preview::plan_here(walker, landing, write, changes, sources.len(), observer, stop)
+                    let hear = |landed| whereabouts.hear(landed);
+                    preview::plan_here(walker, landing, write, changes, sources.len(), &hear, observer, stop)
                 })
             } else {
                 let (sender, batches) = mpsc::sync_channel(BATCHES_AHEAD);
@@ -83,6 +97,7 @@ impl Node {
                         writer: TreeWriter::new(landing, write).with_changes(changes),
                         copied: TreeCopied::default(),
                         held: HeldNames::default(),
+                        whereabouts,
                         observer,
                         stop,
                         told_at: Instant::now(),
@@ -152,6 +167,7 @@ struct Copying<'a> {
     writer: TreeWriter,
     copied: TreeCopied,
     held: HeldNames,
+    whereabouts: &'a Whereabouts<'a>,
     observer: &'a dyn Observer,
     stop: &'a Stop,
     told_at: Instant,
@@ -187,6 +203,10 @@ impl Copying<'_> {
         }
         if fsync {
             self.writer.sync()?;
+        }
+        self.check_stop()?;
+        if let Err(error) = self.writer.come_to_end(fsync) {
+            self.fail(b".", error)?;
         }
         self.copied.entries = order.entries();
         Ok(self.copied)
@@ -289,7 +309,11 @@ impl Copying<'_> {
         let dray_core::tree::Item::Entry(entry) = item else { return Ok(()) };
         let is_skipped = self.writer.is_skipping() && step == Step::Inner;
         let placed = match step {
-            Step::Root(index) => self.writer.root(index, &entry),
+            Step::Root(index) => {
+                let placed = self.writer.root(index, &entry);
+                self.whereabouts.hear(self.writer.landed());
+                placed
+            }
             _ => self.writer.entry(&entry),
         };
         if is_skipped {

@@ -6,6 +6,9 @@
 //!
 //! [ADR 13]: ../../../../docs/adr/0013-trees-as-a-stream.md
 
+mod again;
+#[cfg(test)]
+mod again_tests;
 #[cfg(test)]
 mod copies;
 #[cfg(test)]
@@ -29,6 +32,7 @@ mod sync;
 #[cfg(test)]
 mod sync_tests;
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -42,6 +46,7 @@ use dray_store::local::tree::{
     Changes, Excludes, ModeChange, NotKept, OwnerChange, WalkOptions, WriteOptions,
 };
 
+use self::again::Whereabouts;
 pub(super) use sources::read_more;
 pub use sync::SyncOptions;
 
@@ -110,6 +115,8 @@ pub struct TreeCopied {
     pub failed: u64,
     /// Entries deleted, or that would be.
     pub deleted: u64,
+    /// The tree took the destination's own name, so that the same command would now go into it.
+    pub made_destination: bool,
 }
 
 impl TreeCopied {
@@ -122,6 +129,7 @@ impl TreeCopied {
             unchanged: done.unchanged,
             bytes: done.bytes,
             failed: failed.max(done.failed),
+            made_destination: false,
         }
     }
 
@@ -132,6 +140,7 @@ impl TreeCopied {
         self.bytes += other.bytes;
         self.failed += other.failed;
         self.deleted += other.deleted;
+        self.made_destination |= other.made_destination;
     }
 }
 
@@ -188,13 +197,18 @@ const ARCHIVE: u64 = tree_flag::SPECIAL_MODES
 pub(in crate::copy) struct Knows {
     lanes: bool,
     deltas: bool,
+    again: bool,
 }
 
 impl Knows {
     /// What its hello says.
     pub(in crate::copy) fn of(hello: &Hello) -> Knows {
         let knows = |name: &str| hello.features.iter().any(|known| known == name);
-        Knows { lanes: knows(feature::TREE_LANES), deltas: knows(feature::TREE_DELTA) }
+        Knows {
+            lanes: knows(feature::TREE_LANES),
+            deltas: knows(feature::TREE_DELTA),
+            again: knows(feature::TREE_AGAIN),
+        }
     }
 }
 
@@ -283,7 +297,7 @@ fn show(observer: &dyn Observer, failed: &EntryFailed) {
         Some(count) => format!("and {count} more entries: {fault}"),
         None => fault.to_string(),
     };
-    let path = PathBuf::from(std::ffi::OsStr::from_bytes(&failed.path));
+    let path = PathBuf::from(OsStr::from_bytes(&failed.path));
     observer.event(Event::EntryFailed { path, kind: fault.kind(), reason });
 }
 
@@ -418,46 +432,54 @@ impl Node {
         }
         let must_be_directory = request.sources.len() > 1;
         let options = &request.options;
-        let mut copied = TreeCopied::default();
-        match &request.destination {
+        let Some(source) = request.sources.first() else {
+            return Err(Error::new(ErrorKind::Usage, "no source"));
+        };
+        let whereabouts = Whereabouts::new(source, &request.destination, observer);
+        let copied = match &request.destination {
             Location::Remote { .. } if !there.is_empty() => {
                 let command = if options.sync.is_some() { "sync" } else { "cp" };
                 return Err(both_remote(command));
             }
             Location::Remote { host, path } => {
-                copied.add(&self.upload_trees(
-                    &here,
-                    host,
-                    path,
-                    must_be_directory,
-                    options,
-                    observer,
-                    stop,
-                )?);
+                self.upload_trees(&here, host, path, must_be_directory, options, &whereabouts, observer, stop)
             }
             Location::Local(path) => {
-                if !here.is_empty() {
-                    copied.add(&Node::copy_trees_here(
-                        &here,
-                        path,
-                        must_be_directory,
-                        options,
-                        observer,
-                        stop,
-                    )?);
-                }
-                for (host, paths) in there {
-                    copied.add(&self.download_trees(
-                        host,
-                        &paths,
-                        path,
-                        must_be_directory,
-                        options,
-                        observer,
-                        stop,
-                    )?);
-                }
+                let wish = (path.as_path(), must_be_directory);
+                self.copy_to_here(&here, there, wish, options, &whereabouts, observer, stop)
             }
+        };
+        copied.map(|copied| whereabouts.complete(copied)).map_err(|error| whereabouts.advise(error))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the two sides of one command line")]
+    fn copy_to_here(
+        &self,
+        here: &[PathBuf],
+        there: Vec<(&OsStr, Vec<PathBuf>)>,
+        (path, must_be_directory): (&Path, bool),
+        options: &TreeOptions,
+        whereabouts: &Whereabouts<'_>,
+        observer: &dyn Observer,
+        stop: &Stop,
+    ) -> Result<TreeCopied> {
+        let mut copied = TreeCopied::default();
+        if !here.is_empty() {
+            let done =
+                self.copy_trees_here(here, path, must_be_directory, options, whereabouts, observer, stop)?;
+            copied.add(&done);
+        }
+        for (host, paths) in there {
+            copied.add(&self.download_trees(
+                host,
+                &paths,
+                path,
+                must_be_directory,
+                options,
+                whereabouts,
+                observer,
+                stop,
+            )?);
         }
         Ok(copied)
     }
@@ -499,6 +521,7 @@ fn tree_message(
         owner: options.chown.clone().map(Into::into),
         rate_bytes: options.rate_bytes,
         sync,
+        origin: None,
     })
 }
 

@@ -23,6 +23,7 @@ use super::super::far_end::FarEnd;
 use super::super::local::{SILENCE_MAX, advised, is_local_host, patience};
 use super::super::pattern;
 use super::super::remote::{packed, read_control_until, unpacked};
+use super::again::{Hears, Whereabouts, source_here, source_there};
 use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::Previewing;
 use super::sink::{Doors, Writing};
@@ -49,6 +50,7 @@ impl Node {
         path: &Path,
         must_be_directory: bool,
         options: &TreeOptions,
+        whereabouts: &Whereabouts<'_>,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<TreeCopied> {
@@ -58,6 +60,11 @@ impl Node {
         let mut tree =
             tree_message(CopyRole::Receive, destination, names.clone(), options, must_be_directory)?;
         add_near(&mut tree, sources.iter().map(PathBuf::as_path));
+        let may_be_renamed = may_be_renamed(&names, must_be_directory, is_sync);
+        tree.origin = may_be_renamed
+            .then(|| source_here(self, &sources[0]))
+            .flatten()
+            .map(|known| Box::new(known.into()));
         let (mut far, channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.tree_hello(is_sync)));
@@ -94,6 +101,9 @@ impl Node {
             match message {
                 Message::Hello(theirs) if !is_greeted => {
                     is_greeted = true;
+                    if may_be_renamed && !Knows::of(&theirs).again {
+                        whereabouts.nobody_says();
+                    }
                     negotiate(&ours, &theirs).map(|_| ())
                 }
                 Message::Fault(fault) => Err(fault.to_error(&name)),
@@ -111,6 +121,10 @@ impl Node {
                 }
                 Message::Planned(planned) if options.dry_run || is_sync => {
                     counted.tell(&planned.items, options.dry_run, true, observer);
+                    Ok(())
+                }
+                Message::Landed(landed) if tree.origin.is_some() => {
+                    whereabouts.hear_from_there(landed);
                     Ok(())
                 }
                 Message::Direct(theirs) => doors.as_ref().map_or(Ok(()), |doors| doors.handle_direct(theirs)),
@@ -146,6 +160,7 @@ impl Node {
         destination: &Path,
         must_be_directory: bool,
         options: &TreeOptions,
+        whereabouts: &Whereabouts<'_>,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<TreeCopied> {
@@ -155,7 +170,10 @@ impl Node {
         let has_patterns = paths.iter().any(|path| pattern::is_pattern(path));
         // What patterns stand for is known later.
         let resolve = |names: &[Vec<u8>], is_many| {
-            landing_of(&Origin::Anywhere, destination, names, must_be_directory || is_many, is_sync)
+            let must_be_directory = must_be_directory || is_many;
+            let source = may_be_renamed(names, must_be_directory, is_sync)
+                .then(|| source_there(self, host, &options.ssh, &named(&paths[0], &names[0])));
+            landing_of(&Origin::Anywhere, destination, names, must_be_directory, is_sync, source)
         };
         let landing = if has_patterns { None } else { Some(resolve(&names, false)?) };
         let asked = paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
@@ -208,7 +226,9 @@ impl Node {
         };
         let may_dial = knows.lanes && may_dial(options);
         let doors = may_dial.then(|| TakingDoors::new(self, seen(host)));
-        receive_trees(far, channel, landing, &names, &tree, options, observer, stop, doors, knows)
+        let hears = |landed| whereabouts.hear(landed);
+        let hears = Hears::Here(&hears);
+        receive_trees(far, channel, landing, &names, &tree, options, hears, observer, stop, doors, knows)
     }
 
     /// The far end of a copy of one file answered with what the path stands for: takes those files.
@@ -251,7 +271,10 @@ impl Node {
             Ok((landing, names)) => {
                 let tree = tree_message(CopyRole::Send, Vec::new(), names.clone(), &options, false)?;
                 let knows = Knows::default();
-                receive_trees(far, channel, landing, &names, &tree, &options, observer, stop, None, knows)
+                let hears = Hears::Nobody;
+                receive_trees(
+                    far, channel, landing, &names, &tree, &options, hears, observer, stop, None, knows,
+                )
             }
             Err(error) if stop.is_set() => {
                 far.kill();
@@ -266,6 +289,16 @@ impl Node {
 pub(super) fn required(is_sync: bool) -> Vec<String> {
     let required = if is_sync { vec![feature::TREE, feature::SYNC] } else { vec![feature::TREE] };
     required.into_iter().map(str::to_owned).collect()
+}
+
+/// True if the only source takes the destination's own name where nothing is.
+pub(super) fn may_be_renamed(names: &[Vec<u8>], must_be_directory: bool, is_sync: bool) -> bool {
+    matches!(names, [name] if !name.is_empty()) && !must_be_directory && !is_sync
+}
+
+/// The path that was asked for, or what a pattern stands for.
+fn named(path: &Path, name: &[u8]) -> PathBuf {
+    if pattern::is_pattern(path) { path.with_file_name(OsStr::from_bytes(name)) } else { path.to_owned() }
 }
 
 /// Nobody unpacks what leaves beside ssh, and under a limit ssh is fast enough.
@@ -287,6 +320,7 @@ fn receive_trees(
     names: &[Vec<u8>],
     tree: &Tree,
     options: &TreeOptions,
+    hears: Hears<'_>,
     observer: &dyn Observer,
     stop: &Stop,
     doors: Option<TakingDoors>,
@@ -309,7 +343,7 @@ fn receive_trees(
     let result = if options.dry_run {
         let make = || {
             let preview = Preview::new(landing, write_options(tree), changes(tree)?);
-            Ok(Previewing::new(preview, names.len(), is_sync, &on_failed, Some(&on_planned)))
+            Ok(Previewing::new(preview, names.len(), is_sync, &on_failed, Some(&on_planned)).landing(hears))
         };
         take(&mut *channel, Vec::new(), make, None, &mut tick, SILENCE_MAX)
     } else {
@@ -318,7 +352,7 @@ fn receive_trees(
             let writer = TreeWriter::new(landing, write_options(tree)).with_changes(changes(tree)?);
             let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
             let writing = Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors);
-            Ok(writing.with_deltas(knows.deltas && !options.whole_file).telling(&on_planned))
+            Ok(writing.landing(hears).with_deltas(knows.deltas && !options.whole_file).telling(&on_planned))
         };
         take(&mut *channel, Vec::new(), make, lanes, &mut tick, SILENCE_MAX)
     };

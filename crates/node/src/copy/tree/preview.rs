@@ -11,10 +11,11 @@ use dray_core::tree::{Entry, Item, Kind, Order, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::TreeReceiver;
 use dray_store::local::tree::{
-    Changes, Differences, Landing, Planned, Preview, Walked, Walker, WriteOptions, own_directory,
+    Changes, Differences, Landed, Landing, Planned, Preview, Walked, Walker, WriteOptions, own_directory,
 };
 use dray_transfer::tree::{Heard, TreeSink};
 
+use super::again::{Hears, OnLanded};
 use super::sink::OnFailed;
 use super::source::entry_failed;
 use super::{TreeCopied, show, sync};
@@ -24,12 +25,14 @@ use crate::{Event, Observer, Stop};
 const SAID_BYTES: usize = CONTROL_FRAME_BYTES_MAX / 4;
 
 /// Plans a copy within this machine, on a thread that does nothing else.
+#[expect(clippy::too_many_arguments, reason = "the two sides of one command line")]
 pub(super) fn plan_here(
     mut walker: Walker,
     landing: Landing,
     options: WriteOptions,
     changes: Changes,
     sources: usize,
+    on_landed: &OnLanded<'_>,
     observer: &dyn Observer,
     stop: &Stop,
 ) -> Result<TreeCopied> {
@@ -58,6 +61,9 @@ pub(super) fn plan_here(
         };
         let step = order.accept(&item)?;
         planning.item(&item, step);
+        if let Step::Root(_) = step {
+            on_landed(planning.preview.landed());
+        }
         planning.planned.drain(..).for_each(|item| tell(observer, &item, false));
     }
     // What fails from here on is a deletion.
@@ -253,6 +259,8 @@ pub(super) struct Previewing<'a> {
     planning: Planning<'a>,
     /// Who hears of plans: the user here, or, through messages, the one at the other end.
     on_planned: Option<&'a OnPlanned<'a>>,
+    hears: Hears<'a>,
+    landed: Option<Landed>,
     /// The sender has listed everything.
     is_complete: bool,
     is_told: bool,
@@ -271,7 +279,21 @@ impl<'a> Previewing<'a> {
         own_directory();
         let planning = Planning::new(preview, is_sync, on_failed);
         let machine = TreeReceiver::new(sources);
-        Previewing { machine, planning, on_planned, is_complete: false, is_told: false, is_finished: false }
+        Previewing {
+            machine,
+            planning,
+            on_planned,
+            hears: Hears::Nobody,
+            landed: None,
+            is_complete: false,
+            is_told: false,
+            is_finished: false,
+        }
+    }
+
+    /// With somebody who hears where the tree would land.
+    pub(super) fn landing(self, hears: Hears<'a>) -> Previewing<'a> {
+        Previewing { hears, ..self }
     }
 
     fn tell_user(&mut self) {
@@ -299,6 +321,9 @@ impl TreeSink for Previewing<'_> {
                     }
                     let (item, step, _) = self.machine.accept(item)?;
                     self.planning.item(&item, step);
+                    if let Step::Root(_) = step {
+                        self.landed = Some(self.planning.preview.landed());
+                    }
                 }
                 if unlisted.iter().any(|unlisted| usize::from(*unlisted) >= entries.items.len()) {
                     self.planning.preview.unlisted();
@@ -325,6 +350,7 @@ impl TreeSink for Previewing<'_> {
     }
 
     fn say(&mut self, out: &mut Vec<Message>) {
+        self.hears.tell(&mut self.landed, out);
         out.extend(self.planning.failed.drain(..).map(Message::EntryFailed));
         push_planned(&mut self.planning.planned, out);
         if let Some(pull) = self.machine.pull(None, 0, u64::from(TREE_BATCHES_MAX), None) {

@@ -15,7 +15,7 @@ use dray_core::message::{Direct, Entries, EntryFailed, Message, PlannedItem, Tre
 use dray_core::tree::{Entry, Item, Kind, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{PathId, TreeReceiver, part_bytes};
-use dray_store::local::tree::{FileTarget, Placed, TreeWriter, own_directory};
+use dray_store::local::tree::{FileTarget, Landed, Placed, TreeWriter, own_directory};
 use dray_transfer::tree::{Heard, Lane, SinkWake, TreeSink};
 
 use self::content::Current;
@@ -23,6 +23,7 @@ use self::delta::{Deltas, Meter};
 use self::parts::Parts;
 use self::paths::Pace;
 use super::super::DIRECT_FROM_BYTES;
+use super::again::Hears;
 use super::held::{Failed, HeldNames};
 use super::not_kept;
 use super::preview::{OnPlanned, push_planned};
@@ -86,6 +87,8 @@ pub(super) struct Writing<'a> {
     /// What was done with entries, and who hears of it: the user here, or the one at the other end.
     did: VecDeque<PlannedItem>,
     on_planned: Option<&'a OnPlanned<'a>>,
+    hears: Hears<'a>,
+    landed: Option<Landed>,
     done: TreeDone,
     deltas: Deltas,
     meter: Meter,
@@ -143,6 +146,8 @@ impl<'a> Writing<'a> {
             on_failed,
             did: VecDeque::new(),
             on_planned: None,
+            hears: Hears::Nobody,
+            landed: None,
             done: TreeDone::default(),
             deltas: Deltas::default(),
             meter: Meter::default(),
@@ -161,6 +166,11 @@ impl<'a> Writing<'a> {
     /// With somebody here who hears what is done with entries.
     pub(super) fn telling(self, on_planned: &'a OnPlanned<'a>) -> Writing<'a> {
         Writing { on_planned: Some(on_planned), ..self }
+    }
+
+    /// With somebody who hears where the tree lands.
+    pub(super) fn landing(self, hears: Hears<'a>) -> Writing<'a> {
+        Writing { hears, ..self }
     }
 
     /// An entry failed here; the copy goes on, unless nothing more can be written.
@@ -237,7 +247,11 @@ impl<'a> Writing<'a> {
         };
         let is_skipped = self.writer.is_skipping() && step == Step::Inner;
         let placed = match step {
-            Step::Root(index) => self.writer.root(index, &entry),
+            Step::Root(index) => {
+                let placed = self.writer.root(index, &entry);
+                self.landed = Some(self.writer.landed());
+                placed
+            }
             _ => self.writer.entry(&entry),
         };
         if is_skipped {
@@ -404,7 +418,14 @@ impl<'a> Writing<'a> {
         if self.fsync {
             self.writer.sync()?;
         }
-        Ok(())
+        match self.writer.come_to_end(self.fsync) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => {
+                self.done.failed += 1;
+                self.tell(entry_failed(Path::new("."), &error));
+                Ok(())
+            }
+            ended => ended,
+        }
     }
 }
 
@@ -492,6 +513,7 @@ impl TreeSink for Writing<'_> {
     }
 
     fn say(&mut self, out: &mut Vec<Message>) {
+        self.hears.tell(&mut self.landed, out);
         out.extend(self.failed.drain(..).map(Message::EntryFailed));
         self.did.extend(self.writer.take_done().into_iter().map(item));
         match self.on_planned {

@@ -20,7 +20,9 @@ type Get<'a> = dyn Fn(&[u8], &mut [u8]) -> Result<usize, Errno> + 'a;
 /// Sets one attribute.
 type Put<'a> = dyn Fn(&[u8], &[u8]) -> Result<(), Errno> + 'a;
 
-/// Left on a directory whose bits are for the time of a copy only, in case that is killed; never copied.
+/// What names of our own marks begin with; none is ever copied.
+const OURS: &[u8] = b"user.dray.unfinished";
+/// Left on a directory whose bits are for the time of a copy only, in case that is killed.
 pub(super) const MARK: &str = "user.dray.unfinished";
 const DEFAULT_ACL: &str = "system.posix_acl_default";
 
@@ -66,7 +68,7 @@ fn is_copied(name: &[u8], scope: Scope) -> bool {
         return scope.sort != AttributeSort::Others;
     }
     scope.sort != AttributeSort::Acls
-        && ((name.starts_with(b"user.") && name != MARK.as_bytes())
+        && ((name.starts_with(b"user.") && !name.starts_with(OURS))
             || (scope.is_root && !name.starts_with(b"system.") && !name.starts_with(b"user.")))
 }
 
@@ -149,7 +151,9 @@ fn change(
         Vec::new()
     });
     for xattr in wanted.iter().filter(|xattr| !found.contains(xattr)) {
-        if !is_copied(&xattr.name, scope) {
+        if xattr.name.starts_with(OURS) {
+            // An older sender tells those that it does not know.
+        } else if !is_copied(&xattr.name, scope) {
             count(&mut told.left_out, &xattr.name, "only root may set them");
         } else if let Err(error) = put(&xattr.name, &xattr.value) {
             count(&mut told.failed, &xattr.name, &io::Error::from(error).to_string());

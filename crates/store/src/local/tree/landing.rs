@@ -6,10 +6,12 @@ use std::path::Path;
 
 use dray_core::tree::{Entry, Name};
 use dray_core::{Error, ErrorKind, Result};
+use rustix::fs::Statx;
 
 use super::directory::Directory;
 use super::origin::Origin;
 use super::settings::Settings;
+use super::unfinished;
 
 /// Where the trees of a copy go: a directory, and the name of each tree in it.
 #[derive(Debug)]
@@ -21,6 +23,12 @@ pub struct Landing {
     pub(super) make: Option<Name>,
     /// A file stands where everything goes.
     is_file: bool,
+    /// The only source takes the destination's own name, under which nothing was.
+    pub(super) is_renamed: bool,
+    /// A hash that knows the only source.
+    pub(super) source: Option<[u8; 32]>,
+    /// Where the only source goes instead if it is a directory: an earlier copy of it made that and was cut off.
+    again: Option<(Directory, Name)>,
 }
 
 impl Landing {
@@ -28,6 +36,43 @@ impl Landing {
     /// takes the path's own name. An empty name means that the entries go into the directory itself.
     pub fn resolve(path: &Path, names: &[Vec<u8>], must_be_directory: bool) -> Result<Landing> {
         Landing::resolve_at(&Origin::Anywhere, path, names, must_be_directory)
+    }
+
+    /// The same for a copy whose only source has a hash that knows it among all: a directory goes on where an earlier copy of it that was
+    /// cut off made the destination.
+    pub fn of_source(mut self, origin: &Origin, path: &Path, source: Option<[u8; 32]>) -> Landing {
+        self.source = source;
+        if let ([Some(_)], false, Some(source)) = (&self.names[..], self.is_renamed, &source)
+            && unfinished::is_of(&self.base, source)
+        {
+            self.again = self.way_to_base(origin, path);
+        }
+        self
+    }
+
+    /// The directory above the one at `path`, which everything would go into, and its name there; nothing if a link leads to it.
+    fn way_to_base(&self, origin: &Origin, path: &Path) -> Option<(Directory, Name)> {
+        let text = path.as_os_str().as_bytes();
+        let end = text.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+        let start = text[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+        let name = Name::new(&text[start..end]).ok()?;
+        let parent = if start == 0 { Path::new(".") } else { Path::new(OsStr::from_bytes(&text[..start])) };
+        let parent = origin.directory(parent).ok()?;
+        let identity = |of: &Statx| (of.stx_dev_major, of.stx_dev_minor, of.stx_ino);
+        let (named, base) = (parent.stat(name.as_bytes()).ok()?, self.base.stat_self().ok()?);
+        (identity(&named) == identity(&base)).then_some((parent, name))
+    }
+
+    /// True if a directory goes on where an earlier copy of it was cut off, and not under its own name.
+    pub fn may_go_on(&self) -> bool {
+        self.again.is_some()
+    }
+
+    /// The root of the only tree comes: whether it goes on there.
+    pub(super) fn go_on(&mut self, root: &Entry) -> bool {
+        let Some((parent, name)) = self.again.take().filter(|_| root.is_directory()) else { return false };
+        (self.base, self.names) = (parent, vec![Some(name)]);
+        true
     }
 
     /// The same for a path that begins at `origin`.
@@ -67,13 +112,16 @@ impl Landing {
                 let Some(name) = path.file_name() else { return Err(error) };
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
                 let base = origin.directory(parent.unwrap_or(Path::new(".")))?;
-                Ok(Landing::into(base, vec![Some(Name::new(name.as_bytes())?)]))
+                // What is in a directory goes into the destination whether that is there or not.
+                let is_renamed = names.iter().any(|name| !name.is_empty());
+                let names = vec![Some(Name::new(name.as_bytes())?)];
+                Ok(Landing { is_renamed, ..Landing::into(base, names) })
             }
         }
     }
 
     fn into(base: Directory, names: Vec<Option<Name>>) -> Landing {
-        Landing { base, names, make: None, is_file: false }
+        Landing { base, names, make: None, is_file: false, is_renamed: false, source: None, again: None }
     }
 
     /// As rsync has it: the destination is a directory, which is made when the first entry comes if it is not there; but a single
@@ -98,8 +146,8 @@ impl Landing {
         let parent = trimmed.parent().filter(|parent| !parent.as_os_str().is_empty());
         let base = origin.directory(parent.unwrap_or(Path::new(".")))?;
         Ok(match is_there {
-            true => Landing { base, names: vec![Some(name)], make: None, is_file: true },
-            false => Landing { base, names, make: Some(name), is_file: false },
+            true => Landing { is_file: true, ..Landing::into(base, vec![Some(name)]) },
+            false => Landing { make: Some(name), ..Landing::into(base, names) },
         })
     }
 

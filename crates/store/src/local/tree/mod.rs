@@ -29,6 +29,7 @@ mod sync;
 mod temporary;
 #[cfg(test)]
 mod tests;
+mod unfinished;
 mod walk;
 mod write;
 
@@ -47,5 +48,6 @@ pub use place::{FileTarget, NewFile, OlderFile};
 pub use preview::{Planned, Preview};
 pub use settings::{Changes, Differences, WriteOptions};
 pub use sync::{DeleteOptions, Done, SyncOptions};
+pub use unfinished::Landed;
 pub use walk::{FileToSend, OpenFile, WalkOptions, Walked, Walker};
 pub use write::{NotKept, Placed, TreeWriter};

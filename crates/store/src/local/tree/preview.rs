@@ -19,6 +19,7 @@ use super::opened::Mark;
 use super::place::{Identity, same_name};
 use super::settings::{Changes, Differences, Settings, WriteOptions};
 use super::sync::{Done, How, Verdict, in_the_way};
+use super::unfinished::Landed;
 use super::write::{file_type, is_directory, is_same};
 
 /// What would become of an entry.
@@ -52,6 +53,7 @@ pub struct Preview {
     is_missing: bool,
     /// The entry at hand is passed by, with all that is below it.
     is_passed: bool,
+    landed: Landed,
     /// What would be deleted: while entries come, and once all have come.
     candidates: Option<Candidates>,
     doomed: Option<Doomed>,
@@ -79,6 +81,7 @@ impl Preview {
             landing,
             is_missing: false,
             is_passed: false,
+            landed: Landed::default(),
             groups: HashMap::new(),
             stack: Vec::new(),
             way: Vec::new(),
@@ -97,9 +100,17 @@ impl Preview {
         self.way.clear();
         self.stack.clear();
         self.contested.begin(index);
+        if self.landing.go_on(entry) {
+            self.landed = Landed::Again;
+        }
         let planned = self.place_root(index, entry);
         self.skipping = usize::from((planned.is_err() || self.is_passed) && entry.is_directory());
         planned
+    }
+
+    /// Where the tree of the only source would land, as far as it would go on there.
+    pub fn landed(&self) -> Landed {
+        self.landed
     }
 
     fn place_root(&mut self, index: usize, entry: &Entry) -> Result<Planned> {

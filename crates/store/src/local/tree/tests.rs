@@ -11,6 +11,7 @@ use super::*;
 
 mod hostile;
 mod keeping;
+mod landing;
 mod meanwhile;
 mod syncing;
 

@@ -26,6 +26,7 @@ use super::place::{FileTarget, There, taken};
 use super::settings::{Changes, Settings, WriteOptions};
 use super::special;
 use super::sync::{Done, How, remove_file};
+use super::unfinished::Marks;
 
 /// Roots that are looked through for files under other names.
 const OLD_ROOTS_MAX: usize = 64;
@@ -72,6 +73,8 @@ pub struct TreeWriter {
     contested: Contested,
     /// Roots of trees that were there before.
     old_roots: Vec<Directory>,
+    /// Roots that carry the mark of a tree that was cut off, and where the last one landed.
+    pub(super) marks: Marks,
     /// Set once nobody waits for the copy any more.
     pub(super) stop: Option<Arc<AtomicBool>>,
     open: Rc<Cell<usize>>,
@@ -90,6 +93,7 @@ impl TreeWriter {
             landing,
             root_name: None,
             old_roots: Vec::new(),
+            marks: Marks::default(),
             stop: None,
             stack: Vec::new(),
             way_bytes: Rc::new(Cell::new(0)),
@@ -168,7 +172,11 @@ impl TreeWriter {
     /// The root of the tree of source `index`.
     pub fn root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
         self.contested.begin(index);
+        let goes_on = self.landing.go_on(entry);
         let placed = self.place_root(index, &self.settings.clone().changed(entry));
+        if matches!(placed, Ok(Placed::Done)) && entry.is_directory() {
+            self.note_root(goes_on);
+        }
         self.note_ways();
         self.skipping = usize::from(!matches!(placed, Ok(Placed::Done)) && entry.is_directory());
         placed

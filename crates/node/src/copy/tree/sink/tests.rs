@@ -11,7 +11,7 @@ use dray_core::message::{Fault, Pull};
 use dray_core::rights::Secret;
 use dray_core::tree::{Finished, Metadata, Name, Record};
 use dray_engine::session::{TreeLanes, TreeSender};
-use dray_store::local::tree::Landing;
+use dray_store::local::tree::{Landing, Origin};
 
 use super::super::copies::keeping;
 use super::super::differences::write_anew;
@@ -38,6 +38,29 @@ fn tell(sink: &mut Writing<'_>, items: Vec<Vec<u8>>, is_last: bool) {
     let items = items.into_iter().map(Into::into).collect();
     sink.handle(Heard::Message(Message::Entries(Entries { items, owners: None, is_last, listed: None })))
         .unwrap();
+}
+
+/// Issue "kill during the --fsync tail keeps it": who has gone when everything has come, and is being made durable, has been cut off.
+#[test]
+fn who_leaves_at_the_end_leaves_the_mark() {
+    let place = tempfile::tempdir().unwrap();
+    let is_marked =
+        |path: &Path| rustix::fs::lgetxattr(path, "user.dray.unfinished-tree", &mut [0; 64][..]).is_ok();
+    for leaves in [true, false] {
+        let to = place.path().join(leaves.to_string());
+        let landing = Landing::resolve(&to, &[b"tree".to_vec()], false).unwrap();
+        let landing = landing.of_source(&Origin::Anywhere, &to, Some([7; 32]));
+        let mut sink = Writing::new(TreeWriter::new(landing, keeping()), 1, true, &|_| {});
+        let stop = Arc::new(AtomicBool::new(false));
+        sink.stop_with(stop.clone());
+        tell(&mut sink, vec![directory()], false);
+        assert!(is_marked(&to));
+        stop.store(leaves, Ordering::Release);
+        let last = Entries { items: vec![Vec::new().into()], owners: None, is_last: true, listed: None };
+        let ended = sink.handle(Heard::Message(Message::Entries(last))).map_err(|error| error.kind());
+        assert_eq!(ended, if leaves { Err(ErrorKind::Interrupted) } else { Ok(()) });
+        assert_eq!(is_marked(&to), leaves);
+    }
 }
 
 /// The pulls that it says now, that ask for anything.

@@ -1,0 +1,197 @@
+//! A copy that was cut off goes on in the destination that it made ([ADR 25]): what knows its source, and what the user is told.
+//!
+//! [ADR 25]: ../../../../../docs/adr/0025-a-destination-that-was-begun.md
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dray_core::message::{self, Message};
+use dray_core::{Error, ErrorKind};
+use dray_store::local::tree::Landed;
+
+use super::super::{Location, SshOptions};
+use super::TreeCopied;
+use crate::{Event, Node, Observer, identity};
+
+/// Puts together what knows a source: each part with its length, so that no two lists of parts are the same.
+struct Parts(blake3::Hasher);
+
+impl Parts {
+    /// Of a source of this `kind`, for the user here.
+    fn new(node: &Node, kind: &str) -> Parts {
+        let mut parts = Parts(blake3::Hasher::new_derive_key("drayman 2026-11-22 source of a copy 1"));
+        parts.add(kind.as_bytes());
+        match node.lasting_id() {
+            Some(id) => parts.add(id.as_bytes()),
+            // Nothing is kept of this user: the machine, as others call it, and who it is there.
+            None => {
+                parts.add(identity::machine().as_bytes());
+                parts.add(rustix::system::uname().nodename().to_bytes());
+                parts.add(&rustix::process::geteuid().as_raw().to_be_bytes());
+            }
+        }
+        parts
+    }
+
+    fn add(&mut self, part: &[u8]) {
+        self.0.update(&(part.len() as u64).to_be_bytes()).update(part);
+    }
+
+    fn end(self) -> [u8; 32] {
+        self.0.finalize().into()
+    }
+}
+
+/// Knows the source at `path` here, whatever words lead to it; `None` if it is not there.
+pub(super) fn source_here(node: &Node, path: &Path) -> Option<[u8; 32]> {
+    let whole = std::fs::canonicalize(path).ok()?;
+    let mut parts = Parts::new(node, "here");
+    parts.add(whole.as_os_str().as_bytes());
+    Some(parts.end())
+}
+
+/// Knows the source that is asked of `host` as `path`, with everything by which ssh finds that host and a login there.
+pub(super) fn source_there(node: &Node, host: &OsStr, ssh: &SshOptions, path: &Path) -> [u8; 32] {
+    let mut parts = Parts::new(node, "there");
+    let words = [Some(host), ssh.jump.as_deref(), ssh.config.as_deref()];
+    words.into_iter().for_each(|word| parts.add(word.unwrap_or_default().as_bytes()));
+    parts.add(&ssh.port.unwrap_or_default().to_be_bytes());
+    ssh.options.iter().for_each(|option| parts.add(option.as_bytes()));
+    parts.add(path.as_os_str().as_bytes());
+    parts.end()
+}
+
+/// Where a tree landed, as the far end of an upload says it.
+fn message_of(landed: Landed) -> message::Landed {
+    let place = match landed {
+        Landed::There => 0,
+        Landed::Made => 1,
+        Landed::MadeUnmarked => 2,
+        Landed::Again => 3,
+    };
+    message::Landed { place }
+}
+
+fn landed_of(message: message::Landed) -> Landed {
+    match message.place {
+        1 => Landed::Made,
+        2 => Landed::MadeUnmarked,
+        3 => Landed::Again,
+        _ => Landed::There,
+    }
+}
+
+/// Hears where the tree of the only source landed.
+pub(super) type OnLanded<'a> = dyn Fn(Landed) + Send + Sync + 'a;
+
+/// Who is to hear where the tree of the only source landed.
+#[derive(Clone, Copy, Default)]
+pub(super) enum Hears<'a> {
+    #[default]
+    Nobody,
+    /// The user here.
+    Here(&'a OnLanded<'a>),
+    /// The one at the other end.
+    There,
+}
+
+impl Hears<'_> {
+    /// Tells where the tree landed, once.
+    pub(super) fn tell(&self, landed: &mut Option<Landed>, out: &mut Vec<Message>) {
+        let Some(landed) = landed.take() else { return };
+        match self {
+            Hears::Nobody => {}
+            Hears::Here(on_landed) => on_landed(landed),
+            Hears::There => out.push(Message::Landed(message_of(landed))),
+        }
+    }
+}
+
+/// What is known of where a copy landed, for the words at its end.
+pub(super) struct Whereabouts<'a> {
+    source: String,
+    destination: String,
+    observer: &'a dyn Observer,
+    /// Set by the first root.
+    landed: OnceLock<Landed>,
+    /// The far end does not say where anything landed.
+    is_unknown: AtomicBool,
+}
+
+impl<'a> Whereabouts<'a> {
+    /// Of a copy of `source`, if that is the only one.
+    pub(super) fn new(
+        source: &Location,
+        destination: &Location,
+        observer: &'a dyn Observer,
+    ) -> Whereabouts<'a> {
+        Whereabouts {
+            source: words(source),
+            destination: words(destination),
+            observer,
+            landed: OnceLock::new(),
+            is_unknown: AtomicBool::new(false),
+        }
+    }
+
+    /// The root of the tree has landed.
+    pub(super) fn hear(&self, landed: Landed) {
+        if self.landed.set(landed).is_ok() && landed == Landed::Again {
+            let (source, destination) = (&self.source, &self.destination);
+            let note = format!("goes on in {destination}, which a copy of {source} began and did not end");
+            self.observer.event(Event::Note(note));
+        }
+    }
+
+    /// The same from the far end.
+    pub(super) fn hear_from_there(&self, landed: message::Landed) {
+        self.hear(landed_of(landed));
+    }
+
+    /// The far end is of a version that leaves no marks, and says nothing.
+    pub(super) fn nobody_says(&self) {
+        self.is_unknown.store(true, Ordering::Relaxed);
+    }
+
+    /// The error of a run that was cut off, with what goes on where it stopped.
+    pub(super) fn advise(&self, error: Error) -> Error {
+        let is_cut = matches!(
+            error.kind(),
+            ErrorKind::Interrupted | ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::NoSpace
+        );
+        let (source, destination) = (&self.source, &self.destination);
+        let same = format!("{}/.", source.trim_end_matches('/'));
+        let room = if error.kind() == ErrorKind::NoSpace { "free some space there; then " } else { "" };
+        if !is_cut {
+            return error;
+        }
+        if self.is_unknown.load(Ordering::Relaxed) {
+            return error.advise(format!(
+                "{room}the same command goes on if {destination} was there before it; if not, write {same} for {source}"
+            ));
+        }
+        match self.landed.get() {
+            Some(Landed::MadeUnmarked) => error.advise(format!(
+                "{room}write {same} for {source} to go on: {destination} is there now, and no mark of this copy can be kept on it"
+            )),
+            _ => error,
+        }
+    }
+
+    /// What was copied, with whether the same command would go elsewhere now.
+    pub(super) fn complete(&self, copied: TreeCopied) -> TreeCopied {
+        let landed = self.landed.get().copied().unwrap_or_default();
+        TreeCopied { made_destination: landed != Landed::There, ..copied }
+    }
+}
+
+/// A location as the user writes it.
+fn words(location: &Location) -> String {
+    match location {
+        Location::Local(path) => path.display().to_string(),
+        Location::Remote { host, path } => format!("{}:{}", host.to_string_lossy(), path.display()),
+    }
+}
