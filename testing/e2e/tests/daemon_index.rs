@@ -84,7 +84,6 @@ fn cost(what: &str, to: &Host, share: &Share, path: &Path) -> u64 {
 
 /// A daemon whose index knows `old` as `mine`.
 fn daemon_with(to: &Host, old: &Path, mine: &Path) -> Daemon {
-    configure(to, "index = true\n");
     let daemon = Daemon::start(to);
     fs::copy(old, mine).unwrap();
     dray_e2e::daemon::put(to, mine);
@@ -109,7 +108,6 @@ fn what_lies_under_another_name_is_not_fetched() {
     let Some(lab) = lab() else { return };
     let (from, to) = lab.pair();
     let versions = versions(from);
-    configure(to, "index = true\n");
     let daemon = Daemon::start(to);
     let dir = to.directory("in");
     actions::get(to, &versions.first.ticket, &dir.join("a"))
@@ -143,12 +141,12 @@ fn what_lies_under_another_name_is_not_fetched() {
     await_that("the index is closed", || state(&daemon)["open"] == false);
     let off = found("index = false");
     assert!(off > SIZE, "{off}");
-    configure(to, "index = true\n");
+    configure(to, "");
     daemon.process.signal(Signal::HUP);
     // It knows of files, too, that were removed meanwhile: that is seen when they are looked for.
     await_that("the index is open", || state(&daemon)["open"] == true);
     assert!(state(&daemon)["files"].as_u64().is_some_and(|files| files > 0));
-    let again = found("index = true again");
+    let again = found("on again");
     assert!(again <= DIFFERENCE, "{again}");
     daemon.stop();
 }
@@ -230,7 +228,6 @@ fn whatever_happens_the_right_bytes_arrive() {
     let versions = versions(from);
     let dir = to.directory("in");
     let (copy, hope) = (dir.join("copy"), dir.join("hope"));
-    configure(to, "index = true\n");
     let mut daemon = Daemon::start(to);
     let get = |what: &str| cost(what, to, &versions.second, &copy);
     data::write_random(&hope, SIZE, 411);
