@@ -25,7 +25,7 @@ use dray_core::text::hex;
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::index::{ChunkIndex, ChunkKey, key};
 use dray_store::local::Within;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use crate::{Node, lock};
 use door::Door;
@@ -147,7 +147,7 @@ impl Node {
             return Prospect::None;
         }
         let deadline = Instant::now() + HOPE_PATIENCE;
-        let door = match self.index.door(HOPE_PATIENCE) {
+        let door = match self.index_door() {
             Ok(Some(door)) => door,
             Ok(None) => return Prospect::None,
             Err(_) => return Prospect::Mute,
@@ -165,11 +165,19 @@ impl Node {
         }
     }
 
+    /// The way to whoever has the index, if there is one. A daemon that is not there is not started by this, as its socket may do.
+    fn index_door(&self) -> Result<Option<Door>> {
+        if matches!(self.index, Index::Daemon) && !crate::daemon::runs_for(&self.config.paths.data_dir) {
+            return Ok(None);
+        }
+        self.index.door(HOPE_PATIENCE)
+    }
+
     /// Tells whoever has the index that there is something new, in `directory`. Best effort: it would be seen some time later.
     pub(crate) fn tell_index(&self, directory: BorrowedFd<'_>, size_bytes: u64) {
         if self.config.index
             && size_bytes >= FROM_BYTES
-            && let Ok(Some(door @ Door::Daemon(_))) = self.index.door(HOPE_PATIENCE)
+            && let Ok(Some(door @ Door::Daemon(_))) = self.index_door()
         {
             let _ = door.ask(directory, IndexQuestion::default(), HOPE_PATIENCE, &|| false);
         }
@@ -320,12 +328,13 @@ impl Elsewhere {
 
     fn open_regular(&self, path: &Path) -> Option<(Arc<File>, ChangeTime)> {
         // Looked at before it is opened: a device or a fifo may act on being opened.
-        let looked_at = rustix::fs::statat(&self.directory, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let seen = self.within.open_straight(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
+        let looked_at = rustix::fs::fstat(seen).ok()?;
         if !rustix::fs::FileType::from_raw_mode(looked_at.st_mode).is_file() {
             return None;
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let opened = File::from(self.within.open(path, flags).ok()?);
+        let opened = File::from(self.within.open_straight(path, flags).ok()?);
         let metadata = opened.metadata().ok().filter(std::fs::Metadata::is_file)?;
         Some((Arc::new(opened), changed_at(&metadata)))
     }

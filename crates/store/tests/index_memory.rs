@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -70,16 +71,11 @@ fn the_index_stays_within_its_budget() {
         disk_bytes = disk_bytes.max(on_disk(&dir.path().join("index")));
     }
     let keys: Vec<_> = (0..100_000).map(|number| key(&chunk(number * 5))).collect();
+    let opened = fs::File::open(dir.path()).unwrap();
+    let scope = Scope { opened: opened.as_fd(), directory: dir.path(), dev: 1 };
     for keys in keys.chunks(4096) {
         // They are looked for, and lie in files that there are not.
-        assert!(
-            index
-                .look_up(keys, Scope { directory: dir.path(), dev: 1 }, &|| false)
-                .unwrap()
-                .places
-                .iter()
-                .all(Option::is_none)
-        );
+        assert!(index.look_up(keys, scope, &|| false).unwrap().places.iter().all(Option::is_none));
     }
     eprintln!("{:?}: {} KiB of memory", index.figures(), (peak_bytes() - before) / 1024);
     for number in 0..INDEX_FILES_MAX as u64 + 100 {

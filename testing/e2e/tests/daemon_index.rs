@@ -15,9 +15,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// Bytes of the file.
-const SIZE: u64 = 64 * MIB;
+const SIZE: u64 = 16 * MIB;
 /// What may come before the sender's recipe does, and what differs.
-const DIFFERENCE: u64 = 20 * MIB;
+const DIFFERENCE: u64 = 8 * MIB;
 
 /// A slow link, so that the recipe is there before much has come, also on a busy machine.
 fn lab() -> Option<Lab> {
@@ -84,7 +84,6 @@ fn cost(what: &str, to: &Host, share: &Share, path: &Path) -> u64 {
 
 /// A daemon whose index knows `old` as `mine`.
 fn daemon_with(to: &Host, old: &Path, mine: &Path) -> Daemon {
-    configure(to, "index = true\n");
     let daemon = Daemon::start(to);
     fs::copy(old, mine).unwrap();
     dray_e2e::daemon::put(to, mine);
@@ -102,14 +101,13 @@ fn put_and_await(daemon: &Daemon, host: &Host, path: &Path) {
 }
 
 /// The issue's own scenario: a file that was fetched is renamed beside the destination, its sender edits it, and a get of the new version
-/// under a third name fetches the difference; so it does when the file was moved into a folder below. Without the index, without
-/// the daemon, and with the file outside the destination's directory (design 16), everything is fetched.
+/// under a third name fetches the difference; so it does when the file was moved into a folder below. Without the index, and with
+/// the file outside the destination's directory (design 16), everything is fetched.
 #[test]
 fn what_lies_under_another_name_is_not_fetched() {
     let Some(lab) = lab() else { return };
     let (from, to) = lab.pair();
     let versions = versions(from);
-    configure(to, "index = true\n");
     let daemon = Daemon::start(to);
     let dir = to.directory("in");
     actions::get(to, &versions.first.ticket, &dir.join("a"))
@@ -138,20 +136,17 @@ fn what_lies_under_another_name_is_not_fetched() {
 
     let aside = cost("outside", &to.directory("other").join("c"));
     assert!(aside > SIZE, "{aside}");
-    daemon.stop();
-    let alone = found("without a daemon");
-    assert!(alone > SIZE, "{alone}");
     configure(to, "index = false\n");
-    let daemon = Daemon::start(to);
-    assert_eq!(state(&daemon)["open"], false);
+    daemon.process.signal(Signal::HUP);
+    await_that("the index is closed", || state(&daemon)["open"] == false);
     let off = found("index = false");
     assert!(off > SIZE, "{off}");
-    configure(to, "index = true\n");
+    configure(to, "");
     daemon.process.signal(Signal::HUP);
     // It knows of files, too, that were removed meanwhile: that is seen when they are looked for.
     await_that("the index is open", || state(&daemon)["open"] == true);
     assert!(state(&daemon)["files"].as_u64().is_some_and(|files| files > 0));
-    let again = found("index = true again");
+    let again = found("on again");
     assert!(again <= DIFFERENCE, "{again}");
     daemon.stop();
 }
@@ -198,7 +193,7 @@ fn copies_over_ssh_use_it() {
     let beside = to.directory("beside");
     let daemon = daemon_with(to, &versions.old, &beside.join("mine"));
     let new = from.file("new");
-    for dir in ["up", "up-whole", "down", "beside/down"] {
+    for dir in ["up", "up-whole", "beside/down"] {
         to.directory(dir);
     }
     let cost = |what: &str, dir: &str, is_upload: bool, flags: &[&str]| {
@@ -215,7 +210,6 @@ fn copies_over_ssh_use_it() {
     };
     assert!(cost("upload", "up", true, &[]) <= DIFFERENCE);
     assert!(cost("upload -W", "up-whole", true, &["-W"]) > SIZE);
-    assert!(cost("download", "down", false, &[]) > SIZE);
     assert!(cost("download to above it", "beside/down", false, &[]) > SIZE);
     fs::rename(beside.join("mine"), to.file("beside/down/mine")).unwrap();
     let copy = to.file("beside/down/copy");
@@ -229,12 +223,11 @@ fn copies_over_ssh_use_it() {
 /// killed while it filled it. The right bytes arrive each time, and of what is no longer there nothing is taken.
 #[test]
 fn whatever_happens_the_right_bytes_arrive() {
-    let Some(lab) = Lab::of(2).rate_mbit(200).build() else { return };
+    let Some(lab) = Lab::of(2).rate_mbit(80).build() else { return };
     let (from, to) = lab.pair();
     let versions = versions(from);
     let dir = to.directory("in");
     let (copy, hope) = (dir.join("copy"), dir.join("hope"));
-    configure(to, "index = true\n");
     let mut daemon = Daemon::start(to);
     let get = |what: &str| cost(what, to, &versions.second, &copy);
     data::write_random(&hope, SIZE, 411);

@@ -4,14 +4,17 @@
 //! the disk refuses is tried again later and later; an index that is damaged again and again is given up.
 
 mod filling;
+mod pace;
+mod pass;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use dray_client::types::{IndexAnswer, IndexQuestion, IndexState};
@@ -23,16 +26,16 @@ use dray_transfer::recipe::Recipe;
 use super::pulse::{Pulse, Woken};
 use crate::elsewhere::{Hints, Question};
 use crate::{Event, Observer};
-use filling::Progress;
+pub(super) use pace::Pace;
+use pace::REST_MAX;
+use pass::Progress;
 
 /// Between two rounds, if something happened in between.
 const ROUND: Duration = Duration::from_secs(1);
 /// Between two rounds if nothing did that this daemon knows of: commands put and fetch without it.
 const ROUND_MAX: Duration = Duration::from_secs(60);
-/// A round takes at most this share of the time, looking through the store included.
-const REST_PER_WORK: u32 = 10;
-/// Between two rounds of which the first failed: twice as long each time, up to this.
-const FAILED_REST_MAX: Duration = Duration::from_secs(3600);
+/// It rests so many times as long as it works, looking through the store included.
+pub(super) const REST_PER_WORK: u32 = 10;
 /// How often it is made anew before it is given up.
 const ANEW_MAX: u32 = 3;
 
@@ -57,6 +60,8 @@ pub(super) struct Means<'a> {
     pub(super) store: &'a LocalStore,
     /// Whether bytes are moved, or wait to be.
     pub(super) is_busy: &'a dyn Fn() -> bool,
+    /// What of the time it may take.
+    pub(super) pace: Pace,
     /// The recipe of an object, if it was made for somebody else.
     pub(super) recipe_of: &'a dyn Fn(&Oid) -> Option<Arc<Recipe>>,
     pub(super) observer: &'a dyn Observer,
@@ -67,9 +72,11 @@ pub(super) struct Means<'a> {
 struct Memory {
     /// As which size the index is open; none if it is not.
     open_mib: u64,
-    /// The one that was open before, as long as a question uses it.
-    closing: Weak<ChunkIndex>,
+    /// The one that was open before, as long as a question uses it: to close it waits for the disk, which is done here.
+    closing: Option<Arc<ChunkIndex>>,
     made_anew: u32,
+    /// What the store was when nothing of it was for the index.
+    needless: Option<u64>,
     /// It was closed for a thread of its library that ended, though the disk had room, and is open again.
     has_stopped: bool,
     /// How often it was closed over what the disk refused, and when last.
@@ -85,6 +92,7 @@ impl Indexing {
     pub(super) fn set_wanted(&self, mib: Option<u64>) {
         self.wanted_mib.store(mib.unwrap_or(0), Ordering::Release);
         self.stir();
+        self.pulse.nudge();
     }
 
     /// There may be something new in the store.
@@ -122,33 +130,37 @@ impl Indexing {
             if woken == Woken::Over {
                 return;
             }
-            let begun = Instant::now();
-            // Not for what comes at once, and not for long.
-            let rest = || ROUND.max(begun.elapsed() * REST_PER_WORK).min(ROUND_MAX);
+            means.pace.start();
             let round = AssertUnwindSafe(|| self.round(means, &mut memory, woken == Woken::Stirred));
             let failed = |_| Err(Error::new(ErrorKind::Internal, "the thread that fills it failed"));
-            let rest = match catch_unwind(round).unwrap_or_else(failed) {
-                Ok(()) => {
+            let result = catch_unwind(round).unwrap_or_else(failed);
+            means.pace.stop();
+            let rest = means.pace.owed().max(ROUND);
+            let rest = match result {
+                Ok(has_more) => {
                     failures = 0;
                     memory.forget_outages();
-                    rest()
+                    patience = if has_more { Duration::ZERO } else { ROUND_MAX };
+                    rest
                 }
                 Err(error) => {
                     memory.account(&error).into_iter().for_each(|event| means.observer.event(event));
                     failures += 1;
-                    rest_after(failures.max(memory.outages))
+                    patience = Duration::ZERO;
+                    rest.max(rest_after(failures.max(memory.outages)))
                 }
             };
-            if !self.rest(rest) {
+            let wanted_mib = self.wanted_mib.load(Ordering::Acquire);
+            let is_wanted = || self.wanted_mib.load(Ordering::Acquire) == wanted_mib;
+            if !self.pulse.rest_while(rest, is_wanted) {
                 return;
             }
-            patience = ROUND_MAX;
         }
     }
 
     /// Looks after the index once, and through the store if there may be something new in it. Closes an index that is unfit, to be
-    /// opened in another round.
-    fn round(&self, means: &Means<'_>, memory: &mut Memory, is_stirred: bool) -> Result<()> {
+    /// opened in another round. True if there is more to do.
+    fn round(&self, means: &Means<'_>, memory: &mut Memory, is_stirred: bool) -> Result<bool> {
         let result = self.look_after(means, memory, is_stirred);
         if let Some(index) = self.open().filter(|index| index.health() != Health::Well) {
             if memory.bear(index.health(), index.is_there_room()) {
@@ -160,31 +172,52 @@ impl Indexing {
         result
     }
 
-    fn look_after(&self, means: &Means<'_>, memory: &mut Memory, is_stirred: bool) -> Result<()> {
+    fn look_after(&self, means: &Means<'_>, memory: &mut Memory, is_stirred: bool) -> Result<bool> {
         let wanted_mib = self.wanted_mib.load(Ordering::Acquire);
         if wanted_mib != memory.open_mib {
             self.close(memory);
             memory.progress = Progress::default();
         }
+        // Nobody is given that any more.
+        if memory.closing.as_ref().is_some_and(|closing| Arc::strong_count(closing) > 1) {
+            // Soon.
+            return Ok(true);
+        }
+        memory.closing = None;
         if let Some(index) = self.open().filter(|index| index.health() != Health::Well) {
             // A question found that.
             drop(index);
             return Err(Error::new(ErrorKind::Internal, "the chunk index could not be read"));
         }
         if wanted_mib == 0 {
-            return Ok(());
-        }
-        if memory.closing.strong_count() > 0 {
-            // Soon.
-            self.pulse.stir();
-            return Ok(());
+            return Ok(false);
         }
         let index = match self.open() {
             Some(index) => index,
+            // What was not in order yet is read again.
+            None if !self.hold(means) || !self.is_needed(means, memory)? => return Ok(false),
             None => self.open_anew(means, memory, wanted_mib)?,
         };
         index.check()?;
         self.fill(&index, means, &mut memory.progress, is_stirred)
+    }
+
+    /// Whether there is an index, or something to be taken in: one that has nothing takes 64 MiB.
+    fn is_needed(&self, means: &Means<'_>, memory: &mut Memory) -> Result<bool> {
+        if ChunkIndex::is_there(&means.root) {
+            return Ok(true);
+        }
+        let generation = means.store.generation()?;
+        if memory.needless == Some(generation) {
+            return Ok(false);
+        }
+        let is_found = Cell::new(false);
+        let is_whole =
+            means.store.each_whereabouts(&mut || !is_found.get() && self.hold(means), &mut |at| {
+                is_found.set(is_found.get() || ChunkIndex::takes(at.identity.size_bytes));
+            })?;
+        memory.needless = (is_whole && !is_found.get()).then_some(generation);
+        Ok(is_found.get())
     }
 
     fn open_anew(&self, means: &Means<'_>, memory: &mut Memory, mib: u64) -> Result<Arc<ChunkIndex>> {
@@ -213,25 +246,9 @@ impl Indexing {
     /// Closes the index. May take long, and nobody waits for it.
     fn close(&self, memory: &mut Memory) {
         let old = self.index.write().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(old) = old {
-            memory.closing = Arc::downgrade(&old);
-        }
+        // A question that still has it is the last one.
+        memory.closing = old.filter(|old| Arc::strong_count(old) > 1);
         self.waiting.store(0, Ordering::Relaxed);
-    }
-
-    /// Rests for so long, or until something else is wanted; false if it is over.
-    fn rest(&self, patience: Duration) -> bool {
-        let (begun, wanted_mib) = (Instant::now(), self.wanted_mib.load(Ordering::Acquire));
-        while self.wanted_mib.load(Ordering::Acquire) == wanted_mib {
-            let left = patience.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                break;
-            }
-            if !self.pulse.rest(left.min(ROUND)) {
-                return false;
-            }
-        }
-        !self.pulse.is_over()
     }
 
     fn open(&self) -> Option<Arc<ChunkIndex>> {
@@ -267,7 +284,7 @@ impl Memory {
 
     /// What is long ago counts no more.
     fn forget_outages(&mut self) {
-        if self.failed_at.is_none_or(|at| at.elapsed() >= FAILED_REST_MAX) {
+        if self.failed_at.is_none_or(|at| at.elapsed() >= REST_MAX) {
             self.outages = 0;
         }
     }
@@ -275,7 +292,7 @@ impl Memory {
 
 /// How long to rest after so many failures in a row.
 fn rest_after(failures: u32) -> Duration {
-    ROUND.saturating_mul(1 << failures.min(20)).min(FAILED_REST_MAX)
+    ROUND.saturating_mul(1 << failures.min(20)).min(REST_MAX)
 }
 
 impl Hints for Indexing {

@@ -47,7 +47,7 @@ use crate::{Config, Event, Node, Observer, Stop, lock};
 
 pub(crate) use desk::given_name;
 use hub::Hub;
-use indexing::{Indexing, Means};
+use indexing::{Indexing, Means, Pace, REST_PER_WORK};
 use metrics::Exporter;
 use opening::{Attempt, Opening};
 use port::{Missed, Port};
@@ -56,6 +56,10 @@ use sockets::Sockets;
 
 /// How often it is looked whether receivers are still accepted, and whether a port is free that was another's, where no signal comes.
 const INTERVAL: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+/// Locked by the daemon as long as it runs. It is tried for a moment, as others look at it.
+const LOCK: &str = "daemon.lock";
+const LOCK_TRIES: u32 = 10;
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 /// How long a request waits for another process that holds a lock of the data directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(8);
 
@@ -317,6 +321,7 @@ impl State {
             free_bytes: INDEX_FREE_BYTES_MIN,
             store,
             is_busy: &|| self.is_moving(),
+            pace: Pace::new(REST_PER_WORK),
             recipe_of: &|oid| self.shelf.recipe_of(oid),
             observer: &|event| self.hub.log(event),
         });
@@ -380,12 +385,30 @@ impl Drop for Served<'_> {
     }
 }
 
+/// Whether a daemon serves `data_dir`, as far as its lock tells. It is not asked, nor started.
+pub(crate) fn runs_for(data_dir: &Path) -> bool {
+    let Ok(file) = File::open(data_dir.join(LOCK)) else { return false };
+    // Whoever looks at the same time does not count.
+    !matches!(file.try_lock_shared(), Ok(()))
+}
+
 /// One daemon for each data directory.
 fn lock_data_dir(data_dir: &Path) -> Result<File> {
-    let path = data_dir.join("daemon.lock");
+    let path = data_dir.join(LOCK);
     let failed = |error| Error::file(format!("lock {path:?}"), error);
     let mut file = lock_file::open(&path).map_err(failed)?;
-    match file.try_lock() {
+    let mut tries = 1;
+    let locked = loop {
+        match file.try_lock() {
+            // Somebody may be looking whether there is a daemon.
+            Err(std::fs::TryLockError::WouldBlock) if tries < LOCK_TRIES => {
+                tries += 1;
+                thread::sleep(LOCK_INTERVAL);
+            }
+            locked => break locked,
+        }
+    };
+    match locked {
         Ok(()) => {}
         Err(std::fs::TryLockError::WouldBlock) => {
             let mut pid = String::new();
@@ -406,4 +429,32 @@ fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, ..now });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "Do not start a daemon by asking": whether one runs is seen without asking it, and looking keeps none from starting.
+    #[test]
+    fn a_daemon_is_seen_by_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!runs_for(dir.path()));
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        thread::scope(|scope| {
+            let looking = scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    runs_for(dir.path());
+                }
+            });
+            for _ in 0..100 {
+                let lock = lock_data_dir(dir.path()).unwrap();
+                assert!(runs_for(dir.path()));
+                drop(lock);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            looking.join().unwrap();
+        });
+        assert!(!runs_for(dir.path()), "its lock is there, and nobody holds it");
+    }
 }

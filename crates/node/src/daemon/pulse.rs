@@ -39,6 +39,12 @@ impl Pulse {
         }
     }
 
+    /// What somebody rests for may have changed.
+    pub(super) fn nudge(&self) {
+        let _state = lock(&self.state);
+        self.beat.notify_all();
+    }
+
     pub(super) fn end(&self) {
         lock(&self.state).is_over = true;
         self.beat.notify_all();
@@ -63,7 +69,13 @@ impl Pulse {
 
     /// Waits for the end, at most `patience`; false if it has come.
     pub(super) fn rest(&self, patience: Duration) -> bool {
-        let waited = self.beat.wait_timeout_while(lock(&self.state), patience, |state| !state.is_over);
+        self.rest_while(patience, || true)
+    }
+
+    /// The same, as long as `is_wanted`, which is asked when somebody nudges.
+    pub(super) fn rest_while(&self, patience: Duration, is_wanted: impl Fn() -> bool) -> bool {
+        let state = lock(&self.state);
+        let waited = self.beat.wait_timeout_while(state, patience, |state| !state.is_over && is_wanted());
         !waited.unwrap_or_else(PoisonError::into_inner).0.is_over
     }
 }
@@ -81,6 +93,7 @@ mod tests {
         assert_eq!(pulse.wait(Duration::MAX), Woken::Stirred);
         assert_eq!(pulse.wait(Duration::ZERO), Woken::Late, "it was told once");
         assert!(pulse.rest(Duration::ZERO));
+        assert!(pulse.rest_while(Duration::MAX, || false), "nothing is waited for");
         pulse.stir();
         pulse.end();
         assert_eq!(pulse.wait(Duration::MAX), Woken::Over);

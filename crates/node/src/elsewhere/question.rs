@@ -12,7 +12,7 @@ use dray_core::text::hex;
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::index::{ChunkIndex, ChunkKey, Scope};
 
-use super::ANSWER_PATIENCE;
+use super::{ANSWER_PATIENCE, HOPE_PATIENCE};
 use crate::daemon::given_name;
 use crate::from_hex;
 
@@ -49,16 +49,18 @@ impl Question<'_> {
         })
     }
 
-    /// What `index` has to say, as far as it has that in time: nobody waits for more.
+    /// What `index` has to say, as far as it has that in half the time that whoever asks waits: that is there in time.
     pub(crate) fn answer(&self, index: &ChunkIndex) -> Result<IndexAnswer> {
         let begun = Instant::now();
-        let scope = Scope { directory: &self.below, dev: self.dev };
+        let scope = Scope { opened: self.directory, directory: &self.below, dev: self.dev };
         let mut answer = IndexAnswer::default();
         if let Some(size_bytes) = self.size_bytes {
             index.meet(self.directory, &self.below);
-            answer.hopeful = index.has_similar(scope, size_bytes, self.name.as_deref());
+            answer.hopeful = index.has_similar(scope, size_bytes, self.name.as_deref(), &|| {
+                begun.elapsed() >= HOPE_PATIENCE / 2
+            });
         }
-        let found = index.look_up(&self.keys, scope, &|| begun.elapsed() >= ANSWER_PATIENCE)?;
+        let found = index.look_up(&self.keys, scope, &|| begun.elapsed() >= ANSWER_PATIENCE / 2)?;
         let told = |path: &PathBuf| path.strip_prefix(&self.below).map(told).unwrap_or_default();
         answer.files = found.files.iter().map(told).collect();
         // There are at most INDEX_CHUNKS_ASKED_MAX of each.

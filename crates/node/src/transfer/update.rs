@@ -15,6 +15,7 @@ mod tests;
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -80,7 +81,7 @@ pub(crate) struct OlderVersion {
     file: Option<(std::fs::File, Timestamp)>,
     size_bytes: u64,
     /// Other files, if there is hope for that.
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<Arc<Elsewhere>>,
     /// Enough stands in the object more than once.
     has_repeats: bool,
 }
@@ -139,7 +140,7 @@ impl OlderVersion {
             return older;
         }
         let none = OlderVersion { file: None, size_bytes: 0, elsewhere: None, has_repeats: false };
-        Some(OlderVersion { elsewhere, ..older.unwrap_or(none) })
+        Some(OlderVersion { elsewhere: elsewhere.map(Arc::new), ..older.unwrap_or(none) })
     }
 
     /// True if it is what it was, as far as its file system tells.
@@ -148,7 +149,7 @@ impl OlderVersion {
             file.metadata().is_ok_and(|metadata| changed_at(&metadata) == *before)
         };
         self.file.as_ref().is_none_or(unchanged)
-            && self.elsewhere.as_ref().is_none_or(Elsewhere::is_unchanged)
+            && self.elsewhere.as_ref().is_none_or(|elsewhere| elsewhere.is_unchanged())
     }
 
     fn read_elsewhere(&self, spot: Spot, out: &mut [u8]) -> Result<()> {

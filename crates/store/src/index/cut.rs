@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use dray_core::chunker::Profile;
@@ -10,6 +9,7 @@ use dray_core::recipe::ChunkDescriptor;
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{Mode, OFlags};
 
+use super::aside::Way;
 use super::{ChunkIndex, files};
 use crate::local::identity_of;
 
@@ -26,9 +26,10 @@ pub enum Cut {
 }
 
 impl ChunkIndex {
-    /// Takes in the regular file at `path`, unless it is in it as it is. `may_read` is asked before every read of the file, may wait, and
-    /// is told how many bytes follow; if it says no, that is the end (`Interrupted`). `Changed` if the file changes meanwhile,
-    /// `NotFound` if there is no regular file, `Unsupported` if it is none for the index. The index is as before after any of these.
+    /// Takes in the regular file at `path`, unless it is in it as it is, and leaves the page cache to others. `may_read` is asked before
+    /// every read of the file, may wait, and is told how many bytes follow; if it says no, that is the end (`Interrupted`). `Changed` if
+    /// the file changes meanwhile, `NotFound` if there is no regular file, `Unsupported` if it is none for the index. What was at `path`
+    /// before is forgotten as soon as it is read.
     pub fn cut(&self, path: &Path, may_read: &mut dyn FnMut(usize) -> bool) -> Result<Cut> {
         let none = || Error::new(ErrorKind::NotFound, format!("{path:?} is no regular file"));
         let path =
@@ -38,23 +39,22 @@ impl ChunkIndex {
         if self.has(path, &looked_at) {
             return Ok(Cut::Known);
         }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(path, flags, Mode::empty());
-        let file = File::from(opened.map_err(|error| Error::file(format!("open {path:?}"), error.into()))?);
         let changed = || Error::new(ErrorKind::Changed, format!("{path:?} changed while it was read"));
-        let identity = || {
-            let metadata = file.metadata();
-            metadata
-                .map(|found| identity_of(&found))
-                .map_err(|error| Error::file(format!("read {path:?}"), error))
+        // It is open for a moment only: who waits may do so for hours, and keeps nobody from taking its disk away.
+        let open = || {
+            let flags =
+                OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let opened = rustix::fs::open(path, flags, Mode::empty());
+            let file =
+                File::from(opened.map_err(|error| Error::file(format!("open {path:?}"), error.into()))?);
+            let now = file.metadata().map_err(|error| Error::file(format!("read {path:?}"), error))?;
+            if identity_of(&now) == looked_at { Ok(file) } else { Err(changed()) }
         };
-        if identity()? != looked_at {
-            return Err(changed());
-        }
+        open()?;
         let profile = Profile::for_size(looked_at.size_bytes)
             .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{path:?} is too large")))?;
         let mut entering = self.enter(path, looked_at, profile)?;
-        let mut chunker = profile.chunker();
+        let (mut chunker, mut way) = (profile.chunker(), Way::default());
         let mut piece = vec![0; READ_BYTES];
         let (mut offset, refused) = (0, RefCell::new(Ok(())));
         let mut take = |bytes: &[u8]| {
@@ -71,7 +71,7 @@ impl ChunkIndex {
             if !may_read(len) {
                 return Err(Error::new(ErrorKind::Interrupted, format!("{path:?} is not read to its end")));
             }
-            let read = file.read_exact_at(&mut piece[..len], position);
+            let read = way.read_exact_at(&open()?, &mut piece[..len], position);
             read.map_err(|error| match error.kind() {
                 std::io::ErrorKind::UnexpectedEof => changed(),
                 _ => Error::file(format!("read {path:?}"), error),
@@ -83,9 +83,7 @@ impl ChunkIndex {
         }
         chunker.finish(&mut take);
         refused.into_inner()?;
-        if identity()? != looked_at {
-            return Err(changed());
-        }
+        open()?;
         entering.finish()?;
         Ok(Cut::Read(looked_at.size_bytes))
     }

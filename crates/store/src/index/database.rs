@@ -36,6 +36,9 @@ const FILES_OPEN: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(600);
 /// How often it is looked whether it has.
 const INTERVAL: Duration = Duration::from_millis(5);
+/// Tables that wait to be merged with which it is waited for that. With twice as many each write waits within the library, also where the
+/// merge has failed and never comes.
+const UNMERGED_MAX: usize = 15;
 /// Forgotten chunks that are not worth the work.
 const DEAD_MIN: u64 = 1 << 18;
 /// Bytes of the number of a file.
@@ -241,10 +244,15 @@ impl Database {
         self.with("order", |open| {
             each(open).iter().try_for_each(|keyspace| keyspace.rotate_memtable().map(drop))
         })?;
-        let is_waiting =
-            |open: &Open| Ok(each(open).iter().any(|keyspace| keyspace.sealed_memtable_count() > 0));
+        self.await_that("order", |open| {
+            Ok(each(open).iter().all(|keyspace| keyspace.sealed_memtable_count() == 0))
+        })
+    }
+
+    /// Waits until the library has done something, not without end.
+    fn await_that(&self, what: &str, is_done: impl Fn(&Open) -> fjall::Result<bool>) -> Result<()> {
         let begun = Instant::now();
-        while self.with("order", is_waiting)? {
+        while !self.with(what, &is_done)? {
             // Nobody follows any more where the library's thread has ended.
             self.check()?;
             if begun.elapsed() >= PATIENCE {
@@ -277,6 +285,7 @@ impl Database {
         if self.with("measure", |open| Ok(open.database.write_buffer_size()))? > UNORDERED_BYTES {
             self.flush()?;
         }
+        self.await_that("merge", |open| Ok(open.chunks.l0_table_count() <= UNMERGED_MAX))?;
         self.with("write", |open| {
             let mut batch = open.database.batch();
             fill(open, &mut batch);

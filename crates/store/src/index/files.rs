@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,8 @@ use dray_core::store::FileIdentity;
 use dray_core::{Error, ErrorKind, Result};
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, statat};
+use rustix::io::Errno;
 
 use super::database::{Database, damaged};
 use super::{ChunkIndex, IndexLimits, Scope};
@@ -35,6 +36,9 @@ pub(super) struct FileRecord {
     #[n(3)]
     pub(super) chunks: u64,
 }
+
+/// Files are alike whose sizes differ by this part of the one at the most.
+const SIMILAR_SHARE: u64 = 16;
 
 /// How old a file is: the lower, the sooner it leaves. When it came to be as it is on this disk.
 pub(super) type Age = i64;
@@ -269,7 +273,8 @@ impl Files {
 
     /// Files that may be alike, the latest first.
     pub(super) fn similar(&self, scope: &Scope<'_>, size_bytes: u64, name: Option<&[u8]>) -> Vec<u64> {
-        let sizes = size_bytes / 2..=size_bytes.saturating_mul(2);
+        let alike = size_bytes / SIMILAR_SHARE;
+        let sizes = size_bytes - alike..=size_bytes.saturating_add(alike);
         let is_similar = |record: &FileRecord| {
             let is_same_name = name.is_some() && record.path_ref().file_name().map(OsStr::as_bytes) == name;
             record.chunks > 0
@@ -283,8 +288,48 @@ impl Files {
 
 /// What the regular file at `path` is; `None` if there is none. A symbolic link is not followed.
 pub fn look(path: &Path) -> Option<FileIdentity> {
-    let stat = statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    identity(&stat)
+    match see(path, None) {
+        Seen::File(identity) => Some(identity),
+        _ => None,
+    }
+}
+
+/// What a look at a path gave.
+pub(super) enum Seen {
+    /// A regular file.
+    File(FileIdentity),
+    /// No regular file, or none for us.
+    None,
+    /// It cannot be told: too many files are open, the disk failed, or there is a mount on the way that must not be crossed.
+    Unknown,
+}
+
+/// What is at the absolute `path`, in `scope` if there is one. No symbolic link at its end is followed, in a scope none at all.
+pub(super) fn see(path: &Path, scope: Option<&Scope<'_>>) -> Seen {
+    let stat = match scope {
+        None => statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW),
+        Some(scope) => {
+            let opened = open_in(scope, path, OFlags::PATH | OFlags::NOFOLLOW);
+            opened.and_then(rustix::fs::fstat)
+        }
+    };
+    match stat {
+        Ok(stat) => identity(&stat).map_or(Seen::None, Seen::File),
+        Err(error) if is_gone(error) => Seen::None,
+        Err(_) => Seen::Unknown,
+    }
+}
+
+fn is_gone(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG | Errno::ACCESS)
+}
+
+/// Opens what is at the absolute `path`, from the directory of `scope`, without crossing a link or a mount.
+fn open_in(scope: &Scope<'_>, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let path = path.strip_prefix(scope.directory).map_err(|_| Errno::XDEV)?;
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    rustix::fs::openat2(scope.opened, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
 fn identity(stat: &Stat) -> Option<FileIdentity> {
@@ -298,16 +343,28 @@ fn identity(stat: &Stat) -> Option<FileIdentity> {
     })
 }
 
-/// The file of `record` under another name in the same directory, and what it is there.
-pub(super) fn renamed(record: &FileRecord) -> Option<(PathBuf, FileIdentity)> {
+/// The file of `record` under another name in the same directory, and what it is there. An error if that cannot be told.
+pub(super) fn renamed(
+    record: &FileRecord,
+    scope: Option<&Scope<'_>>,
+) -> rustix::io::Result<Option<(PathBuf, FileIdentity)>> {
     let path = record.path();
-    let parent = path.parent()?;
+    let Some(parent) = path.parent() else { return Ok(None) };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(parent, flags, Mode::empty()).ok()?;
+    let opened = match scope {
+        None => rustix::fs::open(parent, flags, Mode::empty()),
+        Some(scope) => open_in(scope, parent, flags),
+    };
+    let directory = match opened {
+        Ok(directory) => directory,
+        Err(error) if is_gone(error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
     let (dev, ino) = (record.identity.dev, record.identity.ino);
-    let found = listed(std::os::fd::AsFd::as_fd(&directory), |on, number| (on, number) == (dev, ino));
-    let (name, identity) = found.into_iter().find(|(_, identity)| record.is_same(identity))?;
-    Some((parent.join(name), identity)).filter(|(path, _)| !FileRecord::is_too_long(path))
+    let found = listed(directory.as_fd(), |on, number| (on, number) == (dev, ino));
+    let found = found.into_iter().find(|(_, identity)| record.is_same(identity));
+    let found = found.map(|(name, identity)| (parent.join(name), identity));
+    Ok(found.filter(|(path, _)| !FileRecord::is_too_long(path)))
 }
 
 /// The regular files in `directory` whose device and inode `is_wanted`, of the first entries of it.

@@ -6,6 +6,7 @@
 //!
 //! Whoever asks only reads, and waits for no writing: what he finds changed is written when the index is filled (`write_back`).
 
+mod aside;
 mod cut;
 mod database;
 mod entering;
@@ -141,22 +142,25 @@ impl ChunkIndex {
     pub fn open(root: &Path, limits: IndexLimits) -> Result<(ChunkIndex, Option<String>)> {
         make_directory(root)?;
         let lock = lock(root)?;
-        let (format, opening) = (root.join("format"), root.join("opening"));
+        let [format, first, second, data] =
+            ["format", "opening1", "opening2", "data"].map(|name| root.join(name));
+        // Where a process ended as it opened the index, of which it may be innocent, it is tried once more.
+        let (mark, next) = if first.exists() { (&first, &second) } else { (&format, &first) };
         let rename =
             |from: &Path, to: &Path| std::fs::rename(from, to).map_err(|error| failed("rename", from, error));
-        let reason = match std::fs::read_to_string(&format) {
+        let reason = match std::fs::read_to_string(mark) {
             Ok(text) if text == FORMAT => {
                 // A library that panics over damage may panic again as it cleans up, or be given no memory, which is the end of the
                 // process. The next one then begins anew.
-                rename(&format, &opening)?;
+                rename(mark, next)?;
                 match Self::load(root) {
                     Ok((database, files)) => {
-                        rename(&opening, &format)?;
+                        rename(next, &format)?;
                         return Ok((Self::of(root, limits, files, database, lock)?, None));
                     }
                     Err(error) if error.kind() == ErrorKind::Damaged => Some(error.to_string()),
                     Err(error) => {
-                        rename(&opening, &format)?;
+                        rename(next, &format)?;
                         return Err(error);
                     }
                 }
@@ -164,21 +168,28 @@ impl ChunkIndex {
             Ok(_) => Some("it is of another version".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Begun and not finished, or found to be damaged while it was in use.
-                root.join("data").exists().then(|| "it was not left whole".to_owned())
+                data.exists().then(|| "it was not left whole".to_owned())
             }
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::IsADirectory) =>
             {
-                Some(format!("cannot read {format:?}: {error}"))
+                Some(format!("cannot read {mark:?}: {error}"))
             }
-            Err(error) => return Err(failed("read", &format, error)),
+            Err(error) => return Err(failed("read", mark, error)),
         };
-        for old in [&format, &opening, &root.join("data")] {
+        for old in [&format, &first, &second, &data] {
             remove(old)?;
         }
+        // One that has nothing is of no use, and takes more than some disks have.
+        check_free(root, &limits)?;
         let (database, files) = Self::load(root)?;
         std::fs::write(&format, FORMAT).map_err(|error| failed("write", &format, error))?;
         Ok((Self::of(root, limits, files, database, lock)?, reason))
+    }
+
+    /// Whether there is one in `root`, in whatever state.
+    pub fn is_there(root: &Path) -> bool {
+        root.join("data").exists()
     }
 
     fn load(root: &Path) -> Result<(Database, Files)> {
@@ -232,12 +243,6 @@ impl ChunkIndex {
         let _ = self.checked::<()>(Err(database::damaged("its library stops again and again")));
     }
 
-    /// As if the disk had refused something.
-    #[doc(hidden)]
-    pub fn fail(&self) {
-        let _ = self.checked::<()>(Err(Error::new(ErrorKind::NoSpace, "the disk refused something")));
-    }
-
     /// Whether more may be written, as far as the disk and the limits go.
     pub fn is_there_room(&self) -> bool {
         self.check_room().is_ok()
@@ -264,6 +269,13 @@ impl ChunkIndex {
     pub fn has(&self, path: &Path, now: &FileIdentity) -> bool {
         self.moved(path, *now);
         self.files().at(path).is_some_and(|(_, record)| record.identity == *now)
+    }
+
+    /// Whether the file that was `then` at `path` is in it, under whatever name. Nothing is looked at, and nothing changes.
+    pub fn knows(&self, path: &Path, then: &FileIdentity) -> bool {
+        let files = self.files();
+        let is_there = files.at(path).is_some_and(|(_, record)| record.identity == *then);
+        is_there || files.of_inode(then.dev, then.ino).is_some_and(|(_, record)| record.is_same(then))
     }
 
     /// Forgets what was at `path`.
@@ -337,17 +349,7 @@ impl ChunkIndex {
                 format!("the chunk index takes {taken} bytes on disk"),
             ));
         }
-        let stat = rustix::fs::statvfs(&self.root);
-        let stat = stat.map_err(|error| failed("look at the disk of", &self.root, error.into()))?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        if free < self.limits.free_bytes {
-            let what = format!(
-                "{free} bytes are free on the disk of the chunk index, which leaves {} to others",
-                self.limits.free_bytes
-            );
-            return Err(Error::new(ErrorKind::NoSpace, what));
-        }
-        Ok(())
+        check_free(&self.root, &self.limits)
     }
 
     /// Bytes on disk, now.
@@ -399,6 +401,21 @@ pub fn key(chunk: &ChunkDescriptor) -> ChunkKey {
 fn make_directory(path: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|error| failed("make", path, error))
+}
+
+/// `NoSpace` if less is free on the disk of `root` than the index leaves to others.
+fn check_free(root: &Path, limits: &IndexLimits) -> Result<()> {
+    let stat = rustix::fs::statvfs(root);
+    let stat = stat.map_err(|error| failed("look at the disk of", root, error.into()))?;
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    if free < limits.free_bytes {
+        let what = format!(
+            "{free} bytes are free on the disk of the chunk index, which leaves {} to others",
+            limits.free_bytes
+        );
+        return Err(Error::new(ErrorKind::NoSpace, what));
+    }
+    Ok(())
 }
 
 /// The lock of the index in `root`.

@@ -12,16 +12,18 @@ use dray_core::limits::{INDEX_PLACES_LOOKED_AT_MAX, INDEX_SOURCE_FILES_MAX};
 use dray_core::store::FileIdentity;
 
 use super::database::Place;
-use super::files::{self, FileRecord, look};
+use super::files::{self, FileRecord, Seen};
 use super::{ChunkIndex, ChunkKey};
 
 /// Files that are looked at for one question: to look for one that was renamed, its directory is read.
 const FILES_LOOKED_AT_MAX: usize = 4 * INDEX_SOURCE_FILES_MAX;
 
-/// What may be looked at: files below a directory and on its file system. Another one may be a network's and hang.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What may be looked at: files below a directory, and on its mount. Another one may be a network's and hang.
+#[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
-    /// The directory's absolute path.
+    /// The directory, open: files are looked at from there, and neither links nor mounts below it are crossed.
+    pub opened: BorrowedFd<'a>,
+    /// Its absolute path.
     pub directory: &'a Path,
     /// Its device.
     pub dev: u64,
@@ -81,10 +83,17 @@ impl ChunkIndex {
     }
 
     /// Whether there is reason to hope: it has a file in `scope` that is as it was, and is of the same name as an object of `size_bytes`,
-    /// or at least half and at most twice as large (Y15 has more exact weights).
-    pub fn has_similar(&self, scope: Scope<'_>, size_bytes: u64, name: Option<&[u8]>) -> bool {
+    /// or larger or smaller by a sixteenth at the most (Y15 has more exact weights). Ends with no when `is_enough` says so.
+    pub fn has_similar(
+        &self,
+        scope: Scope<'_>,
+        size_bytes: u64,
+        name: Option<&[u8]>,
+        is_enough: &dyn Fn() -> bool,
+    ) -> bool {
         let similar = self.files().similar(&scope, size_bytes, name);
-        similar.into_iter().take(FILES_LOOKED_AT_MAX).any(|number| self.current(number, &scope).is_some())
+        let mut similar = similar.into_iter().take(FILES_LOOKED_AT_MAX).take_while(|_| !is_enough());
+        similar.any(|number| self.current(number, &scope).is_some())
     }
 
     /// STAT (Y11): looks at what is in the open directory `directory`, called `path`, and finds files again that were renamed or moved
@@ -99,15 +108,18 @@ impl ChunkIndex {
     /// and forgotten.
     fn current(&self, number: u64, scope: &Scope<'_>) -> Option<PathBuf> {
         let record = self.files().get(number).filter(|record| record.is_in(scope)).cloned()?;
-        self.current_of(number, &record)
+        self.current_of(number, &record, Some(scope))
     }
 
-    fn current_of(&self, number: u64, record: &FileRecord) -> Option<PathBuf> {
+    /// The same, wherever it is if there is no scope. What cannot be looked at now is neither found nor forgotten.
+    fn current_of(&self, number: u64, record: &FileRecord, scope: Option<&Scope<'_>>) -> Option<PathBuf> {
         let path = record.path();
-        if look(&path).is_some_and(|now| record.is_same(&now)) {
-            return Some(path);
+        match files::see(&path, scope) {
+            Seen::File(now) if record.is_same(&now) => return Some(path),
+            Seen::File(_) | Seen::None => {}
+            Seen::Unknown => return None,
         }
-        let now = files::renamed(record);
+        let now = files::renamed(record, scope).ok()?;
         let mut files = self.files();
         if files.get(number) != Some(record) {
             // Somebody else was faster.
@@ -145,8 +157,7 @@ impl ChunkIndex {
 
     fn look_at(&self, number: u64) {
         let Some(record) = self.files().get(number).cloned() else { return };
-        // What is known, wherever it is: its own file system is the scope.
-        let _ = self.current_of(number, &record);
+        let _ = self.current_of(number, &record, None);
     }
 
     /// The file `identity` is at `path` now.

@@ -27,7 +27,16 @@ impl Within {
 
     /// Opens `path`, relative to the directory. `Refused` if it leads out.
     pub fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        self.open_with(path, flags, ResolveFlags::NO_MAGICLINKS)
+    }
+
+    /// The same, by no symbolic link, and over no mount, which may be a network's and hang. `Refused` where there is one.
+    pub fn open_straight(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+        self.open_with(path, flags, ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV)
+    }
+
+    fn open_with(&self, path: &Path, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
+        let resolve = ResolveFlags::BENEATH | resolve;
         for _ in 0..TRIES_MAX {
             match rustix::fs::openat2(&*self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
                 Ok(opened) => return Ok(opened),

@@ -2,141 +2,92 @@
 //!
 //! Before whatever it reads or writes it holds as long as this daemon moves bytes for anybody (Y5).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::{BuildHasher, RandomState};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use dray_core::chunker::Profile;
-use dray_core::limits::INDEX_FILES_MAX;
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::index::{ChunkIndex, Cut, Health, look};
 use dray_store::local::Whereabouts;
 
+use super::pass::{Progress, Standing};
 use super::{Indexing, Means, REST_PER_WORK};
 
-/// Files that are found in one look through the store; if there are more, it is looked through again.
-const NEWS_MAX: usize = 4096;
-/// How often it is looked through if no object came or went: what was done to one may have been missed.
-const LOOK_INTERVAL: Duration = Duration::from_secs(3600);
-/// How often it is looked whether bytes still move.
+/// How often it is looked whether bytes still move: twice as seldom each time, down to the second.
 const HOLD: Duration = Duration::from_millis(50);
-/// Looking for files that are gone takes at most this share of the time.
-const SWEEP_REST: u32 = 100;
+const HOLD_MAX: Duration = Duration::from_secs(1);
+/// Reading a file that cannot be read to its end takes at most this share of the time.
+const VAIN_REST: u32 = 100;
 /// Chunks of a recipe that are taken in without looking.
 const CHUNKS_AT_ONCE: u64 = 1024;
-
-/// How far it is.
-#[derive(Default)]
-pub(super) struct Progress {
-    /// What the store was when it was looked through to its end, and when that was.
-    seen: Option<(u64, Instant)>,
-    /// What there is nothing more to do for, by paths and states of files.
-    done: HashSet<u64>,
-    /// When what is at a path may be read again: not what changes all the time.
-    resting: HashMap<u64, Instant>,
-    /// When the index was last looked through for files that are gone, and how long that took.
-    swept: Option<(Instant, Duration)>,
-    hasher: RandomState,
-}
-
-impl Progress {
-    #[cfg(test)]
-    pub(super) fn rest_until(&mut self, until: Instant) {
-        self.resting.values_mut().for_each(|rest| *rest = until);
-    }
-
-    fn state_of(&self, at: &Whereabouts) -> u64 {
-        let now = &at.identity;
-        self.hasher.hash_one((&at.path, now.dev, now.ino, now.size_bytes, now.mtime_ns, now.ctime_ns))
-    }
-
-    fn is_done(&self, at: &Whereabouts) -> bool {
-        self.done.contains(&self.state_of(at))
-    }
-
-    fn is_resting(&self, at: &Whereabouts) -> bool {
-        let until = self.resting.get(&self.hasher.hash_one(&at.path));
-        until.is_some_and(|until| *until > Instant::now())
-    }
-
-    fn set_done(&mut self, at: &Whereabouts, work: Duration) {
-        if self.done.len() >= 2 * INDEX_FILES_MAX {
-            // What is in the index is found there.
-            self.done.clear();
-        }
-        self.done.insert(self.state_of(at));
-        if !work.is_zero() {
-            let now = Instant::now();
-            self.resting.retain(|_, until| *until > now);
-            self.resting.insert(self.hasher.hash_one(&at.path), now + work * REST_PER_WORK);
-        }
-    }
-}
 
 /// What is to be taken in.
 #[derive(Default)]
 struct News {
-    /// By their age.
-    files: BTreeMap<(i64, u64), Whereabouts>,
+    files: BTreeMap<Standing, Whereabouts>,
     /// There is more than these.
     has_more: bool,
-    /// There will be more than these.
-    has_resting: bool,
     /// Some had no room.
     is_refused: bool,
 }
 
 impl Indexing {
-    /// Takes in what is new in the store; looks for that if something happened.
+    /// Takes in what is new in the store; looks for that if something happened. True if there is more to do.
     pub(super) fn fill(
         &self,
         index: &ChunkIndex,
         means: &Means<'_>,
         progress: &mut Progress,
         is_stirred: bool,
-    ) -> Result<()> {
-        if !self.hold(means.is_busy) {
-            return Ok(());
+    ) -> Result<bool> {
+        if !self.hold(means) {
+            return Ok(false);
         }
         index.write_back()?;
-        let generation = means.store.generation()?;
-        match progress.seen.take() {
-            Some((seen, at)) if seen == generation && at.elapsed() < LOOK_INTERVAL && !is_stirred => {
-                progress.seen = Some((seen, at));
-                return Ok(());
-            }
-            Some((_, at)) if at.elapsed() >= LOOK_INTERVAL => progress.done.clear(),
-            _ => {}
+        if !progress.go_on(means.store.generation()?, is_stirred) {
+            return Ok(false);
         }
-        let Some(mut news) = self.look_through(index, means, progress)? else { return Ok(()) };
+        let Some(mut news) = self.look_through(index, means, progress)? else { return Ok(false) };
         // What is taken in needs that room.
-        if index.is_untidy() && self.hold(means.is_busy) {
-            index.tidy()?;
-        }
+        self.tidy(index, means)?;
         let is_full = news.is_refused
             || news.files.values().any(|at| {
                 Profile::for_size(at.identity.size_bytes)
                     .is_some_and(|profile| !index.has_free_room(&at.path, &at.identity, profile))
             });
         if is_full && self.sweep(index, means, progress) {
-            // What was refused may have room now.
-            let Some(again) = self.look_through(index, means, progress)? else { return Ok(()) };
+            // What was refused, now or before, may have room now.
+            progress.begin_again();
+            let Some(again) = self.look_through(index, means, progress)? else { return Ok(false) };
             news = again;
         }
+        self.take_news(index, means, progress, news)
+    }
+
+    /// Takes in what was found, the latest first. True if there is more to do.
+    fn take_news(
+        &self,
+        index: &ChunkIndex,
+        means: &Means<'_>,
+        progress: &mut Progress,
+        mut news: News,
+    ) -> Result<bool> {
+        let ends = news.files.first_key_value().zip(news.files.last_key_value());
+        let ends = ends.map(|((oldest, _), (latest, _))| (*oldest, *latest));
         let mut waiting = news.files.len() as u64;
         self.waiting.store(waiting, Ordering::Relaxed);
-        while let Some((_, at)) = news.files.pop_last() {
-            if !self.hold(means.is_busy) {
-                return Ok(());
+        while let Some((standing, at)) = news.files.pop_last() {
+            if !self.hold(means) {
+                return Ok(false);
             }
             let (taken, work) = self.take_in(index, &at, means);
             waiting -= 1;
             self.waiting.store(waiting, Ordering::Relaxed);
             match taken {
-                Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(false),
                 Err(error) if error.kind() == ErrorKind::NoSpace && index.health() == Health::Well => {
-                    if index.has_dead() && self.hold(means.is_busy) {
+                    if index.has_dead() && self.hold(means) {
                         index.give_back()?;
                     }
                     return Err(error);
@@ -144,31 +95,37 @@ impl Indexing {
                 Err(error) if error.kind() == ErrorKind::NoSpace || index.health() != Health::Well => {
                     return Err(error);
                 }
+                Ok(()) => progress.rest(&at.path, work.saturating_mul(REST_PER_WORK)),
                 // Another one may be better.
-                Ok(()) | Err(_) => progress.set_done(&at, work),
+                Err(_) => progress.rest(&at.path, work.saturating_mul(VAIN_REST)),
             }
-            if index.is_untidy() && self.hold(means.is_busy) {
-                index.tidy()?;
+            if let Some((_, latest)) = ends {
+                progress.pass(standing, latest);
             }
+            self.tidy(index, means)?;
         }
-        if news.has_more {
-            self.pulse.stir();
-        } else if !news.has_resting {
-            progress.seen = Some((generation, Instant::now()));
+        progress.end_round(ends, news.has_more);
+        Ok(progress.has_more())
+    }
+
+    /// Gives back the room of what was forgotten, if that is much.
+    fn tidy(&self, index: &ChunkIndex, means: &Means<'_>) -> Result<()> {
+        if index.is_untidy() && self.hold(means) {
+            index.tidy()?;
         }
         Ok(())
     }
 
-    /// Forgets files that are gone, so that they leave before those that are there; not all the time. False if it was not time for that.
+    /// Forgets files that are gone, so that they leave before those that are there; not all the time. False if none was.
     fn sweep(&self, index: &ChunkIndex, means: &Means<'_>, progress: &mut Progress) -> bool {
-        let is_due = |(at, took): (Instant, Duration)| at.elapsed() >= took.saturating_mul(SWEEP_REST);
+        let is_due = |(at, took): (Instant, Duration)| at.elapsed() >= took.saturating_mul(REST_PER_WORK);
         if !progress.swept.is_none_or(is_due) {
             return false;
         }
-        let begun = Instant::now();
-        index.forget_gone(&mut || self.hold(means.is_busy));
+        let (begun, files) = (Instant::now(), index.figures().files);
+        index.forget_gone(&mut || self.hold(means));
         progress.swept = Some((Instant::now(), begun.elapsed()));
-        true
+        index.figures().files < files
     }
 
     /// What is new, the latest of it; `None` if nothing is to be read any more.
@@ -176,30 +133,30 @@ impl Indexing {
         &self,
         index: &ChunkIndex,
         means: &Means<'_>,
-        progress: &Progress,
+        progress: &mut Progress,
     ) -> Result<Option<News>> {
-        let (mut news, mut count) = (News::default(), 0);
+        let mut news = News::default();
         let mut take = |at: Whereabouts| {
             let Some(profile) = Profile::for_size(at.identity.size_bytes) else { return };
-            if progress.is_done(&at) {
+            let standing = progress.standing(&at);
+            if progress.is_passed(standing) || !progress.is_thorough() && index.knows(&at.path, &at.identity)
+            {
                 return;
             }
             if !index.has_room(&at.path, &at.identity, profile) {
                 news.is_refused |= ChunkIndex::takes(at.identity.size_bytes);
                 return;
             }
-            if progress.is_resting(&at) {
-                news.has_resting = true;
+            if progress.is_resting(&at.path) {
                 return;
             }
-            count += 1;
-            news.files.insert((at.identity.ctime_ns, count), at);
-            if news.files.len() > NEWS_MAX {
+            news.files.insert(standing, at);
+            if news.files.len() > progress.news_max {
                 news.files.pop_first();
                 news.has_more = true;
             }
         };
-        let is_whole = means.store.each_whereabouts(&mut || self.hold(means.is_busy), &mut take)?;
+        let is_whole = means.store.each_whereabouts(&mut || self.hold(means), &mut take)?;
         Ok(is_whole.then_some(news))
     }
 
@@ -217,7 +174,7 @@ impl Indexing {
         let (begun, mut held) = (Instant::now(), Duration::ZERO);
         let mut may_read = |bytes: usize| {
             let asked = Instant::now();
-            let may = self.hold(means.is_busy);
+            let may = self.hold(means);
             held += asked.elapsed();
             if may {
                 self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -241,7 +198,7 @@ impl Indexing {
         let mut entering = index.enter(&path, at.identity, recipe.root().profile())?;
         let mut count = 0;
         recipe.chunks(&mut |placed| {
-            if count % CHUNKS_AT_ONCE == 0 && !self.hold(means.is_busy) {
+            if count % CHUNKS_AT_ONCE == 0 && !self.hold(means) {
                 return Err(Error::new(ErrorKind::Interrupted, "the recipe is not taken in to its end"));
             }
             count += 1;
@@ -250,18 +207,23 @@ impl Indexing {
         entering.finish().map(Some)
     }
 
-    /// Waits as long as `is_busy`; false if nothing is to be read any more.
-    fn hold(&self, is_busy: &dyn Fn() -> bool) -> bool {
+    /// Waits as long as others are busy, and rests in between; false if nothing is to be read any more.
+    pub(super) fn hold(&self, means: &Means<'_>) -> bool {
         let wanted_mib = self.wanted_mib.load(Ordering::Acquire);
-        loop {
-            let is_wanted = wanted_mib > 0 && self.wanted_mib.load(Ordering::Acquire) == wanted_mib;
-            if !is_wanted || self.pulse.is_over() {
-                return false;
-            }
-            if !is_busy() {
+        let is_wanted = || wanted_mib > 0 && self.wanted_mib.load(Ordering::Acquire) == wanted_mib;
+        means.pace.stop();
+        let mut patience = HOLD;
+        while is_wanted() && !self.pulse.is_over() {
+            if (means.is_busy)() {
+                self.pulse.rest_while(patience, is_wanted);
+                patience = (2 * patience).min(HOLD_MAX);
+            } else if let Some(rest) = means.pace.due() {
+                self.pulse.rest_while(rest, is_wanted);
+            } else {
+                means.pace.start();
                 return true;
             }
-            self.pulse.rest(HOLD);
         }
+        false
     }
 }

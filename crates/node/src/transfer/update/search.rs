@@ -2,7 +2,8 @@
 //! chunk, and never waited for longer than it is worth.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +17,19 @@ use crate::elsewhere::Elsewhere;
 
 /// Chunks that are looked for together. Where they were found is planned, and the others are asked for, before the next are looked for.
 pub(super) const PIECE_CHUNKS: usize = 256;
+
+/// Searches under way in this process: a disk that hangs holds its thread, which nobody waits for.
+const SEARCHING_MAX: usize = 64;
+static SEARCHING: AtomicUsize = AtomicUsize::new(0);
+
+/// One thread that searches.
+struct Searching;
+
+impl Drop for Searching {
+    fn drop(&mut self) {
+        SEARCHING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 /// What is fetched while it is not known where it lies already: what stands first in the object, twice as much each time.
 pub(super) struct Ahead {
@@ -47,7 +61,7 @@ impl OlderVersion {
         &self,
         chunks: &[PlacedChunk],
         known: &Known,
-    ) -> Result<Option<(&Elsewhere, Vec<ChunkDescriptor>)>> {
+    ) -> Result<Option<(&Arc<Elsewhere>, Vec<ChunkDescriptor>)>> {
         let Some(elsewhere) = &self.elsewhere else { return Ok(None) };
         if elsewhere.is_vain() {
             return match self.file.is_some() || self.has_repeats {
@@ -77,19 +91,26 @@ impl Transfer {
         over: &(dyn Fn() -> bool + Sync),
     ) -> Result<HashMap<ChunkKey, Spot>> {
         let Some((elsewhere, missing)) = old.missing(chunks, known)? else { return Ok(HashMap::new()) };
-        let is_enough = AtomicBool::new(false);
-        let is_over = || over() || is_enough.load(Ordering::Relaxed);
+        let searching = Searching;
+        if SEARCHING.fetch_add(1, Ordering::AcqRel) >= SEARCHING_MAX {
+            return Ok(HashMap::new());
+        }
+        let is_enough = Arc::new(AtomicBool::new(false));
         let (sender, results) = sync_channel(1);
-        thread::scope(|scope| {
-            let (missing, is_over) = (&missing, &is_over);
-            scope.spawn(move || {
+        let find = {
+            let (elsewhere, is_enough) = (elsewhere.clone(), is_enough.clone());
+            move || {
+                let _searching = searching;
                 // Whoever waited has a result, or wants none any more.
-                let _ = sender.send(elsewhere.find(missing, is_over));
-            });
-            let found = self.await_found(elsewhere, &results, plan, search);
-            is_enough.store(true, Ordering::Relaxed);
-            found
-        })
+                let _ = sender.send(elsewhere.find(&missing, &|| is_enough.load(Ordering::Relaxed)));
+            }
+        };
+        // Of its own: a read that hangs is left behind.
+        let started = thread::Builder::new().name("search".into()).spawn(find);
+        started.map_err(|error| Error::file("search other files", error))?;
+        let found = self.await_found(elsewhere, &results, plan, search, over);
+        is_enough.store(true, Ordering::Relaxed);
+        found
     }
 
     fn await_found(
@@ -98,8 +119,9 @@ impl Transfer {
         results: &Receiver<HashMap<ChunkKey, Spot>>,
         plan: &mut Plan<'_>,
         search: &mut Search,
+        over: &(dyn Fn() -> bool + Sync),
     ) -> Result<HashMap<ChunkKey, Spot>> {
-        loop {
+        while !over() {
             let begun = Instant::now();
             match results.recv_timeout(AHEAD_INTERVAL) {
                 Ok(found) => return Ok(found),
@@ -115,6 +137,7 @@ impl Transfer {
                 }
             }
         }
+        Ok(HashMap::new())
     }
 
     /// Fetches the next groups, unless others are under way. `Unsupported` if there are none left: then nothing of use is to be

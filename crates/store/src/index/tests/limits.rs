@@ -195,7 +195,7 @@ fn questions_write_nothing() {
     assert_eq!(bed.found(&kept_bytes, &bed.root()).0, [bed.root().join("c")]);
     let opened = File::open(bed.root()).unwrap();
     bed.index().meet(opened.as_fd(), &bed.root());
-    assert!(bed.index().has_similar(bed.scope(&bed.root()), bytes.len() as u64, None));
+    assert!(bed.index().has_similar(bed.scope(&bed.root()), bytes.len() as u64, None, &|| false));
     assert_eq!(bed.index().figures().files, 1);
     // Killed here, the next one finds that again.
     let killed = bed.root().join("killed");
@@ -222,7 +222,7 @@ fn a_question_is_bounded() {
     let dev = bed.scope(&root).dev + 1;
     let other = Scope { dev, ..bed.scope(&root) };
     assert_eq!(bed.index().look_up(&keys, other, &|| false).unwrap().files.len(), 0);
-    assert!(!bed.index().has_similar(other, bytes.len() as u64, None));
+    assert!(!bed.index().has_similar(other, bytes.len() as u64, None, &|| false));
     assert_eq!(bed.index().figures().files, 1, "it was looked at");
 }
 

@@ -111,3 +111,18 @@ fn a_sender_learns_nothing_of_files_outside() {
     assert!(without.0[0] <= CHANGED_BYTES, "{without:?}");
     assert_eq!(asked(140), without);
 }
+
+/// "Hope in vain": where a file of such a size has nothing of the object, each byte of it comes once all the same, and the holder reads it once.
+#[test]
+fn hope_in_vain_costs_no_byte() {
+    let (object, old) = versions();
+    let (dir, unrelated) = older(&bytes(UNIT_BYTES as usize, 82));
+    let index = Indexed::new(dir.path());
+    index.take_in(&dir.path().join("other"), &bytes(SIZE, 83));
+    let older = beside(unrelated, searched(dir.path(), index).with_patience(ENDLESS));
+    let holders = [lying_holder(1, &object, &old, Lie::None)];
+    let (result, shares) = update_with(dir.path(), &older, &object, &holders);
+    assert_eq!((result.unwrap(), shares[0]), (Oid::of(&object), SIZE as u64));
+    let read: u64 = holders[0].1.read_groups().iter().map(|groups| groups.end - groups.start).sum();
+    assert_eq!(read, (SIZE as u64).div_ceil(GROUP_BYTES));
+}
