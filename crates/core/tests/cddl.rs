@@ -72,8 +72,17 @@ fn every_message_holds() {
         let bytes = message.to_bytes();
         peer.validate("message", &bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
         let rule = [
-            "-public", "-inline", "-none", "-lane", "-cut", "-change", "-sync", "-near", "-letters",
+            "-public",
+            "-inline",
+            "-none",
+            "-lane",
+            "-cut",
+            "-change",
+            "-sync",
+            "-near",
+            "-letters",
             "-listed",
+            "-sync-rules",
         ]
         .iter()
         .find_map(|variant| name.strip_suffix(variant));

@@ -59,7 +59,7 @@ impl Node {
             refuse_inside(source, destination, !is_sync || !name.is_empty())?;
         }
         let landing = sync::landing(&Origin::Anywhere, destination, &names, must_be_directory, is_sync)?;
-        let walker = Walker::new(sources.to_vec(), walk_options(&tree, &names)?);
+        let walker = Walker::new(sources.to_vec(), sync::walk_chosen(walk_options(&tree, &names)?, options));
         // Nobody asks for the hash of what is there: what may differ is copied.
         let mut changes = Changes { never_compares: true, ..changes(&tree)? };
         if let Some(sync) = &mut changes.sync {

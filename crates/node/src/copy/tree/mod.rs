@@ -42,8 +42,11 @@ use dray_store::local::tree::{
     Changes, Excludes, ModeChange, NotKept, OwnerChange, WalkOptions, WriteOptions,
 };
 
-pub(super) use sources::read_more;
+pub use dray_store::local::tree::{Chosen, read_rule};
+pub(super) use far::AskedTrees;
+pub(super) use sources::{read_chosen, read_more};
 pub use sync::SyncOptions;
+pub(super) use sync::is_told_a_list;
 
 use super::{Location, SshOptions};
 use crate::{Event, Node, Observer, Stop, lock};
@@ -212,6 +215,7 @@ fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
         specials: has(tree_flag::SPECIALS),
         attributes: sync::attributes(tree),
         tells_vanished: tree.sync.is_some(),
+        chosen: None,
     })
 }
 
@@ -361,6 +365,7 @@ impl Node {
         if let ([path], []) = (&here[..], &there[..])
             && !request.options.recursive
             && !request.options.archive
+            && request.options.sync.as_ref().is_none_or(|sync| sync.chosen.is_none())
             && path.is_dir()
         {
             return Err(Error::new(ErrorKind::Usage, format!("{path:?} is a directory"))
@@ -371,8 +376,9 @@ impl Node {
         let mut copied = TreeCopied::default();
         match &request.destination {
             Location::Remote { .. } if !there.is_empty() => {
+                let word = if request.options.sync.is_some() { "sync" } else { "cp" };
                 return Err(Error::new(ErrorKind::Usage, "both sides are remote")
-                    .advise("run dray cp on one of the two hosts, or copy here first"));
+                    .advise(format!("run dray {word} on one of the two hosts, or copy here first")));
             }
             Location::Remote { host, path } => {
                 copied.add(&self.upload_trees(
