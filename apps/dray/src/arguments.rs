@@ -40,6 +40,14 @@ impl Arguments {
     /// Reads a command line.
     pub(crate) fn read(line: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
         let mut command = command();
+        let mut line: Vec<OsString> = line.collect();
+        if let [.., sync, help] = &mut line[..]
+            && sync == "sync"
+            && help == "-h"
+        {
+            // rsync's `-h` is another option wherever it is not alone.
+            *help = "--help".into();
+        }
         let mut matches = command.try_get_matches_from_mut(line)?;
         Arguments::from_arg_matches_mut(&mut matches).map_err(|slip| slip.format(&mut command))
     }
@@ -237,6 +245,7 @@ pub(crate) enum Command {
         // `-h` is rsync's word for figures for people, and what is said again counts last.
         disable_help_flag = true,
         args_override_self = true,
+        override_usage = "dray sync [OPTIONS] <SRC>... <DST>",
         after_help = "The options are rsync's; docs/sync.md has a table of all of them. One side may be [user@]host:path. DIR/ means what is in DIR, DIR the directory itself. Files are compared by size and modification time, with -c by their bytes.\n\n--delete removes what SRC has not after everything else is done, and nothing at all if anything could not be read or written, if the connection was lost or if no more room was left. What the patterns leave out is not deleted, unless --delete-excluded says so. Nothing outside of DST is deleted, whatever links say. If SRC is empty because a disk is not mounted, everything in DST is what SRC has not: --max-delete bounds that.\n\nEntries that fail are named on standard error, the others are done, and the exit code is 8."
     )]
     Sync(Box<crate::sync::SyncArguments>),

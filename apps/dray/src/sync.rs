@@ -1,11 +1,10 @@
 //! `dray sync`: rsync's words on the command line, and its lines about what was done.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Instant;
 
-use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
+use clap::{ArgAction, Args};
 use dray_core::{Error, ErrorKind, Result};
 use dray_node::{
     AddressFamily, Config, Event, Location, Node, Observer, SshOptions, Stop, SyncOptions, TreeCopied,
@@ -13,23 +12,21 @@ use dray_node::{
 };
 
 use self::kept::Kept;
+use self::rules::Rules;
 use crate::output::Output;
 use crate::{run, usage};
 
 mod kept;
-
-/// Most bytes of a file of patterns.
-const RULES_FILE_BYTES_MAX: u64 = 1 << 20;
+pub(crate) mod lacking;
+mod list;
+mod rules;
 
 /// What `dray sync` takes.
 #[derive(Debug, Args)]
 pub(crate) struct SyncArguments {
-    /// What to bring over: DIR/ is what is in DIR, DIR the directory itself
-    #[arg(value_name = "SRC", required = true)]
-    source: Vec<OsString>,
-    /// The directory to bring up to date
-    #[arg(value_name = "DST", required = true)]
-    destination: OsString,
+    /// What to bring over, DIR/ for what is in DIR, DIR for the directory itself, and last DST, the directory to bring up to date
+    #[arg(value_name = "SRC... DST", required = true)]
+    places: Vec<OsString>,
     #[command(flatten)]
     kept: Kept,
     /// Holes stay holes: always so
@@ -76,6 +73,13 @@ pub(crate) struct SyncArguments {
     max_delete: Option<u64>,
     #[command(flatten)]
     rules: Rules,
+    /// Bring over only what FILE names, a path below SRC a line (- for standard input), with the directories on the way; of a directory what is
+    /// in it only with -r itself, or one level if it ends with /
+    #[arg(long, value_name = "FILE")]
+    files_from: Option<OsString>,
+    /// Lines of --files-from end with a NUL, so do those of --exclude-from and --include-from
+    #[arg(short = '0', long)]
+    from0: bool,
     /// Change permission bits: D755,F644 or u+w,go-rwx; several add up
     #[arg(long, value_name = "CHANGES")]
     chmod: Vec<OsString>,
@@ -118,102 +122,6 @@ pub(crate) struct SyncArguments {
     /// Copy this program into the far host's ~/.cache first, unless it is there, and use it
     #[arg(long, conflicts_with = "remote_dray")]
     deploy: bool,
-}
-
-/// Patterns, in the order in which they were given.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Rules(Vec<(&'static str, OsString)>);
-
-/// Options that give rules, and what they say.
-const RULES: [(&str, &str, &str); 4] = [
-    (
-        "exclude",
-        "PATTERN",
-        "Leave out what matches, unless a pattern before it says otherwise, as rsync reads it",
-    ),
-    ("include", "PATTERN", "Do not leave out what matches"),
-    ("exclude-from", "FILE", "Read --exclude patterns from a file, one a line (- for standard input)"),
-    ("include-from", "FILE", "Read --include patterns from a file, one a line (- for standard input)"),
-];
-
-impl Args for Rules {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        RULES.iter().fold(command, |command, &(name, value, help)| {
-            let parser = clap::value_parser!(OsString);
-            let arg = Arg::new(name).long(name).value_name(value).help(help).value_parser(parser);
-            command.arg(arg.action(ArgAction::Append))
-        })
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Rules::augment_args(command)
-    }
-}
-
-impl FromArgMatches for Rules {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Rules, clap::Error> {
-        let mut all = Vec::new();
-        for (name, _, _) in RULES {
-            let values = matches.get_many::<OsString>(name).into_iter().flatten();
-            let places = matches.indices_of(name).into_iter().flatten();
-            all.extend(places.zip(values).map(|(place, value)| (place, name, value.clone())));
-        }
-        all.sort_by_key(|(place, _, _)| *place);
-        Ok(Rules(all.into_iter().map(|(_, name, value)| (name, value)).collect()))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Rules::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-impl Rules {
-    /// The rules, each with its sign.
-    fn read(&self) -> Result<Vec<Vec<u8>>> {
-        let mut rules = Vec::new();
-        for (name, value) in &self.0 {
-            let sign = if name.starts_with("include") { b'+' } else { b'-' };
-            if !name.ends_with("-from") {
-                add_rule(&mut rules, sign, value.as_bytes());
-                continue;
-            }
-            for line in read_lines(value)?.split(|byte| *byte == b'\n' || *byte == b'\r') {
-                if !matches!(line.first(), None | Some(b'#' | b';')) {
-                    add_rule(&mut rules, sign, line);
-                }
-            }
-        }
-        Ok(rules)
-    }
-}
-
-/// As rsync has it: `+ ` or `- ` in front counts more than the option's name, and `!` forgets what came before.
-fn add_rule(rules: &mut Vec<Vec<u8>>, sign: u8, text: &[u8]) {
-    let (sign, pattern) = match text {
-        b"!" => return rules.clear(),
-        [sign @ (b'+' | b'-'), b' ', rest @ ..] => (*sign, rest),
-        text => (sign, text),
-    };
-    if !pattern.is_empty() {
-        rules.push([&[sign][..], pattern].concat());
-    }
-}
-
-fn read_lines(path: &OsStr) -> Result<Vec<u8>> {
-    let failed = |error| Error::io(format!("cannot read the patterns in {path:?}"), error);
-    let mut bytes = Vec::new();
-    let mut read =
-        |file: &mut dyn Read| file.take(RULES_FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed);
-    let count = if path == "-" {
-        read(&mut std::io::stdin())?
-    } else {
-        read(&mut std::fs::File::open(path).map_err(failed)?)?
-    };
-    if count as u64 > RULES_FILE_BYTES_MAX {
-        return Err(Error::new(ErrorKind::Usage, format!("{path:?} is too large for a file of patterns")));
-    }
-    Ok(bytes)
 }
 
 /// What ssh is told, from the words of `-e`.
@@ -283,11 +191,54 @@ fn words(text: &[u8]) -> Option<Vec<OsString>> {
     quote.is_none().then_some(words)
 }
 
+/// Options that ssh has with a value, which have none here, and what they mean here.
+const SSH_LETTERS: [(&str, &str); 5] = [
+    ("-F", "reads rules from .rsync-filter files"),
+    ("-p", "keeps permission bits"),
+    ("-i", "says of each entry what changes"),
+    ("-o", "keeps owners"),
+    ("-l", "keeps symbolic links"),
+];
+
+/// SRC and DST among the words that are no options; `line` is the whole command.
+fn sides(places: &[OsString], line: impl Iterator<Item = OsString>) -> Result<(&[OsString], &OsString)> {
+    let usage = |what: String, advice: String| Err(Error::new(ErrorKind::Usage, what).advise(advice));
+    for place in places {
+        let bytes = place.as_bytes();
+        let colon = bytes.iter().position(|byte| b":/[".contains(byte)).filter(|at| bytes[*at] == b':');
+        if colon.is_some_and(|at| bytes[at..].starts_with(b"::")) || bytes.starts_with(b"rsync://") {
+            return usage(
+                format!("{place:?}: no daemon of rsync's is spoken to"),
+                "write host:path, which goes over ssh; a local file of that name is written ./NAME".into(),
+            );
+        }
+    }
+    let Some((destination, source)) = places.split_last().filter(|(_, source)| !source.is_empty()) else {
+        let only = places.first().map_or_else(|| "nothing".into(), |place| format!("{place:?}"));
+        return usage(
+            format!("SRC or DST is missing: {only} alone was named"),
+            "usage: dray sync [OPTIONS] SRC... DST; --help says more".into(),
+        );
+    };
+    let words: Vec<OsString> = line.take_while(|word| word != "--").collect();
+    for (letter, value) in words.iter().zip(words.iter().skip(1)) {
+        let meant = SSH_LETTERS.iter().find(|(ssh, _)| letter == ssh);
+        let is_missing = || std::fs::symlink_metadata(value).is_err() && !value.as_bytes().contains(&b':');
+        if let Some((letter, here)) = meant.filter(|_| source.contains(value) && is_missing()) {
+            return usage(
+                format!("{value:?} is not here, and {letter} takes no value: it {here}"),
+                format!("ssh's {letter} is said as -e 'ssh {letter} {}'", value.to_string_lossy()),
+            );
+        }
+    }
+    Ok((source, destination))
+}
+
 /// Brings DST to the state of SRC.
 pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Result<()> {
     let usage_error =
         |what: &str, advice: &str| Err(Error::new(ErrorKind::Usage, what).advise(advice.to_owned()));
-    let SyncArguments { source, destination, .. } = &arguments;
+    let (source, destination) = sides(&arguments.places, std::env::args_os())?;
     let kept = arguments.kept;
     if destination == "-" || source.iter().any(|source| source == "-") {
         return usage_error(
@@ -298,6 +249,11 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
     if (arguments.delete || arguments.delete_excluded) && !kept.recursive {
         return usage_error("--delete needs to see whole directories", "say -r or -a, too");
     }
+    let chosen = arguments.files_from.as_deref().map(|path| list::read(path, arguments.from0)).transpose()?;
+    if chosen.is_some() && source.len() > 1 {
+        return usage_error("--files-from names what is below one SRC", "run it once for each SRC");
+    }
+    let source: Vec<OsString> = source.iter().map(|source| in_it(source, chosen.is_some())).collect();
     let sources: Vec<Location> = source.iter().cloned().map(Location::parse).collect::<Result<_>>()?;
     let destination = Location::parse(destination.clone())?;
     let sync = SyncOptions {
@@ -320,7 +276,8 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         delete: arguments.delete || arguments.delete_excluded,
         delete_excluded: arguments.delete_excluded,
         max_delete: arguments.max_delete,
-        rules: arguments.rules.read()?,
+        rules: arguments.rules.read(arguments.from0)?,
+        chosen: chosen.map(std::sync::Arc::new),
         itemize: arguments.verbose > 0 || arguments.itemize_changes || output.is_json(),
     };
     let ssh = SshOptions {
@@ -330,7 +287,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         ..ssh_options(arguments.rsh.as_deref())?
     };
     let options = TreeOptions {
-        recursive: kept.recursive,
+        recursive: if arguments.files_from.is_some() { kept.recursive_itself } else { kept.recursive },
         numeric_ids: arguments.numeric_ids,
         one_file_system: arguments.one_file_system,
         chmod: joined(&arguments.chmod),
@@ -353,6 +310,15 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         stats(&copied).lines().for_each(|line| output.line(line));
     }
     run::tell_copied(&copied, arguments.dry_run, begun.elapsed(), output)
+}
+
+/// A source of which only what is in it is meant, if a list says what.
+fn in_it(source: &OsString, is_chosen: bool) -> OsString {
+    let mut source = source.clone();
+    if is_chosen && !source.as_bytes().ends_with(b"/") {
+        source.push(if source.as_bytes().ends_with(b":") { "./" } else { "/" });
+    }
+    source
 }
 
 /// Changes of permission bits, one after the other.
@@ -404,24 +370,6 @@ impl Observer for Telling<'_> {
 mod tests {
     use super::*;
 
-    /// rsync's habits: rules count in the order of the command line, and signs in front of a pattern count more.
-    #[test]
-    fn rules_keep_their_order() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("rules");
-        std::fs::write(&file, "# note\n\n*.o\r\n+ keep.o\n; note\n- last\n").unwrap();
-        let of = |rules: &[(&'static str, &str)]| {
-            let rules = rules.iter().map(|(name, value)| (*name, OsString::from(value))).collect();
-            let read = Rules(rules).read().unwrap();
-            read.into_iter().map(|rule| String::from_utf8(rule).unwrap()).collect::<Vec<_>>()
-        };
-        let file = file.to_str().unwrap();
-        assert_eq!(of(&[("include", "*.c"), ("exclude", "*"), ("include", "x")]), ["+*.c", "-*", "+x"]);
-        assert_eq!(of(&[("exclude", "+ a"), ("include", "- b"), ("exclude", "-c")]), ["+a", "-b", "--c"]);
-        assert_eq!(of(&[("exclude-from", file), ("include-from", file)])[..3], ["-*.o", "+keep.o", "-last"]);
-        assert_eq!(of(&[("exclude", "a"), ("exclude", "!"), ("exclude", "b")]), ["-b"]);
-    }
-
     /// The order comes from the command line itself, over all the options.
     #[test]
     fn rules_are_read_in_order() {
@@ -435,13 +383,18 @@ mod tests {
             "--exclude-from",
             "f",
             "--exclude=c",
+            "-F",
+            "-f",
+            "P x",
+            "--gitignore",
+            "-F",
             "s/",
             "d",
         ];
         let read = crate::arguments::Arguments::read(line.map(OsString::from).into_iter()).unwrap();
         let crate::arguments::Command::Sync(sync) = read.command else { panic!("sync") };
-        let names: Vec<&str> = sync.rules.0.iter().map(|(name, _)| *name).collect();
-        assert_eq!(names, ["exclude", "include", "exclude-from", "exclude"]);
+        let names: Vec<&str> = sync.rules.names().collect();
+        assert_eq!(names, ["exclude", "include", "exclude-from", "exclude", "filter", "gitignore", "F", "F"]);
         assert!(sync.kept.times && sync.kept.hard_links && sync.kept.acls && sync.kept.xattrs);
     }
 
@@ -463,7 +416,8 @@ mod tests {
         assert!(read(&["--no-W", "-W"]).whole_file && !read(&["-W", "--no-whole-file"]).whole_file);
         assert!(joined(&read(&["-a"]).chmod).is_none());
         let all = read(&["-a"]).kept;
-        let is_all = |kept: Kept| kept == all;
+        let is_all = |kept: Kept| Kept { recursive_itself: false, ..kept } == all;
+        assert!(read(&["-ar"]).kept.recursive_itself && !all.recursive_itself);
         assert!(all.recursive && all.links && all.perms && all.times && all.owner && all.group);
         assert!(all.devices && all.specials && !all.hard_links && !all.acls && !all.xattrs);
         assert!(is_all(read(&["-rlptgoD"]).kept) && is_all(read(&["--no-o", "--no-perms", "-a"]).kept));
@@ -472,6 +426,42 @@ mod tests {
         assert_eq!(read(&["-aH", "--no-o", "-o", "--no-H"]).kept, all);
         assert_eq!(read(&["-A"]).kept, Kept { acls: true, perms: true, ..Kept::default() });
         let help = ["dray", "sync", "--help"].map(OsString::from);
+        let shown = crate::arguments::Arguments::read(help.into_iter()).unwrap_err();
+        assert_eq!(shown.kind(), clap::error::ErrorKind::DisplayHelp);
+    }
+
+    /// rsync's habit: options stand anywhere. Words of ssh and scp that mean something else here are answered.
+    #[test]
+    fn options_stand_anywhere() {
+        for line in
+            ["-a --delete s/ t/ d", "s/ -a t/ d --delete", "s/ t/ -a --delete d", "s/ t/ d -a --delete"]
+        {
+            let words = ["dray", "sync"].into_iter().chain(line.split(' ')).map(OsString::from);
+            let read = crate::arguments::Arguments::read(words).unwrap();
+            let crate::arguments::Command::Sync(sync) = read.command else { panic!("sync") };
+            let (source, destination) = sides(&sync.places, std::iter::empty()).unwrap();
+            assert_eq!((source, destination), (&["s/".into(), "t/".into()][..], &"d".into()), "{line}");
+            assert!(sync.delete && sync.kept.recursive, "{line}");
+        }
+        for (line, what, advice) in [
+            ("-p 22722 -a s/ h:s", "-p takes no value", "-e 'ssh -p 22722'"),
+            ("-a -i no/such/key s/ h:s", "says of each entry", "-e 'ssh -i no/such/key'"),
+            ("-a host::module d", "no daemon of rsync's", "host:path"),
+            ("-a s/ rsync://host/module", "no daemon of rsync's", "host:path"),
+            ("-a s/", "\"s/\" alone", "SRC... DST"),
+        ] {
+            let words = || ["dray", "sync"].into_iter().chain(line.split(' ')).map(OsString::from);
+            let read = crate::arguments::Arguments::read(words()).unwrap();
+            let crate::arguments::Command::Sync(sync) = read.command else { panic!("sync") };
+            let error = sides(&sync.places, words()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Usage);
+            assert!(error.to_string().contains(what), "{line}: {error}");
+            assert!(error.advice().unwrap().contains(advice), "{line}: {:?}", error.advice());
+        }
+        let fine = ["[::1]:x", "a/b::c", "u@[fe80::1]:d"].map(OsString::from);
+        assert!(sides(&fine, std::iter::empty()).is_ok());
+        // Alone, -h is help, as with rsync.
+        let help = ["dray", "sync", "-h"].map(OsString::from);
         let shown = crate::arguments::Arguments::read(help.into_iter()).unwrap_err();
         assert_eq!(shown.kind(), clap::error::ErrorKind::DisplayHelp);
     }

@@ -8,6 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind as Slip};
 use dray_core::{Error, ErrorKind};
 
 use crate::arguments::Arguments;
+use crate::sync::lacking;
 
 /// Options of scp and rsync that `cp` has not, and what to do instead.
 const HABITS: [(&str, &str); 8] = [
@@ -19,17 +20,6 @@ const HABITS: [(&str, &str); 8] = [
     ("-A", "say -o ForwardAgent=yes; it is not needed to copy"),
     ("--delete", "cp removes nothing"),
     ("-3", "run dray cp on one of the two hosts, or copy here first"),
-];
-/// Options of rsync that `sync` has not, and what to do instead.
-const RSYNC_HABITS: [(&str, &str); 8] = [
-    ("--modify-window", "times are compared to the nanosecond; --size-only and -c do not ask for them"),
-    ("--delete-before", "say --delete: nothing is deleted before all of SRC has been read"),
-    ("--ignore-errors", "nothing is deleted where SRC cannot be read; mend that first"),
-    ("--timeout", "leave it out: a side that is silent for a minute is given up"),
-    ("-P", "leave it out: progress is shown on a terminal; the port of ssh is said as -e 'ssh -p PORT'"),
-    ("--progress", "leave it out: progress is shown on a terminal"),
-    ("--partial", "leave it out: a file that was cut off begins anew"),
-    ("--inplace", "leave it out: a file is old or new at every moment"),
 ];
 /// How many slips of the keys a suggestion forgives.
 const SLIPS_MAX: usize = 2;
@@ -113,11 +103,9 @@ fn advice(slip: &clap::Error, told: &str) -> String {
             }
             if let Some(argument) = context(slip, ContextKind::InvalidArg)
                 && is_of(told, "sync")
+                && let Some(why) = lacking::why(&argument)
             {
-                let name = argument.split('=').next().unwrap_or_default();
-                if let Some((_, advice)) = RSYNC_HABITS.iter().find(|(habit, _)| *habit == name) {
-                    return (*advice).into();
-                }
+                return why.into();
             }
             if excess(slip).is_some() && is_of(told, "put") {
                 return "run it once for each file: each has its own ticket and is served by its own command"
@@ -248,7 +236,9 @@ mod tests {
             ("dray put one two", "one file at a time: \"two\"", "once for each"),
             ("dray put -dash", "'-d'", "./-name"),
             ("dray sync -aP a b", "'-P'", "ssh -p PORT"),
-            ("dray sync -a --delete-before a b", "--delete-before", "say --delete:"),
+            ("dray sync -a --delete-before a b", "--delete-before", "say `--delete`"),
+            ("dray sync -a --link-dest=../x a b", "--link-dest", "not yet"),
+            ("dray sync a --info=progress2 b", "--info", "not yet"),
             ("dray --json", "no command", "put, get, cp"),
         ] {
             let told = of(line);

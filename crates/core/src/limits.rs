@@ -174,6 +174,12 @@ pub const SYNC_RULES_MAX: usize = 2048;
 pub const SYNC_RULE_BYTES_MAX: usize = 1024;
 /// Bytes of all of them, so that they fit the first message.
 pub const SYNC_RULES_BYTES_MAX: usize = 32 * 1024;
+/// Bytes of one file of rules that a directory has.
+pub const SYNC_MERGE_BYTES_MAX: usize = 64 * 1024;
+/// Lines of the list of what one synchronisation brings over.
+pub const SYNC_LIST_MAX: usize = 1 << 21;
+/// Bytes of all of them.
+pub const SYNC_LIST_BYTES_MAX: usize = 64 << 20;
 /// Directories of the near end that the far one is told of, in case they are its own.
 pub const SYNC_PLACES_MAX: usize = 512;
 /// Bytes of names to be deleted that are remembered in memory; those beyond go to a file without a name.

@@ -141,6 +141,10 @@ pub mod feature {
     pub const TREE_LANES: &str = "tree-lanes";
     /// Trees brought to the state of their source: `sync` in `tree`.
     pub const SYNC: &str = "sync";
+    /// And of what a list names alone: [`sync_flag::CHOSEN`].
+    pub const SYNC_LIST: &str = "sync-list";
+    /// And by rules for one end alone, negated ones, and those of files in the directories.
+    pub const SYNC_RULES: &str = "sync-rules";
     /// Contents of trees as differences: cuts in `pull`.
     pub const TREE_DELTA: &str = "tree-delta";
     /// Copies that were cut off go on in the destination that they made: `origin` in `tree`, and `landed`.

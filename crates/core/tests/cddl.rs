@@ -72,8 +72,18 @@ fn every_message_holds() {
         let bytes = message.to_bytes();
         peer.validate("message", &bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
         let rule = [
-            "-public", "-inline", "-none", "-lane", "-cut", "-change", "-sync", "-near", "-letters",
-            "-listed", "-again",
+            "-public",
+            "-inline",
+            "-none",
+            "-lane",
+            "-cut",
+            "-change",
+            "-sync",
+            "-near",
+            "-letters",
+            "-listed",
+            "-sync-rules",
+            "-again",
         ]
         .iter()
         .find_map(|variant| name.strip_suffix(variant));

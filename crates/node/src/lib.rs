@@ -29,8 +29,8 @@ use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
 pub use copy::{
-    AddressFamily, Confinement, Copied, CopyOptions, CopyRequest, Location, SshOptions, SyncOptions,
-    TreeCopied, TreeOptions, TreeRequest, refuse_remote,
+    AddressFamily, Chosen, Confinement, Copied, CopyOptions, CopyRequest, Location, SshOptions, SyncOptions,
+    TreeCopied, TreeOptions, TreeRequest, read_rule, refuse_remote,
 };
 pub use daemon::Daemon;
 pub use doctor::Finding;
@@ -153,6 +153,8 @@ fn plain_hello() -> Hello {
         feature::TREE_DELTA,
         feature::SYNC,
         feature::TREE_AGAIN,
+        feature::SYNC_LIST,
+        feature::SYNC_RULES,
     ]
     .map(str::to_owned)
     .into();

@@ -28,6 +28,7 @@ pub mod process;
 pub mod rewrite;
 pub mod sshd;
 pub mod sweep;
+pub mod twins;
 
 pub use lab::{Host, Lab};
 pub use process::{Outcome, Program, Running};

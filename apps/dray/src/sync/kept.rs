@@ -7,6 +7,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) recursive: bool,
+    /// Not only because `-a` says so.
+    pub(super) recursive_itself: bool,
     pub(super) links: bool,
     pub(super) perms: bool,
     pub(super) times: bool,
@@ -93,6 +95,7 @@ impl FromArgMatches for Kept {
         let archive = &["archive"][..];
         Ok(Kept {
             recursive: is_on("recursive", archive, &[]),
+            recursive_itself: is_on("recursive", &[], &[]),
             links: is_on("links", archive, &[]),
             perms: is_on("perms", &["archive", "acls"], &[]),
             times: is_on("times", archive, &[]),

@@ -208,6 +208,26 @@ pub fn samples() -> Vec<(&'static str, Message)> {
         ),
         ("landed", Message::Landed(Landed { place: 3 })),
         (
+            "tree-sync-rules",
+            Message::Tree(Tree {
+                role: CopyRole::Send,
+                paths: vec![b"dir/".to_vec().into()],
+                names: vec![],
+                flags: 0,
+                excludes: None,
+                modes: None,
+                owner: None,
+                rate_bytes: None,
+                sync: Some(SyncWish {
+                    flags: sync_flag::CHOSEN,
+                    rules: Some(vec![b"=-r *~".to_vec().into(), b":g .gitignore".to_vec().into()]),
+                    max_delete: None,
+                    near: None,
+                }),
+                origin: None,
+            }),
+        ),
+        (
             "planned",
             Message::Planned(Planned {
                 items: vec![PlannedItem {

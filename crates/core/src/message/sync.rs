@@ -16,7 +16,8 @@ pub struct SyncWish {
     /// Sum of the [`sync_flag`]s; unknown ones are refused.
     #[n(0)]
     pub flags: u64,
-    /// Rules of what is left out and protected, in the order in which they are asked: `+` or `-`, then a pattern.
+    /// Rules of what is left out and protected, in the order in which they are asked: `+` or `-`, then a pattern; with the feature `sync-rules`
+    /// also `=` or `:`, modifiers, a space, and a pattern or the name of a file of rules.
     #[n(1)]
     pub rules: Option<Vec<ByteVec>>,
     /// Entries that may be deleted.
@@ -87,8 +88,13 @@ pub mod sync_flag {
     pub const NO_COMPARING: u64 = 1 << 15;
     /// The destination's name ends with a slash, so it is a directory.
     pub const INTO_DIRECTORY: u64 = 1 << 16;
+    /// Of each source only what a list names, with the directories on the way (feature `sync-list`). A sender that is asked hears the list
+    /// in [`MoreSources`](super::super::MoreSources), after the sources.
+    pub const CHOSEN: u64 = 1 << 17;
+    /// What the sources go into keeps its bits, owner and times (feature `sync-list`).
+    pub const ROOTS_STAY: u64 = 1 << 18;
     /// All that there are.
-    pub const ALL: u64 = (1 << 17) - 1;
+    pub const ALL: u64 = (1 << 19) - 1;
 }
 
 /// What a sender says of how far it looked, with a batch of entries.

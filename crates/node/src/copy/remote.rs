@@ -25,7 +25,7 @@ use super::direct::{Door, HoldingDoor, ssh_connection};
 use super::origin::Origin;
 use super::reach::{self, Confinement, Source};
 use super::receive::Incoming;
-use super::tree::{Knows, read_more};
+use super::tree::{AskedTrees, Knows, is_told_a_list, read_chosen, read_more};
 use crate::explain::Watch;
 use crate::{Event, Node, Stop, plain_hello};
 
@@ -116,8 +116,19 @@ impl Node {
             // `within` goes with whatever is asked for.
             Ok(Message::Copy(copy)) => copy,
             Ok(Message::Tree(tree)) => {
-                return match read_more(tree, &mut || read_control(&mut channel, deadline)) {
-                    Ok(tree) => self.far_trees(channel, &tree, preface, knows, within.as_deref(), stop),
+                let read = read_more(tree, &mut || read_control(&mut channel, deadline));
+                let read = read.and_then(|tree| {
+                    // As long as more of it comes.
+                    let mut next = || read_control(&mut channel, Instant::now() + PATIENCE);
+                    let chosen = is_told_a_list(&tree).then(|| read_chosen(&mut next));
+                    Ok((tree, chosen.transpose()?))
+                });
+                let within = within.as_deref();
+                return match read {
+                    Ok((tree, chosen)) => {
+                        let asked = AskedTrees { tree: &tree, chosen };
+                        self.far_trees(channel, asked, preface, knows, within, stop)
+                    }
                     Err(error) => Err(tell(&mut channel, preface, error)),
                 };
             }
@@ -206,7 +217,7 @@ impl Node {
             Ok(Source::Several(_) | Source::Unsized) if copy.or_several == Some(true) => {
                 return self.far_trees(
                     channel,
-                    &several(&copy),
+                    AskedTrees { tree: &several(&copy), chosen: None },
                     preface,
                     Knows::default(),
                     within.as_deref(),

@@ -15,7 +15,7 @@ use dray_transfer::transport::{Channel, push_control, read_exact};
 
 use super::again::{Whereabouts, source_here, source_there};
 use super::copies::{channels, keeping};
-use super::{Knows, SyncOptions, TreeOptions, TreeRequest, tree_message};
+use super::{AskedTrees, Knows, SyncOptions, TreeOptions, TreeRequest, tree_message};
 use crate::{Config, ConfigFile, Confinement, Event, Location, Node, Paths, SshOptions, Stop, lock};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -56,7 +56,16 @@ fn upload(tree: &Tree, tells: Tells, within: Option<&Path>) -> Vec<u8> {
     thread::scope(|scope| {
         let knows = Knows { again: true, ..Knows::default() };
         let (far_node, within) = (&far_node, within.as_ref());
-        scope.spawn(move || far_node.far_trees(far, tree, Vec::new(), knows, within, &Stop::new()));
+        scope.spawn(move || {
+            far_node.far_trees(
+                far,
+                AskedTrees { tree, chosen: None },
+                Vec::new(),
+                knows,
+                within,
+                &Stop::new(),
+            )
+        });
         let mut out = Vec::new();
         let mut items = vec![directory(None).into(), directory(Some("sub")).into(), Vec::new().into()];
         if tells == Tells::Failure {

@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use dray_core::limits::{TREE_NAMED_MAX, TREE_SOURCES_MAX};
 use dray_core::message::{CopyRole, FoundSource, Message, Sources, Tree, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::tree::{Origin, Preview, TreeWriter, WriteOptions};
+use dray_store::local::tree::{Chosen, Origin, Preview, TreeWriter, WalkOptions, WriteOptions};
 use dray_transfer::direct::is_local;
 use dray_transfer::transport::{PipeChannel, RateLimit, push_control};
 use dray_transfer::tree::{send, take};
@@ -31,12 +32,19 @@ use crate::{Node, Stop};
 /// How long the near end may be silent. ssh ends with it, so this is for one that hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What the near end wants of trees.
+pub(in crate::copy) struct AskedTrees<'a> {
+    pub(in crate::copy) tree: &'a Tree,
+    /// What is sent of the sources, if that is not all.
+    pub(in crate::copy) chosen: Option<Chosen>,
+}
+
 impl Node {
     /// Carries out `tree`, in the directory of a login that is confined to one; `preface` has this end's hello. An error has been told to the other side.
     pub(in crate::copy) fn far_trees(
         &self,
         mut channel: PipeChannel,
-        tree: &Tree,
+        AskedTrees { tree, chosen }: AskedTrees<'_>,
         mut preface: Vec<u8>,
         knows: Knows,
         within: Option<&Confinement>,
@@ -115,6 +123,7 @@ impl Node {
                 };
                 let limit = tree.rate_bytes.map(RateLimit::new);
                 let channel = packed(Box::new(channel), is_compressed, limit.as_ref(), &mut preface)?;
+                let options = WalkOptions { chosen: chosen.map(Arc::new), ..options };
                 let mut source = WalkSource::new(paths, options, names_owners(tree), stop.clone())
                     .at(origin)
                     .telling_listed(deletes(tree));

@@ -72,7 +72,7 @@ impl Node {
             refuse_inside(source, destination, !takes_name)?;
         }
         let landing = landing?;
-        let walker = Walker::new(sources.to_vec(), walk_options(&tree, &names)?);
+        let walker = Walker::new(sources.to_vec(), sync::walk_chosen(walk_options(&tree, &names)?, options));
         // Nobody asks for the hash of what is there: what may differ is copied.
         let mut changes = Changes { never_compares: true, ..changes(&tree)? };
         if let Some(sync) = &mut changes.sync {

@@ -47,8 +47,11 @@ use dray_store::local::tree::{
 };
 
 use self::again::Whereabouts;
-pub(super) use sources::read_more;
+pub use dray_store::local::tree::{Chosen, read_rule};
+pub(super) use far::AskedTrees;
+pub(super) use sources::{read_chosen, read_more};
 pub use sync::SyncOptions;
+pub(super) use sync::is_told_a_list;
 
 use super::local::advised;
 use super::{Location, SshOptions, both_remote};
@@ -227,6 +230,7 @@ fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
         specials: has(tree_flag::SPECIALS),
         attributes: sync::attributes(tree),
         tells_vanished: tree.sync.is_some(),
+        chosen: None,
     })
 }
 
@@ -425,6 +429,7 @@ impl Node {
         if let ([path], []) = (&here[..], &there[..])
             && !request.options.recursive
             && !request.options.archive
+            && request.options.sync.as_ref().is_none_or(|sync| sync.chosen.is_none())
             && path.is_dir()
         {
             return Err(Error::new(ErrorKind::Usage, format!("{path:?} is a directory"))

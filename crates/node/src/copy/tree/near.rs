@@ -28,18 +28,18 @@ use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::Previewing;
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
-use super::sources::push_tree;
-use super::sync::{add_near, deletes, landing as landing_of, name_of};
+use super::sources::{push_chosen, push_tree};
+use super::sync::{SyncOptions, add_near, deletes, landing as landing_of, name_of};
 use super::{
-    Counted, Knows, TreeCopied, TreeOptions, changes, landing_name, names_owners, show, tree_message,
+    Counted, Knows, TreeCopied, TreeOptions, changes, landing_name, names_owners, show, sync, tree_message,
     walk_options, write_options,
 };
 use crate::{Event, Node, Observer, Stop};
 
 impl Node {
     /// The hello of a tree copy: who does not know trees is refused by name.
-    fn tree_hello(&self, is_sync: bool) -> Hello {
-        Hello { required: required(is_sync), ..self.hello() }
+    fn tree_hello(&self, sync: Option<&SyncOptions>) -> Hello {
+        Hello { required: required(sync), ..self.hello() }
     }
 
     #[expect(clippy::too_many_arguments, reason = "the two sides of one command line")]
@@ -67,7 +67,7 @@ impl Node {
             .map(|known| Box::new(known.into()));
         let (mut far, channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
-        push_control(&mut preface, &Message::Hello(self.tree_hello(is_sync)));
+        push_control(&mut preface, &Message::Hello(self.tree_hello(options.sync.as_ref())));
         push_tree(&mut preface, &tree);
         let pace = options.rate_bytes.map(RateLimit::new);
         let doors = match may_dial(options) {
@@ -79,13 +79,13 @@ impl Node {
         let walk_stop = Stop::new();
         let mut source = WalkSource::new(
             sources.to_vec(),
-            walk_options(&tree, &names)?,
+            sync::walk_chosen(walk_options(&tree, &names)?, options),
             names_owners(&tree),
             walk_stop.clone(),
         )
         .telling_listed(deletes(&tree));
         let failed = AtomicU64::new(0);
-        let ours = self.tree_hello(is_sync);
+        let ours = self.tree_hello(options.sync.as_ref());
         let name = far.host.clone();
         let (is_heard, mut is_greeted) = (Cell::new(false), false);
         let counted = Counted::default();
@@ -189,8 +189,11 @@ impl Node {
         }
         let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
-        push_control(&mut preface, &Message::Hello(self.tree_hello(is_sync)));
+        push_control(&mut preface, &Message::Hello(self.tree_hello(options.sync.as_ref())));
         push_tree(&mut preface, &tree);
+        if let Some(chosen) = options.sync.as_ref().and_then(|sync| sync.chosen.as_ref()) {
+            push_chosen(&mut preface, chosen);
+        }
         let (mut is_heard, mut knows) = (false, Knows::default());
         let greeted = || {
             channel.write_all(&preface).map_err(|error| Error::io("connection lost", error))?;
@@ -199,7 +202,7 @@ impl Node {
             match Message::from_bytes(&body)? {
                 Message::Hello(theirs) => {
                     knows = Knows::of(&theirs);
-                    negotiate(&self.tree_hello(is_sync), &theirs).map(|_| ())?;
+                    negotiate(&self.tree_hello(options.sync.as_ref()), &theirs).map(|_| ())?;
                 }
                 Message::Fault(fault) => return Err(fault.to_error(&host.to_string_lossy())),
                 _ => return Err(Error::new(ErrorKind::Protocol, "the far end did not say hello first")),
@@ -286,9 +289,18 @@ impl Node {
 }
 
 /// What the far end has to know.
-pub(super) fn required(is_sync: bool) -> Vec<String> {
-    let required = if is_sync { vec![feature::TREE, feature::SYNC] } else { vec![feature::TREE] };
-    required.into_iter().map(str::to_owned).collect()
+pub(super) fn required(sync: Option<&SyncOptions>) -> Vec<String> {
+    let wants = |is_wanted: fn(&SyncOptions) -> bool| sync.is_some_and(is_wanted);
+    let required = [
+        (true, feature::TREE),
+        (sync.is_some(), feature::SYNC),
+        (wants(|sync| sync.chosen.is_some()), feature::SYNC_LIST),
+        (
+            wants(|sync| sync.rules.iter().any(|rule| !rule.starts_with(b"+") && !rule.starts_with(b"-"))),
+            feature::SYNC_RULES,
+        ),
+    ];
+    required.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name.to_owned()).collect()
 }
 
 /// True if the only source takes the destination's own name where nothing is.

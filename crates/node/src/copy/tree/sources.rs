@@ -4,9 +4,12 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use dray_core::limits::{TREE_SOURCES_BYTES_MAX, TREE_SOURCES_IN_MESSAGE_MAX, TREE_SOURCES_MAX};
+use dray_core::limits::{
+    SYNC_LIST_MAX, TREE_SOURCES_BYTES_MAX, TREE_SOURCES_IN_MESSAGE_MAX, TREE_SOURCES_MAX,
+};
 use dray_core::message::{Message, MoreSources, Tree, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::tree::Chosen;
 use dray_transfer::transport::push_control;
 
 use super::super::Location;
@@ -124,6 +127,51 @@ pub(in crate::copy) fn read_more(mut tree: Tree, read: &mut dyn FnMut() -> Resul
     Ok(tree)
 }
 
+/// Says what a list names, in as many messages as it takes.
+pub(super) fn push_chosen(out: &mut Vec<u8>, chosen: &Chosen) {
+    let mut lines = chosen.lines().peekable();
+    loop {
+        let (mut paths, mut bytes) = (Vec::new(), 0);
+        while paths.len() < TREE_SOURCES_IN_MESSAGE_MAX
+            && let Some(line) = lines.next_if(|line| bytes == 0 || bytes + line.len() <= MESSAGE_BYTES)
+        {
+            bytes += line.len() + 3;
+            paths.push(line.to_vec().into());
+        }
+        let is_last = lines.peek().is_none();
+        if paths.is_empty() {
+            // Of a message something leaves; a line without a name is none.
+            paths.push(Vec::new().into());
+        }
+        push_control(out, &Message::MoreSources(MoreSources { paths, names: Vec::new(), is_last }));
+        if is_last {
+            return;
+        }
+    }
+}
+
+/// Reads the list that [`push_chosen`] said.
+pub(in crate::copy) fn read_chosen(read: &mut dyn FnMut() -> Result<Vec<u8>>) -> Result<Chosen> {
+    let wrong = |what: &str| Error::new(ErrorKind::Protocol, format!("the list of what is wanted {what}"));
+    let mut chosen = Chosen::default();
+    let (mut lines, mut is_last) = (0, false);
+    while !is_last {
+        let Message::MoreSources(more) = Message::from_bytes(&read()?)? else {
+            return Err(wrong("ended in the middle"));
+        };
+        is_last = more.is_last;
+        lines += more.paths.len();
+        if more.paths.is_empty() || !more.names.is_empty() || lines > SYNC_LIST_MAX {
+            return Err(wrong("has something else in it, or too much"));
+        }
+        for line in &more.paths {
+            chosen.add(line).map_err(|error| wrong(&format!("is wrong: {error}")))?;
+        }
+    }
+    chosen.sort();
+    Ok(chosen)
+}
+
 #[cfg(test)]
 mod tests {
     use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
@@ -204,6 +252,30 @@ mod tests {
         };
         assert_eq!(read_more(tree, &mut read).unwrap_err().kind(), ErrorKind::Protocol);
         assert!(count <= TREE_SOURCES_MAX / TREE_SOURCES_IN_MESSAGE_MAX + 1, "{count}");
+    }
+
+    /// Issue "--files-from": a list crosses in as many messages as it takes, and what is no list is refused.
+    #[test]
+    fn a_list_crosses_whole() {
+        for count in [0, 1, 5000, 100_000] {
+            let mut chosen = Chosen::default();
+            (0..count).for_each(|number| chosen.add(format!("{number:08}/x").as_bytes()).unwrap());
+            chosen.sort();
+            let mut out = Vec::new();
+            push_chosen(&mut out, &chosen);
+            let mut left = bodies(&out).into_iter();
+            let read = read_chosen(&mut || Ok(left.next().unwrap())).unwrap();
+            assert!(read.lines().eq(chosen.lines()) && read.lines().count() == count);
+            assert_eq!(left.next(), None);
+        }
+        let told = |path: &str| {
+            let paths = vec![path.as_bytes().to_vec().into()];
+            Message::MoreSources(MoreSources { paths, names: Vec::new(), is_last: true }).to_bytes()
+        };
+        assert!(read_chosen(&mut || Ok(told("a/b"))).is_ok());
+        for body in [told("../b"), told("a/../../b"), b"x".to_vec()] {
+            assert_eq!(read_chosen(&mut || Ok(body.clone())).unwrap_err().kind(), ErrorKind::Protocol);
+        }
     }
 
     /// As `cp` has it: a source that is named twice is no mistake.

@@ -4,16 +4,18 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use dray_core::limits::{SYNC_PLACES_MAX, SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX, SYNC_RULES_MAX};
 use dray_core::message::{CopyRole, Near, Place, SyncWish, Tree, sync_flag, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::boot_id;
 use dray_store::local::tree::{
-    AttributeSort, DeleteOptions, Done, Excludes, Landing, Origin, SyncOptions as StoreOptions,
+    AttributeSort, Chosen, DeleteOptions, Done, Excludes, Landing, Origin, SyncOptions as StoreOptions,
+    WalkOptions,
 };
 
-use super::landing_name;
+use super::{TreeOptions, landing_name};
 
 /// What a synchronisation keeps and does; the words are those of rsync's options.
 #[derive(Clone, Debug, Default)]
@@ -56,10 +58,13 @@ pub struct SyncOptions {
     pub delete_excluded: bool,
     /// Delete so many entries at most.
     pub max_delete: Option<u64>,
-    /// What is left out, the first that fits: `+` or `-`, then a pattern as rsync reads it.
+    /// What is left out, the first that fits: `+` or `-`, then a pattern as rsync reads it; or what [`read_rule`](crate::read_rule) makes of its filters,
+    /// or `:g ` and the name of files as git reads them.
     pub rules: Vec<Vec<u8>>,
     /// Tell of each entry that is made, changed or deleted.
     pub itemize: bool,
+    /// Of the one source only what this names, with the directories on the way.
+    pub chosen: Option<Arc<Chosen>>,
 }
 
 impl SyncOptions {
@@ -109,6 +114,8 @@ impl SyncOptions {
             (self.itemize || is_dry, sync_flag::ITEMIZE),
             (whole_file, sync_flag::NO_COMPARING),
             (into_directory, sync_flag::INTO_DIRECTORY),
+            (self.chosen.is_some(), sync_flag::CHOSEN),
+            (self.chosen.as_ref().is_some_and(|chosen| !chosen.names_root()), sync_flag::ROOTS_STAY),
         ];
         let rules: Vec<_> = self.rules.iter().map(|rule| rule.clone().into()).collect();
         Ok(SyncWish {
@@ -135,6 +142,16 @@ pub(super) fn attributes(tree: &Tree) -> AttributeSort {
     }
 }
 
+/// How the sender walks, told what is chosen.
+pub(super) fn walk_chosen(walk: WalkOptions, options: &TreeOptions) -> WalkOptions {
+    WalkOptions { chosen: options.sync.as_ref().and_then(|sync| sync.chosen.clone()), ..walk }
+}
+
+/// True if a list follows `tree`: a far end that sends is told of it.
+pub(in crate::copy) fn is_told_a_list(tree: &Tree) -> bool {
+    tree.role == CopyRole::Send && tree.sync.as_ref().is_some_and(|wish| wish.flags & sync_flag::CHOSEN != 0)
+}
+
 /// What the receiver does; `None` in a copy.
 pub(super) fn options(tree: &Tree) -> Result<Option<StoreOptions>> {
     let Some(wish) = &tree.sync else { return Ok(None) };
@@ -158,6 +175,7 @@ pub(super) fn options(tree: &Tree) -> Result<Option<StoreOptions>> {
         rules: rules(wish)?,
         itemize: has(sync_flag::ITEMIZE),
         into_directory: has(sync_flag::INTO_DIRECTORY),
+        roots_stay: has(sync_flag::ROOTS_STAY),
         // To a near end that receives, what it told of is its own destination.
         sources: wish
             .near

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -115,13 +116,25 @@ fn an_old_peer_is_refused_by_name() {
         agent: "test".into(),
     };
     let old = hello(&[feature::TREE, feature::TREE_LANES], Vec::new());
-    let new = |is_sync| hello(&[feature::TREE, feature::TREE_LANES, feature::SYNC], required(is_sync));
+    let sync = super::SyncOptions::default();
+    let new = |is_sync| {
+        let known = [feature::TREE, feature::TREE_LANES, feature::SYNC];
+        hello(&known, required(Some(&sync).filter(|_| is_sync)))
+    };
     for (ours, theirs) in [(&new(true), &old), (&old, &new(true))] {
         let error = negotiate(ours, theirs).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("sync"), "{error}");
     }
     assert!(negotiate(&new(false), &old).is_ok() && negotiate(&new(true), &new(true)).is_ok());
+    // What came later each has a name of its own.
+    let chosen = super::SyncOptions { chosen: Some(Arc::default()), ..super::SyncOptions::default() };
+    let rules = super::SyncOptions { rules: vec![b": .rules".to_vec()], ..super::SyncOptions::default() };
+    for (later, name) in [(chosen, feature::SYNC_LIST), (rules, feature::SYNC_RULES)] {
+        let error =
+            negotiate(&hello(&[feature::TREE, feature::SYNC, name], required(Some(&later))), &new(true));
+        assert!(error.unwrap_err().to_string().contains(name));
+    }
 }
 
 /// Issue "nothing is deleted wrongly": directories of the near end count where both ends are one machine, and there alone; a source that lies in

@@ -25,6 +25,7 @@ use super::temporary::Temporary;
 
 mod doomed;
 mod notes;
+mod protected;
 
 pub(super) use doomed::{Doomed, Orders};
 use notes::Notes;
@@ -64,6 +65,8 @@ pub(super) struct Candidates {
     in_base: HashSet<Box<[u8]>>,
     /// Which directories the roots are, and their names.
     roots: HashMap<(u64, u64), Vec<u8>>,
+    /// What is in a source goes into the destination itself.
+    fills_base: bool,
     /// When the run began, by this host's clock.
     begun: (i64, u32),
     /// Directories that could not be listed here: nothing in them is deleted.
@@ -104,6 +107,7 @@ impl Candidates {
             has_several,
             in_base: HashSet::new(),
             roots: HashMap::new(),
+            fills_base: false,
             levels: Vec::new(),
             path: Vec::new(),
             notes: Notes::default(),
@@ -122,6 +126,7 @@ impl Candidates {
     pub(super) fn begin(&mut self, name: Option<&Name>) {
         self.levels.clear();
         self.device = None;
+        self.fills_base |= name.is_none();
         self.path = name.map_or_else(Vec::new, |name| name.as_bytes().to_vec());
         if name.is_some() {
             self.remember(key(&self.path));
@@ -309,7 +314,7 @@ impl Candidates {
     /// What was found, and why nothing of it can be deleted.
     fn end(self, failed: &mut Vec<Failed>) -> (Doomed, Option<Error>) {
         failed.extend(self.unlistable);
-        (Doomed::new(self.notes.read(), self.told, self.begun), self.trouble)
+        (Doomed::new(self.notes.read(), self.told, self.begun, self.fills_base), self.trouble)
     }
 }
 

@@ -5,16 +5,18 @@
 //! directories alone. `*` and `?` stop at a slash, `**` does not, `[a-z]` is a class, `/***` at the end means a
 //! directory and all that is in it.
 
-use dray_core::{Error, ErrorKind, Result};
+use dray_core::Result;
+
+use super::filter::{Asked, Local, Merge, Step};
 
 /// Patterns, ready to be asked in their order: the first that fits decides.
 #[derive(Clone, Debug, Default)]
 pub struct Excludes {
-    patterns: Vec<(bool, Pattern)>,
+    steps: Vec<Step>,
 }
 
 #[derive(Clone, Debug)]
-struct Pattern {
+pub(super) struct Pattern {
     what: What,
     directories_only: bool,
     /// It began with a slash.
@@ -27,6 +29,8 @@ struct Pattern {
     crosses_first: bool,
     /// `/***` stands at its end.
     takes_all: bool,
+    /// It is read as in a `.gitignore`.
+    is_git: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -46,6 +50,8 @@ enum Token {
     All,
     /// A member of a class, or none.
     Class(Box<[bool; 256]>),
+    /// Any number of directories, each with its slash.
+    Directories,
     /// A class without its end, which nothing is in.
     Never,
 }
@@ -53,33 +59,46 @@ enum Token {
 impl Excludes {
     /// Reads patterns; each is good for something.
     pub fn new(patterns: &[Vec<u8>]) -> Excludes {
-        Excludes { patterns: patterns.iter().map(|pattern| (true, Pattern::new(pattern))).collect() }
+        Excludes { steps: patterns.iter().map(|pattern| Step::exclude(pattern)).collect() }
     }
 
-    /// Reads rules: `-` and a pattern of what is left out, or `+` and one of what is not. `Protocol` for anything else.
+    /// Reads rules: `-` and a pattern of what is left out, or `+` and one of what is not, or what [`read_rule`](super::read_rule) makes of others.
+    /// `Protocol` for anything else.
     pub fn of_rules<'a>(rules: impl Iterator<Item = &'a [u8]>) -> Result<Excludes> {
-        let read = |rule: &[u8]| match rule {
-            [b'-', pattern @ ..] => Ok((true, Pattern::new(pattern))),
-            [b'+', pattern @ ..] => Ok((false, Pattern::new(pattern))),
-            _ => Err(Error::new(ErrorKind::Protocol, "a rule is neither + nor -")),
-        };
-        Ok(Excludes { patterns: rules.map(read).collect::<Result<_>>()? })
+        Ok(Excludes { steps: rules.map(Step::read).collect::<Result<_>>()? })
     }
 
     /// True if there are none.
     pub fn is_empty(&self) -> bool {
-        self.patterns.is_empty()
+        self.steps.is_empty()
     }
 
-    /// Whether the entry at `path` is left out.
+    /// Whether the entry at `path` is left out, where no directory has rules of its own.
     pub fn has(&self, path: &[u8], is_directory: bool) -> bool {
-        let first = self.patterns.iter().find(|(_, pattern)| pattern.fits(path, is_directory));
-        first.is_some_and(|(is_excluded, _)| *is_excluded)
+        self.leaves_out(Asked::Sending, path, is_directory, &Local::default())
+    }
+
+    /// Files of rules that directories may have.
+    pub(super) fn merges(&self) -> Vec<&Merge> {
+        self.steps.iter().filter_map(Step::merge).collect()
+    }
+
+    /// Whether the entry at `path` is left out, or protected; `local` has what the directories above it say.
+    pub(super) fn leaves_out(&self, asked: Asked, path: &[u8], is_directory: bool, local: &Local) -> bool {
+        let mut merges = 0..;
+        let decided = self.steps.iter().find_map(|step| match step {
+            Step::Rule(rule) => rule.decides(asked, path, 0, is_directory),
+            Step::Merge(merge) => {
+                let index = merges.next().unwrap_or_default();
+                local.decides(index, merge, asked, path, is_directory)
+            }
+        });
+        decided.unwrap_or(false)
     }
 }
 
 impl Pattern {
-    fn new(text: &[u8]) -> Pattern {
+    pub(super) fn new(text: &[u8]) -> Pattern {
         let (mut text, mut directories_only) = (text, false);
         if let [rest @ .., b'/'] = text
             && !rest.is_empty()
@@ -93,7 +112,42 @@ impl Pattern {
         let is_anchored = text.first() == Some(&b'/');
         let text = if is_anchored { &text[1..] } else { text };
         let what = if is_wild { What::Wild(tokens(text)) } else { What::Literal(text.to_vec()) };
-        Pattern { what, directories_only, is_anchored, slashes, crosses, crosses_first, takes_all }
+        Pattern {
+            what,
+            directories_only,
+            is_anchored,
+            slashes,
+            crosses,
+            crosses_first,
+            takes_all,
+            is_git: false,
+        }
+    }
+
+    /// A pattern of a `.gitignore`: with a slash that is not its last byte it stands for a path from the directory of that on, else for a name.
+    pub(super) fn of_git(text: &[u8]) -> Pattern {
+        let (text, directories_only) = match text {
+            [rest @ .., b'/'] => (rest, true),
+            text => (text, false),
+        };
+        let is_anchored = text.contains(&b'/');
+        let text = text.strip_prefix(b"/").unwrap_or(text);
+        Pattern {
+            what: What::Wild(git_tokens(text)),
+            directories_only,
+            is_anchored,
+            slashes: usize::from(is_anchored),
+            crosses: false,
+            crosses_first: false,
+            takes_all: false,
+            is_git: true,
+        }
+    }
+
+    /// The same for a pattern that a directory has, whose path and the slash behind it have `start` bytes.
+    pub(super) fn fits_below(&self, path: &[u8], start: usize, is_directory: bool) -> bool {
+        let path = if self.is_anchored { path.get(start..).unwrap_or_default() } else { path };
+        self.fits(path, is_directory)
     }
 
     fn fits(&self, path: &[u8], is_directory: bool) -> bool {
@@ -111,6 +165,7 @@ impl Pattern {
                     .is_some_and(|before| matches!(before.last(), None | Some(b'/')));
             }
             What::Wild(tokens) if is_name => return wild(tokens, &[&path[name_at..]]),
+            What::Wild(tokens) if self.is_git => return wild(tokens, &[path]),
             What::Wild(tokens) => tokens,
         };
         // `**/x` also stands for an x at the root, and `x/***` for x itself.
@@ -131,6 +186,27 @@ impl Pattern {
             Some(skipped) => starts.nth(skipped - 1).is_some_and(fits_from),
         }
     }
+}
+
+/// As git reads them: `**` stands for directories where nothing but slashes is beside it, and else for what `*` stands for.
+fn git_tokens(text: &[u8]) -> Vec<Token> {
+    let mut out = Vec::new();
+    let components: Vec<&[u8]> = text.split(|byte| *byte == b'/').collect();
+    let last = components.len() - 1;
+    for (index, component) in components.into_iter().enumerate() {
+        match component {
+            b"**" if index < last => out.push(Token::Directories),
+            b"**" if index > 0 => out.push(Token::All),
+            component => {
+                let some = |token| if matches!(token, Token::All) { Token::Some } else { token };
+                out.extend(tokens(component).into_iter().map(some));
+                if index < last {
+                    out.push(Token::Byte(b'/'));
+                }
+            }
+        }
+    }
+    out
 }
 
 fn tokens(text: &[u8]) -> Vec<Token> {
@@ -235,14 +311,17 @@ fn wild(tokens: &[Token], parts: &[&[u8]]) -> bool {
     // Tokens before which the text so far fits.
     let mut reached = vec![false; tokens.len() + 1];
     reached[0] = true;
-    let skip_stars = |reached: &mut [bool]| {
+    let skip_stars = |reached: &mut [bool], is_at_name: bool| {
         for (at, token) in tokens.iter().enumerate() {
-            if reached[at] && matches!(token, Token::Some | Token::All) {
-                reached[at + 1] = true;
-            }
+            let is_skipped = match token {
+                Token::Some | Token::All => true,
+                Token::Directories => is_at_name,
+                _ => false,
+            };
+            reached[at + 1] |= reached[at] && is_skipped;
         }
     };
-    skip_stars(&mut reached);
+    skip_stars(&mut reached, true);
     for byte in &mut text {
         let mut next = vec![false; tokens.len() + 1];
         for (at, token) in tokens.iter().enumerate().filter(|(at, _)| reached[*at]) {
@@ -250,14 +329,14 @@ fn wild(tokens: &[Token], parts: &[&[u8]]) -> bool {
                 Token::Byte(same) => (false, *same == byte),
                 Token::One => (false, byte != b'/'),
                 Token::Some => (byte != b'/', false),
-                Token::All => (true, false),
+                Token::All | Token::Directories => (true, false),
                 Token::Class(members) => (false, members[usize::from(byte)]),
                 Token::Never => (false, false),
             };
             next[at] |= stays;
             next[at + 1] |= goes_on;
         }
-        skip_stars(&mut next);
+        skip_stars(&mut next, byte == b'/');
         if !next.contains(&true) {
             return false;
         }

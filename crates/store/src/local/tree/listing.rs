@@ -37,6 +37,26 @@ impl Listing {
         Ok(listing)
     }
 
+    /// Of these names, which are sorted; each once.
+    pub(super) fn of<'a>(names: impl Iterator<Item = &'a [u8]>) -> Listing {
+        let mut listing = Listing::default();
+        for name in names {
+            let last = listing.names.last().map(|place| slice(&listing.bytes, *place));
+            let start = u32::try_from(listing.bytes.len()).ok();
+            if last != Some(name)
+                && let Some(place) = start.zip(u8::try_from(name.len()).ok())
+            {
+                listing.names.push(place);
+                listing.bytes.extend_from_slice(name);
+            }
+        }
+        listing
+    }
+
+    pub(super) fn has(&self, name: &[u8]) -> bool {
+        self.names.binary_search_by(|place| slice(&self.bytes, *place).cmp(name)).is_ok()
+    }
+
     pub(super) fn get(&self, index: usize) -> Option<&[u8]> {
         self.names.get(index).map(|place| slice(&self.bytes, *place))
     }

@@ -6,12 +6,14 @@
 
 mod attributes;
 mod chmod;
+mod chosen;
 mod content;
 mod contested;
 mod cut;
 mod delete;
 mod directory;
 mod exclude;
+mod filter;
 mod landing;
 mod links;
 mod listing;
@@ -35,10 +37,12 @@ mod write;
 
 pub use attributes::AttributeSort;
 pub use chmod::ModeChange;
+pub use chosen::Chosen;
 pub use content::{FileState, Piece, ReadSize, hash_content};
 pub use cut::{Cut, CutEnd, cut_content};
 pub use directory::Directory;
 pub use exclude::Excludes;
+pub use filter::read_rule;
 pub use landing::Landing;
 pub use origin::Origin;
 pub use others::{Others, OthersToFind, SizeAndTime};

@@ -108,6 +108,8 @@ pub(super) struct OpenDirectory {
     pending: Cell<u64>,
     is_left: Cell<bool>,
     is_finished: Cell<bool>,
+    /// It keeps its own bits, owner and times.
+    stays: Cell<bool>,
     open: Rc<Cell<usize>>,
     held: usize,
 }
@@ -161,6 +163,7 @@ impl OpenDirectory {
             pending: Cell::new(0),
             is_left: Cell::new(false),
             is_finished: Cell::new(false),
+            stays: Cell::new(false),
             open: open.clone(),
             held,
         }
@@ -289,6 +292,11 @@ impl OpenDirectory {
         self.finish_if_done();
     }
 
+    /// What is put into it changes nothing of it.
+    pub(super) fn stays(&self) {
+        self.stays.set(true);
+    }
+
     pub(super) fn leave(&self) {
         self.is_left.set(true);
         self.finish_if_done();
@@ -296,6 +304,10 @@ impl OpenDirectory {
 
     /// Its bits and times come when nothing is put into it any more.
     fn finish_if_done(&self) {
+        // It gets its bits back when it is closed.
+        if self.stays.get() {
+            return;
+        }
         if self.pending.get() > 0 || !self.is_left.get() || self.is_finished.replace(true) {
             return;
         }

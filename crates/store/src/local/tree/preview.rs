@@ -132,6 +132,11 @@ impl Preview {
             (None, _) if !entry.is_directory() => {
                 Err(Error::new(ErrorKind::Usage, "the source is a file, not a directory"))
             }
+            (None, base) if self.settings.sync().is_some_and(|sync| sync.roots_stay) => {
+                let found = base.as_ref().map(|base| base.stat_self().map_err(failed)).transpose()?;
+                self.enter(None, base, found.as_ref());
+                Ok(Planned::Keep)
+            }
             (None, None) => {
                 self.settings.did(self.settings.describe(entry, None, How::Made, &|_| false, &Vec::new));
                 self.enter(None, None, None);

@@ -47,6 +47,8 @@ pub struct SyncOptions {
     pub itemize: bool,
     /// The destination is a directory, whatever comes.
     pub into_directory: bool,
+    /// What the sources go into keeps what it has: a list names what comes.
+    pub roots_stay: bool,
     /// Directories that are not deleted, by device and inode: the sources themselves, where they lie in the destination.
     pub sources: Vec<(u64, u64)>,
 }

@@ -1,6 +1,7 @@
 //! Reading trees: entry by entry, in the order of the stream, with one open descriptor for each level.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -14,9 +15,11 @@ use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 
 use super::attributes::{self, AttributeSort, Scope};
+use super::chosen::{Chosen, Reach};
 use super::content::FileState;
 use super::directory::{Directory, raise_open_files, stat_fd};
 use super::exclude::Excludes;
+use super::filter::{Asked, Local};
 use super::listing::Listing;
 use super::origin::Origin;
 
@@ -46,6 +49,8 @@ pub struct WalkOptions {
     pub attributes: AttributeSort,
     /// A name that is gone before it could be looked at has failed: it may have come under another one that was passed by.
     pub tells_vanished: bool,
+    /// Of each source only what the list names, and the directories on the way there. Then `recursive` is for those that the list names.
+    pub chosen: Option<Arc<Chosen>>,
 }
 
 /// One step of a walk.
@@ -137,6 +142,8 @@ struct Level {
     next: usize,
     /// Length of the path up to this directory.
     path_len: usize,
+    /// How much of it is looked at.
+    reach: Reach,
 }
 
 /// Reads the trees of some sources.
@@ -150,6 +157,8 @@ pub struct Walker {
     levels: Vec<Level>,
     /// Path of the current entry below its source, for messages, patterns and link groups.
     path: Vec<u8>,
+    /// Rules that the directories on it have.
+    local: Local,
     source: PathBuf,
     device: (u32, u32),
     /// Group and names still to come of files with several.
@@ -174,6 +183,7 @@ impl Walker {
             options,
             levels: Vec::new(),
             path: Vec::new(),
+            local: Local::default(),
             source: PathBuf::new(),
             device: (0, 0),
             links: HashMap::new(),
@@ -211,6 +221,7 @@ impl Walker {
             self.path.truncate(level.path_len);
             let Some(name) = level.listing.get(level.next) else {
                 self.levels.pop();
+                self.local.leave();
                 return Some(Walked::Leave);
             };
             level.next += 1;
@@ -219,7 +230,13 @@ impl Walker {
             }
             self.path.extend_from_slice(name);
             let (directory, name) = (level.directory.clone(), name.to_vec());
-            match self.entry(&directory, &name) {
+            let path_len = level.path_len;
+            let (reach, is_named) = match &self.options.chosen {
+                Some(chosen) => chosen.reach(&level.reach, path_len, &name, self.options.recursive),
+                None => (Reach::Whole(0..0), true),
+            };
+            let is_listed = !matches!(level.reach, Reach::Lines(_));
+            match self.entry(&directory, &name, reach, is_named || is_listed, is_listed) {
                 Ok(Some(step)) => return Some(step),
                 Ok(None) => {}
                 Err(error) => return Some(self.failed(error)),
@@ -237,7 +254,7 @@ impl Walker {
     }
 
     fn failed(&self, error: Error) -> Walked {
-        let below = std::ffi::OsStr::from_bytes(&self.path);
+        let below = OsStr::from_bytes(&self.path);
         Walked::Failed(
             if self.path.is_empty() { self.source.clone() } else { self.source.join(below) },
             error,
@@ -273,7 +290,7 @@ impl Walker {
                 return Ok(Walked::Missing);
             }
             let found = directory.stat_self().map_err(failed)?;
-            return self.enter(None, directory, &found);
+            return self.enter(None, directory, &found, self.whole());
         };
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         let parent = self.parent(parent)?;
@@ -285,7 +302,7 @@ impl Walker {
         if file_type(&found) == FileType::Directory {
             let directory = parent.child(&name).map_err(not_entered)?;
             let found = directory.stat_self().map_err(failed)?;
-            return self.enter(None, directory, &found);
+            return self.enter(None, directory, &found, self.whole());
         }
         self.device = (found.stx_dev_major, found.stx_dev_minor);
         match self.told(None, &parent, &name, &found)? {
@@ -293,6 +310,12 @@ impl Walker {
             None => Err(Error::new(ErrorKind::Refused, "it is a device, fifo or socket")
                 .advise("-a copies those too")),
         }
+    }
+
+    /// How much of a source is looked at.
+    fn whole(&self) -> Reach {
+        let chosen = self.options.chosen.as_ref();
+        chosen.map_or(Reach::Whole(0..0), |chosen| chosen.root(self.options.recursive))
     }
 
     /// The directory that a source is in; those that follow each other there share it.
@@ -305,14 +328,31 @@ impl Walker {
         Ok(directory)
     }
 
-    /// The entry `name` of a directory; `None` if it is passed over.
-    fn entry(&mut self, parent: &Arc<Directory>, name: &[u8]) -> Result<Option<Walked>> {
+    /// The entry `name` of a directory; `None` if it is passed over. `reach` says how much of it is looked at, `is_named` whether it is wanted itself, or only
+    /// what is below it, `is_listed` whether it was found in its directory.
+    fn entry(
+        &mut self,
+        parent: &Arc<Directory>,
+        name: &[u8],
+        reach: Reach,
+        is_named: bool,
+        is_listed: bool,
+    ) -> Result<Option<Walked>> {
         let failed = |error| Error::file("read it", error);
         let found = match parent.stat(name) {
             Ok(found) => found,
             // It went between the listing and now: as if it had not been there, where nobody draws conclusions from that.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !self.options.tells_vanished => {
                 return Ok(None);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_listed => {
+                let below = Chosen::count(&reach);
+                let what = if below > 0 {
+                    format!("the list names it, or {below} entries below it, and it is not there")
+                } else {
+                    "the list names it, and it is not there".into()
+                };
+                return Err(Error::new(ErrorKind::NotFound, what));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(Error::new(
@@ -329,7 +369,17 @@ impl Walker {
         if file_type(&found) == FileType::Directory {
             let directory = parent.child(name).map_err(not_entered)?;
             let found = directory.stat_self().map_err(failed)?;
-            return self.enter(told, directory, &found).map(Some);
+            return self.enter(told, directory, &found, reach).map(Some);
+        }
+        let below = Chosen::count(&reach);
+        if below > 0 {
+            let what = format!("it is no directory, and the list names {below} entries below it");
+            let error = Error::new(ErrorKind::NotFound, what).advise("links are not followed");
+            if !is_named {
+                return Err(error);
+            }
+            let step = self.failed(error);
+            self.waiting.push(step);
         }
         match self.told(told, parent, name, &found)? {
             Some(step) => Ok(Some(step)),
@@ -343,22 +393,32 @@ impl Walker {
         if self.options.excludes.is_empty() {
             return false;
         }
+        let path = self.landing_path();
+        let excludes = &self.options.excludes;
+        !path.is_empty() && excludes.leaves_out(Asked::Sending, &path, is_directory, &self.local)
+    }
+
+    /// Path of the entry at hand from the destination on.
+    fn landing_path(&self) -> Vec<u8> {
         let last = || self.source.file_name().unwrap_or_default().as_bytes().to_vec();
         let index = usize::try_from(self.source_number.saturating_sub(1)).unwrap_or(usize::MAX);
         let mut path = self.options.names.get(index).cloned().unwrap_or_else(last);
-        if path.is_empty() && self.path.is_empty() {
-            return false;
-        }
         if !path.is_empty() && !self.path.is_empty() {
             path.push(b'/');
         }
         path.extend_from_slice(&self.path);
-        self.options.excludes.has(&path, is_directory)
+        path
     }
 
     /// Tells a directory and opens it for its entries.
-    fn enter(&mut self, name: Option<Name>, directory: Directory, found: &Statx) -> Result<Walked> {
-        if !self.options.recursive {
+    fn enter(
+        &mut self,
+        name: Option<Name>,
+        directory: Directory,
+        found: &Statx,
+        reach: Reach,
+    ) -> Result<Walked> {
+        if !self.options.recursive && self.options.chosen.is_none() {
             return Err(Error::new(ErrorKind::Refused, "it is a directory").advise("-r copies directories"));
         }
         if self.levels.len() >= TREE_DEPTH_MAX {
@@ -374,21 +434,46 @@ impl Walker {
         let mut metadata = metadata(found);
         self.add_xattrs(&mut metadata, &|scope| attributes::read_open(directory.as_fd(), scope));
         let is_entered = !self.options.one_file_system || device == self.device;
-        let listing =
-            if is_entered { Listing::read(&directory, &mut self.buffer) } else { Ok(Listing::default()) };
-        if !is_entered || listing.is_err() {
+        let path_len = self.path.len();
+        let listing = match (is_entered, &reach, &self.options.chosen) {
+            (true, Reach::Lines(lines), Some(chosen)) => Ok(chosen.listing(lines, path_len)),
+            (true, ..) => Listing::read(&directory, &mut self.buffer),
+            (false, ..) => Ok(Listing::default()),
+        };
+        if let (true, Ok(listing), Some(chosen)) = (is_entered, &listing, &self.options.chosen)
+            && !matches!(reach, Reach::Lines(_))
+        {
+            for name in chosen.missing(&reach, path_len, listing) {
+                let path = self.source.join(OsStr::from_bytes(&self.path)).join(OsStr::from_bytes(&name));
+                let error = Error::new(ErrorKind::NotFound, "the list names it, and it is not there");
+                self.waiting.push(Walked::Failed(path, error));
+            }
+        }
+        let merges = self.options.excludes.merges();
+        let ruled = match merges.is_empty() || !is_entered {
+            true => {
+                self.local.pass(0);
+                Ok(())
+            }
+            false => self.local.enter(&merges, &directory, self.landing_path().len()),
+        };
+        // Without its rules nobody knows what of it is meant.
+        let listing = match ruled {
+            Ok(()) => listing.map_err(|error| Error::file("list the directory", error)),
+            Err(error) => Err(error),
+        };
+        if !is_entered || listing.is_err() || matches!(reach, Reach::Lines(_)) {
             self.waiting.push(Walked::Unlisted);
         }
         let listing = match listing {
             Ok(listing) => listing,
             Err(error) => {
-                let step = self.failed(Error::file("list the directory", error));
+                let step = self.failed(error);
                 self.waiting.push(step);
                 Listing::default()
             }
         };
-        let path_len = self.path.len();
-        self.levels.push(Level { directory: Arc::new(directory), listing, next: 0, path_len });
+        self.levels.push(Level { directory: Arc::new(directory), listing, next: 0, path_len, reach });
         let entry = Entry { name, kind: Kind::Directory { entries: None }, metadata };
         Ok(Walked::Entry(Box::new(entry), None))
     }

@@ -270,6 +270,14 @@ impl TreeWriter {
                 self.stack.remove(0);
                 placed
             }
+            None if entry.is_directory() && self.settings.sync().is_some_and(|sync| sync.roots_stay) => {
+                let directory = self.landing.base.duplicate().map_err(failed)?;
+                let metadata = Metadata { mode: u32::from(found.stx_mode) & 0o7777, ..Metadata::default() };
+                let entry = Entry { name: None, kind: entry.kind.clone(), metadata };
+                self.push_directory(directory, None, is_new, None, &entry, &found);
+                self.stack.last().into_iter().for_each(|root| root.stays());
+                Ok(Placed::Done)
+            }
             None if entry.is_directory() => {
                 let directory = self.landing.base.duplicate().map_err(failed)?;
                 let scope = self.settings.attribute_scope();

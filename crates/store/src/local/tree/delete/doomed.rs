@@ -1,6 +1,7 @@
 //! Deleting what was noted, entry by entry: what is being emptied is a stack of open directories, so that a directory of any size is
 //! deleted in steps between which others get a turn.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsFd;
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 
 use super::super::contested::key;
 use super::super::directory::{Directory, stat_fd};
+use super::super::filter::Asked;
 use super::super::listing::Listing;
 use super::super::place::times_of;
 use super::super::settings::{Settings, mtime_of};
@@ -20,6 +22,7 @@ use super::super::sync::{DeleteOptions, Done, SyncOptions};
 use super::super::temporary::{Temporary, is_temporary};
 use super::super::write::file_type;
 use super::notes::{Note, Reader, Stamp, made_at};
+use super::protected::Protected;
 use super::{Failed, device, identity, push_name};
 
 /// Entries that are looked at before others get a turn.
@@ -75,6 +78,8 @@ pub(in super::super) struct Doomed {
     emptied: Vec<Emptied>,
     /// Of the innermost of these.
     path: Vec<u8>,
+    /// What the rules protect.
+    protected: RefCell<Protected>,
 }
 
 /// A directory in which something is deleted; its bits and its time are what they were when that is over.
@@ -128,8 +133,15 @@ fn narrow(directory: &Directory, found: &Statx) {
 }
 
 impl Doomed {
-    pub(super) fn new(notes: Reader, told: Option<HashSet<[u8; 16]>>, begun: (i64, u32)) -> Doomed {
-        Doomed { notes, told, begun, directory: None, emptied: Vec::new(), path: Vec::new() }
+    /// `fills_base` says whether entries of a source went into the destination itself.
+    pub(super) fn new(
+        notes: Reader,
+        told: Option<HashSet<[u8; 16]>>,
+        begun: (i64, u32),
+        fills_base: bool,
+    ) -> Doomed {
+        let protected = RefCell::new(Protected::new(fills_base));
+        Doomed { notes, told, begun, directory: None, emptied: Vec::new(), path: Vec::new(), protected }
     }
 
     /// Looks at so many entries, and deletes what is to be; false once all are done. `Interrupted` soon after the stop.
@@ -292,9 +304,15 @@ impl Doomed {
         };
         let is_directory = file_type(&found) == FileType::Directory;
         let sync = orders.settings.sync();
-        let is_left_out = || sync.is_some_and(|sync| sync.rules.has(&self.path, is_directory));
-        if way.is_none() && !orders.options.excluded && is_left_out() {
-            return Ok(Next::Stays);
+        if let Some(sync) = sync.filter(|_| way.is_none()) {
+            let asked = Asked::Deleting {
+                goes_with_directory: matches!(sort, Sort::Inner),
+                deletes_left_out: orders.options.excluded,
+            };
+            let mut protected = self.protected.borrow_mut();
+            if protected.has(&sync.rules, orders.base, asked, &self.path, is_directory)? {
+                return Ok(Next::Stays);
+            }
         }
         let is_another = match sort {
             Sort::Candidate(stamp) | Sort::Way(stamp, _) => Stamp::of(&found) != stamp,

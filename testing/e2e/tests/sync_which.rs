@@ -1,0 +1,168 @@
+//! What `dray sync` brings over: lists of files and filters, beside rsync with the same; and patterns of git, beside git.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::fs;
+use std::path::Path;
+
+use dray_e2e::Lab;
+use dray_e2e::twins::{Case, Way, case, check, set_times, write};
+
+fn lists(place: &Path) {
+    let lines =
+        "# a note\nsub/a.c\n/sub/deep/b.c\n./new\nempty\nonly/\nlink\nbuild\nhard\nsub/a.c\n\ntouched\n";
+    fs::write(place.join("list"), lines).unwrap();
+    fs::write(place.join("without"), lines.replace("./", "")).unwrap();
+    fs::write(place.join("list0"), lines.replace('\n', "\0").replace("# a note", "pipe")).unwrap();
+    fs::write(place.join("whole"), "sub\nbuild/\nbecomes-dir\nbits\n").unwrap();
+    fs::write(
+        place.join("missing"),
+        "new\nnot/there\nsub/nothing\nsame/below\nsub/a.c\nonly/\nonly/nothing\n",
+    )
+    .unwrap();
+}
+
+fn listed(options: &'static [&'static str]) -> Case {
+    Case { prepare: lists, ..case(options) }
+}
+
+fn cases() -> Vec<Case> {
+    let mut all: Vec<Case> = [
+        &["-a", "--files-from={place}/list"][..],
+        &["-a", "--files-from={place}/without"],
+        &["-a0", "--files-from={place}/list0"],
+        &["-a", "--files-from={place}/whole"],
+        &["-ar", "--files-from={place}/whole"],
+        &["-ar", "--delete", "--files-from={place}/whole"],
+        &["-ar", "--delete", "--exclude=*.o", "--files-from={place}/whole"],
+        &["-rt", "--existing", "--files-from={place}/list"],
+    ]
+    .into_iter()
+    .map(listed)
+    .collect();
+    all.push(Case { is_slashed: false, ..listed(&["-a", "--files-from={place}/list"]) });
+    all.push(Case { is_there: false, ..listed(&["-a", "--files-from={place}/list"]) });
+    all.push(Case { fails: true, ..listed(&["-a", "--files-from={place}/missing"]) });
+    all
+}
+
+/// Issue "--files-from": each list brings what it brings with rsync, and both say the same, within a host.
+#[test]
+fn lists_are_those_of_rsync() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    check(lab.host(0), &Way::Here, &cases());
+}
+
+/// The same over ssh, both ways.
+#[test]
+fn lists_are_those_of_rsync_over_ssh() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    check(a, &Way::Up(b), &cases());
+    check(a, &Way::Down(b), &cases());
+}
+
+fn rules(place: &Path) {
+    for top in ["source", "ours", "theirs"] {
+        for (name, text) in [
+            ("sub/.rules", "- *.o\n+ /deep/\nP extra.*\n"),
+            ("sub/deep/.rules", "+ b.o\n- /b.c\n"),
+            ("build/.patterns", "x.*\n# note\n+ y.o\n"),
+            (".rsync-filter", "- /only\nhide new\n- gone/one\n"),
+        ] {
+            write(&place.join(top).join(name), text.as_bytes(), 0);
+        }
+        set_times(&place.join(top), 0);
+    }
+    fs::write(place.join("rules"), "# note\n- *.o\nP /zfile\n").unwrap();
+    fs::write(place.join("patterns"), "*.o\n+ a.c\n").unwrap();
+}
+
+fn filtered(options: &'static [&'static str]) -> Case {
+    Case { prepare: rules, ..case(options) }
+}
+
+fn filters() -> Vec<Case> {
+    let mut all: Vec<Case> = [
+        &["-a", "--filter=- *.o"][..],
+        &["-a", "-f", "+ a.o", "-f", "- *.o", "--delete"],
+        &["-a", "--filter=P extra.*", "--delete"],
+        &["-a", "--filter=R /becomes-file/***", "--filter=protect,! *.c", "--delete"],
+        &["-a", "--filter=H *.o", "--delete"],
+        &["-a", "--filter=S a.o", "--filter=H *.o", "--delete"],
+        &["-a", "-f", "R /becomes-file/***", "-f", "R *.o", "-f", "P *", "--delete"],
+        &["-a", "--filter=-s *.o", "--delete"],
+        &["-a", "--filter=-r *.o", "--delete"],
+        &["-a", "--filter=-p *.o", "--delete"],
+        &["-a", "--filter=P *.o", "--filter=- *.c", "--delete", "--delete-excluded"],
+        &["-a", "--filter=merge {place}/rules", "--delete"],
+        &["-a", "--filter=.- {place}/patterns", "--delete"],
+        &["-a", "--exclude=*.c", "--filter=clear", "--exclude=*.o"],
+        &["-a", "--filter=: .rules"],
+        &["-a", "--filter=: .rules", "--delete-after"],
+        &["-a", "--filter=:n .rules", "--delete-after"],
+        &["-a", "--filter=:e .rules"],
+        &["-a", "--filter=:- .patterns", "--delete-after"],
+        &["-a", "--filter=dir-merge,-s .patterns", "--delete-after"],
+        &["-aF"],
+        &["-aF", "--delete-after"],
+        &["-aFF"],
+    ]
+    .into_iter()
+    .map(filtered)
+    .collect();
+    all.push(Case { is_slashed: false, ..filtered(&["-a", "--filter=: .rules"]) });
+    all.push(Case { is_slashed: false, ..filtered(&["-aF", "--delete-after"]) });
+    all
+}
+
+/// Issue "--filter, per-directory merge files": each rule leaves out and protects what it does with rsync, within a host.
+#[test]
+fn filters_are_those_of_rsync() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    check(lab.host(0), &Way::Here, &filters());
+}
+
+/// The same over ssh, both ways.
+#[test]
+fn filters_are_those_of_rsync_over_ssh() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let is_wanted = |case: &Case| {
+        ["--filter=: .rules", "-aF", "--filter=H *.o", "--filter=protect,! *.c"]
+            .iter()
+            .any(|word| case.options.contains(word))
+    };
+    let some: Vec<Case> = filters().into_iter().filter(is_wanted).collect();
+    check(a, &Way::Up(b), &some);
+    check(a, &Way::Down(b), &some);
+}
+
+/// Issue "entries that are missing: named, exit 8; `..` refused": each is named, what leads up brings nothing, and nothing is deleted.
+#[test]
+fn a_list_names_what_it_lacks() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy, list) = (a.directory("source"), a.directory("copy"), a.file("list"));
+    write(&source.join("d/f"), b"f", 0);
+    write(&a.file("outside"), b"outside", 0);
+    write(&copy.join("d/extra"), b"extra", 0);
+    std::os::unix::fs::symlink("d", source.join("link")).unwrap();
+    let run = |lines: &str| {
+        fs::write(&list, lines).unwrap();
+        let mut from = std::ffi::OsString::from("--files-from=");
+        from.push(&list);
+        a.dray().args(["sync", "-ar", "--delete"]).arg(from).arg(&source).arg(&copy).run()
+    };
+    let outcome = run("d\nd/lacking\nlink/f\nmissing\n").expect(8);
+    for name in ["d/lacking", "link", "missing", "nothing was deleted"] {
+        assert!(outcome.stderr_text().contains(name), "{outcome}");
+    }
+    assert!(copy.join("d/f").exists() && copy.join("d/extra").exists());
+    let outcome = run("d\n../outside\n").expect(2);
+    assert!(outcome.stderr_text().contains("../outside"), "{outcome}");
+    assert!(copy.join("d/extra").exists());
+    run("d\n").expect(0);
+    assert!(copy.join("d/f").exists() && !copy.join("d/extra").exists());
+}
