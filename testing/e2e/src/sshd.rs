@@ -28,9 +28,10 @@ impl Sshd {
         write_script(host, Path::new(&path("session")), SHELL);
         write_script(host, Path::new(&path("as-host")), "cd \"$HOME\" || exit 1\nexec \"$@\"\n");
         // Port 22 admits the client key to a shell of this host, port 2222 the keys of `restricted_options`.
+        // SHLVL: bash, as a login shell's child, would run what the machine's own user has in ~/.bashrc, whatever that prints.
         let configuration = format!(
             "Port 22\nPort {RESTRICTED_PORT}\nHostKey {}\nPidFile {}\nAuthorizedKeysFile {}\n\
-             StrictModes no\nUsePAM no\nPermitRootLogin yes\nMaxStartups 100\nPrintMotd no\n\
+             StrictModes no\nUsePAM no\nPermitRootLogin yes\nMaxStartups 100\nPrintMotd no\nSetEnv SHLVL=1\n\
              Match LocalPort 22\nAuthorizedKeysFile {}\nForceCommand {}\n",
             path("host-key"),
             path("pid"),
