@@ -58,6 +58,10 @@ impl Location {
     /// keeps the colons of an IPv6 address together.
     pub fn parse(text: OsString) -> Result<Location> {
         let bytes = text.as_bytes();
+        if bytes.is_empty() {
+            return Err(Error::new(ErrorKind::Usage, "a place has no name")
+                .advise("is a variable of the shell empty? The directory at hand is written ."));
+        }
         let host_end = match bytes.iter().rposition(|byte| *byte == b'@').map_or(0, |at| at + 1) {
             start if bytes.get(start) == Some(&b'[') => match bytes.iter().position(|byte| *byte == b']') {
                 Some(close) if bytes.get(close + 1) == Some(&b':') => Some((close + 1, start)),
@@ -171,6 +175,7 @@ mod tests {
             assert!(error.kind() == ErrorKind::Usage && error.to_string().contains(words), "{text}: {error}");
             assert!(error.advice().unwrap().contains("host:./:path"), "{text}");
         }
+        assert_eq!(Location::parse("".into()).unwrap_err().kind(), ErrorKind::Usage);
         assert_eq!(Location::parse("h:./:mod".into()).unwrap(), remote("h", "./:mod"));
         assert!(Location::parse("-oProxyCommand=x:f".into()).is_err());
         assert!(Location::parse("ssh://h/path".into()).unwrap_err().to_string().contains("host:path"));
