@@ -12,7 +12,7 @@ use dray_core::limits::NAME_BYTES_MAX;
 use dray_core::store::{Share, Store, StoredObject};
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::{LONG_BYTES, Landing, LocalWriter};
+use dray_store::local::{Incoming, LONG_BYTES, Landing, LocalWriter};
 use serde_json::json;
 
 use super::State;
@@ -50,6 +50,8 @@ enum Input {
         last: [u8; 32],
     },
     File(File),
+    /// All bytes came, and the disk had no room to keep them when they were committed.
+    Finished(Box<Incoming>),
     /// It was committed, or that failed. The client may ask again, because the answer was lost.
     Over(Result<Shared>),
     Spent,
@@ -88,7 +90,8 @@ impl PutTransaction {
             // Whose end ends it.
             state.desk.open(state, name, Transaction::Put(transaction.clone()))?;
         }
-        let shared = transaction.share(state, std::mem::replace(&mut *input, Input::Spent), is_abandoned);
+        let shared =
+            transaction.share(state, std::mem::replace(&mut *input, Input::Spent), is_abandoned, &mut None);
         if is_in_session {
             // Not there any more where the session has ended.
             let _ = state.desk.end(name);
@@ -197,18 +200,19 @@ impl PutTransaction {
     pub(super) fn commit(&self, state: &State, is_abandoned: &(dyn Fn() -> bool + Sync)) -> Result<Shared> {
         // Held to the end: a second commit beside this one is refused, and disturbs nothing.
         let mut input = alone(&self.input)?;
-        let again = match &*input {
+        let mut again = match &*input {
             Input::Over(shared) => return repeated(shared),
             Input::File(file) => file.try_clone().ok().map(Input::File),
             _ => None,
         };
-        let shared = self.share(state, std::mem::replace(&mut *input, Input::Spent), is_abandoned);
+        let shared =
+            self.share(state, std::mem::replace(&mut *input, Input::Spent), is_abandoned, &mut again);
         log_outcome(&self.name, shared.as_ref().map(drop));
-        let is_passing = shared
-            .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::Interrupted || error.is_retryable());
+        let is_passing = shared.as_ref().is_err_and(|error| {
+            matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::NoSpace) || error.is_retryable()
+        });
         if let Some(again) = again.filter(|_| is_passing && !self.stop.is_set()) {
-            // Only the connection has gone, or somebody holds a lock: the session may ask once more.
+            // Only the connection has gone, somebody holds a lock, or the disk is full: the session may ask once more.
             *input = again;
             return shared;
         }
@@ -217,7 +221,14 @@ impl PutTransaction {
         shared
     }
 
-    fn share(&self, state: &State, input: Input, is_abandoned: &(dyn Fn() -> bool + Sync)) -> Result<Shared> {
+    /// `again` gets back what a full disk had no room for.
+    fn share(
+        &self,
+        state: &State,
+        input: Input,
+        is_abandoned: &(dyn Fn() -> bool + Sync),
+        again: &mut Option<Input>,
+    ) -> Result<Shared> {
         let is_stopped = || is_abandoned() || self.stop.is_set();
         let tell = |error: &Error| {
             let text =
@@ -241,14 +252,9 @@ impl PutTransaction {
                 if is_stopped() {
                     return Err(interrupted("put"));
                 }
-                let mut incoming = writer.finish()?;
-                let changing = state.shelf.change(&incoming.oid(), &is_stopped)?;
-                let mut keep = || state.shelf.with_room(|| incoming.keep());
-                let keep = || landing.until_unlocked(&is_stopped, &mut keep);
-                // It may have failed when they were in their place.
-                let kept = state.hub.metrics.timed("store", keep);
-                (changing, kept.inspect_err(|_| state.shelf.look_after(incoming.oid()))?)
+                self.take_bytes(state, writer.finish()?, &is_stopped, &landing, again)?
             }
+            Input::Finished(incoming) => self.take_bytes(state, *incoming, &is_stopped, &landing, again)?,
         };
         // What can be had again at once is not waited for.
         let is_over = || (!self.is_taken_in && object.size_bytes() < LONG_BYTES) || is_stopped();
@@ -304,6 +310,28 @@ impl PutTransaction {
             addresses: hints.iter().map(|hint| hint.uri.to_string()).collect(),
             warnings: warnings.into_inner().unwrap_or_default(),
         })
+    }
+
+    /// Puts bytes that came over the API into the store, and takes their turn.
+    fn take_bytes<'a>(
+        &self,
+        state: &'a State,
+        mut incoming: Incoming,
+        is_stopped: &(dyn Fn() -> bool + Sync),
+        landing: &Landing<'_>,
+        again: &mut Option<Input>,
+    ) -> Result<(Changing<'a>, Arc<dyn StoredObject>)> {
+        let changing = state.shelf.change(&incoming.oid(), is_stopped)?;
+        let mut keep = || state.shelf.with_room(|| incoming.keep());
+        let keep = || landing.until_unlocked(is_stopped, &mut keep);
+        let kept = state.hub.metrics.timed("store", keep).inspect_err(|error| {
+            // It may have failed when they were in their place.
+            state.shelf.look_after(incoming.oid());
+            if error.kind() == ErrorKind::NoSpace && incoming.is_whole() {
+                *again = Some(Input::Finished(Box::new(incoming)));
+            }
+        })?;
+        Ok((changing, kept))
     }
 
     /// Puts `file` into the store, and takes its turn.

@@ -119,7 +119,12 @@ impl Incoming {
         self.oid
     }
 
-    /// Makes it an object of the store, unless that has a whole one already. After `NoSpace` it can be tried again.
+    /// Whether its bytes are still here to be kept: not after `keep`, unless that failed before they were given their names.
+    pub fn is_whole(&self) -> bool {
+        self.files.is_some()
+    }
+
+    /// Makes it an object of the store, unless that has a whole one already. After `NoSpace` it can be tried again while `is_whole`.
     pub fn keep(&mut self) -> Result<Arc<dyn StoredObject>> {
         let (store, oid) = (self.store.clone(), self.oid);
         let (lock, existing, is_unreadable) = loop {
