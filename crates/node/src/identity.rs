@@ -14,14 +14,14 @@ const MAGIC: &[u8; 16] = b"dray identity 1\n";
 
 /// The key of this user on this machine, made on first use. Any number of processes may come here at once: they end
 /// up with the same key.
-pub(crate) fn load_or_create(data_dir: &Path) -> Result<NodeKey> {
+pub(crate) fn load_or_create(data_dir: &Path) -> Result<(NodeKey, Secret)> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(|error| {
         unwritable(Error::io(format!("cannot make the data directory {data_dir:?}"), error))
     })?;
     // A home directory shared between machines holds one key for each.
     let path = data_dir.join(format!("identity-{}", machine()));
     if let Some(seed) = read(&path)? {
-        return NodeKey::from_seed(&seed);
+        return both(&seed);
     }
     let seed = crate::random::<32>()?;
     let fresh = data_dir.join(format!(
@@ -34,15 +34,43 @@ pub(crate) fn load_or_create(data_dir: &Path) -> Result<NodeKey> {
     result?;
     // Whoever was first decides.
     match read(&path)? {
-        Some(seed) => NodeKey::from_seed(&seed),
+        Some(seed) => both(&seed),
         None => Err(Error::new(ErrorKind::Internal, format!("{} vanished", path.display()))),
     }
 }
 
-/// The key of this user on this machine and true, if it was made before and can be read, else one that nobody remembers. Makes nothing.
-pub(crate) fn load_or_pass(data_dir: &Path) -> Result<(NodeKey, bool)> {
-    let known = read(&data_dir.join(format!("identity-{}", machine()))).ok().flatten();
-    Ok((NodeKey::from_seed(&known.map_or_else(crate::random::<32>, Ok)?)?, known.is_some()))
+/// The key of this user on this machine, if it was made before and can be read, else one that nobody remembers, without a secret that lasts.
+/// Makes nothing.
+pub(crate) fn load_or_pass(data_dir: &Path) -> Result<(NodeKey, Option<Secret>)> {
+    match read(&data_dir.join(format!("identity-{}", machine()))).ok().flatten() {
+        Some(seed) => both(&seed).map(|(key, secret)| (key, Some(secret))),
+        None => Ok((NodeKey::from_seed(&crate::random::<32>()?)?, None)),
+    }
+}
+
+fn both(seed: &[u8; 32]) -> Result<(NodeKey, Secret)> {
+    Ok((NodeKey::from_seed(seed)?, Secret::of(seed)))
+}
+
+/// What only the user of the identity can hash with. It says nothing of the key, and never leaves the process.
+#[derive(Clone)]
+pub(crate) struct Secret([u8; 32]);
+
+impl Secret {
+    fn of(seed: &[u8; 32]) -> Secret {
+        Secret(blake3::derive_key("drayman 2026-11-22 secret of the marks of copies 1", seed))
+    }
+
+    /// A hash that nobody else can make.
+    pub(crate) fn hasher(&self) -> blake3::Hasher {
+        blake3::Hasher::new_keyed(&self.0)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str("Secret")
+    }
 }
 
 /// Sixteen hex digits that tell this machine from others that share a home directory.
@@ -112,7 +140,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ids: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| load_or_create(&dir.path().join("a/b")).unwrap().id()))
+                .map(|_| scope.spawn(|| load_or_create(&dir.path().join("a/b")).unwrap().0.id()))
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });

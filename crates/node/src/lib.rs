@@ -60,8 +60,8 @@ pub struct Delivered {
 pub struct Node {
     config: Config,
     tls: TlsConfig,
-    /// The next process of this user will have the same identity.
-    is_lasting: bool,
+    /// What the next process of this user will know, too, and nobody else; `None` if no identity is kept.
+    secret: Option<identity::Secret>,
     /// `None` if the data directory was not opened.
     store: Option<Arc<LocalStore>>,
     /// Where chunks of other files are looked up.
@@ -71,11 +71,11 @@ pub struct Node {
 impl Node {
     /// Opens the data directory, making it and the identity if this is the first time.
     pub fn open(config: Config) -> Result<Node> {
-        let key = identity::load_or_create(&config.paths.data_dir)?;
+        let (key, secret) = identity::load_or_create(&config.paths.data_dir)?;
         let store = Arc::new(LocalStore::open(&config.paths.data_dir.join("store"))?);
         Ok(Node {
             tls: TlsConfig::new(key)?,
-            is_lasting: true,
+            secret: Some(secret),
             config,
             store: Some(store),
             index: elsewhere::Index::default(),
@@ -85,9 +85,9 @@ impl Node {
     /// For what keeps nothing in the data directory, copies of trees above all: it is neither made nor written to. Where there is no
     /// identity in it, this process has one of its own, which each end of a copy tells the other over ssh.
     pub fn passing(config: Config) -> Result<Node> {
-        let (key, is_lasting) = identity::load_or_pass(&config.paths.data_dir)?;
+        let (key, secret) = identity::load_or_pass(&config.paths.data_dir)?;
         let tls = TlsConfig::new(key)?;
-        Ok(Node { tls, is_lasting, config, store: None, index: elsewhere::Index::default() })
+        Ok(Node { tls, secret, config, store: None, index: elsewhere::Index::default() })
     }
 
     /// What this user has put and fetched.
@@ -102,9 +102,9 @@ impl Node {
         self.tls.node()
     }
 
-    /// The same, if it is that of the next process, too.
-    fn lasting_id(&self) -> Option<NodeId> {
-        self.is_lasting.then(|| self.id())
+    /// Hashes with what only this user knows, if that is kept for the next process.
+    fn secret(&self) -> Option<&identity::Secret> {
+        self.secret.as_ref()
     }
 
     /// The configuration in force.

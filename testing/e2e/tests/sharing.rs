@@ -179,7 +179,7 @@ fn a_shared_copy_that_ends_early_leaves_nothing() {
     assert_eq!(data::names(&into).len(), 2);
     // Another state of the file has another name while it comes.
     File::create(&source).unwrap();
-    data::write_random(&source, 12 * MIB, 3);
+    data::write_random(&source, 64 * MIB, 3);
     cp(a, &[], &source, &copy).expect(0);
     assert!(is_shared(&copy));
     assert_eq!(data::names(&into), ["copy"]);

@@ -2,8 +2,8 @@
 //! end, but for how the bytes come: at once, as a snapshot of the source, which is hashed before it gets its name.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use dray_core::message::{ObjectName, Offer};
 use dray_core::{Error, ErrorKind, Result};
@@ -16,7 +16,7 @@ use super::reach::{Target, home_path};
 use super::receive::{destination, finish_options, open_delivery_once};
 use crate::explain::{Role, Snapshot, SourceSnapshot, Watch};
 use crate::get::split;
-use crate::{Delivered, Event, Node, Observer, SourceShare, Stop};
+use crate::{Delivered, Event, Node, Observer, SourceShare, Stop, lock};
 
 /// Where the bytes come from, for people.
 const LABEL: &str = "shared blocks";
@@ -48,19 +48,23 @@ impl Node {
         }
         let Some(attempt) = self.attempt(source, destination) else { return Ok(None) };
         let Attempt { source: file, id, offer, target, delivery } = &attempt;
+        let (total_bytes, path) = (offer.size_bytes, target.own_path());
+        let done = Arc::new(AtomicU64::new(0));
+        // One that fails is told, too; where nothing is shared the ordinary copy begins anew.
+        watch_shared(watch, source, &path, total_bytes, done.clone());
         if !delivery.share(file)? {
             return Ok(None);
         }
-        let (total_bytes, path) = (offer.size_bytes, target.own_path());
-        let done = Arc::new(AtomicU64::new(0));
-        watch_shared(watch, source, &path, total_bytes, done.clone());
         let name = if destination.as_os_str().is_empty() { Path::new(".") } else { destination };
         observer.event(Event::Started { name: Some(name.to_owned()), total_bytes, resumed_bytes: 0 });
+        let told = Rising::default();
         let progress = |hashed_bytes| {
-            let done_bytes = done.fetch_max(hashed_bytes, Ordering::Relaxed).max(hashed_bytes);
-            watch.tick();
-            let sources = vec![SourceShare { label: LABEL.into(), bytes: done_bytes, stalls: 0 }];
-            observer.event(Event::Progress { done_bytes, total_bytes, sources });
+            told.tell(hashed_bytes, |done_bytes| {
+                done.store(done_bytes, Ordering::Relaxed);
+                watch.tick();
+                let sources = vec![SourceShare { label: LABEL.into(), bytes: done_bytes, stalls: 0 }];
+                observer.event(Event::Progress { done_bytes, total_bytes, sources });
+            });
         };
         let finish = finish_options(offer, target, options.preserve, options.fsync);
         let oid = delivery
@@ -93,6 +97,20 @@ impl Node {
     }
 }
 
+/// What several threads tell of one figure, each of them late at times: only what is more than was told.
+#[derive(Default)]
+struct Rising(Mutex<u64>);
+
+impl Rising {
+    fn tell(&self, value: u64, tell: impl FnOnce(u64)) {
+        let mut told = lock(&self.0);
+        if value > *told {
+            *told = value;
+            tell(value);
+        }
+    }
+}
+
 /// Tells of it to whoever asks what runs here.
 fn watch_shared(watch: &Watch, source: &Path, path: &Path, size_bytes: u64, done: Arc<AtomicU64>) {
     let figures = move || {
@@ -107,4 +125,27 @@ fn watch_shared(watch: &Watch, source: &Path, path: &Path, size_bytes: u64, done
     };
     watch.begin(Role::Receiving, &source.to_string_lossy(), None, Box::new(figures));
     watch.set_path(path);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue "progress that a person reads": it never goes back, whichever thread speaks last.
+    #[test]
+    fn progress_never_goes_back() {
+        let (rising, told) = (Rising::default(), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            for start in 0..4_u64 {
+                let (rising, told) = (&rising, &told);
+                scope.spawn(move || {
+                    for value in (start..4000).step_by(4) {
+                        rising.tell(value, |value| lock(told).push(value));
+                    }
+                });
+            }
+        });
+        let told = told.into_inner().unwrap();
+        assert!(told.windows(2).all(|pair| pair[0] < pair[1]) && told.last() == Some(&3999));
+    }
 }

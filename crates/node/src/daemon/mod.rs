@@ -361,7 +361,7 @@ impl State {
         let node = Node {
             config,
             tls: now.tls.clone(),
-            is_lasting: now.is_lasting,
+            secret: now.secret.clone(),
             store: now.store.clone(),
             index: now.index.clone(),
         };

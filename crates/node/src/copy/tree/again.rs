@@ -2,7 +2,7 @@
 //!
 //! [ADR 25]: ../../../../../docs/adr/0025-a-destination-that-was-begun.md
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -11,33 +11,38 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dray_core::message::{self, Message};
 use dray_core::{Error, ErrorKind};
 use dray_store::local::tree::Landed;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use super::super::{Location, SshOptions};
+use super::super::{AddressFamily, Location, SshOptions};
 use super::TreeCopied;
-use crate::{Event, Node, Observer, identity};
+use crate::identity::{self, Secret};
+use crate::{Event, Node, Observer};
 
 /// Puts together what knows a source: each part with its length, so that no two lists of parts are the same.
 struct Parts(blake3::Hasher);
 
 impl Parts {
-    /// Of a source of this `kind`, for the user here.
-    fn new(node: &Node, kind: &str) -> Parts {
-        let mut parts = Parts(blake3::Hasher::new_derive_key("drayman 2026-11-22 source of a copy 1"));
-        parts.add(kind.as_bytes());
-        match node.lasting_id() {
-            Some(id) => parts.add(id.as_bytes()),
+    /// Of the user here, who alone can do so where there is a secret.
+    fn new(secret: Option<&Secret>) -> Parts {
+        let Some(secret) = secret else {
             // Nothing is kept of this user: the machine, as others call it, and who it is there.
-            None => {
-                parts.add(identity::machine().as_bytes());
-                parts.add(rustix::system::uname().nodename().to_bytes());
-                parts.add(&rustix::process::geteuid().as_raw().to_be_bytes());
-            }
-        }
-        parts
+            let mut parts = Parts(blake3::Hasher::new_derive_key("drayman 2026-11-22 source of a copy 2"));
+            parts.add(identity::machine().as_bytes());
+            parts.add(rustix::system::uname().nodename().to_bytes());
+            parts.add(&rustix::process::geteuid().as_raw().to_be_bytes());
+            return parts;
+        };
+        Parts(secret.hasher())
     }
 
     fn add(&mut self, part: &[u8]) {
         self.0.update(&(part.len() as u64).to_be_bytes()).update(part);
+    }
+
+    /// As many as there are, so that two lists of words are not the same as one.
+    fn add_all<'a>(&mut self, parts: impl ExactSizeIterator<Item = &'a OsString>) {
+        self.0.update(&(parts.len() as u64).to_be_bytes());
+        parts.for_each(|part| self.add(part.as_bytes()));
     }
 
     fn end(self) -> [u8; 32] {
@@ -45,23 +50,56 @@ impl Parts {
     }
 }
 
-/// Knows the source at `path` here, whatever words lead to it; `None` if it is not there.
-pub(super) fn source_here(node: &Node, path: &Path) -> Option<[u8; 32]> {
-    let whole = std::fs::canonicalize(path).ok()?;
-    let mut parts = Parts::new(node, "here");
-    parts.add(whole.as_os_str().as_bytes());
-    Some(parts.end())
+/// The hashes of what `add` tells of a source: that of a mark made now, and that of one which this user left before there was an identity.
+fn hashes(node: &Node, add: impl Fn(&mut Parts)) -> Vec<[u8; 32]> {
+    let hash = |secret| {
+        let mut parts = Parts::new(secret);
+        add(&mut parts);
+        parts.end()
+    };
+    node.secret().map(|secret| hash(Some(secret))).into_iter().chain([hash(None)]).collect()
 }
 
-/// Knows the source that is asked of `host` as `path`, with everything by which ssh finds that host and a login there.
-pub(super) fn source_there(node: &Node, host: &OsStr, ssh: &SshOptions, path: &Path) -> [u8; 32] {
-    let mut parts = Parts::new(node, "there");
-    let words = [Some(host), ssh.jump.as_deref(), ssh.config.as_deref()];
-    words.into_iter().for_each(|word| parts.add(word.unwrap_or_default().as_bytes()));
-    parts.add(&ssh.port.unwrap_or_default().to_be_bytes());
-    ssh.options.iter().for_each(|option| parts.add(option.as_bytes()));
-    parts.add(path.as_os_str().as_bytes());
-    parts.end()
+/// Knows the source at `path` here, whatever words lead to it, and that it is the very one that was there; nothing if none is there.
+pub(super) fn source_here(node: &Node, path: &Path) -> Vec<[u8; 32]> {
+    let Ok(whole) = std::fs::canonicalize(path) else { return Vec::new() };
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    let Ok(found) = statx(CWD, &whole, AtFlags::empty(), wanted) else { return Vec::new() };
+    hashes(node, |parts| {
+        parts.add(b"here");
+        parts.add(whole.as_os_str().as_bytes());
+        parts.add(&found.stx_ino.to_be_bytes());
+        // Not every file system knows when it was made.
+        if StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME) {
+            parts.add(&found.stx_btime.tv_sec.to_be_bytes());
+            parts.add(&found.stx_btime.tv_nsec.to_be_bytes());
+        }
+    })
+}
+
+/// Knows the source that is asked of `host` as `path`, with everything by which ssh finds that host and a login there; nothing if it is not
+/// sure which that will be.
+pub(super) fn source_there(
+    node: &Node,
+    host: &OsStr,
+    ssh: &SshOptions,
+    path: Option<&Path>,
+) -> Vec<[u8; 32]> {
+    let Some(path) = path else { return Vec::new() };
+    hashes(node, |parts| {
+        parts.add(b"there");
+        let words = [Some(host), ssh.jump.as_deref(), ssh.config.as_deref()];
+        words.into_iter().for_each(|word| parts.add(word.unwrap_or_default().as_bytes()));
+        parts.add(&ssh.port.unwrap_or_default().to_be_bytes());
+        parts.add_all(ssh.options.iter());
+        // A key may be bound to a directory, and a name to two hosts.
+        parts.add_all(ssh.identities.iter());
+        parts.add(&[ssh.family.map_or(0, |family| match family {
+            AddressFamily::Inet => 4,
+            AddressFamily::Inet6 => 6,
+        })]);
+        parts.add(path.as_os_str().as_bytes());
+    })
 }
 
 /// Where a tree landed, as the far end of an upload says it.
@@ -181,10 +219,11 @@ impl<'a> Whereabouts<'a> {
         }
     }
 
-    /// What was copied, with whether the same command would go elsewhere now.
-    pub(super) fn complete(&self, copied: TreeCopied) -> TreeCopied {
+    /// What was copied, with whether the same command would go elsewhere now: after a dry run it would not.
+    pub(super) fn complete(&self, copied: TreeCopied, is_dry: bool) -> TreeCopied {
         let landed = self.landed.get().copied().unwrap_or_default();
-        TreeCopied { made_destination: landed != Landed::There, ..copied }
+        let made_destination = landed != Landed::There && !is_dry;
+        TreeCopied { made_destination, ..copied }
     }
 }
 

@@ -15,8 +15,11 @@ use dray_transfer::transport::{Channel, push_control, read_exact};
 
 use super::again::{Whereabouts, source_here, source_there};
 use super::copies::{channels, keeping};
+use super::near::named;
 use super::{AskedTrees, Knows, SyncOptions, TreeOptions, TreeRequest, tree_message};
-use crate::{Config, ConfigFile, Confinement, Event, Location, Node, Paths, SshOptions, Stop, lock};
+use crate::{
+    AddressFamily, Config, ConfigFile, Confinement, Event, Location, Node, Paths, SshOptions, Stop, lock,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 const SOURCE: [u8; 32] = [7; 32];
@@ -176,6 +179,10 @@ fn it_goes_on_here() {
     let metadata = Metadata { mode: 0o755, ..Metadata::default() };
     writer.root(0, &Entry { name: None, kind: Kind::Directory { entries: None }, metadata }).unwrap();
     drop(writer);
+    // An identity that was made since changes nothing.
+    let config = Config::new(Paths::below(&dir.path().join("data")), &ConfigFile::default()).unwrap();
+    drop(Node::open(config).unwrap());
+    let node = self::node(&dir.path().join("data"));
     let copy = |to: &Path, options: TreeOptions| {
         let told = std::sync::Mutex::new(Vec::new());
         let observer = |event: Event| {
@@ -190,7 +197,7 @@ fn it_goes_on_here() {
     };
     let goes_on = |told: &[String]| matches!(told, [note] if note.starts_with("goes on in"));
     let (made, told) = copy(&to, TreeOptions { dry_run: true, ..recursive() });
-    assert!(made.unwrap() && goes_on(&told) && is_marked(&to) && !to.join("sub").exists(), "{told:?}");
+    assert!(!made.unwrap() && goes_on(&told) && is_marked(&to) && !to.join("sub").exists(), "{told:?}");
     let (made, told) = copy(&to, recursive());
     assert!(made.unwrap() && goes_on(&told) && !is_marked(&to) && to.join("sub").exists(), "{told:?}");
     let (made, told) = copy(&to, recursive());
@@ -201,7 +208,7 @@ fn it_goes_on_here() {
 }
 
 /// Issue "another host's SRC of the same name is another": what knows a source is the same for the same words and the same user, and differs
-/// with each of them.
+/// with each of them; with the directory itself, too.
 #[test]
 fn a_source_is_known_by_all_that_leads_to_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -209,7 +216,8 @@ fn a_source_is_known_by_all_that_leads_to_it() {
     fs::create_dir_all(from.join("sub")).unwrap();
     std::os::unix::fs::symlink("tree", dir.path().join("link")).unwrap();
     let (one, lasting) = (node(&dir.path().join("one")), dir.path().join("two"));
-    drop(Node::open(Config::new(Paths::below(&lasting), &ConfigFile::default()).unwrap()).unwrap());
+    let open = |data: &Path| Node::open(Config::new(Paths::below(data), &ConfigFile::default()).unwrap());
+    drop(open(&lasting).unwrap());
     let two = node(&lasting);
     let here = |node: &Node, name: &str| source_here(node, &dir.path().join(name));
     assert_eq!(
@@ -218,15 +226,18 @@ fn a_source_is_known_by_all_that_leads_to_it() {
         "no identity, the same user"
     );
     assert_eq!(here(&two, "tree"), here(&node(&lasting), "link/sub/.."));
-    assert_eq!(here(&one, "gone"), None);
+    assert_eq!(here(&one, "gone"), Vec::<[u8; 32]>::new());
     let there = |node: &Node, host: &str, port, path: &str| {
         let ssh = SshOptions { port, ..SshOptions::default() };
-        Some(source_there(node, host.as_ref(), &ssh, Path::new(path)))
+        source_there(node, host.as_ref(), &ssh, Some(Path::new(path)))
     };
-    let jump = SshOptions { jump: Some("web2".into()), ..SshOptions::default() };
+    let with = |ssh: SshOptions| source_there(&one, "web1".as_ref(), &ssh, Some(Path::new("/etc")));
+    let key = |name: &str| SshOptions { identities: vec![name.into()], ..SshOptions::default() };
+    let family = |family| SshOptions { family: Some(family), ..SshOptions::default() };
     let all = [
         here(&one, "tree"),
         here(&two, "tree"),
+        here(&open(&dir.path().join("four")).unwrap(), "tree"),
         here(&one, "tree/sub"),
         there(&one, "web1", None, "/etc"),
         there(&two, "web1", None, "/etc"),
@@ -234,12 +245,42 @@ fn a_source_is_known_by_all_that_leads_to_it() {
         there(&one, "me@web1", None, "/etc"),
         there(&one, "web1", Some(22), "/etc"),
         there(&one, "web1", None, "etc"),
-        Some(source_there(&one, "web1".as_ref(), &jump, Path::new("/etc"))),
+        with(SshOptions { jump: Some("web2".into()), ..SshOptions::default() }),
+        with(key("shop1")),
+        with(key("shop2")),
+        with(SshOptions { options: vec!["shop1".into()], ..SshOptions::default() }),
+        with(family(AddressFamily::Inet)),
+        with(family(AddressFamily::Inet6)),
+        {
+            fs::rename(&from, dir.path().join("first")).unwrap();
+            fs::create_dir(&from).unwrap();
+            here(&one, "tree")
+        },
     ];
-    assert_eq!(there(&one, "web1", None, "/etc"), all[3]);
-    for (at, known) in all.iter().enumerate() {
-        assert!(known.is_some() && !all[..at].contains(known), "{at}");
+    assert_eq!(there(&one, "web1", None, "/etc"), all[4]);
+    let firsts: Vec<_> = all.iter().map(|known| known[0]).collect();
+    for (at, known) in firsts.iter().enumerate() {
+        assert!(!firsts[..at].contains(known), "{at}");
     }
+    // Who had no identity when the copy was cut off is known by that, too.
+    assert!(all[1][1] == all[0][0] && all[2][1] == all[0][0] && all[0].len() == 1);
+}
+
+/// The same: where a pattern led through is not told, so that what it found is no source that is known.
+#[test]
+fn a_pattern_on_the_way_is_no_source() {
+    for (path, known) in [
+        ("h/release-*", Some("h/release-1")),
+        ("release-*", Some("release-1")),
+        ("h/release-1/", Some("h/release-1/")),
+        ("*/release-1", None),
+        ("h/[ab]/release-?", None),
+    ] {
+        assert_eq!(named(Path::new(path), b"release-1"), known.map(PathBuf::from), "{path}");
+    }
+    let ssh = SshOptions::default();
+    let node = node(Path::new("/proc/nowhere"));
+    assert!(source_there(&node, "h".as_ref(), &ssh, None).is_empty());
 }
 
 /// Issue "the message after an interruption is true": the same command where that goes on, `SRC/.` where it does not, and both where an older

@@ -60,9 +60,10 @@ impl Node {
         let names: Vec<Vec<u8>> = sources.iter().map(|source| sync::name_of(source, is_sync)).collect();
         let asked = vec![destination.as_os_str().as_bytes().to_vec()];
         let tree = tree_message(CopyRole::Receive, asked, Vec::new(), options, must_be_directory)?;
-        let known = may_be_renamed(&names, must_be_directory, is_sync)
-            .then(|| source_here(self, &sources[0]))
-            .flatten();
+        let known = match may_be_renamed(&names, must_be_directory, is_sync) {
+            true => source_here(self, &sources[0]),
+            false => Vec::new(),
+        };
         let landing =
             sync::landing(&Origin::Anywhere, destination, &names, must_be_directory, is_sync, known);
         let may_go_on = landing.as_ref().is_ok_and(Landing::may_go_on);
@@ -197,16 +198,18 @@ impl Copying<'_> {
         }
         self.delete(order.entries())?;
         let mut found = self.writer.failures();
-        self.fail_all(not_kept(&mut found))?;
-        for (what, entries) in found.left_out {
-            self.observer.event(left_out(&what, entries));
-        }
+        self.fail_all(found.directories.drain(..))?;
         if fsync {
             self.writer.sync()?;
         }
         self.check_stop()?;
         if let Err(error) = self.writer.come_to_end(fsync) {
             self.fail(b".", error)?;
+        }
+        found.add(self.writer.failures());
+        self.fail_all(not_kept(&mut found))?;
+        for (what, entries) in found.left_out {
+            self.observer.event(left_out(&what, entries));
         }
         self.copied.entries = order.entries();
         Ok(self.copied)

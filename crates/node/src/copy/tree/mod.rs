@@ -43,7 +43,7 @@ use dray_core::message::{
 };
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
-    Changes, Excludes, ModeChange, NotKept, OwnerChange, WalkOptions, WriteOptions,
+    Changes, Excludes, ModeChange, NotKept, OwnerChange, Unmade, WalkOptions, WriteOptions,
 };
 
 use self::again::Whereabouts;
@@ -352,9 +352,9 @@ fn is_unmade_root(path: &Path, reason: &str, request: &TreeRequest) -> bool {
         let (Location::Local(from) | Location::Remote { path: from, .. }) = source;
         !sync::name_of(from, request.options.sync.is_some()).is_empty()
     });
-    match path.components().count() {
-        0 => reason.starts_with("make the destination"),
-        1 => reason.starts_with("make the directory") && (is_named || path.file_name() == to.file_name()),
+    match (path.components().count(), Unmade::of(reason)) {
+        (0, Some(Unmade::Destination)) => true,
+        (1, Some(Unmade::Entry)) => is_named || path.file_name() == to.file_name(),
         _ => false,
     }
 }
@@ -454,7 +454,9 @@ impl Node {
                 self.copy_to_here(&here, there, wish, options, &whereabouts, observer, stop)
             }
         };
-        copied.map(|copied| whereabouts.complete(copied)).map_err(|error| whereabouts.advise(error))
+        copied
+            .map(|copied| whereabouts.complete(copied, options.dry_run))
+            .map_err(|error| whereabouts.advise(error))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the two sides of one command line")]

@@ -61,10 +61,8 @@ impl Node {
             tree_message(CopyRole::Receive, destination, names.clone(), options, must_be_directory)?;
         add_near(&mut tree, sources.iter().map(PathBuf::as_path));
         let may_be_renamed = may_be_renamed(&names, must_be_directory, is_sync);
-        tree.origin = may_be_renamed
-            .then(|| source_here(self, &sources[0]))
-            .flatten()
-            .map(|known| Box::new(known.into()));
+        let known = if may_be_renamed { source_here(self, &sources[0]) } else { Vec::new() };
+        tree.origin = known.first().map(|known| Box::new((*known).into()));
         let (mut far, channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.tree_hello(options.sync.as_ref())));
@@ -171,9 +169,11 @@ impl Node {
         // What patterns stand for is known later.
         let resolve = |names: &[Vec<u8>], is_many| {
             let must_be_directory = must_be_directory || is_many;
-            let source = may_be_renamed(names, must_be_directory, is_sync)
-                .then(|| source_there(self, host, &options.ssh, &named(&paths[0], &names[0])));
-            landing_of(&Origin::Anywhere, destination, names, must_be_directory, is_sync, source)
+            let known = match may_be_renamed(names, must_be_directory, is_sync) {
+                true => source_there(self, host, &options.ssh, named(&paths[0], &names[0]).as_deref()),
+                false => Vec::new(),
+            };
+            landing_of(&Origin::Anywhere, destination, names, must_be_directory, is_sync, known)
         };
         let landing = if has_patterns { None } else { Some(resolve(&names, false)?) };
         let asked = paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
@@ -308,9 +308,13 @@ pub(super) fn may_be_renamed(names: &[Vec<u8>], must_be_directory: bool, is_sync
     matches!(names, [name] if !name.is_empty()) && !must_be_directory && !is_sync
 }
 
-/// The path that was asked for, or what a pattern stands for.
-fn named(path: &Path, name: &[u8]) -> PathBuf {
-    if pattern::is_pattern(path) { path.with_file_name(OsStr::from_bytes(name)) } else { path.to_owned() }
+/// The path that was asked for, or what a pattern stands for; `None` where the far end does not tell which directory that led through.
+pub(super) fn named(path: &Path, name: &[u8]) -> Option<PathBuf> {
+    if !pattern::is_pattern(path) {
+        return Some(path.to_owned());
+    }
+    let is_told = !path.parent().is_some_and(pattern::is_pattern);
+    is_told.then(|| path.with_file_name(OsStr::from_bytes(name)))
 }
 
 /// Nobody unpacks what leaves beside ssh, and under a limit ssh is fast enough.

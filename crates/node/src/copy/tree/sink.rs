@@ -400,6 +400,18 @@ impl<'a> Writing<'a> {
     fn conclude(&mut self) -> Result<()> {
         self.is_finished = true;
         let mut found = self.writer.failures();
+        self.fail_all(found.directories.drain(..))?;
+        if self.fsync {
+            self.writer.sync()?;
+        }
+        match self.writer.come_to_end(self.fsync) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => {
+                self.done.failed += 1;
+                self.tell(entry_failed(Path::new("."), &error));
+            }
+            ended => ended?,
+        }
+        found.add(self.writer.failures());
         self.fail_all(not_kept(&mut found))?;
         for ((kind, text), count) in std::mem::take(&mut self.unnamed) {
             self.tell(EntryFailed {
@@ -415,17 +427,7 @@ impl<'a> Writing<'a> {
             let left_out = Some(entries);
             self.tell(EntryFailed { path: Vec::new().into(), kind, text, unnamed: None, left_out });
         }
-        if self.fsync {
-            self.writer.sync()?;
-        }
-        match self.writer.come_to_end(self.fsync) {
-            Err(error) if error.kind() != ErrorKind::Interrupted => {
-                self.done.failed += 1;
-                self.tell(entry_failed(Path::new("."), &error));
-                Ok(())
-            }
-            ended => ended,
-        }
+        Ok(())
     }
 }
 

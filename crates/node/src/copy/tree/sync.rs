@@ -248,19 +248,19 @@ pub(super) fn name_of(path: &Path, is_sync: bool) -> Vec<u8> {
     if is_sync && path.as_os_str().as_bytes().ends_with(b"/") { Vec::new() } else { landing_name(path) }
 }
 
-/// Where everything goes; `source` knows the only source of a copy, which may go on where it was cut off.
+/// Where everything goes; `sources` know the only source of a copy, which may go on where it was cut off.
 pub(super) fn landing(
     origin: &Origin,
     path: &Path,
     names: &[Vec<u8>],
     must_be_directory: bool,
     is_sync: bool,
-    source: Option<[u8; 32]>,
+    sources: impl IntoIterator<Item = [u8; 32]>,
 ) -> Result<Landing> {
     if is_sync {
         return Landing::resolve_sync(origin, path, names);
     }
-    Ok(Landing::resolve_at(origin, path, names, must_be_directory)?.of_source(origin, path, source))
+    Ok(Landing::resolve_at(origin, path, names, must_be_directory)?.of_source(origin, path, sources))
 }
 
 /// What was done with an entry, for the other end or the user.

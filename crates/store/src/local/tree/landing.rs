@@ -25,8 +25,8 @@ pub struct Landing {
     is_file: bool,
     /// The only source takes the destination's own name, under which nothing was.
     pub(super) is_renamed: bool,
-    /// A hash that knows the only source.
-    pub(super) source: Option<[u8; 32]>,
+    /// Hashes that know the only source: the first is the mark's, others are believed, too.
+    pub(super) sources: Vec<[u8; 32]>,
     /// Where the only source goes instead if it is a directory: an earlier copy of it made that and was cut off.
     again: Option<(Directory, Name)>,
 }
@@ -38,12 +38,17 @@ impl Landing {
         Landing::resolve_at(&Origin::Anywhere, path, names, must_be_directory)
     }
 
-    /// The same for a copy whose only source has a hash that knows it among all: a directory goes on where an earlier copy of it that was
-    /// cut off made the destination.
-    pub fn of_source(mut self, origin: &Origin, path: &Path, source: Option<[u8; 32]>) -> Landing {
-        self.source = source;
-        if let ([Some(_)], false, Some(source)) = (&self.names[..], self.is_renamed, &source)
-            && unfinished::is_of(&self.base, source)
+    /// The same for a copy whose only source has hashes that know it among all, that of its mark first: a directory goes on where an
+    /// earlier copy of it that was cut off made the destination.
+    pub fn of_source(
+        mut self,
+        origin: &Origin,
+        path: &Path,
+        sources: impl IntoIterator<Item = [u8; 32]>,
+    ) -> Landing {
+        self.sources = sources.into_iter().collect();
+        if let ([Some(_)], false) = (&self.names[..], self.is_renamed)
+            && unfinished::is_of(&self.base, &self.sources)
         {
             self.again = self.way_to_base(origin, path);
         }
@@ -121,7 +126,15 @@ impl Landing {
     }
 
     fn into(base: Directory, names: Vec<Option<Name>>) -> Landing {
-        Landing { base, names, make: None, is_file: false, is_renamed: false, source: None, again: None }
+        Landing {
+            base,
+            names,
+            make: None,
+            is_file: false,
+            is_renamed: false,
+            sources: Vec::new(),
+            again: None,
+        }
     }
 
     /// As rsync has it: the destination is a directory, which is made when the first entry comes if it is not there; but a single

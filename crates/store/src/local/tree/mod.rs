@@ -54,4 +54,4 @@ pub use settings::{Changes, Differences, WriteOptions};
 pub use sync::{DeleteOptions, Done, SyncOptions};
 pub use unfinished::Landed;
 pub use walk::{FileToSend, OpenFile, WalkOptions, Walked, Walker};
-pub use write::{NotKept, Placed, TreeWriter};
+pub use write::{NotKept, Placed, TreeWriter, Unmade};

@@ -110,6 +110,8 @@ pub(super) struct OpenDirectory {
     is_finished: Cell<bool>,
     /// It keeps its own bits, owner and times.
     stays: Cell<bool>,
+    /// Its own bits, owner and times come at the end of the run.
+    waits: Cell<bool>,
     open: Rc<Cell<usize>>,
     held: usize,
 }
@@ -164,6 +166,7 @@ impl OpenDirectory {
             is_left: Cell::new(false),
             is_finished: Cell::new(false),
             stays: Cell::new(false),
+            waits: Cell::new(false),
             open: open.clone(),
             held,
         }
@@ -297,6 +300,29 @@ impl OpenDirectory {
         self.stays.set(true);
     }
 
+    /// It is the root of a tree that counts as cut off until the run ends: until then it keeps bits that leave it to this user alone.
+    pub(super) fn wait_for_end(&self) {
+        self.waits.set(true);
+    }
+
+    /// True if both are one directory, opened twice.
+    pub(super) fn is_same(&self, other: &OpenDirectory) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+
+    /// Somebody else gives it its own bits, owner and times.
+    pub(super) fn give_up(&self) {
+        self.is_finished.set(true);
+    }
+
+    /// The run has come to its end.
+    pub(super) fn end(&self) {
+        // What was deleted in it since has changed its time.
+        self.touch();
+        self.waits.set(false);
+        self.finish_if_done();
+    }
+
     pub(super) fn leave(&self) {
         self.is_left.set(true);
         self.finish_if_done();
@@ -305,7 +331,7 @@ impl OpenDirectory {
     /// Its bits and times come when nothing is put into it any more.
     fn finish_if_done(&self) {
         // It gets its bits back when it is closed.
-        if self.stays.get() {
+        if self.stays.get() || self.waits.get() {
             return;
         }
         if self.pending.get() > 0 || !self.is_left.get() || self.is_finished.replace(true) {
@@ -335,7 +361,9 @@ impl Drop for OpenDirectory {
         self.open.set(self.open.get() - 1);
         let listed = self.listed.take().into_iter().flatten();
         self.settings.release(self.held + listed.map(|name| 48 + name.len()).sum::<usize>());
-        if !self.is_finished.get() && self.bits.now != self.bits.abandoned {
+        // One that others might write to is none that a run was cut off in.
+        let stays_open = self.waits.get() && self.bits.abandoned & 0o022 != 0;
+        if !self.is_finished.get() && self.bits.now != self.bits.abandoned && !stays_open {
             let fd = self.directory.as_fd();
             // The mark cannot be removed any more once the bits are narrow.
             if self.is_marked {

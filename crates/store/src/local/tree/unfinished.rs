@@ -2,20 +2,34 @@
 //! act of whichever run fills that root to its own end.
 
 use std::io;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{Mode, XattrFlags, fgetxattr, fremovexattr, fsetxattr};
+use rustix::fs::{FlockOperation, XattrFlags, fgetxattr, flock, fremovexattr, fsetxattr};
 use rustix::io::Errno;
 
 use super::directory::Directory;
+use super::opened::OpenDirectory;
 use super::write::TreeWriter;
 
 /// The mark; never copied.
 pub(super) const UNFINISHED_TREE: &str = "user.dray.unfinished-tree";
 
-/// First byte of its value.
-const VERSION: u8 = 1;
+/// Its value: a version, seconds since 1970, and a hash.
+const VERSION: u8 = 2;
+const VALUE_BYTES: usize = 1 + 8 + 32;
+
+/// How old a mark may be, and how far a clock may have gone back since it was left, to be believed: a tree may have been finished with other
+/// means, and another copy be meant to go into it.
+const BELIEVED_S: u64 = 7 * 24 * 3600;
+const AHEAD_S: u64 = 24 * 3600;
+
+/// How long the end of a run that was killed may take to let go of the root.
+const LOCK_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 5000 });
+const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Roots that lose the mark at the end of one run: it has one, unless somebody collects trees that were cut off.
 const MARKED_ROOTS_MAX: usize = 64;
@@ -34,76 +48,132 @@ pub enum Landed {
     Again,
 }
 
-/// What the mark says on the directory of this inode number: a copy of the mark on another one says nothing.
-fn value(inode: u64, source: &[u8; 32]) -> [u8; 33] {
-    let mut hasher = blake3::Hasher::new_derive_key("drayman 2026-11-22 unfinished tree 1");
-    hasher.update(&inode.to_be_bytes()).update(source);
-    let mut value = [VERSION; 33];
-    value[1..].copy_from_slice(hasher.finalize().as_bytes());
+/// What the mark says that was left at this time on the directory of this inode number: a copy of the mark on another one says nothing.
+fn value(inode: u64, time_s: u64, source: &[u8; 32]) -> [u8; VALUE_BYTES] {
+    let mut hasher = blake3::Hasher::new_derive_key("drayman 2026-11-22 unfinished tree 2");
+    hasher.update(&inode.to_be_bytes()).update(&time_s.to_be_bytes()).update(source);
+    let mut value = [VERSION; VALUE_BYTES];
+    value[1..9].copy_from_slice(&time_s.to_be_bytes());
+    value[9..].copy_from_slice(hasher.finalize().as_bytes());
     value
 }
 
-/// Leaves the mark; false if the file system keeps none.
-pub(super) fn mark(root: &Directory, source: &[u8; 32]) -> bool {
-    let Ok(found) = root.stat_self() else { return false };
-    fsetxattr(root, UNFINISHED_TREE, &value(found.stx_ino, source), XattrFlags::empty()).is_ok()
+/// Seconds since 1970.
+pub(super) fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// True if a run that copied this very source to this very directory was cut off.
-pub(super) fn is_of(root: &Directory, source: &[u8; 32]) -> bool {
-    let mut found = [0; 34];
+/// Leaves the mark as of `time_s`; false if the file system keeps none.
+pub(super) fn mark(root: &Directory, source: &[u8; 32], time_s: u64) -> bool {
+    let Ok(found) = root.stat_self() else { return false };
+    fsetxattr(root, UNFINISHED_TREE, &value(found.stx_ino, time_s, source), XattrFlags::empty()).is_ok()
+}
+
+/// True if a run that copied one of these very sources to this very directory was cut off not long ago, and nobody but this user could have
+/// said so: the directory is as such a run leaves it, this user's and nobody else's to write to.
+pub(super) fn is_of(root: &Directory, sources: &[[u8; 32]]) -> bool {
+    let mut found = [0; VALUE_BYTES + 1];
     let Ok(len) = fgetxattr(root, UNFINISHED_TREE, &mut found[..]) else { return false };
-    root.stat_self().is_ok_and(|root| found[..len] == value(root.stx_ino, source))
+    let Ok(stat) = root.stat_self() else { return false };
+    let is_private = stat.stx_uid == rustix::process::geteuid().as_raw() && stat.stx_mode & 0o022 == 0;
+    let mut time = [0; 8];
+    time.copy_from_slice(&found[1..9]);
+    let (time_s, now_s) = (u64::from_be_bytes(time), now_s());
+    let is_fresh = now_s.saturating_sub(time_s) <= BELIEVED_S && time_s.saturating_sub(now_s) <= AHEAD_S;
+    let is_it = |source| found[..len] == value(stat.stx_ino, time_s, source);
+    is_private && is_fresh && sources.iter().any(is_it)
 }
 
 /// True if there is a mark, whoever left it.
 fn is_on(root: &Directory) -> bool {
-    matches!(fgetxattr(root, UNFINISHED_TREE, &mut [0; 34][..]), Ok(_) | Err(Errno::RANGE))
+    matches!(fgetxattr(root, UNFINISHED_TREE, &mut [0; VALUE_BYTES][..]), Ok(_) | Err(Errno::RANGE))
 }
 
+/// Takes the mark, before the root gets its own bits, which may keep even its owner from that.
 fn unmark(root: &Directory) -> io::Result<()> {
-    let removed = match fremovexattr(root, UNFINISHED_TREE) {
-        Err(Errno::ACCESS) => {
-            // Its own bits, which it has by now, keep even its owner from that.
-            let bits = u32::from(root.stat_self()?.stx_mode) & 0o7777;
-            let set = |bits| rustix::fs::fchmod(root, Mode::from_raw_mode(bits));
-            set(bits | 0o200)?;
-            let removed = fremovexattr(root, UNFINISHED_TREE);
-            set(bits)?;
-            removed
-        }
-        removed => removed,
-    };
-    match removed {
-        // Another run came to its end meanwhile.
+    match fremovexattr(root, UNFINISHED_TREE) {
+        // Somebody took it meanwhile.
         Err(Errno::NODATA) => Ok(()),
         removed => Ok(removed?),
     }
 }
 
-/// Of a run: the roots that carry the mark, and where the tree that came last landed.
+/// Holds the root as long as its descriptor is open; false if another run does. Where the file system has no such locks nobody does.
+fn lock(root: &Directory) -> bool {
+    !matches!(flock(root, FlockOperation::NonBlockingLockExclusive), Err(Errno::WOULDBLOCK))
+}
+
+/// Of a run: the roots that carry the mark, whose last bits and times wait for its removal, and where the tree that came last landed.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    roots: Vec<Directory>,
+    /// With the descriptor that holds it.
+    roots: Vec<(Directory, Rc<OpenDirectory>)>,
     landed: Landed,
 }
 
 impl TreeWriter {
-    /// A directory was entered as the root of a tree: it is marked if this copy made it as the destination, and a mark is remembered.
-    pub(super) fn note_root(&mut self, went_on: bool) {
-        let Some(root) = self.stack.last() else { return };
-        self.marks.landed = match (&self.landing.source, went_on) {
-            (_, true) => Landed::Again,
-            _ if !self.landing.is_renamed => Landed::There,
-            (Some(source), _) if root.is_new && mark(&root.directory, source) => Landed::Made,
+    /// A directory was entered as the root of a tree: it is marked if this copy made it as the destination or goes on there, and a mark is
+    /// remembered. `Refused` if it was to go on there and another run is at work, or what the landing saw is not there any more.
+    pub(super) fn note_root(&mut self, went_on: bool) -> Result<()> {
+        let Some(root) = self.stack.last().cloned() else { return Ok(()) };
+        let sources = &self.landing.sources;
+        let is_made = root.is_new && (self.landing.is_renamed || went_on);
+        if went_on && !root.is_new {
+            self.await_lock(&root.directory)?;
+            if !is_of(&root.directory, sources) {
+                let what = "the destination was changed while this copy began";
+                return Err(Error::new(ErrorKind::Refused, what).advise("run the same command again"));
+            }
+            if let Some(source) = sources.first() {
+                // Without it the older one stays.
+                let _ = mark(&root.directory, source, now_s());
+            }
+        }
+        self.marks.landed = match sources.first() {
+            _ if went_on && !root.is_new => Landed::Again,
+            _ if !is_made => Landed::There,
+            Some(source) if mark(&root.directory, source, now_s()) => Landed::Made,
             _ => Landed::MadeUnmarked,
         };
+        if let Some((_, earlier)) = self.marks.roots.iter_mut().find(|(_, earlier)| earlier.is_same(&root)) {
+            // Of several sources the last one's bits and times are those that stay.
+            root.wait_for_end();
+            std::mem::replace(earlier, root).give_up();
+            return Ok(());
+        }
+        // A mark that another run holds is that one's to take.
         if self.marks.roots.len() < MARKED_ROOTS_MAX
             && is_on(&root.directory)
-            && let Ok(root) = root.directory.duplicate()
+            && lock(&root.directory)
+            && let Ok(holding) = root.directory.duplicate()
         {
-            self.marks.roots.push(root);
+            root.wait_for_end();
+            self.marks.roots.push((holding, root));
         }
+        Ok(())
+    }
+
+    /// The end of a run that was killed may need a moment to notice and let go of the root.
+    fn await_lock(&self, root: &Directory) -> Result<()> {
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        while !lock(root) {
+            if self.is_stopped() {
+                return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::new(
+                    ErrorKind::Refused,
+                    "another copy of the same source is under way here",
+                )
+                .advise("let it end, or end it"));
+            }
+            thread::sleep(LOCK_INTERVAL);
+        }
+        Ok(())
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Acquire))
     }
 
     /// Where the tree that came last landed.
@@ -112,22 +182,25 @@ impl TreeWriter {
     }
 
     /// To be called as the last act of a run that came to its own end, whatever became of single entries, when everything is durable that is to
-    /// be: what was filled is no more a tree that was cut off. With `fsync` that is durable, too. `Interrupted` if nobody waits
-    /// for it any more: then it was cut off.
+    /// be: what was filled is no more a tree that was cut off, and gets its own bits and times. With `fsync` that is durable, too. What
+    /// could not be kept of them is among [`TreeWriter::failures`] then. `Interrupted` if nobody waits for it any more: then it was cut off.
     pub fn come_to_end(&mut self, fsync: bool) -> Result<()> {
-        let is_stopped = || self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Acquire));
-        if !self.marks.roots.is_empty() && is_stopped() {
+        if !self.marks.roots.is_empty() && self.is_stopped() {
             return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
         }
-        for root in self.marks.roots.drain(..) {
-            let synced = |()| if fsync { Ok(rustix::fs::fsync(&root)?) } else { Ok(()) };
-            unmark(&root).and_then(synced).map_err(|error| {
+        let mut ended = Ok(());
+        for (_holding, root) in self.marks.roots.drain(..) {
+            let unmarked = unmark(&root.directory);
+            root.end();
+            let synced = |()| if fsync { Ok(rustix::fs::fsync(&root.directory)?) } else { Ok(()) };
+            let result = unmarked.and_then(synced).map_err(|error| {
                 let what = format!("remove the attribute {UNFINISHED_TREE} from the destination");
                 Error::file(what, error).advise(
                     "everything else is done; without that, the same command goes on in the destination instead of into it",
                 )
-            })?;
+            });
+            ended = ended.and(result);
         }
-        Ok(())
+        ended
     }
 }

@@ -31,6 +31,28 @@ use super::unfinished::Marks;
 /// Roots that are looked through for files under other names.
 const OLD_ROOTS_MAX: usize = 64;
 
+/// How the error of a destination begins that could not be made.
+const MAKE_DESTINATION: &str = "make the destination";
+/// How that of any other directory does.
+const MAKE_DIRECTORY: &str = "make the directory";
+
+/// Which directory the words of an error tell that a writer, here or elsewhere, could not make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unmade {
+    /// The one that everything goes into.
+    Destination,
+    /// That of an entry.
+    Entry,
+}
+
+impl Unmade {
+    /// Of these words; the version of who wrote them may be another.
+    pub fn of(reason: &str) -> Option<Unmade> {
+        let words = [(MAKE_DESTINATION, Unmade::Destination), (MAKE_DIRECTORY, Unmade::Entry)];
+        words.into_iter().find(|(words, _)| reason.starts_with(words)).map(|(_, unmade)| unmade)
+    }
+}
+
 /// What became of an entry.
 #[derive(Debug)]
 pub enum Placed {
@@ -55,6 +77,20 @@ pub struct NotKept {
     pub left_out: BTreeMap<String, u64>,
     /// Directories that could not be finished: path below the destination and why.
     pub directories: Vec<(Vec<u8>, Error)>,
+}
+
+impl NotKept {
+    /// With what could not be kept later.
+    pub fn add(&mut self, later: NotKept) {
+        let sum = |to: &mut BTreeMap<String, u64>, more: BTreeMap<String, u64>| {
+            for (what, entries) in more {
+                *to.entry(what).or_default() += entries;
+            }
+        };
+        sum(&mut self.attributes, later.attributes);
+        sum(&mut self.left_out, later.left_out);
+        self.directories.extend(later.directories);
+    }
 }
 
 /// Writes the trees of one copy. Entries come in the order of the stream.
@@ -173,9 +209,13 @@ impl TreeWriter {
     pub fn root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
         self.contested.begin(index);
         let goes_on = self.landing.go_on(entry);
-        let placed = self.place_root(index, &self.settings.clone().changed(entry));
-        if matches!(placed, Ok(Placed::Done)) && entry.is_directory() {
-            self.note_root(goes_on);
+        let mut placed = self.place_root(index, &self.settings.clone().changed(entry));
+        if matches!(placed, Ok(Placed::Done))
+            && entry.is_directory()
+            && let Err(error) = self.note_root(goes_on)
+        {
+            self.stack.clear();
+            placed = Err(error);
         }
         self.note_ways();
         self.skipping = usize::from(!matches!(placed, Ok(Placed::Done)) && entry.is_directory());
@@ -236,7 +276,7 @@ impl TreeWriter {
             match rustix::fs::mkdirat(&self.landing.base, make.as_bytes(), mode) {
                 Ok(()) => is_new = true,
                 Err(Errno::EXIST) => {}
-                Err(error) => return Err(Error::file("make the destination", error.into())),
+                Err(error) => return Err(Error::file(MAKE_DESTINATION, error.into())),
             }
             self.landing.base = self.landing.base.child(make.as_bytes()).map_err(failed)?;
         } else if let Some(make) = self.landing.make.clone() {
@@ -513,7 +553,7 @@ impl TreeWriter {
                 // Nobody else puts anything into it before it has its owner and its bits.
                 let mode = self.settings.mode(entry.metadata.mode, || parent.granted()) & 0o755 | 0o700;
                 rustix::fs::mkdirat(&parent.directory, name.as_bytes(), Mode::from_raw_mode(mode))
-                    .map_err(|error| taken(parent, name, error.into(), "make the directory"))?;
+                    .map_err(|error| taken(parent, name, error.into(), MAKE_DIRECTORY))?;
                 (parent.directory.child(name.as_bytes()).map_err(opened)?, true)
             }
         };

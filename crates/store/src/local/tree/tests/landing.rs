@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::super::unfinished::UNFINISHED_TREE;
+use super::super::unfinished::{self, UNFINISHED_TREE, now_s};
 use super::*;
 
 /// What knows the source.
@@ -36,8 +36,7 @@ fn mark(path: &Path) -> Option<Vec<u8>> {
     Some(value[..len].to_vec())
 }
 
-/// Issue "kill -9 in mid-tree, again": a copy to a name that was not there goes on under that name, however often it was cut off, and whoever
-/// owns it by then; once a run has come to its end there, the same goes into it, as with `scp`.
+/// Issue "kill -9 in mid-tree, again": a copy to a name that was not there goes on under that name, however often it was cut off; once a run has come to its end there, the same goes into it, as with `scp`.
 #[test]
 fn the_same_again_goes_on_in_the_same_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -46,8 +45,7 @@ fn the_same_again_goes_on_in_the_same_place() {
         assert_eq!(fill(landing(&dir.path().join(spelt), SOURCE), false), landed, "{spelt}");
         assert!(to.join("sub").exists() && !to.join("tree").exists(), "{spelt}");
     }
-    assert_eq!(mark(&to).unwrap().len(), 33);
-    fs::set_permissions(&to, fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(mark(&to).unwrap().len(), 41);
     assert_eq!(fill(landing(&to, SOURCE), true), Landed::Again);
     assert_eq!(mark(&to), None);
     assert_eq!(fill(landing(&to, SOURCE), true), Landed::There);
@@ -89,7 +87,7 @@ fn only_the_same_source_goes_on() {
     let value = mark(&to).unwrap();
     fs::rename(&to, dir.path().join("begun")).unwrap();
     fs::create_dir(&to).unwrap();
-    for value in [&value[..], &value[..32], &[&value[..], b"x"].concat(), &[7; 64]] {
+    for value in [&value[..], &value[..40], &value[..3], &[&value[..], b"x"].concat(), &[7; 64]] {
         rustix::fs::setxattr(&to, UNFINISHED_TREE, value, rustix::fs::XattrFlags::empty()).unwrap();
         assert!(!landing(&to, SOURCE).may_go_on(), "{value:?}");
     }
@@ -172,4 +170,165 @@ fn the_mark_is_never_copied() {
         );
     }
     assert!(!plan.exists() && mark(&from).is_some());
+}
+
+fn set_mark(path: &Path, source: [u8; 32], time_s: u64) {
+    assert!(unfinished::mark(&Directory::open(path).unwrap(), &source, time_s));
+}
+
+/// Issue "what is private stays private": who may write to the destination may have left the mark there, and looks into what comes; one of
+/// another user's above all.
+#[test]
+fn a_mark_that_others_may_have_left_is_not_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("to");
+    fs::create_dir(&to).unwrap();
+    set_mark(&to, SOURCE, now_s());
+    for (mode, is_believed) in [(0o755, true), (0o775, false), (0o757, false), (0o1777, false), (0o700, true)]
+    {
+        fs::set_permissions(&to, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(landing(&to, SOURCE).may_go_on(), is_believed, "{mode:o}");
+    }
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&to, Some(1234), None).unwrap();
+        assert!(!landing(&to, SOURCE).may_go_on());
+        assert_eq!(fill(landing(&to, SOURCE), false), Landed::There);
+        assert!(to.join("tree/sub").exists() && !to.join("sub").exists());
+    }
+}
+
+/// Issue "no trap is left": a mark is believed for seven days, also by a clock that went back a little, and is as good as new where a copy goes on.
+#[test]
+fn an_old_mark_is_not_believed() {
+    const DAY: u64 = 24 * 3600;
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let now = now_s();
+    for (time_s, is_believed) in [
+        (0, false),
+        (now - 8 * DAY, false),
+        (now + 2 * DAY, false),
+        (u64::MAX, false),
+        (now + DAY / 2, true),
+        (now - 6 * DAY, true),
+    ] {
+        set_mark(&to, SOURCE, time_s);
+        assert_eq!(landing(&to, SOURCE).may_go_on(), is_believed, "{time_s}");
+    }
+    // No other time can be given to it.
+    let mut value = mark(&to).unwrap();
+    let old = value.clone();
+    value[1..9].copy_from_slice(&now.to_be_bytes());
+    rustix::fs::setxattr(&to, UNFINISHED_TREE, &value, rustix::fs::XattrFlags::empty()).unwrap();
+    assert!(!landing(&to, SOURCE).may_go_on());
+    rustix::fs::setxattr(&to, UNFINISHED_TREE, &old, rustix::fs::XattrFlags::empty()).unwrap();
+    assert_eq!(fill(landing(&to, SOURCE), false), Landed::Again);
+    assert!(mark(&to).unwrap()[1..9] >= now.to_be_bytes()[..]);
+}
+
+/// The same: what knew the source before is believed, too, and is not what is left.
+#[test]
+fn a_source_may_be_known_by_several() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("to");
+    let both = [[8; 32], SOURCE];
+    let landing_of_both =
+        || Landing::resolve(&to, &[b"tree".to_vec()], false).unwrap().of_source(&Origin::Anywhere, &to, both);
+    fill(landing(&to, SOURCE), false);
+    assert_eq!(fill(landing_of_both(), false), Landed::Again);
+    assert!(!landing(&to, SOURCE).may_go_on() && landing(&to, [8; 32]).may_go_on());
+    assert_eq!(fill(landing_of_both(), true), Landed::Again);
+}
+
+/// Issue "two runs at once": a tree that is under way was not cut off, and nobody else takes its mark.
+#[test]
+fn a_tree_under_way_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("to");
+    let mut first = TreeWriter::new(landing(&to, SOURCE), MINE);
+    first.root(0, &directory(None)).unwrap();
+    let mut second = TreeWriter::new(landing(&to, SOURCE), MINE);
+    let error = second.root(0, &directory(None)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(error.to_string().contains("under way"), "{error}");
+    assert!(matches!(second.entry(&directory(Some("sub"))).unwrap(), Placed::Unchanged));
+    second.leave();
+    second.leave();
+    second.come_to_end(false).unwrap();
+    assert!(!to.join("sub").exists() && mark(&to).is_some());
+    fill(Landing::resolve(&to, &[Vec::new()], false).unwrap(), true);
+    assert!(to.join("sub").exists() && mark(&to).is_some(), "it is the first one's");
+    first.leave();
+    first.come_to_end(false).unwrap();
+    assert_eq!(mark(&to), None);
+}
+
+/// The same: what was seen before the far end spoke is looked at again.
+#[test]
+fn a_destination_that_changed_meanwhile_is_not_gone_on_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("to");
+    fill(landing(&to, SOURCE), false);
+    let begun = landing(&to, SOURCE);
+    fill(Landing::resolve(&to, &[Vec::new()], false).unwrap(), true);
+    let mut writer = TreeWriter::new(begun, MINE);
+    let error = writer.root(0, &directory(None)).unwrap_err();
+    assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("changed"), "{error}");
+    drop(writer);
+    fs::remove_dir_all(&to).unwrap();
+    fill(landing(&to, SOURCE), false);
+    let begun = landing(&to, SOURCE);
+    fs::remove_dir_all(&to).unwrap();
+    assert_eq!(fill(begun, true), Landed::Made, "nothing is there any more");
+    assert_eq!(mark(&to), None);
+}
+
+/// S53 "nor bits": the root of a tree has its own bits and times when the mark is gone, not before; where it was cut off, it is nobody
+/// else's to write to.
+#[test]
+fn the_root_gets_its_bits_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("to");
+    let bits = || fs::metadata(&to).unwrap().mode() & 0o7777;
+    for (mode, ends) in [(0o777, false), (0o777, true), (0o555, true), (0o2775, true)] {
+        let mut writer = TreeWriter::new(landing(&to, SOURCE), MINE);
+        let root = Entry { metadata: Metadata { mode, ..directory(None).metadata }, ..directory(None) };
+        writer.root(0, &root).unwrap();
+        writer.leave();
+        assert_eq!(bits(), 0o755, "{mode:o}");
+        if ends {
+            writer.come_to_end(false).unwrap();
+            assert_eq!((bits(), fs::metadata(&to).unwrap().mtime()), (mode, 1_000_000_000), "{mode:o}");
+            assert_eq!(mark(&to), None);
+            fs::remove_dir(&to).unwrap();
+        } else {
+            drop(writer);
+            assert_eq!(bits(), 0o755);
+            assert!(landing(&to, SOURCE).may_go_on());
+        }
+    }
+    // Of several sources whose contents go there the last one's count.
+    fill(landing(&to, SOURCE), false);
+    let twice = Landing::resolve(&to, &[Vec::new(), Vec::new()], true).unwrap();
+    let mut writer = TreeWriter::new(twice, MINE);
+    for (index, mode) in [0o700, 0o711].into_iter().enumerate() {
+        let root = Entry { metadata: Metadata { mode, ..directory(None).metadata }, ..directory(None) };
+        writer.root(index, &root).unwrap();
+        writer.leave();
+    }
+    writer.come_to_end(false).unwrap();
+    assert_eq!((bits(), mark(&to)), (0o711, None));
+}
+
+/// Issue "an error is told once": what could not be made is known by the words that the writer has for it.
+#[test]
+fn the_words_of_what_could_not_be_made_are_known() {
+    let nowhere = Path::new("/proc/new");
+    let error = writer(nowhere, MINE).root(0, &directory(None)).unwrap_err();
+    assert_eq!(Unmade::of(&error.to_string()), Some(Unmade::Entry), "{error}");
+    let landing = Landing::resolve_sync(&Origin::Anywhere, nowhere, &[Vec::new()]).unwrap();
+    let error = TreeWriter::new(landing, MINE).root(0, &directory(None)).unwrap_err();
+    assert_eq!(Unmade::of(&error.to_string()), Some(Unmade::Destination), "{error}");
+    assert_eq!(Unmade::of("make way"), None);
 }
