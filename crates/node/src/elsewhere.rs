@@ -120,12 +120,14 @@ impl Prospect {
 #[derive(Debug, Default)]
 struct Files {
     /// And the change time that each had when it was opened.
-    opened: Vec<(Arc<File>, ChangeTime)>,
+    opened: Vec<Opened>,
     /// By path from the directory; `None` for what cannot be used.
     known: HashMap<PathBuf, Option<u32>>,
     /// The index does not answer any more.
     is_over: bool,
 }
+
+type Opened = (Arc<File>, ChangeTime);
 
 /// Seconds and nanoseconds.
 type ChangeTime = (i64, i64);
@@ -286,9 +288,8 @@ impl Elsewhere {
     /// Whether all that was read is what it was, as far as file systems tell.
     pub(crate) fn is_unchanged(&self) -> bool {
         let files = lock(&self.files);
-        let is_as_it_was = |(file, before): &(Arc<File>, ChangeTime)| {
-            file.metadata().is_ok_and(|metadata| changed_at(&metadata) == *before)
-        };
+        let is_as_it_was =
+            |(file, before): &Opened| file.metadata().is_ok_and(|metadata| changed_at(&metadata) == *before);
         files.opened.iter().all(is_as_it_was)
     }
 
@@ -309,15 +310,26 @@ impl Elsewhere {
 
     /// Opens a file of an answer, unless it is open; `None` if it is none that can be used.
     fn open_file(&self, file: &IndexFile) -> Option<u32> {
-        let path = path_of(file)?;
+        self.open_by(path_of(file)?, &|path| self.open_regular(path))
+    }
+
+    /// The same by `open`, which may hang: nobody else waits for it.
+    fn open_by(&self, path: PathBuf, open: &dyn Fn(&Path) -> Option<Opened>) -> Option<u32> {
+        {
+            let files = lock(&self.files);
+            if let Some(known) = files.known.get(&path) {
+                return *known;
+            }
+            if files.known.len() >= INDEX_SOURCE_FILES_MAX {
+                return None;
+            }
+        }
+        let opened = open(&path);
         let mut files = lock(&self.files);
         if let Some(known) = files.known.get(&path) {
+            // Somebody else was faster.
             return *known;
         }
-        if files.known.len() >= INDEX_SOURCE_FILES_MAX {
-            return None;
-        }
-        let opened = self.open_regular(&path);
         let number = opened.map(|opened| {
             files.opened.push(opened);
             files.opened.len() as u32 - 1
@@ -326,7 +338,7 @@ impl Elsewhere {
         number
     }
 
-    fn open_regular(&self, path: &Path) -> Option<(Arc<File>, ChangeTime)> {
+    fn open_regular(&self, path: &Path) -> Option<Opened> {
         // Looked at before it is opened: a device or a fifo may act on being opened.
         let seen = self.within.open_straight(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
         let looked_at = rustix::fs::fstat(seen).ok()?;

@@ -4,6 +4,7 @@
 //! the disk refuses is tried again later and later; an index that is damaged again and again is given up.
 
 mod filling;
+mod mounts;
 mod pace;
 mod pass;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use dray_transfer::recipe::Recipe;
 use super::pulse::{Pulse, Woken};
 use crate::elsewhere::{Hints, Question};
 use crate::{Event, Observer};
+pub(super) use mounts::Mounts;
 pub(super) use pace::Pace;
 use pace::REST_MAX;
 use pass::Progress;
@@ -64,6 +66,8 @@ pub(super) struct Means<'a> {
     pub(super) pace: Pace,
     /// The recipe of an object, if it was made for somebody else.
     pub(super) recipe_of: &'a dyn Fn(&Oid) -> Option<Arc<Recipe>>,
+    /// What is mounted where, now.
+    pub(super) mounts: &'a dyn Fn() -> Mounts,
     pub(super) observer: &'a dyn Observer,
 }
 
@@ -190,6 +194,10 @@ impl Indexing {
             return Err(Error::new(ErrorKind::Internal, "the chunk index could not be read"));
         }
         if wanted_mib == 0 {
+            // What it takes is of no use to anybody.
+            if ChunkIndex::is_there(&means.root) {
+                ChunkIndex::remove(&means.root)?;
+            }
             return Ok(false);
         }
         let index = match self.open() {
@@ -211,10 +219,11 @@ impl Indexing {
         if memory.needless == Some(generation) {
             return Ok(false);
         }
-        let is_found = Cell::new(false);
+        let (is_found, mounts) = (Cell::new(false), (means.mounts)());
         let is_whole =
             means.store.each_whereabouts(&mut || !is_found.get() && self.hold(means), &mut |at| {
-                is_found.set(is_found.get() || ChunkIndex::takes(at.identity.size_bytes));
+                let is_for_it = ChunkIndex::takes(at.identity.size_bytes) && !mounts.is_left_out(&at.path);
+                is_found.set(is_found.get() || is_for_it);
             })?;
         memory.needless = (is_whole && !is_found.get()).then_some(generation);
         Ok(is_found.get())
@@ -246,8 +255,10 @@ impl Indexing {
     /// Closes the index. May take long, and nobody waits for it.
     fn close(&self, memory: &mut Memory) {
         let old = self.index.write().unwrap_or_else(PoisonError::into_inner).take();
-        // A question that still has it is the last one.
-        memory.closing = old.filter(|old| Arc::strong_count(old) > 1);
+        if let Some(old) = old {
+            // A question that still has it is the last one. In the rounds until then there is nothing to close.
+            memory.closing = Some(old).filter(|old| Arc::strong_count(old) > 1);
+        }
         self.waiting.store(0, Ordering::Relaxed);
     }
 

@@ -47,7 +47,7 @@ use crate::{Config, Event, Node, Observer, Stop, lock};
 
 pub(crate) use desk::given_name;
 use hub::Hub;
-use indexing::{Indexing, Means, Pace, REST_PER_WORK};
+use indexing::{Indexing, Means, Mounts, Pace, REST_PER_WORK};
 use metrics::Exporter;
 use opening::{Attempt, Opening};
 use port::{Missed, Port};
@@ -57,7 +57,7 @@ use sockets::Sockets;
 /// How often it is looked whether receivers are still accepted, and whether a port is free that was another's, where no signal comes.
 const INTERVAL: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// Locked by the daemon as long as it runs. It is tried for a moment, as others look at it.
-const LOCK: &str = "daemon.lock";
+pub(crate) const LOCK: &str = "daemon.lock";
 const LOCK_TRIES: u32 = 10;
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 /// How long a request waits for another process that holds a lock of the data directory.
@@ -323,6 +323,7 @@ impl State {
             is_busy: &|| self.is_moving(),
             pace: Pace::new(REST_PER_WORK),
             recipe_of: &|oid| self.shelf.recipe_of(oid),
+            mounts: &Mounts::now,
             observer: &|event| self.hub.log(event),
         });
     }
@@ -394,6 +395,11 @@ pub(crate) fn runs_for(data_dir: &Path) -> bool {
 
 /// One daemon for each data directory.
 fn lock_data_dir(data_dir: &Path) -> Result<File> {
+    lock_by(data_dir, &mut || thread::sleep(LOCK_INTERVAL))
+}
+
+/// The same, with `wait` between two tries.
+fn lock_by(data_dir: &Path, wait: &mut dyn FnMut()) -> Result<File> {
     let path = data_dir.join(LOCK);
     let failed = |error| Error::file(format!("lock {path:?}"), error);
     let mut file = lock_file::open(&path).map_err(failed)?;
@@ -403,7 +409,7 @@ fn lock_data_dir(data_dir: &Path) -> Result<File> {
             // Somebody may be looking whether there is a daemon.
             Err(std::fs::TryLockError::WouldBlock) if tries < LOCK_TRIES => {
                 tries += 1;
-                thread::sleep(LOCK_INTERVAL);
+                wait();
             }
             locked => break locked,
         }
@@ -440,21 +446,24 @@ mod tests {
     fn a_daemon_is_seen_by_its_lock() {
         let dir = tempfile::tempdir().unwrap();
         assert!(!runs_for(dir.path()));
-        let is_over = std::sync::atomic::AtomicBool::new(false);
-        thread::scope(|scope| {
-            let looking = scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    runs_for(dir.path());
+        let lock = lock_data_dir(dir.path()).unwrap();
+        assert!(runs_for(dir.path()));
+        drop(lock);
+        assert!(!runs_for(dir.path()), "its lock is there, and nobody holds it");
+        // Whoever looks does so for a moment.
+        let looking = |until: u32| {
+            let looker = File::open(dir.path().join(LOCK)).unwrap();
+            looker.try_lock_shared().unwrap();
+            let (mut looker, mut waits) = (Some(looker), 0);
+            let locked = lock_by(dir.path(), &mut || {
+                waits += 1;
+                if waits == until {
+                    drop(looker.take());
                 }
             });
-            for _ in 0..100 {
-                let lock = lock_data_dir(dir.path()).unwrap();
-                assert!(runs_for(dir.path()));
-                drop(lock);
-            }
-            is_over.store(true, Ordering::Relaxed);
-            looking.join().unwrap();
-        });
-        assert!(!runs_for(dir.path()), "its lock is there, and nobody holds it");
+            (locked.map(drop).map_err(|error| error.kind()), waits)
+        };
+        assert_eq!(looking(LOCK_TRIES - 1), (Ok(()), LOCK_TRIES - 1));
+        assert_eq!(looking(LOCK_TRIES), (Err(ErrorKind::Refused), LOCK_TRIES - 1));
     }
 }

@@ -32,7 +32,7 @@ impl Indexed {
     pub(crate) fn take_in(&self, path: &Path, bytes: &[u8]) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();
-        self.0.cut(path, &mut |_| true).unwrap();
+        self.0.cut(path, &mut |_, _| true).unwrap();
     }
 }
 
@@ -397,4 +397,62 @@ fn a_daemon_that_hangs_is_no_index() {
     });
     // Few of them are left waiting inside.
     assert!(asked.load(Ordering::Relaxed) <= door::ASKING_MAX as u64);
+}
+
+/// A file whose opening hangs, as on a disk that hangs, hangs for who opens it and for nobody else: what was found before is read meanwhile.
+#[test]
+fn nobody_waits_for_an_opening() {
+    let dir = tempfile::tempdir().unwrap();
+    let (index, to) = (Indexed::new(dir.path()), directory(&dir.path().join("to")));
+    let bytes = random(SIZE, 6);
+    index.take_in(&dir.path().join("to/a"), &bytes);
+    fs::write(dir.path().join("to/b"), &bytes).unwrap();
+    let found = node(dir.path(), index).elsewhere(to.as_fd(), SIZE as u64, None).files().unwrap();
+    let first = found.open_by("a".into(), &|path| found.open_regular(path)).unwrap();
+    let hanging = found.open_by("b".into(), &|path| {
+        assert!(found.files.try_lock().is_ok(), "whoever reads waits for this");
+        let mut read = [0; 9];
+        found.read_at(first, 7, &mut read).unwrap();
+        assert_eq!(read[..], bytes[7..16]);
+        // Another one opens the same file meanwhile: it is open once.
+        let other = found.open_by("b".into(), &|path| found.open_regular(path));
+        assert_eq!(other, Some(first + 1));
+        found.open_regular(path)
+    });
+    assert_eq!((hanging, lock(&found.files).opened.len()), (Some(first + 1), 2));
+}
+
+/// "A get starts no daemon": a socket that may start one is not touched where no daemon has the lock of the data directory. In a process of
+/// its own, which has that socket in its environment.
+#[test]
+fn a_socket_without_a_daemon_is_not_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "elsewhere::tests::a_socket_and_no_daemon", "--ignored"]);
+    child.env("INDEX_SOCKET", dir.path()).env("DRAY_SOCKET", dir.path().join("socket"));
+    let ran = child.output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
+}
+
+/// What [`a_socket_without_a_daemon_is_not_touched`] has done in another process, and nothing without it.
+#[test]
+#[ignore = "a part of another test"]
+fn a_socket_and_no_daemon() {
+    let Some(dir) = std::env::var_os("INDEX_SOCKET").map(PathBuf::from) else { return };
+    let socket = std::os::unix::net::UnixListener::bind(dir.join("socket")).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let (index, to) = (Indexed::new(&dir), directory(&dir.join("to")));
+    let mut node = node(&dir, index);
+    node.index = Index::Daemon;
+    let data_dir = node.config.paths.data_dir.clone();
+    let is_touched = || {
+        let prospect = node.elsewhere(to.as_fd(), SIZE as u64, Some(b"a"));
+        node.tell_index(to.as_fd(), SIZE as u64);
+        (matches!(prospect, Prospect::Mute), socket.accept().is_ok())
+    };
+    assert_eq!(is_touched(), (false, false));
+    let daemon = File::create(data_dir.join(crate::daemon::LOCK)).unwrap();
+    assert_eq!(is_touched(), (false, false), "a lock that nobody has");
+    daemon.lock().unwrap();
+    assert_eq!(is_touched(), (true, true), "a daemon that is silent");
 }

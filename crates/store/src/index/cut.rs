@@ -25,12 +25,16 @@ pub enum Cut {
     Read(u64),
 }
 
+/// Whether so many bytes may be read; whoever waits before he says so takes the file away.
+pub type MayRead<'a> = &'a mut dyn FnMut(usize, &mut Option<File>) -> bool;
+
 impl ChunkIndex {
     /// Takes in the regular file at `path`, unless it is in it as it is, and leaves the page cache to others. `may_read` is asked before
-    /// every read of the file, may wait, and is told how many bytes follow; if it says no, that is the end (`Interrupted`). `Changed` if
+    /// every read of the file, and is told how many bytes follow; before it waits it closes the file, so that nobody is kept from taking its
+    /// disk away meanwhile. If it says no, that is the end (`Interrupted`). `Changed` if
     /// the file changes meanwhile, `NotFound` if there is no regular file, `Unsupported` if it is none for the index. What was at `path`
     /// before is forgotten as soon as it is read.
-    pub fn cut(&self, path: &Path, may_read: &mut dyn FnMut(usize) -> bool) -> Result<Cut> {
+    pub fn cut(&self, path: &Path, may_read: MayRead<'_>) -> Result<Cut> {
         let none = || Error::new(ErrorKind::NotFound, format!("{path:?} is no regular file"));
         let path =
             &std::fs::canonicalize(path).map_err(|error| Error::file(format!("find {path:?}"), error))?;
@@ -40,7 +44,6 @@ impl ChunkIndex {
             return Ok(Cut::Known);
         }
         let changed = || Error::new(ErrorKind::Changed, format!("{path:?} changed while it was read"));
-        // It is open for a moment only: who waits may do so for hours, and keeps nobody from taking its disk away.
         let open = || {
             let flags =
                 OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -50,7 +53,7 @@ impl ChunkIndex {
             let now = file.metadata().map_err(|error| Error::file(format!("read {path:?}"), error))?;
             if identity_of(&now) == looked_at { Ok(file) } else { Err(changed()) }
         };
-        open()?;
+        let mut file = Some(open()?);
         let profile = Profile::for_size(looked_at.size_bytes)
             .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{path:?} is too large")))?;
         let mut entering = self.enter(path, looked_at, profile)?;
@@ -68,10 +71,14 @@ impl ChunkIndex {
         let mut position = 0;
         while position < looked_at.size_bytes {
             let len = (looked_at.size_bytes - position).min(READ_BYTES as u64) as usize;
-            if !may_read(len) {
+            if !may_read(len, &mut file) {
                 return Err(Error::new(ErrorKind::Interrupted, format!("{path:?} is not read to its end")));
             }
-            let read = way.read_exact_at(&open()?, &mut piece[..len], position);
+            let opened = match file.take() {
+                Some(opened) => opened,
+                None => open()?,
+            };
+            let read = way.read_exact_at(file.insert(opened), &mut piece[..len], position);
             read.map_err(|error| match error.kind() {
                 std::io::ErrorKind::UnexpectedEof => changed(),
                 _ => Error::file(format!("read {path:?}"), error),

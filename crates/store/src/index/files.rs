@@ -105,6 +105,8 @@ pub(super) struct Files {
     by_age: BTreeSet<(Age, u64)>,
     /// Whose records are not on disk as they are here.
     changed: BTreeSet<u64>,
+    /// That questions did not find.
+    suspects: BTreeSet<u64>,
     /// By the hash of the path: of two that share one the later is found.
     by_path: HashMap<u64, u64>,
     hasher: RandomState,
@@ -121,6 +123,7 @@ impl Files {
             records: BTreeMap::new(),
             by_age: BTreeSet::new(),
             changed: BTreeSet::new(),
+            suspects: BTreeSet::new(),
             by_path: HashMap::new(),
             hasher: RandomState::new(),
             by_inode: HashMap::new(),
@@ -149,6 +152,7 @@ impl Files {
 
     pub(super) fn remove(&mut self, number: u64) -> Option<FileRecord> {
         let record = self.records.remove(&number)?;
+        self.suspects.remove(&number);
         self.by_age.remove(&(age_of(&record.identity), number));
         self.changed.insert(number);
         self.path_bytes -= record.path.len();
@@ -192,6 +196,17 @@ impl Files {
     /// The numbers of all files.
     pub(super) fn all_numbers(&self) -> Vec<u64> {
         self.records.keys().copied().collect()
+    }
+
+    /// A question did not find that one, which may be the question's fault.
+    pub(super) fn suspect(&mut self, number: u64) {
+        self.suspects.insert(number);
+    }
+
+    /// Those that questions did not find, which are known still. They are told of once.
+    pub(super) fn take_suspects(&mut self) -> Vec<u64> {
+        let suspects = std::mem::take(&mut self.suspects);
+        suspects.into_iter().filter(|number| self.records.contains_key(number)).collect()
     }
 
     /// The number of the oldest file, if it is older than `age`.
@@ -304,10 +319,11 @@ pub(super) enum Seen {
     Unknown,
 }
 
-/// What is at the absolute `path`, in `scope` if there is one. No symbolic link at its end is followed, in a scope none at all.
+/// What is at the absolute `path`, in `scope` if there is one. No symbolic link at its end is followed, in a scope none at all; and nothing is
+/// mounted for it where it is itself what would be.
 pub(super) fn see(path: &Path, scope: Option<&Scope<'_>>) -> Seen {
     let stat = match scope {
-        None => statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW),
+        None => status(path),
         Some(scope) => {
             let opened = open_in(scope, path, OFlags::PATH | OFlags::NOFOLLOW);
             opened.and_then(rustix::fs::fstat)
@@ -320,8 +336,21 @@ pub(super) fn see(path: &Path, scope: Option<&Scope<'_>>) -> Seen {
     }
 }
 
+fn status(path: &Path) -> rustix::io::Result<Stat> {
+    statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)
+}
+
 fn is_gone(error: Errno) -> bool {
-    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG | Errno::ACCESS)
+    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG)
+}
+
+/// Whether the file system on which `record` lies is where it was: it is that of the nearest directory above the file that is there still.
+/// Where another one is there, or none, the file is away and not gone.
+pub(super) fn is_mounted(record: &FileRecord) -> bool {
+    let path = record.path();
+    let mut above = path.ancestors().skip(1).map(status);
+    let nearest = above.find(|found| !matches!(found, Err(error) if is_gone(*error)));
+    matches!(nearest, Some(Ok(stat)) if stat.st_dev == record.identity.dev)
 }
 
 /// Opens what is at the absolute `path`, from the directory of `scope`, without crossing a link or a mount.

@@ -36,7 +36,7 @@ use crate::lock_file;
 use database::Database;
 use files::Files;
 
-pub use cut::Cut;
+pub use cut::{Cut, MayRead};
 pub use entering::Entering;
 pub use files::look;
 pub use search::{ChunkPlace, Found, Scope};
@@ -50,6 +50,10 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What stands in `format`, beside what the database below it has of its own.
 const FORMAT: &str = "drayman chunk index 1\n";
+
+/// What there is beside the lock: what says that it is whole, the same while it is opened for the first and the second time, and the database.
+/// The last one goes last.
+const PARTS: [&str; 4] = ["format", "opening1", "opening2", "data"];
 
 /// Bytes on disk that what was written last takes: the library's journal, twice.
 const JOURNAL_DISK_BYTES: u64 = 144 << 20;
@@ -142,8 +146,7 @@ impl ChunkIndex {
     pub fn open(root: &Path, limits: IndexLimits) -> Result<(ChunkIndex, Option<String>)> {
         make_directory(root)?;
         let lock = lock(root)?;
-        let [format, first, second, data] =
-            ["format", "opening1", "opening2", "data"].map(|name| root.join(name));
+        let [format, first, second, data] = PARTS.map(|name| root.join(name));
         // Where a process ended as it opened the index, of which it may be innocent, it is tried once more.
         let (mark, next) = if first.exists() { (&first, &second) } else { (&format, &first) };
         let rename =
@@ -185,6 +188,13 @@ impl ChunkIndex {
         let (database, files) = Self::load(root)?;
         std::fs::write(&format, FORMAT).map_err(|error| failed("write", &format, error))?;
         Ok((Self::of(root, limits, files, database, lock)?, reason))
+    }
+
+    /// Removes the one in `root`, which must not be open, but for its empty lock: who waits for that must not wait for another one.
+    /// `Refused` if a process has it open.
+    pub fn remove(root: &Path) -> Result<()> {
+        let _lock = lock(root)?;
+        PARTS.iter().try_for_each(|part| remove(&root.join(part)))
     }
 
     /// Whether there is one in `root`, in whatever state.

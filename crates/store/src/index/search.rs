@@ -60,8 +60,8 @@ struct Search<'a> {
 
 impl ChunkIndex {
     /// CACHE-CHECK (Y8): where the chunks lie, as far as that is in regular files of `scope` that are what they were when they were cut.
-    /// All entries of a file that is not go. Where it has a chunk several times, as few files as may be are named, and else the
-    /// latest. Ends with what it has when `is_enough` says so.
+    /// Entries of a file that is not go when the index is filled ([`ChunkIndex::forget_missed`]). Where it has a chunk several times, as
+    /// few files as may be are named, and else the latest. Ends with what it has when `is_enough` says so.
     pub fn look_up(
         &self,
         keys: &[ChunkKey],
@@ -104,14 +104,15 @@ impl ChunkIndex {
         }
     }
 
-    /// Where the file of that number is, if it is what it was; otherwise it is looked for under another name in the same directory,
-    /// and forgotten.
+    /// Where the file of that number is, if it is what it was, be it under another name in the same directory. It is not forgotten if it is
+    /// not found: who asked may see other files under these paths than whoever put them.
     fn current(&self, number: u64, scope: &Scope<'_>) -> Option<PathBuf> {
         let record = self.files().get(number).filter(|record| record.is_in(scope)).cloned()?;
         self.current_of(number, &record, Some(scope))
     }
 
-    /// The same, wherever it is if there is no scope. What cannot be looked at now is neither found nor forgotten.
+    /// The same, wherever it is if there is no scope: then it is forgotten if it is gone. What cannot be looked at now is neither found nor
+    /// forgotten.
     fn current_of(&self, number: u64, record: &FileRecord, scope: Option<&Scope<'_>>) -> Option<PathBuf> {
         let path = record.path();
         match files::see(&path, scope) {
@@ -120,13 +121,18 @@ impl ChunkIndex {
             Seen::Unknown => return None,
         }
         let now = files::renamed(record, scope).ok()?;
+        let is_away = now.is_none() && scope.is_none() && !files::is_mounted(record);
         let mut files = self.files();
         if files.get(number) != Some(record) {
             // Somebody else was faster.
             return None;
         }
         let Some((path, identity)) = now else {
-            files.remove(number);
+            match scope {
+                Some(_) => files.suspect(number),
+                None if is_away => {}
+                None => drop(files.remove(number)),
+            }
             return None;
         };
         if files.at(&path).is_some_and(|(other, _)| other != number) {
@@ -147,6 +153,21 @@ impl ChunkIndex {
             }
             self.look_at(number);
         }
+    }
+
+    /// Looks at what questions did not find, and forgets it if it is gone. `may_look` is asked before each.
+    pub fn forget_missed(&self, may_look: &mut dyn FnMut() -> bool) -> Result<()> {
+        let mut missed = self.files().take_suspects().into_iter();
+        let is_any = missed.len() > 0;
+        for number in missed.by_ref() {
+            if !may_look() {
+                self.files().suspect(number);
+                break;
+            }
+            self.look_at(number);
+        }
+        missed.for_each(|number| self.files().suspect(number));
+        if is_any { self.write_back() } else { Ok(()) }
     }
 
     /// Looks at what was at `path`, and forgets it if it is gone.

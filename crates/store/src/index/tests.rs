@@ -1,17 +1,16 @@
-//! The index against files that change, move and are no files, against a crash, and against its own bytes altered one by one.
+//! The index against files that change, move and are no files, and against a crash.
 
+mod altered;
 mod limits;
 
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use dray_core::chunker::Profile;
-use proptest::prelude::*;
 
 use super::*;
 
@@ -72,7 +71,7 @@ impl Bed {
     }
 
     fn cut(&self, path: &Path) -> Result<Cut> {
-        self.index().cut(path, &mut |_| true)
+        self.index().cut(path, &mut |_, _| true)
     }
 
     /// Where the chunks of `bytes` are below `below`, each of them compared: the files, and how many were found.
@@ -120,10 +119,11 @@ impl Bed {
         numbers.into_iter().map(name).collect()
     }
 
-    /// Asserts that nothing of `bytes` is found, and that nothing is left of it.
+    /// Asserts that nothing of `bytes` is found, and that nothing is left of it when what was missed is looked at.
     #[track_caller]
     fn assert_gone(&self, bytes: &[u8]) {
         assert_eq!(self.found(bytes, &self.root()), (vec![], 0));
+        self.index().forget_missed(&mut || true).unwrap();
         assert_eq!(self.index().figures().files, 0);
     }
 }
@@ -291,27 +291,53 @@ fn half_a_file_is_not_taken_in() {
     let bed = Bed::new();
     let (path, bytes) = (bed.root().join("a"), random(2 * MIB, 7));
     let mut reads = 0;
-    let mut cut_with = |change: &dyn Fn(usize) -> bool| {
+    let mut cut_with = |reopens: bool, change: &dyn Fn(usize) -> bool| {
         fs::write(&path, &bytes).unwrap();
         reads = 0;
-        bed.index().cut(&path, &mut |len| {
+        bed.index().cut(&path, &mut |len, file| {
             reads += len;
+            if reopens {
+                *file = None;
+            }
             change(reads)
         })
     };
     let write = || File::options().write(true).open(&path).unwrap();
-    let cut_short = cut_with(&|read| read < MIB || write().set_len(9).is_ok());
-    assert_eq!(cut_short.unwrap_err().kind(), ErrorKind::Changed);
-    bed.assert_gone(&bytes);
-    let later = SystemTime::now() + Duration::from_secs(9);
-    let written = cut_with(&|read| read < MIB || write().set_modified(later).is_ok());
-    assert_eq!(written.unwrap_err().kind(), ErrorKind::Changed);
-    bed.assert_gone(&bytes);
-    assert_eq!(cut_with(&|read| read < MIB).unwrap_err().kind(), ErrorKind::Interrupted);
-    bed.assert_gone(&bytes);
-    assert_eq!(cut_with(&|_| true).unwrap(), Cut::Read(bytes.len() as u64));
+    for reopens in [false, true] {
+        let cut_short = cut_with(reopens, &|read| read < MIB || write().set_len(9).is_ok());
+        assert_eq!(cut_short.unwrap_err().kind(), ErrorKind::Changed);
+        bed.assert_gone(&bytes);
+        let later = SystemTime::now() + Duration::from_secs(9);
+        let written = cut_with(reopens, &|read| read < MIB || write().set_modified(later).is_ok());
+        assert_eq!(written.unwrap_err().kind(), ErrorKind::Changed);
+        bed.assert_gone(&bytes);
+        assert_eq!(cut_with(reopens, &|read| read < MIB).unwrap_err().kind(), ErrorKind::Interrupted);
+        bed.assert_gone(&bytes);
+    }
+    assert_eq!(cut_with(false, &|_| true).unwrap(), Cut::Read(bytes.len() as u64));
     // Every read was asked for, with its length.
     assert_eq!(reads, bytes.len());
+}
+
+/// A file is opened again only where somebody waited, who closes it for that; otherwise it is open from its first read to its last.
+#[test]
+fn a_file_is_opened_again_after_a_wait() {
+    let bed = Bed::new();
+    let (path, bytes) = (bed.root().join("a"), random(2 * MIB, 16));
+    fs::write(&path, &bytes).unwrap();
+    let mut seen = Vec::new();
+    let mut may_read = |_, file: &mut Option<File>| {
+        let opened = file.as_ref().unwrap();
+        // A mark that this open file has, and no other one of the same path.
+        seen.push(rustix::fs::tell(opened).unwrap() == 7);
+        rustix::fs::seek(opened, rustix::fs::SeekFrom::Start(7)).unwrap();
+        if seen.len() == 5 {
+            *file = None;
+        }
+        true
+    };
+    assert_eq!(bed.index().cut(&path, &mut may_read).unwrap(), Cut::Read(bytes.len() as u64));
+    assert_eq!(seen, [false, true, true, true, true, false, true, true]);
 }
 
 /// One process has it; what another one is told is that, and not that it is damaged.
@@ -373,6 +399,64 @@ fn no_link_is_followed_within() {
     std::os::unix::fs::symlink("real", bed.root().join("dir/sub")).unwrap();
     assert_eq!(look(&path), Some(before));
     assert_eq!(bed.found(&bytes, &bed.root()), (vec![], 0));
+    // It is there, and what is looked for from above, or by others, is found as ever.
+    bed.index().forget_missed(&mut || true).unwrap();
+    assert_eq!(bed.index().figures().files, 1);
+}
+
+/// Whoever asks with a directory that is another one there than the one of that path here misses what is here, and takes nothing from
+/// others by that, be it a file that is not there or another one.
+#[test]
+fn a_question_makes_nobody_forget() {
+    let bed = Bed::new();
+    let (path, bytes) = bed.indexed("home/a", 14);
+    let (here, there) = (bed.root().join("home"), bed.root().join("there"));
+    fs::create_dir(&there).unwrap();
+    let opened = File::open(&there).unwrap();
+    for _ in 0..2 {
+        let scope = Scope { opened: opened.as_fd(), ..bed.scope(&here) };
+        let keys: Vec<ChunkKey> = cut(&bytes).iter().map(|(_, chunk)| key(chunk)).collect();
+        assert_eq!(bed.index().look_up(&keys, scope, &|| false).unwrap().files, [] as [PathBuf; 0]);
+        assert!(!bed.index().has_similar(scope, bytes.len() as u64, None, &|| false));
+        assert_eq!(bed.found(&bytes, &here).0, std::slice::from_ref(&path));
+        bed.index().forget_missed(&mut || true).unwrap();
+        assert_eq!(bed.found(&bytes, &here).0, std::slice::from_ref(&path));
+        fs::write(there.join("a"), b"another one").unwrap();
+    }
+    // What was missed stays to be looked at where that must not be done now.
+    fs::remove_file(&path).unwrap();
+    assert_eq!(bed.found(&bytes, &here).1, 0);
+    bed.index().forget_missed(&mut || false).unwrap();
+    assert_eq!(bed.index().figures().files, 1);
+    bed.index().forget_missed(&mut || true).unwrap();
+    assert_eq!(bed.index().figures().files, 0);
+}
+
+/// What lies on a file system that is not mounted now is away and not gone, whether its mount point is there still or not; what is gone
+/// from one that is there is forgotten.
+#[test]
+fn what_is_not_mounted_is_not_forgotten() {
+    let bed = Bed::new();
+    let (path, _) = bed.indexed("here/a", 15);
+    let dev = look(&path).unwrap().dev;
+    fs::create_dir(bed.root().join("mount")).unwrap();
+    for (name, ino) in [("mount/b", 1), ("mount/sub/c", 2), ("gone/d", 3)] {
+        let identity = FileIdentity { dev: dev + 1, ino, ..look(&path).unwrap() };
+        let entering = bed.index().enter(&bed.root().join(name), identity, Profile::default());
+        let mut entering = entering.unwrap();
+        entering.add(&chunk(ino), 0).unwrap();
+        entering.finish().unwrap();
+    }
+    // Another file is there now.
+    fs::write(bed.root().join("mount/b"), b"another one").unwrap();
+    bed.index().forget_gone(&mut || true);
+    for name in ["mount/b", "mount/sub/c", "gone/d"] {
+        bed.index().look_again(&bed.root().join(name));
+    }
+    assert_eq!(bed.index().figures().files, 4);
+    fs::rename(bed.root().join("here"), bed.root().join("there")).unwrap();
+    bed.index().forget_gone(&mut || true);
+    assert_eq!(bed.known(), ["b", "c", "d"]);
 }
 
 /// Copies a directory as a process that is killed leaves it: whatever is written, in whatever state.
@@ -403,7 +487,7 @@ fn a_kill_at_any_moment_leaves_an_index() {
     };
     let mut reads = 0;
     bed.index()
-        .cut(&path, &mut |_| {
+        .cut(&path, &mut |_, _| {
             reads += 1;
             if reads % 8 == 0 {
                 take(&bed);
@@ -427,7 +511,7 @@ fn a_kill_at_any_moment_leaves_an_index() {
         // No number is used twice: what was half written is not taken for the next file.
         let third = bed.root().join("c");
         fs::write(&third, random(MIB, 13)).unwrap();
-        after.index().cut(&third, &mut |_| true).unwrap();
+        after.index().cut(&third, &mut |_, _| true).unwrap();
         assert_eq!(after.found(&bytes, &bed.root()).1, found);
     }
 }
@@ -454,83 +538,4 @@ fn all_files(dir: &Path, found: &mut Vec<PathBuf>) {
             path => found.push(path),
         }
     }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
-
-    /// Y3, "corrupt index -> slower, never wrong": any bytes of it altered, cut off or removed. It opens, perhaps anew, and whatever it
-    /// tells of is there, or it says that it is broken and the next one begins anew; nothing hangs, and the process ends by it once at most.
-    #[test]
-    fn an_altered_index_is_never_wrong(
-        which in any::<prop::sample::Index>(),
-        at in any::<prop::sample::Index>(),
-        change in prop_oneof![Just(None), any::<u8>().prop_map(Some)],
-        len in 1usize..64,
-        in_order in any::<bool>(),
-    ) {
-        let mut bed = Bed::new();
-        let (path, _) = bed.indexed("a", 21);
-        if in_order {
-            // What is only in the journal otherwise is in tables as well.
-            bed.index().database.flush().unwrap();
-        }
-        drop(bed.index.take());
-        let mut files = Vec::new();
-        all_files(&bed.dir.path().join("index"), &mut files);
-        files.sort();
-        let victim = which.get(&files);
-        let mut content = fs::read(victim).unwrap();
-        if content.is_empty() {
-            fs::remove_file(victim).unwrap();
-        } else {
-            let at = at.index(content.len());
-            match change {
-                Some(value) => {
-                    let end = content.len().min(at + len);
-                    content[at..end].iter_mut().for_each(|byte| *byte ^= value | 1);
-                }
-                None => content.truncate(at),
-            }
-            fs::write(victim, &content).unwrap();
-        }
-        // In a process of its own: the library may bring it down, which is borne once.
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "index::tests::an_altered_index_is_opened", "--ignored"]);
-        child.env("INDEX_ALTERED", bed.dir.path()).stdout(Stdio::null()).stderr(Stdio::null());
-        let status = child.status().unwrap();
-        let was_brought_down = status.signal() == Some(6);
-        prop_assert!(status.success() || was_brought_down, "{victim:?}: {status}");
-        let (index, reason) = ChunkIndex::open(&bed.dir.path().join("index"), IndexLimits::default()).unwrap();
-        if was_brought_down {
-            prop_assert!(reason.is_some());
-            prop_assert_eq!(index.figures().files, 0);
-        }
-        prop_assert_eq!(index.cut(&path, &mut |_| true).is_ok(), index.health() != Health::Damaged);
-    }
-}
-
-/// What [`an_altered_index_is_never_wrong`] has done in another process, and nothing without it: opens the index, and asks it.
-#[test]
-#[ignore = "a part of another test"]
-fn an_altered_index_is_opened() {
-    let Some(dir) = std::env::var_os("INDEX_ALTERED").map(PathBuf::from) else { return };
-    let root = dir.join("index");
-    let path = fs::canonicalize(&dir).unwrap().join("a");
-    let bytes = fs::read(&path).unwrap();
-    let (index, _) = ChunkIndex::open(&root, IndexLimits::default()).unwrap();
-    let keys: Vec<ChunkKey> = cut(&bytes).iter().map(|(_, chunk)| key(chunk)).collect();
-    let directory = path.parent().unwrap();
-    let opened = File::open(directory).unwrap();
-    let scope = Scope { opened: opened.as_fd(), directory, dev: look(&path).unwrap().dev };
-    if let Ok(found) = index.look_up(&keys, scope, &|| false) {
-        // Hints may be wrong, and lead to files that were taken in.
-        assert!(found.files.iter().all(|file| *file == path));
-        return;
-    }
-    assert!(index.health() == Health::Damaged);
-    drop(index);
-    let (index, reason) = ChunkIndex::open(&root, IndexLimits::default()).unwrap();
-    assert!(reason.is_some());
-    assert_eq!(index.figures().files, 0);
 }

@@ -3,6 +3,7 @@
 //! Before whatever it reads or writes it holds as long as this daemon moves bytes for anybody (Y5).
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_store::index::{ChunkIndex, Cut, Health, look};
 use dray_store::local::Whereabouts;
 
-use super::pass::{Progress, Standing};
+use super::pass::{LOOK_INTERVAL, Progress, Standing};
 use super::{Indexing, Means, REST_PER_WORK};
 
 /// How often it is looked whether bytes still move: twice as seldom each time, down to the second.
@@ -45,6 +46,7 @@ impl Indexing {
             return Ok(false);
         }
         index.write_back()?;
+        index.forget_missed(&mut || self.hold(means))?;
         if !progress.go_on(means.store.generation()?, is_stirred) {
             return Ok(false);
         }
@@ -95,7 +97,8 @@ impl Indexing {
                 Err(error) if error.kind() == ErrorKind::NoSpace || index.health() != Health::Well => {
                     return Err(error);
                 }
-                Ok(()) => progress.rest(&at.path, work.saturating_mul(REST_PER_WORK)),
+                Ok(true) => progress.rest(&at.path, work.saturating_mul(REST_PER_WORK)),
+                Ok(false) => progress.rest_nowhere(standing),
                 // Another one may be better.
                 Err(_) => progress.rest(&at.path, work.saturating_mul(VAIN_REST)),
             }
@@ -118,7 +121,9 @@ impl Indexing {
 
     /// Forgets files that are gone, so that they leave before those that are there; not all the time. False if none was.
     fn sweep(&self, index: &ChunkIndex, means: &Means<'_>, progress: &mut Progress) -> bool {
-        let is_due = |(at, took): (Instant, Duration)| at.elapsed() >= took.saturating_mul(REST_PER_WORK);
+        let is_due = |(at, took): (Instant, Duration)| {
+            at.elapsed() >= took.saturating_mul(REST_PER_WORK).max(LOOK_INTERVAL)
+        };
         if !progress.swept.is_none_or(is_due) {
             return false;
         }
@@ -135,11 +140,14 @@ impl Indexing {
         means: &Means<'_>,
         progress: &mut Progress,
     ) -> Result<Option<News>> {
-        let mut news = News::default();
+        let (mut news, mounts) = (News::default(), (means.mounts)());
         let mut take = |at: Whereabouts| {
             let Some(profile) = Profile::for_size(at.identity.size_bytes) else { return };
             let standing = progress.standing(&at);
-            if progress.is_passed(standing) || !progress.is_thorough() && index.knows(&at.path, &at.identity)
+            // Neither what is known nor what is left out is touched.
+            if progress.is_passed(standing)
+                || index.knows(&at.path, &at.identity)
+                || mounts.is_left_out(&at.path)
             {
                 return;
             }
@@ -147,7 +155,7 @@ impl Indexing {
                 news.is_refused |= ChunkIndex::takes(at.identity.size_bytes);
                 return;
             }
-            if progress.is_resting(&at.path) {
+            if progress.is_resting(&at.path, standing) {
                 return;
             }
             news.files.insert(standing, at);
@@ -160,21 +168,26 @@ impl Indexing {
         Ok(is_whole.then_some(news))
     }
 
-    /// Takes one file in; and how long that took.
-    fn take_in(&self, index: &ChunkIndex, at: &Whereabouts, means: &Means<'_>) -> (Result<()>, Duration) {
-        if look(&at.path) != Some(at.identity) {
+    /// Takes one file in, if it is there and for the index; and how long that took.
+    fn take_in(&self, index: &ChunkIndex, at: &Whereabouts, means: &Means<'_>) -> (Result<bool>, Duration) {
+        let is_there = look(&at.path) == Some(at.identity);
+        let path = std::fs::canonicalize(&at.path);
+        let path = path.as_deref().unwrap_or(&at.path);
+        if !is_there {
             // Another file has its name now, or it is being changed: nobody has put that.
-            let path = std::fs::canonicalize(&at.path);
-            index.look_again(path.as_deref().unwrap_or(&at.path));
-            return (Ok(()), Duration::ZERO);
+            index.look_again(path);
+        }
+        // By way of a link it may be elsewhere.
+        if !is_there || (means.mounts)().is_left_out(path) {
+            return (Ok(false), Duration::ZERO);
         }
         if let Some(taken) = self.take_recipe(index, at, means).transpose() {
-            return (taken, Duration::ZERO);
+            return (taken.map(|()| true), Duration::ZERO);
         }
         let (begun, mut held) = (Instant::now(), Duration::ZERO);
-        let mut may_read = |bytes: usize| {
+        let mut may_read = |bytes: usize, file: &mut Option<File>| {
             let asked = Instant::now();
-            let may = self.hold(means);
+            let may = self.hold_after(means, &mut || *file = None);
             held += asked.elapsed();
             if may {
                 self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -184,7 +197,7 @@ impl Indexing {
         let taken = index.cut(&at.path, &mut may_read);
         let is_read = !matches!(taken, Ok(Cut::Known));
         let work = if is_read { begun.elapsed().saturating_sub(held) } else { Duration::ZERO };
-        (taken.map(drop), work)
+        (taken.map(|_| true), work)
     }
 
     /// Takes it in by the recipe that was made for a receiver, if there is one: it is not cut again.
@@ -209,15 +222,22 @@ impl Indexing {
 
     /// Waits as long as others are busy, and rests in between; false if nothing is to be read any more.
     pub(super) fn hold(&self, means: &Means<'_>) -> bool {
+        self.hold_after(means, &mut || {})
+    }
+
+    /// The same, after `before_waiting`, if it waits.
+    fn hold_after(&self, means: &Means<'_>, before_waiting: &mut dyn FnMut()) -> bool {
         let wanted_mib = self.wanted_mib.load(Ordering::Acquire);
         let is_wanted = || wanted_mib > 0 && self.wanted_mib.load(Ordering::Acquire) == wanted_mib;
         means.pace.stop();
         let mut patience = HOLD;
         while is_wanted() && !self.pulse.is_over() {
             if (means.is_busy)() {
+                before_waiting();
                 self.pulse.rest_while(patience, is_wanted);
                 patience = (2 * patience).min(HOLD_MAX);
             } else if let Some(rest) = means.pace.due() {
+                before_waiting();
                 self.pulse.rest_while(rest, is_wanted);
             } else {
                 means.pace.start();

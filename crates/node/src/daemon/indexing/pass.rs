@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 use dray_core::limits::INDEX_FILES_MAX;
 use dray_store::local::Whereabouts;
 
-/// How often the store is looked through if no object came or went: what was done to one may have been missed.
-const LOOK_INTERVAL: Duration = Duration::from_secs(3600);
+/// How often the store is looked through if no object came or went, as what was done to one may have been missed; and how often, at the most, the
+/// files of the index, which may wake disks.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(3600);
+/// What leads nowhere is looked at so seldom: it may lie on a disk that is asleep, or that its look mounts.
+const NOWHERE_REST: Duration = Duration::from_secs(24 * 3600);
 /// Files that are found in one round.
 const NEWS_MAX: usize = 4096;
 
@@ -23,7 +26,7 @@ pub(super) type Standing = (i64, u64);
 pub(super) struct Progress {
     /// What is under way, or how the last one went.
     pass: Option<Pass>,
-    /// When what is at a path may be read again: not what changes, or cannot be read, all the time.
+    /// When what is at a path may be read again: not what changes, or cannot be read, all the time; nor a record that leads nowhere.
     resting: HashMap<u64, Instant>,
     /// When the index was last looked through for files that are gone, and how long that took.
     pub(super) swept: Option<(Instant, Duration)>,
@@ -51,8 +54,6 @@ struct Pass {
     begun: Instant,
     /// The oldest and the latest file of what was passed, which is all in between.
     passed: Option<(Standing, Standing)>,
-    /// Files that are in the index are looked at as well.
-    is_thorough: bool,
     is_over: bool,
     /// Something happened since it began, and it may have missed that.
     is_stale: bool,
@@ -64,7 +65,7 @@ impl Progress {
     /// Goes on with a pass, or begins one if there may be something new; false if not.
     pub(super) fn go_on(&mut self, generation: u64, is_stirred: bool) -> bool {
         let now = Instant::now();
-        let is_thorough = match &mut self.pass {
+        match &mut self.pass {
             Some(pass) if !pass.is_over => {
                 pass.is_stale |= is_stirred;
                 return true;
@@ -75,24 +76,12 @@ impl Progress {
                 if !is_late && !is_new && pass.due.is_none_or(|due| due > now) {
                     return false;
                 }
-                is_late
             }
-            None => true,
-        };
-        self.begin(generation, is_thorough);
+            None => {}
+        }
+        self.pass =
+            Some(Pass { generation, begun: now, passed: None, is_over: false, is_stale: false, due: None });
         true
-    }
-
-    fn begin(&mut self, generation: u64, is_thorough: bool) {
-        self.pass = Some(Pass {
-            generation,
-            begun: Instant::now(),
-            passed: None,
-            is_thorough,
-            is_over: false,
-            is_stale: false,
-            due: None,
-        });
     }
 
     /// Begins from the latest again, as there is room for what was left out.
@@ -100,11 +89,6 @@ impl Progress {
         if let Some(pass) = &mut self.pass {
             pass.passed = None;
         }
-    }
-
-    /// Whether files are looked at that are in the index.
-    pub(super) fn is_thorough(&self) -> bool {
-        self.pass.as_ref().is_none_or(|pass| pass.is_thorough)
     }
 
     pub(super) fn standing(&self, at: &Whereabouts) -> Standing {
@@ -150,24 +134,43 @@ impl Progress {
         self.pass.as_ref().is_some_and(|pass| !pass.is_over || pass.is_stale)
     }
 
-    /// Whether what is at `path` is to be left alone for now.
-    pub(super) fn is_resting(&mut self, path: &Path) -> bool {
-        let until = self.resting.get(&self.hasher.hash_one(path)).filter(|until| **until > Instant::now());
+    /// Whether what is at `path`, and stands there, is to be left alone for now.
+    pub(super) fn is_resting(&mut self, path: &Path, standing: Standing) -> bool {
+        let (now, keys) = (Instant::now(), [self.hasher.hash_one(path), self.hasher.hash_one(standing)]);
+        let until = keys.iter().filter_map(|key| self.resting.get(key).copied().filter(|until| *until > now));
+        let until = until.max();
         if let (Some(until), Some(pass)) = (until, &mut self.pass) {
-            pass.due = Some(pass.due.map_or(*until, |due| due.min(*until)));
+            pass.due = Some(pass.due.map_or(until, |due| due.min(until)));
         }
         until.is_some()
     }
 
     /// What is at `path` is not read again for so long.
     pub(super) fn rest(&mut self, path: &Path, rest: Duration) {
+        self.rest_of(self.hasher.hash_one(path), rest);
+    }
+
+    /// What stands there leads nowhere: it is left alone, and what is put under the same path is not.
+    pub(super) fn rest_nowhere(&mut self, standing: Standing) {
+        self.rest_of(self.hasher.hash_one(standing), NOWHERE_REST);
+    }
+
+    fn rest_of(&mut self, key: u64, rest: Duration) {
         if rest.is_zero() {
             return;
         }
         let now = Instant::now();
         self.resting.retain(|_, until| *until > now);
         if self.resting.len() < INDEX_FILES_MAX {
-            self.resting.insert(self.hasher.hash_one(path), now + rest);
+            self.resting.insert(key, now + rest);
+        }
+    }
+
+    /// As if the last pass had been long ago.
+    #[cfg(test)]
+    pub(super) fn begin_late(&mut self) {
+        if let Some(pass) = &mut self.pass {
+            pass.begun = Instant::now().checked_sub(LOOK_INTERVAL).unwrap_or(pass.begun);
         }
     }
 

@@ -1,5 +1,7 @@
 //! What fills the index: which files, when, and what is not read; and what becomes of one that fails.
 
+mod left_alone;
+
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::os::fd::AsFd;
@@ -26,6 +28,8 @@ struct Bed {
     memory: RefCell<Memory>,
     free_bytes: Cell<u64>,
     rests: Cell<bool>,
+    /// What is mounted, as the kernel tells.
+    mounts: RefCell<String>,
     told: Mutex<Vec<Event>>,
 }
 
@@ -40,6 +44,7 @@ impl Bed {
             memory: RefCell::default(),
             free_bytes: Cell::new(0),
             rests: Cell::new(false),
+            mounts: RefCell::default(),
             told: Mutex::default(),
         };
         bed.indexing.set_wanted(Some(INDEX_MIB));
@@ -67,6 +72,7 @@ impl Bed {
             is_busy,
             pace: if self.rests.get() { Pace::of_each(1) } else { Pace::new(0) },
             recipe_of: &|_| recipe.clone(),
+            mounts: &|| Mounts::of(self.mounts.borrow().as_bytes()),
             observer: &|event: Event| told.lock().unwrap().push(event),
         };
         self.indexing.round(&means, &mut self.memory.borrow_mut(), is_stirred)
@@ -82,10 +88,15 @@ impl Bed {
 
     /// As another daemon after this one, with what is on disk.
     fn start_again(&self) {
-        self.indexing.set_wanted(None);
-        self.round();
+        self.close();
         *self.memory.borrow_mut() = Memory::default();
         self.indexing.set_wanted(Some(INDEX_MIB));
+    }
+
+    /// Closes the index, which stays.
+    fn close(&self) {
+        self.indexing.close(&mut self.memory.borrow_mut());
+        self.memory.borrow_mut().open_mib = 0;
     }
 
     /// Bytes read for the index, and the files in it.
@@ -145,15 +156,16 @@ fn what_is_put_is_cut_once() {
     bed.indexing.set_wanted(None);
     bed.round();
     assert_eq!((bed.indexing.state().open, bed.is_hopeful(size)), (false, false));
-    bed.indexing.set_wanted(Some(INDEX_MIB));
-    bed.round();
-    assert_eq!(bed.figures(), (read, 1), "it was there still");
-    bed.indexing.set_wanted(None);
-    bed.round();
-    fs::remove_dir_all(bed.dir.path().join("index")).unwrap();
+    let left: Vec<_> = fs::read_dir(bed.dir.path().join("index")).unwrap().flatten().collect();
+    assert!(left.len() == 1 && left[0].file_name() == "lock", "{left:?} is left of what is not wanted");
     bed.indexing.set_wanted(Some(INDEX_MIB));
     bed.round();
     assert_eq!(bed.figures(), (read + (size + 9) as u64, 1), "it is made anew");
+    assert!(bed.told.lock().unwrap().is_empty());
+    bed.close();
+    fs::remove_dir_all(bed.dir.path().join("index")).unwrap();
+    bed.round();
+    assert_eq!(bed.figures(), (read + 2 * (size + 9) as u64, 1), "it is made anew");
 }
 
 /// "A cheap generation": where no object came or went, and nobody stirred, no record is read, and where one came they are.
@@ -257,10 +269,9 @@ fn a_recipe_that_was_made_is_used() {
     assert!(look_up(&root).places.iter().all(Option::is_some));
     // A file that is another by now, and was never put, is not read.
     fs::write(bed.dir.path().join("a"), random(3 * MIB, 7)).unwrap();
-    bed.memory.borrow_mut().progress = Progress::default();
+    assert!(look_up(&root).places.iter().all(Option::is_none));
     bed.round_with(&|| false, Some(recipe_of(&bytes))).unwrap();
     assert_eq!(bed.figures(), (0, 0), "what was there is forgotten");
-    assert!(look_up(Path::new("/")).places.iter().all(Option::is_none));
 }
 
 /// "No circles": where there is room for less than there is, what is left out is not read in every round, nor after a start; and what was
@@ -335,10 +346,8 @@ fn what_is_damaged_again_and_again_is_given_up() {
     bed.round();
     let damage = || fs::write(bed.dir.path().join("index/format"), "other").unwrap();
     let close = || {
-        bed.indexing.set_wanted(None);
-        bed.round();
+        bed.close();
         damage();
-        bed.indexing.set_wanted(Some(INDEX_MIB));
     };
     for number in 1..=u64::from(ANEW_MAX) {
         close();
@@ -368,6 +377,11 @@ fn a_question_does_not_keep_the_index_from_closing() {
     bed.round();
     assert!(!bed.indexing.state().open);
     assert_eq!(Arc::strong_count(&asking), 2, "the question would be the one that closes it");
+    for _ in 0..2 {
+        bed.round();
+        assert!(bed.told.lock().unwrap().is_empty() && !bed.indexing.state().open);
+        assert_eq!(Arc::strong_count(&asking), 2, "the question would be the one that closes it");
+    }
     drop(asking);
     bed.round();
     assert_eq!(bed.figures(), (MIB as u64, 1));

@@ -55,7 +55,7 @@ fn tidying_spares_what_is_being_taken_in() {
     let (path, bytes) = (bed.root().join("new"), random(20 * MIB, 32));
     fs::write(&path, &bytes).unwrap();
     let (mut read, mut left) = (0, 0);
-    let may_read = &mut |len| {
+    let may_read: MayRead<'_> = &mut |len, _| {
         read += len;
         if read == 19 * MIB {
             bed.index().forget_path(&old).unwrap();
@@ -171,7 +171,7 @@ fn a_file_that_is_refused_is_not_read_to_its_end() {
     let (path, bytes) = (bed.root().join("a"), random(40 * MIB, 55));
     fs::write(&path, &bytes).unwrap();
     let mut read = 0;
-    let error = bed.index().cut(&path, &mut |len| {
+    let error = bed.index().cut(&path, &mut |len, _| {
         read += len;
         if read == 9 * MIB {
             fs::write(bed.dir.path().join("index/ballast"), random(32 * MIB, 1)).unwrap();
@@ -196,7 +196,7 @@ fn questions_write_nothing() {
     let opened = File::open(bed.root()).unwrap();
     bed.index().meet(opened.as_fd(), &bed.root());
     assert!(bed.index().has_similar(bed.scope(&bed.root()), bytes.len() as u64, None, &|| false));
-    assert_eq!(bed.index().figures().files, 1);
+    assert_eq!(bed.index().files().take_suspects().len(), 1);
     // Killed here, the next one finds that again.
     let killed = bed.root().join("killed");
     snapshot(&bed.dir.path().join("index"), &killed);

@@ -1,0 +1,86 @@
+//! On which kind of file system a file lies, by what the kernel tells of its mounts: of the file system itself nothing is asked, which may be
+//! away, asleep or hang.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// What the kernel tells (proc_pid_mountinfo(5)).
+const MOUNTINFO: &str = "/proc/self/mountinfo";
+/// File systems behind a network or a program, where reading costs others more than the index is worth, and that are not mounted for it. So are
+/// all whose name begins with `fuse`.
+const LEFT_OUT: [&str; 20] = [
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "coda", "ceph", "9p", "virtiofs", "vboxsf",
+    "prl_fs", "vmhgfs", "lustre", "gpfs", "beegfs", "orangefs", "pvfs2", "autofs",
+];
+
+/// The mounts, and whether each is left out.
+#[derive(Debug, Default)]
+pub(in crate::daemon) struct Mounts(Vec<(PathBuf, bool)>);
+
+impl Mounts {
+    /// As they are now; none where the kernel does not tell.
+    pub(in crate::daemon) fn now() -> Mounts {
+        std::fs::read(MOUNTINFO).map(|text| Mounts::of(&text)).unwrap_or_default()
+    }
+
+    /// As `text` has them. Lines that are not understood do not count.
+    pub(super) fn of(text: &[u8]) -> Mounts {
+        Mounts(text.split(|byte| *byte == b'\n').filter_map(mount).collect())
+    }
+
+    /// Whether what is at the absolute `path`, which has no symbolic links, is not for the index.
+    pub(super) fn is_left_out(&self, path: &Path) -> bool {
+        // What was mounted later hides what was at the same place.
+        let above = self.0.iter().filter(|(at, _)| path.starts_with(at));
+        above.max_by_key(|(at, _)| at.as_os_str().len()).is_some_and(|(_, is_left_out)| *is_left_out)
+    }
+}
+
+/// One line: where, and whether it is left out.
+fn mount(line: &[u8]) -> Option<(PathBuf, bool)> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let at = PathBuf::from(OsString::from_vec(unescaped(words.nth(4)?)));
+    let kind = words.skip_while(|word| *word != b"-").nth(1)?;
+    Some((at, kind.starts_with(b"fuse") || LEFT_OUT.iter().any(|left_out| left_out.as_bytes() == kind)))
+}
+
+/// Without the escapes, of three octal digits, that stand for blanks.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = behind.get(..3).filter(|_| *first == b'\\');
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        out.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &behind[3..] } else { behind };
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Y5, "what crosses a network is not read twice": by the mount that is nearest and on top; the machine's own disks are not left out.
+    #[test]
+    fn networks_are_left_out() {
+        let text = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+                    23 22 0:20 / /mnt/my\\040nas rw master:2 shared:3 - nfs4 nas:/x rw\n\
+                    24 23 8:2 / /mnt/my\\040nas/disk rw - xfs /dev/sdb rw\n\
+                    25 22 0:21 / /home/a/remote rw - fuse.sshfs a@b:/ rw\n\
+                    26 22 0:22 / /net rw - autofs systemd-1 rw\n\
+                    27 22 0:23 / /data rw - autofs systemd-1 rw\n\
+                    28 27 8:3 / /data rw - btrfs /dev/sdc rw\n\
+                    not a line\n29 22 0:24 / /win rw -\n";
+        let mounts = Mounts::of(text.as_bytes());
+        for path in ["/mnt/my nas/a", "/home/a/remote/x/y", "/net", "/net/host/a"] {
+            assert!(mounts.is_left_out(Path::new(path)), "{path}");
+        }
+        for path in ["/a", "/mnt/my nas/disk/a", "/mnt/my nasty/a", "/home/a/remotely", "/data/a", "/win/a"] {
+            assert!(!mounts.is_left_out(Path::new(path)), "{path}");
+        }
+        assert!(!Mounts::default().is_left_out(Path::new("/a")), "nothing is known");
+        assert!(Mounts::now().0.iter().any(|(at, _)| at == Path::new("/")));
+    }
+}
