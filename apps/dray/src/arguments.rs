@@ -41,7 +41,9 @@ impl Arguments {
     pub(crate) fn read(line: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
         let mut command = command();
         let mut line: Vec<OsString> = line.collect();
-        if let [.., sync, help] = &mut line[..]
+        let is_global = |word: &OsString| ["-q", "--quiet", "--json"].iter().any(|global| word == global);
+        if let [_, before @ .., sync, help] = &mut line[..]
+            && before.iter().all(is_global)
             && sync == "sync"
             && help == "-h"
         {
@@ -49,7 +51,13 @@ impl Arguments {
             *help = "--help".into();
         }
         let mut matches = command.try_get_matches_from_mut(line)?;
-        Arguments::from_arg_matches_mut(&mut matches).map_err(|slip| slip.format(&mut command))
+        let read = Arguments::from_arg_matches_mut(&mut matches).map_err(|slip| slip.format(&mut command))?;
+        let lacks_a_place = matches!(&read.command, Command::Sync(sync) if !sync.names_two());
+        command.build();
+        match command.find_subcommand_mut("sync").filter(|_| lacks_a_place) {
+            Some(sync) => Err(sync.error(clap::error::ErrorKind::TooFewValues, crate::sync::TWO_PLACES)),
+            None => Ok(read),
+        }
     }
 }
 

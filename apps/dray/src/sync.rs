@@ -191,6 +191,16 @@ fn words(text: &[u8]) -> Option<Vec<OsString>> {
     quote.is_none().then_some(words)
 }
 
+/// What is told where one place alone is named.
+pub(crate) const TWO_PLACES: &str = "one place is named, and two are needed: from where and to where";
+
+impl SyncArguments {
+    /// True if the places that are named can be SRC and DST. More than one is not asked for by clap, as options may stand between them.
+    pub(crate) fn names_two(&self) -> bool {
+        self.places.len() > 1
+    }
+}
+
 /// Options that ssh has with a value, which have none here, and what they mean here.
 const SSH_LETTERS: [(&str, &str); 5] = [
     ("-F", "reads rules from .rsync-filter files"),
@@ -214,11 +224,7 @@ fn sides(places: &[OsString], line: impl Iterator<Item = OsString>) -> Result<(&
         }
     }
     let Some((destination, source)) = places.split_last().filter(|(_, source)| !source.is_empty()) else {
-        let only = places.first().map_or_else(|| "nothing".into(), |place| format!("{place:?}"));
-        return usage(
-            format!("SRC or DST is missing: {only} alone was named"),
-            "usage: dray sync [OPTIONS] SRC... DST; --help says more".into(),
-        );
+        return usage(TWO_PLACES.into(), "usage: dray sync [OPTIONS] SRC... DST; --help says more".into());
     };
     let words: Vec<OsString> = line.take_while(|word| word != "--").collect();
     for (letter, value) in words.iter().zip(words.iter().skip(1)) {
@@ -249,7 +255,15 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
     if (arguments.delete || arguments.delete_excluded) && !kept.recursive {
         return usage_error("--delete needs to see whole directories", "say -r or -a, too");
     }
-    let chosen = arguments.files_from.as_deref().map(|path| list::read(path, arguments.from0)).transpose()?;
+    if arguments.files_from.is_some() && (arguments.delete || arguments.delete_excluded) {
+        return usage_error(
+            "--delete together with --files-from is not taken yet",
+            "leave one of them out; docs/sync.md says why",
+        );
+    }
+    let mut input = list::Input::default();
+    let list = arguments.files_from.as_deref();
+    let chosen = list.map(|path| list::read(path, arguments.from0, &mut input)).transpose()?;
     if chosen.is_some() && source.len() > 1 {
         return usage_error("--files-from names what is below one SRC", "run it once for each SRC");
     }
@@ -276,7 +290,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         delete: arguments.delete || arguments.delete_excluded,
         delete_excluded: arguments.delete_excluded,
         max_delete: arguments.max_delete,
-        rules: arguments.rules.read(arguments.from0)?,
+        rules: arguments.rules.read(arguments.from0, &mut input)?,
         chosen: chosen.map(std::sync::Arc::new),
         itemize: arguments.verbose > 0 || arguments.itemize_changes || output.is_json(),
     };
@@ -394,7 +408,7 @@ mod tests {
         let read = crate::arguments::Arguments::read(line.map(OsString::from).into_iter()).unwrap();
         let crate::arguments::Command::Sync(sync) = read.command else { panic!("sync") };
         let names: Vec<&str> = sync.rules.names().collect();
-        assert_eq!(names, ["exclude", "include", "exclude-from", "exclude", "filter", "gitignore", "F", "F"]);
+        assert_eq!(names, ["exclude", "include", "exclude-from", "exclude", "F", "filter", "gitignore", "F"]);
         assert!(sync.kept.times && sync.kept.hard_links && sync.kept.acls && sync.kept.xattrs);
     }
 
@@ -448,7 +462,6 @@ mod tests {
             ("-a -i no/such/key s/ h:s", "says of each entry", "-e 'ssh -i no/such/key'"),
             ("-a host::module d", "no daemon of rsync's", "host:path"),
             ("-a s/ rsync://host/module", "no daemon of rsync's", "host:path"),
-            ("-a s/", "\"s/\" alone", "SRC... DST"),
         ] {
             let words = || ["dray", "sync"].into_iter().chain(line.split(' ')).map(OsString::from);
             let read = crate::arguments::Arguments::read(words()).unwrap();
@@ -460,10 +473,13 @@ mod tests {
         }
         let fine = ["[::1]:x", "a/b::c", "u@[fe80::1]:d"].map(OsString::from);
         assert!(sides(&fine, std::iter::empty()).is_ok());
-        // Alone, -h is help, as with rsync.
-        let help = ["dray", "sync", "-h"].map(OsString::from);
-        let shown = crate::arguments::Arguments::read(help.into_iter()).unwrap_err();
-        assert_eq!(shown.kind(), clap::error::ErrorKind::DisplayHelp);
+        // Alone, -h is help, as with rsync; behind a place that has the command's name it is not.
+        let of =
+            |line: &str| crate::arguments::Arguments::read(line.split(' ').map(OsString::from)).map(|_| ());
+        for line in ["dray sync -h", "dray -q sync -h", "dray --json -q sync -h"] {
+            assert_eq!(of(line).unwrap_err().kind(), clap::error::ErrorKind::DisplayHelp, "{line}");
+        }
+        assert!(of("dray sync -a s/ sync -h").is_ok());
     }
 
     /// `-e` as rsync users have it.

@@ -176,6 +176,10 @@ pub const SYNC_RULE_BYTES_MAX: usize = 1024;
 pub const SYNC_RULES_BYTES_MAX: usize = 32 * 1024;
 /// Bytes of one file of rules that a directory has.
 pub const SYNC_MERGE_BYTES_MAX: usize = 64 * 1024;
+/// Rules of such files that are kept, of a directory and all above it.
+pub const SYNC_MERGES_RULES_MAX: usize = 16 * 1024;
+/// Bytes of memory that they take.
+pub const SYNC_MERGES_BYTES_MAX: usize = 4 << 20;
 /// Lines of the list of what one synchronisation brings over.
 pub const SYNC_LIST_MAX: usize = 1 << 21;
 /// Bytes of all of them.

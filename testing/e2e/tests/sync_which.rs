@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use dray_e2e::Lab;
-use dray_e2e::twins::{Case, Way, case, check, set_times, write};
+use dray_e2e::twins::{Case, Way, case, check, set_times, sync, write};
 
 fn lists(place: &Path) {
     let lines =
@@ -14,6 +14,7 @@ fn lists(place: &Path) {
     fs::write(place.join("without"), lines.replace("./", "")).unwrap();
     fs::write(place.join("list0"), lines.replace('\n', "\0").replace("# a note", "pipe")).unwrap();
     fs::write(place.join("whole"), "sub\nbuild/\nbecomes-dir\nbits\n").unwrap();
+    fs::write(place.join("inner"), "sub/a.c\n").unwrap();
     fs::write(
         place.join("missing"),
         "new\nnot/there\nsub/nothing\nsame/below\nsub/a.c\nonly/\nonly/nothing\n",
@@ -32,8 +33,8 @@ fn cases() -> Vec<Case> {
         &["-a0", "--files-from={place}/list0"],
         &["-a", "--files-from={place}/whole"],
         &["-ar", "--files-from={place}/whole"],
-        &["-ar", "--delete", "--files-from={place}/whole"],
-        &["-ar", "--delete", "--exclude=*.o", "--files-from={place}/whole"],
+        &["-ar", "--exclude=*.o", "--files-from={place}/whole"],
+        &["-a", "--exclude=/sub/", "--files-from={place}/inner"],
         &["-rt", "--existing", "--files-from={place}/list"],
     ]
     .into_iter()
@@ -99,20 +100,20 @@ fn filters() -> Vec<Case> {
         &["-a", "--filter=.- {place}/patterns", "--delete"],
         &["-a", "--exclude=*.c", "--filter=clear", "--exclude=*.o"],
         &["-a", "--filter=: .rules"],
-        &["-a", "--filter=: .rules", "--delete-after"],
-        &["-a", "--filter=:n .rules", "--delete-after"],
+        &["-a", "--filter=:n .rules"],
         &["-a", "--filter=:e .rules"],
-        &["-a", "--filter=:- .patterns", "--delete-after"],
-        &["-a", "--filter=dir-merge,-s .patterns", "--delete-after"],
+        &["-a", "--filter=:- .patterns"],
+        &["-a", "--filter=dir-merge,-s .patterns"],
+        &["-a", "--filter=-sr *.o", "--delete", "--delete-excluded"],
         &["-aF"],
-        &["-aF", "--delete-after"],
+        &["-aF", "--exclude=*.o", "-F"],
         &["-aFF"],
     ]
     .into_iter()
     .map(filtered)
     .collect();
     all.push(Case { is_slashed: false, ..filtered(&["-a", "--filter=: .rules"]) });
-    all.push(Case { is_slashed: false, ..filtered(&["-aF", "--delete-after"]) });
+    all.push(Case { is_slashed: false, ..filtered(&["-aF"]) });
     all
 }
 
@@ -153,16 +154,115 @@ fn a_list_names_what_it_lacks() {
         fs::write(&list, lines).unwrap();
         let mut from = std::ffi::OsString::from("--files-from=");
         from.push(&list);
-        a.dray().args(["sync", "-ar", "--delete"]).arg(from).arg(&source).arg(&copy).run()
+        a.dray().args(["sync", "-ar"]).arg(from).arg(&source).arg(&copy).run()
     };
     let outcome = run("d\nd/lacking\nlink/f\nmissing\n").expect(8);
-    for name in ["d/lacking", "link", "missing", "nothing was deleted"] {
+    for name in ["d/lacking", "link", "missing"] {
         assert!(outcome.stderr_text().contains(name), "{outcome}");
     }
-    assert!(copy.join("d/f").exists() && copy.join("d/extra").exists());
+    assert!(copy.join("d/f").exists());
+    fs::remove_file(copy.join("d/f")).unwrap();
     let outcome = run("d\n../outside\n").expect(2);
     assert!(outcome.stderr_text().contains("../outside"), "{outcome}");
-    assert!(copy.join("d/extra").exists());
+    assert!(!copy.join("d/f").exists());
     run("d\n").expect(0);
-    assert!(copy.join("d/f").exists() && !copy.join("d/extra").exists());
+    assert!(copy.join("d/f").exists() && copy.join("d/extra").exists());
+}
+
+/// What is not safe together is refused before anything is done, within a host and over ssh: nothing comes, nothing is deleted.
+#[test]
+fn delete_is_not_taken_with_lists_and_files_of_rules() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let place = a.directory("case");
+    let (source, copy) = (place.join("source"), place.join("copy"));
+    write(&source.join("f"), b"f", 0);
+    write(&copy.join("extra"), b"extra", 0);
+    fs::write(place.join("list"), "f\n").unwrap();
+    for options in [
+        &["-aF", "--delete"][..],
+        &["-a", "--gitignore", "--delete-after"],
+        &["-a", "-f", ": .r", "--delete-excluded"],
+        &["-an", "-f", ":- .r", "--del"],
+        &["-ar", "--delete", "--files-from={place}/list"],
+    ] {
+        for way in [Way::Here, Way::Up(b), Way::Down(b)] {
+            let outcome = sync(a, &case(options), &[], &way, &source, &copy).expect(2);
+            assert!(outcome.stderr_text().contains("not taken yet"), "{options:?} {way:?}: {outcome}");
+            assert!(copy.join("extra").exists() && !copy.join("f").exists(), "{options:?} {way:?}");
+        }
+    }
+}
+
+/// Two readers of standard input: the second would find nothing, and so leave nothing out.
+#[test]
+fn standard_input_has_one_reader() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy) = (a.directory("source"), a.directory("copy"));
+    write(&source.join("f"), b"f", 0);
+    for second in ["--exclude-from=-", "--include-from=-", "--filter=. -"] {
+        let outcome = a.dray().args(["sync", "-a", "--exclude-from=-", second]).arg(&source).arg(&copy).run();
+        assert!(outcome.expect(2).stderr_text().contains("standard input"));
+    }
+    assert!(fs::read_dir(&copy).unwrap().next().is_none());
+}
+
+/// Issue "--gitignore: true gitignore syntax": what comes is what git would add.
+#[test]
+fn patterns_of_git_are_those_of_git() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy) = (a.directory("source"), a.directory("copy"));
+    for (name, text) in [
+        (
+            ".gitignore",
+            "\u{feff}first\n*.o\n!keep.o\n/top\nbuild/\ndoc/**/*.txt\n**/deep\n\\#note\ntrail\\ \n",
+        ),
+        ("sub/.gitignore", "!x.o\n/top\n[a-c]?\n"),
+    ] {
+        write(&source.join(name), text.as_bytes(), 0);
+    }
+    for name in [
+        "first",
+        "a.o",
+        "keep.o",
+        "top",
+        "build/x",
+        "doc/a.txt",
+        "doc/b/c/d.txt",
+        "doc/e",
+        "deep/x",
+        "#note",
+        "trail ",
+        "trail",
+        "sub/x.o",
+        "sub/y.o",
+        "sub/top",
+        "sub/inner/top",
+        "sub/ax",
+        "sub/dx",
+        "sub/build/y",
+        "sub/a/deep",
+    ] {
+        write(&source.join(name), b"x", 0);
+    }
+    let git =
+        |words: &[&str]| a.program("git").arg("-C").arg(&source).args(words).run().expect(0).stdout_text();
+    git(&["init", "-q"]);
+    let mut wanted: Vec<String> = git(&["ls-files", "-zco", "--exclude-per-directory=.gitignore"])
+        .split_terminator('\0')
+        .map(Into::into)
+        .collect();
+    let mut slashed = source.clone().into_os_string();
+    slashed.push("/");
+    a.dray().args(["sync", "-a", "--gitignore", "--exclude=/.git"]).arg(slashed).arg(&copy).run().expect(0);
+    let found =
+        a.program("find").arg(&copy).args(["-type", "f", "-printf", "%P\\0"]).run().expect(0).stdout_text();
+    let mut found: Vec<String> = found.split_terminator('\0').map(Into::into).collect();
+    wanted.sort();
+    found.sort();
+    assert_eq!(found, wanted);
+    assert!(found.len() > 5 && !found.contains(&"first".to_owned()));
 }

@@ -8,6 +8,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 use dray_core::{Error, ErrorKind, Result};
 use dray_node::read_rule;
 
+use super::list::Input;
+
 /// Most bytes of a file of patterns.
 const RULES_FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -32,13 +34,16 @@ const RULES: [(&str, &str, &str); 5] = [
     ("include-from", "FILE", "Read --include patterns from a file, one a line (- for standard input)"),
 ];
 
-/// Options without a value that give rules: the first time the first one, the second time the second.
+/// Options without a value that give rules, each time where it stands: the first time the first one, the second time the second.
 const FLAGS: [(&str, &[&str]); 2] =
     [("gitignore", &[":g .gitignore"]), ("F", &[": .rsync-filter", "- .rsync-filter"])];
 
 impl Args for Rules {
     fn augment_args(command: clap::Command) -> clap::Command {
-        let flag = |name: &'static str| Arg::new(name).action(ArgAction::Count);
+        // Counted they would have one place, the last.
+        let flag = |name: &'static str| {
+            Arg::new(name).action(ArgAction::Append).num_args(0).default_missing_value("")
+        };
         let command = RULES.iter().fold(command, |command, &(name, value, help)| {
             let parser = clap::value_parser!(OsString);
             let arg = Arg::new(name)
@@ -77,10 +82,8 @@ impl FromArgMatches for Rules {
             all.extend(places.zip(values).map(|(place, value)| (place, name, value.clone())));
         }
         for (name, implied) in FLAGS {
-            let count = usize::from(matches.get_count(name));
-            let place = matches.indices_of(name).and_then(|places| places.max()).unwrap_or_default();
-            let rules = implied.iter().take(count);
-            all.extend(rules.map(|rule| (place, name, OsString::from(rule))));
+            let places = matches.indices_of(name).into_iter().flatten();
+            all.extend(places.zip(implied).map(|(place, rule)| (place, name, OsString::from(rule))));
         }
         all.sort_by_key(|(place, _, _)| *place);
         Ok(Rules(all.into_iter().map(|(_, name, value)| (name, value)).collect()))
@@ -94,17 +97,17 @@ impl FromArgMatches for Rules {
 
 impl Rules {
     /// The rules, as they travel. `ends_with_nul` says how lines of files end.
-    pub(super) fn read(&self, ends_with_nul: bool) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn read(&self, ends_with_nul: bool, input: &mut Input) -> Result<Vec<Vec<u8>>> {
         let mut rules = Vec::new();
         for (name, value) in &self.0 {
             let sign = if name.starts_with("include") { b'+' } else { b'-' };
             match *name {
                 "exclude" | "include" => add_pattern(&mut rules, sign, value.as_bytes()),
-                "filter" => add_rule(&mut rules, value.as_bytes(), ends_with_nul, true)?,
+                "filter" => add_rule(&mut rules, value.as_bytes(), ends_with_nul, Some(&mut *input))?,
                 "gitignore" => rules.push(value.as_bytes().to_vec()),
-                "F" => add_rule(&mut rules, value.as_bytes(), ends_with_nul, false)?,
+                "F" => add_rule(&mut rules, value.as_bytes(), ends_with_nul, None)?,
                 _ => {
-                    let lines = lines_of(value, ends_with_nul)?;
+                    let lines = lines_of(value, ends_with_nul, input)?;
                     lines.iter().for_each(|line| add_pattern(&mut rules, sign, line));
                 }
             }
@@ -131,14 +134,19 @@ fn add_pattern(rules: &mut Vec<Vec<u8>>, sign: u8, text: &[u8]) {
     }
 }
 
-/// A rule of `--filter`; where a file may be named, its lines.
-fn add_rule(rules: &mut Vec<Vec<u8>>, text: &[u8], ends_with_nul: bool, may_read: bool) -> Result<()> {
+/// A rule of `--filter`; where a file may be named, for which there is `input`, its lines.
+fn add_rule(
+    rules: &mut Vec<Vec<u8>>,
+    text: &[u8],
+    ends_with_nul: bool,
+    input: Option<&mut Input>,
+) -> Result<()> {
     if text == b"!" || text == b"clear" {
         rules.clear();
         return Ok(());
     }
     let merge = text.strip_prefix(b"merge").or_else(|| text.strip_prefix(b"."));
-    let Some(rest) = merge.filter(|_| may_read) else {
+    let (Some(rest), Some(input)) = (merge, input) else {
         rules.extend(read_rule(text)?);
         return Ok(());
     };
@@ -159,35 +167,30 @@ fn add_rule(rules: &mut Vec<Vec<u8>>, text: &[u8], ends_with_nul: bool, may_read
     if path.is_empty() {
         return Err(Error::new(ErrorKind::Usage, "a rule names no file to read rules from"));
     }
-    for line in lines_of(OsStr::from_bytes(path), ends_with_nul)? {
+    for line in lines_of(OsStr::from_bytes(path), ends_with_nul, input)? {
         match sign {
             Some(sign) => add_pattern(rules, sign, &line),
             // A file that reads files might never end.
-            None => add_rule(rules, &line, ends_with_nul, false)?,
+            None => add_rule(rules, &line, ends_with_nul, None)?,
         }
     }
     Ok(())
 }
 
 /// Lines of a file, without notes and empty ones.
-fn lines_of(path: &OsStr, ends_with_nul: bool) -> Result<Vec<Vec<u8>>> {
+fn lines_of(path: &OsStr, ends_with_nul: bool, input: &mut Input) -> Result<Vec<Vec<u8>>> {
     let is_end = |byte: &u8| if ends_with_nul { *byte == 0 } else { b"\n\r".contains(byte) };
     let is_note = |line: &[u8]| !ends_with_nul && matches!(line.first(), Some(b'#' | b';'));
-    let bytes = read_lines(path)?;
+    let bytes = read_lines(path, input)?;
     let lines = bytes.split(is_end).filter(|line| !line.is_empty() && !is_note(line));
     Ok(lines.map(<[u8]>::to_vec).collect())
 }
 
-fn read_lines(path: &OsStr) -> Result<Vec<u8>> {
+fn read_lines(path: &OsStr, input: &mut Input) -> Result<Vec<u8>> {
     let failed = |error| Error::io(format!("cannot read the patterns in {path:?}"), error);
     let mut bytes = Vec::new();
-    let mut read =
-        |file: &mut dyn Read| file.take(RULES_FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed);
-    let count = if path == "-" {
-        read(&mut std::io::stdin())?
-    } else {
-        read(&mut std::fs::File::open(path).map_err(failed)?)?
-    };
+    let mut file = input.open(path)?.map_err(failed)?;
+    let count = file.by_ref().take(RULES_FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     if count as u64 > RULES_FILE_BYTES_MAX {
         return Err(Error::new(ErrorKind::Usage, format!("{path:?} is too large for a file of patterns")));
     }
@@ -206,7 +209,7 @@ mod tests {
         std::fs::write(&file, "# note\n\n*.o\r\n+ keep.o\n; note\n- last\n").unwrap();
         let of = |rules: &[(&'static str, &str)]| {
             let rules = rules.iter().map(|(name, value)| (*name, OsString::from(value))).collect();
-            let read = Rules(rules).read(false).unwrap();
+            let read = Rules(rules).read(false, &mut Input::default()).unwrap();
             read.into_iter().map(|rule| String::from_utf8(rule).unwrap()).collect::<Vec<_>>()
         };
         let file = file.to_str().unwrap();
@@ -231,13 +234,13 @@ mod tests {
             ("R a", &["=+r a"]),
             (": .rules", &[": .rules"]),
             ("dir-merge,- .gitignore", &[":- .gitignore"]),
-            (":en- /.rules", &[":n- .rules", "-.rules"]),
+            (":en- /.rules", &["-.rules", ":n- .rules"]),
         ] {
             assert_eq!(of(&[("filter", rule)]), read, "{rule}");
         }
         assert_eq!(of(&[("exclude", "a"), ("filter", "clear"), ("F", ": .r")]), [": .r"]);
         for bad in ["x a", "- ", "-", "", "-x a", "-C", ": a/b", ". ", ".w f", "protect", "-/ a", ": .."] {
-            let rules = Rules(vec![("filter", OsString::from(bad))]).read(false);
+            let rules = Rules(vec![("filter", OsString::from(bad))]).read(false, &mut Input::default());
             assert_eq!(rules.unwrap_err().kind(), ErrorKind::Usage, "{bad}");
         }
     }

@@ -423,7 +423,8 @@ impl Node {
 
     fn copy_many(&self, request: &TreeRequest, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
         let (here, there) = sources::by_machine(sources::once(&request.sources, observer));
-        if request.options.sync.is_some() {
+        if let Some(sync) = &request.options.sync {
+            sync.require_safe()?;
             sources::require_one_machine(&here, &there)?;
         }
         if let ([path], []) = (&here[..], &there[..])

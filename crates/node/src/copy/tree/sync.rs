@@ -83,8 +83,19 @@ impl SyncOptions {
         sum.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum()
     }
 
-    /// What stands in the first message; `Usage` if the rules are too many.
+    /// `Usage` if something is asked for together that is not safe together.
+    pub(super) fn require_safe(&self) -> Result<()> {
+        let rules = Excludes::of_rules(self.rules.iter().map(|rule| &rule[..]))
+            .map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
+        match unsafe_together(self.delete, self.chosen.is_some(), &rules) {
+            None => Ok(()),
+            Some((what, advice)) => Err(Error::new(ErrorKind::Usage, what).advise(advice)),
+        }
+    }
+
+    /// What stands in the first message; `Usage` if the rules are too many, or something is not safe together.
     pub(super) fn wish(&self, is_dry: bool, whole_file: bool, into_directory: bool) -> Result<SyncWish> {
+        self.require_safe()?;
         let bytes: usize = self.rules.iter().map(Vec::len).sum();
         if self.rules.len() > SYNC_RULES_MAX || bytes > SYNC_RULES_BYTES_MAX {
             let what = format!(
@@ -127,9 +138,30 @@ impl SyncOptions {
     }
 }
 
-/// What the sender leaves out and the receiver protects.
+/// What is refused, and what to do instead. Where something is deleted, the receiver would have to know what files of rules that it has just deleted said,
+/// and, of a list, believe the sender as to which directories come whole.
+fn unsafe_together(deletes: bool, has_list: bool, rules: &Excludes) -> Option<(&'static str, &'static str)> {
+    match deletes {
+        true if has_list => Some((
+            "--delete together with --files-from is not taken yet",
+            "leave one of them out; docs/sync.md says why",
+        )),
+        true if rules.reads_files() => Some((
+            "--delete together with files of rules in directories (-F, --gitignore, the rule `:`) is not taken yet",
+            "give the rules on the command line (--exclude, -f, -f '. FILE'), or leave --delete out; docs/sync.md says why",
+        )),
+        _ => None,
+    }
+}
+
+/// What the sender leaves out and the receiver protects; `Unsupported` where it is not safe together with the rest, whatever the other end thinks of that.
 pub(super) fn rules(wish: &SyncWish) -> Result<Excludes> {
-    Excludes::of_rules(wish.rules.iter().flatten().map(|rule| &rule[..]))
+    let rules = Excludes::of_rules(wish.rules.iter().flatten().map(|rule| &rule[..]))?;
+    let has = |flag| wish.flags & flag != 0;
+    match unsafe_together(has(sync_flag::DELETE), has(sync_flag::CHOSEN), &rules) {
+        None => Ok(rules),
+        Some((what, _)) => Err(Error::new(ErrorKind::Unsupported, what)),
+    }
 }
 
 /// Which extended attributes are kept.
@@ -294,5 +326,37 @@ mod tests {
             assert_eq!(name_of(Path::new(path), true), name.as_bytes(), "{path}");
         }
         assert_eq!(name_of(Path::new("a/"), false), b"a");
+    }
+
+    /// What is not safe together is refused by the near end as a usage error, and by the far end whatever the near one thinks of it: a wish with flags and
+    /// rules that no `SyncOptions` would make. Rules of the command line go on.
+    #[test]
+    fn what_is_not_safe_together_is_refused_at_both_ends() {
+        let (merge, git, plain) = (b": .r".to_vec(), b":g .gitignore".to_vec(), b"=-r x".to_vec());
+        for (delete, list, rule, is_taken) in [
+            (true, false, &merge, false),
+            (true, false, &git, false),
+            (true, true, &plain, false),
+            (true, false, &plain, true),
+            (false, true, &merge, true),
+            (false, false, &git, true),
+        ] {
+            let chosen = list.then(Arc::default);
+            let options = SyncOptions { delete, rules: vec![rule.clone()], chosen, ..SyncOptions::default() };
+            let near = options.wish(false, false, false);
+            let sum = [(delete, sync_flag::DELETE), (list, sync_flag::CHOSEN)];
+            let flags = sum.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
+            let told =
+                SyncWish { flags, rules: Some(vec![rule.clone().into()]), max_delete: None, near: None };
+            let far = rules(&told);
+            if is_taken {
+                assert!(near.is_ok() && far.is_ok(), "{delete} {list} {rule:?}");
+            } else {
+                assert_eq!(near.unwrap_err().kind(), ErrorKind::Usage, "{delete} {list} {rule:?}");
+                assert_eq!(far.unwrap_err().kind(), ErrorKind::Unsupported, "{delete} {list} {rule:?}");
+            }
+        }
+        let twice = SyncOptions { rules: vec![merge.clone(), merge], ..SyncOptions::default() };
+        assert_eq!(twice.wish(false, false, false).unwrap_err().kind(), ErrorKind::Usage);
     }
 }

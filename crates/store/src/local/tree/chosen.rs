@@ -71,16 +71,25 @@ impl Chosen {
             self.passes_root |= is_first && name == b".";
             is_first = false;
         }
+        let too_many = || {
+            let what = format!("the list has more than {SYNC_LIST_MAX} lines or {SYNC_LIST_BYTES_MAX} bytes");
+            Error::new(ErrorKind::Usage, what).advise("bring it over in several commands")
+        };
+        // As many as are told.
+        let has_room = |names_all: bool| self.lines.len() + usize::from(names_all) < SYNC_LIST_MAX;
         if self.bytes.len() == start {
+            if !self.names_all && !has_room(false) {
+                return Err(too_many());
+            }
             self.names_all = true;
             return Ok(());
         }
+        let has_room = has_room(self.names_all);
         if line.ends_with(b"/") || line.ends_with(b"/.") {
             self.bytes.push(b'/');
         }
-        if self.lines.len() >= SYNC_LIST_MAX || self.bytes.len() > SYNC_LIST_BYTES_MAX {
-            let what = format!("the list has more than {SYNC_LIST_MAX} lines or {SYNC_LIST_BYTES_MAX} bytes");
-            return Err(Error::new(ErrorKind::Usage, what).advise("bring it over in several commands"));
+        if !has_room || self.bytes.len() > SYNC_LIST_BYTES_MAX {
+            return Err(too_many());
         }
         let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         self.lines.push((place(start), place(self.bytes.len() - start)));
@@ -256,5 +265,16 @@ mod tests {
         assert_eq!(list.missing(&whole, 1, &there), [b"b-c"]);
         assert_eq!(list.reach(&whole, 1, b"x", true), (Reach::Whole(4..4), true));
         assert_eq!(list.reach(&root, 0, b"e", true), (Reach::Lines(6..6), false), "{:?}", list.root(true));
+    }
+
+    /// A list is as long at the other end, where the source itself is a line, too.
+    #[test]
+    fn the_source_itself_counts_as_a_line() {
+        let full = || Chosen { lines: vec![(0, 0); SYNC_LIST_MAX - 1], ..Chosen::default() };
+        let mut list = full();
+        assert!(list.add(b"a").is_ok() && list.add(b".").is_err() && list.add(b"b").is_err());
+        let mut list = full();
+        assert!(list.add(b".").is_ok() && list.add(b".").is_ok() && list.add(b"a").is_err());
+        assert_eq!(list.lines().count(), SYNC_LIST_MAX);
     }
 }

@@ -5,9 +5,14 @@
 //! directories alone. `*` and `?` stop at a slash, `**` does not, `[a-z]` is a class, `/***` at the end means a
 //! directory and all that is in it.
 
-use dray_core::Result;
+use std::collections::HashSet;
+
+use dray_core::{Error, ErrorKind, Result};
 
 use super::filter::{Asked, Local, Merge, Step};
+
+/// What an allocation takes beside what is in it, about.
+const ALLOCATION_BYTES: usize = 16;
 
 /// Patterns, ready to be asked in their order: the first that fits decides.
 #[derive(Clone, Debug, Default)]
@@ -49,11 +54,22 @@ enum Token {
     /// Any number of anything.
     All,
     /// A member of a class, or none.
-    Class(Box<[bool; 256]>),
+    Class(Box<Class>),
     /// Any number of directories, each with its slash.
     Directories,
     /// A class without its end, which nothing is in.
     Never,
+}
+
+/// Which bytes are members, a bit each.
+type Class = [u64; 4];
+
+fn is_member(class: &Class, byte: u8) -> bool {
+    class[usize::from(byte / 64)] & (1 << (byte % 64)) != 0
+}
+
+fn add_member(class: &mut Class, byte: u8) {
+    class[usize::from(byte / 64)] |= 1 << (byte % 64);
 }
 
 impl Excludes {
@@ -63,9 +79,26 @@ impl Excludes {
     }
 
     /// Reads rules: `-` and a pattern of what is left out, or `+` and one of what is not, or what [`read_rule`](super::read_rule) makes of others.
-    /// `Protocol` for anything else.
+    /// `Protocol` for anything else, or where two rules name the same file in directories: each of them would be read, and kept, again.
     pub fn of_rules<'a>(rules: impl Iterator<Item = &'a [u8]>) -> Result<Excludes> {
-        Ok(Excludes { steps: rules.map(Step::read).collect::<Result<_>>()? })
+        let excludes = Excludes { steps: rules.map(Step::read).collect::<Result<_>>()? };
+        let twice = {
+            let mut names = HashSet::new();
+            let mut all = excludes.merges().into_iter().map(Merge::name);
+            all.find(|name| !names.insert(*name)).map(|name| String::from_utf8_lossy(name).into_owned())
+        };
+        match twice {
+            None => Ok(excludes),
+            Some(name) => {
+                let what = format!("two rules name {name:?} as a file of rules in directories");
+                Err(Error::new(ErrorKind::Protocol, what))
+            }
+        }
+    }
+
+    /// True if directories may have rules of their own.
+    pub fn reads_files(&self) -> bool {
+        self.steps.iter().any(|step| step.merge().is_some())
     }
 
     /// True if there are none.
@@ -132,8 +165,10 @@ impl Pattern {
         };
         let is_anchored = text.contains(&b'/');
         let text = text.strip_prefix(b"/").unwrap_or(text);
+        let is_wild = text.iter().any(|byte| b"*?[\\".contains(byte));
+        let what = if is_wild { What::Wild(git_tokens(text)) } else { What::Literal(text.to_vec()) };
         Pattern {
-            what: What::Wild(git_tokens(text)),
+            what,
             directories_only,
             is_anchored,
             slashes: usize::from(is_anchored),
@@ -141,6 +176,19 @@ impl Pattern {
             crosses_first: false,
             takes_all: false,
             is_git: true,
+        }
+    }
+
+    /// What it takes of memory beside itself, about.
+    pub(super) fn heap_bytes(&self) -> usize {
+        match &self.what {
+            What::Literal(text) => text.capacity() + ALLOCATION_BYTES,
+            What::Wild(tokens) => {
+                let classes = tokens.iter().filter(|token| matches!(token, Token::Class(_))).count();
+                tokens.capacity() * size_of::<Token>()
+                    + classes * (size_of::<Class>() + ALLOCATION_BYTES)
+                    + ALLOCATION_BYTES
+            }
         }
     }
 
@@ -240,11 +288,11 @@ fn tokens(text: &[u8]) -> Vec<Token> {
 }
 
 /// The class that begins after `[`, and how long it is; `None` if it has no end.
-fn class(text: &[u8]) -> Option<(Box<[bool; 256]>, usize)> {
+fn class(text: &[u8]) -> Option<(Box<Class>, usize)> {
     let is_negated = matches!(text.first(), Some(b'!' | b'^'));
     let mut at = usize::from(is_negated);
     let start = at;
-    let mut members = Box::new([false; 256]);
+    let mut members: Box<Class> = Box::default();
     // What a range may begin with.
     let mut last: Option<u8> = None;
     loop {
@@ -254,8 +302,8 @@ fn class(text: &[u8]) -> Option<(Box<[bool; 256]>, usize)> {
         }
         if byte == b'[' && text.get(at + 1) == Some(&b':') {
             let end = at + 2 + text.get(at + 2..)?.windows(2).position(|two| two == b":]")?;
-            let is_member = named_class(&text[at + 2..end])?;
-            (0..=u8::MAX).filter(is_member).for_each(|byte| members[usize::from(byte)] = true);
+            let is_named = named_class(&text[at + 2..end])?;
+            (0..=u8::MAX).filter(is_named).for_each(|byte| add_member(&mut members, byte));
             (at, last) = (end + 2, None);
             continue;
         }
@@ -273,17 +321,18 @@ fn class(text: &[u8]) -> Option<(Box<[bool; 256]>, usize)> {
         if is_range {
             let end = escaped(&mut at)?;
             let begin = last.take()?;
-            (begin..=end).for_each(|byte| members[usize::from(byte)] = true);
+            (begin..=end).for_each(|byte| add_member(&mut members, byte));
         } else {
             at -= 1;
             let byte = escaped(&mut at)?;
-            members[usize::from(byte)] = true;
+            add_member(&mut members, byte);
             last = Some(byte);
         }
     }
-    for (byte, is_member) in members.iter_mut().enumerate() {
-        *is_member = *is_member != is_negated && byte != usize::from(b'/');
+    if is_negated {
+        members.iter_mut().for_each(|bits| *bits = !*bits);
     }
+    members[usize::from(b'/' / 64)] &= !(1 << (b'/' % 64));
     Some((members, at + 1))
 }
 
@@ -310,6 +359,7 @@ fn wild(tokens: &[Token], parts: &[&[u8]]) -> bool {
     let mut text = parts.iter().flat_map(|part| part.iter().copied());
     // Tokens before which the text so far fits.
     let mut reached = vec![false; tokens.len() + 1];
+    let mut next = reached.clone();
     reached[0] = true;
     let skip_stars = |reached: &mut [bool], is_at_name: bool| {
         for (at, token) in tokens.iter().enumerate() {
@@ -323,14 +373,14 @@ fn wild(tokens: &[Token], parts: &[&[u8]]) -> bool {
     };
     skip_stars(&mut reached, true);
     for byte in &mut text {
-        let mut next = vec![false; tokens.len() + 1];
+        next.fill(false);
         for (at, token) in tokens.iter().enumerate().filter(|(at, _)| reached[*at]) {
             let (stays, goes_on) = match token {
                 Token::Byte(same) => (false, *same == byte),
                 Token::One => (false, byte != b'/'),
                 Token::Some => (byte != b'/', false),
                 Token::All | Token::Directories => (true, false),
-                Token::Class(members) => (false, members[usize::from(byte)]),
+                Token::Class(members) => (false, is_member(members, byte)),
                 Token::Never => (false, false),
             };
             next[at] |= stays;
@@ -340,7 +390,7 @@ fn wild(tokens: &[Token], parts: &[&[u8]]) -> bool {
         if !next.contains(&true) {
             return false;
         }
-        reached = next;
+        std::mem::swap(&mut reached, &mut next);
     }
     reached[tokens.len()]
 }
@@ -385,6 +435,11 @@ mod tests {
             ("a\\*", "r/a*", false, true),
             ("a\\b", "r/a\\b", false, true),
             ("a[/]b", "a/b", false, false),
+            ("a[!x]b", "a/b", false, false),
+            ("[!a]", "\u{e9}", false, false),
+            ("[\u{e9}][\u{e9}]", "\u{e9}", false, true),
+            ("[[:upper:]x-z]", "Z", false, true),
+            ("[[:upper:]x-z]", "w", false, false),
             ("", "r", true, false),
         ] {
             let excludes = Excludes::new(&[pattern.as_bytes().to_vec()]);

@@ -7,9 +7,10 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
-use dray_core::limits::{SYNC_MERGE_BYTES_MAX, SYNC_RULE_BYTES_MAX};
+use dray_core::limits::{
+    SYNC_MERGE_BYTES_MAX, SYNC_MERGES_BYTES_MAX, SYNC_MERGES_RULES_MAX, SYNC_RULE_BYTES_MAX,
+};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags};
 
@@ -22,8 +23,8 @@ use super::write::file_type;
 pub(super) enum Asked {
     /// What is sent.
     Sending,
-    /// What is deleted; of what goes with its directory rules that perish there do not count, and where what is left out is deleted, too, rules for
-    /// both do not.
+    /// What is deleted; of what goes with its directory rules that perish there do not count, and where what is left out is deleted, too, rules of
+    /// which nobody said a side do not.
     Deleting { goes_with_directory: bool, deletes_left_out: bool },
 }
 
@@ -34,6 +35,8 @@ pub(super) struct Rule {
     is_negated: bool,
     for_sending: bool,
     for_deleting: bool,
+    /// It was said for which of both, be it for both.
+    has_side: bool,
     perishes: bool,
     pattern: Pattern,
 }
@@ -47,6 +50,7 @@ pub(super) struct Merge {
     inherits: bool,
     for_sending: bool,
     for_deleting: bool,
+    has_side: bool,
     perishes: bool,
 }
 
@@ -97,12 +101,14 @@ impl Step {
             return Err(wrong("has an unknown modifier, or no pattern"));
         }
         let (for_sending, for_deleting) = (!has(b'r') || has(b's'), !has(b's') || has(b'r'));
+        let has_side = has(b's') || has(b'r');
         if kind == b'=' {
             return Ok(Step::Rule(Rule {
                 is_exclude: !has(b'+'),
                 is_negated: has(b'!'),
                 for_sending,
                 for_deleting,
+                has_side,
                 perishes: has(b'p'),
                 pattern: Pattern::new(rest),
             }));
@@ -122,7 +128,8 @@ impl Step {
             _ => Syntax::Rules { by_words },
         };
         let (inherits, perishes) = (!has(b'n'), has(b'p'));
-        Ok(Step::Merge(Merge { name: rest.to_vec(), syntax, inherits, for_sending, for_deleting, perishes }))
+        let name = rest.to_vec();
+        Ok(Step::Merge(Merge { name, syntax, inherits, for_sending, for_deleting, has_side, perishes }))
     }
 }
 
@@ -133,6 +140,7 @@ impl Rule {
             is_negated: false,
             for_sending: true,
             for_deleting: true,
+            has_side: false,
             perishes: false,
             pattern: Pattern::new(pattern),
         }
@@ -151,7 +159,7 @@ impl Rule {
             Asked::Deleting { goes_with_directory, deletes_left_out } => {
                 self.for_deleting
                     && !(self.perishes && goes_with_directory)
-                    && !(deletes_left_out && self.for_sending)
+                    && (self.has_side || !deletes_left_out)
             }
         };
         let fits = || self.pattern.fits_below(path, start, is_directory) != self.is_negated;
@@ -173,21 +181,31 @@ struct Level {
     /// Bytes of its path.
     path_len: usize,
     /// Of each file of rules that there may be, what it has.
-    found: Vec<Option<Arc<Found>>>,
+    found: Vec<Option<Found>>,
 }
 
 /// What the files of rules have in the directories on the way to the entry at hand.
 #[derive(Debug, Default)]
 pub(super) struct Local {
     levels: Vec<Level>,
+    /// What all of them have.
+    kept: Kept,
+}
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    rules: usize,
+    /// In memory.
+    bytes: usize,
 }
 
 impl Local {
-    /// A directory is entered, whose path has so many bytes; an error if its rules cannot be read.
+    /// A directory is entered, whose path has so many bytes; an error if its rules cannot be read, or if they and those above it are too many.
     pub(super) fn enter(&mut self, merges: &[&Merge], directory: &Directory, path_len: usize) -> Result<()> {
         let (mut found, mut result) = (Vec::new(), Ok(()));
         for merge in merges {
-            found.push(merge.read(directory).unwrap_or_else(|error| {
+            found.push(self.read(merge, directory).unwrap_or_else(|error| {
                 result = Err(error);
                 None
             }));
@@ -196,9 +214,29 @@ impl Local {
         result
     }
 
+    /// What a directory's own file has, if there is room for it.
+    fn read(&mut self, merge: &Merge, directory: &Directory) -> Result<Option<Found>> {
+        let Some(found) = merge.read(directory)? else { return Ok(None) };
+        let kept = found.kept();
+        let (rules, bytes) = (self.kept.rules + kept.rules, self.kept.bytes + kept.bytes);
+        if rules > SYNC_MERGES_RULES_MAX || bytes > SYNC_MERGES_BYTES_MAX {
+            let what = format!(
+                "its rules and those of the directories above it are more than {SYNC_MERGES_RULES_MAX}, or take more than {SYNC_MERGES_BYTES_MAX} bytes of memory"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        self.kept = Kept { rules, bytes };
+        Ok(Some(found))
+    }
+
     /// The directory entered last is left.
     pub(super) fn leave(&mut self) {
-        self.levels.pop();
+        let left = self.levels.pop();
+        for found in left.iter().flat_map(|level| level.found.iter().flatten()) {
+            let kept = found.kept();
+            self.kept.rules -= kept.rules;
+            self.kept.bytes -= kept.bytes;
+        }
     }
 
     /// A directory is entered that has no rules of its own.
@@ -231,9 +269,21 @@ impl Local {
     }
 }
 
+impl Found {
+    fn kept(&self) -> Kept {
+        let bytes = self.rules.iter().map(|rule| size_of::<Rule>() + rule.pattern.heap_bytes()).sum();
+        Kept { rules: self.rules.len(), bytes }
+    }
+}
+
 impl Merge {
+    /// Its name, by which a directory has one file of rules.
+    pub(super) fn name(&self) -> &[u8] {
+        &self.name
+    }
+
     /// What the directory's own file has; `None` if there is none.
-    fn read(&self, directory: &Directory) -> Result<Option<Arc<Found>>> {
+    fn read(&self, directory: &Directory) -> Result<Option<Found>> {
         let name = String::from_utf8_lossy(&self.name);
         let failed = |error| Error::file(format!("read the rules in {name:?}"), error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -257,7 +307,7 @@ impl Merge {
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let wrong = |error: Error| Error::new(ErrorKind::Unsupported, format!("{name:?}: {error}"));
-        Ok(Some(Arc::new(self.parse(&bytes).map_err(wrong)?)))
+        self.parse(&bytes).map(Some).map_err(wrong)
     }
 
     fn parse(&self, bytes: &[u8]) -> Result<Found> {
@@ -269,6 +319,9 @@ impl Merge {
             Syntax::Git => *byte == b'\n',
             _ => matches!(byte, b'\n' | b'\r'),
         };
+        // Git passes by a mark of UTF-8 at the beginning.
+        let is_git = self.syntax == Syntax::Git;
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").filter(|_| is_git).unwrap_or(bytes);
         for line in bytes.split(is_end) {
             if line.len() > SYNC_RULE_BYTES_MAX {
                 let what = format!("a rule has more than {SYNC_RULE_BYTES_MAX} bytes");
@@ -277,7 +330,7 @@ impl Merge {
             match self.syntax {
                 Syntax::Git => found.rules.extend(self.git_rule(line)),
                 _ if matches!(line.first(), None | Some(b'#' | b';')) => {}
-                _ if line == b"!" => {
+                _ if line == b"!" || line == b"clear" && matches!(self.syntax, Syntax::Rules { .. }) => {
                     found.rules.clear();
                     found.is_cut_off = true;
                 }
@@ -295,6 +348,7 @@ impl Merge {
                             Step::Rule(rule) => found.rules.push(Rule {
                                 for_sending: rule.for_sending && self.for_sending,
                                 for_deleting: rule.for_deleting && self.for_deleting,
+                                has_side: rule.has_side || self.has_side,
                                 perishes: rule.perishes || self.perishes,
                                 ..rule
                             }),
@@ -307,7 +361,8 @@ impl Merge {
                 }
             }
         }
-        if self.syntax == Syntax::Git {
+        found.rules.shrink_to_fit();
+        if is_git {
             // There the last one decides.
             found.rules.reverse();
         }
@@ -315,8 +370,8 @@ impl Merge {
     }
 
     fn rule(&self, is_exclude: bool, pattern: Pattern) -> Rule {
-        let Merge { for_sending, for_deleting, perishes, .. } = *self;
-        Rule { is_exclude, is_negated: false, for_sending, for_deleting, perishes, pattern }
+        let Merge { for_sending, for_deleting, has_side, perishes, .. } = *self;
+        Rule { is_exclude, is_negated: false, for_sending, for_deleting, has_side, perishes, pattern }
     }
 
     /// A line of a `.gitignore`.
@@ -390,13 +445,11 @@ pub fn read_rule(text: &[u8]) -> Result<Vec<Vec<u8>>> {
         _ => {
             // rsync looks for it in the directories above the source, too.
             let name = pattern.strip_prefix(b"/").unwrap_or(pattern);
-            let mut rules = vec![[b":", &with[..], b" ", name].concat()];
-            if has(b'e') {
-                rules.push([b"-", name].concat());
-            }
-            return Step::read(&rules[0])
-                .map_err(|_| wrong("names no file that a directory can have"))
-                .map(|_| rules);
+            let merge = [b":", &with[..], b" ", name].concat();
+            Step::read(&merge).map_err(|_| wrong("names no file that a directory can have"))?;
+            // What the files themselves say of their name comes too late.
+            let without = has(b'e').then(|| [b"-", name].concat());
+            return Ok(without.into_iter().chain([merge]).collect());
         }
     };
     with.extend(side);
@@ -493,5 +546,64 @@ mod tests {
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
         assert!(enter().is_err());
+    }
+
+    /// rsync's habit: what is said for a side, be it for both, protects also where what is left out is deleted; what is said for none does not.
+    #[test]
+    fn a_side_protects_from_deletion() {
+        let asked = Asked::Deleting { goes_with_directory: false, deletes_left_out: true };
+        for (rule, protects) in
+            [("-x", false), ("=-p x", false), ("=-sr x", true), ("=-r x", true), ("=-s x", false)]
+        {
+            let rules = Excludes::of_rules([rule.as_bytes()].into_iter()).unwrap();
+            assert_eq!(rules.leaves_out(asked, b"x", false, &Local::default()), protects, "{rule}");
+        }
+    }
+
+    /// Git passes by a mark of UTF-8 at the beginning of a file, and rsync knows `clear` in files, too.
+    #[test]
+    fn files_are_read_as_their_programs_read_them() {
+        let parsed = |step: &[u8], text: &[u8]| {
+            let Ok(Step::Merge(merge)) = Step::read(step) else { panic!("a file of rules") };
+            merge.parse(text).unwrap()
+        };
+        let found = parsed(b":g .gitignore", b"\xef\xbb\xbfbuild\n");
+        assert_eq!(found.rules[0].decides(Asked::Sending, b"build", 0, true), Some(true));
+        let found = parsed(b": .r", b"- a\nclear\n- b\n");
+        assert!(found.is_cut_off && found.rules.len() == 1);
+        let found = parsed(b":- .r", b"clear\n");
+        assert_eq!(found.rules[0].decides(Asked::Sending, b"clear", 0, false), Some(true));
+    }
+
+    /// Design 17: what is kept of files of rules is bounded over all levels, and given back on the way out; none is named twice.
+    #[test]
+    fn files_of_rules_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path()).unwrap();
+        let excludes = Excludes::of_rules([&b": .r"[..]].into_iter()).unwrap();
+        let merges = excludes.merges();
+        for (line, is_by_rules) in [("-_a\n", true), (&*format!("- {}\n", "[a]".repeat(300)), false)] {
+            fs::write(dir.path().join(".r"), line.repeat(SYNC_MERGE_BYTES_MAX / line.len())).unwrap();
+            let mut local = Local::default();
+            let entered = (0..100).take_while(|_| local.enter(&merges, &directory, 0).is_ok()).count();
+            assert!((1..20).contains(&entered), "{entered}");
+            let Kept { rules, bytes } = local.kept;
+            assert!(rules <= SYNC_MERGES_RULES_MAX && bytes <= SYNC_MERGES_BYTES_MAX, "{rules} {bytes}");
+            let next = rules + rules / entered > SYNC_MERGES_RULES_MAX;
+            assert_eq!(next, is_by_rules);
+            // The one that failed has a level, too.
+            (0..=entered).for_each(|_| local.leave());
+            assert!(local.levels.is_empty() && local.kept.rules == 0 && local.kept.bytes == 0);
+            assert!(local.enter(&merges, &directory, 0).is_ok());
+        }
+        for (rules, is_taken) in [
+            ([": .r", ":- .r"], false),
+            ([":g .r", ":gn .r"], false),
+            ([": .r", ": .s"], true),
+            ([": .r", "-.r"], true),
+        ] {
+            let read = Excludes::of_rules(rules.iter().map(|rule| rule.as_bytes()));
+            assert_eq!(read.is_ok(), is_taken, "{rules:?}");
+        }
     }
 }

@@ -362,7 +362,8 @@ impl Walker {
             }
             Err(error) => return Err(failed(error)),
         };
-        if self.is_excluded(file_type(&found) == FileType::Directory) {
+        // As with rsync, a directory that is only on the way is not asked for.
+        if is_named && self.is_excluded(file_type(&found) == FileType::Directory) {
             return Ok(None);
         }
         let told = Some(Name::new(name)?);
