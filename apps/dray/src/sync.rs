@@ -230,7 +230,9 @@ fn sides(places: &[OsString], line: impl Iterator<Item = OsString>) -> Result<(&
     for (letter, value) in words.iter().zip(words.iter().skip(1)) {
         let meant = SSH_LETTERS.iter().find(|(ssh, _)| letter == ssh);
         let is_missing = || std::fs::symlink_metadata(value).is_err() && !value.as_bytes().contains(&b':');
-        if let Some((letter, here)) = meant.filter(|_| source.contains(value) && is_missing()) {
+        // With one source it is that.
+        let is_spare = source.len() > 1 && source.contains(value);
+        if let Some((letter, here)) = meant.filter(|_| is_spare && is_missing()) {
             return usage(
                 format!("{value:?} is not here, and {letter} takes no value: it {here}"),
                 format!("ssh's {letter} is said as -e 'ssh {letter} {}'", value.to_string_lossy()),
@@ -471,6 +473,9 @@ mod tests {
             assert!(error.to_string().contains(what), "{line}: {error}");
             assert!(error.advice().unwrap().contains(advice), "{line}: {:?}", error.advice());
         }
+        // A source that is not there, behind an option that takes no value.
+        let missing = ["sync", "-a", "-i", "no/such/", "d"].map(OsString::from);
+        assert!(sides(&missing[3..], missing.iter().cloned()).is_ok());
         let fine = ["[::1]:x", "a/b::c", "u@[fe80::1]:d"].map(OsString::from);
         assert!(sides(&fine, std::iter::empty()).is_ok());
         // Alone, -h is help, as with rsync; behind a place that has the command's name it is not.

@@ -25,7 +25,7 @@ pub struct ConfigFile {
     pub port: Option<u16>,
     /// Bytes of objects that the daemon keeps although nobody holds them any more. Default: 1024 MiB.
     pub cache_mib: Option<u64>,
-    /// Keep an index of the chunks of files that were put and fetched, and look for parts of new objects in it. Default: true.
+    /// Keep an index of the chunks of files that were put and fetched, and look for parts of new objects in it. Default: false.
     pub index: Option<bool>,
     /// MiB that the index may take on disk. Default: 512.
     pub index_mib: Option<u64>,
@@ -154,7 +154,7 @@ impl Config {
         Ok(Config {
             api_without,
             cache_bytes: cache_mib << 20,
-            index: file.index.unwrap_or(true),
+            index: file.index.unwrap_or(false),
             index_mib,
             metrics: file.metrics,
             clear_text_data: file.clear_text_data.unwrap_or(false),
@@ -204,7 +204,7 @@ mod tests {
     fn defaults_and_bounds() {
         let config = Config::new(paths(), &ConfigFile::default()).unwrap();
         assert!(!config.clear_text_data && !config.allow_local_targets);
-        assert!(config.index && config.index_mib == 512);
+        assert!(!config.index && config.index_mib == 512);
         assert!((1..=4).contains(&config.connections));
         for text in [
             "connections = 0",

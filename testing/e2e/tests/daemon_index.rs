@@ -55,6 +55,12 @@ fn configure(host: &Host, text: &str) {
     fs::write(config, text).unwrap();
 }
 
+/// A daemon that keeps an index.
+fn start(host: &Host) -> Daemon {
+    configure(host, "index = true\n");
+    Daemon::start(host)
+}
+
 /// Two versions of a file, shared by a host.
 struct Versions {
     old: PathBuf,
@@ -96,7 +102,7 @@ fn cost(what: &str, to: &Host, share: &Share, path: &Path) -> u64 {
 
 /// A daemon whose index knows `old` as `mine`.
 fn daemon_with(to: &Host, old: &Path, mine: &Path) -> Daemon {
-    let daemon = Daemon::start(to);
+    let daemon = start(to);
     fs::copy(old, mine).unwrap();
     dray_e2e::daemon::put(to, mine);
     await_files(&daemon, 1);
@@ -120,7 +126,7 @@ fn what_lies_under_another_name_is_not_fetched() {
     let Some(lab) = lab() else { return };
     let (from, to) = lab.pair();
     let versions = versions(from);
-    let daemon = Daemon::start(to);
+    let daemon = start(to);
     let dir = to.directory("in");
     actions::get(to, &versions.first.ticket, &dir.join("a"))
         .time_limit(Duration::from_secs(120))
@@ -153,7 +159,7 @@ fn what_lies_under_another_name_is_not_fetched() {
     await_that("the index is closed", || state(&daemon)["open"] == false);
     let off = cost("index = false", &dir.join("c"));
     assert!(off > SIZE, "{off}");
-    configure(to, "");
+    configure(to, "index = true\n");
     daemon.process.signal(Signal::HUP);
     // What it had is gone: it is made anew, of what is there as it was put.
     let mine = dir.join("mine");
@@ -242,7 +248,7 @@ fn whatever_happens_the_right_bytes_arrive() {
     let versions = versions(from);
     let dir = to.directory("in");
     let (copy, hope) = (dir.join("copy"), dir.join("hope"));
-    let mut daemon = Daemon::start(to);
+    let mut daemon = start(to);
     let get = |what: &str| cost(what, to, &versions.second, &copy);
     data::write_random(&hope, SIZE, 411);
     put_and_await(&daemon, to, &hope);
@@ -286,7 +292,7 @@ fn whatever_happens_the_right_bytes_arrive() {
         fs::write(path, bytes).unwrap();
     });
     assert!(altered > 2, "{altered} files were altered");
-    daemon = Daemon::start(to);
+    daemon = start(to);
     let mine = dir.join("mine");
     fs::copy(&versions.old, &mine).unwrap();
     put_and_await(&daemon, to, &mine);
@@ -300,7 +306,7 @@ fn whatever_happens_the_right_bytes_arrive() {
             state(&daemon)["read_bytes"].as_u64().unwrap() > before || state(&daemon)["waiting"] == 0
         });
         drop(daemon.process.kill());
-        daemon = Daemon::start(to);
+        daemon = start(to);
     }
     await_that("it is filled in the end", || {
         let now = state(&daemon);

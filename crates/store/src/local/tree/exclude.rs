@@ -332,7 +332,8 @@ fn class(text: &[u8]) -> Option<(Box<Class>, usize)> {
     if is_negated {
         members.iter_mut().for_each(|bits| *bits = !*bits);
     }
-    members[usize::from(b'/' / 64)] &= !(1 << (b'/' % 64));
+    let slash = usize::from(b'/');
+    members[slash / 64] &= !(1 << (slash % 64));
     Some((members, at + 1))
 }
 
