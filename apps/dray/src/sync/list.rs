@@ -52,7 +52,7 @@ pub(super) fn read(path: &OsStr, ends_with_nul: bool, input: &mut Input) -> Resu
 fn lines(
     input: &mut impl BufRead,
     ends_with_nul: bool,
-    failed: &dyn Fn(std::io::Error) -> Error,
+    failed: &dyn Fn(io::Error) -> Error,
 ) -> Result<Chosen> {
     let end = if ends_with_nul { 0 } else { b'\n' };
     let (mut chosen, mut line) = (Chosen::default(), Vec::new());
