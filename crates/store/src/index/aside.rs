@@ -122,7 +122,11 @@ mod tests {
             // A file system in memory, or one that does not tell, shows nothing.
             if shows {
                 let kept = if now == Way::Blind { vec![] } else { vec![64, 65, 66] };
-                assert_eq!(cached(&path), kept, "{way:?}, in the end {now:?}");
+                let found = cached(&path);
+                let stayed = kept.iter().all(|page| found.contains(page));
+                // The kernel keeps a page that it has at hand for something else.
+                let is_left = found.len() <= kept.len() + LEN / PAGE_BYTES / 16;
+                assert!(stayed && is_left, "{way:?}, in the end {now:?}: {found:?}");
             }
             let end = now.read_exact_at(&file, &mut [0; 2], LEN as u64 - 1);
             assert_eq!(end.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
