@@ -159,9 +159,9 @@ fn what_lies_under_another_name_is_not_fetched() {
     await_that("the index is closed", || state(&daemon)["open"] == false);
     let off = cost("index = false", &dir.join("c"));
     assert!(off > SIZE, "{off}");
-    configure(to, "index = true\n");
-    daemon.process.signal(Signal::HUP);
+    daemon.stop();
     // What it had is gone: it is made anew, of what is there as it was put.
+    let daemon = start(to);
     let mine = dir.join("mine");
     fs::rename(below.join("b"), &mine).unwrap();
     put_and_await(&daemon, to, &mine);

@@ -269,7 +269,7 @@ impl Copying<'_> {
     fn check_stop(&self) -> Result<()> {
         if self.stop.is_set() {
             return Err(Error::new(ErrorKind::Interrupted, "interrupted")
-                .advise("run the same command again; with -p or -a what is in place is not copied again"));
+                .advise("run the same command again; what came with -p or -a is not copied again"));
         }
         Ok(())
     }
