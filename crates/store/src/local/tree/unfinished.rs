@@ -4,11 +4,10 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{FlockOperation, XattrFlags, fgetxattr, flock, fremovexattr, fsetxattr};
+use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 use rustix::io::Errno;
 
 use super::directory::Directory;
@@ -26,10 +25,6 @@ const VALUE_BYTES: usize = 1 + 8 + 32;
 /// means, and another copy be meant to go into it.
 const BELIEVED_S: u64 = 7 * 24 * 3600;
 const AHEAD_S: u64 = 24 * 3600;
-
-/// How long the end of a run that was killed may take to let go of the root.
-const LOCK_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 5000 });
-const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Roots that lose the mark at the end of one run: it has one, unless somebody collects trees that were cut off.
 const MARKED_ROOTS_MAX: usize = 64;
@@ -98,28 +93,21 @@ fn unmark(root: &Directory) -> io::Result<()> {
     }
 }
 
-/// Holds the root as long as its descriptor is open; false if another run does. Where the file system has no such locks nobody does.
-fn lock(root: &Directory) -> bool {
-    !matches!(flock(root, FlockOperation::NonBlockingLockExclusive), Err(Errno::WOULDBLOCK))
-}
-
 /// Of a run: the roots that carry the mark, whose last bits and times wait for its removal, and where the tree that came last landed.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// With the descriptor that holds it.
-    roots: Vec<(Directory, Rc<OpenDirectory>)>,
+    roots: Vec<Rc<OpenDirectory>>,
     landed: Landed,
 }
 
 impl TreeWriter {
     /// A directory was entered as the root of a tree: it is marked if this copy made it as the destination or goes on there, and a mark is
-    /// remembered. `Refused` if it was to go on there and another run is at work, or what the landing saw is not there any more.
+    /// remembered. `Refused` if it was to go on there and what the landing saw is not there any more.
     pub(super) fn note_root(&mut self, went_on: bool) -> Result<()> {
         let Some(root) = self.stack.last().cloned() else { return Ok(()) };
         let sources = &self.landing.sources;
         let is_made = root.is_new && (self.landing.is_renamed || went_on);
         if went_on && !root.is_new {
-            self.await_lock(&root.directory)?;
             if !is_of(&root.directory, sources) {
                 let what = "the destination was changed while this copy began";
                 return Err(Error::new(ErrorKind::Refused, what).advise("run the same command again"));
@@ -135,39 +123,15 @@ impl TreeWriter {
             Some(source) if mark(&root.directory, source, now_s()) => Landed::Made,
             _ => Landed::MadeUnmarked,
         };
-        if let Some((_, earlier)) = self.marks.roots.iter_mut().find(|(_, earlier)| earlier.is_same(&root)) {
+        if let Some(earlier) = self.marks.roots.iter_mut().find(|earlier| earlier.is_same(&root)) {
             // Of several sources the last one's bits and times are those that stay.
             root.wait_for_end();
             std::mem::replace(earlier, root).give_up();
             return Ok(());
         }
-        // A mark that another run holds is that one's to take.
-        if self.marks.roots.len() < MARKED_ROOTS_MAX
-            && is_on(&root.directory)
-            && lock(&root.directory)
-            && let Ok(holding) = root.directory.duplicate()
-        {
+        if self.marks.roots.len() < MARKED_ROOTS_MAX && is_on(&root.directory) {
             root.wait_for_end();
-            self.marks.roots.push((holding, root));
-        }
-        Ok(())
-    }
-
-    /// The end of a run that was killed may need a moment to notice and let go of the root.
-    fn await_lock(&self, root: &Directory) -> Result<()> {
-        let deadline = Instant::now() + LOCK_PATIENCE;
-        while !lock(root) {
-            if self.is_stopped() {
-                return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
-            }
-            if Instant::now() >= deadline {
-                return Err(Error::new(
-                    ErrorKind::Refused,
-                    "another copy of the same source is under way here",
-                )
-                .advise("let it end, or end it"));
-            }
-            thread::sleep(LOCK_INTERVAL);
+            self.marks.roots.push(root);
         }
         Ok(())
     }
@@ -189,7 +153,7 @@ impl TreeWriter {
             return Err(Error::new(ErrorKind::Interrupted, "interrupted"));
         }
         let mut ended = Ok(());
-        for (_holding, root) in self.marks.roots.drain(..) {
+        for root in self.marks.roots.drain(..) {
             let unmarked = unmark(&root.directory);
             root.end();
             let synced = |()| if fsync { Ok(rustix::fs::fsync(&root.directory)?) } else { Ok(()) };

@@ -241,30 +241,7 @@ fn a_source_may_be_known_by_several() {
     assert_eq!(fill(landing_of_both(), true), Landed::Again);
 }
 
-/// Issue "two runs at once": a tree that is under way was not cut off, and nobody else takes its mark.
-#[test]
-fn a_tree_under_way_is_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let to = dir.path().join("to");
-    let mut first = TreeWriter::new(landing(&to, SOURCE), MINE);
-    first.root(0, &directory(None)).unwrap();
-    let mut second = TreeWriter::new(landing(&to, SOURCE), MINE);
-    let error = second.root(0, &directory(None)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused);
-    assert!(error.to_string().contains("under way"), "{error}");
-    assert!(matches!(second.entry(&directory(Some("sub"))).unwrap(), Placed::Unchanged));
-    second.leave();
-    second.leave();
-    second.come_to_end(false).unwrap();
-    assert!(!to.join("sub").exists() && mark(&to).is_some());
-    fill(Landing::resolve(&to, &[Vec::new()], false).unwrap(), true);
-    assert!(to.join("sub").exists() && mark(&to).is_some(), "it is the first one's");
-    first.leave();
-    first.come_to_end(false).unwrap();
-    assert_eq!(mark(&to), None);
-}
-
-/// The same: what was seen before the far end spoke is looked at again.
+/// What was seen before the far end spoke is looked at again.
 #[test]
 fn a_destination_that_changed_meanwhile_is_not_gone_on_in() {
     let dir = tempfile::tempdir().unwrap();
