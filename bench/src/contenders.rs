@@ -64,7 +64,7 @@ impl Contender {
 use Way::{Pull, Push};
 
 /// All that move a file or a tree as it is.
-pub(crate) const ALL: [Contender; 26] = [
+pub(crate) const ALL: [Contender; 30] = [
     one("dray-get", Pull, &[], "dray get, file already hashed").syncs(),
     one("dray-get-clear", Pull, &[], "dray get, clear-text data allowed by both").syncs(),
     one("dray-put-get", Pull, &[], "dray put + get, file never hashed").syncs(),
@@ -75,10 +75,14 @@ pub(crate) const ALL: [Contender; 26] = [
     one("dray-daemon-cp", Push, &[], "dray cp, daemons at both ends").syncs().trees(),
     one("dray-ssh", Pull, &[], "dray cp, only ssh gets through").syncs().trees(),
     one("dray-ssh", Push, &[], "dray cp, only ssh gets through").syncs().trees(),
+    one("dray-sync", Pull, &[], "dray sync").syncs().trees(),
+    one("dray-sync", Push, &[], "dray sync").syncs().trees(),
     one("rsync-daemon", Pull, &["rsync"], "rsync daemon (clear text)").syncs().trees(),
     one("rsync-daemon", Push, &["rsync"], "rsync daemon (clear text)").syncs().trees(),
     one("rsync-ssh", Pull, &["rsync"], "rsync over ssh").syncs().trees(),
     one("rsync-ssh", Push, &["rsync"], "rsync over ssh").syncs().trees(),
+    one("rsync-inc", Pull, &["rsync"], "rsync over ssh, without --no-inc-recursive").syncs().trees(),
+    one("rsync-inc", Push, &["rsync"], "rsync over ssh, without --no-inc-recursive").syncs().trees(),
     one("rsync-gcm", Pull, &["rsync"], "rsync over ssh with AES-GCM").syncs().trees(),
     one("rsync-gcm", Push, &["rsync"], "rsync over ssh with AES-GCM").syncs().trees(),
     one("scp", Pull, &[], "scp").trees(),
@@ -187,9 +191,16 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
             add(&[&source, &target]);
             job.only_ssh = contender.name == "dray-ssh";
         }
-        "rsync-daemon" | "rsync-ssh" | "rsync-gcm" => {
+        "dray-sync" => {
+            add(&["dray", "sync", "-a"]);
+            if task.syncs {
+                add(&["--fsync"]);
+            }
+            add(&["-e", &ssh, &source, &target]);
+        }
+        "rsync-daemon" | "rsync-ssh" | "rsync-inc" | "rsync-gcm" => {
             add(&["rsync", if what.is_tree() { "-a" } else { "-W" }]);
-            if what.is_tree() && pair.between != Between::Nothing {
+            if what.is_tree() && pair.between != Between::Nothing && contender.name != "rsync-inc" {
                 add(&["--no-inc-recursive"]);
             }
             if task.syncs {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -204,7 +204,7 @@ impl Pair {
                 ),
             )?;
             self.serve(&["nginx", "-p", &own, "-c", &format!("{own}/nginx.conf")])?;
-            self.wait_for(HTTP_PORT)?;
+            self.wait_for_answer(HTTP_PORT)?;
         }
         self.waiting = self.far_processes();
         Ok(())
@@ -250,15 +250,30 @@ impl Pair {
 
     /// Waits until somebody listens at the far end.
     pub(crate) fn wait_for(&self, port: u16) -> Result<(), String> {
+        self.wait_until(port, "nothing listens", |_| true)
+    }
+
+    /// Waits until an HTTP server answers: one that only listens may have processes yet to start, which would be taken for a run's.
+    fn wait_for_answer(&self, port: u16) -> Result<(), String> {
+        self.wait_until(port, "no HTTP server answers", |mut stream| {
+            let patience = stream.set_read_timeout(Some(Duration::from_secs(1)));
+            let asked = patience.and_then(|()| stream.write_all(b"HEAD / HTTP/1.0\r\n\r\n"));
+            asked.and_then(|()| stream.read(&mut [0])).is_ok_and(|bytes| bytes > 0)
+        })
+    }
+
+    fn wait_until(
+        &self,
+        port: u16,
+        otherwise: &str,
+        is_ready: impl Fn(TcpStream) -> bool,
+    ) -> Result<(), String> {
         let address = SocketAddr::new(self.far_ip, port);
         let deadline = Instant::now() + SERVER_PATIENCE;
-        let listens = || match self.far.enter(|| TcpStream::connect(address)) {
-            Ok(connected) => connected.is_ok(),
-            Err(_) => false,
-        };
-        while !listens() {
+        let connect = || self.far.enter(|| TcpStream::connect(address)).and_then(|connected| connected);
+        while !connect().is_ok_and(&is_ready) {
             if Instant::now() > deadline {
-                return Err(format!("nothing listens on port {port} of the far end"));
+                return Err(format!("{otherwise} on port {port} of the far end"));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dray_client::types::{Info, ShareLine, Shared};
+use dray_client::types::{IndexState, Info, ShareLine, Shared};
 use dray_client::{Client, PutOptions, Session, is_socket_named};
 use dray_core::text::one_line;
 use dray_core::ticket::Ticket;
@@ -18,6 +18,7 @@ use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_node::{Config, Daemon, Event, Observer, Stop};
 use serde_json::json;
 
+use crate::aside::Aside;
 use crate::output::{Output, bytes};
 use crate::pasted;
 
@@ -35,11 +36,13 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Runs the daemon until `stop`.
 pub(crate) fn serve(output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Result<()> {
     let signals = signals()?;
-    let observer: Arc<dyn Observer> = output.clone();
-    let daemon = Daemon::start(Config::load()?, observer)?;
+    let printer: Arc<dyn Observer> = output.clone();
+    let aside = Aside::start(printer)?;
+    let daemon = Daemon::start(Config::load()?, aside.observer())?;
     let (node, port, socket) =
         (daemon.id().to_string(), daemon.port(), daemon.socket().to_string_lossy().into_owned());
     let shares = daemon.shares();
+    aside.settle();
     output.told(
         &format!("daemon of node {node}: {shares} objects shared at TCP port {port}, API at {socket:?}"),
         &json!({
@@ -310,11 +313,22 @@ pub(crate) fn done(wanted: &str, output: &Output, stop: &Stop) -> Result<()> {
 
 /// `dray status`.
 pub(crate) fn status(output: &Output, stop: &Stop) -> Result<()> {
-    let (_, info) = required(output, stop)?;
+    let (client, info) = required(output, stop)?;
+    // One of another version may have none.
+    let index = match client.index() {
+        Err(error) if error.kind() == ErrorKind::Unsupported => None,
+        index => Some(index?),
+    };
     let mut event = serde_json::to_value(&info)
         .map_err(|error| Error::new(ErrorKind::Internal, "the status is no JSON").caused_by(error))?;
     event["event"] = "status".into();
-    output.result(&told(&info), &event);
+    if let Some(index) = &index {
+        event["index"] = json!({
+            "wanted": index.wanted, "open": index.open, "files": index.files, "disk_bytes": index.disk_bytes,
+        });
+    }
+    let text = told(&info) + &index.map(|index| told_of_index(&index)).unwrap_or_default();
+    output.result(&text, &event);
     Ok(())
 }
 
@@ -332,6 +346,15 @@ fn told(info: &Info) -> String {
         info.sessions,
         info.transactions,
     )
+}
+
+fn told_of_index(index: &IndexState) -> String {
+    let what = match (index.wanted, index.open) {
+        (false, _) => "off".to_owned(),
+        (true, false) => "on, not open: there was nothing for it yet, or the log says why".to_owned(),
+        (true, true) => format!("on, {} files known, {} on disk", index.files, bytes(index.disk_bytes)),
+    };
+    format!("\nchunk index   {what}")
 }
 
 /// A time for people: its largest unit only.

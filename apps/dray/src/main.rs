@@ -1,6 +1,7 @@
 //! The command `dray`: parse, call, print.
 
 mod arguments;
+mod aside;
 mod daemon;
 mod demo;
 mod explain;

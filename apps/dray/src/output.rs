@@ -220,17 +220,17 @@ impl Output {
             self.must("result", &event.to_string());
             return;
         }
+        let deleted = match copied.deleted {
+            0 => String::new(),
+            deleted => format!(", {deleted} {}deleted", if is_dry { "to be " } else { "" }),
+        };
         if is_dry {
             self.note(&format!(
-                "dry run, nothing was changed: {} entries, {} to make, replace, compare or change, {} files unchanged",
+                "dry run, nothing was changed: {} entries, {} to make, replace, compare or change, {} files unchanged{deleted}",
                 copied.entries, copied.files, copied.unchanged,
             ));
             return;
         }
-        let deleted = match copied.deleted {
-            0 => String::new(),
-            deleted => format!(", {deleted} deleted"),
-        };
         self.note(&format!(
             "{} entries, {} files copied ({}), {} unchanged{deleted}, in {:.1} s",
             copied.entries,
@@ -369,6 +369,15 @@ impl Observer for Output {
                     "event": "synced", "deleted": letters.is_none(), "letters": letters,
                     "path": path.to_string_lossy(), "link": link.as_deref().map(Path::to_string_lossy),
                 })),
+                Event::Listed(listed) => {
+                    let event = json!({
+                        "event": "listed", "kind": listed.kind.word(), "mode": format!("{:04o}", listed.mode),
+                        "size_bytes": listed.size_bytes, "mtime_s": listed.mtime_s, "mtime_ns": listed.mtime_ns,
+                        "path": listed.path.to_string_lossy(),
+                        "link": listed.link.as_deref().map(Path::to_string_lossy),
+                    });
+                    self.must("list", &event.to_string());
+                }
                 Event::Warning(text) => self.json(&json!({"event": "warning", "text": text})),
             }
             return;
@@ -424,7 +433,7 @@ impl Observer for Output {
                 self.must("plan", &format!("{action:<8} {}{what}", one_line(&path.to_string_lossy())));
             }
             // Who asks for it says so line by line.
-            Event::Synced { .. } => {}
+            Event::Synced { .. } | Event::Listed(_) => {}
             Event::Warning(text) => self.warn(&format!("warning: {}", one_line(&text))),
             Event::SourceUp { label } => {
                 let mut state = self.state();

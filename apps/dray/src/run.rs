@@ -277,6 +277,9 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
     }
 }
 
+/// What there is to do about entries that failed.
+const NAMED_ABOVE: &str = "each is named above, with the reason";
+
 /// Says what a copy of trees did; an error if some entries failed.
 pub(crate) fn tell_copied(
     copied: &TreeCopied,
@@ -285,18 +288,27 @@ pub(crate) fn tell_copied(
     output: &Output,
 ) -> Result<()> {
     output.copied(copied, is_dry, elapsed);
+    fail_partly(copied)
+}
+
+/// `Partial` if entries failed.
+pub(crate) fn fail_partly(copied: &TreeCopied) -> Result<()> {
     if copied.failed == 0 {
         return Ok(());
     }
-    let what = format!("{} entries failed, the rest is done", copied.failed);
     // The run came to its end, so the rule of scp counts again.
     let advice = match copied.made_destination {
         true => {
             "each is named above, with the reason; the destination is there now, so write SRC/. for SRC the next time"
         }
-        false => "each is named above, with the reason",
+        false => NAMED_ABOVE,
     };
-    Err(Error::new(ErrorKind::Partial, what).advise(advice))
+    Err(partly_failed(copied.failed).advise(advice))
+}
+
+/// What some entries of a tree came to.
+pub(crate) fn partly_failed(failed: u64) -> Error {
+    Error::new(ErrorKind::Partial, format!("{failed} entries failed, the rest is done")).advise(NAMED_ABOVE)
 }
 
 /// True for a regular file of this host, which goes the way of single files.

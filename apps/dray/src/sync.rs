@@ -11,11 +11,15 @@ use dray_node::{
     TreeOptions, TreeRequest,
 };
 
+use self::aside::Aside;
+use self::further::Further;
 use self::kept::Kept;
 use self::rules::Rules;
 use crate::output::Output;
 use crate::{run, usage};
 
+mod aside;
+mod further;
 mod kept;
 pub(crate) mod lacking;
 mod list;
@@ -72,6 +76,10 @@ pub(crate) struct SyncArguments {
     #[arg(long, value_name = "NUMBER")]
     max_delete: Option<u64>,
     #[command(flatten)]
+    aside: Aside,
+    #[command(flatten)]
+    further: Further,
+    #[command(flatten)]
     rules: Rules,
     /// Bring over only what FILE names, a path below SRC a line (- for standard input), with the directories on the way; of a directory what is
     /// in it only with -r itself, or one level if it ends with /
@@ -89,6 +97,33 @@ pub(crate) struct SyncArguments {
     /// Keep the numbers of owners, not their names
     #[arg(long)]
     numeric_ids: bool,
+    /// Leave the times of directories as they are
+    #[arg(short = 'O', long)]
+    omit_dir_times: bool,
+    /// Leave the times of symbolic links as they are
+    #[arg(short = 'J', long)]
+    omit_link_times: bool,
+    /// Leave out directories in which there are no files
+    #[arg(short = 'm', long)]
+    prune_empty_dirs: bool,
+    /// Make the directories above DST, too
+    #[arg(long)]
+    mkpath: bool,
+    /// Keep what came of large files over ssh when this is cut off, under a hidden name beside their places, for the next run to go on with
+    #[arg(short = 'P', long)]
+    partial: bool,
+    /// The same: the place is the same, too
+    #[arg(long, value_name = "DIR", hide = true)]
+    partial_dir: Option<OsString>,
+    /// Progress is shown on a terminal
+    #[arg(long, hide = true)]
+    progress: bool,
+    /// Leave larger files as they are: bytes, or with a suffix K, M, G (1024), KB, MB, GB
+    #[arg(long, value_name = "SIZE", value_parser = crate::units::size)]
+    max_size: Option<u64>,
+    /// Leave smaller files as they are
+    #[arg(long, value_name = "SIZE", value_parser = crate::units::size)]
+    min_size: Option<u64>,
     /// Do not go into directories on another file system, nor delete there
     #[arg(short = 'x', long)]
     one_file_system: bool,
@@ -113,6 +148,9 @@ pub(crate) struct SyncArguments {
     /// Wait until everything is on disk
     #[arg(long)]
     fsync: bool,
+    /// Go on: do the same whenever something changed in SRC, which is on this host, until this is stopped
+    #[arg(long, conflicts_with = "dry_run")]
+    watch: bool,
     /// ssh, with its options: "ssh -p 2222 -i KEY"
     #[arg(short = 'e', long, value_name = "COMMAND")]
     rsh: Option<OsString>,
@@ -197,12 +235,13 @@ pub(crate) const TWO_PLACES: &str = "one place is named, and two are needed: fro
 impl SyncArguments {
     /// True if the places that are named can be SRC and DST. More than one is not asked for by clap, as options may stand between them.
     pub(crate) fn names_two(&self) -> bool {
-        self.places.len() > 1
+        self.places.len() > 1 || self.further.list_only
     }
 }
 
 /// Options that ssh has with a value, which have none here, and what they mean here.
-const SSH_LETTERS: [(&str, &str); 5] = [
+const SSH_LETTERS: [(&str, &str); 6] = [
+    ("-P", "keeps what came of large files"),
     ("-F", "reads rules from .rsync-filter files"),
     ("-p", "keeps permission bits"),
     ("-i", "says of each entry what changes"),
@@ -246,7 +285,12 @@ fn sides(places: &[OsString], line: impl Iterator<Item = OsString>) -> Result<(&
 pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Result<()> {
     let usage_error =
         |what: &str, advice: &str| Err(Error::new(ErrorKind::Usage, what).advise(advice.to_owned()));
-    let (source, destination) = sides(&arguments.places, std::env::args_os())?;
+    let here = OsString::from(".");
+    let (source, destination) = match (arguments.further.list_only, &arguments.places[..]) {
+        // What is only told goes nowhere.
+        (true, [_]) => (&arguments.places[..], &here),
+        _ => sides(&arguments.places, std::env::args_os())?,
+    };
     let kept = arguments.kept;
     if destination == "-" || source.iter().any(|source| source == "-") {
         return usage_error(
@@ -254,14 +298,12 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
             "a file of that name is written ./-",
         );
     }
-    if (arguments.delete || arguments.delete_excluded) && !kept.recursive {
-        return usage_error("--delete needs to see whole directories", "say -r or -a, too");
-    }
-    if arguments.files_from.is_some() && (arguments.delete || arguments.delete_excluded) {
-        return usage_error(
-            "--delete together with --files-from is not taken yet",
-            "leave one of them out; docs/sync.md says why",
-        );
+    // A list says itself of which directories it means what is in them.
+    let is_recursive = if arguments.files_from.is_some() { kept.recursive_itself } else { kept.recursive };
+    let directories = !is_recursive && arguments.further.directories();
+    let sees_directories = is_recursive || directories || arguments.files_from.is_some();
+    if (arguments.delete || arguments.delete_excluded) && !sees_directories {
+        return usage_error("--delete needs to see whole directories", "say -r, -a or -d, too");
     }
     let mut input = list::Input::default();
     let list = arguments.files_from.as_deref();
@@ -272,6 +314,11 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
     let source: Vec<OsString> = source.iter().map(|source| in_it(source, chosen.is_some())).collect();
     let sources: Vec<Location> = source.iter().cloned().map(Location::parse).collect::<Result<_>>()?;
     let destination = Location::parse(destination.clone())?;
+    let backup = arguments.aside.backup();
+    let mut rules = arguments.rules.read(arguments.from0, &mut input)?;
+    if let Some(backup) = backup.as_ref().filter(|_| arguments.delete && !arguments.delete_excluded) {
+        rules.extend(aside::protecting(backup));
+    }
     let sync = SyncOptions {
         links: kept.links,
         modes: kept.perms,
@@ -292,7 +339,21 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         delete: arguments.delete || arguments.delete_excluded,
         delete_excluded: arguments.delete_excluded,
         max_delete: arguments.max_delete,
-        rules: arguments.rules.read(arguments.from0, &mut input)?,
+        rules,
+        // As with rsync: a backup beside its place changes them in any case.
+        omit_directory_times: arguments.omit_dir_times
+            || backup.as_ref().is_some_and(|backup| backup.directory.is_none()),
+        omit_link_times: arguments.omit_link_times,
+        make_path: arguments.mkpath,
+        prune_empty: arguments.prune_empty_dirs,
+        directories,
+        remove_sources: arguments.further.remove_source_files,
+        timeout_s: arguments.further.timeout,
+        partial: arguments.partial || arguments.partial_dir.is_some(),
+        max_size_bytes: arguments.max_size,
+        min_size_bytes: arguments.min_size,
+        backup,
+        basis: arguments.aside.basis(),
         chosen: chosen.map(std::sync::Arc::new),
         itemize: arguments.verbose > 0 || arguments.itemize_changes || output.is_json(),
     };
@@ -303,7 +364,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         ..ssh_options(arguments.rsh.as_deref())?
     };
     let options = TreeOptions {
-        recursive: if arguments.files_from.is_some() { kept.recursive_itself } else { kept.recursive },
+        recursive: is_recursive,
         numeric_ids: arguments.numeric_ids,
         one_file_system: arguments.one_file_system,
         chmod: joined(&arguments.chmod),
@@ -318,14 +379,42 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         ..TreeOptions::default()
     };
     let begun = Instant::now();
-    let request = TreeRequest { sources, destination, options };
     let node = Node::passing(Config::load()?)?;
-    let telling = Telling { output, itemizes: arguments.itemize_changes, names: arguments.verbose > 0 };
-    let copied = node.copy_trees(&request, &telling, stop)?;
-    if arguments.stats && !output.is_json() {
-        stats(&copied).lines().for_each(|line| output.line(line));
+    if arguments.further.list_only {
+        let listing = further::Listing { output, links: kept.links };
+        let copied = node.list_sources(&sources, &options, &listing, stop)?;
+        return run::fail_partly(&copied);
     }
+    let request = TreeRequest { sources, destination, options };
+    let telling = Telling { output, itemizes: arguments.itemize_changes, names: arguments.verbose > 0 };
+    if arguments.watch {
+        return follow(&node, &request, &telling, arguments.stats, stop);
+    }
+    let copied = node.copy_trees(&request, &telling, stop)?;
+    tell_stats(&copied, arguments.stats, output);
     run::tell_copied(&copied, arguments.dry_run, begun.elapsed(), output)
+}
+
+/// The same again and again. What came to nothing is not told.
+fn follow(
+    node: &Node,
+    request: &TreeRequest,
+    telling: &Telling<'_>,
+    has_stats: bool,
+    stop: &Stop,
+) -> Result<()> {
+    let mut is_first = true;
+    let mut tell = |copied: &TreeCopied, elapsed| {
+        let has_done = copied.files + copied.deleted + copied.failed > 0;
+        if std::mem::take(&mut is_first) || has_done {
+            tell_stats(copied, has_stats, telling.output);
+            telling.output.copied(copied, false, elapsed);
+        }
+    };
+    match node.follow_trees(request, telling, stop, &mut tell)? {
+        0 => Ok(()),
+        failed => Err(run::partly_failed(failed)),
+    }
 }
 
 /// A source of which only what is in it is meant, if a list says what.
@@ -341,6 +430,12 @@ fn in_it(source: &OsString, is_chosen: bool) -> OsString {
 fn joined(changes: &[OsString]) -> Option<Vec<u8>> {
     let changes: Vec<&[u8]> = changes.iter().map(|change| change.as_bytes()).collect();
     (!changes.is_empty()).then(|| changes.join(&b','))
+}
+
+fn tell_stats(copied: &TreeCopied, is_wanted: bool, output: &Output) {
+    if is_wanted && !output.is_json() {
+        stats(copied).lines().for_each(|line| output.line(line));
+    }
 }
 
 fn stats(copied: &TreeCopied) -> String {

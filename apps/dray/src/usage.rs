@@ -121,7 +121,8 @@ fn advice(slip: &clap::Error, told: &str) -> String {
             }
         }
         Slip::ValueValidation => {
-            if let Some(command) = context(slip, ContextKind::InvalidArg).and_then(|it| command_with(&it)) {
+            let argument = context(slip, ContextKind::InvalidArg);
+            if let Some(command) = argument.and_then(|it| command_with(&it, std::env::args_os())) {
                 return format!("`dray {command} --help` says what it takes");
             }
         }
@@ -141,13 +142,16 @@ fn usage(told: &str) -> String {
     }
 }
 
-/// The command that alone has this argument, written as clap does.
-fn command_with(argument: &str) -> Option<String> {
+/// The command that has this argument, written as clap does; of several the first that is a word of the command line.
+fn command_with(argument: &str, mut line: impl Iterator<Item = OsString>) -> Option<String> {
     let mut all = Arguments::command();
     all.build();
     let has = |sub: &&clap::Command| sub.get_arguments().any(|own| own.to_string() == argument);
-    let mut with = all.get_subcommands().filter(has).map(|sub| sub.get_name().to_owned());
-    with.next().filter(|_| with.next().is_none())
+    let with: Vec<String> = all.get_subcommands().filter(has).map(|sub| sub.get_name().to_owned()).collect();
+    match &with[..] {
+        [one] => Some(one.clone()),
+        several => line.find_map(|word| several.iter().find(|name| word == name.as_str()).cloned()),
+    }
 }
 
 /// An argument that is no option and has no place.
@@ -207,6 +211,15 @@ fn slips(one: &[u8], other: &[u8]) -> usize {
 mod tests {
     use super::*;
 
+    /// Of an argument that two commands have, the one that was called is pointed to.
+    #[test]
+    fn a_wrong_value_leads_to_the_help_of_its_command() {
+        let of = |line: &str| command_with("--bwlimit <RATE>", line.split(' ').map(OsString::from));
+        assert_eq!(of("dray --quiet sync --bwlimit=abc cp d").as_deref(), Some("sync"));
+        assert_eq!(of("dray cp --bwlimit abc sync d").as_deref(), Some("cp"));
+        assert_eq!(of("dray put x"), None);
+    }
+
     fn of(line: &str) -> (String, String) {
         let slip = Arguments::read(line.split(' ').map(OsString::from)).unwrap_err();
         let error = error(&slip);
@@ -235,9 +248,8 @@ mod tests {
             ("dray cp -P x a h:", "'x'", "`dray cp --help`"),
             ("dray put one two", "one file at a time: \"two\"", "once for each"),
             ("dray put -dash", "'-d'", "./-name"),
-            ("dray sync -aP a b", "'-P'", "ssh -p PORT"),
             ("dray sync -a --delete-before a b", "--delete-before", "say `--delete`"),
-            ("dray sync -a --link-dest=../x a b", "--link-dest", "not yet"),
+            ("dray sync -a --delay-updates a b", "--delay-updates", "not yet"),
             ("dray sync a --info=progress2 b", "--info", "not yet"),
             ("dray --json", "no command", "put, get, cp"),
         ] {

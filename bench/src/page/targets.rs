@@ -28,6 +28,8 @@ const TARGETS: &[(&str, &str, &str, &str, &str, f64)] = &[
     ("P2", "", "", "dray-ssh-push", "rsync-ssh-push", 0.8),
     ("P3", "", "", "dray-ssh-pull", "rsync-ssh-pull", 0.6),
     ("P3", "", "", "dray-ssh-push", "rsync-ssh-push", 0.6),
+    ("P3", "", "", "dray-sync-pull", "rsync-ssh-pull", 0.6),
+    ("P3", "", "", "dray-sync-push", "rsync-ssh-push", 0.6),
     ("P4", "", "", "dray-get-pull", "rsync-daemon-pull", 1.0),
     ("P4", "", "", "dray-cp-pull", "rsync-daemon-pull", 1.0),
     ("P4", "", "", "dray-cp-push", "rsync-daemon-push", 1.0),

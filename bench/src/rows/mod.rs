@@ -104,7 +104,8 @@ fn p2(bench: &mut Bench) -> Result<(), String> {
 
 fn p3(bench: &mut Bench) -> Result<(), String> {
     let link = if bench.options.is_smoke { "1G/2ms" } else { "1G/50ms" };
-    trees(bench, "P3", &[link], true, &["dray-cp", "dray-ssh", "rsync-daemon", "rsync-ssh"])
+    let names = &["dray-cp", "dray-ssh", "dray-sync", "rsync-daemon", "rsync-ssh", "rsync-inc"];
+    trees(bench, "P3", &[link], true, names)
 }
 
 fn trees(

@@ -198,7 +198,9 @@ fn receive(connection: &OwnedFd) -> Option<(Nonce, OwnedFd)> {
         }
     }
     // More than one was cut off by the kernel, and closed.
-    if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() != 1 || received.bytes != 16 {
+    let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
+    if is_cut || descriptors.len() != 1 || received.bytes != 16 {
+        close_aside(descriptors);
         return None;
     }
     let nonce = bytes[..16].try_into().ok()?;

@@ -1,17 +1,21 @@
 //! The listening end: who may come in, how many, and how it ends.
 
 use std::io::Write;
+use std::net::Shutdown;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use dray_core::limits::{API_CONNECTIONS_MAX, API_QUESTIONS_MAX};
+use dray_core::limits::{
+    API_CONNECTIONS_MAX, API_HEAD_BYTES_MAX, API_QUESTIONS_MAX, API_TURNED_AWAY_MAX, API_TURNED_AWAY_MS,
+};
 use dray_core::{Error, ErrorKind, Result};
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::answer::{Answer, Idle, Question};
 use crate::connection::{Slot, serve, until};
@@ -80,6 +84,7 @@ async fn accept(listener: tokio::net::UnixListener, desk: Arc<Desk>, mut ended: 
     let us = rustix::process::geteuid().as_raw();
     let mut connections = JoinSet::new();
     let mut slots: Vec<Arc<Slot>> = Vec::new();
+    let mut door = Door::default();
     loop {
         let accepted = tokio::select! {
             () = until(&mut ended) => break,
@@ -92,7 +97,7 @@ async fn accept(listener: tokio::net::UnixListener, desk: Arc<Desk>, mut ended: 
             continue;
         };
         if stream.peer_cred().map(|peer| peer.uid()).ok() != Some(us) {
-            turn_away(stream, 403, "this service works for another user");
+            door.turn_away(stream, 403, "this service works for another user");
             continue;
         }
         // A slot is also held by the task of its connection.
@@ -100,7 +105,7 @@ async fn accept(listener: tokio::net::UnixListener, desk: Arc<Desk>, mut ended: 
         if slots.len() >= API_CONNECTIONS_MAX {
             let idle = slots.iter().enumerate().filter_map(|(at, slot)| Some((slot.idle.since()?, at)));
             let Some((_, longest)) = idle.min() else {
-                turn_away(stream, 503, "too many connections: try again");
+                door.turn_away(stream, 503, "too many connections: try again");
                 continue;
             };
             slots.remove(longest).leave.notify_one();
@@ -114,17 +119,50 @@ async fn accept(listener: tokio::net::UnixListener, desk: Arc<Desk>, mut ended: 
         tokio::select! {
             finished = connections.join_next() => if finished.is_none() { break },
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => turn_away(stream, 503, "the service is ending: try again"),
+                Ok((stream, _)) => door.turn_away(stream, 503, "the service is ending: try again"),
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             },
         }
     }
+    // Each has its moment.
+    door.leaving.join_all().await;
 }
 
-/// Says why in one write, if the socket takes it, and closes.
-fn turn_away(stream: UnixStream, status: u16, what: &str) {
-    if let Ok(mut stream) = stream.into_std() {
-        let _ = stream.write_all(farewell(status, what).as_bytes());
+/// Those who are not let in. Some clients ask before they read, and hear nothing if the connection is closed by then: so many at
+/// once are heard out, for a moment.
+#[derive(Default)]
+struct Door {
+    leaving: JoinSet<()>,
+}
+
+impl Door {
+    /// Says why in one write, if the socket takes it, and closes once the client has asked or gone.
+    fn turn_away(&mut self, stream: UnixStream, status: u16, what: &str) {
+        let Ok(mut stream) = stream.into_std() else { return };
+        let is_told = stream.write_all(farewell(status, what).as_bytes()).is_ok()
+            && stream.shutdown(Shutdown::Write).is_ok();
+        while self.leaving.try_join_next().is_some() {}
+        if is_told
+            && self.leaving.len() < API_TURNED_AWAY_MAX
+            && let Ok(stream) = UnixStream::from_std(stream)
+        {
+            let moment = Duration::from_millis(API_TURNED_AWAY_MS);
+            self.leaving.spawn(async move {
+                let _ = timeout(moment, hear_out(stream)).await;
+            });
+        }
+    }
+}
+
+/// Reads what a request can have, until the client closes.
+async fn hear_out(stream: UnixStream) {
+    let mut left = API_HEAD_BYTES_MAX;
+    while left > 0 && stream.readable().await.is_ok() {
+        match stream.try_read(&mut [0; 1024]) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Ok(0) | Err(_) => return,
+            Ok(count) => left = left.saturating_sub(count),
+        }
     }
 }
 

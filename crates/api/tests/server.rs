@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -277,4 +278,24 @@ fn who_comes_while_it_ends_is_told() {
     let mut answer = String::new();
     held.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 204"), "what was being answered still is: {answer}");
+}
+
+/// Issue, "a client that asks gets its own refusal": who is turned away is told, also by a client that asks before it reads.
+#[test]
+fn who_is_turned_away_is_told() {
+    let bed = Bed::new();
+    let mut busy: Vec<UnixStream> = (0..API_CONNECTIONS_MAX).map(|_| bed.connect()).collect();
+    for socket in &mut busy {
+        socket.write_all(b"GET /hold HTTP/1.1\r\nhost: d\r\n\r\n").unwrap();
+        assert_eq!(bed.hear(), "holding");
+    }
+    for _ in 0..20 {
+        let socket = bed.dir.path().join("api");
+        let curl =
+            Command::new("curl").args(["-sS", "-m", "20", "http://d/", "--unix-socket"]).arg(socket).output();
+        let curl = curl.expect("curl is one of the packages of the tests");
+        let text = String::from_utf8_lossy(&curl.stdout);
+        assert!(text.contains("too many connections"), "{text} {}", String::from_utf8_lossy(&curl.stderr));
+    }
+    bed.answers.may_go_on.store(true, Ordering::Release);
 }

@@ -229,6 +229,24 @@ impl Client {
         parse(checked(self.ask("POST", target, required, "application/json", &json(document)?, patience)?)?)
     }
 
+    /// The same for an answer that may take as long as it likes, until `is_stopped`.
+    pub(crate) fn post_until<A: DeserializeOwned>(
+        &self,
+        target: &str,
+        document: &impl Serialize,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<A> {
+        let mut connection = self.connection()?;
+        connection.send("POST", target, &[], "application/json", &json(document)?)?;
+        connection.await_answer(is_stopped)?;
+        connection.set_patience(Some(PATIENCE))?;
+        let reply = connection.read_reply()?;
+        if !reply.closes {
+            self.keep(connection);
+        }
+        parse(checked(reply)?)
+    }
+
     fn read<A: DeserializeOwned>(&self, method: &str, target: &str, required: &[&str]) -> Result<A> {
         parse(checked(self.ask(method, target, required, "", &[], Some(PATIENCE))?)?)
     }

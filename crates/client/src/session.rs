@@ -8,12 +8,14 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dray_core::limits::API_BODY_BYTES_MAX;
 use dray_core::text::hex;
 use dray_core::{Error, ErrorKind, Result};
+use serde::de::DeserializeOwned;
 
 use crate::client::{checked, parse};
 use crate::http::{Connection, Lines, Reply};
@@ -21,6 +23,8 @@ use crate::types::{Begun, Fetched, NewGet, NewPut, Nothing, SessionBegun, Shared
 use crate::{Client, Get, GetOptions};
 
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the answer to a commit is waited for when its session has ended: the daemon says what became of it, unless it is stuck.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// An event as the daemon told it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,6 +43,8 @@ pub struct Session {
     name: String,
     socket: UnixStream,
     reader: Option<JoinHandle<()>>,
+    /// When it was ended here.
+    ended: OnceLock<Instant>,
 }
 
 impl Session {
@@ -67,7 +73,13 @@ impl Session {
         };
         let reader = thread::Builder::new().name("events".into()).spawn(read);
         let reader = reader.map_err(|error| Error::file("start a thread", error))?;
-        Ok(Session { client: client.clone(), name: begun.session, socket, reader: Some(reader) })
+        Ok(Session {
+            client: client.clone(),
+            name: begun.session,
+            socket,
+            reader: Some(reader),
+            ended: OnceLock::new(),
+        })
     }
 
     /// Its name in requests.
@@ -77,7 +89,14 @@ impl Session {
 
     /// Ends it, from any thread; what waits for an answer to a commit hears that it was interrupted.
     pub fn end(&self) {
+        let _ = self.ended.set(Instant::now());
         let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    /// Asks for what takes as long as it takes, until the session is ended here: a daemon that is stopped or stuck keeps nobody.
+    fn finish<A: DeserializeOwned>(&self, target: &str) -> Result<A> {
+        let is_over = || self.ended.get().is_some_and(|ended| ended.elapsed() >= FAREWELL);
+        self.client.post_until(target, &Nothing {}, &is_over)
     }
 
     /// Begins to put bytes that are written piece by piece (D6).
@@ -122,7 +141,7 @@ impl Session {
         let new_put = options.new_put(&self.name, Some(descriptor));
         let begun: Begun =
             self.client.post("/v1/puts", &["put", "put-descriptor"], &new_put, Some(PATIENCE))?;
-        self.client.post(&format!("/v1/puts/{}/commit", begun.transaction), &[], &Nothing {}, None)
+        self.finish(&format!("/v1/puts/{}/commit", begun.transaction))
     }
 
     /// Begins to fetch the object of a ticket, or a public one by its id (D11); its bytes come piece by piece.
@@ -154,8 +173,7 @@ impl Session {
 
     fn finish_get(&self, wanted: &str, options: &GetOptions, wish: NewGet) -> Result<Fetched> {
         let begun = self.begin_get(wanted, options, wish)?;
-        let target = format!("/v1/gets/{}/finish", begun.transaction);
-        self.client.post(&target, &[], &Nothing {}, None)
+        self.finish(&format!("/v1/gets/{}/finish", begun.transaction))
     }
 
     fn begin_get(&self, wanted: &str, options: &GetOptions, wish: NewGet) -> Result<Begun> {
@@ -289,7 +307,7 @@ impl Put<'_> {
     /// Ends the object and shares it (D8).
     pub fn commit(self) -> Result<Shared> {
         let target = format!("/v1/puts/{}/commit", self.transaction);
-        self.session.client.post(&target, &[], &Nothing {}, None)
+        self.session.finish(&target)
     }
 }
 
@@ -319,4 +337,56 @@ fn next_event(lines: &mut Lines) -> Result<Option<Event>> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Answers requests of one connection, as a daemon that gets stuck when a put is committed.
+    fn answer(mut socket: UnixStream) {
+        let (mut seen, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(length @ 1..) = socket.read(&mut piece) {
+            seen.extend_from_slice(&piece[..length]);
+            let text = String::from_utf8_lossy(&seen).into_owned();
+            let answer = if text.starts_with("GET /v1/events ") {
+                let event = "event: session\ndata: {\"session\":\"s\"}\n\n";
+                format!(
+                    "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{event}\r\n",
+                    event.len()
+                )
+            } else if text.starts_with("POST /v1/puts ") && text.ends_with('}') {
+                let begun = "{\"transaction\":\"p\"}";
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{begun}", begun.len())
+            } else {
+                continue;
+            };
+            seen.clear();
+            let _ = socket.write_all(answer.as_bytes());
+        }
+    }
+
+    /// Issue, "130 interrupted": the end of a session ends what waits in it, also where the daemon is stopped or stuck and says nothing.
+    #[test]
+    fn the_end_of_a_session_waits_for_no_stuck_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::spawn(move || {
+            for socket in listener.incoming() {
+                thread::spawn(move || answer(socket.unwrap()));
+            }
+        });
+        let client = Client::connect_to(&path).unwrap().unwrap();
+        let session = Session::open(&client, drop).unwrap();
+        let put = session.put(&PutOptions::default()).unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| put.commit());
+            session.end();
+            assert_eq!(waiting.join().unwrap().unwrap_err().kind(), ErrorKind::Interrupted);
+        });
+    }
 }

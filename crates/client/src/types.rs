@@ -181,7 +181,7 @@ pub struct Shared {
     pub size_bytes: u64,
     /// The ticket's text.
     pub ticket: String,
-    /// `host:port` of every hint.
+    /// `dray://host:port` of every hint.
     pub addresses: Vec<String>,
     /// What the user should know.
     pub warnings: Vec<String>,
@@ -290,7 +290,9 @@ pub struct IndexFile {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IndexState {
-    /// It is kept (`index` in the configuration), and open.
+    /// It is to be kept (`index` in the configuration).
+    pub wanted: bool,
+    /// It is open.
     pub open: bool,
     /// Files that it knows.
     pub files: u64,

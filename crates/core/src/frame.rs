@@ -1,7 +1,7 @@
 //! Frames of a peer connection: an 8-byte head (kind, 24-bit length, request) and a body.
 //!
 //! ```text
-//! byte 0     kind: 1 control, 2 parents, 3 data, 4 hole, 5 end, 6 fault, 7 zeros
+//! byte 0     kind: 1 control, 2 parents, 3 data, 4 hole, 5 end, 6 fault, 7 zeros, 8 packed
 //! bytes 1-3  length of the body, big-endian, bounded per kind
 //! bytes 4-7  request the frame belongs to, big-endian; 0 for a control frame
 //! ```
@@ -11,6 +11,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// Bytes of a frame's head.
 pub const FRAME_HEAD_BYTES: usize = 8;
+/// Bytes at the beginning of a packed frame's body that say how many it stands for.
+pub const PACKED_HEAD_BYTES: usize = 4;
 
 /// What a frame carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +33,9 @@ pub enum FrameKind {
     /// The next bytes of the request are data, this many of them (8-byte big-endian body), and all zero. Only if both
     /// sides have [`crate::message::feature::ZEROS`].
     Zeros = 7,
+    /// The next bytes of the request, packed: how many they are (4-byte big-endian), and the next part of the connection's
+    /// zstd stream. Only if both sides have [`crate::message::feature::PACKED`] and the receiver said that it may be.
+    Packed = 8,
 }
 
 /// Head of a frame, checked.
@@ -68,6 +73,7 @@ impl FrameHead {
             5 => FrameKind::End,
             6 => FrameKind::Fault,
             7 => FrameKind::Zeros,
+            8 => FrameKind::Packed,
             other => {
                 return Err(Error::new(
                     ErrorKind::Protocol,
@@ -80,6 +86,7 @@ impl FrameHead {
         let fits = match kind {
             FrameKind::Hole | FrameKind::Zeros => body_bytes == 8,
             FrameKind::End => body_bytes == 0,
+            FrameKind::Packed => body_bytes > PACKED_HEAD_BYTES && fits_limit(kind, body_bytes),
             FrameKind::Data | FrameKind::Parents => body_bytes > 0 && fits_limit(kind, body_bytes),
             FrameKind::Control | FrameKind::Fault => fits_limit(kind, body_bytes),
         };
@@ -95,7 +102,7 @@ fn limit(kind: FrameKind) -> usize {
     match kind {
         FrameKind::Control | FrameKind::Fault => CONTROL_FRAME_BYTES_MAX,
         FrameKind::Parents => PARENT_FRAME_BYTES_MAX,
-        FrameKind::Data => DATA_FRAME_BYTES_MAX,
+        FrameKind::Data | FrameKind::Packed => DATA_FRAME_BYTES_MAX,
         FrameKind::Hole | FrameKind::Zeros => 8,
         FrameKind::End => 0,
     }
@@ -125,6 +132,7 @@ mod tests {
             (FrameKind::Data, DATA_FRAME_BYTES_MAX),
             (FrameKind::Hole, 8),
             (FrameKind::Zeros, 8),
+            (FrameKind::Packed, DATA_FRAME_BYTES_MAX),
             (FrameKind::End, 0),
             (FrameKind::Fault, 12),
         ] {
@@ -142,7 +150,9 @@ mod tests {
             [3, 0, 0, 0, 0, 0, 0, 1],
             [4, 0, 0, 9, 0, 0, 0, 1],
             [7, 0, 0, 7, 0, 0, 0, 1],
-            [8, 0, 0, 8, 0, 0, 0, 1],
+            [8, 0, 0, 4, 0, 0, 0, 1],
+            [8, 0x10, 0x00, 0x01, 0, 0, 0, 1],
+            [9, 0, 0, 8, 0, 0, 0, 1],
             [5, 0, 0, 1, 0, 0, 0, 1],
             [0, 0, 0, 0, 0, 0, 0, 0],
             [0x16, 3, 1, 2, 0, 1, 0, 1],

@@ -4,6 +4,8 @@
 //! Nothing in this crate touches a socket, a file, a clock or a source of randomness: whatever it needs of the
 //! outside is an argument. That is what lets the planner, the daemon, the tests and the simulator share it.
 
+pub mod block_mask;
+pub mod block_sum;
 pub mod cbor;
 pub mod chunker;
 pub mod error;

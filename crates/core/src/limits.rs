@@ -70,6 +70,10 @@ pub const CHUNK_AVERAGE_BYTES_MAX: u32 = 4 * 1024 * 1024;
 pub const RECIPE_OBJECT_BYTES_MAX: u64 = 1 << 42;
 /// Chunks in one recipe: four times what the choice of the average aims at, which all chunks being shortest would need.
 pub const RECIPE_CHUNKS_MAX: u32 = 1 << 22;
+/// Recipes that one process makes at a time for its receivers: each has a thread, which reads the object.
+pub const RECIPES_MAKING_MAX: usize = 4;
+/// Memory of all recipes that one process has made for its receivers or is making.
+pub const RECIPES_BYTES_MAX: u64 = 128 << 20;
 /// Entries of one recipe node.
 pub const RECIPE_NODE_ENTRIES_MAX: usize = 256;
 /// Entries of one recipe node, those on the right edge excepted.
@@ -91,8 +95,35 @@ pub const UPDATE_FETCHED_CHUNKS_MAX: usize = 1 << 19;
 /// Groups that wait to be filled from fetched chunks.
 pub const UPDATE_DEFERRED_GROUPS_MAX: usize = 1 << 16;
 
+/// Smallest block that sums are told of; the last block of an object, if it is shorter, has none.
+pub const SUMS_BLOCK_BYTES_MIN: u32 = 64;
+/// Largest block that sums are told of.
+pub const SUMS_BLOCK_BYTES_MAX: u32 = 64 * 1024;
+/// Runs of blocks that one question for sums names.
+pub const SUMS_RUNS_MAX: usize = 256;
+/// Bytes of sums in one answer.
+pub const SUMS_BYTES_MAX: usize = 32 * 1024;
+/// Bytes that the sums of one answer stand for: the holder reads and hashes them before it goes on.
+pub const SUMS_COVERED_BYTES_MAX: u64 = 16 << 20;
+/// Groups of an update that are looked at closely together, before they are fetched (16 MiB).
+pub const UPDATE_LACKING_GROUPS_MAX: usize = 256;
+/// Groups of an update that are put together from blocks that are here and a rest that comes (1 GiB); those beyond come whole.
+pub const UPDATE_RESTS_MAX: usize = 1 << 14;
+/// Pieces of all those groups together, 32 bytes each.
+pub const UPDATE_REST_PARTS_MAX: usize = 1 << 20;
+/// Bytes of the stream that both ends of packed data look back to, as a power of two.
+pub const PACKED_WINDOW_LOG: u32 = 23;
+/// Connections of a process on which packed data may come at a time.
+pub const UNPACKING_MAX: usize = 16;
+/// Bytes of memory that all that packs data in a process may take together.
+pub const PACKING_BYTES_MAX: usize = 256 << 20;
+
 /// Connections to the local API served at once; with all taken, the one idle longest gives way.
 pub const API_CONNECTIONS_MAX: usize = 128;
+/// Connections to it that were answered that they are not let in, and are kept until they have asked.
+pub const API_TURNED_AWAY_MAX: usize = 32;
+/// Milliseconds for which one of them is kept at most.
+pub const API_TURNED_AWAY_MS: u64 = 1_000;
 /// API requests that are worked on at once, also those whose client has gone meanwhile.
 pub const API_QUESTIONS_MAX: usize = 128;
 /// Head of one API request: its first line and all headers, bytes.
@@ -119,7 +150,7 @@ pub const API_DESCRIPTORS_MAX: usize = 64;
 pub const API_DESCRIPTOR_TIMEOUT_MS: u64 = 30_000;
 /// Objects that one daemon shares.
 pub const SHARES_MAX: usize = 65_536;
-/// Objects that stay open for the next receiver, and recipes kept beside them.
+/// Objects that stay open for the next receiver.
 pub const SHARES_OPEN_MAX: usize = 64;
 /// Connections to a socket of the daemon that wait to be taken.
 pub const API_WAITING_MAX: i32 = 128;
@@ -188,6 +219,22 @@ pub const SYNC_LIST_BYTES_MAX: usize = 64 << 20;
 pub const SYNC_PLACES_MAX: usize = 512;
 /// Bytes of names to be deleted that are remembered in memory; those beyond go to a file without a name.
 pub const SYNC_CANDIDATES_BYTES_MAX: usize = 4 << 20;
+/// Bytes of that file: beyond, nothing is deleted.
+pub const SYNC_CANDIDATES_FILE_BYTES_MAX: u64 = 1 << 30;
+/// Entries with the names of backups of which is remembered that the source has them, so that no backup takes their place.
+pub const SYNC_BACKUP_NAMES_MAX: usize = 1 << 20;
+/// Seconds of silence that a synchronisation may bear at most: about 31 years.
+pub const SYNC_TIMEOUT_MAX_S: u64 = 1_000_000_000;
+/// Entries in place at a receiver after which it makes them durable, so that they may leave their source.
+pub const SYNC_IN_PLACE_ENTRIES: u64 = 4096;
+/// Entries told that a sender remembers, to remove them once they are in place; of those beyond none is removed.
+pub const SYNC_REMOVALS_MAX: usize = 1 << 20;
+/// Directories in which a synchronisation looks for what need not come.
+pub const SYNC_BASES_MAX: usize = 20;
+/// Directories that `sync --watch` is told of changes in; where there are more, all is looked at now and then.
+pub const WATCHED_DIRECTORIES_MAX: usize = 1 << 18;
+/// Bytes that the names of what a synchronisation keeps end with.
+pub const SYNC_SUFFIX_BYTES_MAX: usize = 64;
 /// Entries or sources that one message names outside of a batch.
 pub const TREE_NAMED_MAX: usize = 256;
 /// Items of one batch of entries.
@@ -244,6 +291,14 @@ pub const TREE_HELD_BYTES_MAX: usize = 16 << 20;
 pub const TREE_GROWTH_BYTES_MAX: u64 = 1 << 30;
 /// Entries of sources that share a name whose paths the writer of a tree remembers.
 pub const TREE_CONTESTED_MAX: usize = 1 << 20;
+/// Bytes of a digest of a directory: who lies gains nothing, so it only has to be rare that two are the same.
+pub const TREE_DIGEST_BYTES: usize = 16;
+/// Digests that the sender of a tree tells.
+pub const TREE_DIGESTS_MAX: usize = 2048;
+/// Directories whose digests each end remembers.
+pub const TREE_DIGESTS_HELD_MAX: usize = 1 << 17;
+/// Entries from which on a tree is worth digests: those of fewer take no more bytes, and wait for nobody.
+pub const TREE_DIGESTS_ENTRIES_MIN: u64 = 128;
 /// Names of owners that the writer of a tree takes.
 pub const TREE_OWNERS_MAX: usize = 1 << 16;
 

@@ -5,10 +5,12 @@ use minicbor::{Decode, Encode};
 use crate::limits::{
     COMPARED_SUBTREES_MAX, FEATURE_BYTES_MAX, FEATURES_MAX, HINT_URI_BYTES_MAX, HINTS_MAX, INLINE_BYTES_MAX,
     NAME_BYTES_MAX, OBJECT_BYTES_MAX, PATH_BYTES_MAX, RECIPE_NODE_BYTES_MAX, RECIPE_NODES_ASKED_MAX,
+    SUMS_BYTES_MAX,
 };
 use crate::{Error, ErrorKind, Result, cbor};
 
 mod copy;
+mod digests;
 mod object;
 mod samples;
 mod sync;
@@ -17,12 +19,15 @@ mod tests;
 mod tree;
 
 pub use copy::{Copy, CopyRole, Delivered, Direct, Offer, Progress};
+pub use digests::{Digests, DigestsSame, DigestsWanted, SoleOwner};
 pub use object::{
-    Cancel, ClearAsk, ClearGrant, Compare, Compared, ComparedSubtree, Describe, Described, Fault, Fetch,
-    Node, Nodes, ObjectName, Open, Opened, Seal, Sealed,
+    BlockRun, Cancel, ClearAsk, ClearGrant, Compare, Compared, ComparedSubtree, Describe, Described, Fault,
+    Fetch, FetchRest, Node, Nodes, ObjectName, Open, Opened, Pack, Seal, Sealed, Summed, Sums,
 };
 pub use samples::samples;
-pub use sync::{Listed, Near, Place, SyncWish, sync_flag};
+pub use sync::{
+    Backup, Basis, BasisUsage, InPlace, InPlaceRun, Listed, Near, Place, Removed, SyncWish, sync_flag,
+};
 pub use tree::{
     BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, Landed, MoreSources, Owner, Part, Planned,
     PlannedItem, Pull, Run, Sources, Tree, TreeDone, tree_flag,
@@ -98,6 +103,18 @@ pub enum Message {
     /// One of them.
     #[n(20)]
     Node(#[n(0)] Node),
+    /// Receiver says whether data may be packed.
+    #[n(21)]
+    Pack(#[n(0)] Pack),
+    /// Receiver, which has something like the object, asks for sums of its blocks.
+    #[n(22)]
+    Sums(#[n(0)] Sums),
+    /// Holder's sums.
+    #[n(23)]
+    Summed(#[n(0)] Summed),
+    /// Receiver asks for what it lacks of a group.
+    #[n(24)]
+    FetchRest(#[n(0)] FetchRest),
     /// First message of a tree copy: what the local command wants the remote one to do.
     #[n(32)]
     Tree(#[n(0)] Tree),
@@ -125,6 +142,21 @@ pub enum Message {
     /// The receiving far end says where the tree of the only source landed.
     #[n(43)]
     Landed(#[n(0)] Landed),
+    /// The receiving far end says whether it wants digests.
+    #[n(44)]
+    DigestsWanted(#[n(0)] DigestsWanted),
+    /// The sending side tells digests of its directories.
+    #[n(45)]
+    Digests(#[n(0)] Digests),
+    /// The receiving side says which of them it has, too.
+    #[n(46)]
+    DigestsSame(#[n(0)] DigestsSame),
+    /// The receiving side says which entries are in place, so that they may leave their source.
+    #[n(47)]
+    InPlace(#[n(0)] InPlace),
+    /// The sending side has removed those.
+    #[n(48)]
+    Removed(#[n(0)] Removed),
 }
 
 /// Feature names of this version.
@@ -135,6 +167,10 @@ pub mod feature {
     pub const RECIPE: &str = "recipe";
     /// Zeros that are data travel as runs, and what is nothing but zeros needs no pairs of its inside.
     pub const ZEROS: &str = "zeros";
+    /// Data may be packed: `pack`, and packed frames.
+    pub const PACKED: &str = "packed";
+    /// Sums of blocks, and groups of which only a rest is sent: `sums` and `fetch-rest`.
+    pub const RESTS: &str = "rests";
     /// Tree copies: `tree` and what follows it.
     pub const TREE: &str = "tree";
     /// Contents of trees over direct connections, and large ones in parts.
@@ -145,10 +181,25 @@ pub mod feature {
     pub const SYNC_LIST: &str = "sync-list";
     /// And by rules for one end alone, negated ones, and those of files in the directories.
     pub const SYNC_RULES: &str = "sync-rules";
+    /// And what is replaced or deleted is kept: `backup` in `sync`.
+    pub const SYNC_BACKUP: &str = "sync-backup";
+    /// And other directories may have what is to come: `basis` in `sync`.
+    pub const SYNC_BASIS: &str = "sync-basis";
+    /// And times left as they are, sizes, and directories without files or above the destination: flags from
+    /// [`sync_flag::OMIT_DIRECTORY_TIMES`] on, and sizes in `sync`.
+    pub const SYNC_MORE: &str = "sync-more";
+    /// And of directories without what is in them: [`sync_flag::DIRECTORIES`].
+    pub const SYNC_DIRS: &str = "sync-dirs";
+    /// And what is in place leaves its source: [`sync_flag::REMOVE_SOURCES`], `in-place` and `removed`.
+    pub const SYNC_REMOVE: &str = "sync-remove";
+    /// And another patience: `timeout` in `sync`.
+    pub const SYNC_TIMEOUT: &str = "sync-timeout";
     /// Contents of trees as differences: cuts in `pull`.
     pub const TREE_DELTA: &str = "tree-delta";
     /// Copies that were cut off go on in the destination that they made: `origin` in `tree`, and `landed`.
     pub const TREE_AGAIN: &str = "tree-again";
+    /// What both ends have alike is not told: `digests` in `tree`, and the messages of digests.
+    pub const TREE_DIGESTS: &str = "tree-digests";
 }
 
 /// Version and features of a peer.
@@ -210,6 +261,9 @@ impl Message {
                 check(opened.name.as_ref().is_none_or(|name| name.len() <= NAME_BYTES_MAX), "too long a name")
             }
             Message::Fetch(fetch) => check(fetch.request != 0, "request number 0"),
+            Message::FetchRest(fetch) => check(fetch.request != 0, "request number 0"),
+            Message::Sums(sums) => sums.bound(&check),
+            Message::Summed(summed) => check(summed.sums.len() <= SUMS_BYTES_MAX, "too many sums"),
             Message::Fault(fault) => fault.bound(),
             Message::ClearGrant(grant) => check(grant.token.len() == 16, "a token that is not 16 bytes"),
             Message::Copy(copy) => {
@@ -257,7 +311,11 @@ impl Message {
             Message::Planned(planned) => planned.bound(&check),
             Message::Sources(sources) => sources.bound(&check),
             Message::MoreSources(more) => more.bound(&check),
+            Message::Digests(digests) => digests.bound(&check),
+            Message::DigestsSame(same) => same.bound(&check),
+            Message::InPlace(in_place) => in_place.bound(&check),
             Message::Cancel(_)
+            | Message::Pack(_)
             | Message::Seal(_)
             | Message::Sealed(_)
             | Message::ClearAsk(_)
@@ -265,6 +323,8 @@ impl Message {
             | Message::Describe(_)
             | Message::TreeDone(_)
             | Message::Landed(_)
+            | Message::Removed(_)
+            | Message::DigestsWanted(_)
             | Message::Described(_) => Ok(()),
         }
     }

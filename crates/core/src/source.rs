@@ -6,8 +6,9 @@
 
 use std::fmt;
 
+use crate::block_mask::BlockMask;
 use crate::hash_tree::Subtree;
-use crate::message::ObjectName;
+use crate::message::{BlockRun, ObjectName};
 use crate::permit::Permit;
 use crate::recipe::{RecipeId, RecipeRoot};
 use crate::{Error, Oid};
@@ -70,6 +71,19 @@ pub enum SourceCall {
         /// The right to have these bytes outstanding.
         permit: Permit,
     },
+    /// Fetch what is lacking of one group. The answer is `Rest`, or `Group` where the source can only give whole ones.
+    FetchRest {
+        /// Names the request in every event about it.
+        request: RequestId,
+        /// Which group.
+        group: u64,
+        /// As in `Fetch`.
+        known_depth: u32,
+        /// Blocks that are here.
+        have: BlockMask,
+        /// The right to have the group's bytes outstanding.
+        permit: Permit,
+    },
     /// The rest of a request is not wanted. Unknown or finished requests are ignored. `Done` or `Failed` still
     /// follows, once, for a request that was running.
     Cancel {
@@ -95,6 +109,17 @@ pub enum SourceCall {
         /// Which.
         ids: Vec<RecipeId>,
     },
+    /// Ask for sums of blocks of the object. `Summed` follows.
+    Sums {
+        /// Names the question.
+        number: u32,
+        /// Bytes of a block, a power of two.
+        block_bytes: u32,
+        /// Bytes of a sum, 1 to 8.
+        sum_bytes: u8,
+        /// Which blocks, within the limits of [`crate::message::Sums`].
+        runs: Vec<BlockRun>,
+    },
     /// End everything; `Down` follows.
     Close,
 }
@@ -115,7 +140,8 @@ pub enum SourceEvent<'a> {
         /// Measured round-trip time, if known, in microseconds.
         round_trip_us: Option<u64>,
     },
-    /// Pairs that prove the request, pre-order. Before its first group; only from proven sources.
+    /// Pairs that prove the request, pre-order. Before its first group; only from proven sources. Of a rest from a vouched
+    /// source, the value of the group, 32 bytes.
     Parents {
         /// Which request.
         request: RequestId,
@@ -132,6 +158,15 @@ pub enum SourceEvent<'a> {
         bytes: &'a [u8],
         /// Which parts of it are data, ascending and disjoint.
         data: &'a [DataPiece],
+    },
+    /// What was lacking of a group, put together: the bytes of its other blocks, ascending.
+    Rest {
+        /// Which request.
+        request: RequestId,
+        /// Which group.
+        group: u64,
+        /// The bytes.
+        bytes: &'a [u8],
     },
     /// Every group of the request has been reported, or it was cancelled.
     Done {
@@ -166,6 +201,13 @@ pub enum SourceEvent<'a> {
         id: RecipeId,
         /// Its bytes.
         bytes: &'a [u8],
+    },
+    /// Sums that were asked for, unchecked; `None` if the source tells none.
+    Summed {
+        /// Which question.
+        number: u32,
+        /// The sums, as long as was asked, in the order asked.
+        sums: Option<&'a [u8]>,
     },
     /// The source can take no more requests; every running one has failed with it. If `error` is retryable the
     /// source goes on trying by itself and may come `Up` again.

@@ -13,7 +13,7 @@ use dray_core::rights::Secret;
 use dray_core::store::{Extent, Share, Standing, StoredObject};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_transfer::direct::ClearTokens;
-use dray_transfer::holder::{ClearGrantor, Held, Provider, RecipeCache, StoredHeld};
+use dray_transfer::holder::{ClearGrantor, Held, Provider, RecipeCache, RecipeState, RecipeWish, StoredHeld};
 use dray_transfer::recipe::Recipe;
 use dray_transfer::transport::Security;
 
@@ -111,6 +111,7 @@ impl Provider for Doorkeeper {
 }
 
 /// The end of a right.
+#[derive(Clone)]
 struct Right {
     /// Seconds since 1970.
     end: Option<u64>,
@@ -182,9 +183,24 @@ impl Held for Admitted {
     fn raw_file(&self) -> Option<BorrowedFd<'_>> {
         self.held.raw_file()
     }
-    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
+    fn compare(&self, subtrees: &[Subtree]) -> Result<Vec<u8>> {
         self.right.check()?;
-        self.pairs.notices.tell(self.held.recipe())
+        self.pairs.notices.tell(self.held.compare(subtrees))
+    }
+    fn ended(&self) -> Option<Error> {
+        self.right.check().err()
+    }
+    fn recipe(self: Arc<Self>, wish: &mut RecipeWish) -> Result<RecipeState> {
+        self.right.check()?;
+        // Whoever makes it has the object, and not the visit: that ends with the connection.
+        let right = self.right.clone();
+        let notices = self.pairs.notices.clone();
+        let on_trouble = move |error: &Error| notices.trouble(error);
+        Ok(self.held.recipe_while(wish, move || right.check().is_ok(), on_trouble))
+    }
+    fn made_recipe(&self, wish: &mut RecipeWish) -> Result<Option<Arc<Recipe>>> {
+        self.right.check()?;
+        self.held.made_recipe(wish)
     }
     fn sent(&self, bytes: u64) {
         self.visit.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -610,9 +626,12 @@ mod tests {
         let ended = admitted(Some(unix_s()));
         assert_eq!(ended.read_at(0, &mut out).unwrap_err().kind(), ErrorKind::Refused);
         assert_eq!(ended.extent_at(0, 16).unwrap_err().kind(), ErrorKind::Refused);
+        assert_eq!(ended.compare(&[]).unwrap_err().kind(), ErrorKind::Refused);
+        assert!(ended.ended().is_some());
         // D10: so does the end of the share.
         let open = admitted(None);
         open.read_at(0, &mut out).unwrap();
+        assert!(open.ended().is_none());
         bed.doorkeeper.ended.store(true, Ordering::Release);
         assert_eq!(open.read_at(0, &mut out).unwrap_err().kind(), ErrorKind::Refused);
         assert_eq!(open.extent_at(0, 16).unwrap_err().kind(), ErrorKind::Refused);

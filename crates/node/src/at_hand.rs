@@ -9,7 +9,7 @@ use std::thread;
 
 use dray_core::hash_tree::Geometry;
 use dray_core::limits::UNIT_BYTES;
-use dray_core::message::{Hello, ObjectName, Open};
+use dray_core::message::{Hello, ObjectName, Open, feature};
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceId};
 use dray_core::store::{Standing, Store, StoredObject};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
@@ -75,6 +75,9 @@ impl AtHand {
         let lanes = LaneSet::new(ID, ObjectName::Oid(oid), description, Some(size_bytes), transfer.events());
         transfer.add_source(ID, lanes.clone());
         let itself = Itself { oid, held: Arc::new(StoredHeld::new(self.object, self.name)) };
+        // A pipe within this process is no path for packed data.
+        let mut hello = hello.clone();
+        hello.features.retain(|name| name != feature::PACKED);
         let holder = Holder::new(hello.clone());
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let spawned = thread::Builder::new().name(name.into()).spawn(work);
@@ -84,7 +87,7 @@ impl AtHand {
         let serving = move || drop(serve(Box::new(to_receiver), holder, Vec::new(), &itself, None));
         spawn("own copy", Box::new(serving))?;
         let start = LaneStart {
-            receiver: Receiver::new(hello.clone(), Some(Geometry::new(size_bytes)), true),
+            receiver: Receiver::new(hello, Some(Geometry::new(size_bytes)), true),
             preface: Vec::new(),
             secret: None,
             node,

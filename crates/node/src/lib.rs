@@ -29,14 +29,14 @@ use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
 pub use copy::{
-    AddressFamily, Chosen, Confinement, Copied, CopyOptions, CopyRequest, Location, SshOptions, SyncOptions,
-    TreeCopied, TreeOptions, TreeRequest, read_rule, refuse_remote,
+    AddressFamily, BasisUse, Chosen, Confinement, Copied, CopyOptions, CopyRequest, Location, SshOptions,
+    SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions, TreeRequest, read_rule, refuse_remote,
 };
 pub use daemon::Daemon;
 pub use doctor::Finding;
 pub use get::{GetRequest, Output, Wanted};
 pub use logs::{log_event, log_outcome};
-pub use observer::{Event, Observer, SourceShare, Stop};
+pub use observer::{Event, Listed, ListedKind, Observer, SourceShare, Stop};
 pub use put::{PutRequest, PutSource, Shared};
 
 /// Name and version that this program says in its hello.
@@ -153,8 +153,17 @@ fn plain_hello() -> Hello {
         feature::TREE_DELTA,
         feature::SYNC,
         feature::TREE_AGAIN,
+        feature::TREE_DIGESTS,
         feature::SYNC_LIST,
         feature::SYNC_RULES,
+        feature::SYNC_BACKUP,
+        feature::SYNC_BASIS,
+        feature::SYNC_MORE,
+        feature::SYNC_DIRS,
+        feature::SYNC_REMOVE,
+        feature::SYNC_TIMEOUT,
+        feature::PACKED,
+        feature::RESTS,
     ]
     .map(str::to_owned)
     .into();

@@ -32,6 +32,7 @@ pub fn log_event(transfer: &str, event: &Event) {
         }
         Event::Planned { action, path, .. } => tracing::debug!(transfer, action, ?path, "planned"),
         Event::Synced { letters, path, .. } => tracing::debug!(transfer, letters, ?path, "synced"),
+        Event::Listed(listed) => tracing::debug!(transfer, path = ?listed.path, "listed"),
         Event::Warning(text) => tracing::warn!(transfer, "{text}"),
     }
 }

@@ -131,8 +131,63 @@ pub enum Event {
         /// Where a symbolic link points, or the first name of a hard link.
         link: Option<PathBuf>,
     },
+    /// An entry of a source, which is listed and not brought.
+    Listed(Listed),
     /// Something the user should know that does not stop the work.
     Warning(String),
+}
+
+/// An entry of a source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// What it is.
+    pub kind: ListedKind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Bytes of a file, or of what a symbolic link points to; of others 0.
+    pub size_bytes: u64,
+    /// Modification time: seconds since 1970.
+    pub mtime_s: i64,
+    /// And nanoseconds.
+    pub mtime_ns: u32,
+    /// Path as it would be below the destination.
+    pub path: PathBuf,
+    /// Where a symbolic link points.
+    pub link: Option<PathBuf>,
+}
+
+/// Kinds of entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ListedKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// A fifo.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharacterDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl ListedKind {
+    /// In one word, for programs.
+    pub fn word(self) -> &'static str {
+        match self {
+            ListedKind::File => "file",
+            ListedKind::Directory => "directory",
+            ListedKind::Link => "link",
+            ListedKind::Fifo => "fifo",
+            ListedKind::Socket => "socket",
+            ListedKind::CharacterDevice => "character-device",
+            ListedKind::BlockDevice => "block-device",
+        }
+    }
 }
 
 /// Hears events, from any thread.

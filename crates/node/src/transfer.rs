@@ -134,6 +134,8 @@ pub(crate) struct Transfer {
     /// Bytes of an update that the older version had, or the object itself elsewhere; and those that other files had.
     local_bytes: AtomicU64,
     other_bytes: AtomicU64,
+    /// Groups of an update that are put together from what is here and what comes.
+    rests: Mutex<Option<update::Rests>>,
     told: Mutex<explain::Told>,
     /// Wanted units that the planner does not know yet.
     later: Mutex<RangeSet>,
@@ -176,6 +178,8 @@ struct State {
     described: Option<Option<RecipeRoot>>,
     /// Nodes of the recipe that came and were not looked at.
     nodes: Vec<(RecipeId, Vec<u8>)>,
+    /// Sums that came and were not looked at, by the number of their question; nothing if the source tells none.
+    sums: Vec<(u32, Option<Vec<u8>>)>,
     /// Why a source went down last: what to say if nobody is left to confirm the end.
     last_down: Option<Error>,
     suggested_name: Option<Vec<u8>>,
@@ -245,6 +249,7 @@ impl Transfer {
             fetched_groups: AtomicU64::new(0),
             local_bytes: AtomicU64::new(0),
             other_bytes: AtomicU64::new(0),
+            rests: Mutex::default(),
             told: Mutex::default(),
             sources: Mutex::default(),
             requests: Mutex::default(),
@@ -535,7 +540,16 @@ impl Transfer {
                         Request { source, groups, known_depth, leaves: None, is_zero: false },
                     );
                     let known_depth = known_depth as u32;
-                    (source, SourceCall::Fetch { request, groups, known_depth, recheck, permit })
+                    let rests = lock(&self.rests);
+                    let rest = rests.as_ref().filter(|_| groups.groups == 1 && !recheck);
+                    let call = match rest.and_then(|rests| rests.have(groups.start)) {
+                        Some(have) => {
+                            let group = groups.start;
+                            SourceCall::FetchRest { request, group, known_depth, have, permit }
+                        }
+                        None => SourceCall::Fetch { request, groups, known_depth, recheck, permit },
+                    };
+                    (source, call)
                 }
                 Some(PlannerCommand::Cancel { source, request }) => (source, SourceCall::Cancel { request }),
                 Some(PlannerCommand::CloseSource { source }) => (source, SourceCall::Close),
@@ -590,6 +604,14 @@ impl Transfer {
             }
             SourceEvent::Group { request, group, bytes, data } => {
                 flow = self.group(now_us, source, request, group, bytes, data);
+            }
+            SourceEvent::Rest { request, group, bytes } => {
+                flow = self.rest(now_us, source, request, group, bytes);
+            }
+            SourceEvent::Summed { number, sums } => {
+                // No more than were asked for: a lane refuses what was not asked.
+                lock(&self.state).sums.push((number, sums.map(<[u8]>::to_vec)));
+                self.changed.notify_all();
             }
             SourceEvent::Done { request } => {
                 lock(&self.requests).remove(&request);
@@ -666,7 +688,7 @@ impl Transfer {
     /// Proves the parents of a request. `Ok(false)`: the request is not wanted any more.
     fn parents(&self, request: RequestId, pairs: &[u8]) -> Result<bool> {
         let Some(verifier) = self.truth.verifier() else {
-            return Err(Error::new(ErrorKind::Protocol, "parents of an object without a name"));
+            return self.vouched_value(request, pairs);
         };
         let (groups, known_depth) = match lock(&self.requests).get(&request) {
             Some(request) => (request.groups, request.known_depth),
@@ -751,6 +773,60 @@ impl Transfer {
         };
         let at = group.checked_sub(groups.start).and_then(|at| usize::try_from(at).ok());
         Ok(at.and_then(|at| leaves.get(at)).map(|leaf| (*leaf, is_zero)))
+    }
+
+    /// The origin's value of a group of which it sends the rest.
+    fn vouched_value(&self, request: RequestId, value: &[u8]) -> Result<bool> {
+        let value: Cv = value.try_into().map_err(|_| {
+            Error::new(
+                ErrorKind::Protocol,
+                "the value of a group of an object without a name is not 32 bytes",
+            )
+        })?;
+        let mut requests = lock(&self.requests);
+        let Some(request) = requests.get_mut(&request) else { return Ok(false) };
+        request.leaves = Some(Arc::new(vec![value]));
+        Ok(true)
+    }
+
+    /// What was lacking of a group came: it is put together, held against what proves it, and fetched whole if it is not that.
+    fn rest(&self, now_us: u64, source: SourceId, request: RequestId, group: u64, came: &[u8]) -> Flow {
+        let group_bytes = self.geometry.group_bytes(group);
+        let rests = lock(&self.rests);
+        let whole = rests.as_ref().and_then(|rests| rests.put_together(group, group_bytes, came));
+        drop(rests);
+        // What came twice, or does not fit, is no group, and has no value.
+        let bytes = whole.unwrap_or_default();
+        let found = (bytes.len() == group_bytes).then(|| group_cv(self.geometry, group, &bytes));
+        let cv = match self.expected(request, group) {
+            Ok(Some((expected, _))) if Some(expected) == found => expected,
+            Ok(None) => return Flow::Cancel,
+            Err(error) if !is_mismatch(&error) => {
+                self.fail(error);
+                return Flow::Cancel;
+            }
+            Ok(Some(_)) | Err(_) => {
+                if let Some(rests) = lock(&self.rests).as_mut() {
+                    rests.forget(group);
+                }
+                lock(&self.planner).handle_misfit(now_us, source, request);
+                self.refuse(request);
+                return Flow::Cancel;
+            }
+        };
+        if lock(&self.planner).handle_group(now_us, source, request, group) == Disposition::Deliver {
+            let here = (group_bytes - came.len()) as u64;
+            self.local_bytes.fetch_add(here, Ordering::Release);
+            if let Err(error) = self.store(group, &bytes, &update::data_pieces(&bytes), cv) {
+                self.fail(error);
+                return Flow::Cancel;
+            }
+            if let Some(rests) = lock(&self.rests).as_mut() {
+                rests.forget(group);
+            }
+            self.fetched_groups.fetch_add(1, Ordering::AcqRel);
+        }
+        Flow::Continue
     }
 
     fn store(&self, group: u64, bytes: &[u8], data: &[DataPiece], cv: Cv) -> Result<()> {

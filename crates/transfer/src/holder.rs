@@ -2,8 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, TryRecvError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
@@ -15,13 +13,17 @@ use dray_core::store::Standing;
 use dray_core::{Error, ErrorKind, Result, cbor};
 use dray_engine::session::{Holder, HolderInput, Job};
 
-use crate::recipe::Recipe;
+use crate::packing::Packer;
 use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
 
 mod held;
+mod packing;
+mod recipes;
+mod rests;
 mod zeros;
 
-pub use held::{ClearGrantor, Held, Outbox, Provider, RecipeCache, StoredHeld};
+pub use held::{ClearGrantor, Held, Outbox, Provider, StoredHeld};
+pub use recipes::{RecipeBudget, RecipeCache, RecipeMaker, RecipeState, RecipeWish};
 
 /// Bytes read from the object and sent at a time; small enough to stay in the cache between the two.
 const CHUNK_BYTES: u64 = 256 * 1024;
@@ -49,13 +51,17 @@ pub fn serve(
         outbox,
         objects: Vec::new(),
         describing: None,
+        wishes: Vec::new(),
         open_by: None,
         reader: ControlReader::default(),
         control: preface,
         out: Vec::new(),
         chunk: vec![0; FRAME_HEAD_BYTES + CHUNK_BYTES as usize],
         zeros_bytes: 0,
+        may_pack: false,
+        packer: None,
         ended: false,
+        is_resting: false,
     };
     if server.channel.security().is_some() {
         server.open_by = Some(Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS));
@@ -76,17 +82,16 @@ pub fn serve(
     result
 }
 
-/// What [`Held::recipe`] says.
-type MadeRecipe = Result<Option<Arc<Recipe>>>;
-
 struct Server<'a> {
     channel: Box<dyn Channel>,
     holder: Holder,
     provider: &'a dyn Provider,
     outbox: Option<&'a Outbox>,
     objects: Vec<(u32, Arc<dyn Held>)>,
-    /// The object whose recipe is being made, and where it will come from.
-    describing: Option<(u32, mpsc::Receiver<MadeRecipe>)>,
+    /// The object whose recipe was asked for and not told yet.
+    describing: Option<u32>,
+    /// For the recipes that this receiver asked for: they are kept as long as it is here.
+    wishes: Vec<(u32, RecipeWish)>,
     /// When the receiver must have shown its right to something; `None` once it has, or if ssh did.
     open_by: Option<Instant>,
     reader: ControlReader,
@@ -98,7 +103,12 @@ struct Server<'a> {
     chunk: Vec<u8>,
     /// Zeros of the running request that were not said yet.
     zeros_bytes: u64,
+    /// The receiver has said that data may be packed.
+    may_pack: bool,
+    packer: Option<Packer>,
     ended: bool,
+    /// It owes the receiver nothing, and has said so.
+    is_resting: bool,
 }
 
 impl Server<'_> {
@@ -110,6 +120,7 @@ impl Server<'_> {
             self.listen()?;
             match self.holder.next_job()? {
                 Some(Ok(job)) => {
+                    self.rest(false);
                     self.flush()?;
                     self.answer(&job)?;
                     self.holder.finished(job.request);
@@ -123,10 +134,27 @@ impl Server<'_> {
                     if self.open_by.is_some_and(|deadline| Instant::now() >= deadline) {
                         return Err(Error::new(ErrorKind::TimedOut, "receiver opened nothing in time"));
                     }
+                    if let Some(error) = self.all_ended() {
+                        return Err(error);
+                    }
+                    self.rest(self.describing.is_none());
                     let idle = if self.describing.is_some() { RECIPE_INTERVAL } else { IDLE };
                     self.channel.wait(self.outbox.map(|outbox| &outbox.wake), idle).map_err(lost)?;
                 }
             }
+        }
+    }
+
+    /// Why the receiver has a right to nothing any more of what it has open.
+    fn all_ended(&self) -> Option<Error> {
+        self.objects.iter().map(|(_, held)| held.ended()).reduce(Option::and).flatten()
+    }
+
+    /// A receiver with a right keeps its place as long as it is owed something.
+    fn rest(&mut self, is_resting: bool) {
+        if !self.objects.is_empty() && self.is_resting != is_resting {
+            self.is_resting = is_resting;
+            if is_resting { self.channel.rest() } else { self.channel.keep_place() }
         }
     }
 
@@ -144,7 +172,12 @@ impl Server<'_> {
         loop {
             let holder = &self.holder;
             let Some(body) = self.reader.next(&|head| holder.handle_head(head))? else { return Ok(()) };
-            match self.holder.handle_control(&body)? {
+            let input = self.holder.handle_control(&body)?;
+            if !matches!(input, HolderInput::None | HolderInput::Agreed(_)) {
+                // Whoever asks is at work; for how long it was silent is counted anew.
+                self.rest(false);
+            }
+            match input {
                 HolderInput::None | HolderInput::Agreed(_) => {}
                 HolderInput::Open(open) => self.open(&open),
                 HolderInput::Seal(seal) => {
@@ -164,6 +197,8 @@ impl Server<'_> {
                 }
                 HolderInput::Describe(handle) => self.describe(handle)?,
                 HolderInput::Nodes(handle, ids) => self.push_nodes(handle, &ids)?,
+                HolderInput::Sums(sums) => self.push_sums(&sums)?,
+                HolderInput::Pack(may) => self.may_pack(may)?,
                 HolderInput::ClearAsk => self.go_clear()?,
                 HolderInput::Copy(message) => self.provider.copy(message)?,
             }
@@ -183,6 +218,7 @@ impl Server<'_> {
                 push_control(&mut self.control, &Message::Opened(opened));
                 self.objects.push((open.handle, held));
                 self.open_by = None;
+                self.is_resting = false;
                 self.channel.keep_place();
             }
             Err(error) => {
@@ -211,52 +247,55 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Makes the recipe of an object beside everything else: that may take as long as reading the object does, and who is
+    /// Has the recipe of an object made beside everything else: that may take as long as reading the object does, and who is
     /// silent meanwhile would be taken for dead.
     fn describe(&mut self, handle: u32) -> Result<()> {
         if self.describing.is_some() {
             let what = "receiver asked for a recipe before the last one it asked for came";
             return Err(Error::new(ErrorKind::Protocol, what));
         }
-        let held = self.object(handle)?;
-        let (sender, made) = mpsc::channel();
-        let make = move || {
-            // Nobody hears it if the connection has ended; whoever asks again finds the recipe made.
-            let _ = sender.send(held.recipe());
-        };
-        thread::Builder::new()
-            .name("recipe".into())
-            .spawn(make)
-            .map_err(|error| Error::io("start a thread", error))?;
-        self.describing = Some((handle, made));
+        self.object(handle)?;
+        self.describing = Some(handle);
+        self.push_description();
         Ok(())
     }
 
     /// Answers with the recipe that was asked for, once it is made.
     fn push_description(&mut self) {
-        let Some((handle, made)) = &self.describing else { return };
-        let handle = *handle;
-        let recipe = match made.try_recv() {
-            Ok(recipe) => recipe,
-            Err(TryRecvError::Empty) => return,
-            Err(TryRecvError::Disconnected) => {
-                Err(Error::new(ErrorKind::Internal, "the thread that made the recipe failed"))
-            }
+        let Some(handle) = self.describing else { return };
+        let root = match self.recipe(handle) {
+            Ok(RecipeState::Making) => return,
+            Ok(RecipeState::None) => Ok(None),
+            Ok(RecipeState::Made(recipe)) => Ok(Some(recipe.root())),
+            Err(error) => Err(error),
         };
         self.describing = None;
-        let message = match recipe {
-            Ok(recipe) => {
-                let root = recipe.map(|recipe| recipe.root());
-                Message::Described(Described { handle, root })
-            }
+        let message = match root {
+            Ok(root) => Message::Described(Described { handle, root }),
             Err(error) => Message::Fault(Fault::from_error(Some(handle), &error)),
         };
         push_control(&mut self.control, &message);
     }
 
+    fn recipe(&mut self, handle: u32) -> Result<RecipeState> {
+        self.object(handle)?.recipe(self.wish(handle))
+    }
+
+    fn wish(&mut self, handle: u32) -> &mut RecipeWish {
+        let at = self.wishes.iter().position(|(known, _)| *known == handle).unwrap_or_else(|| {
+            self.wishes.push((handle, RecipeWish::default()));
+            self.wishes.len() - 1
+        });
+        &mut self.wishes[at].1
+    }
+
     fn push_nodes(&mut self, handle: u32, ids: &[RecipeId]) -> Result<()> {
-        let recipe = self.object(handle)?.recipe().transpose();
-        let recipe = recipe.unwrap_or_else(|| Err(Error::new(ErrorKind::NotFound, "there is no recipe")));
+        // The answer to a question for nodes is a moment's: no recipe is begun for it.
+        let none = || Error::new(ErrorKind::NotFound, "there is no recipe, or it is not made yet");
+        let recipe = self
+            .object(handle)
+            .and_then(|held| held.made_recipe(self.wish(handle)))
+            .and_then(|recipe| recipe.ok_or_else(none));
         for id in ids {
             let message = match recipe.as_ref().map_err(Error::duplicate).and_then(|recipe| recipe.node(id)) {
                 Ok(bytes) => {
@@ -266,10 +305,15 @@ impl Server<'_> {
                 Err(error) => Message::Fault(Fault::from_error(Some(handle), &error)),
             };
             push_control(&mut self.control, &message);
-            // Questions are short and answers long: a receiver that only asks must not fill this memory.
-            if self.control.len() >= CONTROL_WAITING_MAX {
-                self.flush()?;
-            }
+            self.flush_control()?;
+        }
+        Ok(())
+    }
+
+    /// Questions are short and answers long: a receiver that only asks must not fill this memory.
+    fn flush_control(&mut self) -> Result<()> {
+        if self.control.len() >= CONTROL_WAITING_MAX {
+            self.flush()?;
         }
         Ok(())
     }
@@ -323,6 +367,9 @@ impl Server<'_> {
         let geometry = held.geometry();
         let range = geometry.byte_range(job.groups);
         self.zeros_bytes = 0;
+        if let Some(have) = &job.have {
+            return self.send_rest(job, held, have);
+        }
         // Looked at before it is asked how far the file can be trusted: what was read then is what is said.
         let is_blank = held.pairs().is_some() && !job.recheck && self.is_blank(held, range.clone())?;
         let mut expected = doubts(job, held)?;
@@ -406,7 +453,10 @@ impl Server<'_> {
         if !hashing && let Some(file) = held.raw_file() {
             let stop = whole_groups_end.min(position + DATA_FRAME_BYTES_MAX as u64);
             let len = (stop - position) as usize;
-            if self.channel.can_send_file() && !self.begins_with_zeros(held, position, stop - position)? {
+            if self.channel.can_send_file()
+                && !self.packs()
+                && !self.begins_with_zeros(held, position, stop - position)?
+            {
                 self.settle(job.request);
                 self.out.extend_from_slice(&FrameHead::new(FrameKind::Data, len, job.request).encode());
                 self.flush().map_err(Failure::Connection)?;
@@ -473,9 +523,11 @@ impl Server<'_> {
                 self.push_run(FrameKind::Hole, job.request, piece.len() as u64);
             } else {
                 self.settle(job.request);
-                self.out
-                    .extend_from_slice(&FrameHead::new(FrameKind::Data, piece.len(), job.request).encode());
-                self.out.extend_from_slice(piece);
+                if !self.push_packed(job.request, piece)? {
+                    let head = FrameHead::new(FrameKind::Data, piece.len(), job.request);
+                    self.out.extend_from_slice(&head.encode());
+                    self.out.extend_from_slice(piece);
+                }
             }
             at = piece_end;
         }

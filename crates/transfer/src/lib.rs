@@ -8,6 +8,7 @@
 pub mod direct;
 pub mod holder;
 pub mod lanes;
+mod packing;
 pub mod recipe;
 pub mod transport;
 pub mod tree;

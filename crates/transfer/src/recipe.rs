@@ -11,6 +11,9 @@ use dray_core::recipe::{
 };
 use dray_core::{Error, ErrorKind, Result};
 
+/// What the table takes for a node, its key and the allocator's own included.
+const NODE_ENTRY_BYTES: usize = size_of::<(RecipeId, Vec<u8>)>() + 17;
+
 /// A recipe with all its nodes.
 #[derive(Debug)]
 pub struct Recipe {
@@ -63,6 +66,12 @@ impl Recipe {
     /// Its root.
     pub fn root(&self) -> RecipeRoot {
         self.root
+    }
+
+    /// Memory it takes, in bytes.
+    pub fn bytes(&self) -> u64 {
+        let nodes: usize = self.nodes.values().map(Vec::capacity).sum();
+        (nodes + self.nodes.capacity() * NODE_ENTRY_BYTES) as u64
     }
 
     /// The bytes of a node; `NotFound` if it is none of this recipe.

@@ -3,16 +3,17 @@
 
 mod support;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use dray_core::frame::FrameKind;
-use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
-use dray_core::message::{ClearAsk, Describe, Fetch, Message, Nodes, ObjectName, Open};
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameKind};
+use dray_core::limits::{GROUP_BYTES, RECIPES_MAKING_MAX, UNIT_BYTES};
+use dray_core::message::{ClearAsk, Describe, Fetch, Message, Nodes, ObjectName, Open, Pack, feature};
 use dray_core::rights::Secret;
-use dray_core::{ErrorKind, Oid, Result};
+use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_testkit::sample;
 use dray_testkit::source_conformance::TestObject;
-use dray_transfer::holder::{Held, Provider};
+use dray_transfer::holder::{Held, Provider, RecipeMaker, RecipeState, RecipeWish};
 use dray_transfer::transport::Security;
 use support::receive::{RawReceiver, TestReceiver};
 use support::relay::{Relay, contains};
@@ -232,6 +233,99 @@ fn a_wrong_secret_gets_no_payload() {
     assert_eq!(kinds, [FrameKind::Control, FrameKind::Control, FrameKind::End], "hello, fault, end");
 }
 
+/// Design 14, limits: who has nothing open any more but what has ended is told why and closed, also if it asks for nothing: it keeps no
+/// place from others.
+#[test]
+fn who_has_a_right_to_nothing_any_more_is_closed() {
+    let object = TestObject::new(sample::bytes(100_000, 11));
+    let oid = Oid::of(&object.data);
+    let held = ProvenHeld::new(&object);
+    let ended = held.ended.clone();
+    let holder = TestHolder::of(Arc::new(held), oid, 1, false);
+    let mut raw = RawReceiver::connect(holder.port, holder.node);
+    let name = ObjectName::Oid(oid);
+    let proof = raw.proof(&SECRET, &name);
+    raw.open(name, proof);
+    assert!(matches!(raw.message(), Some(Message::Hello(_))));
+    assert!(matches!(raw.message(), Some(Message::Opened(_))));
+    ended.store(true, Ordering::Release);
+    assert_eq!(raw.fault(), (ErrorKind::Refused, "it has ended".to_owned()));
+    assert!(raw.frame().is_none(), "it is closed");
+}
+
+/// Threat model: whoever asks for a recipe and hangs up, any number of times, has the object read once: the process has no
+/// more threads for recipes than it may.
+#[test]
+fn who_asks_for_recipes_and_hangs_up_leaves_no_threads() {
+    let object = TestObject::new(sample::bytes((2 * UNIT_BYTES) as usize, 10));
+    let oid = Oid::of(&object.data);
+    let (_unmade, gate) = std::sync::mpsc::channel();
+    let held = ProvenHeld { recipe_gate: Some(Mutex::new(gate)), ..ProvenHeld::new(&object) };
+    let holder = TestHolder::of(Arc::new(held), oid, 1, false);
+    for _ in 0..4 * RECIPES_MAKING_MAX {
+        let mut raw = RawReceiver::connect(holder.port, holder.node);
+        let name = ObjectName::Oid(oid);
+        let proof = raw.proof(&SECRET, &name);
+        let open = Open { handle: 1, object: name, proof: Some(proof.into()) };
+        let describe = Message::Describe(Describe { handle: 1 });
+        raw.say(&[
+            Message::Hello(hello_with_recipe(false)),
+            Message::Open(open),
+            describe,
+            Message::Fetch(fetch()),
+        ]);
+        while raw.frame().expect("an end").0.kind != FrameKind::End {}
+    }
+    let is_recipe = |task: &std::path::Path| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "recipe")
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let making = tasks.filter(|task| is_recipe(&task.as_ref().unwrap().path())).count();
+    assert!((1..=RECIPES_MAKING_MAX).contains(&making), "{making} threads make recipes");
+}
+
+/// A receiver that knows what a recipe is, with the object `oid` open.
+fn with_recipe(holder: &TestHolder, oid: Oid) -> RawReceiver {
+    let mut raw = RawReceiver::connect(holder.port, holder.node);
+    let name = ObjectName::Oid(oid);
+    let proof = raw.proof(&SECRET, &name);
+    let open = Open { handle: 1, object: name, proof: Some(proof.into()) };
+    raw.say(&[Message::Hello(hello_with_recipe(false)), Message::Open(open)]);
+    assert!(matches!(raw.message(), Some(Message::Hello(_))));
+    assert!(matches!(raw.message(), Some(Message::Opened(_))));
+    raw
+}
+
+/// Design 9: of an object whose recipe could not be made there is none, and its bytes are to be had all the same; a question for nodes has
+/// no recipe begun.
+#[test]
+fn without_a_recipe_the_object_is_to_be_had() {
+    let object = TestObject::new(sample::bytes((2 * UNIT_BYTES) as usize, 12));
+    let oid = Oid::of(&object.data);
+    let held = ProvenHeld::new(&object);
+    let (recipe, mut wish) = (held.recipe.clone(), RecipeWish::default());
+    let holder = TestHolder::of(Arc::new(held), oid, 1, false);
+    let mut raw = with_recipe(&holder, oid);
+    raw.say(&[Message::Nodes(Nodes { handle: 1, ids: vec![[7; 32].into()] })]);
+    assert_eq!(raw.fault().0, ErrorKind::NotFound);
+    let (begun, is_begun) = std::sync::mpsc::channel();
+    let failing = move |_: &mut RecipeMaker| {
+        begun.send(()).unwrap();
+        Err(Error::new(ErrorKind::Changed, "it changed"))
+    };
+    assert!(matches!(recipe.ask(&mut wish, failing), RecipeState::Making));
+    is_begun.recv().expect("it is not being made already");
+    let again = || recipe.ask(&mut RecipeWish::default(), |_| unreachable!("it failed a moment ago"));
+    while matches!(again(), RecipeState::Making) {}
+    raw.say(&[Message::Describe(Describe { handle: 1 })]);
+    match raw.message() {
+        Some(Message::Described(described)) => assert!(described.root.is_none()),
+        other => panic!("{other:?}"),
+    }
+    raw.say(&[Message::Fetch(fetch())]);
+    while raw.frame().expect("an end").0.kind != FrameKind::End {}
+}
+
 /// Design 9: a holder that cuts a large object for its recipe is busy, not dead: it goes on sending, and answers when the
 /// recipe is made. One question for it waits at a time.
 #[test]
@@ -241,14 +335,8 @@ fn a_holder_sends_while_it_makes_a_recipe() {
     let (made, gate) = std::sync::mpsc::channel();
     let held = ProvenHeld { recipe_gate: Some(Mutex::new(gate)), ..ProvenHeld::new(&object) };
     let holder = TestHolder::of(Arc::new(held), oid, 1, false);
-    for is_twice in [false, true] {
-        let mut raw = RawReceiver::connect(holder.port, holder.node);
-        let name = ObjectName::Oid(oid);
-        let proof = raw.proof(&SECRET, &name);
-        let open = Open { handle: 1, object: name, proof: Some(proof.into()) };
-        raw.say(&[Message::Hello(hello_with_recipe(false)), Message::Open(open)]);
-        assert!(matches!(raw.message(), Some(Message::Hello(_))));
-        assert!(matches!(raw.message(), Some(Message::Opened(_))));
+    for is_twice in [true, false] {
+        let mut raw = with_recipe(&holder, oid);
         let describe = || Message::Describe(Describe { handle: 1 });
         raw.say(&[describe(), Message::Fetch(fetch())]);
         let mut kinds = vec![];
@@ -260,8 +348,12 @@ fn a_holder_sends_while_it_makes_a_recipe() {
             raw.say(&[describe()]);
             assert_eq!(raw.fault().0, ErrorKind::Protocol);
         }
-        made.send(()).unwrap();
         if !is_twice {
+            // It is not there before it is made, whatever is asked for.
+            raw.say(&[Message::Nodes(Nodes { handle: 1, ids: vec![[7; 32].into()] })]);
+            assert_eq!(raw.fault().0, ErrorKind::NotFound);
+            made.send(()).unwrap();
+            made.send(()).unwrap();
             match raw.message() {
                 Some(Message::Described(described)) => {
                     assert_eq!(described.root.unwrap().size_bytes(), 2 * UNIT_BYTES);
@@ -273,7 +365,6 @@ fn a_holder_sends_while_it_makes_a_recipe() {
                 Message::Nodes(Nodes { handle: 1, ids: vec![[7; 32].into()] }),
                 Message::Fetch(fetch()),
             ]);
-            made.send(()).unwrap();
             match raw.message() {
                 Some(Message::Fault(fault)) => {
                     assert_eq!((fault.handle, fault.kind), (Some(1), ErrorKind::NotFound.wire_code()));
@@ -283,4 +374,41 @@ fn a_holder_sends_while_it_makes_a_recipe() {
             while raw.frame().expect("an end").0.kind != FrameKind::End {}
         }
     }
+}
+
+/// P6, design 15: data is packed once the receiver has said that it may be, over all frames together, and before that not a byte
+/// of it. What does not compress costs a thousandth more at most.
+#[test]
+fn data_is_packed_where_the_receiver_says_so() {
+    let text: Vec<u8> =
+        (0..2 * UNIT_BYTES).map(|at| b"0123456789abcdef"[(at * at / 61 % 16) as usize]).collect();
+    let noise = sample::bytes(2 * UNIT_BYTES as usize, 5);
+    let wire = |data: &[u8], may: bool| {
+        let object = TestObject::new(data.to_vec());
+        let name = ObjectName::Oid(Oid::of(data));
+        let holder = TestHolder::of(Arc::new(ProvenHeld::new(&object)), Oid::of(data), 1, false);
+        let mut receiver = RawReceiver::connect(holder.port, holder.node);
+        let proof = receiver.proof(&SECRET, &name);
+        let mut able = hello(false);
+        able.features.push(feature::PACKED.to_owned());
+        let open = Open { handle: 1, object: name, proof: Some(proof.into()) };
+        receiver.say(&[Message::Hello(able), Message::Open(open), Message::Pack(Pack { may })]);
+        receiver.say(&[
+            Message::Fetch(fetch()),
+            Message::Fetch(Fetch { request: 2, start_group: 16, ..fetch() }),
+        ]);
+        let (mut bytes, mut packed, mut ends) = (0, 0, 0);
+        while ends < 2 {
+            let (head, body) = receiver.frame().unwrap();
+            bytes += body.len() + FRAME_HEAD_BYTES;
+            packed += usize::from(head.kind == FrameKind::Packed);
+            ends += usize::from(head.kind == FrameKind::End);
+        }
+        (bytes, packed)
+    };
+    let (plain, with) = (wire(&text, false), wire(&text, true));
+    assert!(with.0 < plain.0 / 2 && with.1 > 0, "{with:?} of {plain:?}");
+    assert_eq!(plain.1, 0);
+    let (plain, with) = (wire(&noise, false), wire(&noise, true));
+    assert!(with.0 <= plain.0 + plain.0 / 1000, "{with:?} of {plain:?}");
 }

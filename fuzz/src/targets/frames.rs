@@ -2,7 +2,7 @@
 //! length that nobody bounds, sits in the head's decoder and is found here.
 
 use dray_core::cbor;
-use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind, PACKED_HEAD_BYTES};
 use dray_core::limits::{CONTROL_FRAME_BYTES_MAX, DATA_FRAME_BYTES_MAX, PARENT_FRAME_BYTES_MAX};
 use dray_core::message::{Fault, samples};
 use dray_core::{Error, ErrorKind};
@@ -32,6 +32,7 @@ pub fn target(data: &[u8]) {
                 Err(error) => assert_protocol(&error),
             },
             FrameKind::Parents | FrameKind::Data => assert!(!body.is_empty()),
+            FrameKind::Packed => assert!(body.len() > PACKED_HEAD_BYTES),
             FrameKind::Hole | FrameKind::Zeros => assert!(<[u8; 8]>::try_from(&body[..]).is_ok()),
             FrameKind::End => assert!(body.is_empty()),
         }
@@ -57,7 +58,7 @@ impl Memory {
         let limit = match head.kind {
             FrameKind::Control | FrameKind::Fault => CONTROL_FRAME_BYTES_MAX,
             FrameKind::Parents => PARENT_FRAME_BYTES_MAX,
-            FrameKind::Data => DATA_FRAME_BYTES_MAX,
+            FrameKind::Data | FrameKind::Packed => DATA_FRAME_BYTES_MAX,
             FrameKind::Hole | FrameKind::Zeros => 8,
             FrameKind::End => 0,
         };

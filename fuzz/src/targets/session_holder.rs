@@ -289,7 +289,7 @@ impl Run {
         let was_cancelled = self.model.cancelled.remove(&fetch.request);
         match (job, self.model.slots[&fetch.handle]) {
             (Ok(job), Slot::Open(_, geometry)) => {
-                let Job { request, handle, groups, known_depth, recheck } = job;
+                let Job { request, handle, groups, known_depth, recheck, have: _ } = job;
                 assert!(!was_cancelled);
                 assert_eq!((request, handle, recheck), (fetch.request, fetch.handle, fetch.recheck));
                 assert_eq!((groups.start, groups.groups), (fetch.start_group, fetch.groups));

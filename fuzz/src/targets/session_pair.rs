@@ -251,6 +251,7 @@ impl Pair {
             }
             Body::End { complete: true } => {}
             Body::End { complete: false } => drop(self.broken.insert(head.request)),
+            Body::Packed => panic!("nobody packed data"),
             Body::Fault => panic!("nobody sent a fault"),
         }
         true

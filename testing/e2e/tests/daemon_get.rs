@@ -434,6 +434,24 @@ fn a_frozen_source_is_counted() {
     daemon.stop();
 }
 
+/// Issue 4: each figure of the metrics is one that docs/operating.md explains.
+#[test]
+fn every_figure_is_explained() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let daemon = Daemon::start(lab.host(0));
+    let page = String::from_utf8(daemon.fetch("GET /v1/metrics", b"").body).unwrap();
+    daemon.stop();
+    let explained = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
+    let explained = fs::read_to_string(explained).unwrap();
+    let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE dray_")?.split(' ').next());
+    let figures: Vec<&str> = types.collect();
+    assert!(figures.len() > 20, "{page}");
+    for figure in figures {
+        let is_explained = ["`", "{"].iter().any(|end| explained.contains(&format!("`{figure}{end}")));
+        assert!(is_explained, "docs/operating.md does not say what {figure} is");
+    }
+}
+
 /// D6-D12, D35: the client in Rust does the same: what is put in pieces is read in order, as it comes, through a pipe and into a
 /// directory; errors keep their kind; nobody listening is no error but no client.
 #[test]

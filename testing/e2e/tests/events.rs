@@ -67,6 +67,7 @@ fn every_event_occurs() {
     .unwrap();
     hear(&cp(&[]).arg(&tree).arg(a.directory("into")).run().expect(8));
     hear(&a.dray().args(["sync", "-r", "--json"]).arg(&tree).arg(a.file("other")).run());
+    hear(&a.dray().args(["sync", "--list-only", "--json"]).arg(&tree).run().expect(0));
 
     let daemon = Daemon::start(a);
     let kept = a.dray().args(["put", "--json"]).arg(&small).run().expect(0);

@@ -257,8 +257,8 @@ fn three_senders_two_of_them_liars() {
     drop(holders);
 
     let mut holders = Holders::of(lab.host(0), &source);
-    holders.lie(lab.host(1), &source, "flip", 3);
-    holders.lie(lab.host(2), &source, "endless-data", 5);
+    holders.lie(lab.host(1), &source, "flip", 2);
+    holders.lie(lab.host(2), &source, "endless-data", 2);
     let before = holders.sent();
     let copy = taker.directory("hurt").join("copy");
     let hurt = holders.get(taker, &copy).run().expect(0);

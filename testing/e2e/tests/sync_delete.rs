@@ -257,6 +257,27 @@ fn a_source_in_the_destination_stays_over_ssh() {
     assert!(copy.join("sub/source/f").exists());
 }
 
+/// Issue "a source in the destination": within a host that is refused before anything is done, dry or not, unless a rule protects the source.
+#[test]
+fn a_source_in_the_destination_is_refused() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let copy = a.directory("copy");
+    write(&copy.join("new/f"), b"f", 0);
+    write(&copy.join("extra"), b"extra", 0);
+    let run = |options: &[&str]| {
+        a.dray().args(["sync", "-a", "--delete"]).args(options).arg(copy.join("new/")).arg(&copy).run()
+    };
+    for options in [&[][..], &["-n"], &["--delete-excluded", "--exclude=/new"], &["--exclude=/ne"]] {
+        let outcome = run(options).expect(2);
+        assert!(outcome.stderr_text().contains("lies in"), "{outcome}");
+        assert_eq!(data::names(&copy), ["extra", "new"], "{options:?}");
+    }
+    run(&["--exclude=/new"]).expect(0);
+    assert_eq!(data::names(&copy), ["f", "new"]);
+    assert!(copy.join("new/f").exists());
+}
+
 /// rsync's habit with several sources for one place, and ours: they are merged, what one of them has stays, and what an earlier one brought
 /// makes no way for a later one, also where that is asked to delete.
 #[test]

@@ -134,6 +134,30 @@ fn an_update_costs_what_changed() {
     }
 }
 
+/// P6, S92, design 16: where a few bytes changed in every chunk, as addresses do in a program that was built again, a copy brings the
+/// blocks around them and nothing else. A ticket's holder, who may be anybody, is not told which blocks are here: from there the
+/// chunks come whole, as they do without blocks.
+#[test]
+fn a_copy_brings_changed_blocks_alone() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let file = lab.host(0).file("program");
+    data::write_random(&file, 16 * MIB, 302);
+    let older = lab.dir().join("older");
+    let (start, end) = (4 * MIB as usize, 6 * MIB as usize);
+    let mut bytes = fs::read(&file).unwrap();
+    (start..end).step_by(700).for_each(|at| bytes[at] ^= 0x55);
+    fs::write(&older, bytes).unwrap();
+    for way in WAYS {
+        let journey = Journey::new(&lab, way, &file, &format!("blocks-{way:?}"));
+        fs::copy(&older, &journey.copy).unwrap();
+        let cost = journey.cost(journey.program());
+        match way {
+            Way::Get => assert!(cost > 2 * MIB, "{way:?}: {cost}"),
+            Way::Upload | Way::Download => assert!(cost < 700_000, "{way:?}: {cost}"),
+        }
+    }
+}
+
 /// S7 for an update: what is hole in the new version is hole in the copy, wherever its bytes came from. Every group has
 /// one block of data and fifteen of hole.
 #[test]

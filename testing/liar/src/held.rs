@@ -12,7 +12,7 @@ use dray_core::range::RangeSet;
 use dray_core::rights::Secret;
 use dray_core::store::{Extent, Standing};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
-use dray_transfer::holder::{Held, Provider, StoredHeld};
+use dray_transfer::holder::{Held, Provider, RecipeState, RecipeWish, StoredHeld};
 use dray_transfer::recipe::Recipe;
 use dray_transfer::transport::Security;
 
@@ -37,6 +37,11 @@ impl WithRecipes {
     /// means its own.
     pub fn new(stored: StoredHeld, recipes: Vec<Arc<Recipe>>) -> WithRecipes {
         WithRecipes { stored, recipes, asked: AtomicUsize::new(0), read: Mutex::default() }
+    }
+
+    fn next_recipe(&self) -> Option<Arc<Recipe>> {
+        let asked = self.asked.fetch_add(1, Ordering::AcqRel);
+        self.recipes.get(asked).or(self.recipes.last()).cloned()
     }
 
     /// The groups of which something was read so far, for whoever asked.
@@ -80,12 +85,14 @@ impl Held for WithRecipes {
     fn raw_file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
-        let asked = self.asked.fetch_add(1, Ordering::AcqRel);
-        match self.recipes.get(asked).or(self.recipes.last()) {
-            Some(recipe) => Ok(Some(recipe.clone())),
-            None => self.stored.recipe(),
-        }
+    fn recipe(self: Arc<Self>, wish: &mut RecipeWish) -> Result<RecipeState> {
+        Ok(match self.next_recipe() {
+            Some(recipe) => RecipeState::Made(recipe),
+            None => self.stored.recipe_while(wish, || true, |_| {}),
+        })
+    }
+    fn made_recipe(&self, wish: &mut RecipeWish) -> Result<Option<Arc<Recipe>>> {
+        self.next_recipe().map_or_else(|| self.stored.made_recipe(wish), |recipe| Ok(Some(recipe)))
     }
 }
 

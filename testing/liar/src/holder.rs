@@ -43,7 +43,7 @@ impl LyingHolder {
             let channel: Box<dyn Channel> = Box::new(LyingChannel::new(Box::new(channel), liar.clone()));
             let hello = Hello {
                 version: PROTOCOL_VERSION,
-                features: vec![feature::RECIPE.to_owned(), feature::ZEROS.to_owned()],
+                features: [feature::RECIPE, feature::ZEROS, feature::RESTS].map(str::to_owned).into(),
                 required: vec![],
                 agent: "dray-liar".into(),
             };

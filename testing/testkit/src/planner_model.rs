@@ -398,6 +398,7 @@ impl<'a> Simulation<'a> {
             groups,
             next_group: groups.start,
             outstanding_bytes: bytes,
+            issued_us: self.now_us,
             is_live: true,
         };
         ledger.issued.insert(request, issued);
@@ -564,7 +565,11 @@ impl<'a> Simulation<'a> {
             if ledger.delivered.contains(&group) {
                 ledger.repeated_groups[index] += 1;
                 let far = group + 1 - entry.groups.start;
-                if far > ledger.repeated_far {
+                let new_us = ledger.last_delivery_us.max(ledger.last_first_up_us).max(self.last_known_us);
+                let can_cancel = self.sources[index].script.can_cancel;
+                if !can_cancel && entry.issued_us < new_us {
+                    ledger.last_repeat_us = self.now_us;
+                } else if far > ledger.repeated_far {
                     ledger.repeated_far = far;
                     ledger.last_repeat_us = self.now_us;
                 }

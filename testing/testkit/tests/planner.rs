@@ -120,18 +120,34 @@ fn is_starved(scenario: &Scenario) -> bool {
     scenario.sources.iter().filter(swallows).count() >= 2 && scenario.budget_bytes <= 16 << 20
 }
 
-/// Never delivers a group.
+/// How long those who cannot cancel may take for all that they owe; `None` where somebody pauses or goes away meanwhile.
+fn sends_what_it_owes_us(scenario: &Scenario, report: &Report) -> Option<u64> {
+    let pauses = |source: &SourceScript| {
+        matches!(source.behaviour, Behaviour::Stalls { .. } | Behaviour::Flaps { .. })
+    };
+    if scenario.sources.iter().any(pauses) {
+        return None;
+    }
+    let owed =
+        scenario.sources.iter().zip(&report.outstanding_bytes_max).filter(|(source, _)| !source.can_cancel);
+    Some(owed.map(|(source, bytes)| bytes * 1_000_000 / source.rate_bytes_per_s).max().unwrap_or(0))
+}
+
+/// Never delivers a group. Who is noisy sends one more of what it is told to leave.
 fn is_useless(source: &SourceScript) -> bool {
-    matches!(
-        source.behaviour,
-        Behaviour::LiesAlways
-            | Behaviour::Absent
-            | Behaviour::Quits { after_groups: 0, .. }
-            | Behaviour::Dies { after_groups: 0 }
-            | Behaviour::FailsRetryably { every: 1 }
-            | Behaviour::Flaps { every: 1, .. }
-            | Behaviour::Swallows { every: 1 }
-    )
+    if matches!(source.behaviour, Behaviour::LiesAlways | Behaviour::Absent) {
+        return true;
+    }
+    let sends_what_is_cancelled = source.is_noisy && source.can_cancel;
+    !sends_what_is_cancelled
+        && matches!(
+            source.behaviour,
+            Behaviour::Quits { after_groups: 0, .. }
+                | Behaviour::Dies { after_groups: 0 }
+                | Behaviour::FailsRetryably { every: 1 }
+                | Behaviour::Flaps { every: 1, .. }
+                | Behaviour::Swallows { every: 1 }
+        )
 }
 
 proptest! {
@@ -166,6 +182,10 @@ proptest! {
                 let last_us =
                     report.last_delivery_us.max(report.last_repeat_us).max(report.last_first_up_us).max(report.last_known_us);
                 prop_assert!(report.ended_us <= last_us + 30_000_000, "{} after {last_us}", report.ended_us);
+                let new_us = report.last_delivery_us.max(report.last_first_up_us).max(report.last_known_us);
+                if let Some(sent_us) = sends_what_it_owes_us(&scenario, &report) {
+                    prop_assert!(report.ended_us <= new_us + 45_000_000 + sent_us, "{} after {new_us}", report.ended_us);
+                }
             }
             for number in 0..scenario.sources.len() {
                 let name = format!("source {number}");
@@ -303,6 +323,26 @@ fn a_silent_source_does_not_keep_the_budget() {
     let (took_s, report) = seconds(&scenario).unwrap();
     assert!(took_s < 25.0, "{took_s}");
     assert_eq!(report.delivered_groups, [1, 8 * 16 - 1]);
+}
+
+/// Design 9: what is missing may stand behind much that a slow source sends in vain because it cannot cancel; it is at work, and
+/// nobody gives up. The cap on what may come twice keeps the others from helping.
+#[test]
+fn who_works_through_what_it_cannot_cancel_is_waited_for() {
+    let cannot_cancel = |rate| SourceScript { can_cancel: false, tells_round_trip: false, ..honest(rate, 0) };
+    let failing = Behaviour::FailsRetryably { every: 26 };
+    let failing = SourceScript { behaviour: failing, ..cannot_cancel(12_500_000) };
+    let late = SourceScript { up_at_us: 3_000_000, ..cannot_cancel(193_000) };
+    let mut scenario = transfer(17, vec![cannot_cancel(193_000), failing, late]);
+    scenario.size_bytes += 1;
+    scenario.had_pieces.push(3..4);
+    scenario.budget_bytes = 16 << 20;
+    scenario.window.max_bytes = 0;
+    let outstanding = Outstanding::Requests(10);
+    scenario.strategy = Strategy { borrowing: false, outstanding, ..Strategy::default() };
+    let (took_s, report) = seconds(&scenario).unwrap();
+    let waited_us = report.ended_us - report.last_first_up_us;
+    assert!(waited_us > GIVE_UP_US, "the scene has a wait that is long enough: {took_s} {report:?}");
 }
 
 /// The same transfer with another strategy.

@@ -13,15 +13,7 @@ pub(crate) const LACKING: &[Lacking] = &[
         &["--modify-window", "-@"],
         "no: times are compared to the nanosecond; `--size-only` and `-c` do not ask for them",
     ),
-    (
-        &["--timeout", "--contimeout"],
-        "leave it out: a side that is silent for a minute is given up, and one that works is not silent. How long ssh dials is said as `-e 'ssh -o ConnectTimeout=5'`",
-    ),
-    (
-        &["-P", "--progress"],
-        "leave it out: progress is shown on a terminal. The port of ssh is said as `-e 'ssh -p PORT'`",
-    ),
-    (&["--partial", "--partial-dir"], "leave it out: a large file of a tree that was cut off begins anew"),
+    (&["--contimeout"], "say it to ssh: `-e 'ssh -o ConnectTimeout=5'`"),
     (
         &["--inplace", "--append", "--append-verify", "--write-devices"],
         "no: a file is old or new at every moment",
@@ -30,16 +22,7 @@ pub(crate) const LACKING: &[Lacking] = &[
         &["--temp-dir", "-T"],
         "no: what comes has no name until it is whole, or a temporary one (`.dray-…`) beside its place",
     ),
-    (
-        &["--backup", "-b", "--backup-dir", "--suffix"],
-        "not yet: what is replaced or deleted is gone; copy DST first (`cp -a --reflink=auto`)",
-    ),
-    (
-        &["--link-dest", "--compare-dest", "--copy-dest"],
-        "not yet: each DST has files of its own; where the file system can, `cp -a --reflink=always` of the last one first shares blocks",
-    ),
     (&["--fuzzy", "-y"], "leave it out: files that were moved in DST are found by their size and time"),
-    (&["--remove-source-files"], "not yet: nothing is removed at SRC"),
     (
         &[
             "-L",
@@ -53,21 +36,14 @@ pub(crate) const LACKING: &[Lacking] = &[
         "no: links are copied as links. `DIR/` is what is in DIR, also where a link leads to it",
     ),
     (&["-K", "--keep-dirlinks"], "no: no link in DST is followed"),
-    (&["-d", "--dirs", "--old-dirs", "--list-only"], "not yet: a directory comes with what is in it"),
+    (&["--old-dirs"], "leave it out: `-d` does not go into directories, whatever the other end is"),
     (
         &["-R", "--relative", "--no-implied-dirs"],
         "not yet: SRC goes to DST under its last name; name the directory it belongs to as DST",
     ),
-    (&["--mkpath"], "not yet: of DST the last directory is made, not those above it; `mkdir -p` makes them"),
-    (&["-O", "--omit-dir-times", "-J", "--omit-link-times"], "not yet: `-t` keeps times of everything"),
     (&["-E", "--executability"], "not yet: `-p` keeps all permission bits, `--chmod` changes some"),
     (&["-U", "--atimes", "--open-noatime"], "no: times at which something was read are not kept"),
     (&["-N", "--crtimes"], "no: Linux lets nobody set the time at which a file was made"),
-    (&["-m", "--prune-empty-dirs"], "not yet: directories without files come, too"),
-    (
-        &["--max-size", "--min-size"],
-        "not yet: files are left out by their names (`--exclude`), not by their sizes",
-    ),
     (&["--ignore-missing-args", "--delete-missing-args"], "no: a SRC that is not there is an error"),
     (&["-C", "--cvs-exclude"], "no: say `--gitignore`, or `--exclude` for what is to be left out"),
     (

@@ -4,7 +4,11 @@
 use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Decoder, Encode, Encoder};
 
-use crate::limits::TEXT_BYTES_MAX;
+use crate::block_mask::BlockMask;
+use crate::limits::{
+    SUMS_BLOCK_BYTES_MAX, SUMS_BLOCK_BYTES_MIN, SUMS_BYTES_MAX, SUMS_COVERED_BYTES_MAX, SUMS_RUNS_MAX,
+    TEXT_BYTES_MAX,
+};
 use crate::recipe::{RecipeId, RecipeRoot};
 use crate::{Error, ErrorKind, Oid, Result, cbor};
 
@@ -233,6 +237,125 @@ pub struct Node {
     /// Its bytes.
     #[n(2)]
     pub bytes: ByteVec,
+}
+
+/// See [`Message::Pack`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Pack {
+    /// Whether data may be packed from here on.
+    #[n(0)]
+    pub may: bool,
+}
+
+/// See [`Message::Sums`].
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Sums {
+    /// Object it is about.
+    #[n(0)]
+    pub handle: u32,
+    /// The receiver's number for the question.
+    #[n(1)]
+    pub number: u32,
+    /// Bytes of a block: a power of two from 64 to 65,536.
+    #[n(2)]
+    pub block_bytes: u32,
+    /// Bytes of a sum: the first so many, 1 to 8, of [`crate::block_sum::sum_of`] the block.
+    #[n(3)]
+    pub sum_bytes: u8,
+    /// Which blocks, at most 256 runs.
+    #[n(4)]
+    pub runs: Vec<BlockRun>,
+}
+
+/// Blocks of an object next to each other, all of them whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct BlockRun {
+    /// First block: its offset in the object is this many blocks.
+    #[n(0)]
+    pub start: u64,
+    /// Number of blocks, not 0.
+    #[n(1)]
+    pub blocks: u32,
+}
+
+impl Sums {
+    /// Blocks asked about.
+    pub fn blocks(&self) -> u64 {
+        self.runs.iter().map(|run| u64::from(run.blocks)).sum()
+    }
+
+    /// Bytes of the answer.
+    pub fn answer_bytes(&self) -> u64 {
+        self.blocks().saturating_mul(u64::from(self.sum_bytes))
+    }
+
+    /// True if all its blocks lie whole in an object of `size_bytes`.
+    pub fn is_within(&self, size_bytes: u64) -> bool {
+        let end = |run: &BlockRun| {
+            let blocks = run.start.checked_add(u64::from(run.blocks))?;
+            blocks.checked_mul(u64::from(self.block_bytes))
+        };
+        self.runs.iter().all(|run| end(run).is_some_and(|end| end <= size_bytes))
+    }
+
+    pub(super) fn bound(&self, check: &dyn Fn(bool, &str) -> Result<()>) -> Result<()> {
+        check(self.runs.len() <= SUMS_RUNS_MAX, "too many runs of blocks")?;
+        check(self.runs.iter().all(|run| run.blocks > 0), "a run of no blocks")?;
+        let is_block = self.block_bytes.is_power_of_two()
+            && (SUMS_BLOCK_BYTES_MIN..=SUMS_BLOCK_BYTES_MAX).contains(&self.block_bytes);
+        check(is_block, "blocks of an impossible length")?;
+        check((1..=8).contains(&self.sum_bytes), "sums of an impossible length")?;
+        check(self.answer_bytes() <= SUMS_BYTES_MAX as u64, "a question for too many sums")?;
+        let covered_bytes = self.blocks() * u64::from(self.block_bytes);
+        check(covered_bytes <= SUMS_COVERED_BYTES_MAX, "a question for sums of too many bytes")
+    }
+}
+
+/// See [`Message::Summed`].
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Summed {
+    /// Object it is about.
+    #[n(0)]
+    pub handle: u32,
+    /// The question's number.
+    #[n(1)]
+    pub number: u32,
+    /// The sums, in the order asked.
+    #[n(2)]
+    pub sums: ByteVec,
+}
+
+/// See [`Message::FetchRest`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct FetchRest {
+    /// Number of the request, new on this connection, not 0.
+    #[n(0)]
+    pub request: u32,
+    /// Object it is about.
+    #[n(1)]
+    pub handle: u32,
+    /// The group.
+    #[n(2)]
+    pub group: u64,
+    /// How many pairs on the path from the root the receiver has.
+    #[n(3)]
+    pub known_depth: u32,
+    /// The blocks that the receiver has.
+    #[n(4)]
+    pub have: BlockMask,
+}
+
+impl FetchRest {
+    /// The request for all of the group.
+    pub fn whole(&self) -> Fetch {
+        let FetchRest { request, handle, group, known_depth, .. } = *self;
+        Fetch { request, handle, start_group: group, groups: 1, known_depth, recheck: false }
+    }
 }
 
 /// A typed failure.

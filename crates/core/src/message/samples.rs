@@ -1,6 +1,7 @@
 //! One of each message, for golden vectors, the CDDL check and fuzz corpora.
 
 use super::*;
+use crate::block_mask::BlockMask;
 use crate::chunker::Profile;
 use crate::recipe::{ChunkDescriptor, RecipeBuilder, RecipeRoot};
 use crate::rights::Secret;
@@ -14,6 +15,23 @@ fn sample_recipe() -> (RecipeRoot, Vec<u8>) {
     debug_assert!(pushed.is_ok());
     let root = builder.finish(&mut |built| bytes = built.bytes);
     (root, bytes)
+}
+
+/// A wish for a tree that asks for nothing in particular.
+fn wish() -> Tree {
+    Tree {
+        role: CopyRole::Send,
+        paths: vec![],
+        names: vec![],
+        flags: 0,
+        excludes: None,
+        modes: None,
+        owner: None,
+        rate_bytes: None,
+        sync: None,
+        origin: None,
+        digests: None,
+    }
 }
 
 /// One of each message, for golden vectors, the CDDL check and fuzz corpora.
@@ -133,6 +151,32 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 bytes: sample_recipe().1.into(),
             }),
         ),
+        ("pack", Message::Pack(Pack { may: true })),
+        (
+            "sums",
+            Message::Sums(Sums {
+                handle: 1,
+                number: 3,
+                block_bytes: 1024,
+                sum_bytes: 4,
+                runs: vec![BlockRun { start: 0, blocks: 2 }, BlockRun { start: 70_000, blocks: 200 }],
+            }),
+        ),
+        ("summed", Message::Summed(Summed { handle: 1, number: 3, sums: vec![0x79; 8].into() })),
+        (
+            "fetch-rest",
+            Message::FetchRest(FetchRest {
+                request: 8,
+                handle: 1,
+                group: 17,
+                known_depth: 4,
+                have: {
+                    let mut have = BlockMask::default();
+                    [0, 9].into_iter().for_each(|block| have.insert(block));
+                    have
+                },
+            }),
+        ),
         (
             "tree",
             Message::Tree(Tree {
@@ -144,8 +188,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 modes: Some(b"D755,F644".to_vec().into()),
                 owner: Some(b":users".to_vec().into()),
                 rate_bytes: Some(1 << 20),
-                sync: None,
-                origin: None,
+                ..wish()
             }),
         ),
         (
@@ -155,17 +198,13 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 paths: vec![b"dir/".to_vec().into()],
                 names: vec![],
                 flags: tree_flag::RECURSIVE | tree_flag::TIMES,
-                excludes: None,
-                modes: None,
-                owner: None,
-                rate_bytes: None,
-                sync: Some(SyncWish {
+                sync: Some(Box::new(SyncWish {
                     flags: sync_flag::LINKS | sync_flag::DELETE,
                     rules: Some(vec![b"+*/".to_vec().into(), b"-*.o".to_vec().into()]),
                     max_delete: Some(100),
-                    near: None,
-                }),
-                origin: None,
+                    ..SyncWish::default()
+                })),
+                ..wish()
             }),
         ),
         (
@@ -175,11 +214,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 paths: vec![b"dir/".to_vec().into()],
                 names: vec![vec![].into()],
                 flags: tree_flag::RECURSIVE,
-                excludes: None,
-                modes: None,
-                owner: None,
-                rate_bytes: None,
-                sync: Some(SyncWish {
+                sync: Some(Box::new(SyncWish {
                     flags: sync_flag::DELETE,
                     rules: None,
                     max_delete: None,
@@ -187,8 +222,9 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                         boot: vec![0x99; 16].into(),
                         places: vec![Place { device: 0x801, inode: 2 }],
                     })),
-                }),
-                origin: None,
+                    ..SyncWish::default()
+                })),
+                ..wish()
             }),
         ),
         (
@@ -198,33 +234,88 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 paths: vec![b"new".to_vec().into()],
                 names: vec![b"dir".to_vec().into()],
                 flags: tree_flag::RECURSIVE,
-                excludes: None,
-                modes: None,
-                owner: None,
-                rate_bytes: None,
-                sync: None,
                 origin: Some(Box::new([0x77; 32].into())),
+                ..wish()
             }),
         ),
         ("landed", Message::Landed(Landed { place: 3 })),
+        (
+            "tree-digests",
+            Message::Tree(Tree {
+                role: CopyRole::Send,
+                paths: vec![b"dir/".to_vec().into()],
+                names: vec![vec![].into()],
+                flags: tree_flag::RECURSIVE | tree_flag::TIMES,
+                digests: Some(true),
+                ..wish()
+            }),
+        ),
+        ("digests-wanted", Message::DigestsWanted(DigestsWanted { are_wanted: true })),
+        ("digests", Message::Digests(Digests { digests: vec![0xaa; 32].into(), owner: None, entries: 200 })),
+        (
+            "digests-owner",
+            Message::Digests(Digests {
+                digests: vec![0xbb; 16].into(),
+                owner: Some(SoleOwner {
+                    uid: 1000,
+                    gid: 100,
+                    user: Some(b"me".to_vec().into()),
+                    group: None,
+                }),
+                entries: 200,
+            }),
+        ),
+        ("digests-same", Message::DigestsSame(DigestsSame { same: vec![0b10].into() })),
         (
             "tree-sync-rules",
             Message::Tree(Tree {
                 role: CopyRole::Send,
                 paths: vec![b"dir/".to_vec().into()],
                 names: vec![],
-                flags: 0,
-                excludes: None,
-                modes: None,
-                owner: None,
-                rate_bytes: None,
-                sync: Some(SyncWish {
+                sync: Some(Box::new(SyncWish {
                     flags: sync_flag::CHOSEN,
                     rules: Some(vec![b"=-r *~".to_vec().into(), b":g .gitignore".to_vec().into()]),
                     max_delete: None,
-                    near: None,
-                }),
-                origin: None,
+                    ..SyncWish::default()
+                })),
+                ..wish()
+            }),
+        ),
+        (
+            "tree-sync-beside",
+            Message::Tree(Tree {
+                role: CopyRole::Receive,
+                paths: vec![b"dir/".to_vec().into()],
+                names: vec![vec![].into()],
+                sync: Some(Box::new(SyncWish {
+                    backup: Some(Box::new(Backup {
+                        directory: Some(b"../kept".to_vec().into()),
+                        suffix: b"~".to_vec().into(),
+                    })),
+                    basis: Some(Box::new(Basis {
+                        usage: BasisUsage::Link,
+                        places: vec![b"../yesterday".to_vec().into()],
+                    })),
+                    flags: sync_flag::OMIT_DIRECTORY_TIMES | sync_flag::PRUNE_EMPTY,
+                    max_size_bytes: Some(1 << 30),
+                    min_size_bytes: Some(1),
+                    ..SyncWish::default()
+                })),
+                ..wish()
+            }),
+        ),
+        (
+            "tree-sync-last",
+            Message::Tree(Tree {
+                role: CopyRole::Send,
+                paths: vec![b"dir/".to_vec().into()],
+                names: vec![vec![].into()],
+                sync: Some(Box::new(SyncWish {
+                    flags: sync_flag::DIRECTORIES | sync_flag::REMOVE_SOURCES,
+                    timeout_s: Some(300),
+                    ..SyncWish::default()
+                })),
+                ..wish()
             }),
         ),
         (
@@ -353,6 +444,15 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 lost: None,
             }),
         ),
+        (
+            "in-place",
+            Message::InPlace(InPlace {
+                runs: vec![InPlaceRun { first: 3, count: 1 }, InPlaceRun { first: 5, count: 40 }],
+                settled: 44,
+                is_last: true,
+            }),
+        ),
+        ("removed", Message::Removed(Removed { count: 41, is_last: true })),
         (
             "entry-failed",
             Message::EntryFailed(EntryFailed {

@@ -6,7 +6,9 @@ use minicbor::{Decode, Encode};
 
 use crate::Result;
 use crate::limits::{
-    SYNC_PLACES_MAX, SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX, SYNC_RULES_MAX, TREE_BATCH_ITEMS_MAX,
+    PATH_BYTES_MAX, SYNC_BASES_MAX, SYNC_PLACES_MAX, SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX,
+    SYNC_RULES_MAX, SYNC_SUFFIX_BYTES_MAX, SYNC_TIMEOUT_MAX_S, TREE_BATCH_ITEMS_MAX, TREE_PULL_RUNS_MAX,
+    TREE_WANTED_MAX,
 };
 
 /// How a destination is brought to the state of its source.
@@ -26,6 +28,60 @@ pub struct SyncWish {
     /// Where something is deleted: directories of the near end, its sources or its destination.
     #[n(3)]
     pub near: Option<Box<Near>>,
+    /// What is replaced or deleted is kept (feature `sync-backup`).
+    #[n(4)]
+    pub backup: Option<Box<Backup>>,
+    /// Directories of the receiver's that may have what is to come (feature `sync-basis`).
+    #[n(5)]
+    pub basis: Option<Box<Basis>>,
+    /// Contents of files with more bytes do not come (feature `sync-more`).
+    #[n(6)]
+    pub max_size_bytes: Option<u64>,
+    /// Nor those of files with fewer (feature `sync-more`).
+    #[n(7)]
+    pub min_size_bytes: Option<u64>,
+    /// Seconds of silence after which either end gives the other up, 0 for never (feature `sync-timeout`); absent: a minute.
+    #[n(8)]
+    pub timeout_s: Option<u64>,
+}
+
+/// Directories that may have what is to come.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Basis {
+    /// What for.
+    #[n(0)]
+    pub usage: BasisUsage,
+    /// Which, in the order in which they are asked; a relative path begins in the destination.
+    #[n(1)]
+    pub places: Vec<ByteVec>,
+}
+
+/// What becomes of an entry that another directory has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(index_only)]
+pub enum BasisUsage {
+    /// It is left out.
+    #[n(1)]
+    Compare,
+    /// It is copied.
+    #[n(2)]
+    Copy,
+    /// It is linked.
+    #[n(3)]
+    Link,
+}
+
+/// Where what is replaced or deleted is kept.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Backup {
+    /// Below this directory of the receiver's, under its path in the destination, where a relative path begins; else beside its place.
+    #[n(0)]
+    pub directory: Option<ByteVec>,
+    /// What its name ends with; not empty without a directory.
+    #[n(1)]
+    pub suffix: ByteVec,
 }
 
 /// Directories of the near end, which the far one may find among its own if both are one machine.
@@ -93,8 +149,22 @@ pub mod sync_flag {
     pub const CHOSEN: u64 = 1 << 17;
     /// What the sources go into keeps its bits, owner and times (feature `sync-list`).
     pub const ROOTS_STAY: u64 = 1 << 18;
+    /// Where times are kept, not those of directories (feature `sync-more`).
+    pub const OMIT_DIRECTORY_TIMES: u64 = 1 << 19;
+    /// Nor those of symbolic links (feature `sync-more`).
+    pub const OMIT_LINK_TIMES: u64 = 1 << 20;
+    /// Make the directories above the destination, too (feature `sync-more`).
+    pub const MAKE_PATH: u64 = 1 << 21;
+    /// The sender leaves out directories in which there is nothing but such (feature `sync-more`).
+    pub const PRUNE_EMPTY: u64 = 1 << 22;
+    /// What came of large files before a run is cut off waits for the next one (feature `sync-more`).
+    pub const PARTIAL: u64 = 1 << 23;
+    /// Directories are told, and what is in them only of sources whose entries go into the destination itself (feature `sync-dirs`).
+    pub const DIRECTORIES: u64 = 1 << 24;
+    /// Entries that are no directories leave the source once they are in place (feature `sync-remove`).
+    pub const REMOVE_SOURCES: u64 = 1 << 25;
     /// All that there are.
-    pub const ALL: u64 = (1 << 19) - 1;
+    pub const ALL: u64 = (1 << 26) - 1;
 }
 
 /// What a sender says of how far it looked, with a batch of entries.
@@ -109,6 +179,53 @@ pub struct Listed {
     pub is_complete: bool,
 }
 
+/// What the receiver has in place, durably and with the content that the sender has (feature `sync-remove`): entries that are no directories.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct InPlace {
+    /// Entries told.
+    #[n(0)]
+    pub runs: Vec<InPlaceRun>,
+    /// What lies below this number and was in no such message is not in place, and will not be said to be.
+    #[n(1)]
+    pub settled: u64,
+    /// Nothing of the sort comes after it.
+    #[n(2)]
+    pub is_last: bool,
+}
+
+/// Entries in a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct InPlaceRun {
+    /// Number of the first.
+    #[n(0)]
+    pub first: u64,
+    /// How many, 1 to 16,384.
+    #[n(1)]
+    pub count: u64,
+}
+
+/// The sender's answer to each [`InPlace`], once it has removed what may go (feature `sync-remove`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct Removed {
+    /// Entries that are gone.
+    #[n(0)]
+    pub count: u64,
+    /// To the last one.
+    #[n(1)]
+    pub is_last: bool,
+}
+
+impl InPlace {
+    pub(super) fn bound(&self, check: super::tree::Check<'_>) -> Result<()> {
+        check(self.runs.len() <= TREE_PULL_RUNS_MAX, "too many runs")?;
+        let is_run = |run: &InPlaceRun| matches!(run.count, 1..=TREE_WANTED_MAX);
+        check(self.runs.iter().all(is_run), "an impossible run")
+    }
+}
+
 impl SyncWish {
     pub(super) fn bound(&self, check: super::tree::Check<'_>) -> Result<()> {
         let rules = self.rules.as_deref().unwrap_or_default();
@@ -120,6 +237,22 @@ impl SyncWish {
             let is_known = near.boot.len() == 16 && near.places.len() <= SYNC_PLACES_MAX;
             check(is_known, "impossible directories of the near end")?;
         }
+        let is_path = |path: &ByteVec| matches!(path.len(), 1..=PATH_BYTES_MAX) && !path.contains(&0);
+        if let Some(basis) = &self.basis {
+            let is_right =
+                matches!(basis.places.len(), 1..=SYNC_BASES_MAX) && basis.places.iter().all(is_path);
+            check(is_right, "impossible directories to look in")?;
+        }
+        if let Some(backup) = &self.backup {
+            check(backup.directory.as_ref().is_none_or(is_path), "an impossible directory of backups")?;
+            let is_name = !backup.suffix.iter().any(|byte| matches!(byte, b'/' | 0));
+            let is_enough = backup.directory.is_some() || !backup.suffix.is_empty();
+            check(
+                is_name && is_enough && backup.suffix.len() <= SYNC_SUFFIX_BYTES_MAX,
+                "an impossible suffix",
+            )?;
+        }
+        check(self.timeout_s.is_none_or(|seconds| seconds <= SYNC_TIMEOUT_MAX_S), "an impossible time-out")?;
         check(self.flags & !sync_flag::ALL == 0, "an unknown wish")
     }
 }

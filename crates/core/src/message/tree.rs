@@ -46,11 +46,15 @@ pub struct Tree {
     pub rate_bytes: Option<u64>,
     /// The destination is brought to the state of the source, not just added to (feature `sync`).
     #[n(8)]
-    pub sync: Option<SyncWish>,
+    pub sync: Option<Box<SyncWish>>,
     /// If the far end receives a single source that may take the destination's own name: a hash that knows this source of this near
     /// end (feature `tree-again`).
     #[n(9)]
     pub origin: Option<Box<ByteArray<32>>>,
+    /// If the far end receives: the near end can tell digests, and waits for `digests-wanted` before it tells much. If it sends: it is to
+    /// tell digests before its entries (feature `tree-digests`).
+    #[n(10)]
+    pub digests: Option<bool>,
 }
 
 /// What a tree copy keeps and does, as bits of [`Tree::flags`].

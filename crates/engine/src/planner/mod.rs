@@ -45,8 +45,8 @@ pub use settings::{DeliveryMode, Outstanding, PlannerConfig, Strategy, WindowLim
 use source::{Cause, SourceRecord};
 use work::Work;
 
-/// How many re-sent groups of one request may put off giving up before a new group must come: the groups of one unit may
-/// all have to be sent again.
+/// How many re-sent groups of one request that was made since the last new group may put off giving up before a new group must
+/// come: the groups of one unit may all have to be sent again.
 const RESENT_GROUPS_MAX: u64 = 2 * UNIT_GROUPS;
 /// How long, in microseconds, reconnections and parent pairs may put it off: that much may pass between them and the
 /// first group. With [`PlannerConfig::give_up_us`] of 25 s, the error still comes well within 30 s.
@@ -185,6 +185,8 @@ pub struct Planner {
     borrow_retry_us: Option<u64>,
     /// Nothing is looked for that pays before this time.
     borrow_after_us: u64,
+    /// Pieces that one request may be for.
+    request_pieces_max: u64,
     /// A source came up: spares may have to stand back.
     order_changed: bool,
     /// Bytes that came after another source had brought them.
@@ -214,6 +216,7 @@ impl Planner {
             budget_retry_us: None,
             borrow_retry_us: None,
             borrow_after_us: 0,
+            request_pieces_max: u64::MAX,
             order_changed: false,
             duplicate_bytes: 0,
             effort: explain::EffortMeter::default(),
@@ -231,6 +234,11 @@ impl Planner {
     /// Nothing more will be wanted: having everything is the end from here on.
     pub fn want_no_more(&mut self) {
         self.work.close();
+    }
+
+    /// From here on, each request is for one piece.
+    pub fn ask_for_single_pieces(&mut self) {
+        self.request_pieces_max = 1;
     }
 
     /// A source that may be used once it is up. A known `source` is left as it is.
@@ -308,7 +316,12 @@ impl Planner {
         if !self.work.deliver(group) {
             record.discarded_bytes += bytes;
             self.duplicate_bytes += bytes;
-            if (self.resent_groups + 1..=RESENT_GROUPS_MAX).contains(&entry.reported_groups) {
+            // What a source cannot be told to leave, and was asked for before the last new group, has an end; what is still missing
+            // may stand behind it.
+            let cannot_leave = !entry.wanted && !record.description.capabilities.cancel;
+            if cannot_leave && entry.issued_us < self.group_us {
+                self.progress_us = Some(now_us);
+            } else if (self.resent_groups + 1..=RESENT_GROUPS_MAX).contains(&entry.reported_groups) {
                 self.resent_groups = entry.reported_groups;
                 self.progress_us = Some(now_us);
             }
@@ -354,6 +367,14 @@ impl Planner {
         );
         let cause = Cause::new(ErrorKind::VerificationFailed, text);
         self.bar(source, cause.advise("get it from somebody else, or check the path for what alters data"));
+    }
+
+    /// A group of the request does not fit what is known of it here, and its source is not to blame: it is asked for again.
+    pub fn handle_misfit(&mut self, now_us: u64, source: SourceId, request: RequestId) {
+        self.begin(now_us);
+        if self.heard(now_us, source, request) {
+            self.cancel(request);
+        }
     }
 
     /// The request has ended: every group was reported, or it was cancelled. A source that ends a wanted request

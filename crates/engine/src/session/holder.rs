@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use dray_core::block_mask::BlockMask;
 use dray_core::frame::{FrameHead, FrameKind};
 use dray_core::hash_tree::{Geometry, Subtree};
 use dray_core::limits::{OBJECTS_PER_CONNECTION_MAX, REQUEST_GROUPS_MAX, REQUESTS_PER_CONNECTION_MAX};
-use dray_core::message::{Compare, ComparedSubtree, Fetch, Hello, Message, ObjectName, Open, Seal, feature};
+use dray_core::message::{
+    Compare, ComparedSubtree, Fetch, Hello, Message, ObjectName, Open, Seal, Sums, feature,
+};
 use dray_core::recipe::RecipeId;
 use dray_core::{Error, ErrorKind, Result};
 
@@ -24,6 +27,8 @@ pub struct Job {
     pub known_depth: usize,
     /// Check against the outboard before sending.
     pub recheck: bool,
+    /// Blocks of the only group that are not sent, because the receiver has them.
+    pub have: Option<BlockMask>,
 }
 
 /// What a control message from the receiver asks of the caller.
@@ -43,6 +48,10 @@ pub enum HolderInput {
     Describe(u32),
     /// Answer with these nodes of this object's recipe.
     Nodes(u32, Vec<RecipeId>),
+    /// Answer with these sums of this object, which lie within it.
+    Sums(Sums),
+    /// Data may be packed from here on, or may not.
+    Pack(bool),
     /// Grant or refuse a clear-text data connection.
     ClearAsk,
     /// A message of the copy protocol (ssh control only).
@@ -61,6 +70,13 @@ enum Slot {
     Refused,
 }
 
+/// A request, as it came.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    fetch: Fetch,
+    have: Option<BlockMask>,
+}
+
 /// State of the holder's side of one connection.
 #[derive(Debug)]
 pub struct Holder {
@@ -70,7 +86,7 @@ pub struct Holder {
     introduced: bool,
     agreed: Option<Negotiated>,
     objects: BTreeMap<u32, Slot>,
-    jobs: VecDeque<Fetch>,
+    jobs: VecDeque<Asked>,
     /// Cancelled requests that are still in `jobs` or running; bounded by the same limit as `jobs`.
     cancelled: Vec<u32>,
     running: Option<u32>,
@@ -150,12 +166,22 @@ impl Holder {
                 Ok(HolderInput::Open(open))
             }
             Message::Fetch(fetch) => {
-                self.queue(fetch)?;
+                self.queue(Asked { fetch, have: None })?;
                 Ok(HolderInput::None)
+            }
+            Message::FetchRest(rest) => {
+                self.check_agreed(feature::RESTS, "fetched a rest")?;
+                self.queue(Asked { fetch: rest.whole(), have: Some(rest.have) })?;
+                Ok(HolderInput::None)
+            }
+            Message::Sums(sums) => self.sums(sums),
+            Message::Pack(pack) => {
+                self.check_agreed(feature::PACKED, "wanted data packed")?;
+                Ok(HolderInput::Pack(pack.may))
             }
             Message::Cancel(cancel) => {
                 let known = self.running == Some(cancel.request)
-                    || self.jobs.iter().any(|job| job.request == cancel.request);
+                    || self.jobs.iter().any(|job| job.fetch.request == cancel.request);
                 if known && !self.cancelled.contains(&cancel.request) {
                     self.cancelled.push(cancel.request);
                 }
@@ -219,6 +245,29 @@ impl Holder {
         Ok(HolderInput::Compare(compare.handle, subtrees))
     }
 
+    fn check_agreed(&self, feature: &str, what: &str) -> Result<()> {
+        match self.agreed.as_ref().is_some_and(|agreed| agreed.has(feature)) {
+            true => Ok(()),
+            false => Err(protocol(format!("receiver {what}, which was not agreed on"))),
+        }
+    }
+
+    fn sums(&self, sums: Sums) -> Result<HolderInput> {
+        self.check_agreed(feature::RESTS, "asked for sums")?;
+        match self.objects.get(&sums.handle) {
+            Some(Slot::Open { geometry, .. }) if sums.is_within(geometry.size_bytes()) => {
+                Ok(HolderInput::Sums(sums))
+            }
+            Some(Slot::Open { .. }) => {
+                Err(protocol("receiver asked for sums of what is not in the object".into()))
+            }
+            Some(Slot::Refused) => Ok(HolderInput::None),
+            Some(Slot::Asked(_)) | None => {
+                Err(protocol("receiver asked for sums of an object that is not open".into()))
+            }
+        }
+    }
+
     /// Whether a question for the recipe of `handle` is to be answered; false if the object was refused, which the fault
     /// of its opening has said.
     fn may_describe(&self, handle: u32) -> Result<bool> {
@@ -234,13 +283,16 @@ impl Holder {
         }
     }
 
-    fn queue(&mut self, fetch: Fetch) -> Result<()> {
+    fn queue(&mut self, asked: Asked) -> Result<()> {
+        let fetch = asked.fetch;
         if self.jobs.len() >= REQUESTS_PER_CONNECTION_MAX {
             return Err(protocol(format!(
                 "receiver has more than {REQUESTS_PER_CONNECTION_MAX} requests outstanding"
             )));
         }
-        if self.running == Some(fetch.request) || self.jobs.iter().any(|job| job.request == fetch.request) {
+        if self.running == Some(fetch.request)
+            || self.jobs.iter().any(|job| job.fetch.request == fetch.request)
+        {
             return Err(protocol(format!("receiver used request number {} twice", fetch.request)));
         }
         match self.objects.get(&fetch.handle) {
@@ -255,7 +307,7 @@ impl Holder {
             }
             Some(Slot::Asked(_) | Slot::Refused) => {}
         }
-        self.jobs.push_back(fetch);
+        self.jobs.push_back(asked);
         Ok(())
     }
 
@@ -276,7 +328,7 @@ impl Holder {
     /// The next request to answer, oldest first. Cancelled ones and ones for refused objects come out as
     /// `Err(request)`: answer those with an `End` frame.
     pub fn next_job(&mut self) -> Result<Option<Result<Job, u32>>> {
-        let Some(fetch) = self.jobs.front().copied() else { return Ok(None) };
+        let Some(Asked { fetch, have }) = self.jobs.front().copied() else { return Ok(None) };
         match self.objects.get(&fetch.handle) {
             Some(Slot::Asked(_)) => Ok(None),
             Some(Slot::Open { geometry, .. }) => {
@@ -292,6 +344,7 @@ impl Holder {
                     groups,
                     known_depth: fetch.known_depth as usize,
                     recheck: fetch.recheck,
+                    have,
                 })))
             }
             Some(Slot::Refused) | None => {
@@ -365,6 +418,10 @@ pub(super) fn variant(message: &Message) -> &'static str {
         Message::Described(_) => "described",
         Message::Nodes(_) => "nodes",
         Message::Node(_) => "node",
+        Message::Pack(_) => "pack",
+        Message::Sums(_) => "sums",
+        Message::Summed(_) => "summed",
+        Message::FetchRest(_) => "fetch-rest",
         Message::Tree(_) => "tree",
         Message::Entries(_) => "entries",
         Message::Pull(_) => "pull",
@@ -374,6 +431,11 @@ pub(super) fn variant(message: &Message) -> &'static str {
         Message::Sources(_) => "sources",
         Message::MoreSources(_) => "more-sources",
         Message::Landed(_) => "landed",
+        Message::DigestsWanted(_) => "digests-wanted",
+        Message::Digests(_) => "digests",
+        Message::DigestsSame(_) => "digests-same",
+        Message::InPlace(_) => "in-place",
+        Message::Removed(_) => "removed",
     }
 }
 
@@ -381,7 +443,7 @@ pub(super) fn variant(message: &Message) -> &'static str {
 mod tests {
     use dray_core::Oid;
     use dray_core::limits::GROUP_BYTES;
-    use dray_core::message::{Cancel, ClearAsk, Describe, Nodes, PROTOCOL_VERSION};
+    use dray_core::message::{Cancel, ClearAsk, Describe, FetchRest, Nodes, PROTOCOL_VERSION, Pack};
 
     use super::*;
 
@@ -480,6 +542,48 @@ mod tests {
         let found = holder.handle_control(&compare(0, 40).to_bytes()).unwrap();
         assert_eq!(found, HolderInput::Compare(1, vec![Subtree { start: 0, groups: 40 }]));
         assert!(holder.handle_control(&compare(0, 1).to_bytes()).is_err());
+    }
+
+    /// P6, D37: sums, rests and packed data have their features, and sums are of what is in the object.
+    #[test]
+    fn rests_have_their_moment() {
+        let able = || Hello { features: vec![feature::RESTS.into(), feature::PACKED.into()], ..hello() };
+        let run = |start, blocks| dray_core::message::BlockRun { start, blocks };
+        let sums = |handle, runs| {
+            Message::Sums(Sums { handle, number: 1, block_bytes: 1024, sum_bytes: 6, runs }).to_bytes()
+        };
+        let have = BlockMask::default();
+        let rest = FetchRest { request: 1, handle: 1, group: 39, known_depth: 0, have };
+        let rest = |group| Message::FetchRest(FetchRest { group, ..rest }).to_bytes();
+        let pack = Message::Pack(Pack { may: true }).to_bytes();
+        let begun = |ours: Hello| {
+            let mut holder = Holder::new(ours);
+            holder.handle_control(&Message::Hello(able()).to_bytes()).unwrap();
+            let open = Open { handle: 1, object: ObjectName::Oid(Oid::of(b"")), proof: None };
+            holder.handle_control(&Message::Open(open).to_bytes()).unwrap();
+            holder.opened(1, Geometry::new(40 * GROUP_BYTES - 1));
+            holder
+        };
+        let mut holder = begun(able());
+        assert_eq!(holder.handle_control(&pack).unwrap(), HolderInput::Pack(true));
+        let last = 40 * 64 - 1;
+        assert!(matches!(holder.handle_control(&sums(1, vec![run(0, 9)])).unwrap(), HolderInput::Sums(_)));
+        assert!(matches!(
+            holder.handle_control(&sums(1, vec![run(last - 1, 1)])).unwrap(),
+            HolderInput::Sums(_)
+        ));
+        holder.handle_control(&rest(39)).unwrap();
+        let job = holder.next_job().unwrap().unwrap().unwrap();
+        assert_eq!((job.have, job.groups), (Some(have), Subtree { start: 39, groups: 1 }));
+        for bad in
+            [sums(1, vec![run(last, 1)]), sums(1, vec![run(u64::MAX, 2)]), sums(2, vec![run(0, 1)]), rest(40)]
+        {
+            assert_eq!(begun(able()).handle_control(&bad).unwrap_err().kind(), ErrorKind::Protocol);
+        }
+        for new in [sums(1, vec![run(0, 1)]), rest(0), pack] {
+            let error = begun(hello()).handle_control(&new).unwrap_err();
+            assert!(error.to_string().contains("agreed"), "{error}");
+        }
     }
 
     /// D17: a recipe is asked for where both sides know what that is, of an open object; of a refused one nothing is said

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use dray_core::frame::{FrameHead, FrameKind};
 use dray_core::hash_tree::{Geometry, Subtree};
-use dray_core::limits::{GROUP_BYTES, REQUESTS_PER_CONNECTION_MAX};
-use dray_core::message::{Fault, Fetch, Hello, Message, Opened, feature};
+use dray_core::limits::{DATA_FRAME_BYTES_MAX, GROUP_BYTES, REQUESTS_PER_CONNECTION_MAX};
+use dray_core::message::{Fault, Fetch, FetchRest, Hello, Message, Opened, Summed, feature};
 use dray_core::recipe::{RecipeId, RecipeRoot};
 use dray_core::{Error, ErrorKind, Oid, Result};
 
@@ -25,6 +25,8 @@ pub enum Body {
     Hole,
     /// As [`Body::Hole`], but the zeros are data.
     Zeros,
+    /// Read all of it, and ask [`Receiver::handle_packed`] whether what it stands for is owed; then take that piece by piece.
+    Packed,
     /// Nothing to read: the oldest request is complete, or ended early because it was cancelled.
     End {
         /// True if every byte of it came.
@@ -62,6 +64,8 @@ pub enum ReceiverInput {
     Described(Option<RecipeRoot>),
     /// A node of the recipe, unchecked.
     Node(RecipeId, Vec<u8>),
+    /// Sums that were asked for, unchecked.
+    Summed(Summed),
     /// The object, or the whole connection, failed.
     Fault(Fault),
     /// Token for a clear-text data connection.
@@ -78,6 +82,22 @@ struct Expected {
     next_byte: u64,
     has_parents: bool,
     cancelled: bool,
+    /// Of a rest: bytes that are owed, and how many have come.
+    rest: Option<(u64, u64)>,
+}
+
+impl Expected {
+    /// Bytes that this answer owes.
+    fn owed(&self, geometry: Geometry) -> u64 {
+        match self.rest {
+            Some((bytes, came)) => bytes - came,
+            None => geometry.byte_range(self.groups).end.saturating_sub(self.next_byte),
+        }
+    }
+
+    fn has_begun(&self) -> bool {
+        self.next_byte != self.groups.start * GROUP_BYTES || self.rest.is_some_and(|(_, came)| came > 0)
+    }
 }
 
 /// State of the receiver's side of one connection, about one object.
@@ -137,7 +157,33 @@ impl Receiver {
             next_byte: fetch.start_group * GROUP_BYTES,
             has_parents: false,
             cancelled: false,
+            rest: None,
         });
+    }
+
+    /// Notes that `fetch` has been sent. The object's shape is known by then.
+    pub fn fetch_rest(&mut self, fetch: &FetchRest) {
+        self.fetch(&fetch.whole());
+        if let (Some(expected), Some(geometry)) = (self.outstanding.back_mut(), self.geometry) {
+            let rest_bytes = fetch.have.rest_bytes(geometry.group_bytes(fetch.group));
+            expected.rest = Some((rest_bytes as u64, 0));
+        }
+    }
+
+    /// True if the oldest request is for a rest, whose bytes are taken with [`Receiver::rest_piece`].
+    pub fn is_rest(&self) -> bool {
+        self.outstanding.front().is_some_and(|expected| expected.rest.is_some())
+    }
+
+    /// Advances over `len` bytes of a rest.
+    pub fn rest_piece(&mut self, len: u64) -> Result<()> {
+        match self.outstanding.front_mut().and_then(|expected| expected.rest.as_mut()) {
+            Some((bytes, came)) if len <= *bytes - *came => {
+                *came += len;
+                Ok(())
+            }
+            _ => Err(protocol("holder sent more than was owed".into())),
+        }
     }
 
     /// Notes that `Cancel` has been sent; returns false if the request is not outstanding.
@@ -175,17 +221,25 @@ impl Receiver {
                 head.request, expected.request
             )));
         }
-        let end = geometry.byte_range(expected.groups).end;
-        let owed = end - expected.next_byte.min(end);
+        let owed = expected.owed(geometry);
         match head.kind {
             FrameKind::Parents => {
-                let fresh = expected.next_byte == expected.groups.start * GROUP_BYTES;
-                if !self.wants_parents || expected.has_parents || !fresh {
+                // Of a rest, the group's value comes even where nothing else is proven.
+                let is_wanted = self.wants_parents || expected.rest.is_some();
+                if !is_wanted || expected.has_parents || expected.has_begun() {
                     return Err(protocol("holder sent parents out of place".into()));
                 }
                 expected.has_parents = true;
                 Ok(Body::Parents)
             }
+            FrameKind::Hole | FrameKind::Zeros if expected.rest.is_some() => {
+                Err(protocol("holder sent a run in a rest".into()))
+            }
+            FrameKind::Packed => match self.agreed.as_ref().is_some_and(|agreed| agreed.has(feature::PACKED))
+            {
+                true => Ok(Body::Packed),
+                false => Err(protocol("holder packed data, which was not agreed on".into())),
+            },
             FrameKind::Hole => Ok(Body::Hole),
             FrameKind::Zeros => match self.agreed.as_ref().is_some_and(|agreed| agreed.has(feature::ZEROS)) {
                 true => Ok(Body::Zeros),
@@ -227,11 +281,18 @@ impl Receiver {
         Ok(())
     }
 
+    /// Checks how many bytes a packed frame stands for against what is owed.
+    pub fn handle_packed(&self, data_bytes: u64) -> Result<()> {
+        let owed = self.owed();
+        if data_bytes == 0 || data_bytes > owed.min(DATA_FRAME_BYTES_MAX as u64) {
+            return Err(protocol(format!("holder packed {data_bytes} bytes where {owed} were owed")));
+        }
+        Ok(())
+    }
+
     fn owed(&self) -> u64 {
         match (self.outstanding.front(), self.geometry) {
-            (Some(expected), Some(geometry)) => {
-                geometry.byte_range(expected.groups).end.saturating_sub(expected.next_byte)
-            }
+            (Some(expected), Some(geometry)) => expected.owed(geometry),
             _ => 0,
         }
     }
@@ -241,7 +302,7 @@ impl Receiver {
         let geometry = self.geometry?;
         let len = max.min(self.owed());
         let expected = self.outstanding.front_mut()?;
-        if len == 0 {
+        if len == 0 || expected.rest.is_some() {
             return None;
         }
         let group = expected.next_byte / GROUP_BYTES;
@@ -288,6 +349,7 @@ impl Receiver {
             Message::Compared(compared) => Ok(ReceiverInput::Compared(compared.pairs.into())),
             Message::Described(described) => Ok(ReceiverInput::Described(described.root)),
             Message::Node(node) => Ok(ReceiverInput::Node(RecipeId::from_bytes(*node.id), node.bytes.into())),
+            Message::Summed(summed) => Ok(ReceiverInput::Summed(summed)),
             Message::Fault(fault) => Ok(ReceiverInput::Fault(fault)),
             Message::ClearGrant(grant) => {
                 let token: [u8; 16] = grant
@@ -378,6 +440,39 @@ mod tests {
             let first = receiver.piece(2 * GROUP_BYTES).unwrap();
             assert_eq!(first, Piece { group: 0, offset: 0, len: 65_536, completes_group: true });
         }
+    }
+
+    /// P6, D37: packed data and rests are taken where both sides know of them, and never more than is owed.
+    #[test]
+    fn rests_and_packed_data_are_bounded() {
+        let able = || Hello { features: vec![feature::PACKED.into()], ..hello() };
+        let mut receiver = Receiver::new(able(), Some(Geometry::new(3 * GROUP_BYTES)), false);
+        receiver.handle_control(&Message::Hello(able()).to_bytes()).unwrap();
+        let mut have = dray_core::block_mask::BlockMask::default();
+        (0..1022).for_each(|block| have.insert(block));
+        receiver.fetch_rest(&FetchRest { request: 1, handle: 1, group: 1, known_depth: 0, have });
+        receiver.fetch(&fetch(2, 0, 1));
+        assert!(receiver.is_rest() && receiver.piece(1).is_none());
+        assert_eq!(receiver.handle_head(head(FrameKind::Parents, 32, 1)).unwrap(), Body::Parents);
+        assert!(receiver.handle_head(head(FrameKind::Data, 129, 1)).is_err(), "more than is lacking");
+        assert!(receiver.handle_head(head(FrameKind::Hole, 8, 1)).is_err());
+        assert!(receiver.handle_head(head(FrameKind::Zeros, 8, 1)).is_err());
+        assert_eq!(receiver.handle_head(head(FrameKind::Packed, 50, 1)).unwrap(), Body::Packed);
+        assert!(receiver.handle_packed(129).is_err() && receiver.handle_packed(0).is_err());
+        receiver.handle_packed(100).unwrap();
+        receiver.rest_piece(100).unwrap();
+        assert!(receiver.handle_head(head(FrameKind::End, 0, 1)).unwrap_err().to_string().contains("early"));
+        assert!(receiver.rest_piece(29).is_err());
+        receiver.rest_piece(28).unwrap();
+        assert_eq!(receiver.handle_head(head(FrameKind::End, 0, 1)).unwrap(), Body::End { complete: true });
+        assert!(!receiver.is_rest());
+        let error = receiver.handle_head(head(FrameKind::Parents, 32, 2)).unwrap_err();
+        assert!(error.to_string().contains("out of place"), "of a whole group of a vouched object");
+        let mut old = Receiver::new(able(), Some(Geometry::new(GROUP_BYTES)), true);
+        old.handle_control(&Message::Hello(hello()).to_bytes()).unwrap();
+        old.fetch(&fetch(1, 0, 1));
+        let error = old.handle_head(head(FrameKind::Packed, 50, 1)).unwrap_err();
+        assert!(error.to_string().contains("not agreed"), "{error}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use dray_core::message::{Part, Run};
 use dray_core::{Error, ErrorKind};
 
+mod digesting;
 mod receiver;
 mod sender;
 #[cfg(test)]

@@ -5,23 +5,27 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use dray_core::text::one_line;
 use dray_core::{Error, ErrorKind, Result};
 use dray_transfer::transport::{OpeningBytes, PipeChannel};
 
+use rustix::process::{Pid, WaitOptions, waitpid};
+
 use super::deploy::Deployment;
 use super::local::patience;
 use super::ssh::{SshOptions, ssh};
 use super::ssh_words::{SshWords, why};
-use crate::{Event, Observer, Stop};
+use crate::{Event, Observer, Stop, lock};
 
 /// First byte of every conversation: the head of a control frame.
 const CONTROL: u8 = dray_core::frame::FrameKind::Control as u8;
 /// How long a far end that has let go may take to end.
 const END_PATIENCE: Duration = Duration::from_secs(3);
+/// How long one may take that nobody asks anything of any more.
+const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 /// Characters shown of what something else than dray said.
 pub(super) const SHOWN_CHARS: usize = 120;
 
@@ -34,6 +38,19 @@ pub(super) struct FarEnd {
     opening: OpeningBytes,
     /// What ssh says; `None` without ssh.
     words: Option<SshWords>,
+    /// It may carry other connections of its user (`ControlMaster`).
+    may_be_shared: bool,
+    /// How long it may take to end once all is done; `None` while it is not.
+    done: Option<Duration>,
+}
+
+/// Those that were left because they carry other connections of their user, and end after them.
+static LEFT: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+/// Forgets those that have ended: a process that runs for long shall not collect them.
+fn reap_left() {
+    let mut left = lock(&LEFT);
+    left.retain(|pid| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
 }
 
 impl FarEnd {
@@ -46,19 +63,19 @@ impl FarEnd {
     ) -> Result<(FarEnd, PipeChannel)> {
         let deployment =
             if host.is_some() && options.deploy { Some(Deployment::of_this_program(stop)?) } else { None };
-        let mut command = match host {
+        let (mut command, may_be_shared) = match host {
             Some(host) => {
                 let far_command =
                     deployment.as_ref().map_or_else(|| options.far_command(), Deployment::far_command);
-                let mut command = ssh(host, options, &far_command, stop);
+                let (mut command, may_be_shared) = ssh(host, options, &far_command, stop);
                 command.stderr(Stdio::piped());
-                command
+                (command, may_be_shared)
             }
             None => {
                 let own = std::env::current_exe().map_err(|error| Error::io("find this program", error))?;
                 let mut command = Command::new(own);
                 command.arg("remote");
-                command
+                (command, false)
             }
         };
         let host = host.map_or_else(|| "this host".to_owned(), |host| host.to_string_lossy().into_owned());
@@ -72,8 +89,15 @@ impl FarEnd {
             return Err(Error::new(ErrorKind::Internal, "ssh has no pipes"));
         };
         let mut channel = PipeChannel::new(OwnedFd::from(input), OwnedFd::from(output)).map_err(failed)?;
-        let mut far =
-            FarEnd { child, host, options: options.clone(), opening: OpeningBytes::default(), words };
+        let mut far = FarEnd {
+            child,
+            host,
+            options: options.clone(),
+            opening: OpeningBytes::default(),
+            words,
+            may_be_shared,
+            done: None,
+        };
         if let Some(deployment) = deployment {
             let host = far.host.clone();
             let note = |text| observer.event(Event::Note(text));
@@ -200,6 +224,17 @@ impl FarEnd {
         let _ = self.child.kill();
     }
 
+    /// All went well. An ssh that does not end now carries other connections of its user (`ControlMaster` without `ControlPersist`),
+    /// and ends after them.
+    pub(super) fn done(&mut self) {
+        self.done = Some(LEAVE_PATIENCE);
+    }
+
+    /// The same, and it need not say goodbye, which takes a round trip.
+    pub(super) fn let_go(&mut self) {
+        self.done = Some(Duration::ZERO);
+    }
+
     /// Waits for the end, at most `patience`; the exit code if it came.
     pub(super) fn wait(&mut self, patience: Duration) -> Option<i32> {
         let deadline = Instant::now() + patience;
@@ -218,7 +253,13 @@ impl FarEnd {
 
 impl Drop for FarEnd {
     fn drop(&mut self) {
-        if self.wait(Duration::from_millis(200)).is_none() {
+        if self.wait(self.done.unwrap_or(LEAVE_PATIENCE)).is_some() {
+            return;
+        }
+        if self.done.is_some() && self.may_be_shared {
+            lock(&LEFT).push(Pid::from_child(&self.child));
+            reap_left();
+        } else {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

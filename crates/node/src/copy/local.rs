@@ -181,6 +181,7 @@ impl Node {
                 return Err(Error::new(ErrorKind::VerificationFailed, what));
             }
             origin.delivered();
+            far.done();
             let target = std::path::PathBuf::from(OsStr::from_bytes(&delivered.path));
             return Ok(Delivered {
                 oid: delivered.oid,
@@ -287,7 +288,10 @@ impl Node {
             within: None,
         };
         match self.receive(incoming, destination, watch, observer, stop) {
-            Ok(delivered) => Ok(Copied::File(delivered)),
+            Ok(delivered) => {
+                far.done();
+                Ok(Copied::File(delivered))
+            }
             Err(error) => Err(advised(far.explain(error, true), Some(&far.host))),
         }
     }

@@ -31,7 +31,9 @@ use crate::Delivered;
 pub use reach::Confinement;
 pub use remote::refuse_remote;
 pub use ssh::{AddressFamily, SshOptions};
-pub use tree::{Chosen, SyncOptions, TreeCopied, TreeOptions, TreeRequest, read_rule};
+pub use tree::{
+    BasisUse, Chosen, SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions, TreeRequest, read_rule,
+};
 
 /// Files up to this size do not pay for a second connection.
 const DIRECT_FROM_BYTES: u64 = 4 << 20;

@@ -15,7 +15,7 @@ use dray_core::range::RangeSet;
 use dray_core::store::{Extent, FileIdentity, Standing};
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_store::local::SourceFile;
-use dray_transfer::holder::{Held, RecipeCache};
+use dray_transfer::holder::{Held, RecipeCache, RecipeMaker, RecipeState, RecipeWish};
 use dray_transfer::recipe::Recipe;
 
 use super::values::Values;
@@ -38,7 +38,7 @@ pub(super) struct Origin {
     /// What the receiver was told the file is, with the offer or at the end.
     named: Mutex<Option<Oid>>,
     /// Made when it is first asked for.
-    recipe: RecipeCache,
+    recipe: Arc<RecipeCache>,
     /// The file is being read again for its name, or for its recipe, which may take long.
     is_busy: AtomicBool,
     /// Ends the reading of what is left to hash.
@@ -81,7 +81,7 @@ impl Origin {
             recorded: Mutex::new(Recorded { units: recorded, state: identity }),
             failure: Mutex::default(),
             named: Mutex::default(),
-            recipe: RecipeCache::default(),
+            recipe: Arc::default(),
             is_busy: AtomicBool::new(false),
             stop: Stop::new(),
         })
@@ -292,21 +292,21 @@ impl Held for Origin {
     fn record_unit(&self, unit: u64, leaves: &[Cv]) -> Result<()> {
         self.record(unit, leaves)
     }
-    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
+    fn recipe(self: Arc<Self>, wish: &mut RecipeWish) -> Result<RecipeState> {
         let size_bytes = self.collector.geometry().size_bytes();
-        let Some(profile) = Profile::for_size(size_bytes) else { return Ok(None) };
-        let make = || {
-            self.is_busy.store(true, Ordering::Release);
-            let recipe = Recipe::read(
-                size_bytes,
-                profile,
-                &mut |offset, out| self.read_unit(offset, out),
-                &mut |_| {},
-            );
-            self.is_busy.store(false, Ordering::Release);
+        let Some(profile) = Profile::for_size(size_bytes) else { return Ok(RecipeState::None) };
+        let origin = self.clone();
+        let make = move |maker: &mut RecipeMaker| {
+            origin.is_busy.store(true, Ordering::Release);
+            let read = &mut |offset: u64, out: &mut [u8]| origin.read_unit(offset, out);
+            let recipe = maker.read(size_bytes, profile, &|| true, read);
+            origin.is_busy.store(false, Ordering::Release);
             recipe
         };
-        self.note(self.recipe.get_or_make(make)).map(Some)
+        Ok(self.recipe.ask(wish, make))
+    }
+    fn made_recipe(&self, wish: &mut RecipeWish) -> Result<Option<Arc<Recipe>>> {
+        Ok(self.recipe.made_for(wish))
     }
     fn seal(&self, _: Oid) -> Result<Oid> {
         self.is_busy.store(true, Ordering::Release);

@@ -297,6 +297,7 @@ fn several(copy: &Copy) -> Tree {
         rate_bytes: copy.rate_bytes,
         sync: None,
         origin: None,
+        digests: None,
     }
 }
 

@@ -80,8 +80,8 @@ pub(super) fn shell_script(script: &str) -> OsString {
     format!("sh -c '{script}'").into()
 }
 
-/// ssh to `host`, to run `far_command` there.
-pub(super) fn ssh(host: &OsStr, options: &SshOptions, far_command: &OsStr, stop: &Stop) -> Command {
+/// ssh to `host`, to run `far_command` there; and whether it may carry other connections of its user, too.
+pub(super) fn ssh(host: &OsStr, options: &SshOptions, far_command: &OsStr, stop: &Stop) -> (Command, bool) {
     let mut command = Command::new("ssh");
     // No forwarding, no terminal, no escape characters: the channel carries bytes.
     command.args(["-x", "-a", "-T", "-oClearAllForwardings=yes", "-oEscapeChar=none"]);
@@ -89,11 +89,15 @@ pub(super) fn ssh(host: &OsStr, options: &SshOptions, far_command: &OsStr, stop:
         command.arg("-C");
     }
     add_options(&mut command, options);
-    if let Some(ciphers) = fast_ciphers(host, options, stop) {
+    let (chosen, default) = configurations(host, options, stop);
+    if let (Some(chosen), Some(default)) = (&chosen, &default)
+        && let Some(ciphers) = fast_ciphers(chosen, default)
+    {
         command.arg(format!("-oCiphers={ciphers}"));
     }
     command.arg("--").arg(host).arg(far_command);
-    command
+    let master = chosen.as_deref().and_then(|chosen| setting(chosen, "controlmaster"));
+    (command, master.is_some_and(|master| !matches!(master, "no" | "false")))
 }
 
 fn add_options(command: &mut Command, options: &SshOptions) {
@@ -119,15 +123,8 @@ fn add_options(command: &mut Command, options: &SshOptions) {
     }
 }
 
-/// The ciphers that ssh would offer, AES-GCM first, unless somebody chose: a configuration that names any `Ciphers` for
-/// this host, and an ssh that cannot say, are left alone.
-///
-/// ssh prefers ChaCha20-Poly1305, at the price of 0.4 s of CPU time a GiB and end more than AES-GCM where the CPU has
-/// instructions for AES (ADR 5). A host that has no AES-GCM takes the next of the list, as ever.
-fn fast_ciphers(host: &OsStr, options: &SshOptions, stop: &Stop) -> Option<String> {
-    if !has_aes() {
-        return None;
-    }
+/// What `ssh -G` says of `host`, with all that was chosen, and without where that is of use.
+fn configurations(host: &OsStr, options: &SshOptions, stop: &Stop) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
     let ask = |command: &mut Command| {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()
     };
@@ -135,12 +132,22 @@ fn fast_ciphers(host: &OsStr, options: &SshOptions, stop: &Stop) -> Option<Strin
     chosen.arg("-G");
     add_options(&mut chosen, options);
     let chosen = ask(chosen.arg("--").arg(host));
-    let default = ask(Command::new("ssh").args(["-G", "-F", "none", "--"]).arg(host));
+    let default =
+        if has_aes() { ask(Command::new("ssh").args(["-G", "-F", "none", "--"]).arg(host)) } else { None };
     // Both are waited for, whatever they say, but not for long: a configuration may run programs and ask name servers.
     let deadline = Instant::now() + CIPHERS_PATIENCE;
     let [chosen, default] =
         [chosen, default].map(|child| child.and_then(|child| printed_by(child, deadline, stop)));
-    gcm_first(ciphers(&chosen?)?, ciphers(&default?)?)
+    (chosen, default)
+}
+
+/// The ciphers that ssh would offer, AES-GCM first, unless somebody chose: a configuration that names any `Ciphers` for
+/// this host, and an ssh that cannot say, are left alone.
+///
+/// ssh prefers ChaCha20-Poly1305, at the price of 0.4 s of CPU time a GiB and end more than AES-GCM where the CPU has
+/// instructions for AES (ADR 5). A host that has no AES-GCM takes the next of the list, as ever.
+fn fast_ciphers(chosen: &[u8], default: &[u8]) -> Option<String> {
+    gcm_first(setting(chosen, "ciphers")?, setting(default, "ciphers")?)
 }
 
 /// What `child` prints, if it ends well by `deadline` and prints no more than a pipe holds.
@@ -166,10 +173,10 @@ fn printed_by(mut child: Child, deadline: Instant, stop: &Stop) -> Option<Vec<u8
     }
 }
 
-/// The list of ciphers in what `ssh -G` prints.
-fn ciphers(configuration: &[u8]) -> Option<&str> {
+/// The value of a setting in what `ssh -G` prints.
+fn setting<'a>(configuration: &'a [u8], name: &str) -> Option<&'a str> {
     let text = std::str::from_utf8(configuration).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("ciphers ")).map(str::trim)
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).map(str::trim)
 }
 
 fn gcm_first(chosen: &str, default: &str) -> Option<String> {
@@ -240,7 +247,7 @@ mod tests {
         assert_eq!(gcm_first("chacha20-poly1305@openssh.com", default), None);
         assert_eq!(gcm_first("aes128-ctr", "aes128-ctr"), None);
         let printed = format!("host here\nciphers {default}\nport 22\n");
-        assert_eq!(ciphers(printed.as_bytes()), Some(default));
-        assert_eq!(ciphers(b"host here\n\xff"), None);
+        assert_eq!(setting(printed.as_bytes(), "ciphers"), Some(default));
+        assert_eq!(setting(b"host here\n\xff", "ciphers"), None);
     }
 }

@@ -4,6 +4,7 @@
 //! the disk refuses is tried again later and later; an index that is damaged again and again is given up.
 
 mod filling;
+mod hopes;
 mod mounts;
 mod pace;
 mod pass;
@@ -11,9 +12,10 @@ mod pass;
 mod tests;
 
 use std::cell::Cell;
+use std::fs;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -27,6 +29,7 @@ use dray_transfer::recipe::Recipe;
 use super::pulse::{Pulse, Woken};
 use crate::elsewhere::{Hints, Question};
 use crate::{Event, Observer};
+use hopes::Hopes;
 pub(super) use mounts::Mounts;
 pub(super) use pace::Pace;
 use pace::REST_MAX;
@@ -51,6 +54,7 @@ pub(super) struct Indexing {
     wanted_mib: AtomicU64,
     waiting: AtomicU64,
     read_bytes: AtomicU64,
+    hopes: Hopes,
 }
 
 /// What the thread that fills the index is given.
@@ -114,6 +118,7 @@ impl Indexing {
         let index = self.open();
         let figures = index.as_ref().map(|index| index.figures()).unwrap_or_default();
         IndexState {
+            wanted: self.wanted_mib.load(Ordering::Acquire) > 0,
             open: index.is_some(),
             files: figures.files,
             chunks: figures.chunks,
@@ -236,6 +241,14 @@ impl Indexing {
                 Error::new(ErrorKind::Damaged, what).advise("look at the disk, and start the daemon again")
             );
         }
+        if let Some(kind) = (means.mounts)().is_unfit(&without_links(&means.root)) {
+            let what = format!(
+                "its directory {:?} lies on {kind}, which is a network's or takes memory",
+                means.root
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .advise("set DRAY_DATA_DIR to a directory on a disk of this machine, or index = false"));
+        }
         let limits = IndexLimits { free_bytes: means.free_bytes, ..IndexLimits::of_disk(mib << 20) };
         let (index, reason) = ChunkIndex::open(&means.root, limits)?;
         if let Some(reason) = reason {
@@ -310,8 +323,30 @@ impl Hints for Indexing {
     fn ask(&self, directory: BorrowedFd<'_>, question: &IndexQuestion) -> Result<IndexAnswer> {
         let question = Question::of(directory, question)?;
         match self.open().filter(|index| index.health() == Health::Well) {
-            Some(index) => question.answer(&index),
+            Some(index) => self.answer(&question, &index),
             None => Ok(IndexAnswer::default()),
         }
+    }
+}
+
+/// Mounts are known by paths without symbolic links. The last part of `path` need not be there yet.
+fn without_links(path: &Path) -> PathBuf {
+    let beside = || Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?));
+    fs::canonicalize(path).ok().or_else(beside).unwrap_or_else(|| path.to_owned())
+}
+
+impl Indexing {
+    fn answer(&self, question: &Question<'_>, index: &ChunkIndex) -> Result<IndexAnswer> {
+        let below = question.below();
+        let may_be_by_size =
+            question.size_bytes().is_some_and(|size_bytes| self.hopes.may_hope(below, size_bytes));
+        let (answer, is_by_size) = question.answer(index, may_be_by_size)?;
+        if let Some(size_bytes) = question.size_bytes().filter(|_| is_by_size) {
+            self.hopes.hoped(below, size_bytes);
+        }
+        if question.is_for_chunks() {
+            self.hopes.asked(below, !answer.found.is_empty());
+        }
+        Ok(answer)
     }
 }

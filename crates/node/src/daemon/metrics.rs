@@ -8,7 +8,7 @@ use std::fmt::{Display, Write as _};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ use crate::{Event, SourceShare, lock};
 
 /// For an asker to say what it wants, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Askers at once.
+const ASKERS_MAX: usize = 8;
 
 /// What is counted since the daemon started.
 #[derive(Default)]
@@ -255,14 +257,14 @@ impl Exporter {
         let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         let wake = Arc::new(wake);
         let (end, woken) = (ended.clone(), wake.clone());
+        let asking: Arc<AtomicUsize> = Arc::default();
         let run = move || {
             while !end.load(Ordering::Acquire) {
                 let mut fds = [PollFd::new(&listener, PollFlags::IN), PollFd::new(&*woken, PollFlags::IN)];
                 let _ = poll(&mut fds, None);
                 match listener.accept() {
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                    // Who asks amiss, or goes away, is no business of anybody else.
-                    Ok((asker, _)) => drop(answer(asker, &state)),
+                    Ok((asker, _)) => answer_aside(asker, &state, &asking),
                     Err(_) => thread::sleep(Duration::from_millis(20)),
                 }
             }
@@ -283,6 +285,31 @@ impl Drop for Exporter {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// Answers on a thread of its own, so that who is silent holds up nobody; with [`ASKERS_MAX`] of them the next is dropped. Who asks amiss, or
+/// goes away, is no business of anybody else.
+fn answer_aside(asker: TcpStream, state: &Arc<State>, asking: &Arc<AtomicUsize>) {
+    if asking.fetch_add(1, Ordering::AcqRel) >= ASKERS_MAX {
+        asking.fetch_sub(1, Ordering::AcqRel);
+        return;
+    }
+    let (state, asked) = (state.clone(), Asked(asking.clone()));
+    let work = move || {
+        let _asked = asked;
+        drop(answer(asker, &state));
+    };
+    // Where no thread can be had, nobody is answered.
+    let _ = thread::Builder::new().name("asker".into()).spawn(work);
+}
+
+/// One asker, as long as this is there.
+struct Asked(Arc<AtomicUsize>);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -18,7 +18,7 @@ use serde_json::json;
 use super::State;
 use super::desk::{Transaction, alone, given_name, interrupted, name};
 use super::hub::Hub;
-use super::shelf::Changing;
+use super::shelf::{Changing, Shelf};
 use crate::put::Terms;
 use crate::{Event, Stop, join, lock, log_outcome};
 
@@ -50,11 +50,25 @@ enum Input {
         last: [u8; 32],
     },
     File(File),
-    /// All bytes came, and the disk had no room to keep them when they were committed.
-    Finished(Box<Incoming>),
+    /// All bytes came, and a commit of them failed for a reason that passes.
+    Finished(Box<Finished>),
     /// It was committed, or that failed. The client may ask again, because the answer was lost.
     Over(Result<Shared>),
     Spent,
+}
+
+/// All bytes of an object. They may be in the store already: then they go again when this is dropped, unless they are shared.
+struct Finished {
+    incoming: Incoming,
+    shelf: Arc<Shelf>,
+}
+
+impl Drop for Finished {
+    fn drop(&mut self) {
+        if !self.incoming.is_whole() {
+            self.shelf.look_after(self.incoming.oid());
+        }
+    }
 }
 
 impl PutTransaction {
@@ -209,10 +223,12 @@ impl PutTransaction {
             self.share(state, std::mem::replace(&mut *input, Input::Spent), is_abandoned, &mut again);
         log_outcome(&self.name, shared.as_ref().map(drop));
         let is_passing = shared.as_ref().is_err_and(|error| {
-            matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::NoSpace) || error.is_retryable()
+            // What the disk or the system says is internal, too.
+            let kinds = [ErrorKind::Interrupted, ErrorKind::NoSpace, ErrorKind::Internal];
+            kinds.contains(&error.kind()) || error.is_retryable()
         });
         if let Some(again) = again.filter(|_| is_passing && !self.stop.is_set()) {
-            // Only the connection has gone, somebody holds a lock, or the disk is full: the session may ask once more.
+            // Only the connection has gone, somebody holds a lock, or the disk is full or fails: the session may ask once more.
             *input = again;
             return shared;
         }
@@ -221,7 +237,7 @@ impl PutTransaction {
         shared
     }
 
-    /// `again` gets back what a full disk had no room for.
+    /// `again` gets back bytes that came over the API and are not shared.
     fn share(
         &self,
         state: &State,
@@ -237,7 +253,8 @@ impl PutTransaction {
         };
         let landing = Landing::new(&tell);
         // Until it is shared nobody else ends or drops the object: what is found to be here already is not gone a moment later.
-        let (changing, object) = match input {
+        let mut finished: Option<Box<Finished>> = None;
+        let taken = match input {
             Input::Spent | Input::Over(_) => {
                 return Err(Error::new(ErrorKind::Usage, "this transaction is committed, or failed before"));
             }
@@ -246,22 +263,39 @@ impl PutTransaction {
                 state.hub.metrics.timed("hash", take).inspect_err(|_| {
                     // What was copied in is known to nobody yet, and whoever has its turn may leave it so.
                     landing.taken_in().into_iter().for_each(|oid| state.shelf.look_after(oid));
-                })?
+                })
+            }
+            Input::Bytes { .. } if is_stopped() => {
+                *again = Some(input);
+                return Err(interrupted("put"));
             }
             Input::Bytes { writer, .. } => {
-                if is_stopped() {
-                    return Err(interrupted("put"));
-                }
-                self.take_bytes(state, writer.finish()?, &is_stopped, &landing, again)?
+                let incoming = writer.finish()?;
+                let bytes = Box::new(Finished { incoming, shelf: state.shelf.clone() });
+                self.take_bytes(state, finished.insert(bytes), &is_stopped, &landing)
             }
-            Input::Finished(incoming) => self.take_bytes(state, *incoming, &is_stopped, &landing, again)?,
+            Input::Finished(bytes) => self.take_bytes(state, finished.insert(bytes), &is_stopped, &landing),
+        };
+        let (changing, object) = match taken {
+            Ok(taken) => taken,
+            Err(error) => {
+                // They may be in their place already, and only could not be opened.
+                if let Some(bytes) = finished {
+                    *again = Some(Input::Finished(bytes));
+                }
+                return Err(error);
+            }
         };
         // What can be had again at once is not waited for.
         let is_over = || (!self.is_taken_in && object.size_bytes() < LONG_BYTES) || is_stopped();
-        let keep = || self.keep(state, &changing, &*object, &is_stopped);
+        let keep = || state.shelf.with_room(|| self.keep(state, &changing, &*object, &is_stopped));
         let shared = state.hub.metrics.timed("record", || landing.until_unlocked(&is_over, keep));
         if shared.is_err() {
-            state.shelf.discard(&changing);
+            match finished {
+                // In the store they are, and shared they may be the next time.
+                Some(bytes) => *again = Some(Input::Finished(bytes)),
+                None => state.shelf.discard(&changing),
+            }
         }
         shared
     }
@@ -316,21 +350,14 @@ impl PutTransaction {
     fn take_bytes<'a>(
         &self,
         state: &'a State,
-        mut incoming: Incoming,
+        bytes: &mut Finished,
         is_stopped: &(dyn Fn() -> bool + Sync),
         landing: &Landing<'_>,
-        again: &mut Option<Input>,
     ) -> Result<(Changing<'a>, Arc<dyn StoredObject>)> {
-        let changing = state.shelf.change(&incoming.oid(), is_stopped)?;
-        let mut keep = || state.shelf.with_room(|| incoming.keep());
+        let changing = state.shelf.change(&bytes.incoming.oid(), is_stopped)?;
+        let mut keep = || state.shelf.with_room(|| bytes.incoming.keep());
         let keep = || landing.until_unlocked(is_stopped, &mut keep);
-        let kept = state.hub.metrics.timed("store", keep).inspect_err(|error| {
-            // It may have failed when they were in their place.
-            state.shelf.look_after(incoming.oid());
-            if error.kind() == ErrorKind::NoSpace && incoming.is_whole() {
-                *again = Some(Input::Finished(Box::new(incoming)));
-            }
-        })?;
+        let kept = state.hub.metrics.timed("store", keep)?;
         Ok((changing, kept))
     }
 
@@ -420,7 +447,6 @@ mod tests {
     use super::*;
     use crate::config::{Config, ConfigFile, Paths};
     use crate::daemon::desk;
-    use crate::daemon::shelf::Shelf;
     use crate::{Node, Observer};
 
     /// A daemon without sockets, which waits for no lock.
@@ -522,10 +548,57 @@ mod tests {
         put.commit(&state, &is_abandoned).unwrap_err();
         let taken = lock(&taken).take();
         assert!(taken.is_some(), "the lock was taken in the middle");
-        drop(taken);
+        drop((taken, put));
         assert!(has(&state, &oid));
         state.shelf.tick(u64::MAX);
         assert!(!has(&state, &oid));
+    }
+
+    /// D7, D8: bytes that came over the API are not lost where the last step of their commit fails, be it that the client went in the
+    /// middle or that the data directory takes no more: asked again it succeeds; the housekeeping leaves them alone until then, and takes them
+    /// when the transaction is over.
+    #[test]
+    fn a_commit_that_failed_at_its_record_can_be_asked_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state(dir.path());
+        let temporary = dir.path().join("store/tmp");
+        let away = dir.path().join("away");
+        for (round, is_disk) in [(1, false), (2, true), (3, false)] {
+            let wish = NewPut { pin: true, ..NewPut::default() };
+            let put = PutTransaction::new(&state, wish, None).unwrap();
+            let bytes = [round; 5000];
+            put.write(&state, None, &bytes).unwrap();
+            let oid = Oid::of(&bytes);
+            // Looked at between the steps of the commit: then its bytes are in their place.
+            let is_abandoned = || {
+                let is_there = has(&state, &oid);
+                if is_there && is_disk && temporary.is_dir() {
+                    std::fs::rename(&temporary, &away).unwrap();
+                    // A file where a directory is expected: no error that the user could have asked for.
+                    std::fs::write(&temporary, b"").unwrap();
+                }
+                is_there && !is_disk
+            };
+            let error = put.commit(&state, &is_abandoned).unwrap_err();
+            let kind = if is_disk { ErrorKind::Internal } else { ErrorKind::Interrupted };
+            assert_eq!(error.kind(), kind, "{error}");
+            if is_disk {
+                std::fs::remove_file(&temporary).unwrap();
+                std::fs::rename(&away, &temporary).unwrap();
+            }
+            state.shelf.tick(u64::MAX);
+            assert!(has(&state, &oid), "round {round}");
+            if round < 3 {
+                assert_eq!(put.commit(&state, &|| false).unwrap().oid, oid.to_string());
+                drop(put);
+                state.shelf.tick(u64::MAX);
+                assert!(has(&state, &oid));
+            } else {
+                drop(put);
+                state.shelf.tick(u64::MAX);
+                assert!(!has(&state, &oid));
+            }
+        }
     }
 
     /// Design 9: who waits for a lock says so, and an end of the same object is in force at once and answered in time.

@@ -80,6 +80,12 @@ impl Shelf {
             pulse: Pulse::default(),
             turns: AtomicU64::new(0),
         };
+        // Best effort: what cannot be removed now is there for the next daemon.
+        if let Err(error) = shelf.store.remove_unrecorded() {
+            shelf
+                .hub
+                .log(Event::Warning(format!("what a kill left in the store cannot be removed: {error}")));
+        }
         let (retained, unknown) = shelf.store.retained()?;
         for error in unknown {
             shelf.hub.log(Event::Warning(format!("it is not known whether an object is shared: {error}")));
@@ -191,6 +197,7 @@ impl Shelf {
             // The bytes are the same, so who is fetching them goes on.
             entry.open = None;
         }
+        entry.recipe.forget_failure();
         (entry.kept, entry.ending) = (kept, None);
         entry.written_unix_s = entry.kept.retention.used_unix_s;
         entry.touch(self.next_turn());
@@ -236,22 +243,24 @@ impl Shelf {
     pub(super) fn done(&self, oid: &Oid, is_stopped: &dyn Fn() -> bool) -> Result<()> {
         let is_shared = |entry: &Entry| entry.kept.retention.share.is_some() || entry.ending.is_some();
         // Whatever the disk says, and however long others take, nobody gets another byte.
-        if !self.shut(oid, Ending::Done, is_shared) {
-            return Err(Error::new(ErrorKind::NotFound, format!("{oid} is not shared"))
-                .advise("`dray ls` shows what is"));
-        }
+        let is_shut = self.shut(oid, Ending::Done, is_shared);
         self.pulse.stir();
         let (begun, patience) = (Instant::now(), self.store.patience());
         // Whoever has the turn may be waiting for a lock; an end waits no longer than for that itself.
         let is_late = || patience.is_some_and(|patience| begun.elapsed() >= patience);
         let changing = self.changes.begin(oid, &|| is_stopped() || is_late()).map_err(|error| {
+            let late = || Error::new(ErrorKind::TimedOut, error.to_string()).with_retryable(true);
             match is_late() && !is_stopped() {
-                true => not_written(oid, Error::new(ErrorKind::TimedOut, error.to_string())),
+                true if is_shut => not_written(oid, late()),
+                true => late().advise("try again in a while"),
                 false => error,
             }
         })?;
-        // It may have been put meanwhile.
-        self.shut(oid, Ending::Done, is_shared);
+        // It may have been put meanwhile; and while somebody tries to drop it, it is not to be found.
+        if !self.shut(oid, Ending::Done, is_shared) && !is_shut {
+            return Err(Error::new(ErrorKind::NotFound, format!("{oid} is not shared"))
+                .advise("`dray ls` shows what is"));
+        }
         self.write_end(&changing, &self.store)
     }
 
@@ -273,10 +282,11 @@ impl Shelf {
             return Ok(());
         };
         let ended = match how {
-            Ending::Done => store.update_share(oid, &mut |_| Ok(None)).map(drop),
-            Ending::Lapsed => Ok(()),
+            Ending::Done => store.end_share(oid, left),
+            // After a crash it lapses in the first round.
+            Ending::Lapsed => store.lapse(oid),
         };
-        match ended.and_then(|()| store.retain(oid, left)) {
+        match ended {
             Ok(kept) if kept.is_disposable => {
                 if let Some(entry) = lock(&self.entries).get_mut(oid) {
                     entry.ending = None;

@@ -30,11 +30,18 @@ impl Sockets {
     /// Takes what systemd hands over (`LISTEN_FDS`), or makes them where clients look for them.
     pub(super) fn open() -> Result<Sockets> {
         let path = socket_path()?;
-        if let Some((api, descriptors)) = inherited()? {
-            return Ok(Sockets { path, api, descriptors, lock: None });
+        match inherited()? {
+            Some((api, descriptors)) => Ok(Sockets { path, api, descriptors, lock: None }),
+            None => Sockets::make(path),
         }
+    }
+
+    fn make(path: PathBuf) -> Result<Sockets> {
         let folder = path.parent().unwrap_or(Path::new("/"));
         make_folder(folder)?;
+        for name in [&path, &descriptor_socket(&path)] {
+            require_no_file(name)?;
+        }
         let lock = lock_name(&path)?;
         let api = listen(&path, SocketType::STREAM)?;
         let descriptors = listen(&descriptor_socket(&path), SocketType::SEQPACKET)?;
@@ -115,9 +122,26 @@ fn lock_name(path: &Path) -> Result<File> {
     }
 }
 
+/// Whatever is at `path` and is no socket is not a dead daemon's, and not ours to remove.
+fn require_no_file(path: &Path) -> Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => Err(Error::new(
+            ErrorKind::Refused,
+            format!("{path:?}, where the daemon is to listen, is there and is no socket"),
+        )
+        .advise("set DRAY_SOCKET to a path where nothing is; if this is not wanted any more, remove it")),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::file(format!("listen at {path:?}"), error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A listening socket at `path`. The caller holds the lock, so what is there is of a dead daemon.
 fn listen(path: &Path, kind: SocketType) -> Result<OwnedFd> {
     let failed = |error: std::io::Error| Error::file(format!("listen at {path:?}"), error);
+    require_no_file(path)?;
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
@@ -173,5 +197,33 @@ fn inherited() -> Result<Option<(OwnedFd, OwnedFd)>> {
     match (api, descriptors) {
         (Some(api), Some(descriptors)) => Ok(Some((api, descriptors))),
         _ => Err(bad("both are of the same type")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Design 11: what is at the place of a socket and is none is the user's, and stays; only what a dead daemon left is taken over.
+    #[test]
+    fn only_a_socket_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("results");
+        for name in [path.clone(), descriptor_socket(&path)] {
+            std::fs::write(&name, b"weeks of work").unwrap();
+            let error = Sockets::make(path.clone()).err().unwrap();
+            assert!(error.kind() == ErrorKind::Refused && error.advice().is_some(), "{error}");
+            assert_eq!(std::fs::read(&name).unwrap(), b"weeks of work");
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
+            std::fs::remove_file(&name).unwrap();
+        }
+        // Left by a daemon that was killed.
+        drop(UnixListener::bind(&path).unwrap());
+        let sockets = Sockets::make(path.clone()).unwrap();
+        assert!(UnixStream::connect(&path).is_ok());
+        drop(sockets);
+        assert!(!path.exists());
     }
 }

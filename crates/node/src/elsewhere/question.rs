@@ -49,16 +49,39 @@ impl Question<'_> {
         })
     }
 
-    /// What `index` has to say, as far as it has that in half the time that whoever asks waits: that is there in time.
-    pub(crate) fn answer(&self, index: &ChunkIndex) -> Result<IndexAnswer> {
+    /// Where is searched.
+    pub(crate) fn below(&self) -> &Path {
+        &self.below
+    }
+
+    /// Of what size the object is for which there may be hope, if it is asked for that.
+    pub(crate) fn size_bytes(&self) -> Option<u64> {
+        self.size_bytes
+    }
+
+    /// Whether it asks for chunks.
+    pub(crate) fn is_for_chunks(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    /// What `index` has to say, as far as it has that in half the time that whoever asks waits: that is there in time. Hope is
+    /// given for the size alone only if that `may_be_by_size`; and whether it was.
+    pub(crate) fn answer(&self, index: &ChunkIndex, may_be_by_size: bool) -> Result<(IndexAnswer, bool)> {
         let begun = Instant::now();
         let scope = Scope { opened: self.directory, directory: &self.below, dev: self.dev };
-        let mut answer = IndexAnswer::default();
-        if let Some(size_bytes) = self.size_bytes {
-            index.meet(self.directory, &self.below);
-            answer.hopeful = index.has_similar(scope, size_bytes, self.name.as_deref(), &|| {
-                begun.elapsed() >= HOPE_PATIENCE / 2
-            });
+        let (mut answer, mut is_by_size) = (IndexAnswer::default(), false);
+        if !index.has_device(self.dev) {
+            // Of a network, it may be, that does not answer.
+            return Ok((answer, false));
+        }
+        if self.size_bytes.is_some() {
+            index.meet(scope);
+            let has_similar = |size_bytes: Option<u64>, name: Option<&[u8]>| {
+                index.has_similar(scope, size_bytes, name, &|| begun.elapsed() >= HOPE_PATIENCE / 2)
+            };
+            answer.hopeful = has_similar(None, self.name.as_deref());
+            is_by_size = !answer.hopeful && may_be_by_size && has_similar(self.size_bytes, None);
+            answer.hopeful |= is_by_size;
         }
         let found = index.look_up(&self.keys, scope, &|| begun.elapsed() >= ANSWER_PATIENCE / 2)?;
         let told = |path: &PathBuf| path.strip_prefix(&self.below).map(told).unwrap_or_default();
@@ -66,7 +89,7 @@ impl Question<'_> {
         // There are at most INDEX_CHUNKS_ASKED_MAX of each.
         let places = (0..).zip(found.places).filter_map(|(chunk, place)| place.map(|place| (chunk, place)));
         answer.found = places.map(|(chunk, at)| (chunk, at.file as u32, at.offset, at.len)).collect();
-        Ok(answer)
+        Ok((answer, is_by_size))
     }
 }
 

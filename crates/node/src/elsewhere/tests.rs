@@ -18,7 +18,7 @@ pub(crate) struct Indexed(pub(crate) ChunkIndex);
 
 impl Hints for Indexed {
     fn ask(&self, directory: BorrowedFd<'_>, question: &IndexQuestion) -> Result<IndexAnswer> {
-        Question::of(directory, question)?.answer(&self.0)
+        Question::of(directory, question)?.answer(&self.0, true).map(|(answer, _)| answer)
     }
 }
 

@@ -6,8 +6,11 @@
 //! been read to its end. Nothing of this is believed: the root over everything decides, and where it is wrong, the places
 //! are found by bisection and fetched.
 
+mod gaps;
+mod looking;
 mod pairs;
 mod plan;
+mod rests;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -34,12 +37,14 @@ use dray_engine::planner::SourceState;
 use dray_store::index::{ChunkKey, key as chunk_key};
 use dray_transfer::recipe::Recipe;
 
-use super::{Sink, Transfer, interrupted};
+use super::{Sink, Transfer, Truth, interrupted};
 use crate::elsewhere::{Elsewhere, Spot};
 use crate::lock;
 use crate::observer::Stop;
 pub(super) use pairs::SparsePairs;
 use plan::{Copies, Origin, Parts, Plan};
+use rests::Looked;
+pub(super) use rests::Rests;
 use search::{Ahead, PIECE_CHUNKS, Search};
 
 /// Smaller objects and older versions are not worth the questions.
@@ -66,6 +71,8 @@ const DESCRIBE_PATIENCE: Duration = Duration::from_secs(5);
 const NODE_PATIENCE: Duration = Duration::from_millis(PROGRESS_TIMEOUT_MS);
 /// After how long another holder is asked for what one owes, if there is one: several times what waits on a slow path.
 const NODE_SILENCE: Duration = Duration::from_secs(2);
+/// How long groups are held back while nothing more of the recipe comes and nothing is fetched.
+const HOLD_BACK_TIME: Duration = Duration::from_millis(300);
 /// How long there may be nobody to ask before everything is planned, so that the planner's own time limits count.
 const NOBODY_PATIENCE: Duration = Duration::from_secs(3);
 /// While a holder makes its recipe, a group is fetched this often: one that does not even send that is not busy but dead.
@@ -78,7 +85,7 @@ const BLOCK_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct OlderVersion {
     /// And what it was when it was opened.
-    file: Option<(std::fs::File, Timestamp)>,
+    file: Option<(Arc<std::fs::File>, Timestamp)>,
     size_bytes: u64,
     /// Other files, if there is hope for that.
     elsewhere: Option<Arc<Elsewhere>>,
@@ -120,7 +127,7 @@ impl OlderVersion {
         let file =
             std::fs::File::from(rustix::fs::openat(directory, path, flags, rustix::fs::Mode::empty()).ok()?);
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        let (size_bytes, file) = (metadata.len(), Some((file, changed_at(&metadata))));
+        let (size_bytes, file) = (metadata.len(), Some((Arc::new(file), changed_at(&metadata))));
         Some(OlderVersion { size_bytes, file, elsewhere: None, has_repeats: false })
             .filter(|old| Self::is_usual(old.size_bytes))
     }
@@ -145,13 +152,33 @@ impl OlderVersion {
 
     /// True if it is what it was, as far as its file system tells.
     fn is_unchanged(&self) -> bool {
-        let unchanged = |(file, before): &(std::fs::File, Timestamp)| {
+        let unchanged = |(file, before): &(Arc<std::fs::File>, Timestamp)| {
             file.metadata().is_ok_and(|metadata| changed_at(&metadata) == *before)
         };
         self.file.as_ref().is_none_or(unchanged)
             && self.elsewhere.as_ref().is_none_or(|elsewhere| elsewhere.is_unchanged())
     }
 
+    /// Where its bytes are read, also when the search for them is over.
+    fn bytes(&self) -> OldBytes {
+        OldBytes {
+            size_bytes: self.size_bytes,
+            file: self.file.as_ref().map(|(file, _)| file.clone()),
+            elsewhere: self.elsewhere.clone(),
+        }
+    }
+}
+
+/// Bytes of an older version and of other files.
+#[derive(Clone, Debug)]
+pub(in crate::transfer) struct OldBytes {
+    /// Of the older version, as it was opened.
+    size_bytes: u64,
+    file: Option<Arc<std::fs::File>>,
+    elsewhere: Option<Arc<Elsewhere>>,
+}
+
+impl OldBytes {
     fn read_elsewhere(&self, spot: Spot, out: &mut [u8]) -> Result<()> {
         let elsewhere = self.elsewhere.as_ref();
         let elsewhere =
@@ -160,7 +187,7 @@ impl OlderVersion {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        let Some((file, _)) = &self.file else {
+        let Some(file) = &self.file else {
             return Err(Error::new(ErrorKind::Internal, "there is no older version"));
         };
         file.read_exact_at(out, offset).map_err(|error| Error::io("read the older version", error))
@@ -305,6 +332,14 @@ impl Transfer {
         let mut silent: Vec<SourceId> = Vec::new();
         let mut heard = Instant::now();
         let mut search = Search::new();
+        let (mut told_bytes, told_since) = (0, Instant::now());
+        let mut looked = Looked::default();
+        // Which blocks come tells the sender what is here, finer than chunks do: only whoever may log in is asked (design 16). What
+        // other files may have is looked for while the network goes on: it does not wait for that.
+        let is_vouched = matches!(self.truth, Truth::Vouched(_));
+        if is_vouched && old.file.is_some() && old.elsewhere.is_none() {
+            plan.hold_back();
+        }
         loop {
             let mut batch = Vec::new();
             while let Some(request) = reader.next_request(&mut |id| known.recipe.contains(id))? {
@@ -323,7 +358,16 @@ impl Transfer {
                 plan.tell();
             }
             if reader.is_done() {
-                return plan.finish(copies);
+                plan.finish(copies)?;
+            }
+            let waits = heard.elapsed() >= HOLD_BACK_TIME && plan.lacks_some() && self.has_fetched_all();
+            if reader.is_done() || plan.lacks_enough() || waits {
+                let told = (told_bytes, told_since.elapsed());
+                self.want_rests(old, plan, told, &mut looked, copies.over)?;
+                heard = Instant::now();
+            }
+            if reader.is_done() {
+                return Ok(());
             }
             if (copies.over)() {
                 return Err(interrupted());
@@ -360,6 +404,7 @@ impl Transfer {
                 let Some(at) = asked.iter().position(|asked| *asked == id) else { continue };
                 asked.swap_remove(at);
                 heard = Instant::now();
+                told_bytes += bytes.len() as u64;
                 reader.accept(&id, &bytes)?;
             }
             let has_no_recipe = matches!(lock(&self.state).described, Some(None));
@@ -407,6 +452,7 @@ impl Transfer {
 
     /// Puts one group together from bytes at hand.
     fn fill(&self, old: &OlderVersion, group: u64, parts: &Parts) -> Result<()> {
+        let from = old.bytes();
         let mut bytes = vec![0; self.geometry.group_bytes(group)];
         let mut rest = &mut bytes[..];
         for (len, origin) in parts {
@@ -415,9 +461,9 @@ impl Transfer {
                 .ok_or_else(|| Error::new(ErrorKind::Internal, "parts are longer than their group"))?;
             match (origin, &self.sink) {
                 // The older version may be cut short meanwhile; what is missing shows in the root.
-                (Origin::Old(offset), _) => drop(old.read_at(*offset, part)),
+                (Origin::Old(offset), _) => drop(from.read_at(*offset, part)),
                 // So may a file that was right when the chunk was found.
-                (Origin::Elsewhere(spot), _) => drop(old.read_elsewhere(*spot, part)),
+                (Origin::Elsewhere(spot), _) => drop(from.read_elsewhere(*spot, part)),
                 (Origin::New(offset), Sink::Rest(object)) => object.read_data(*offset, part)?,
                 (Origin::New(_) | Origin::Missing, _) => {
                     return Err(Error::new(ErrorKind::Internal, "a group was filled from nowhere"));
@@ -441,7 +487,7 @@ fn lost() -> Error {
 
 /// The parts of a group that are not zero, in blocks: the rest becomes hole. Whether zeros were a hole where they came
 /// from, a recipe does not tell.
-fn data_pieces(bytes: &[u8]) -> Vec<DataPiece> {
+pub(super) fn data_pieces(bytes: &[u8]) -> Vec<DataPiece> {
     let mut pieces: Vec<DataPiece> = Vec::new();
     for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
         if is_zero(block) {
@@ -460,7 +506,7 @@ fn data_pieces(bytes: &[u8]) -> Vec<DataPiece> {
 /// The older version, cut. Two chunks of one length whose hashes begin alike are taken for one, and the root tells.
 struct Known {
     recipe: Recipe,
-    /// Where each of its chunks lies first, by key.
+    /// Where each of its chunks lies, by key.
     chunks: Vec<(ChunkKey, u64)>,
     /// The chunk that is nothing but zeros.
     zeros: ChunkKey,
@@ -473,6 +519,7 @@ impl Known {
         // A chunk of zeros is as long as a chunk may be.
         let zeros = ChunkDescriptor::of(&vec![0; profile.average_bytes() as usize * 4]);
         let size_bytes = old.size_bytes.min(average_bytes << 20);
+        let from = old.bytes();
         let chunks = RefCell::new(Vec::with_capacity((size_bytes / average_bytes) as usize));
         let mut read = |offset: u64, out: &mut [u8]| {
             if over() {
@@ -481,20 +528,26 @@ impl Known {
             if chunks.borrow().len() > UPDATE_CHUNKS_MAX {
                 return Err(Error::new(ErrorKind::Unsupported, "the older version has too many chunks"));
             }
-            old.read_at(offset, out)
+            from.read_at(offset, out)
         };
         let recipe = Recipe::read(size_bytes, profile, &mut read, &mut |placed| {
             chunks.borrow_mut().push((chunk_key(&placed.chunk), placed.offset));
         })?;
         let mut chunks = chunks.into_inner();
         chunks.sort_unstable();
-        chunks.dedup_by_key(|(key, _)| *key);
+        chunks.dedup();
         Ok(Known { recipe, chunks, zeros: chunk_key(&zeros) })
     }
 
-    /// Where the older version has the chunk.
+    /// Where the older version has the chunk first.
     fn offset_of(&self, key: &ChunkKey) -> Option<u64> {
-        let found = self.chunks.binary_search_by(|(known, _)| known.cmp(key));
-        found.ok().map(|at| self.chunks[at].1)
+        let at = self.chunks.partition_point(|(known, _)| known < key);
+        self.chunks.get(at).filter(|(known, _)| known == key).map(|(_, offset)| *offset)
+    }
+
+    /// Where it has the chunk: at `expected`, if it is there, too.
+    fn offset_near(&self, key: &ChunkKey, expected: Option<u64>) -> Option<u64> {
+        let is_there = |expected: &u64| self.chunks.binary_search(&(*key, *expected)).is_ok();
+        expected.filter(is_there).or_else(|| self.offset_of(key))
     }
 }

@@ -58,7 +58,7 @@ pub(super) struct Place {
 pub(super) struct Database {
     live: Arc<Live>,
     /// Entries on disk after they were last written anew.
-    tidied: AtomicU64,
+    surplus: AtomicU64,
     /// A thread of the library ended.
     has_stopped: AtomicBool,
     /// Until it is closed.
@@ -110,7 +110,7 @@ impl Database {
             let files = database.keyspace("files", options)?;
             Ok(Database {
                 live,
-                tidied: AtomicU64::new(0),
+                surplus: AtomicU64::new(0),
                 has_stopped: AtomicBool::new(false),
                 open: Some(Open { chunks, files, database }),
             })
@@ -226,15 +226,15 @@ impl Database {
     /// About how many entries on disk are of no use, where `live` chunks are.
     pub(super) fn dead(&self, live: u64) -> u64 {
         let entries = self.with("measure", |open| Ok(open.chunks.approximate_len() as u64)).unwrap_or(0);
-        entries.saturating_sub(self.tidied.load(Ordering::Relaxed).max(live))
+        entries.saturating_sub(self.surplus.load(Ordering::Relaxed).saturating_add(live))
     }
 
-    /// Writes all chunks anew, without those of files that are no more.
-    pub(super) fn compact(&self) -> Result<()> {
+    /// Writes all chunks anew, without those of files that are no more; of the others there are `live`.
+    pub(super) fn compact(&self, live: u64) -> Result<()> {
         self.flush()?;
         self.with("tidy", |open| open.chunks.major_compact())?;
         let left = self.with("measure", |open| Ok(open.chunks.approximate_len() as u64))?;
-        self.tidied.store(left, Ordering::Relaxed);
+        self.surplus.store(left.saturating_sub(live), Ordering::Relaxed);
         Ok(())
     }
 
@@ -268,7 +268,7 @@ impl Database {
     pub(super) fn while_merging(&self, work: impl FnOnce()) {
         thread::scope(|scope| {
             let held = self.live.numbers();
-            scope.spawn(|| self.compact());
+            scope.spawn(|| self.compact(0));
             work();
             drop(held);
         });

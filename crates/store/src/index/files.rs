@@ -1,5 +1,6 @@
 //! The files that the index knows: all of them in memory, and what tells whether one is still what it was.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
@@ -111,6 +112,8 @@ pub(super) struct Files {
     by_path: HashMap<u64, u64>,
     hasher: RandomState,
     by_inode: HashMap<(u64, u64), u64>,
+    /// How many are on each device.
+    on_device: HashMap<u64, usize>,
     path_bytes: usize,
     chunks: u64,
     next: u64,
@@ -127,6 +130,7 @@ impl Files {
             by_path: HashMap::new(),
             hasher: RandomState::new(),
             by_inode: HashMap::new(),
+            on_device: HashMap::new(),
             path_bytes: 0,
             chunks: 0,
             next,
@@ -145,6 +149,7 @@ impl Files {
         self.chunks = self.chunks.saturating_add(record.chunks);
         self.by_path.insert(self.hasher.hash_one(&*record.path), number);
         self.by_inode.insert((record.identity.dev, record.identity.ino), number);
+        *self.on_device.entry(record.identity.dev).or_default() += 1;
         self.by_age.insert((age_of(&record.identity), number));
         self.changed.insert(number);
         self.records.insert(number, record);
@@ -160,6 +165,12 @@ impl Files {
         let hash = self.hasher.hash_one(&*record.path);
         if self.by_path.get(&hash) == Some(&number) {
             self.by_path.remove(&hash);
+        }
+        if let Entry::Occupied(mut count) = self.on_device.entry(record.identity.dev) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
         let inode = (record.identity.dev, record.identity.ino);
         if self.by_inode.get(&inode) == Some(&number) {
@@ -186,6 +197,10 @@ impl Files {
 
     pub(super) fn is_inode_known(&self, dev: u64, ino: u64) -> bool {
         self.by_inode.contains_key(&(dev, ino))
+    }
+
+    pub(super) fn is_device_known(&self, dev: u64) -> bool {
+        self.on_device.contains_key(&dev)
     }
 
     /// The numbers of all files with chunks.
@@ -286,14 +301,22 @@ impl Files {
             || self.chunks > limits.chunks
     }
 
-    /// Files that may be alike, the latest first.
-    pub(super) fn similar(&self, scope: &Scope<'_>, size_bytes: u64, name: Option<&[u8]>) -> Vec<u64> {
-        let alike = size_bytes / SIMILAR_SHARE;
-        let sizes = size_bytes - alike..=size_bytes.saturating_add(alike);
+    /// Files that may be alike, the latest first; by name alone without a size.
+    pub(super) fn similar(
+        &self,
+        scope: &Scope<'_>,
+        size_bytes: Option<u64>,
+        name: Option<&[u8]>,
+    ) -> Vec<u64> {
+        let sizes = size_bytes.map(|size_bytes| {
+            let alike = size_bytes / SIMILAR_SHARE;
+            size_bytes - alike..=size_bytes.saturating_add(alike)
+        });
         let is_similar = |record: &FileRecord| {
             let is_same_name = name.is_some() && record.path_ref().file_name().map(OsStr::as_bytes) == name;
             record.chunks > 0
-                && (is_same_name || sizes.contains(&record.identity.size_bytes))
+                && (is_same_name
+                    || sizes.as_ref().is_some_and(|sizes| sizes.contains(&record.identity.size_bytes)))
                 && record.is_in(scope)
         };
         let latest = self.records.iter().rev();

@@ -281,11 +281,24 @@ impl ChunkIndex {
         self.files().at(path).is_some_and(|(_, record)| record.identity == *now)
     }
 
-    /// Whether the file that was `then` at `path` is in it, under whatever name. Nothing is looked at, and nothing changes.
+    /// Whether the file that was `then` at `path` is in it, under whatever name. One that changed its name since it was taken in, as far as
+    /// its change time tells, is in it under `path` from now on. Nothing is looked at.
     pub fn knows(&self, path: &Path, then: &FileIdentity) -> bool {
-        let files = self.files();
-        let is_there = files.at(path).is_some_and(|(_, record)| record.identity == *then);
-        is_there || files.of_inode(then.dev, then.ino).is_some_and(|(_, record)| record.is_same(then))
+        {
+            let files = self.files();
+            if files.at(path).is_some_and(|(_, record)| record.identity == *then) {
+                return true;
+            }
+            match files.of_inode(then.dev, then.ino) {
+                Some((_, record)) if !record.is_same(then) => return false,
+                // Whoever looked at it later knows better where it is.
+                Some((_, record)) if record.identity.ctime_ns >= then.ctime_ns => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+        self.moved(path, *then);
+        true
     }
 
     /// Forgets what was at `path`.
@@ -304,7 +317,7 @@ impl ChunkIndex {
         self.write_back()?;
         let live = self.files().counts().1;
         if self.database.has_much_dead(live) {
-            self.checked(self.database.compact())?;
+            self.checked(self.database.compact(live))?;
             self.measure();
         }
         Ok(())
@@ -313,8 +326,9 @@ impl ChunkIndex {
     /// Gives back the room of what was forgotten, however little that is: for where there is none. May take long.
     pub fn give_back(&self) -> Result<()> {
         self.write_back()?;
-        if self.has_dead() {
-            self.checked(self.database.compact())?;
+        let live = self.files().counts().1;
+        if self.database.dead(live) > 0 {
+            self.checked(self.database.compact(live))?;
             self.measure();
         }
         Ok(())

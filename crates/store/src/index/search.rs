@@ -83,11 +83,11 @@ impl ChunkIndex {
     }
 
     /// Whether there is reason to hope: it has a file in `scope` that is as it was, and is of the same name as an object of `size_bytes`,
-    /// or larger or smaller by a sixteenth at the most (Y15 has more exact weights). Ends with no when `is_enough` says so.
+    /// or larger or smaller by a sixteenth at the most (Y15 has more exact weights), if a size is given. Ends with no when `is_enough` says so.
     pub fn has_similar(
         &self,
         scope: Scope<'_>,
-        size_bytes: u64,
+        size_bytes: Option<u64>,
         name: Option<&[u8]>,
         is_enough: &dyn Fn() -> bool,
     ) -> bool {
@@ -96,11 +96,20 @@ impl ChunkIndex {
         similar.any(|number| self.current(number, &scope).is_some())
     }
 
-    /// STAT (Y11): looks at what is in the open directory `directory`, called `path`, and finds files again that were renamed or moved
-    /// there.
-    pub fn meet(&self, directory: BorrowedFd<'_>, path: &Path) {
-        for (name, identity) in files::listed(directory, |dev, ino| self.files().is_inode_known(dev, ino)) {
-            self.moved(&path.join(name), identity);
+    /// Whether it has a file on that device: what is asked about another one is answered without a look at it.
+    pub fn has_device(&self, dev: u64) -> bool {
+        self.files().is_device_known(dev)
+    }
+
+    /// STAT (Y11): looks at what is in the directory of `scope`, and finds files again that were renamed or moved there. Nothing is
+    /// looked at where no file can be.
+    pub fn meet(&self, scope: Scope<'_>) {
+        if !self.has_device(scope.dev) {
+            return;
+        }
+        for (name, identity) in files::listed(scope.opened, |dev, ino| self.files().is_inode_known(dev, ino))
+        {
+            self.moved(&scope.directory.join(name), identity);
         }
     }
 
@@ -145,18 +154,24 @@ impl ChunkIndex {
     }
 
     /// Looks at all files that are known, and forgets those that are gone. `may_look` is asked before each; ends where it says no.
-    pub fn forget_gone(&self, may_look: &mut dyn FnMut() -> bool) {
+    /// Those of which `is_left_out` says so are left alone.
+    pub fn forget_gone(&self, is_left_out: &dyn Fn(&Path) -> bool, may_look: &mut dyn FnMut() -> bool) {
         let numbers = self.files().all_numbers();
         for number in numbers {
             if !may_look() {
                 return;
             }
-            self.look_at(number);
+            let path = self.files().get(number).map(FileRecord::path);
+            if path.is_some_and(|path| !is_left_out(&path)) {
+                self.look_at(number);
+            }
         }
     }
 
     /// Looks at what questions did not find, and forgets it if it is gone. `may_look` is asked before each.
-    pub fn forget_missed(&self, may_look: &mut dyn FnMut() -> bool) -> Result<()> {
+    /// True if something was forgotten: it may have been put again elsewhere.
+    pub fn forget_missed(&self, may_look: &mut dyn FnMut() -> bool) -> Result<bool> {
+        let before = self.figures().files;
         let mut missed = self.files().take_suspects().into_iter();
         let is_any = missed.len() > 0;
         for number in missed.by_ref() {
@@ -167,7 +182,10 @@ impl ChunkIndex {
             self.look_at(number);
         }
         missed.for_each(|number| self.files().suspect(number));
-        if is_any { self.write_back() } else { Ok(()) }
+        if is_any {
+            self.write_back()?;
+        }
+        Ok(self.figures().files < before)
     }
 
     /// Looks at what was at `path`, and forgets it if it is gone.

@@ -178,7 +178,7 @@ fn nothing_is_found_outside() {
     let size_bytes = bytes.len() as u64;
     let similar = |below: &str| {
         let below = bed.root().join(below);
-        bed.index().has_similar(bed.scope(&below), size_bytes, Some(b"a"), &|| false)
+        bed.index().has_similar(bed.scope(&below), Some(size_bytes), Some(b"a"), &|| false)
     };
     for below in ["di", "dir/a", "dir2", "dir/sub", "other"] {
         assert_eq!(bed.found(&bytes, &bed.root().join(below)).1, 0, "{below}");
@@ -203,11 +203,14 @@ fn hope_is_a_size_or_a_name() {
     let (_, bytes) = bed.indexed("a", 3);
     let size = bytes.len() as u64;
     let hope = |size_bytes, name: Option<&[u8]>| {
-        bed.index().has_similar(bed.scope(&bed.root()), size_bytes, name, &|| false)
+        bed.index().has_similar(bed.scope(&bed.root()), Some(size_bytes), name, &|| false)
     };
     assert!(hope(size, None) && hope(size / 17 * 18, None) && hope(size / 20 * 19, None));
     assert!(!hope(size / 14 * 15, None) && !hope(size / 15 * 14, None) && !hope(size * 9, Some(b"b")));
-    assert!(!bed.index().has_similar(bed.scope(&bed.root()), size, None, &|| true), "it takes too long");
+    assert!(
+        !bed.index().has_similar(bed.scope(&bed.root()), Some(size), None, &|| true),
+        "it takes too long"
+    );
     assert!(hope(size * 9, Some(b"a")));
     fs::remove_file(bed.root().join("a")).unwrap();
     assert!(!hope(size, None), "what is gone is no hope");
@@ -270,7 +273,11 @@ fn a_renamed_file_is_found_again() {
     let moved = dir.join("c");
     fs::rename(&renamed, &moved).unwrap();
     let opened = File::open(&dir).unwrap();
-    bed.index().meet(opened.as_fd(), &dir);
+    let scope = Scope { opened: opened.as_fd(), directory: &dir, ..bed.scope(&dir) };
+    // On another device it cannot be, and that is not looked at.
+    bed.index().meet(Scope { dev: scope.dev + 1, ..scope });
+    assert_eq!(bed.index().files().at(&moved).map(|(number, _)| number), None);
+    bed.index().meet(scope);
     assert_eq!(bed.found(&bytes, &dir), (vec![moved.clone()], cut(&bytes).len()));
     assert_eq!(bed.index().figures().files, 1);
     // Taken in under its new name, too, it is known once, and not read again.
@@ -281,7 +288,7 @@ fn a_renamed_file_is_found_again() {
     // Another file in the place of the one that moved is not taken for it.
     fs::rename(dir.join("d"), bed.root().join("x")).unwrap();
     fs::write(dir.join("d"), random(bytes.len(), 6)).unwrap();
-    bed.index().meet(opened.as_fd(), &dir);
+    bed.index().meet(scope);
     bed.assert_gone(&bytes);
 }
 
@@ -417,7 +424,7 @@ fn a_question_makes_nobody_forget() {
         let scope = Scope { opened: opened.as_fd(), ..bed.scope(&here) };
         let keys: Vec<ChunkKey> = cut(&bytes).iter().map(|(_, chunk)| key(chunk)).collect();
         assert_eq!(bed.index().look_up(&keys, scope, &|| false).unwrap().files, [] as [PathBuf; 0]);
-        assert!(!bed.index().has_similar(scope, bytes.len() as u64, None, &|| false));
+        assert!(!bed.index().has_similar(scope, Some(bytes.len() as u64), None, &|| false));
         assert_eq!(bed.found(&bytes, &here).0, std::slice::from_ref(&path));
         bed.index().forget_missed(&mut || true).unwrap();
         assert_eq!(bed.found(&bytes, &here).0, std::slice::from_ref(&path));
@@ -449,13 +456,15 @@ fn what_is_not_mounted_is_not_forgotten() {
     }
     // Another file is there now.
     fs::write(bed.root().join("mount/b"), b"another one").unwrap();
-    bed.index().forget_gone(&mut || true);
+    bed.index().forget_gone(&|_| false, &mut || true);
     for name in ["mount/b", "mount/sub/c", "gone/d"] {
         bed.index().look_again(&bed.root().join(name));
     }
     assert_eq!(bed.index().figures().files, 4);
     fs::rename(bed.root().join("here"), bed.root().join("there")).unwrap();
-    bed.index().forget_gone(&mut || true);
+    bed.index().forget_gone(&|path| path.ends_with("here/a"), &mut || true);
+    assert_eq!(bed.index().figures().files, 4, "what is left out is not looked at");
+    bed.index().forget_gone(&|_| false, &mut || true);
     assert_eq!(bed.known(), ["b", "c", "d"]);
 }
 

@@ -142,19 +142,26 @@ impl LocalStore {
         hashed: Option<(TempFile, u16)>,
         wanted: &Wanted<'_>,
     ) -> Result<Option<Arc<dyn StoredObject>>> {
-        let lock = wanted.until_unlocked(|| self.place.lock(&oid))?;
-        let existing = self.read_record(&oid, &lock).unwrap_or(None);
-        if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
-            self.write_hint(&hint);
-            drop(lock);
-            return match wanted.until_unlocked(|| self.open(&oid)) {
-                // Whoever makes room was faster.
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    self.keep_borrowed(oid, path, data, hint, hashed, wanted)
+        let mut is_damaged = false;
+        let (lock, existing) = loop {
+            let lock = wanted.until_unlocked(|| self.place.lock(&oid))?;
+            let existing = self.read_record(&oid, &lock).unwrap_or(None);
+            if existing.as_ref().is_some_and(|record| self.is_owned_whole(record)) {
+                self.write_hint(&hint);
+                drop(lock);
+                match wanted.until_unlocked(|| self.open(&oid)) {
+                    // Whoever makes room was faster.
+                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                    opened => return opened.map(Some),
                 }
-                opened => opened.map(Some),
-            };
-        }
+            }
+            if is_damaged || !existing.as_ref().is_some_and(|record| self.is_owned_touched(record)) {
+                break (lock, existing);
+            }
+            // They may be all that somebody has of these bytes: they give way to a file only if they are others.
+            drop(lock);
+            is_damaged = !self.adopt_touched(&oid)?;
+        };
         let absolute = std::fs::canonicalize(path).map_err(|error| io_at("find", path, error))?;
         let bytes = absolute.into_os_string().into_vec();
         if bytes.len() > PATH_BYTES_MAX {
@@ -265,6 +272,36 @@ impl LocalStore {
     fn is_owned_whole(&self, record: &Record) -> bool {
         let data = std::fs::symlink_metadata(self.place.object(&record.oid).data);
         record.borrowed_path().is_none() && data.is_ok_and(|data| record.holds_for(&identity(&data)))
+    }
+
+    /// Whether a command had the store keep the bytes itself, and they have the size that they had, but not all of the identity: a change of
+    /// mode or owner, or a restored backup, does that.
+    fn is_owned_touched(&self, record: &Record) -> bool {
+        let data = std::fs::symlink_metadata(self.place.object(&record.oid).data);
+        let is_full = data.is_ok_and(|data| data.is_file() && data.len() == record.size_bytes);
+        record.borrowed_path().is_none() && !record.is_disposable() && is_full && !self.is_owned_whole(record)
+    }
+
+    /// Hashes touched bytes of the store's own and, if they are still the object, notes their identity. False if they are not.
+    fn adopt_touched(&self, oid: &Oid) -> Result<bool> {
+        let path = self.place.object(oid).data;
+        let (file, before) = open_regular(&path)?;
+        let (now_oid, outboard) =
+            outboard::build(&self.place, &file, &path, Geometry::new(before.size_bytes), &Watch::NOBODY)?;
+        drop(outboard);
+        if now_oid != *oid {
+            return Ok(false);
+        }
+        let lock = self.place.lock(oid)?;
+        let Some(mut record) = self.read_record(oid, &lock)? else { return Ok(false) };
+        let after = file.metadata().map_err(|error| io_at("read", &path, error))?;
+        if identity(&after) != before || !self.is_owned_touched(&record) {
+            return Ok(self.is_owned_whole(&record));
+        }
+        (record.backing, record.hashed_at_ns) = (before, self.now_ns());
+        self.write_record(&record, &lock, true)?;
+        sync_directories(&self.place.object(oid).folder)?;
+        Ok(true)
     }
 
     /// The record of `oid`, and its data.
@@ -474,8 +511,13 @@ impl Store for LocalStore {
         let mut record = self.require_record(oid, &lock)?;
         let share = update(record.share.clone())?;
         if share != record.share {
+            // An end that came back with the state before it would be a right that nobody gave.
+            let is_durable = retention::ends_a_right(record.share.as_ref(), share.as_ref());
             record.share = share.clone();
-            self.write_record(&record, &lock, false)?;
+            self.write_record(&record, &lock, is_durable)?;
+            if is_durable {
+                sync_directories(&self.place.object(oid).folder)?;
+            }
         }
         Ok(share)
     }

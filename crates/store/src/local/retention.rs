@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use dray_core::limits::OBJECT_BYTES_MAX;
 use dray_core::store::{Share, StoredObject};
@@ -15,7 +16,6 @@ use rustix::fs::OFlags;
 
 use super::extents::{identity, io_at, read_full_at, require_end};
 use super::landing::{LONG_BYTES, Landing};
-use super::place::Lock;
 use super::record::Record;
 use super::{LocalStore, LocalWriter, record};
 
@@ -88,29 +88,47 @@ impl LocalStore {
 
     /// Sets why an object is kept, durably where a pin begins or ends, and returns what is known of it. `NotFound` if it is not here.
     pub fn retain(&self, oid: &Oid, retention: Option<Retention>) -> Result<Retained> {
+        self.change_kept(oid, |record| {
+            let is_durable = must_outlive_a_crash(record.retention.as_ref(), retention.as_ref());
+            record.retention = retention;
+            is_durable
+        })
+    }
+
+    /// Ends who may have an object, by whomever that was said, and sets why it is still kept: in one write, durably. `NotFound` if it is not
+    /// here.
+    pub fn end_share(&self, oid: &Oid, left: Option<Retention>) -> Result<Retained> {
+        self.change_kept(oid, |record| {
+            (record.share, record.retention) = (None, left);
+            true
+        })
+    }
+
+    /// Forgets why an object was kept on which nobody counts any more. A crash may undo that: who finds it then finds nobody that
+    /// counts on it. `NotFound` if it is not here.
+    pub fn lapse(&self, oid: &Oid) -> Result<Retained> {
+        self.change_kept(oid, |record| {
+            record.retention = None;
+            false
+        })
+    }
+
+    /// `change` says whether what it does must be durable.
+    fn change_kept(&self, oid: &Oid, change: impl FnOnce(&mut Record) -> bool) -> Result<Retained> {
         if self.place().lock_shared(oid)?.is_none() {
             return Err(super::not_found(oid));
         }
         let lock = self.place().lock(oid)?;
         let mut record = self.require_record(oid, &lock)?;
-        self.set_retention(&mut record, retention, &lock)?;
+        let before = record.clone();
+        let is_durable = change(&mut record);
+        if record != before {
+            self.write_record(&record, &lock, is_durable)?;
+            if is_durable {
+                super::sync_directories(&self.place().object(oid).folder)?;
+            }
+        }
         Ok(Retained::of(record))
-    }
-
-    fn set_retention(&self, record: &mut Record, retention: Option<Retention>, lock: &Lock) -> Result<()> {
-        if record.retention == retention {
-            return Ok(());
-        }
-        // A pin that came back after a crash would share what was ended.
-        let is_pin = [&retention, &record.retention]
-            .into_iter()
-            .any(|retention| retention.as_ref().is_some_and(|found| found.pinned_unix_s.is_some()));
-        record.retention = retention;
-        self.write_record(record, lock, is_pin)?;
-        if is_pin {
-            super::sync_directories(&self.place().object(&record.oid).folder)?;
-        }
-        Ok(())
     }
 
     /// Lets go of an object that nobody keeps any more: removes it if a daemon took its bytes in and no command has since, else
@@ -124,8 +142,33 @@ impl LocalStore {
         if record.is_disposable() {
             return self.place().object(oid).remove(&lock);
         }
-        self.set_retention(&mut record, None, &lock)?;
+        if record.retention.take().is_some() {
+            // Nobody counts on it, and a crash brings nobody back.
+            self.write_record(&record, &lock, false)?;
+        }
         Ok(false)
+    }
+
+    /// Removes the folders of objects that have no record: a kill left them in the middle of a put, and nobody was promised anything.
+    /// Those whose lock is held are left for another time. How many bytes that gave back.
+    pub fn remove_unrecorded(&self) -> Result<u64> {
+        let at_once = self.clone().with_patience(Duration::ZERO);
+        let mut bytes = 0;
+        for oid in at_once.place().object_names()? {
+            let paths = at_once.place().object(&oid);
+            if paths.record.exists() {
+                continue;
+            }
+            // Whoever puts holds the lock from the first name in the folder to the record.
+            let Ok(lock) = at_once.place().lock(&oid) else { continue };
+            if std::fs::symlink_metadata(&paths.record)
+                .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+            {
+                bytes += std::fs::symlink_metadata(&paths.data).map_or(0, |data| data.len());
+                paths.remove(&lock)?;
+            }
+        }
+        Ok(bytes)
     }
 
     /// Begins to take in bytes that may be removed again to make room, once nobody keeps them.
@@ -211,14 +254,27 @@ impl LocalStore {
     }
 }
 
+/// Whether the change must be durable: a pin is a promise, and a right that ended must not come back with the state before it.
+fn must_outlive_a_crash(before: Option<&Retention>, after: Option<&Retention>) -> bool {
+    let is_pin = [before, after].into_iter().flatten().any(|retention| retention.pinned_unix_s.is_some());
+    let share = |retention: Option<&Retention>| retention.and_then(|retention| retention.share.clone());
+    is_pin || ends_a_right(share(before).as_ref(), share(after).as_ref())
+}
+
+/// Whether somebody who had a right under `before` has it no more under `after`.
+pub(super) fn ends_a_right(before: Option<&Share>, after: Option<&Share>) -> bool {
+    let right = |share: &Share| (share.secret, share.expires_unix_s);
+    before.is_some_and(|before| after.map(right) != Some(right(before)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-    use std::time::Duration;
 
+    use dray_core::rights::Secret;
     use dray_core::store::Store;
 
     use super::*;
@@ -370,6 +426,66 @@ mod tests {
         for oid in [file, unreadable] {
             assert!(!store.let_go(&oid).unwrap());
             assert!(store.open(&oid).is_ok() && store.place().object(&oid).data.exists());
+        }
+    }
+
+    /// Design 14, ADR 20: a right that ended does not come back after a power cut, be it pinned or not; a time of last use may.
+    #[test]
+    fn an_end_outlives_a_crash() {
+        let share = Share { secret: Some(Secret::from_bytes([1; 16])), ..Share::default() };
+        let shared = |share: &Share| Retention { share: Some(share.clone()), ..Retention::default() };
+        let ended = Retention::default();
+        let used = Retention { used_unix_s: 9, ..shared(&share) };
+        let moved = shared(&Share { port: Some(7), ..share.clone() });
+        let other = shared(&Share { secret: None, ..share.clone() });
+        let shorter = shared(&Share { expires_unix_s: Some(9), ..share.clone() });
+        let pinned = Retention { pinned_unix_s: Some(1), ..ended.clone() };
+        let before = shared(&share);
+        let is_durable = |after: Option<&Retention>| must_outlive_a_crash(Some(&before), after);
+        assert!(is_durable(None) && is_durable(Some(&ended)));
+        assert!(is_durable(Some(&other)) && is_durable(Some(&shorter)) && is_durable(Some(&pinned)));
+        assert!(!is_durable(Some(&used)) && !is_durable(Some(&moved)));
+        assert!(must_outlive_a_crash(Some(&pinned), None) && !must_outlive_a_crash(None, Some(&before)));
+    }
+
+    /// Design 11, D13: bytes that a kill left without a record count for nobody: they go, and put again they may be removed like any
+    /// others that a daemon takes in. Those of a put that is under way stay.
+    #[test]
+    fn bytes_without_a_record_are_nobody_s() {
+        let (_dir, store) = bed();
+        let (killed, again, busy) =
+            (take_in(&store, b"left by a kill"), take_in(&store, b"again"), take_in(&store, b"busy"));
+        let kept = take_in(&store, b"kept");
+        for oid in [killed, again, busy] {
+            std::fs::remove_file(store.place().object(&oid).record).unwrap();
+        }
+        take_in(&store, b"again");
+        assert!(store.retain(&again, None).unwrap().is_disposable);
+        let held = store.place().lock(&busy).unwrap();
+        assert_eq!(store.remove_unrecorded().unwrap(), b"left by a kill".len() as u64);
+        let is_there = |oid: &Oid| store.place().object(oid).data.exists();
+        assert_eq!([killed, again, busy, kept].map(|oid| is_there(&oid)), [false, true, true, true]);
+        assert!(!store.place().object(&killed).folder.exists());
+        drop(held);
+        assert_eq!(store.remove_unrecorded().unwrap(), b"busy".len() as u64);
+    }
+
+    /// Design 11: what a command had the store keep is not unlinked for a file with the same bytes because its mode was changed; that
+    /// file may go, and the bytes stay. Where they are others by now, the file is the better copy.
+    #[test]
+    fn touched_bytes_are_not_given_up_for_a_file() {
+        let (dir, store) = bed();
+        let path = dir.path().join("file");
+        for (bytes, now) in [(b"as they were", b"as they were"), (b"as they once", b"as they went")] {
+            let oid = put(&store, bytes);
+            let data = store.place().object(&oid).data;
+            std::fs::write(&data, now).unwrap();
+            std::fs::set_permissions(&data, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+            std::fs::write(&path, bytes).unwrap();
+            let is_same = bytes == now;
+            assert_eq!(store.put_file(&path, &|_| {}).unwrap().is_borrowed(), !is_same);
+            std::fs::remove_file(&path).unwrap();
+            assert_eq!((store.open(&oid).is_ok(), data.exists()), (is_same, is_same));
         }
     }
 

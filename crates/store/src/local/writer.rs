@@ -156,14 +156,14 @@ impl Incoming {
         };
         let paths = store.place().object(&oid);
         // What a command put here stays, and so does what replaces it: a damaged copy, a file of the user's with who may have it, a
-        // record that cannot be read, bytes without one.
-        let is_claimed = is_unreadable
-            || existing.as_ref().map_or_else(|| paths.data.exists(), |record| !record.is_disposable());
+        // record that cannot be read. Bytes without a record were left by a kill, and promised to nobody.
+        let is_claimed = is_unreadable || existing.as_ref().is_some_and(|record| !record.is_disposable());
         make_directory(&paths.folder, false)?;
         let record_temp = store.place().temp()?;
         keep_room(&record_temp)?;
         let Some((data, outboard)) = self.files.take() else {
-            return Err(Error::new(ErrorKind::Internal, "an object was taken in twice"));
+            return Err(Error::new(ErrorKind::NotFound, "the bytes were kept and have been removed since")
+                .advise("put them again"));
         };
         let owned = existing.as_ref().filter(|record| record.borrowed_path().is_none());
         let kept = (|| {

@@ -15,7 +15,9 @@ use dray_core::limits::{CONNECTIONS_MAX, HELLO_TIMEOUT_MS};
 use dray_core::{Error, ErrorKind, Result};
 
 use crate::holder::ClearGrantor;
-use crate::transport::{CLEAR_PREAMBLE, Place, Places, TlsChannel, TlsConfig, Wake, read_exact_by};
+use crate::transport::{
+    CLEAR_PREAMBLE, Place, Places, TlsChannel, TlsConfig, Wake, begin_unpaced, read_exact_by,
+};
 
 /// A listening socket and what it needs to tell its connections apart.
 #[derive(Debug)]
@@ -101,6 +103,7 @@ impl Listener {
             })?;
         let failed = |error: io::Error| Error::io("prepare to listen", error);
         socket.set_nonblocking(true).map_err(failed)?;
+        begin_unpaced(&socket);
         Ok(Listener {
             socket,
             tls,

@@ -10,6 +10,7 @@ use dray_core::message::{Message, Open};
 use dray_core::store::{Extent, Standing, StoredObject};
 use dray_core::{Error, ErrorKind, Oid, Result};
 
+use super::recipes::{RecipeCache, RecipeState, RecipeWish};
 use crate::recipe::Recipe;
 use crate::transport::{Security, Wake};
 
@@ -58,10 +59,21 @@ pub trait Held: Send + Sync {
         }
         Ok(out)
     }
-    /// The object's recipe; `None` if this holder makes none for it. May read the whole object; called on a thread of its
-    /// own, while requests for the object are answered.
-    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
+    /// The object's recipe, or where the making of it stands: to make it the whole object is read, on a thread of its own. Waits
+    /// for nothing; asked again while it is being made, with the same `wish`. Errors are of the right to it: where it cannot be made
+    /// there is none.
+    fn recipe(self: Arc<Self>, wish: &mut RecipeWish) -> Result<RecipeState> {
+        let _ = wish;
+        Ok(RecipeState::None)
+    }
+    /// The recipe, if it is made, for as long as `wish`. Begins nothing. Errors are of the right to it.
+    fn made_recipe(&self, wish: &mut RecipeWish) -> Result<Option<Arc<Recipe>>> {
+        let _ = wish;
         Ok(None)
+    }
+    /// Why it is not to be had any more, whatever is asked for: a receiver that has nothing else open is told so, and closed.
+    fn ended(&self) -> Option<Error> {
+        None
     }
     /// The root of a vouched object, when the receiver has everything and its root is `theirs`.
     fn seal(&self, theirs: Oid) -> Result<Oid> {
@@ -77,28 +89,6 @@ pub struct StoredHeld {
     recipe: Arc<RecipeCache>,
 }
 
-/// The recipe of one object, made when it is first asked for.
-#[derive(Debug, Default)]
-pub struct RecipeCache(Mutex<Option<Arc<Recipe>>>);
-
-impl RecipeCache {
-    /// The recipe, made by `make` unless it is here. Others who ask meanwhile wait for it.
-    pub fn get_or_make(&self, make: impl FnOnce() -> Result<Recipe>) -> Result<Arc<Recipe>> {
-        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(recipe) = &*cached {
-            return Ok(recipe.clone());
-        }
-        let recipe = Arc::new(make()?);
-        *cached = Some(recipe.clone());
-        Ok(recipe)
-    }
-
-    /// The recipe, if it is here now.
-    pub fn made(&self) -> Option<Arc<Recipe>> {
-        self.0.try_lock().ok().and_then(|cached| cached.clone())
-    }
-}
-
 impl StoredHeld {
     /// Sends `object`, suggesting `name`.
     pub fn new(object: Arc<dyn StoredObject>, name: Option<Vec<u8>>) -> StoredHeld {
@@ -108,6 +98,29 @@ impl StoredHeld {
     /// Shares the recipe with others that send the same object.
     pub fn with_recipe(self, recipe: Arc<RecipeCache>) -> StoredHeld {
         StoredHeld { recipe, ..self }
+    }
+
+    /// [`Held::recipe`], which ends unmade when `is_wanted` is false. `on_trouble` hears, from another thread, why the object could not
+    /// be read.
+    pub fn recipe_while(
+        &self,
+        wish: &mut RecipeWish,
+        is_wanted: impl Fn() -> bool + Send + 'static,
+        on_trouble: impl Fn(&Error) + Send + 'static,
+    ) -> RecipeState {
+        let size_bytes = self.object.size_bytes();
+        let Some(profile) = Profile::for_size(size_bytes) else { return RecipeState::None };
+        let object = self.object.clone();
+        self.recipe.ask(wish, move |maker| {
+            let read =
+                &mut |offset: u64, out: &mut [u8]| object.read_at(offset, out).inspect_err(&on_trouble);
+            let recipe = maker.read(size_bytes, profile, &is_wanted, read)?;
+            // A file that changed meanwhile has no recipe under this name.
+            match object.standing() {
+                Standing::Changed => Err(object.mismatch()).inspect_err(&on_trouble),
+                _ => Ok(recipe),
+            }
+        })
     }
 }
 
@@ -142,19 +155,11 @@ impl Held for StoredHeld {
     fn raw_file(&self) -> Option<BorrowedFd<'_>> {
         self.object.raw_file()
     }
-    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
-        let size_bytes = self.object.size_bytes();
-        let Some(profile) = Profile::for_size(size_bytes) else { return Ok(None) };
-        let make = || {
-            let read = &mut |offset: u64, out: &mut [u8]| self.object.read_at(offset, out);
-            let recipe = Recipe::read(size_bytes, profile, read, &mut |_| {})?;
-            // A file that changed meanwhile has no recipe under this name.
-            match self.object.standing() {
-                Standing::Changed => Err(self.mismatch()),
-                _ => Ok(recipe),
-            }
-        };
-        self.recipe.get_or_make(make).map(Some)
+    fn recipe(self: Arc<Self>, wish: &mut RecipeWish) -> Result<RecipeState> {
+        Ok(self.recipe_while(wish, || true, |_| {}))
+    }
+    fn made_recipe(&self, wish: &mut RecipeWish) -> Result<Option<Arc<Recipe>>> {
+        Ok(self.recipe.made_for(wish))
     }
 }
 

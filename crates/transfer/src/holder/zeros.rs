@@ -121,6 +121,11 @@ impl Server<'_> {
                 self.gather_zeros(request, (stop - start) as u64)?;
             } else {
                 self.settle(request);
+                if self.push_packed(request, &frame[FRAME_HEAD_BYTES + start..FRAME_HEAD_BYTES + stop])? {
+                    self.flush().map_err(Failure::Connection)?;
+                    start = stop;
+                    continue;
+                }
                 // The head takes the place of bytes that have been sent.
                 let head = FrameHead::new(FrameKind::Data, stop - start, request).encode();
                 frame[start..start + FRAME_HEAD_BYTES].copy_from_slice(&head);

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
 use dray_core::hash_tree::{Geometry, Subtree};
 use dray_core::limits::{
-    CONTROL_FRAME_BYTES_MAX, GROUP_BYTES, PARENT_FRAME_BYTES_MAX, PROGRESS_TIMEOUT_MS,
-    RECIPE_NODES_ASKED_MAX, UNIT_BYTES,
+    DATA_FRAME_BYTES_MAX, GROUP_BYTES, PROGRESS_TIMEOUT_MS, RECIPE_NODES_ASKED_MAX, UNIT_BYTES,
 };
 use dray_core::message::{
     Cancel, Compare, ComparedSubtree, Describe, Fault, Fetch, Message, Nodes, Open, Opened, Seal, feature,
@@ -20,26 +19,33 @@ use dray_core::source::{DataPiece, Flow, RequestId, SourceEvent};
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_engine::session::{Body, Receiver, ReceiverInput};
 
-use super::{CopyHook, Inner, LaneSet, LaneStart, Opening, Queued};
-use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
+use super::ahead::ReadAhead;
+use super::control::{ControlSide, only_control};
+use super::slow::PathMeter;
+use super::{CopyHook, Inner, LaneSet, LaneStart, Opening, Queued, SumsAsked};
+use crate::packing::Unpacker;
+use crate::transport::{Channel, ControlReader, Wake, push_control};
 
 /// How long a connection that owes data may be silent: a little longer than its source, whose silence the planner judges, and counts.
 const SILENCE_MAX: Duration = Duration::from_millis(PROGRESS_TIMEOUT_MS + 1000);
 
+/// The same of one of several that is the only one to ask, while packing pays: the others wait for it.
+const PACKING_SILENCE_MAX: Duration = Duration::from_secs(3);
+
 /// Handle of the only object of a lane.
-const HANDLE: u32 = 1;
+pub(super) const HANDLE: u32 = 1;
 /// A lane looks at its state at least this often even if nothing happens.
 const IDLE: Duration = Duration::from_secs(1);
 
 pub(super) struct Lane<'a> {
-    set: &'a LaneSet,
+    pub(super) set: &'a LaneSet,
     pub(super) number: u64,
-    channel: Box<dyn Channel>,
-    receiver: Receiver,
+    pub(super) channel: Box<dyn Channel>,
+    pub(super) receiver: Receiver,
     hook: Option<CopyHook<'a>>,
     wake: Arc<Wake>,
     /// Frames to send; written in one piece.
-    out: Vec<u8>,
+    pub(super) out: Vec<u8>,
     /// Requests sent and not ended, oldest first.
     pub(super) running: VecDeque<Queued>,
     /// Asked and not answered.
@@ -52,9 +58,25 @@ pub(super) struct Lane<'a> {
     /// To be reported: the other side does not know what a recipe is.
     has_no_recipe: bool,
     pub(super) awaited_nodes: Vec<RecipeId>,
+    pub(super) awaited_sums: Vec<SumsAsked>,
+    /// Questions for sums, to be reported: the other side does not know what those are.
+    pub(super) untold_sums: Vec<u32>,
+    /// What has come of the rest that is asked for first.
+    pub(super) rest: Vec<u8>,
+    pub(super) meter: PathMeter,
+    /// What the holder was told last, whether it may pack.
+    pub(super) may_pack: bool,
+    pub(super) unpacker: Option<Unpacker>,
+    /// What the last packed frame stands for, and how much of it has been taken.
+    pub(super) unpacked: Vec<u8>,
+    pub(super) unpacked_at: usize,
+    /// Bytes that came as they are since packing paid last.
+    pub(super) plain_bytes: u64,
+    ahead: ReadAhead,
+    /// A group that comes in pieces, or is no data.
     group: Vec<u8>,
     /// A whole group has come over it.
-    has_delivered: bool,
+    pub(super) has_delivered: bool,
     data: Vec<DataPiece>,
     /// Frames of a separate control stream, if the channel has one.
     control: ControlReader,
@@ -69,7 +91,7 @@ pub(super) struct Lane<'a> {
 }
 
 /// What reading came to.
-enum Got {
+pub(super) enum Got {
     Bytes,
     /// The stream ended at a frame's boundary.
     End,
@@ -79,9 +101,11 @@ enum Got {
 
 /// Where the bytes of a piece are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Filling {
+pub(super) enum Filling {
     /// They come next.
     Sent,
+    /// They were unpacked.
+    Unpacked,
     /// They are zeros that are not stored.
     Hole,
     /// They are zeros that are data.
@@ -99,7 +123,7 @@ impl<'a> Lane<'a> {
         size_bytes: Option<u64>,
         hook: Option<CopyHook<'a>>,
     ) -> Lane<'a> {
-        let LaneStart { mut receiver, preface: mut out, secret, node, opening, .. } = start;
+        let LaneStart { mut receiver, preface: mut out, secret, node, opening, round_trip_us } = start;
         if let Some(size_bytes) = size_bytes {
             receiver.set_geometry(Geometry::new(size_bytes));
         }
@@ -128,6 +152,16 @@ impl<'a> Lane<'a> {
             describing: false,
             has_no_recipe: false,
             awaited_nodes: Vec::new(),
+            awaited_sums: Vec::new(),
+            untold_sums: Vec::new(),
+            rest: Vec::new(),
+            meter: PathMeter::new(round_trip_us.map(Duration::from_micros)),
+            may_pack: false,
+            unpacker: None,
+            unpacked: Vec::new(),
+            unpacked_at: 0,
+            plain_bytes: 0,
+            ahead: ReadAhead::new(),
             group: vec![0; GROUP_BYTES as usize],
             has_delivered: false,
             data: Vec::new(),
@@ -142,7 +176,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    fn emit(&self, event: SourceEvent<'_>) -> Flow {
+    pub(super) fn emit(&self, event: SourceEvent<'_>) -> Flow {
         self.set.events.event(self.set.id, event)
     }
 
@@ -160,6 +194,7 @@ impl<'a> Lane<'a> {
                 Got::Closed => return Ok(()),
             }
             let head = FrameHead::decode(head)?;
+            let is_rest = self.receiver.is_rest();
             match self.receiver.handle_head(head)? {
                 Body::Control if self.channel.has_control() => {
                     return Err(Error::new(
@@ -178,7 +213,11 @@ impl<'a> Lane<'a> {
                         self.cancel(request);
                     }
                 }
-                Body::Data => self.take_pieces(head.body_bytes as u64, Filling::Sent)?,
+                Body::Data => {
+                    self.note_packing(head.body_bytes as u64, None);
+                    self.take_data(head.body_bytes as u64, Filling::Sent)?;
+                }
+                Body::Packed => self.take_packed(head)?,
                 body @ (Body::Hole | Body::Zeros) => {
                     let mut run = [0; 8];
                     let Got::Bytes = self.read(&mut run, false)? else { return Err(closed()) };
@@ -188,6 +227,9 @@ impl<'a> Lane<'a> {
                     self.take_pieces(run, filling)?;
                 }
                 Body::End { complete } => {
+                    if complete && is_rest {
+                        self.deliver_rest()?;
+                    }
                     let request = self.end()?;
                     // The empty object has one group and no byte that could announce it.
                     if complete && self.set.inner().size_bytes == Some(0) {
@@ -205,16 +247,21 @@ impl<'a> Lane<'a> {
         }
     }
 
-    fn take_pieces(&mut self, mut left: u64, filling: Filling) -> Result<()> {
+    pub(super) fn take_pieces(&mut self, mut left: u64, filling: Filling) -> Result<()> {
         let request = self.oldest()?;
         while left > 0 {
             let Some(piece) = self.receiver.piece(left) else {
                 return Err(Error::new(ErrorKind::Protocol, "holder sent more than was owed"));
             };
+            left -= piece.len as u64;
+            if filling == Filling::Sent && piece.offset == 0 && piece.completes_group {
+                self.take_whole_group(request, piece.group, piece.len)?;
+                continue;
+            }
             let range = piece.offset..piece.offset + piece.len;
-            if filling == Filling::Sent {
+            if matches!(filling, Filling::Sent | Filling::Unpacked) {
                 let mut group = std::mem::take(&mut self.group);
-                let got = self.read(&mut group[range], false);
+                let got = self.fill(&mut group[range], filling);
                 self.group = group;
                 let Got::Bytes = got? else { return Err(closed()) };
             } else {
@@ -232,27 +279,36 @@ impl<'a> Lane<'a> {
                     _ => self.data.push(start..end),
                 }
             }
-            left -= piece.len as u64;
             if piece.completes_group {
-                self.has_delivered = true;
-                let len = piece.offset + piece.len;
-                let flow = self.set.events.event(
-                    self.set.id,
-                    SourceEvent::Group {
-                        request,
-                        group: piece.group,
-                        bytes: &self.group[..len],
-                        data: &self.data,
-                    },
-                );
+                let bytes = &self.group[..piece.offset + piece.len];
+                let event = SourceEvent::Group { request, group: piece.group, bytes, data: &self.data };
+                let flow = self.emit(event);
                 self.data.clear();
-                self.count();
-                if flow == Flow::Cancel {
-                    self.cancel(request);
-                }
+                self.delivered(request, flow);
             }
         }
         Ok(())
+    }
+
+    /// A group that comes in one piece is handed on where it was read to.
+    fn take_whole_group(&mut self, request: RequestId, group: u64, len: usize) -> Result<()> {
+        while self.ahead.bytes().len() < len {
+            let Got::Bytes = self.read_some(false)? else { return Err(closed()) };
+        }
+        let (bytes, data) = (&self.ahead.bytes()[..len], 0..len as u32);
+        let data = std::slice::from_ref(&data);
+        let flow = self.emit(SourceEvent::Group { request, group, bytes, data });
+        self.ahead.consume(len);
+        self.delivered(request, flow);
+        Ok(())
+    }
+
+    fn delivered(&mut self, request: RequestId, flow: Flow) {
+        self.has_delivered = true;
+        self.count();
+        if flow == Flow::Cancel {
+            self.cancel(request);
+        }
     }
 
     fn control(&mut self, body: &[u8]) -> Result<()> {
@@ -289,6 +345,7 @@ impl<'a> Lane<'a> {
                 self.emit(SourceEvent::Node { id, bytes: &bytes });
                 Ok(())
             }
+            ReceiverInput::Summed(summed) => self.summed(&summed),
             // The object is open, so what is not found is its recipe, or a part of that; it can be had without.
             ReceiverInput::Fault(fault) if self.is_owed_recipe() && is_not_found(&fault) => {
                 // Questions are answered in the order in which they were asked, each once.
@@ -330,7 +387,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    fn oldest(&self) -> Result<RequestId> {
+    pub(super) fn oldest(&self) -> Result<RequestId> {
         let oldest = self.receiver.oldest().map(RequestId);
         oldest.ok_or_else(|| Error::new(ErrorKind::Protocol, "answer to no request"))
     }
@@ -342,6 +399,7 @@ impl<'a> Lane<'a> {
             .pop_front()
             .ok_or_else(|| Error::new(ErrorKind::Protocol, "answer to no request"))?;
         self.data.clear();
+        self.rest.clear();
         let mut inner = self.set.inner();
         if let Some(lane) = inner.lanes.iter_mut().find(|lane| lane.number == self.number) {
             lane.outstanding_bytes = lane.outstanding_bytes.saturating_sub(queued.permit.bytes());
@@ -356,10 +414,10 @@ impl<'a> Lane<'a> {
         }
     }
 
-    fn body(&mut self, len: usize) -> Result<Vec<u8>> {
+    pub(super) fn body(&mut self, len: usize) -> Result<Vec<u8>> {
         // Bounded by the frame's kind before it came here; most are far smaller than the limit.
         let mut body = vec![0; len];
-        debug_assert!(len <= CONTROL_FRAME_BYTES_MAX.max(PARENT_FRAME_BYTES_MAX));
+        debug_assert!(len <= DATA_FRAME_BYTES_MAX);
         match self.read(&mut body, false)? {
             Got::Bytes => Ok(body),
             Got::End | Got::Closed => Err(closed()),
@@ -367,10 +425,11 @@ impl<'a> Lane<'a> {
     }
 
     /// Fills `out`. While nothing is there to read, requests that came up meanwhile are sent.
-    fn read(&mut self, out: &mut [u8], at_boundary: bool) -> Result<Got> {
+    pub(super) fn read(&mut self, out: &mut [u8], at_boundary: bool) -> Result<Got> {
         let mut filled = 0;
         while filled < out.len() {
-            if at_boundary && filled == 0 {
+            let can_end = at_boundary && filled == 0;
+            if can_end {
                 self.hear_control()?;
                 // Looked at first: what was said before the close is still sent.
                 let is_closed = self.set.is_closed();
@@ -379,29 +438,37 @@ impl<'a> Lane<'a> {
                     return Ok(Got::Closed);
                 }
             }
-            match self.channel.try_read(&mut out[filled..]).map_err(lost)? {
-                Some(0) if at_boundary && filled == 0 => return Ok(Got::End),
-                Some(0) => {
-                    return Err(Error::new(
-                        ErrorKind::Unreachable,
-                        "connection closed in the middle of a frame",
-                    ));
+            if self.ahead.bytes().is_empty() {
+                let got = self.read_some(can_end)?;
+                let Got::Bytes = got else { return Ok(got) };
+            }
+            filled += self.ahead.take(&mut out[filled..]);
+        }
+        Ok(Got::Bytes)
+    }
+
+    /// Reads ahead what is there, or waits. The stream may end here only if it `can_end`.
+    fn read_some(&mut self, can_end: bool) -> Result<Got> {
+        match self.channel.try_read(self.ahead.room()).map_err(lost)? {
+            Some(0) if can_end => return Ok(Got::End),
+            Some(0) => {
+                return Err(Error::new(ErrorKind::Unreachable, "connection closed in the middle of a frame"));
+            }
+            Some(count) => {
+                self.ahead.added(count);
+                self.heard = Instant::now();
+                self.meter.heard(self.heard);
+            }
+            None => {
+                self.count();
+                self.hear_control()?;
+                let is_closed = self.set.is_closed();
+                self.send_work()?;
+                if is_closed {
+                    return Ok(Got::Closed);
                 }
-                Some(n) => {
-                    filled += n;
-                    self.heard = Instant::now();
-                }
-                None => {
-                    self.count();
-                    self.hear_control()?;
-                    let is_closed = self.set.is_closed();
-                    self.send_work()?;
-                    if is_closed {
-                        return Ok(Got::Closed);
-                    }
-                    self.check_silence()?;
-                    self.channel.wait(Some(&self.wake), IDLE).map_err(lost)?;
-                }
+                self.check_silence()?;
+                self.channel.wait(Some(&self.wake), IDLE).map_err(lost)?;
             }
         }
         Ok(Got::Bytes)
@@ -410,9 +477,14 @@ impl<'a> Lane<'a> {
     /// One dead connection of several must not be taken for a dead source: it ends by itself, and what it owed goes to
     /// the others.
     fn check_silence(&mut self) -> Result<()> {
+        let others_wait = || {
+            let inner = self.set.inner();
+            inner.packing_lane == Some(self.number) && inner.lanes.len() > 1
+        };
+        let silence = self.heard.elapsed();
         if self.running.is_empty() {
             self.heard = Instant::now();
-        } else if self.heard.elapsed() >= SILENCE_MAX {
+        } else if silence >= SILENCE_MAX || silence >= PACKING_SILENCE_MAX && others_wait() {
             return Err(Error::new(ErrorKind::TimedOut, "connection owes data and is silent"));
         }
         Ok(())
@@ -423,6 +495,7 @@ impl<'a> Lane<'a> {
         let received_bytes = self.channel.received_bytes();
         self.set.received_bytes.fetch_add(received_bytes - self.counted_bytes, Ordering::Relaxed);
         self.counted_bytes = received_bytes;
+        self.meter.count(Instant::now(), received_bytes, !self.running.is_empty());
     }
 
     /// Takes in the frames of a separate control stream, if the channel has one.
@@ -460,6 +533,9 @@ impl<'a> Lane<'a> {
 
     /// Takes requests, cancellations and the seal from the set and sends them in one write.
     fn send_work(&mut self) -> Result<()> {
+        let was_idle = self.running.is_empty() && self.awaited_nodes.is_empty();
+        let has_agreed = self.receiver.agreed().is_some();
+        self.consider_packing()?;
         let mut cancels = Vec::new();
         let ended;
         {
@@ -468,7 +544,11 @@ impl<'a> Lane<'a> {
             let lanes = inner.lanes.len() as u64;
             let queued: u64 = inner.queue.iter().map(|queued| queued.permit.bytes()).sum();
             let sent: u64 = inner.lanes.iter().map(|lane| lane.outstanding_bytes).sum();
-            let mut share = (queued + sent) / lanes.max(1);
+            let stands_back = inner.packing_lane.is_some_and(|packing| packing != self.number);
+            let mut share = match inner.packing_lane {
+                Some(_) => queued + sent,
+                None => (queued + sent) / lanes.max(1),
+            };
             if !self.has_delivered {
                 // TCP starts slowly: a unit is enough until the first group is here, and other lanes, which may come up only
                 // now, find something to start with, too.
@@ -478,11 +558,20 @@ impl<'a> Lane<'a> {
             if let Some(at) = at {
                 cancels = std::mem::take(&mut inner.lanes[at].cancels);
                 let mut mine = inner.lanes[at].outstanding_bytes;
-                while self.receiver.room() > 0 && (mine < share || mine == 0) {
+                while self.receiver.room() > 0 && !stands_back && (mine < share || mine == 0) {
+                    // Whether the holder can send a rest is known once it has said hello; half of it would come for nothing.
+                    let waits = |queued: &Queued| queued.have.is_some() && !has_agreed;
+                    if inner.queue.front().is_none_or(waits) {
+                        break;
+                    }
                     let Some(queued) = inner.queue.pop_front() else { break };
                     mine += queued.permit.bytes();
                     inner.lanes[at].outstanding_bytes = mine;
                     inner.lanes[at].running.push(queued.request);
+                    if self.fetch_rest(&queued) {
+                        self.running.push_back(queued);
+                        continue;
+                    }
                     let fetch = Fetch {
                         request: queued.request.0,
                         handle: HANDLE,
@@ -508,6 +597,7 @@ impl<'a> Lane<'a> {
                     push_control(&mut self.out, &Message::Compare(compare));
                 }
                 self.ask_for_recipe(&mut inner);
+                self.ask_for_sums(&mut inner);
                 if let Some(root) = inner.seal.take() {
                     self.sealing = Some(root);
                     self.seals_owed += 1;
@@ -524,31 +614,18 @@ impl<'a> Lane<'a> {
         if std::mem::take(&mut self.has_no_recipe) {
             self.emit(SourceEvent::Described { root: None });
         }
+        for number in std::mem::take(&mut self.untold_sums) {
+            self.emit(SourceEvent::Summed { number, sums: None });
+        }
         if !self.out.is_empty() {
+            let is_owed = !self.running.is_empty() || !self.awaited_nodes.is_empty();
+            self.meter.asked(Instant::now(), was_idle && is_owed);
             let out = std::mem::take(&mut self.out);
             self.channel.write_all(&out).map_err(lost)?;
             self.out = out;
             self.out.clear();
         }
         Ok(())
-    }
-}
-
-/// The separate control stream of a channel, as a channel to read from.
-struct ControlSide<'a>(&'a mut dyn Channel);
-
-impl Channel for ControlSide<'_> {
-    fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
-        self.0.try_read_control(out)
-    }
-    fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
-        self.0.write_all(data)
-    }
-    fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
-        self.0.wait(wake, timeout)
-    }
-    fn security(&self) -> Option<Security> {
-        self.0.security()
     }
 }
 
@@ -568,15 +645,7 @@ fn is_not_found(fault: &Fault) -> bool {
     fault.handle == Some(HANDLE) && ErrorKind::from_wire_code(fault.kind) == ErrorKind::NotFound
 }
 
-fn only_control(head: FrameHead) -> Result<()> {
-    if head.kind == FrameKind::Control && head.request == 0 {
-        Ok(())
-    } else {
-        Err(Error::new(ErrorKind::Protocol, format!("{:?} frame on the control connection", head.kind)))
-    }
-}
-
-fn closed() -> Error {
+pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Interrupted, "source was closed")
 }
 

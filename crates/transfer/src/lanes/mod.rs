@@ -4,7 +4,11 @@
 //! every whole group to the event sink from that same thread. A lane takes work while it has no more than its share
 //! outstanding, so a slow connection never holds back a fast one by more than that.
 
+mod ahead;
+mod control;
 mod lane;
+mod rests;
+mod slow;
 #[cfg(test)]
 mod tests;
 
@@ -12,8 +16,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dray_core::block_mask::BlockMask;
 use dray_core::hash_tree::Subtree;
-use dray_core::message::{Message, ObjectName, Opened};
+use dray_core::message::{BlockRun, Message, ObjectName, Opened};
 use dray_core::permit::Permit;
 use dray_core::recipe::RecipeId;
 use dray_core::rights::Secret;
@@ -57,6 +62,9 @@ struct Inner {
     compare: Option<Vec<Subtree>>,
     describe: bool,
     nodes: Vec<RecipeId>,
+    sums: Vec<SumsAsked>,
+    /// The lane on which packed data comes: what came there helps what comes next, so the others stand back.
+    packing_lane: Option<u64>,
     /// Messages of the copy protocol to send.
     say: Vec<Message>,
     closed: bool,
@@ -78,7 +86,17 @@ struct Queued {
     groups: Subtree,
     known_depth: u32,
     recheck: bool,
+    /// Of the only group, blocks that need not come.
+    have: Option<BlockMask>,
     permit: Permit,
+}
+
+/// See [`SourceCall::Sums`].
+struct SumsAsked {
+    number: u32,
+    block_bytes: u32,
+    sum_bytes: u8,
+    runs: Vec<BlockRun>,
 }
 
 /// How a lane begins.
@@ -212,6 +230,7 @@ impl LaneSet {
             inner.compare = None;
             inner.describe = false;
             inner.nodes.clear();
+            inner.sums.clear();
             let gone = inner.gone || inner.closed;
             // After `Close` nothing has failed.
             let error = match (inner.closed, inner.gone) {
@@ -271,16 +290,19 @@ impl LaneSet {
         let number = lane.number;
         let (seal, compare) = (lane.sealing.take(), lane.comparing.take());
         let (describe, nodes) = (lane.describing, std::mem::take(&mut lane.awaited_nodes));
+        let sums = std::mem::take(&mut lane.awaited_sums);
         drop(lane);
         let _standing = self.standing();
         let is_last = {
             let mut inner = self.inner();
             inner.lanes.retain(|lane| lane.number != number);
+            inner.packing_lane.take_if(|packing| *packing == number);
             // What this lane had asked and nobody answered, another one asks.
             inner.seal = inner.seal.take().or(seal);
             inner.compare = inner.compare.take().or(compare);
             inner.describe |= describe;
             inner.nodes.extend(nodes);
+            inner.sums.extend(sums);
             inner.lanes.iter().for_each(|lane| lane.wake.signal());
             inner.lanes.is_empty()
         };
@@ -314,9 +336,14 @@ impl Source for LaneSet {
         let mut inner = self.inner();
         match call {
             // The caller hears that it is down, or has heard; the permit goes back here.
-            SourceCall::Fetch { .. } if !inner.is_up || inner.closed || inner.gone => {}
+            SourceCall::Fetch { .. } | SourceCall::FetchRest { .. }
+                if !inner.is_up || inner.closed || inner.gone => {}
             SourceCall::Fetch { request, groups, known_depth, recheck, permit } => {
-                inner.queue.push_back(Queued { request, groups, known_depth, recheck, permit });
+                inner.queue.push_back(Queued { request, groups, known_depth, recheck, have: None, permit });
+            }
+            SourceCall::FetchRest { request, group, known_depth, have, permit } => {
+                let (groups, have) = (Subtree { start: group, groups: 1 }, Some(have));
+                inner.queue.push_back(Queued { request, groups, known_depth, recheck: false, have, permit });
             }
             SourceCall::Cancel { request } => {
                 if let Some(at) = inner.queue.iter().position(|queued| queued.request == request) {
@@ -330,6 +357,9 @@ impl Source for LaneSet {
             SourceCall::Seal { .. } if self.description.capabilities.grade == Grade::Proven => {}
             SourceCall::Describe => inner.describe = true,
             SourceCall::Nodes { ids } => inner.nodes.extend(ids),
+            SourceCall::Sums { number, block_bytes, sum_bytes, runs } => {
+                inner.sums.push(SumsAsked { number, block_bytes, sum_bytes, runs });
+            }
             SourceCall::Seal { root } => inner.seal = Some(root),
             SourceCall::Compare { subtrees } => inner.compare = Some(subtrees),
             SourceCall::Close => inner.closed = true,

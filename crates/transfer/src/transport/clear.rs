@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use super::tls::{configure, tcp_read, tcp_write_all};
+use super::tcp::{configure, copy_congestion_control, tcp_read, tcp_write_all};
 use super::{Channel, Security, TlsChannel, Wake, poll_fds, wait_writable};
 use rustix::event::{PollFd, PollFlags};
 
@@ -42,6 +42,7 @@ impl ClearChannel {
     /// The holder's end.
     pub fn holder(control: TlsChannel, data: TcpStream) -> io::Result<ClearChannel> {
         configure(&data)?;
+        copy_congestion_control(control.socket(), &data);
         Ok(ClearChannel { control, data, data_received_bytes: 0, role: Role::Holder })
     }
 }
@@ -97,6 +98,14 @@ impl Channel for ClearChannel {
 
     fn security(&self) -> Option<Security> {
         self.control.security()
+    }
+
+    fn keep_place(&self) {
+        self.control.keep_place();
+    }
+
+    fn rest(&self) {
+        self.control.rest();
     }
 
     fn received_bytes(&self) -> u64 {

@@ -162,6 +162,10 @@ impl Channel for UnpackingChannel {
         self.channel.wait(wake, timeout)
     }
 
+    fn is_packed(&self) -> bool {
+        true
+    }
+
     fn security(&self) -> Option<Security> {
         self.channel.security()
     }

@@ -177,6 +177,9 @@ impl<C: Channel + ?Sized> Channel for LimitedChannel<C> {
     fn keep_place(&self) {
         self.channel.keep_place();
     }
+    fn rest(&self) {
+        self.channel.rest();
+    }
 
     fn into_clear_holder(self: Box<Self>, data: std::net::TcpStream) -> io::Result<Box<dyn Channel>> {
         let LimitedChannel { channel, limit, .. } = *self;

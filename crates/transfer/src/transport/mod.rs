@@ -8,6 +8,7 @@ mod compressed;
 mod limit;
 mod pipe;
 mod places;
+mod tcp;
 mod tls;
 mod wake;
 
@@ -26,7 +27,9 @@ pub use compressed::{CompressingChannel, UnpackingChannel};
 pub use limit::{LimitedChannel, RateLimit};
 pub use pipe::{OpeningBytes, PipeChannel};
 pub use places::{Place, Places};
-pub use tls::{NodeKey, TlsChannel, TlsConfig, connect_tcp, read_exact_by};
+pub(crate) use tcp::begin_unpaced;
+pub use tcp::{connect_tcp, read_exact_by};
+pub use tls::{NodeKey, TlsChannel, TlsConfig};
 pub use wake::Wake;
 
 /// A reliable, ordered byte stream in both directions.
@@ -62,12 +65,18 @@ pub trait Channel: Send {
     fn received_bytes(&self) -> u64 {
         0
     }
+    /// True if all that comes is compressed already.
+    fn is_packed(&self) -> bool {
+        false
+    }
     /// True if [`Channel::send_file`] works.
     fn can_send_file(&self) -> bool {
         false
     }
-    /// The peer has shown a right to something: the connection keeps its [`Place`] from now on.
+    /// The peer has shown a right to something, or is owed something again: the connection keeps its [`Place`].
     fn keep_place(&self) {}
+    /// The peer is owed nothing: after a while the connection may give way to others.
+    fn rest(&self) {}
     /// The same connection with answers over `data` in clear; only TLS channels can.
     fn into_clear_holder(self: Box<Self>, data: std::net::TcpStream) -> io::Result<Box<dyn Channel>> {
         drop(data);

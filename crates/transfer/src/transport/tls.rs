@@ -15,7 +15,8 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 
-use super::{Channel, Place, Security, Wake, poll_fds, wait_readable, wait_writable};
+use super::tcp::{configure, settle_congestion_control, tcp_read};
+use super::{Channel, Place, Security, Wake, wait_readable, wait_writable};
 
 /// PKCS#8 v1 header of an ed25519 private key (RFC 8410 §7); the 32 bytes of the seed follow.
 const PKCS8_PREFIX: [u8; 16] =
@@ -171,6 +172,8 @@ impl TlsChannel {
         configure(&socket).map_err(failed)?;
         connection.set_buffer_limit(Some(WRITE_BUFFER_BYTES));
         let mut received_bytes = 0;
+        let mut said_at = None;
+        let mut answered_in = Duration::MAX;
         while connection.is_handshaking() || connection.wants_write() {
             if Instant::now() >= deadline {
                 return Err(Error::new(ErrorKind::TimedOut, "TLS handshake took too long"));
@@ -178,7 +181,7 @@ impl TlsChannel {
             let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(1));
             if connection.wants_write() {
                 match connection.write_tls(&mut &socket) {
-                    Ok(_) => {}
+                    Ok(_) => said_at = Some(Instant::now()),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         wait_writable(socket.as_fd()).map_err(failed)?;
                     }
@@ -189,6 +192,9 @@ impl TlsChannel {
                     Ok(0) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
                     Ok(n) => {
                         received_bytes += n as u64;
+                        if let Some(said_at) = said_at.take() {
+                            answered_in = answered_in.min(said_at.elapsed());
+                        }
                         if let Err(error) = connection.process_new_packets() {
                             // Tell the peer why before giving up.
                             let _ = connection.write_tls(&mut &socket);
@@ -203,6 +209,7 @@ impl TlsChannel {
                 }
             }
         }
+        settle_congestion_control(&socket, answered_in);
         let refused = || Error::new(ErrorKind::Refused, "peer showed no node key");
         let peer = connection.peer_certificates().and_then(|keys| keys.first()).ok_or_else(refused)?;
         let peer = NodeId::from_spki(peer.as_ref()).ok_or_else(refused)?;
@@ -230,6 +237,11 @@ impl TlsChannel {
     /// The socket, to wait for.
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// The socket itself.
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
     }
 
     /// The address this side has in the connection.
@@ -324,6 +336,12 @@ impl Channel for TlsChannel {
         }
     }
 
+    fn rest(&self) {
+        if let Some(place) = &self.place {
+            place.rest();
+        }
+    }
+
     fn into_clear_holder(self: Box<Self>, data: TcpStream) -> io::Result<Box<dyn Channel>> {
         Ok(Box::new(super::ClearChannel::holder(*self, data)?))
     }
@@ -334,51 +352,6 @@ impl Drop for TlsChannel {
         self.connection.send_close_notify();
         let _ = self.connection.write_tls(&mut &self.socket);
     }
-}
-
-/// Non-blocking, no delay, and dead peers are noticed within about 30 s even when nothing is sent.
-pub(super) fn configure(socket: &TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    socket.set_nodelay(true)?;
-    socket.set_nonblocking(true)?;
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, Duration::from_secs(10))?;
-    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
-    sockopt::set_tcp_keepcnt(socket, 3)?;
-    // Keepalive says nothing while sent data is not acknowledged; this does.
-    sockopt::set_tcp_user_timeout(socket, 30_000)?;
-    Ok(())
-}
-
-/// Reads what is there; `None` if nothing is.
-pub(super) fn tcp_read(mut socket: &TcpStream, out: &mut [u8]) -> io::Result<Option<usize>> {
-    loop {
-        match socket.read(out) {
-            Ok(n) => return Ok(Some(n)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Writes everything, waiting for room.
-pub(super) fn tcp_write_all(mut socket: &TcpStream, mut data: &[u8]) -> io::Result<()> {
-    use io::Write;
-    while !data.is_empty() {
-        match socket.write(data) {
-            Ok(n) => data = &data[n..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_writable(socket.as_fd())?,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Connects to one address within `timeout`.
-pub fn connect_tcp(address: std::net::SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
-    TcpStream::connect_timeout(&address, timeout)
 }
 
 /// Why there is no connection. Who is not the node that was asked for is refused; who does not speak as a node does is
@@ -483,28 +456,6 @@ impl ClientCertVerifier for AnyNode {
     }
 
     signatures_of_raw_keys!();
-}
-
-/// Reads exactly `out` from a socket that is not TLS (yet), within `deadline`.
-pub fn read_exact_by(socket: &TcpStream, out: &mut [u8], deadline: Instant) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < out.len() {
-        match tcp_read(socket, &mut out[filled..])? {
-            Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Some(n) => filled += n,
-            None => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                poll_fds(
-                    &mut [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)],
-                    left.min(Duration::from_secs(1)),
-                )?;
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

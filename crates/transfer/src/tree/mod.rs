@@ -11,7 +11,7 @@ mod take;
 
 pub use answer::{RecordSink, SendError, TreeFile};
 pub use lanes::{Lane, SendLanes, TakeLanes};
-pub use send::{Batch, TreeSource, send};
+pub use send::{Batch, DigestsToTell, Removes, TreeSource, send};
 pub use take::{Heard, SinkWake, TreeSink, take};
 
 use std::time::Duration;

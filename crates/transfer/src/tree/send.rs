@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_core::frame::{FrameHead, FrameKind};
-use dray_core::message::{Entries, EntryFailed, Fault, Message, Pull, TreeDone};
+use dray_core::message::{
+    Digests, DigestsSame, Entries, EntryFailed, Fault, InPlace, Message, Pull, Removed, TreeDone,
+};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Owed, TreeLanes, TreeSender, TreeSent};
 
@@ -32,12 +34,35 @@ pub struct Batch {
     pub files: Vec<(u64, Arc<dyn TreeFile>)>,
     /// Entries that could not be read, told before.
     pub failed: Vec<EntryFailed>,
+    /// Told instead of entries, before all of them.
+    pub digests: Option<DigestsToTell>,
+}
+
+/// Digests of directories, to which the receiver says which are the same.
+pub struct DigestsToTell {
+    /// What the receiver is told.
+    pub digests: Digests,
+    /// The roots of all sources are among them: a receiver that finds those the same may be done.
+    pub has_roots: bool,
+}
+
+/// Removes from the sources what the receiver has in place.
+pub trait Removes: Send + Sync {
+    /// Removes what `in_place` names of the entries told, as far as it is what was told; how many are gone, and what the receiver is told of others.
+    fn remove(&self, in_place: &InPlace) -> (u64, Vec<EntryFailed>);
 }
 
 /// Where batches come from. Its last one says so.
 pub trait TreeSource: Send {
+    /// Said first: where the receiver's words on digests come (`hello` of a far end, `digests-wanted`, `digests-same`), each once at most. It
+    /// ends with the copy.
+    fn listen(&mut self, _words: mpsc::Receiver<Message>) {}
     /// The next batch; `None` after the last.
     fn next_batch(&mut self) -> Option<Batch>;
+    /// Who removes what the receiver has in place, if that is asked for.
+    fn removes(&self) -> Option<Arc<dyn Removes>> {
+        None
+    }
     /// Batches that the walk may be ahead of what leaves: while the other end starts there is time to walk.
     fn batches_ahead(&self) -> usize;
 }
@@ -56,6 +81,9 @@ pub fn send(
     let own_wake = Wake::new().map_err(|error| Error::io("make a wake event", error))?;
     let wake = lanes.map_or(&own_wake, SendLanes::wake);
     let (sender, batches) = mpsc::sync_channel(source.batches_ahead());
+    let (word, words) = mpsc::channel();
+    source.listen(words);
+    let removes = source.removes();
     let desk_wake = wake.duplicate().map_err(|error| Error::io("make a wake event", error))?;
     let desk = Desk::new(desk_wake, FILE_PATIENCE);
     let mut server = Server {
@@ -63,6 +91,10 @@ pub fn send(
         reader: ControlReader::default(),
         machine: TreeSender::new(),
         batches,
+        word,
+        digests: 0,
+        removes,
+        removed: Vec::new(),
         wake,
         lanes,
         desk: desk.clone(),
@@ -105,6 +137,13 @@ struct Server<'a> {
     reader: ControlReader,
     machine: TreeSender,
     batches: mpsc::Receiver<Batch>,
+    /// To the source; nobody may listen.
+    word: mpsc::Sender<Message>,
+    /// How many were told.
+    digests: usize,
+    removes: Option<Arc<dyn Removes>>,
+    /// What is to be said of what was removed.
+    removed: Vec<Message>,
     wake: &'a Wake,
     lanes: Option<&'a SendLanes>,
     desk: Arc<Desk>,
@@ -167,7 +206,9 @@ impl Server<'_> {
         let said = self.lanes.map(SendLanes::said).unwrap_or_default();
         let cut = self.desk.take();
         self.desk.check()?;
-        if !said.is_empty() || !cut.is_empty() {
+        let removed = std::mem::take(&mut self.removed);
+        if !said.is_empty() || !cut.is_empty() || !removed.is_empty() {
+            removed.iter().for_each(|message| self.frames.control(message));
             said.iter().for_each(|message| self.frames.control(message));
             self.frames.whole(&cut);
             self.flush()?;
@@ -204,9 +245,29 @@ impl Server<'_> {
                         let what = "receiver ended before the last content that it asked for came";
                         return Err(Error::new(ErrorKind::Protocol, what));
                     }
+                    if self.machine.awaits_same() {
+                        let same = DigestsSame::of(&vec![true; self.digests]);
+                        let _ = self.word.send(Message::DigestsSame(same));
+                    }
                     self.done = Some(done);
                 }
-                message => (self.heard)(Some(message))?,
+                Message::DigestsWanted(wanted) => {
+                    self.machine.handle_wanted()?;
+                    let _ = self.word.send(Message::DigestsWanted(wanted));
+                }
+                Message::DigestsSame(same) => {
+                    self.machine.handle_same(&same)?;
+                    let _ = self.word.send(Message::DigestsSame(same));
+                }
+                Message::InPlace(in_place) => self.remove(&in_place)?,
+                message => {
+                    let hello = if let Message::Hello(_) = &message { Some(message.clone()) } else { None };
+                    (self.heard)(Some(message))?;
+                    // It was the first, or that is an error.
+                    if let Some(hello) = hello {
+                        let _ = self.word.send(hello);
+                    }
+                }
             }
         }
         if !is_open && self.done.is_none() {
@@ -216,6 +277,22 @@ impl Server<'_> {
             return Err(Error::new(ErrorKind::TimedOut, "the other side said nothing for too long")
                 .advise("the same command again goes on where this one stopped"));
         }
+        Ok(())
+    }
+
+    /// The receiver has these in place.
+    fn remove(&mut self, in_place: &InPlace) -> Result<()> {
+        let told = self.machine.entries();
+        let is_told =
+            in_place.runs.iter().all(|run| run.first.checked_add(run.count).is_some_and(|end| end <= told));
+        let removes = self.removes.clone().filter(|_| is_told && in_place.settled <= told);
+        let Some(removes) = removes else {
+            let what = "receiver has in place what was not told, or need not say so";
+            return Err(Error::new(ErrorKind::Protocol, what));
+        };
+        let (count, failed) = removes.remove(in_place);
+        self.removed.extend(failed.into_iter().map(Message::EntryFailed));
+        self.removed.push(Message::Removed(Removed { count, is_last: in_place.is_last }));
         Ok(())
     }
 
@@ -277,6 +354,12 @@ impl Server<'_> {
         for failed in batch.failed {
             self.frames.control(&Message::EntryFailed(failed));
         }
+        if let Some(DigestsToTell { digests, has_roots }) = batch.digests {
+            self.digests = digests.iter().len();
+            self.machine.told_digests(self.digests, has_roots);
+            self.frames.control(&Message::Digests(digests));
+            self.flush()?;
+        }
         let Some(entries) = batch.entries else { return Ok(true) };
         let is_last = entries.is_last;
         self.frames.control(&Message::Entries(entries));
@@ -318,11 +401,11 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// The copy failed here: the receiver is told why, or has said why it hung up.
+    /// The copy failed here: the receiver is told why, or has said why it hung up, which may be that it is through.
     fn end(&mut self, error: Error) -> Result<TreeDone> {
         if error.kind() == ErrorKind::Unreachable {
             self.listen()?;
-            return Err(error);
+            return self.done.ok_or(error);
         }
         // What left in part leaves whole, so that the last word is understood.
         self.frames.end();

@@ -406,9 +406,11 @@ impl Taker<'_> {
             FrameKind::Control if head.request == 0 => match Message::from_bytes(&body)? {
                 Message::Fault(fault) => return Err(fault.to_error("")),
                 Message::Progress(_) => return Ok(()),
-                message @ (Message::Entries(_) | Message::EntryFailed(_) | Message::Direct(_)) => {
-                    Heard::Message(message)
-                }
+                message @ (Message::Entries(_)
+                | Message::EntryFailed(_)
+                | Message::Direct(_)
+                | Message::Removed(_)
+                | Message::Digests(_)) => Heard::Message(message),
                 _ => return Err(Error::new(ErrorKind::Protocol, "sender sent a message out of place")),
             },
             FrameKind::Data => Heard::Data(None, head.request, body),

@@ -9,11 +9,12 @@ pub mod relay;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use dray_core::chunker::Profile;
 use dray_core::hash_tree::{Collector, Cv, Geometry, MemoryPairs, PairStore, Subtree};
 use dray_core::message::{Hello, ObjectName, Open, PROTOCOL_VERSION, feature};
 use dray_core::rights::{Proof, ProofContext, Secret};
@@ -23,7 +24,9 @@ use dray_engine::session::Holder;
 use dray_store::memory::MemoryStore;
 use dray_testkit::source_conformance::TestObject;
 use dray_transfer::direct::{ClearTokens, Listener};
-use dray_transfer::holder::{ClearGrantor, Held, Provider, StoredHeld, serve};
+use dray_transfer::holder::{
+    ClearGrantor, Held, Provider, RecipeCache, RecipeState, RecipeWish, StoredHeld, serve,
+};
 use dray_transfer::recipe::Recipe;
 use dray_transfer::transport::{Channel, NodeKey, Security, TlsChannel, TlsConfig, Wake};
 
@@ -43,6 +46,7 @@ pub fn hello(clear: bool) -> Hello {
 pub fn hello_with_recipe(clear: bool) -> Hello {
     let mut hello = hello(clear);
     hello.features.push(feature::RECIPE.to_owned());
+    hello.features.push(feature::PACKED.to_owned());
     hello
 }
 
@@ -57,7 +61,10 @@ pub struct ProvenHeld {
     pub object: TestObject,
     /// This byte reads as another than it was put.
     pub damaged_at: Option<u64>,
-    /// Its recipe is made when this says so.
+    pub recipe: Arc<RecipeCache>,
+    /// It is not to be had any more.
+    pub ended: Arc<AtomicBool>,
+    /// Each unit is read for its recipe when this says so.
     pub recipe_gate: Option<Mutex<mpsc::Receiver<()>>>,
 }
 
@@ -67,7 +74,14 @@ impl ProvenHeld {
         let mut writer = store.put().unwrap();
         writer.write(&object.data).unwrap();
         let stored = StoredHeld::new(writer.commit().unwrap(), Some(object.name.clone()));
-        ProvenHeld { stored, object: object.clone(), damaged_at: None, recipe_gate: None }
+        ProvenHeld {
+            stored,
+            object: object.clone(),
+            damaged_at: None,
+            recipe: Arc::default(),
+            ended: Arc::default(),
+            recipe_gate: None,
+        }
     }
 }
 
@@ -107,11 +121,24 @@ impl Held for ProvenHeld {
     fn raw_file(&self) -> Option<BorrowedFd<'_>> {
         self.stored.raw_file()
     }
-    fn recipe(&self) -> Result<Option<Arc<Recipe>>> {
-        if let Some(gate) = &self.recipe_gate {
-            let _ = gate.lock().unwrap().recv();
-        }
-        self.stored.recipe()
+    fn ended(&self) -> Option<Error> {
+        self.ended.load(Ordering::Acquire).then(|| Error::new(ErrorKind::Refused, "it has ended"))
+    }
+    fn recipe(self: Arc<Self>, wish: &mut RecipeWish) -> Result<RecipeState> {
+        let held = self.clone();
+        Ok(self.recipe.ask(wish, move |maker| {
+            let mut read = |offset: u64, out: &mut [u8]| {
+                if let Some(gate) = &held.recipe_gate {
+                    let _ = gate.lock().unwrap().recv();
+                }
+                held.stored.read_at(offset, out)
+            };
+            let size_bytes = held.object.data.len() as u64;
+            maker.read(size_bytes, Profile::for_size(size_bytes).unwrap(), &|| true, &mut read)
+        }))
+    }
+    fn made_recipe(&self, wish: &mut RecipeWish) -> Result<Option<Arc<Recipe>>> {
+        Ok(self.recipe.made_for(wish))
     }
 }
 
@@ -264,6 +291,9 @@ impl Channel for Cuttable {
     }
     fn keep_place(&self) {
         self.channel.keep_place();
+    }
+    fn rest(&self) {
+        self.channel.rest();
     }
     fn send_file(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<bool> {
         self.check()?;

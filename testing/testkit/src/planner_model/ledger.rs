@@ -29,7 +29,7 @@ pub(super) struct Ledger {
     pub(super) repeated_groups: Vec<u64>,
     pub(super) resent_groups: Vec<u64>,
     pub(super) last_repeat_us: u64,
-    /// How far into one request repeated groups have come since the last new one.
+    /// How far into one request that was made since the last new group repeated groups have come.
     pub(super) repeated_far: u64,
     pub(super) last_first_up_us: u64,
     pub(super) outstanding_bytes: Vec<u64>,
@@ -43,6 +43,7 @@ pub(super) struct Issued {
     pub(super) groups: Subtree,
     pub(super) next_group: u64,
     pub(super) outstanding_bytes: u64,
+    pub(super) issued_us: u64,
     /// Neither cancelled nor ended, as far as can be seen from outside.
     pub(super) is_live: bool,
 }

@@ -40,8 +40,17 @@ pub(super) struct Request {
     may_be_short: bool,
     /// The source had it while it was up, so it owes an event about its end.
     is_owed: bool,
+    /// The call that asks for it has not returned.
+    is_asking: bool,
     /// An event about it is being handled.
     is_busy: bool,
+}
+
+impl Request {
+    /// Its permit is back, and nothing came for it.
+    fn is_untouched(&self) -> bool {
+        self.leaves.is_none() && self.groups == 0 && self.budget.used_bytes() == 0
+    }
 }
 
 #[derive(Debug, Default)]
@@ -121,11 +130,26 @@ impl Recorder {
             ending: None,
             may_be_short: false,
             is_owed: false,
+            is_asking: true,
             is_busy: false,
         };
-        self.heard().requests.insert(request, state);
-        let (request, known_depth) = (RequestId(request), known_depth as u32);
-        source.call(SourceCall::Fetch { request, groups: node, known_depth, recheck: false, permit });
+        let (was_up, falls) = {
+            let mut heard = self.heard();
+            heard.requests.insert(request, state);
+            (heard.is_up, heard.falls.len())
+        };
+        let (id, known_depth) = (RequestId(request), known_depth as u32);
+        source.call(SourceCall::Fetch { request: id, groups: node, known_depth, recheck: false, permit });
+        let mut heard = self.heard();
+        // The `Down` that stands for the end of a request may have come before the request got there.
+        let down_was_told = !was_up || heard.falls.len() > falls;
+        if let Some(state) = heard.requests.get_mut(&request) {
+            state.is_asking = false;
+            if down_was_told && state.ending.is_none() && state.is_untouched() {
+                state.ending = Some(Ending::Failed(ErrorKind::Unreachable, true));
+            }
+        }
+        self.changed.notify_all();
     }
 
     pub(super) fn cancel(&self, source: &dyn Source, request: u32) {
@@ -330,10 +354,9 @@ impl Recorder {
                 for (id, request) in heard.requests.iter_mut().filter(|(_, request)| request.ending.is_none())
                 {
                     // What reached the source when it was down already is dropped without an event of its own.
-                    let is_new = !request.is_owed && request.leaves.is_none() && request.groups == 0;
-                    if is_new && request.budget.used_bytes() == 0 {
+                    if !request.is_owed && request.is_untouched() {
                         request.ending = Some(Ending::Failed(ErrorKind::Unreachable, true));
-                    } else {
+                    } else if request.is_owed || !request.is_asking {
                         left.push(*id);
                     }
                 }

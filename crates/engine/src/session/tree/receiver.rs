@@ -157,6 +157,7 @@ pub struct TreeReceiver {
     granted: u64,
     came: u64,
     is_told: bool,
+    has_digests: bool,
     settled: u64,
     requests: u32,
     paths: BTreeMap<PathId, Path>,
@@ -181,6 +182,7 @@ impl TreeReceiver {
             granted: TREE_BATCHES_MAX.into(),
             came: 0,
             is_told: false,
+            has_digests: false,
             settled: 0,
             requests: 0,
             paths: BTreeMap::from([(None, Path::default())]),
@@ -201,6 +203,14 @@ impl TreeReceiver {
         }
         self.came += 1;
         self.is_told = entries.is_last;
+        Ok(())
+    }
+
+    /// Digests came: once, and before any entry.
+    pub fn handle_digests(&mut self) -> Result<()> {
+        if self.came > 0 || std::mem::replace(&mut self.has_digests, true) {
+            return Err(protocol("sender told digests twice, or after entries"));
+        }
         Ok(())
     }
 

@@ -7,9 +7,10 @@ use dray_core::Result;
 use dray_core::limits::{
     TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
 };
-use dray_core::message::{BATCHES_AHEAD_MAX, Pull, Run, TreeDone};
+use dray_core::message::{BATCHES_AHEAD_MAX, DigestsSame, Pull, Run, TreeDone};
 use dray_core::tree::Record;
 
+use super::digesting::Digesting;
 use super::{Owed, protocol};
 
 /// Contents that left over one path.
@@ -85,6 +86,7 @@ pub struct TreeSender {
     is_told: bool,
     /// What left over this channel, to hold the receiver's account against.
     sent: TreeSent,
+    digesting: Digesting,
 }
 
 impl TreeSender {
@@ -100,13 +102,37 @@ impl TreeSender {
             pulls: 0,
             is_told: false,
             sent: TreeSent::default(),
+            digesting: Digesting::default(),
         }
+    }
+
+    /// The receiver says whether it wants digests: once.
+    pub fn handle_wanted(&mut self) -> Result<()> {
+        self.digesting.handle_wanted()
+    }
+
+    /// So many digests have left, the roots of all sources perhaps among them. No entry may be told before they are answered.
+    pub fn told_digests(&mut self, count: usize, has_roots: bool) {
+        self.digesting.told(count, has_roots);
+    }
+
+    /// The receiver says which of the digests are the same there.
+    pub fn handle_same(&mut self, same: &DigestsSame) -> Result<()> {
+        self.digesting.handle_same(same)
+    }
+
+    /// True if the digests were told and not answered: a receiver that is done now has found everything the same.
+    pub fn awaits_same(&self) -> bool {
+        self.digesting.is_waiting()
     }
 
     /// True if a batch of entries may leave. A receiver that grants without settling gets no more than twice what may be under
     /// way, because what is not settled is remembered here.
     pub fn may_tell(&self) -> bool {
-        !self.is_told && self.batches < self.granted && (self.open.len() as u64) < 2 * BATCHES_AHEAD_MAX
+        !self.is_told
+            && !self.digesting.is_waiting()
+            && self.batches < self.granted
+            && (self.open.len() as u64) < 2 * BATCHES_AHEAD_MAX
     }
 
     /// A batch of so many entries has left; the last one, perhaps.
@@ -130,6 +156,9 @@ impl TreeSender {
     /// The receiver says that it is done. `Protocol`, naming what is missing, unless everything was told, everything asked for was
     /// sent, and the receiver's account fits what was. What a lost connection took with it need not have come.
     pub fn handle_done(&self, done: &TreeDone, lanes: &TreeLanes) -> Result<()> {
+        if self.digesting.is_waiting() {
+            return self.digesting.handle_done(done);
+        }
         let (mut sent, owed, has_lost) = (self.sent, self.owed.len() as u64 + lanes.owed, lanes.has_lost);
         sent.add(&lanes.sent);
         let excused = done.failed.saturating_add(sent.linked);

@@ -4,7 +4,7 @@ use dray_core::limits::{
     OBJECT_BYTES_MAX, TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PART_BYTES,
     TREE_PARTS_MAX, TREE_WANTED_MAX,
 };
-use dray_core::message::{Entries, Pull, TreeDone};
+use dray_core::message::{DigestsSame, Entries, Pull, TreeDone};
 use dray_core::tree::{
     ChunkHint, Entry, Finished, Kind, Metadata, Name, Record, Step, chunks_max, encode_chunks,
 };
@@ -511,4 +511,42 @@ fn what_is_void_says_so() {
         let (wanted, _) = receiver.take(None, ssh.request, &mut &done()[..]).unwrap();
         assert_eq!((wanted.number, wanted.is_void), (number, false));
     }
+}
+
+/// Target P3: digests are told once, before entries, and answered once; a receiver that is done instead has found everything the same, which it can
+/// only where the roots of all sources were told.
+#[test]
+fn digests_have_one_answer() {
+    let nothing = TreeDone::default();
+    let lanes = TreeLanes::default();
+    let told = |has_roots| {
+        let mut sender = TreeSender::new();
+        sender.told_digests(3, has_roots);
+        sender
+    };
+    let same = |bits: &[bool]| DigestsSame::of(bits);
+    let mut sender = told(true);
+    assert!(sender.awaits_same() && !sender.may_tell());
+    assert!(sender.handle_done(&nothing, &lanes).is_ok());
+    assert!(sender.handle_done(&TreeDone { entries: 1, ..nothing }, &lanes).is_err());
+    assert!(sender.handle_same(&same(&[true; 9])).is_err(), "of another number");
+    sender.handle_same(&same(&[true, false, true])).unwrap();
+    assert!(sender.may_tell() && !sender.awaits_same());
+    assert!(sender.handle_same(&same(&[true; 3])).is_err(), "twice");
+    // From then on it is a copy as any other.
+    assert!(sender.handle_done(&nothing, &lanes).is_err());
+    sender.told(2, true);
+    assert!(sender.handle_done(&TreeDone { entries: 2, ..nothing }, &lanes).is_ok());
+    assert!(told(false).handle_done(&nothing, &lanes).is_err(), "not all roots were told");
+    assert!(TreeSender::new().handle_same(&same(&[true; 3])).is_err(), "nothing was told");
+    let mut sender = TreeSender::new();
+    sender.handle_wanted().unwrap();
+    assert!(sender.handle_wanted().is_err());
+    // The receiver takes them once, and before entries.
+    let mut receiver = TreeReceiver::new(1);
+    receiver.handle_digests().unwrap();
+    assert!(receiver.handle_digests().is_err());
+    let mut receiver = TreeReceiver::new(1);
+    receiver.handle_entries(&batch(false)).unwrap();
+    assert!(receiver.handle_digests().is_err());
 }

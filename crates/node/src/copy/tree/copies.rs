@@ -230,6 +230,7 @@ impl TreeSource for Slow {
             count: 1,
             files: vec![(0, Arc::new(Slow { is_over: false }))],
             failed: Vec::new(),
+            digests: None,
         })
     }
 
@@ -305,6 +306,7 @@ impl TreeSource for Names {
             count: 4,
             files: (1..4).map(file).collect(),
             failed: Vec::new(),
+            digests: None,
         })
     }
 

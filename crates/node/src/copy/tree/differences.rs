@@ -423,6 +423,7 @@ impl TreeSource for LiarTree {
             count: 2,
             files: vec![(1, Arc::new(liar))],
             failed: Vec::new(),
+            digests: None,
         })
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use dray_core::limits::{TREE_NAMED_MAX, TREE_SOURCES_MAX};
 use dray_core::message::{CopyRole, FoundSource, Message, Sources, Tree, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
-use dray_store::local::tree::{Chosen, Origin, Preview, TreeWriter, WalkOptions, WriteOptions};
+use dray_store::local::tree::{Beside, Chosen, Origin, Preview, TreeWriter, WalkOptions, WriteOptions};
 use dray_transfer::direct::is_local;
 use dray_transfer::transport::{PipeChannel, RateLimit, push_control};
 use dray_transfer::tree::{send, take};
@@ -21,11 +21,13 @@ use super::super::pattern;
 use super::super::reach::{Confinement, home_path};
 use super::super::remote::{packed, tell, unpacked};
 use super::again::Hears;
+use super::digests::{Comparing, Telling, digest_options, wanted};
 use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::Previewing;
+use super::removal::{Arrivals, Removal, removes};
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
-use super::sync::{deletes, landing, require_outside};
+use super::sync::{above, deletes, landing, patience, require_outside};
 use super::{Knows, changes, names_owners, walk_options, write_options};
 use crate::{Node, Stop};
 
@@ -65,6 +67,7 @@ impl Node {
         let may_dial = ssh_connection().filter(|_| knows.lanes && !stays).map(seen);
         let stopped =
             || if stop.is_set() { Err(Error::new(ErrorKind::Interrupted, "interrupted")) } else { Ok(()) };
+        let patience = patience(tree, PATIENCE);
         match tree.role {
             CopyRole::Receive => {
                 if let Some(Err(error)) = within.map(Confinement::require_writable) {
@@ -75,25 +78,33 @@ impl Node {
                 let into_directory = tree.flags & tree_flag::INTO_DIRECTORY != 0;
                 let is_sync = tree.sync.is_some();
                 let source = tree.origin.as_ref().filter(|_| !into_directory).map(|source| ***source);
-                let landing = match landing(&origin, &path, &names, into_directory, is_sync, source) {
+                let landing = match landing(&origin, &path, &names, into_directory, above(tree), source) {
                     Ok(landing) => landing,
                     Err(error) => return Err(tell(&mut channel, preface, error)),
                 };
                 let fsync = tree.flags & tree_flag::FSYNC != 0;
-                let changes = match changes(tree) {
+                let changes = match changes(tree, &|path| beside(path, within, &origin)) {
                     Ok(changes) => changes,
                     Err(error) => return Err(tell(&mut channel, preface, error)),
                 };
                 let mut channel = unpacked(Box::new(channel), is_compressed)?;
+                let comparing = match knows.digests && tree.digests == Some(true) {
+                    true => Comparing::start(tree, &names, &landing, within.is_some()),
+                    false => None,
+                };
+                if let Some(wanted) = wanted(tree, comparing.as_ref()) {
+                    push_control(&mut preface, &wanted);
+                }
                 // One that does not know the message told no origin.
                 let hears = if tree.origin.is_some() && knows.again { Hears::There } else { Hears::Nobody };
                 let options = WriteOptions { harmless: within.is_some(), ..write_options(tree) };
                 if tree.flags & tree_flag::DRY_RUN != 0 {
                     let make = || {
                         let preview = Preview::new(landing, options, changes);
-                        Ok(Previewing::new(preview, names.len(), is_sync, &|_| {}, None).landing(hears))
+                        let previewing = Previewing::new(preview, names.len(), is_sync, &|_| {}, None);
+                        Ok(previewing.landing(hears).comparing(comparing))
                     };
-                    return take(&mut *channel, preface, make, None, &mut |_| stopped(), PATIENCE)
+                    return take(&mut *channel, preface, make, None, &mut |_| stopped(), patience)
                         .map(|_| ());
                 }
                 let doors = may_dial.map(|seen| TakingDoors::new(self, seen));
@@ -102,12 +113,18 @@ impl Node {
                     let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
                     let writing = Writing::new(writer, names.len(), fsync, &|_| {}).with_doors(doors);
                     let is_whole = tree.flags & tree_flag::WHOLE_FILE != 0;
-                    Ok(writing.with_deltas(knows.deltas && !is_whole).landing(hears))
+                    let writing = writing.with_deltas(knows.deltas && !is_whole).landing(hears);
+                    Ok(writing.comparing(comparing).removing(Arrivals::of(tree)))
                 };
                 let lanes = doors.as_ref().map(|doors| &*doors.lanes);
-                take(&mut *channel, preface, make, lanes, &mut |_| stopped(), PATIENCE).map(|_| ())
+                take(&mut *channel, preface, make, lanes, &mut |_| stopped(), patience).map(|_| ())
             }
             CopyRole::Send => {
+                if removes(tree)
+                    && let Some(Err(error)) = within.map(Confinement::require_writable)
+                {
+                    return Err(tell(&mut channel, preface, error));
+                }
                 let mut names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
                 if tree.flags & tree_flag::PATTERNS != 0 {
                     match expanded(paths, &names, &origin, Strict::of(tree), &mut preface, stop) {
@@ -124,9 +141,12 @@ impl Node {
                 let limit = tree.rate_bytes.map(RateLimit::new);
                 let channel = packed(Box::new(channel), is_compressed, limit.as_ref(), &mut preface)?;
                 let options = WalkOptions { chosen: chosen.map(Arc::new), ..options };
-                let mut source = WalkSource::new(paths, options, names_owners(tree), stop.clone())
-                    .at(origin)
-                    .telling_listed(deletes(tree));
+                let source = WalkSource::new(paths.clone(), options, names_owners(tree), stop.clone())
+                    .at(origin.clone())
+                    .telling_listed(deletes(tree))
+                    .removing(Removal::of(tree, origin.clone()));
+                let alike = digest_options(tree, &names).filter(|_| knows.digests);
+                let mut source = Telling::new(source, tree, alike, paths, stop.clone()).at(origin);
                 let doors = may_dial.map(|seen| GivingDoors::new(self, seen)).transpose()?;
                 let mut heard = |message: Option<Message>| match message {
                     None => stopped(),
@@ -142,7 +162,7 @@ impl Node {
                     Some(_) => Err(Error::new(ErrorKind::Protocol, "message out of place")),
                 };
                 let lanes = doors.as_ref().map(|doors| &*doors.lanes);
-                send(channel, preface, &mut source, lanes, &mut heard, &|| PATIENCE).map(|_| ())
+                send(channel, preface, &mut source, lanes, &mut heard, &|| patience).map(|_| ())
             }
         }
     }
@@ -167,6 +187,18 @@ impl Strict {
 fn reached(path: &[u8], within: Option<&Confinement>) -> Result<PathBuf> {
     let wish = OsStr::from_bytes(path);
     within.map_or_else(|| Ok(home_path(wish)), |within| within.relative(wish))
+}
+
+/// A directory of the receiver's, as it is meant here: a relative path begins in the destination.
+fn beside(path: &[u8], within: Option<&Confinement>, origin: &Origin) -> Result<Beside> {
+    let wish = OsStr::from_bytes(path);
+    let is_relative = !path.starts_with(b"/") && !path.starts_with(b"~");
+    Ok(match within {
+        None if is_relative => Beside::anywhere(wish.into()),
+        None => Beside::anywhere(home_path(wish)),
+        Some(_) if is_relative => Beside::in_destination(origin.clone(), wish.into()),
+        Some(within) => Beside::at(origin.clone(), within.relative(wish)?),
+    })
 }
 
 /// What the patterns among `paths` stand for, with the names, which are said in `preface`, too. A pattern that stands for

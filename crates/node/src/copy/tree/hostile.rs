@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +14,9 @@ use dray_core::message::{Entries, EntryFailed, Message, Pull, Run, TreeDone};
 use dray_core::tree::{Entry, Finished, Kind, Metadata, Name, Record};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{Landing, TreeWriter};
-use dray_transfer::transport::{Channel, PipeChannel, push_control, read_exact};
+use dray_transfer::transport::{
+    Channel, Duplex, PipeChannel, Security, Wake, Wants, push_control, read_exact,
+};
 use dray_transfer::tree::{SendLanes, send, take};
 
 use super::copies::{channels, keeping, recursive};
@@ -373,6 +376,57 @@ fn sent(patience: Duration, hostile: impl FnOnce(Peer) + Send) -> Result<TreeDon
         let lanes = SendLanes::new().unwrap();
         send(Box::new(near), Vec::new(), &mut source, Some(&lanes), &mut heard, &|| patience)
     })
+}
+
+/// A channel on which nothing is there to read until a write has failed: what came in between was not seen.
+struct Late(PipeChannel, bool);
+
+impl Channel for Late {
+    fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        if self.1 { self.0.try_read(out) } else { Ok(None) }
+    }
+
+    fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
+        self.0.write_all(data)
+    }
+
+    fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        self.0.wait(wake, timeout)
+    }
+
+    fn security(&self) -> Option<Security> {
+        None
+    }
+}
+
+impl Duplex for Late {
+    fn try_write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0.try_write(data).inspect_err(|_| self.1 = true)
+    }
+
+    fn wait_for(&mut self, _: Wants, _: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        thread::sleep(timeout.min(Duration::from_millis(10)));
+        Ok(())
+    }
+}
+
+/// A receiver that is through hangs up after its last word, also while the sender says that it still works.
+#[test]
+fn what_came_before_a_write_failed_counts() {
+    let place = tempfile::tempdir().unwrap();
+    fs::write(place.path().join("a"), b"a").unwrap();
+    let (near, far) = channels(4096);
+    let done = TreeDone { entries: 2, files: 0, unchanged: 1, bytes: 0, failed: 0 };
+    let result = thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut peer = Peer::new(far);
+            while !matches!(peer.hear(), Some(Message::Entries(Entries { is_last: true, .. }))) {}
+            peer.say(&Message::TreeDone(done));
+        });
+        let mut source = WalkSource::new(vec![place.path().to_owned()], recursive(), false, Stop::new());
+        send(Box::new(Late(near, false)), Vec::new(), &mut source, None, &mut |_| Ok(()), &|| LONG)
+    });
+    assert_eq!(result.unwrap(), done);
 }
 
 /// Design 9, M9: a receiver that asks for what there is not, or twice, takes back, ends before the end or goes on after it.

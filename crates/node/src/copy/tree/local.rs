@@ -17,12 +17,15 @@ use dray_store::local::tree::{
 };
 
 use dray_transfer::transport::RateLimit;
+use dray_transfer::tree::Removes;
 use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
 use rustix::io::Errno;
 
 use super::again::{Whereabouts, source_here};
 use super::held::{Failed, HeldNames};
 use super::near::may_be_renamed;
+use super::removal::{Arrivals, Removal};
+use super::sink::at;
 use super::source::entry_failed;
 use super::{
     TreeCopied, TreeOptions, changes, left_out, not_kept, preview, show, sync, tree_message, walk_options,
@@ -64,8 +67,13 @@ impl Node {
             true => source_here(self, &sources[0]),
             false => Vec::new(),
         };
-        let landing =
-            sync::landing(&Origin::Anywhere, destination, &names, must_be_directory, is_sync, known);
+        if let Some(sync) = &options.sync {
+            for (source, name) in sources.iter().zip(&names) {
+                sync::refuse_source_inside(sync, source, destination, name)?;
+            }
+        }
+        let above = sync::above(&tree);
+        let landing = sync::landing(&Origin::Anywhere, destination, &names, must_be_directory, above, known);
         let may_go_on = landing.as_ref().is_ok_and(Landing::may_go_on);
         for (source, name) in sources.iter().zip(&names) {
             // Where it goes on it takes the destination's own name.
@@ -75,9 +83,11 @@ impl Node {
         let landing = landing?;
         let walker = Walker::new(sources.to_vec(), sync::walk_chosen(walk_options(&tree, &names)?, options));
         // Nobody asks for the hash of what is there: what may differ is copied.
-        let mut changes = Changes { never_compares: true, ..changes(&tree)? };
+        let mut changes = Changes { never_compares: true, ..changes(&tree, &sync::beside_here)? };
         if let Some(sync) = &mut changes.sync {
             let found = sources.iter().filter_map(|source| std::fs::metadata(source).ok());
+            // A copy within a host begins anew: nothing had to come.
+            sync.partial = false;
             sync.sources = found.map(|found| (found.dev(), found.ino())).collect();
         }
         let write = write_options(&tree);
@@ -91,11 +101,16 @@ impl Node {
                 })
             } else {
                 let (sender, batches) = mpsc::sync_channel(BATCHES_AHEAD);
-                scope.spawn(move || walk_ahead(walker, &sender));
+                let removal = Removal::of(&tree, Origin::Anywhere);
+                let noting = removal.clone();
+                let arrivals = Arrivals::of(&tree);
+                scope.spawn(move || walk_ahead(walker, noting.as_deref(), &sender));
                 scope.spawn(move || {
                     own_directory();
+                    let mut writer = TreeWriter::new(landing, write).with_changes(changes);
+                    writer.stop_with(stop.flag());
                     let copying = Copying {
-                        writer: TreeWriter::new(landing, write).with_changes(changes),
+                        writer,
                         copied: TreeCopied::default(),
                         held: HeldNames::default(),
                         whereabouts,
@@ -106,6 +121,9 @@ impl Node {
                         limit: options.rate_bytes.map(RateLimit::new),
                         buffer: vec![0; READ_BYTES as usize],
                         is_complete: true,
+                        removal,
+                        arrivals,
+                        number: 0,
                     };
                     copying.all(batches, sources.len(), options.fsync)
                 })
@@ -116,16 +134,20 @@ impl Node {
 }
 
 /// Walks to the end, in batches, or until nobody takes them.
-fn walk_ahead(mut walker: Walker, batches: &mpsc::SyncSender<Vec<Walked>>) {
+fn walk_ahead(mut walker: Walker, removal: Option<&Removal>, batches: &mpsc::SyncSender<Vec<Walked>>) {
     own_directory();
     // Entries that wait keep their directories open.
     let directories_max = Walker::directories_in_batch(BATCHES_AHEAD + 2);
-    let mut is_over = false;
+    let (mut is_over, mut number) = (false, 0);
     while !is_over {
         let (mut batch, mut directories) = (Vec::with_capacity(BATCH_STEPS), 0);
         while batch.len() < BATCH_STEPS && directories < directories_max && !is_over {
             match walker.step() {
                 Some(step) => {
+                    if let Some(removal) = removal {
+                        removal.note(number, &step, &walker);
+                    }
+                    number += u64::from(matches!(step, Walked::Entry(..)));
                     // Each source may be in a directory of its own.
                     directories += usize::from(
                         matches!(&step, Walked::Entry(entry, _) if entry.is_directory() || entry.name.is_none()),
@@ -178,6 +200,10 @@ struct Copying<'a> {
     buffer: Vec<u8>,
     /// No entry has failed so far.
     is_complete: bool,
+    /// What is in place leaves its source, if that is asked for; and the number of the next entry.
+    removal: Option<Arc<Removal>>,
+    arrivals: Arrivals,
+    number: u64,
 }
 
 impl Copying<'_> {
@@ -208,6 +234,7 @@ impl Copying<'_> {
         }
         found.add(self.writer.failures());
         self.fail_all(not_kept(&mut found))?;
+        self.remove_arrived(true)?;
         for (what, entries) in found.left_out {
             self.observer.event(left_out(&what, entries));
         }
@@ -244,6 +271,29 @@ impl Copying<'_> {
         Ok(())
     }
 
+    /// An entry that is no directory is in place, unless it waits for a directory to make way.
+    fn came(&mut self, number: u64) {
+        if !self.writer.has_waiting() {
+            self.arrivals.came(number, self.writer.troubles());
+        }
+    }
+
+    /// What is in place is made durable, and then leaves its source.
+    fn remove_arrived(&mut self, is_last: bool) -> Result<()> {
+        let Some(removal) = self.removal.clone() else { return Ok(()) };
+        if !self.arrivals.is_empty() {
+            self.writer.sync()?;
+        }
+        for in_place in self.arrivals.say(self.number, is_last) {
+            self.check_stop()?;
+            for failed in removal.remove(&in_place).1 {
+                self.copied.failed += 1;
+                show(self.observer, &failed);
+            }
+        }
+        Ok(())
+    }
+
     /// Tells what was done with entries.
     fn tell_done(&mut self) {
         for done in self.writer.take_done() {
@@ -257,12 +307,13 @@ impl Copying<'_> {
     }
 
     fn fail(&mut self, path: &[u8], error: Error) -> Result<()> {
+        let path = Path::new(std::ffi::OsStr::from_bytes(if path.is_empty() { b"." } else { path }));
         if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
-            return Err(error);
+            return Err(at(path, error));
         }
         self.is_complete = false;
         self.copied.failed += 1;
-        show(self.observer, &entry_failed(Path::new(std::ffi::OsStr::from_bytes(path)), &error));
+        show(self.observer, &entry_failed(path, &error));
         Ok(())
     }
 
@@ -285,6 +336,9 @@ impl Copying<'_> {
     fn step(&mut self, walked: Walked, order: &mut Order) -> Result<()> {
         let stepped = self.one_step(walked, order);
         self.tell_done();
+        if stepped.is_ok() && self.arrivals.is_due(self.number) {
+            return self.remove_arrived(false);
+        }
         stepped
     }
 
@@ -310,6 +364,8 @@ impl Copying<'_> {
         let item = dray_core::tree::Item::Entry(*entry);
         let step = order.accept(&item)?;
         let dray_core::tree::Item::Entry(entry) = item else { return Ok(()) };
+        let number = self.number;
+        self.number += 1;
         let is_skipped = self.writer.is_skipping() && step == Step::Inner;
         let placed = match step {
             Step::Root(index) => {
@@ -323,8 +379,17 @@ impl Copying<'_> {
             return Ok(());
         }
         match placed {
-            Ok(Placed::Done | Placed::Passed) => Ok(()),
+            Ok(Placed::Done | Placed::Passed) if entry.is_directory() => Ok(()),
+            Ok(Placed::Passed) => Ok(()),
+            Ok(Placed::Done) => {
+                self.came(number);
+                Ok(())
+            }
             Ok(Placed::Unchanged) => {
+                // Of a file that was not looked at nobody knows that it is what the source has.
+                if !matches!(entry.kind, Kind::File { .. }) {
+                    self.came(number);
+                }
                 self.copied.unchanged += u64::from(matches!(entry.kind, Kind::File { .. }));
                 let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
                 self.fail_all(failed)
@@ -332,6 +397,9 @@ impl Copying<'_> {
             Ok(Placed::Link(target)) => {
                 let linked = self.writer.link(&target);
                 let path = target.path().to_vec();
+                if linked.is_ok() {
+                    self.came(number);
+                }
                 self.writer.settle(*target, None);
                 linked.or_else(|error| self.fail(&path, error))
             }
@@ -346,6 +414,7 @@ impl Copying<'_> {
                         self.copied.files += u64::from(!is_same);
                         self.copied.unchanged += u64::from(is_same);
                         let group = target.link_group();
+                        self.came(number);
                         self.writer.settle(*target, Some(identity));
                         self.held.came(&mut self.writer, group)
                     }

@@ -13,8 +13,12 @@ mod again_tests;
 mod copies;
 #[cfg(test)]
 mod differences;
+mod digests;
+#[cfg(test)]
+mod digests_tests;
 mod doors;
 mod far;
+mod follow;
 mod held;
 #[cfg(test)]
 mod hostile;
@@ -22,9 +26,11 @@ mod hostile;
 mod hostile_cuts;
 #[cfg(test)]
 mod lanes_tests;
+mod listing;
 mod local;
 mod near;
 mod preview;
+mod removal;
 mod sink;
 mod source;
 mod sources;
@@ -39,7 +45,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dray_core::message::{
-    CopyRole, EntryFailed, Fault, Hello, PlannedItem, Tree, TreeDone, feature, tree_flag,
+    CopyRole, EntryFailed, Fault, Hello, PlannedItem, Tree, TreeDone, feature, sync_flag, tree_flag,
 };
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
@@ -47,11 +53,11 @@ use dray_store::local::tree::{
 };
 
 use self::again::Whereabouts;
-pub use dray_store::local::tree::{Chosen, read_rule};
+pub use dray_store::local::tree::{BasisUse, Chosen, read_rule};
 pub(super) use far::AskedTrees;
 pub(super) use sources::{read_chosen, read_more};
-pub use sync::SyncOptions;
 pub(super) use sync::is_told_a_list;
+pub use sync::{SyncBackup, SyncBasis, SyncOptions};
 
 use super::local::advised;
 use super::{Location, SshOptions, both_remote};
@@ -182,7 +188,7 @@ impl Counted {
         let deleted = items.iter().filter(|item| item.action == 4).count() as u64;
         self.deleted.fetch_add(deleted, Ordering::Relaxed);
         if is_dry {
-            self.planned.fetch_add(items.len() as u64, Ordering::Relaxed);
+            self.planned.fetch_add(items.len() as u64 - deleted, Ordering::Relaxed);
         }
         items.iter().for_each(|item| preview::tell(observer, item, is_upload));
     }
@@ -201,6 +207,7 @@ pub(in crate::copy) struct Knows {
     lanes: bool,
     deltas: bool,
     again: bool,
+    digests: bool,
 }
 
 impl Knows {
@@ -211,25 +218,30 @@ impl Knows {
             lanes: knows(feature::TREE_LANES),
             deltas: knows(feature::TREE_DELTA),
             again: knows(feature::TREE_AGAIN),
+            digests: knows(feature::TREE_DIGESTS),
         }
     }
 }
 
 /// How the sender walks. Patterns see the sources under `names`.
 fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
+    removal::require_safe(tree)?;
     let excludes: Vec<Vec<u8>> = tree.excludes.iter().flatten().map(|pattern| pattern.to_vec()).collect();
     let has = |flag| tree.flags & flag != 0;
     Ok(WalkOptions {
         recursive: has(tree_flag::RECURSIVE),
+        directories: sync::has(tree, sync_flag::DIRECTORIES),
+        removes: removal::removes(tree),
         follow_sources: has(tree_flag::FOLLOW_SOURCES),
         one_file_system: has(tree_flag::ONE_FILE_SYSTEM),
-        excludes: tree.sync.as_ref().map_or_else(|| Ok(Excludes::new(&excludes)), sync::rules)?,
+        excludes: tree.sync.as_deref().map_or_else(|| Ok(Excludes::new(&excludes)), sync::rules)?,
         names: names.to_vec(),
         xattrs: has(tree_flag::XATTRS),
         hard_links: has(tree_flag::HARD_LINKS),
         specials: has(tree_flag::SPECIALS),
         attributes: sync::attributes(tree),
         tells_vanished: tree.sync.is_some(),
+        prunes_empty: tree.sync.as_ref().is_some_and(|wish| wish.flags & sync_flag::PRUNE_EMPTY != 0),
         chosen: None,
     })
 }
@@ -250,10 +262,10 @@ fn write_options(tree: &Tree) -> WriteOptions {
 }
 
 /// What the receiver changes.
-fn changes(tree: &Tree) -> Result<Changes> {
+fn changes(tree: &Tree, reach: &sync::Reach<'_>) -> Result<Changes> {
     Ok(Changes {
         never_compares: sync::compares_nothing(tree),
-        sync: sync::options(tree)?,
+        sync: sync::options(tree, reach)?,
         modes: tree.modes.as_ref().map(|text| ModeChange::parse(text)).transpose()?,
         owner: tree
             .owner
@@ -423,14 +435,13 @@ impl Node {
 
     fn copy_many(&self, request: &TreeRequest, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
         let (here, there) = sources::by_machine(sources::once(&request.sources, observer));
-        if let Some(sync) = &request.options.sync {
-            sync.require_safe()?;
+        if request.options.sync.is_some() {
             sources::require_one_machine(&here, &there)?;
         }
         if let ([path], []) = (&here[..], &there[..])
             && !request.options.recursive
             && !request.options.archive
-            && request.options.sync.as_ref().is_none_or(|sync| sync.chosen.is_none())
+            && request.options.sync.as_ref().is_none_or(|sync| sync.chosen.is_none() && !sync.directories)
             && path.is_dir()
         {
             return Err(Error::new(ErrorKind::Usage, format!("{path:?} is a directory"))
@@ -512,7 +523,8 @@ fn tree_message(
         ModeChange::parse(modes)?;
     }
     let into_directory = paths.first().is_some_and(|path| path.ends_with(b"/")) || must_be_directory;
-    let wish = |sync: &SyncOptions| sync.wish(options.dry_run, options.whole_file, into_directory);
+    let wish =
+        |sync: &SyncOptions| sync.wish(options.dry_run, options.whole_file, into_directory).map(Box::new);
     let sync = options.sync.as_ref().map(wish).transpose()?;
     let is_long = |text: &Option<Vec<u8>>| text.as_ref().is_some_and(|text| text.len() > 255);
     if is_long(&options.chmod) || is_long(&options.chown) {
@@ -530,6 +542,7 @@ fn tree_message(
         rate_bytes: options.rate_bytes,
         sync,
         origin: None,
+        digests: None,
     })
 }
 

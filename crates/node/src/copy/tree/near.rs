@@ -4,19 +4,19 @@ use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use dray_core::limits::TREE_SOURCES_MAX;
 use dray_core::message::{
-    CopyRole, EntryFailed, Hello, Message, PlannedItem, Sources, Tree, feature, sync_flag, tree_flag,
+    CopyRole, EntryFailed, Hello, InPlace, Message, PlannedItem, Sources, Tree, feature, sync_flag, tree_flag,
 };
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::negotiate;
 use dray_store::local::tree::{Landing, Origin, Preview, TreeWriter};
 use dray_transfer::transport::{Channel, PipeChannel, RateLimit, push_control};
-use dray_transfer::tree::{send, take};
+use dray_transfer::tree::{Removes, TreeSource, send, take};
 
 use super::super::CopyOptions;
 use super::super::far_end::FarEnd;
@@ -24,8 +24,10 @@ use super::super::local::{SILENCE_MAX, advised, is_local_host, patience};
 use super::super::pattern;
 use super::super::remote::{packed, read_control_until, unpacked};
 use super::again::{Hears, Whereabouts, source_here, source_there};
+use super::digests::{Comparing, Telling, digest_options};
 use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::Previewing;
+use super::removal::{Arrivals, Removal};
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
 use super::sources::{push_chosen, push_tree};
@@ -34,11 +36,11 @@ use super::{
     Counted, Knows, TreeCopied, TreeOptions, changes, landing_name, names_owners, show, sync, tree_message,
     walk_options, write_options,
 };
-use crate::{Event, Node, Observer, Stop};
+use crate::{Event, Node, Observer, Stop, lock};
 
 impl Node {
     /// The hello of a tree copy: who does not know trees is refused by name.
-    fn tree_hello(&self, sync: Option<&SyncOptions>) -> Hello {
+    pub(super) fn tree_hello(&self, sync: Option<&SyncOptions>) -> Hello {
         Hello { required: required(sync), ..self.hello() }
     }
 
@@ -63,6 +65,8 @@ impl Node {
         let may_be_renamed = may_be_renamed(&names, must_be_directory, is_sync);
         let known = if may_be_renamed { source_here(self, &sources[0]) } else { Vec::new() };
         tree.origin = known.first().map(|known| Box::new((*known).into()));
+        let digests = digest_options(&tree, &names);
+        tree.digests = digests.is_some().then_some(true);
         let (mut far, channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();
         push_control(&mut preface, &Message::Hello(self.tree_hello(options.sync.as_ref())));
@@ -75,19 +79,23 @@ impl Node {
         let channel = packed(Box::new(channel), options.compress, pace.as_ref(), &mut preface)?;
         // Its own stop, so that a walk that nobody listens to ends.
         let walk_stop = Stop::new();
-        let mut source = WalkSource::new(
+        let source = WalkSource::new(
             sources.to_vec(),
             sync::walk_chosen(walk_options(&tree, &names)?, options),
             names_owners(&tree),
             walk_stop.clone(),
         )
-        .telling_listed(deletes(&tree));
-        let failed = AtomicU64::new(0);
+        .telling_listed(deletes(&tree))
+        .removing(Removal::of(&tree, Origin::Anywhere));
+        let mut source = Telling::new(source, &tree, digests, sources.to_vec(), walk_stop.clone());
+        let alike = source.alike();
+        let (failed, unmoved) = (AtomicU64::new(0), Arc::<Unmoved>::default());
         let ours = self.tree_hello(options.sync.as_ref());
         let name = far.host.clone();
         let (is_heard, mut is_greeted) = (Cell::new(false), false);
         let counted = Counted::default();
         let mut heard = |message: Option<Message>| {
+            unmoved.show(&failed, observer);
             let Some(message) = message else {
                 if stop.is_set() {
                     walk_stop.set();
@@ -129,14 +137,20 @@ impl Node {
                 _ => Err(Error::new(ErrorKind::Protocol, "the far end sent a message out of place")),
             }
         };
-        let mut counting = Counting { source: &mut source, failed: &failed, observer };
+        let mut counting =
+            Counting { source: &mut source, failed: &failed, observer, unmoved: unmoved.clone() };
         let first_patience = patience();
-        let limit = || if is_heard.get() { SILENCE_MAX } else { first_patience };
+        let silence_max = sync::patience(&tree, SILENCE_MAX);
+        let limit = || if is_heard.get() { silence_max } else { first_patience };
         let lanes = doors.as_ref().map(|doors| &*doors.lanes);
         let result = send(channel, preface, &mut counting, lanes, &mut heard, &limit);
         walk_stop.set();
+        unmoved.show(&failed, observer);
         match result {
-            Ok(done) => Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), &counted)),
+            Ok(done) => {
+                far.done();
+                Ok(alike.added_to(TreeCopied::of(&done, failed.load(Ordering::Relaxed), &counted)))
+            }
             Err(error) if stop.is_set() => {
                 far.kill();
                 Err(if error.kind() == ErrorKind::Interrupted { error } else { interrupted() })
@@ -166,6 +180,7 @@ impl Node {
         let is_sync = options.sync.is_some();
         let names: Vec<Vec<u8>> = paths.iter().map(|path| name_of(path, is_sync)).collect();
         let has_patterns = paths.iter().any(|path| pattern::is_pattern(path));
+        let above = options.sync.as_ref().map(|sync| sync.above(options.dry_run));
         // What patterns stand for is known later.
         let resolve = |names: &[Vec<u8>], is_many| {
             let must_be_directory = must_be_directory || is_many;
@@ -173,7 +188,7 @@ impl Node {
                 true => source_there(self, host, &options.ssh, named(&paths[0], &names[0]).as_deref()),
                 false => Vec::new(),
             };
-            landing_of(&Origin::Anywhere, destination, names, must_be_directory, is_sync, known)
+            landing_of(&Origin::Anywhere, destination, names, must_be_directory, above, known)
         };
         let landing = if has_patterns { None } else { Some(resolve(&names, false)?) };
         let asked = paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
@@ -187,26 +202,13 @@ impl Node {
         if has_patterns {
             tree.flags |= tree_flag::PATTERNS;
         }
+        let comparing = landing.as_ref().and_then(|landing| Comparing::start(&tree, &names, landing, false));
+        tree.digests = comparing.is_some().then_some(true);
         let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
-        let mut preface = Vec::new();
-        push_control(&mut preface, &Message::Hello(self.tree_hello(options.sync.as_ref())));
-        push_tree(&mut preface, &tree);
-        if let Some(chosen) = options.sync.as_ref().and_then(|sync| sync.chosen.as_ref()) {
-            push_chosen(&mut preface, chosen);
-        }
         let (mut is_heard, mut knows) = (false, Knows::default());
         let greeted = || {
-            channel.write_all(&preface).map_err(|error| Error::io("connection lost", error))?;
-            let deadline = Instant::now() + patience();
-            let body = read_control_until(&mut channel, deadline, &|| stop.is_set())?;
-            match Message::from_bytes(&body)? {
-                Message::Hello(theirs) => {
-                    knows = Knows::of(&theirs);
-                    negotiate(&self.tree_hello(options.sync.as_ref()), &theirs).map(|_| ())?;
-                }
-                Message::Fault(fault) => return Err(fault.to_error(&host.to_string_lossy())),
-                _ => return Err(Error::new(ErrorKind::Protocol, "the far end did not say hello first")),
-            }
+            let (theirs, deadline) = self.ask_for_trees(&mut channel, host, &tree, options, stop)?;
+            knows = Knows::of(&theirs);
             is_heard = true;
             match landing {
                 Some(landing) => Ok((landing, names)),
@@ -231,7 +233,38 @@ impl Node {
         let doors = may_dial.then(|| TakingDoors::new(self, seen(host)));
         let hears = |landed| whereabouts.hear(landed);
         let hears = Hears::Here(&hears);
-        receive_trees(far, channel, landing, &names, &tree, options, hears, observer, stop, doors, knows)
+        receive_trees(
+            far, channel, landing, &names, &tree, options, hears, observer, stop, doors, knows, comparing,
+        )
+    }
+
+    /// Asks the far end for `tree`, with what was chosen of it, and hears its hello; until when it may take for what it says next.
+    pub(super) fn ask_for_trees(
+        &self,
+        channel: &mut PipeChannel,
+        host: &OsStr,
+        tree: &Tree,
+        options: &TreeOptions,
+        stop: &Stop,
+    ) -> Result<(Hello, Instant)> {
+        let ours = self.tree_hello(options.sync.as_ref());
+        let mut preface = Vec::new();
+        push_control(&mut preface, &Message::Hello(ours.clone()));
+        push_tree(&mut preface, tree);
+        if let Some(chosen) = options.sync.as_ref().and_then(|sync| sync.chosen.as_ref()) {
+            push_chosen(&mut preface, chosen);
+        }
+        channel.write_all(&preface).map_err(|error| Error::io("connection lost", error))?;
+        let deadline = Instant::now() + patience();
+        let body = read_control_until(channel, deadline, &|| stop.is_set())?;
+        match Message::from_bytes(&body)? {
+            Message::Hello(theirs) => {
+                negotiate(&ours, &theirs)?;
+                Ok((theirs, deadline))
+            }
+            Message::Fault(fault) => Err(fault.to_error(&host.to_string_lossy())),
+            _ => Err(Error::new(ErrorKind::Protocol, "the far end did not say hello first")),
+        }
     }
 
     /// The far end of a copy of one file answered with what the path stands for: takes those files.
@@ -276,7 +309,7 @@ impl Node {
                 let knows = Knows::default();
                 let hears = Hears::Nobody;
                 receive_trees(
-                    far, channel, landing, &names, &tree, &options, hears, observer, stop, None, knows,
+                    far, channel, landing, &names, &tree, &options, hears, observer, stop, None, knows, None,
                 )
             }
             Err(error) if stop.is_set() => {
@@ -295,6 +328,12 @@ pub(super) fn required(sync: Option<&SyncOptions>) -> Vec<String> {
         (true, feature::TREE),
         (sync.is_some(), feature::SYNC),
         (wants(|sync| sync.chosen.is_some()), feature::SYNC_LIST),
+        (wants(|sync| sync.backup.is_some()), feature::SYNC_BACKUP),
+        (wants(|sync| sync.basis.is_some()), feature::SYNC_BASIS),
+        (wants(SyncOptions::needs_more), feature::SYNC_MORE),
+        (wants(|sync| sync.directories), feature::SYNC_DIRS),
+        (wants(|sync| sync.remove_sources), feature::SYNC_REMOVE),
+        (wants(|sync| sync.timeout_s.is_some()), feature::SYNC_TIMEOUT),
         (
             wants(|sync| sync.rules.iter().any(|rule| !rule.starts_with(b"+") && !rule.starts_with(b"-"))),
             feature::SYNC_RULES,
@@ -341,8 +380,10 @@ fn receive_trees(
     stop: &Stop,
     doors: Option<TakingDoors>,
     knows: Knows,
+    comparing: Option<Comparing>,
 ) -> Result<TreeCopied> {
     let mut channel = unpacked(Box::new(channel), options.compress)?;
+    let comparing = comparing.filter(|_| knows.digests);
     let failed = Arc::new(AtomicU64::new(0));
     let on_failed = |entry: &EntryFailed| {
         failed.fetch_add(entry.count(), Ordering::Relaxed);
@@ -356,24 +397,36 @@ fn receive_trees(
     let counted = Counted::default();
     let on_planned = |items: &[PlannedItem]| counted.tell(items, options.dry_run, false, observer);
     let is_sync = tree.sync.is_some();
+    let silence_max = sync::patience(tree, SILENCE_MAX);
+    let alike = comparing.as_ref().map(Comparing::alike).unwrap_or_default();
     let result = if options.dry_run {
         let make = || {
-            let preview = Preview::new(landing, write_options(tree), changes(tree)?);
-            Ok(Previewing::new(preview, names.len(), is_sync, &on_failed, Some(&on_planned)).landing(hears))
+            let preview = Preview::new(landing, write_options(tree), changes(tree, &sync::beside_here)?);
+            let previewing = Previewing::new(preview, names.len(), is_sync, &on_failed, Some(&on_planned));
+            Ok(previewing.landing(hears).comparing(comparing))
         };
-        take(&mut *channel, Vec::new(), make, None, &mut tick, SILENCE_MAX)
+        take(&mut *channel, Vec::new(), make, None, &mut tick, silence_max)
     } else {
         let lanes = doors.as_ref().map(|doors| &*doors.lanes);
         let make = || {
-            let writer = TreeWriter::new(landing, write_options(tree)).with_changes(changes(tree)?);
+            let writer = TreeWriter::new(landing, write_options(tree))
+                .with_changes(changes(tree, &sync::beside_here)?);
             let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
             let writing = Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors);
-            Ok(writing.landing(hears).with_deltas(knows.deltas && !options.whole_file).telling(&on_planned))
+            let writing = writing.landing(hears).with_deltas(knows.deltas && !options.whole_file);
+            Ok(writing.telling(&on_planned).comparing(comparing).removing(Arrivals::of(tree)))
         };
-        take(&mut *channel, Vec::new(), make, lanes, &mut tick, SILENCE_MAX)
+        take(&mut *channel, Vec::new(), make, lanes, &mut tick, silence_max)
     };
     match result {
-        Ok(done) => Ok(TreeCopied::of(&done, failed.load(Ordering::Relaxed), &counted)),
+        Ok(done) => {
+            if alike.is_all(&done) {
+                far.let_go();
+            } else {
+                far.done();
+            }
+            Ok(alike.added_to(TreeCopied::of(&done, failed.load(Ordering::Relaxed), &counted)))
+        }
         Err(error) if stop.is_set() => {
             far.kill();
             Err(if error.kind() == ErrorKind::Interrupted { error } else { interrupted() })
@@ -384,7 +437,7 @@ fn receive_trees(
 
 /// The names of the sources that `paths` stand for, from the far end, as far as they are what the user's own words allow; `first` is what
 /// it has said of them.
-fn found_sources(
+pub(super) fn found_sources(
     channel: &mut dyn Channel,
     host: &OsStr,
     paths: &[PathBuf],
@@ -437,19 +490,51 @@ fn found_sources(
     Ok(found)
 }
 
-fn interrupted() -> Error {
+pub(super) fn interrupted() -> Error {
     Error::new(ErrorKind::Interrupted, "interrupted")
         .advise("run the same command again: what is in place is not sent again")
 }
 
 /// A walk whose failures are shown here, where the user is.
 struct Counting<'a> {
-    source: &'a mut WalkSource,
+    source: &'a mut Telling,
     failed: &'a AtomicU64,
     observer: &'a dyn Observer,
+    unmoved: Arc<Unmoved>,
 }
 
-impl dray_transfer::tree::TreeSource for Counting<'_> {
+/// Entries here that stay although they are in place there, until they are shown.
+#[derive(Default)]
+struct Unmoved(Mutex<Vec<EntryFailed>>);
+
+impl Unmoved {
+    fn show(&self, failed: &AtomicU64, observer: &dyn Observer) {
+        for entry in std::mem::take(&mut *lock(&self.0)) {
+            failed.fetch_add(1, Ordering::Relaxed);
+            show(observer, &entry);
+        }
+    }
+}
+
+/// Removes what is in place there, and keeps what is to be said of others for the user here.
+struct RemovingHere {
+    removes: Arc<dyn Removes>,
+    unmoved: Arc<Unmoved>,
+}
+
+impl Removes for RemovingHere {
+    fn remove(&self, in_place: &InPlace) -> (u64, Vec<EntryFailed>) {
+        let (count, failed) = self.removes.remove(in_place);
+        lock(&self.unmoved.0).extend(failed);
+        (count, Vec::new())
+    }
+}
+
+impl TreeSource for Counting<'_> {
+    fn listen(&mut self, words: std::sync::mpsc::Receiver<Message>) {
+        self.source.listen(words);
+    }
+
     fn next_batch(&mut self) -> Option<dray_transfer::tree::Batch> {
         let mut batch = self.source.next_batch()?;
         for entry in std::mem::take(&mut batch.failed) {
@@ -457,6 +542,11 @@ impl dray_transfer::tree::TreeSource for Counting<'_> {
             show(self.observer, &entry);
         }
         Some(batch)
+    }
+
+    fn removes(&self) -> Option<Arc<dyn Removes>> {
+        let removes = self.source.removes()?;
+        Some(Arc::new(RemovingHere { removes, unmoved: self.unmoved.clone() }))
     }
 
     fn batches_ahead(&self) -> usize {

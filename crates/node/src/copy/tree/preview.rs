@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use dray_core::limits::{CONTROL_FRAME_BYTES_MAX, TREE_BATCHES_MAX, TREE_NAMED_MAX};
-use dray_core::message::{EntryFailed, Message, PlannedItem, TreeDone};
+use dray_core::message::{DigestsSame, EntryFailed, Message, PlannedItem, TreeDone};
 use dray_core::tree::{Entry, Item, Kind, Order, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::TreeReceiver;
@@ -16,6 +18,7 @@ use dray_store::local::tree::{
 use dray_transfer::tree::{Heard, TreeSink};
 
 use super::again::{Hears, OnLanded};
+use super::digests::{Comparing, not_wanted};
 use super::sink::OnFailed;
 use super::source::entry_failed;
 use super::{TreeCopied, show, sync};
@@ -189,7 +192,7 @@ impl<'a> Planning<'a> {
     fn take_done(&mut self) {
         for done in self.preview.take_done() {
             self.deleted += u64::from(done.letters.is_none());
-            self.planned_count += 1;
+            self.planned_count += u64::from(done.letters.is_some());
             self.planned.push_back(sync::item(done));
         }
     }
@@ -261,6 +264,8 @@ pub(super) struct Previewing<'a> {
     on_planned: Option<&'a OnPlanned<'a>>,
     hears: Hears<'a>,
     landed: Option<Landed>,
+    comparing: Option<Comparing>,
+    same: Option<DigestsSame>,
     /// The sender has listed everything.
     is_complete: bool,
     is_told: bool,
@@ -285,6 +290,8 @@ impl<'a> Previewing<'a> {
             on_planned,
             hears: Hears::Nobody,
             landed: None,
+            comparing: None,
+            same: None,
             is_complete: false,
             is_told: false,
             is_finished: false,
@@ -294,6 +301,11 @@ impl<'a> Previewing<'a> {
     /// With somebody who hears where the tree would land.
     pub(super) fn landing(self, hears: Hears<'a>) -> Previewing<'a> {
         Previewing { hears, ..self }
+    }
+
+    /// With digests of what is here, to hold the sender's against.
+    pub(super) fn comparing(self, comparing: Option<Comparing>) -> Previewing<'a> {
+        Previewing { comparing, ..self }
     }
 
     fn tell_user(&mut self) {
@@ -307,10 +319,18 @@ impl<'a> Previewing<'a> {
 }
 
 impl TreeSink for Previewing<'_> {
+    fn stop_with(&mut self, stop: Arc<AtomicBool>) {
+        if let Some(comparing) = &mut self.comparing {
+            comparing.stop_with(stop);
+        }
+    }
+
     fn handle(&mut self, heard: Heard) -> Result<()> {
         match heard {
             Heard::Message(Message::Entries(entries)) => {
                 self.machine.handle_entries(&entries)?;
+                // Whatever there is need not be looked through any more.
+                self.comparing = None;
                 for owner in entries.owners.iter().flatten() {
                     self.planning.preview.add_owner(owner.is_group, owner.id, &owner.name);
                 }
@@ -331,6 +351,12 @@ impl TreeSink for Previewing<'_> {
                 self.is_complete = entries.listed.is_some_and(|listed| listed.is_complete);
             }
             Heard::Message(Message::EntryFailed(failed)) => (self.planning.on_failed)(&failed),
+            Heard::Message(Message::Digests(digests)) => {
+                self.machine.handle_digests()?;
+                self.same = self.comparing.take().ok_or_else(not_wanted)?.compare(&digests)?;
+                self.is_finished = self.same.is_none();
+                return Ok(());
+            }
             _ => return Err(Error::new(ErrorKind::Protocol, "sender sent what was not asked for")),
         }
         self.tell_user();
@@ -353,6 +379,7 @@ impl TreeSink for Previewing<'_> {
         self.hears.tell(&mut self.landed, out);
         out.extend(self.planning.failed.drain(..).map(Message::EntryFailed));
         push_planned(&mut self.planning.planned, out);
+        out.extend(self.same.take().map(Message::DigestsSame));
         if let Some(pull) = self.machine.pull(None, 0, u64::from(TREE_BATCHES_MAX), None) {
             out.push(Message::Pull(pull));
         }

@@ -11,7 +11,9 @@ use dray_core::limits::{
     TREE_BATCHES_MAX, TREE_FAILED_NAMED_MAX, TREE_FAILED_REASONS_MAX, TREE_PART_BYTES,
     TREE_PENDING_BYTES_MAX, TREE_WANTED_MAX,
 };
-use dray_core::message::{Direct, Entries, EntryFailed, Message, PlannedItem, TreeDone};
+use dray_core::message::{
+    DigestsSame, Direct, Entries, EntryFailed, InPlace, Message, PlannedItem, Removed, TreeDone,
+};
 use dray_core::tree::{Entry, Item, Kind, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{PathId, TreeReceiver, part_bytes};
@@ -24,9 +26,11 @@ use self::parts::Parts;
 use self::paths::Pace;
 use super::super::DIRECT_FROM_BYTES;
 use super::again::Hears;
+use super::digests::{Comparing, not_wanted};
 use super::held::{Failed, HeldNames};
 use super::not_kept;
 use super::preview::{OnPlanned, push_planned};
+use super::removal::Arrivals;
 use super::source::entry_failed;
 use super::sync::{item, nothing_deleted};
 
@@ -89,6 +93,8 @@ pub(super) struct Writing<'a> {
     on_planned: Option<&'a OnPlanned<'a>>,
     hears: Hears<'a>,
     landed: Option<Landed>,
+    comparing: Option<Comparing>,
+    same: Option<DigestsSame>,
     done: TreeDone,
     deltas: Deltas,
     meter: Meter,
@@ -96,7 +102,13 @@ pub(super) struct Writing<'a> {
     /// The sender has listed everything, and no entry has failed at either end.
     is_complete: bool,
     is_deleting: bool,
+    /// All that was to be done here is.
+    is_concluded: bool,
     is_finished: bool,
+    /// What is in place, if that is to leave its source, and what is said of it; and the number of the next entry.
+    arrivals: Arrivals,
+    in_place: Vec<InPlace>,
+    next_number: u64,
 }
 
 /// An entry that waits for its content, or for that of the file it is a hard link to.
@@ -148,14 +160,25 @@ impl<'a> Writing<'a> {
             on_planned: None,
             hears: Hears::Nobody,
             landed: None,
+            comparing: None,
+            same: None,
             done: TreeDone::default(),
             deltas: Deltas::default(),
             meter: Meter::default(),
             fsync,
             is_complete: true,
             is_deleting: false,
+            is_concluded: false,
             is_finished: false,
+            arrivals: Arrivals::default(),
+            in_place: Vec::new(),
+            next_number: 0,
         }
+    }
+
+    /// With a sender that hears what is in place, to remove it, or not.
+    pub(super) fn removing(self, arrivals: Arrivals) -> Writing<'a> {
+        Writing { arrivals, ..self }
     }
 
     /// With contents over direct connections, too.
@@ -173,13 +196,18 @@ impl<'a> Writing<'a> {
         Writing { hears, ..self }
     }
 
+    /// With digests of what is here, to hold the sender's against.
+    pub(super) fn comparing(self, comparing: Option<Comparing>) -> Writing<'a> {
+        Writing { comparing, ..self }
+    }
+
     /// An entry failed here; the copy goes on, unless nothing more can be written.
     fn fail(&mut self, path: &[u8], error: Error) -> Result<()> {
-        if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
-            return Err(error);
-        }
         let path =
             if path.is_empty() { Path::new(".") } else { Path::new(std::ffi::OsStr::from_bytes(path)) };
+        if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
+            return Err(at(path, error));
+        }
         let mut failed = entry_failed(path, &error);
         self.is_complete = false;
         self.done.failed += 1;
@@ -245,6 +273,7 @@ impl<'a> Writing<'a> {
             }
             return Ok(());
         };
+        self.next_number = number + 1;
         let is_skipped = self.writer.is_skipping() && step == Step::Inner;
         let placed = match step {
             Step::Root(index) => {
@@ -258,8 +287,13 @@ impl<'a> Writing<'a> {
             return Ok(());
         }
         match placed {
+            Ok(Placed::Done) if !entry.is_directory() => self.came(number),
             Ok(Placed::Done | Placed::Passed) => {}
             Ok(Placed::Unchanged) => {
+                // Of a file that was not asked for nobody knows that it is what the sender has.
+                if !is_file(&entry) {
+                    self.came(number);
+                }
                 self.done.unchanged += u64::from(is_file(&entry));
                 let failed = self.held.came(&mut self.writer, entry.metadata.link_group);
                 self.fail_all(failed)?;
@@ -301,7 +335,10 @@ impl<'a> Writing<'a> {
         let held = item_bytes + PENDING_ENTRY_BYTES;
         self.pending_bytes += held;
         let size_bytes = size_of(entry);
-        let pending = Pending { number, target, known, size_bytes, left_bytes: 0, held, parts: None };
+        let mut pending = Pending { number, target, known, size_bytes, left_bytes: 0, held, parts: None };
+        if pending.known.is_none() {
+            pending.target.find_left();
+        }
         if self.may_differ(&pending) {
             return self.differ(pending);
         }
@@ -347,6 +384,9 @@ impl<'a> Writing<'a> {
             self.pending_bytes -= pending.held;
             let linked = self.writer.link(&pending.target);
             let path = pending.target.path();
+            if linked.is_ok() {
+                self.came(pending.number);
+            }
             self.writer.settle(*pending.target, None);
             if let Err(error) = linked {
                 self.fail(&path, error)?;
@@ -366,7 +406,7 @@ impl<'a> Writing<'a> {
 
     /// Everything has come: what is left to say, and to make durable.
     fn finish_if_complete(&mut self) -> Result<()> {
-        if self.is_finished
+        if self.is_concluded
             || self.is_deleting
             || !self.waiting.is_empty()
             || !self.machine.is_done()?
@@ -398,7 +438,9 @@ impl<'a> Writing<'a> {
 
     /// All that was to be done is.
     fn conclude(&mut self) -> Result<()> {
-        self.is_finished = true;
+        self.is_concluded = true;
+        // Else once the sender has heard what is in place.
+        self.is_finished = !self.arrivals.is_on();
         let mut found = self.writer.failures();
         self.fail_all(found.directories.drain(..))?;
         if self.fsync {
@@ -427,7 +469,52 @@ impl<'a> Writing<'a> {
             let left_out = Some(entries);
             self.tell(EntryFailed { path: Vec::new().into(), kind, text, unnamed: None, left_out });
         }
+        if self.arrivals.is_on() {
+            self.say_in_place(true)?;
+        }
         Ok(())
+    }
+
+    /// An entry that is no directory is in place, unless it waits for a directory to make way.
+    fn came(&mut self, number: u64) {
+        if self.arrivals.is_on() && !self.writer.has_waiting() {
+            self.arrivals.came(number, self.writer.troubles());
+        }
+    }
+
+    /// What is in place is made durable, and then said.
+    fn say_in_place(&mut self, is_last: bool) -> Result<()> {
+        if !self.arrivals.is_empty() {
+            self.writer.sync()?;
+        }
+        let undecided = self.undecided();
+        self.in_place.extend(self.arrivals.say(undecided, is_last));
+        Ok(())
+    }
+
+    /// Nothing below this number is on its way.
+    fn undecided(&self) -> u64 {
+        let coming = self.pending.keys().next().into_iter().chain(self.link_numbers.first());
+        coming.copied().min().unwrap_or(self.next_number)
+    }
+
+    /// The sender has removed what may go.
+    fn handle_removed(&mut self, removed: Removed) -> Result<()> {
+        if !self.arrivals.is_on() || (removed.is_last && !self.is_concluded) {
+            return Err(Error::new(ErrorKind::Protocol, "sender removed what is not in place"));
+        }
+        self.is_finished |= removed.is_last;
+        Ok(())
+    }
+}
+
+/// An error that ends a copy, at an entry.
+pub(super) fn at(path: &Path, error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NoSpace => error
+            .context(format_args!("{path:?}"))
+            .or_advise("make room where it goes, and run it again: what is in place is not copied again"),
+        _ => error,
     }
 }
 
@@ -442,6 +529,9 @@ fn size_of(entry: &Entry) -> u64 {
 
 impl TreeSink for Writing<'_> {
     fn stop_with(&mut self, stop: Arc<AtomicBool>) {
+        if let Some(comparing) = &mut self.comparing {
+            comparing.stop_with(stop.clone());
+        }
         self.deltas.stop_with(stop.clone());
         self.writer.stop_with(stop);
     }
@@ -454,6 +544,8 @@ impl TreeSink for Writing<'_> {
         match heard {
             Heard::Message(Message::Entries(entries)) => {
                 self.machine.handle_entries(&entries)?;
+                // Whatever there is need not be looked through any more.
+                self.comparing = None;
                 self.waiting.push_back(entries);
             }
             Heard::Message(Message::EntryFailed(failed)) => {
@@ -465,6 +557,12 @@ impl TreeSink for Writing<'_> {
                     doors.handle_direct(theirs)?;
                 }
             }
+            Heard::Message(Message::Digests(digests)) => {
+                self.machine.handle_digests()?;
+                self.same = self.comparing.take().ok_or_else(not_wanted)?.compare(&digests)?;
+                self.is_finished = self.same.is_none();
+            }
+            Heard::Message(Message::Removed(removed)) => self.handle_removed(removed)?,
             Heard::Message(_) => {
                 return Err(Error::new(ErrorKind::Protocol, "sender sent a message out of place"));
             }
@@ -492,6 +590,9 @@ impl TreeSink for Writing<'_> {
         }
         self.take_outcomes()?;
         self.decide()?;
+        if self.arrivals.is_due(self.undecided()) {
+            self.say_in_place(false)?;
+        }
         self.finish_if_complete()
     }
 
@@ -527,6 +628,8 @@ impl TreeSink for Writing<'_> {
             self.invite();
         }
         out.extend(self.invitation.take().map(Message::Direct));
+        out.extend(self.same.take().map(Message::DigestsSame));
+        out.extend(self.in_place.drain(..).map(Message::InPlace));
         let ahead = u64::from(TREE_BATCHES_MAX).saturating_sub(self.waiting.len() as u64);
         // The content of a hard link may yet be asked for, that of whatever a direct connection owes, and of what comes as a difference.
         let coming = self.pending.keys().next().filter(|_| self.is_inviting || self.deltas.is_any());

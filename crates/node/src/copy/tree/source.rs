@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::ContentHasher;
-use dray_core::limits::{PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX, TREE_CUT_TIMES_MAX};
+use dray_core::limits::{PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX, TREE_CUT_TIMES_MAX, TREE_DIGEST_BYTES};
 use dray_core::message::{Entries, EntryFailed, Fault, Listed, Owner, Part};
 use dray_core::tree::{
     CHUNKS_IN_RECORD_MAX, ChunkHint, Finished, Item, Metadata, Record, chunks_max, cut_profile,
@@ -21,8 +21,9 @@ use dray_store::local::tree::{
     Cut, FileState, FileToSend, OpenFile, Origin, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker,
     cut_content, hash_content, own_directory,
 };
-use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource};
+use dray_transfer::tree::{Batch, RecordSink, Removes, SendError, TreeFile, TreeSource};
 
+use super::removal::Removal;
 use crate::Stop;
 
 /// Bytes of items with which a batch leaves; the largest entry still fits beside them.
@@ -62,6 +63,9 @@ pub(super) struct WalkSource {
     tells_listed: bool,
     /// Nothing failed so far.
     is_complete: bool,
+    /// Entries told so far, and who remembers them, if they are to go.
+    told_entries: u64,
+    removal: Option<Arc<Removal>>,
 }
 
 impl WalkSource {
@@ -83,12 +87,24 @@ impl WalkSource {
             stop,
             tells_listed: false,
             is_complete: true,
+            told_entries: 0,
+            removal: None,
         }
+    }
+
+    /// The same, and what is told may have to go.
+    pub(super) fn removing(self, removal: Option<Arc<Removal>>) -> WalkSource {
+        WalkSource { removal, ..self }
     }
 
     /// The same, and the receiver is told how far the walk looked, if it is to delete what there is not.
     pub(super) fn telling_listed(self, tells_listed: bool) -> WalkSource {
         WalkSource { tells_listed, ..self }
+    }
+
+    /// See [`Walker::pass_by`].
+    pub(super) fn pass_by(&mut self, held: HashSet<[u8; TREE_DIGEST_BYTES]>) {
+        self.walker.pass_by(held);
     }
 
     /// With sources whose paths begin at `origin`.
@@ -147,7 +163,11 @@ impl TreeSource for WalkSource {
             && batch.failed.len() < 64
             && (items.is_empty() || begun.elapsed() < BATCH_PATIENCE)
         {
-            let item = match self.walker.step() {
+            let step = self.walker.step();
+            if let (Some(removal), Some(step)) = (&self.removal, &step) {
+                removal.note(self.told_entries + batch.count, step, &self.walker);
+            }
+            let item = match step {
                 None => {
                     self.is_over = true;
                     break;
@@ -179,6 +199,7 @@ impl TreeSource for WalkSource {
             bytes += item.len();
             items.push(item.into());
         }
+        self.told_entries += batch.count;
         let owners = (!owners.is_empty()).then_some(owners);
         let is_complete = self.is_over && self.is_complete;
         let listed = Listed { unlisted, is_complete };
@@ -186,6 +207,10 @@ impl TreeSource for WalkSource {
             Some(listed).filter(|listed| self.tells_listed && (is_complete || !listed.unlisted.is_empty()));
         batch.entries = Some(Entries { items, owners, is_last: self.is_over, listed });
         Some(batch)
+    }
+
+    fn removes(&self) -> Option<Arc<dyn Removes>> {
+        self.removal.clone().map(|removal| removal as Arc<dyn Removes>)
     }
 
     fn batches_ahead(&self) -> usize {

@@ -1,21 +1,28 @@
 //! `dray sync`: what it asks for beyond a copy, as flags and rules of the first message, and back again at either end.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use dray_core::limits::{SYNC_PLACES_MAX, SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX, SYNC_RULES_MAX};
-use dray_core::message::{CopyRole, Near, Place, SyncWish, Tree, sync_flag, tree_flag};
+use dray_core::limits::{
+    PATH_BYTES_MAX, SYNC_BASES_MAX, SYNC_PLACES_MAX, SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX,
+    SYNC_RULES_MAX, SYNC_SUFFIX_BYTES_MAX,
+};
+use dray_core::message::{
+    Backup, Basis, BasisUsage, CopyRole, Near, Place, SyncWish, Tree, sync_flag, tree_flag,
+};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::boot_id;
 use dray_store::local::tree::{
-    AttributeSort, Chosen, DeleteOptions, Done, Excludes, Landing, Origin, SyncOptions as StoreOptions,
-    WalkOptions,
+    Above, AttributeSort, BackupOptions, BasisOptions, BasisUse, Beside, Chosen, DeleteOptions, Done,
+    Excludes, Landing, Origin, SyncOptions as StoreOptions, WalkOptions,
 };
 
-use super::{TreeOptions, landing_name};
+use super::{TreeOptions, landing_name, removal};
 
 /// What a synchronisation keeps and does; the words are those of rsync's options.
 #[derive(Clone, Debug, Default)]
@@ -63,8 +70,50 @@ pub struct SyncOptions {
     pub rules: Vec<Vec<u8>>,
     /// Tell of each entry that is made, changed or deleted.
     pub itemize: bool,
+    /// Where times are kept: not those of directories (`-O`).
+    pub omit_directory_times: bool,
+    /// Nor those of symbolic links (`-J`).
+    pub omit_link_times: bool,
+    /// Make the directories above the destination, too.
+    pub make_path: bool,
+    /// Leave out directories in which there is nothing but such (`-m`).
+    pub prune_empty: bool,
+    /// What came of large files before the run is cut off waits for the next one.
+    pub partial: bool,
+    /// Without going into directories: tell them, and what is in a source whose entries go into the destination itself (`-d`).
+    pub directories: bool,
+    /// What is in place and is no directory leaves the source.
+    pub remove_sources: bool,
+    /// Seconds of silence after which either end gives the other up, 0 for never; else a minute.
+    pub timeout_s: Option<u64>,
+    /// Contents of larger files do not come.
+    pub max_size_bytes: Option<u64>,
+    /// Nor those of smaller ones.
+    pub min_size_bytes: Option<u64>,
+    /// What is replaced or deleted is kept.
+    pub backup: Option<SyncBackup>,
+    /// Other directories may have what is to come.
+    pub basis: Option<SyncBasis>,
     /// Of the one source only what this names, with the directories on the way.
     pub chosen: Option<Arc<Chosen>>,
+}
+
+/// Where what is replaced or deleted is kept.
+#[derive(Clone, Debug, Default)]
+pub struct SyncBackup {
+    /// Below this directory of the receiver's, under its path in the destination, where a relative path begins; else beside its place.
+    pub directory: Option<Vec<u8>>,
+    /// What its name ends with; not empty without a directory.
+    pub suffix: Vec<u8>,
+}
+
+/// Directories of the receiver's that may have what is to come, in the order in which they are asked; a relative path begins in the destination.
+#[derive(Clone, Debug)]
+pub struct SyncBasis {
+    /// What for.
+    pub usage: BasisUse,
+    /// Which.
+    pub places: Vec<Vec<u8>>,
 }
 
 impl SyncOptions {
@@ -83,19 +132,30 @@ impl SyncOptions {
         sum.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum()
     }
 
-    /// `Usage` if something is asked for together that is not safe together.
-    pub(super) fn require_safe(&self) -> Result<()> {
-        let rules = Excludes::of_rules(self.rules.iter().map(|rule| &rule[..]))
-            .map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
-        match unsafe_together(self.delete, self.chosen.is_some(), &rules) {
-            None => Ok(()),
-            Some((what, advice)) => Err(Error::new(ErrorKind::Usage, what).advise(advice)),
-        }
+    /// What becomes of directories above the destination that are not there.
+    pub(super) fn above(&self, is_dry: bool) -> Above {
+        above_if(self.make_path, is_dry)
     }
 
-    /// What stands in the first message; `Usage` if the rules are too many, or something is not safe together.
+    /// True if it takes an end that knows more than the first ones did.
+    pub(super) fn needs_more(&self) -> bool {
+        self.omit_directory_times
+            || self.omit_link_times
+            || self.make_path
+            || self.prune_empty
+            || self.partial
+            || self.max_size_bytes.is_some()
+            || self.min_size_bytes.is_some()
+    }
+
+    /// What stands in the first message; `Usage` if the rules are too many, or are none, or something does not go together.
     pub(super) fn wish(&self, is_dry: bool, whole_file: bool, into_directory: bool) -> Result<SyncWish> {
-        self.require_safe()?;
+        if self.remove_sources {
+            let (deletes, backup) = (self.delete || self.delete_excluded, self.backup.is_some());
+            removal::Beside { deletes, hard_links: self.hard_links, backup }.require_none()?;
+        }
+        Excludes::of_rules(self.rules.iter().map(|rule| &rule[..]))
+            .map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
         let bytes: usize = self.rules.iter().map(Vec::len).sum();
         if self.rules.len() > SYNC_RULES_MAX || bytes > SYNC_RULES_BYTES_MAX {
             let what = format!(
@@ -125,6 +185,13 @@ impl SyncOptions {
             (self.itemize || is_dry, sync_flag::ITEMIZE),
             (whole_file, sync_flag::NO_COMPARING),
             (into_directory, sync_flag::INTO_DIRECTORY),
+            (self.omit_directory_times, sync_flag::OMIT_DIRECTORY_TIMES),
+            (self.omit_link_times, sync_flag::OMIT_LINK_TIMES),
+            (self.make_path, sync_flag::MAKE_PATH),
+            (self.prune_empty, sync_flag::PRUNE_EMPTY),
+            (self.partial, sync_flag::PARTIAL),
+            (self.directories, sync_flag::DIRECTORIES),
+            (self.remove_sources, sync_flag::REMOVE_SOURCES),
             (self.chosen.is_some(), sync_flag::CHOSEN),
             (self.chosen.as_ref().is_some_and(|chosen| !chosen.names_root()), sync_flag::ROOTS_STAY),
         ];
@@ -134,34 +201,65 @@ impl SyncOptions {
             rules: (!rules.is_empty()).then_some(rules),
             max_delete: self.max_delete,
             near: None,
+            max_size_bytes: self.max_size_bytes,
+            min_size_bytes: self.min_size_bytes,
+            timeout_s: self.timeout_s,
+            backup: self.backup.as_ref().map(SyncBackup::wish).transpose()?,
+            basis: self.basis.as_ref().map(SyncBasis::wish).transpose()?,
         })
     }
 }
 
-/// What is refused, and what to do instead. Where something is deleted, the receiver would have to know what files of rules that it has just deleted said,
-/// and, of a list, believe the sender as to which directories come whole.
-fn unsafe_together(deletes: bool, has_list: bool, rules: &Excludes) -> Option<(&'static str, &'static str)> {
-    match deletes {
-        true if has_list => Some((
-            "--delete together with --files-from is not taken yet",
-            "leave one of them out; docs/sync.md says why",
-        )),
-        true if rules.reads_files() => Some((
-            "--delete together with files of rules in directories (-F, --gitignore, the rule `:`) is not taken yet",
-            "give the rules on the command line (--exclude, -f, -f '. FILE'), or leave --delete out; docs/sync.md says why",
-        )),
-        _ => None,
+impl SyncBackup {
+    /// What stands in the first message.
+    fn wish(&self) -> Result<Box<Backup>> {
+        let usage = |what: String| Err(Error::new(ErrorKind::Usage, what));
+        let SyncBackup { directory, suffix } = self;
+        if suffix.len() > SYNC_SUFFIX_BYTES_MAX || suffix.contains(&b'/') {
+            return usage(format!("--suffix has a slash in it, or more than {SYNC_SUFFIX_BYTES_MAX} bytes"));
+        }
+        if directory.is_none() && suffix.is_empty() {
+            return usage("--suffix is empty, and there is no --backup-dir".into());
+        }
+        if directory.as_ref().is_some_and(|path| !matches!(path.len(), 1..=PATH_BYTES_MAX)) {
+            return usage("--backup-dir is empty, or longer than a path may be".into());
+        }
+        let directory = directory.clone().map(Into::into);
+        Ok(Box::new(Backup { directory, suffix: suffix.clone().into() }))
     }
 }
 
-/// What the sender leaves out and the receiver protects; `Unsupported` where it is not safe together with the rest, whatever the other end thinks of that.
-pub(super) fn rules(wish: &SyncWish) -> Result<Excludes> {
-    let rules = Excludes::of_rules(wish.rules.iter().flatten().map(|rule| &rule[..]))?;
-    let has = |flag| wish.flags & flag != 0;
-    match unsafe_together(has(sync_flag::DELETE), has(sync_flag::CHOSEN), &rules) {
-        None => Ok(rules),
-        Some((what, _)) => Err(Error::new(ErrorKind::Unsupported, what)),
+impl SyncBasis {
+    /// What stands in the first message.
+    fn wish(&self) -> Result<Box<Basis>> {
+        let is_path = |path: &Vec<u8>| matches!(path.len(), 1..=PATH_BYTES_MAX);
+        if !matches!(self.places.len(), 1..=SYNC_BASES_MAX) || !self.places.iter().all(is_path) {
+            let what = format!(
+                "more than {SYNC_BASES_MAX} directories to look in, or one with no path at all, or too long a one"
+            );
+            return Err(Error::new(ErrorKind::Usage, what));
+        }
+        let usage = match self.usage {
+            BasisUse::Compare => BasisUsage::Compare,
+            BasisUse::Copy => BasisUsage::Copy,
+            BasisUse::Link => BasisUsage::Link,
+        };
+        let places = self.places.iter().map(|path| path.clone().into()).collect();
+        Ok(Box::new(Basis { usage, places }))
     }
+}
+
+/// Where directories that the user names beside the destination are.
+pub(super) type Reach<'a> = dyn Fn(&[u8]) -> Result<Beside> + 'a;
+
+/// They are on this host, as the user wrote them.
+pub(super) fn beside_here(path: &[u8]) -> Result<Beside> {
+    Ok(Beside::anywhere(OsStr::from_bytes(path).into()))
+}
+
+/// What the sender leaves out and the receiver protects.
+pub(super) fn rules(wish: &SyncWish) -> Result<Excludes> {
+    Excludes::of_rules(wish.rules.iter().flatten().map(|rule| &rule[..]))
 }
 
 /// Which extended attributes are kept.
@@ -185,12 +283,25 @@ pub(in crate::copy) fn is_told_a_list(tree: &Tree) -> bool {
 }
 
 /// What the receiver does; `None` in a copy.
-pub(super) fn options(tree: &Tree) -> Result<Option<StoreOptions>> {
+pub(super) fn options(tree: &Tree, reach: &Reach<'_>) -> Result<Option<StoreOptions>> {
     let Some(wish) = &tree.sync else { return Ok(None) };
+    removal::require_safe(tree)?;
     let has = |flag| wish.flags & flag != 0;
     let deletes = has(sync_flag::DELETE);
     let delete = DeleteOptions { excluded: has(sync_flag::DELETE_EXCLUDED), max: wish.max_delete };
+    let kept = |backup: &Backup| {
+        let directory = backup.directory.as_ref().map(|path| reach(path)).transpose()?;
+        Ok::<_, Error>(BackupOptions { directory, suffix: backup.suffix.to_vec() })
+    };
     Ok(Some(StoreOptions {
+        omit_directory_times: has(sync_flag::OMIT_DIRECTORY_TIMES),
+        omit_link_times: has(sync_flag::OMIT_LINK_TIMES),
+        partial: has(sync_flag::PARTIAL),
+        removes_sources: removal::removes(tree),
+        max_size_bytes: wish.max_size_bytes,
+        min_size_bytes: wish.min_size_bytes,
+        backup: wish.backup.as_deref().map(kept).transpose()?,
+        basis: wish.basis.as_deref().map(|basis| looked_in(basis, reach)).transpose()?,
         links: has(sync_flag::LINKS),
         devices: has(sync_flag::DEVICES),
         specials: has(sync_flag::SPECIALS),
@@ -217,7 +328,18 @@ pub(super) fn options(tree: &Tree) -> Result<Option<StoreOptions>> {
     }))
 }
 
-/// Tells the far end of directories here, where something is deleted: the sources, or the destination.
+/// Where the receiver looks for what need not come.
+fn looked_in(basis: &Basis, reach: &Reach<'_>) -> Result<BasisOptions> {
+    let usage = match basis.usage {
+        BasisUsage::Compare => BasisUse::Compare,
+        BasisUsage::Copy => BasisUse::Copy,
+        BasisUsage::Link => BasisUse::Link,
+    };
+    let places = basis.places.iter().map(|path| reach(path)).collect::<Result<_>>()?;
+    Ok(BasisOptions { places, usage })
+}
+
+/// Tells the far end of directories here, where something is deleted or kept elsewhere: the sources, or the destination.
 pub(super) fn add_near<'a>(tree: &mut Tree, paths: impl Iterator<Item = &'a Path>) {
     let found = paths.filter_map(|path| std::fs::metadata(path).ok()).filter(std::fs::Metadata::is_dir);
     let places: Vec<Place> = found
@@ -225,7 +347,7 @@ pub(super) fn add_near<'a>(tree: &mut Tree, paths: impl Iterator<Item = &'a Path
         .take(SYNC_PLACES_MAX + 1)
         .collect();
     if let (Some(wish), Some(boot)) = (&mut tree.sync, boot_id())
-        && wish.flags & sync_flag::DELETE != 0
+        && (wish.flags & sync_flag::DELETE != 0 || wish.backup.is_some())
         && (1..=SYNC_PLACES_MAX).contains(&places.len())
     {
         wish.near = Some(Box::new(Near { boot: boot.to_vec().into(), places }));
@@ -240,7 +362,9 @@ fn places_here(near: &Near) -> Vec<(u64, u64)> {
 
 /// `Refused` if a source lies in the destination, both being on this machine: what it has not would be deleted, itself among it.
 pub(super) fn require_outside(tree: &Tree, paths: &[PathBuf], origin: &Origin) -> Result<()> {
-    let Some(near) = tree.sync.as_ref().and_then(|wish| wish.near.as_ref()) else { return Ok(()) };
+    let Some(near) = tree.sync.as_ref().filter(|_| deletes(tree)).and_then(|wish| wish.near.as_ref()) else {
+        return Ok(());
+    };
     let destinations = places_here(near);
     if destinations.is_empty() {
         return Ok(());
@@ -265,6 +389,20 @@ pub(super) fn require_outside(tree: &Tree, paths: &[PathBuf], origin: &Origin) -
     Ok(())
 }
 
+/// True for a synchronisation with this flag.
+pub(super) fn has(tree: &Tree, flag: u64) -> bool {
+    tree.sync.as_ref().is_some_and(|wish| wish.flags & flag != 0)
+}
+
+/// How long the other end may be silent, where that is `usual` unless somebody says otherwise.
+pub(super) fn patience(tree: &Tree, usual: Duration) -> Duration {
+    match tree.sync.as_ref().and_then(|wish| wish.timeout_s) {
+        None => usual,
+        Some(0) => Duration::MAX,
+        Some(seconds) => Duration::from_secs(seconds),
+    }
+}
+
 /// True if what may differ is wanted without comparing first.
 pub(super) fn compares_nothing(tree: &Tree) -> bool {
     tree.sync.as_ref().is_some_and(|wish| wish.flags & sync_flag::NO_COMPARING != 0)
@@ -273,6 +411,49 @@ pub(super) fn compares_nothing(tree: &Tree) -> bool {
 /// True if the receiver deletes what the source has not.
 pub(super) fn deletes(tree: &Tree) -> bool {
     tree.sync.as_ref().is_some_and(|wish| wish.flags & sync_flag::DELETE != 0)
+}
+
+/// What becomes of directories above the destination that are not there; `None` in a copy.
+pub(super) fn above(tree: &Tree) -> Option<Above> {
+    let wish = tree.sync.as_ref()?;
+    Some(above_if(wish.flags & sync_flag::MAKE_PATH != 0, tree.flags & tree_flag::DRY_RUN != 0))
+}
+
+fn above_if(is_made: bool, is_dry: bool) -> Above {
+    match (is_made, is_dry) {
+        (false, _) => Above::IsThere,
+        (true, false) => Above::IsMade,
+        (true, true) => Above::WouldBeMade,
+    }
+}
+
+/// `Usage` if a source lies where what it has not is to be deleted, itself among it, and no rule of the command line protects it.
+pub(super) fn refuse_source_inside(
+    sync: &SyncOptions,
+    source: &Path,
+    destination: &Path,
+    name: &[u8],
+) -> Result<()> {
+    let whole = |path: &Path| std::fs::canonicalize(path).ok();
+    let target = destination.join(OsStr::from_bytes(name));
+    let (Some(from), Some(to)) = (whole(source), whole(&target)) else { return Ok(()) };
+    let Some(below) = from.strip_prefix(&to).ok().filter(|_| sync.delete && from != to) else {
+        return Ok(());
+    };
+    let rules = Excludes::of_rules(sync.rules.iter().map(|rule| &rule[..]))?;
+    let top = Path::new(OsStr::from_bytes(name));
+    let is_kept = |at: &Path| {
+        !at.as_os_str().is_empty()
+            && rules.protects(top.join(at).as_os_str().as_bytes(), true, sync.delete_excluded)
+    };
+    if below.ancestors().any(is_kept) {
+        return Ok(());
+    }
+    let what = format!(
+        "{source:?} lies in {target:?}, from which what it has not would be deleted, itself among it"
+    );
+    Err(Error::new(ErrorKind::Usage, what)
+        .advise("name another destination, or protect it with --exclude or --filter='P …'"))
 }
 
 /// The name under which a source goes into the destination: with rsync, nothing for `DIR/`, too.
@@ -286,11 +467,11 @@ pub(super) fn landing(
     path: &Path,
     names: &[Vec<u8>],
     must_be_directory: bool,
-    is_sync: bool,
+    sync: Option<Above>,
     sources: impl IntoIterator<Item = [u8; 32]>,
 ) -> Result<Landing> {
-    if is_sync {
-        return Landing::resolve_sync(origin, path, names);
+    if let Some(above) = sync {
+        return Landing::resolve_sync_below(origin, path, names, above);
     }
     Ok(Landing::resolve_at(origin, path, names, must_be_directory)?.of_source(origin, path, sources))
 }
@@ -328,34 +509,10 @@ mod tests {
         assert_eq!(name_of(Path::new("a/"), false), b"a");
     }
 
-    /// What is not safe together is refused by the near end as a usage error, and by the far end whatever the near one thinks of it: a wish with flags and
-    /// rules that no `SyncOptions` would make. Rules of the command line go on.
+    /// No two rules name one file of rules: it would be read, and kept, twice.
     #[test]
-    fn what_is_not_safe_together_is_refused_at_both_ends() {
-        let (merge, git, plain) = (b": .r".to_vec(), b":g .gitignore".to_vec(), b"=-r x".to_vec());
-        for (delete, list, rule, is_taken) in [
-            (true, false, &merge, false),
-            (true, false, &git, false),
-            (true, true, &plain, false),
-            (true, false, &plain, true),
-            (false, true, &merge, true),
-            (false, false, &git, true),
-        ] {
-            let chosen = list.then(Arc::default);
-            let options = SyncOptions { delete, rules: vec![rule.clone()], chosen, ..SyncOptions::default() };
-            let near = options.wish(false, false, false);
-            let sum = [(delete, sync_flag::DELETE), (list, sync_flag::CHOSEN)];
-            let flags = sum.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
-            let told =
-                SyncWish { flags, rules: Some(vec![rule.clone().into()]), max_delete: None, near: None };
-            let far = rules(&told);
-            if is_taken {
-                assert!(near.is_ok() && far.is_ok(), "{delete} {list} {rule:?}");
-            } else {
-                assert_eq!(near.unwrap_err().kind(), ErrorKind::Usage, "{delete} {list} {rule:?}");
-                assert_eq!(far.unwrap_err().kind(), ErrorKind::Unsupported, "{delete} {list} {rule:?}");
-            }
-        }
+    fn files_of_rules_are_named_once() {
+        let merge = b": .r".to_vec();
         let twice = SyncOptions { rules: vec![merge.clone(), merge], ..SyncOptions::default() };
         assert_eq!(twice.wish(false, false, false).unwrap_err().kind(), ErrorKind::Usage);
     }

@@ -9,21 +9,24 @@ use std::time::{Duration, Instant};
 
 use dray_core::frame::FrameHead;
 use dray_core::message::{
-    CopyRole, Entries, EntryFailed, Hello, Listed, Message, PROTOCOL_VERSION, Tree, TreeDone, feature,
+    Backup, CopyRole, Entries, EntryFailed, Hello, InPlace, InPlaceRun, Listed, Message, PROTOCOL_VERSION,
+    Removed, Tree, TreeDone, feature, sync_flag, tree_flag,
 };
 use dray_core::tree::{Entry, Kind, Metadata, Name};
 use dray_core::{ErrorKind, Result};
 use dray_engine::session::negotiate;
 use dray_store::local::tree::{Changes, DeleteOptions, Landing, Origin, SyncOptions, TreeWriter};
 use dray_transfer::transport::{Channel, push_control, read_exact};
-use dray_transfer::tree::take;
+use dray_transfer::tree::{send, take};
 
 use super::copies::{channels, keeping};
 use super::near::required;
+use super::removal::{Arrivals, Removal};
 use super::sink::Writing;
+use super::source::WalkSource;
 use super::sync::{add_near, require_outside};
-use super::{TreeOptions, sync, tree_message};
-use crate::lock;
+use super::{SyncBackup, TreeOptions, sync, tree_message, walk_options};
+use crate::{Stop, lock};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -130,7 +133,18 @@ fn an_old_peer_is_refused_by_name() {
     // What came later each has a name of its own.
     let chosen = super::SyncOptions { chosen: Some(Arc::default()), ..super::SyncOptions::default() };
     let rules = super::SyncOptions { rules: vec![b": .rules".to_vec()], ..super::SyncOptions::default() };
-    for (later, name) in [(chosen, feature::SYNC_LIST), (rules, feature::SYNC_RULES)] {
+    let backup = super::SyncOptions { backup: Some(SyncBackup::default()), ..super::SyncOptions::default() };
+    let removing = super::SyncOptions { remove_sources: true, ..super::SyncOptions::default() };
+    let directories = super::SyncOptions { directories: true, ..super::SyncOptions::default() };
+    let patient = super::SyncOptions { timeout_s: Some(0), ..super::SyncOptions::default() };
+    for (later, name) in [
+        (chosen, feature::SYNC_LIST),
+        (rules, feature::SYNC_RULES),
+        (backup, feature::SYNC_BACKUP),
+        (removing, feature::SYNC_REMOVE),
+        (directories, feature::SYNC_DIRS),
+        (patient, feature::SYNC_TIMEOUT),
+    ] {
         let error =
             negotiate(&hello(&[feature::TREE, feature::SYNC, name], required(Some(&later))), &new(true));
         assert!(error.unwrap_err().to_string().contains(name));
@@ -154,7 +168,7 @@ fn directories_of_the_near_end_are_known_here() {
     assert!(!refused(&tree, &inner));
     add_near(&mut tree, [place.path(), Path::new("/nowhere")].into_iter());
     let found = fs::metadata(place.path()).unwrap();
-    let sources = |tree: &Tree| sync::options(tree).unwrap().unwrap().sources;
+    let sources = |tree: &Tree| sync::options(tree, &sync::beside_here).unwrap().unwrap().sources;
     assert!(sources(&tree).is_empty(), "the destination is no source");
     let upload = Tree { role: CopyRole::Receive, ..tree.clone() };
     assert_eq!(sources(&upload), [(found.dev(), found.ino())]);
@@ -163,4 +177,130 @@ fn directories_of_the_near_end_are_known_here() {
     near.boot = vec![7; 16].into();
     assert!(!refused(&tree, &inner), "of another machine");
     assert!(sources(&Tree { role: CopyRole::Receive, ..tree }).is_empty());
+}
+
+/// A wish to bring all of a directory, and to remove it there, or not.
+fn removing(is_on: bool, is_dry: bool) -> Tree {
+    let sync = super::SyncOptions { remove_sources: is_on, ..super::SyncOptions::default() };
+    let options =
+        TreeOptions { recursive: true, dry_run: is_dry, sync: Some(sync), ..TreeOptions::default() };
+    tree_message(CopyRole::Send, vec![b"x".to_vec()], vec![Vec::new()], &options, false).unwrap()
+}
+
+/// S84: what might lose what a run moved is refused at this end, and by either end that is asked for it by one that does not refuse it.
+#[test]
+fn sources_do_not_go_with_what_is_not_safe() {
+    let usage = |error: dray_core::Error, said: &str| {
+        assert!(error.kind() == ErrorKind::Usage && error.to_string().contains(said), "{error}");
+    };
+    let sync = |change: &dyn Fn(&mut super::SyncOptions)| {
+        let mut sync = super::SyncOptions { remove_sources: true, ..super::SyncOptions::default() };
+        change(&mut sync);
+        sync.wish(false, false, false)
+    };
+    assert!(sync(&|_| {}).is_ok());
+    usage(sync(&|sync| sync.delete = true).unwrap_err(), "--delete");
+    usage(sync(&|sync| sync.delete_excluded = true).unwrap_err(), "--delete");
+    usage(sync(&|sync| sync.hard_links = true).unwrap_err(), "-H");
+    usage(sync(&|sync| sync.backup = Some(SyncBackup::default())).unwrap_err(), "--backup");
+    let asked = |change: &dyn Fn(&mut Tree), said: &str| {
+        for is_on in [true, false] {
+            let mut tree = removing(is_on, false);
+            change(&mut tree);
+            let ends = [
+                sync::options(&tree, &sync::beside_here).map(|_| ()),
+                walk_options(&tree, &[Vec::new()]).map(|_| ()),
+            ];
+            for end in ends {
+                match is_on {
+                    true => usage(end.unwrap_err(), said),
+                    false => end.unwrap(),
+                }
+            }
+        }
+    };
+    let flag = |tree: &mut Tree, flag| tree.sync.as_mut().unwrap().flags |= flag;
+    asked(&|tree| flag(tree, sync_flag::DELETE), "--delete");
+    asked(&|tree| flag(tree, sync_flag::DELETE_EXCLUDED), "--delete");
+    asked(&|tree| tree.flags |= tree_flag::HARD_LINKS, "-H");
+    let backup = Backup { directory: None, suffix: b"~".to_vec().into() };
+    asked(&|tree| tree.sync.as_mut().unwrap().backup = Some(Box::new(backup.clone())), "--backup");
+}
+
+/// What a sender with files `a` and `b` makes of what a receiver says once it was told all: what is left, how it ended, and its answers.
+fn told_in_place(tree: &Tree, words: Vec<Message>) -> (Vec<String>, Result<TreeDone>, Vec<Removed>) {
+    let place = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        fs::write(place.path().join(name), b"content").unwrap();
+    }
+    let (mut near, far) = channels(64 * 1024);
+    let receiver = thread::spawn(move || {
+        let (mut head, mut removed, mut words) = ([0; 8], Vec::new(), Some(words));
+        while read_exact(&mut near, &mut head, Instant::now() + LONG).is_ok() {
+            let mut body = vec![0; FrameHead::decode(head).unwrap().body_bytes];
+            read_exact(&mut near, &mut body, Instant::now() + LONG).unwrap();
+            let mut out = Vec::new();
+            match Message::from_bytes(&body).unwrap() {
+                Message::Entries(entries) if entries.is_last => {
+                    words.take().into_iter().flatten().for_each(|word| push_control(&mut out, &word));
+                }
+                Message::Removed(word) => {
+                    removed.push(word);
+                    if word.is_last {
+                        push_control(
+                            &mut out,
+                            &Message::TreeDone(TreeDone { entries: 3, ..TreeDone::default() }),
+                        );
+                    }
+                }
+                _ => {}
+            }
+            if near.write_all(&out).is_err() {
+                break;
+            }
+        }
+        removed
+    });
+    let mut source = place.path().as_os_str().to_owned();
+    source.push("/");
+    let walk = walk_options(tree, &[Vec::new()]).unwrap();
+    let mut source = WalkSource::new(vec![source.into()], walk, false, Stop::new())
+        .removing(Removal::of(tree, Origin::Anywhere));
+    let done = send(Box::new(far), Vec::new(), &mut source, None, &mut |_| Ok(()), &|| LONG);
+    let mut left: Vec<String> = fs::read_dir(place.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    (left, done, receiver.join().unwrap())
+}
+
+/// Issue "--remove-source-files", on the wire: only what was told, and asked to go, goes; each time once; a receiver that names anything else breaks the protocol.
+#[test]
+fn a_receiver_names_what_goes() {
+    let in_place = |runs: &[(u64, u64)], settled, is_last| {
+        let runs = runs.iter().map(|(first, count)| InPlaceRun { first: *first, count: *count }).collect();
+        Message::InPlace(InPlace { runs, settled, is_last })
+    };
+    let on = removing(true, false);
+    // The root is the first entry.
+    let (left, done, removed) =
+        told_in_place(&on, vec![in_place(&[(1, 1)], 1, false), in_place(&[(1, 1)], 3, true)]);
+    assert_eq!((left, done.unwrap().entries), (vec!["b".to_owned()], 3));
+    assert_eq!(removed, [Removed { count: 1, is_last: false }, Removed { count: 0, is_last: true }]);
+    // What was settled without being named stays, and so does a directory.
+    let (left, _, removed) =
+        told_in_place(&on, vec![in_place(&[], 3, false), in_place(&[(0, 1), (2, 1)], 3, true)]);
+    assert_eq!((left.len(), removed.iter().map(|it| it.count).sum::<u64>()), (2, 0));
+    for (tree, word) in [
+        (&on, in_place(&[(1, 3)], 3, true)),
+        (&on, in_place(&[(1, 1)], 4, true)),
+        (&removing(false, false), in_place(&[(1, 1)], 3, true)),
+        (&removing(true, true), in_place(&[(1, 1)], 3, true)),
+    ] {
+        let (left, done, _) = told_in_place(tree, vec![word.clone()]);
+        assert_eq!(done.unwrap_err().kind(), ErrorKind::Protocol, "{word:?}");
+        assert_eq!(left, ["a", "b"], "{word:?}");
+    }
+    assert!(!Arrivals::of(&removing(true, true)).is_on() && Arrivals::of(&on).is_on());
 }

@@ -12,7 +12,7 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_store::index::{ChunkIndex, Cut, Health, look};
 use dray_store::local::Whereabouts;
 
-use super::pass::{LOOK_INTERVAL, Progress, Standing};
+use super::pass::{LOOK_INTERVAL, Progress, Standing, Swept};
 use super::{Indexing, Means, REST_PER_WORK};
 
 /// How often it is looked whether bytes still move: twice as seldom each time, down to the second.
@@ -46,8 +46,9 @@ impl Indexing {
             return Ok(false);
         }
         index.write_back()?;
-        index.forget_missed(&mut || self.hold(means))?;
-        if !progress.go_on(means.store.generation()?, is_stirred) {
+        // What is gone from its place may have been put again elsewhere.
+        let is_missed = index.forget_missed(&mut || self.hold(means))?;
+        if !progress.go_on(means.store.generation()?, is_stirred || is_missed) {
             return Ok(false);
         }
         let Some(mut news) = self.look_through(index, means, progress)? else { return Ok(false) };
@@ -58,7 +59,7 @@ impl Indexing {
                 Profile::for_size(at.identity.size_bytes)
                     .is_some_and(|profile| !index.has_free_room(&at.path, &at.identity, profile))
             });
-        if is_full && self.sweep(index, means, progress) {
+        if is_full && self.sweep(index, means, progress)? {
             // What was refused, now or before, may have room now.
             progress.begin_again();
             let Some(again) = self.look_through(index, means, progress)? else { return Ok(false) };
@@ -119,18 +120,21 @@ impl Indexing {
         Ok(())
     }
 
-    /// Forgets files that are gone, so that they leave before those that are there; not all the time. False if none was.
-    fn sweep(&self, index: &ChunkIndex, means: &Means<'_>, progress: &mut Progress) -> bool {
-        let is_due = |(at, took): (Instant, Duration)| {
-            at.elapsed() >= took.saturating_mul(REST_PER_WORK).max(LOOK_INTERVAL)
+    /// Forgets files that are gone, so that they leave before those that are there; not all the time, and not if nothing came since: disks
+    /// may sleep. False if none was.
+    fn sweep(&self, index: &ChunkIndex, means: &Means<'_>, progress: &mut Progress) -> Result<bool> {
+        let generation = means.store.generation()?;
+        let is_due = |swept: Swept| {
+            swept.generation != generation
+                && swept.at.elapsed() >= swept.took.saturating_mul(REST_PER_WORK).max(LOOK_INTERVAL)
         };
         if !progress.swept.is_none_or(is_due) {
-            return false;
+            return Ok(false);
         }
-        let (begun, files) = (Instant::now(), index.figures().files);
-        index.forget_gone(&mut || self.hold(means));
-        progress.swept = Some((Instant::now(), begun.elapsed()));
-        index.figures().files < files
+        let (begun, files, mounts) = (Instant::now(), index.figures().files, (means.mounts)());
+        index.forget_gone(&|path| mounts.is_left_out(path), &mut || self.hold(means));
+        progress.swept = Some(Swept { generation, at: Instant::now(), took: begun.elapsed() });
+        Ok(index.figures().files < files)
     }
 
     /// What is new, the latest of it; `None` if nothing is to be read any more.

@@ -14,9 +14,12 @@ const LEFT_OUT: [&str; 20] = [
     "prl_fs", "vmhgfs", "lustre", "gpfs", "beegfs", "orangefs", "pvfs2", "autofs",
 ];
 
-/// The mounts, and whether each is left out.
+/// File systems in memory, where an index would take that.
+const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
+
+/// The mounts, and the kind of each.
 #[derive(Debug, Default)]
-pub(in crate::daemon) struct Mounts(Vec<(PathBuf, bool)>);
+pub(in crate::daemon) struct Mounts(Vec<(PathBuf, String)>);
 
 impl Mounts {
     /// As they are now; none where the kernel does not tell.
@@ -31,18 +34,31 @@ impl Mounts {
 
     /// Whether what is at the absolute `path`, which has no symbolic links, is not for the index.
     pub(super) fn is_left_out(&self, path: &Path) -> bool {
+        self.kind(path).is_some_and(is_left_out)
+    }
+
+    /// On which kind of file system `path` is, if an index is not to lie there.
+    pub(super) fn is_unfit(&self, path: &Path) -> Option<&str> {
+        self.kind(path).filter(|kind| is_left_out(kind) || IN_MEMORY.contains(kind))
+    }
+
+    fn kind(&self, path: &Path) -> Option<&str> {
         // What was mounted later hides what was at the same place.
         let above = self.0.iter().filter(|(at, _)| path.starts_with(at));
-        above.max_by_key(|(at, _)| at.as_os_str().len()).is_some_and(|(_, is_left_out)| *is_left_out)
+        above.max_by_key(|(at, _)| at.as_os_str().len()).map(|(_, kind)| &**kind)
     }
 }
 
-/// One line: where, and whether it is left out.
-fn mount(line: &[u8]) -> Option<(PathBuf, bool)> {
+fn is_left_out(kind: &str) -> bool {
+    kind.starts_with("fuse") || LEFT_OUT.contains(&kind)
+}
+
+/// One line: where, and of which kind.
+fn mount(line: &[u8]) -> Option<(PathBuf, String)> {
     let mut words = line.split(|byte| *byte == b' ');
     let at = PathBuf::from(OsString::from_vec(unescaped(words.nth(4)?)));
     let kind = words.skip_while(|word| *word != b"-").nth(1)?;
-    Some((at, kind.starts_with(b"fuse") || LEFT_OUT.iter().any(|left_out| left_out.as_bytes() == kind)))
+    Some((at, String::from_utf8_lossy(kind).into_owned()))
 }
 
 /// Without the escapes, of three octal digits, that stand for blanks.
@@ -80,6 +96,11 @@ mod tests {
         for path in ["/a", "/mnt/my nas/disk/a", "/mnt/my nasty/a", "/home/a/remotely", "/data/a", "/win/a"] {
             assert!(!mounts.is_left_out(Path::new(path)), "{path}");
         }
+        let memory = Mounts::of(b"30 22 0:25 / /run rw - tmpfs tmpfs rw\n");
+        assert!(!memory.is_left_out(Path::new("/run/a")));
+        assert_eq!(memory.is_unfit(Path::new("/run/a")), Some("tmpfs"));
+        assert_eq!(mounts.is_unfit(Path::new("/mnt/my nas/a")), Some("nfs4"));
+        assert_eq!(mounts.is_unfit(Path::new("/data/a")), None);
         assert!(!Mounts::default().is_left_out(Path::new("/a")), "nothing is known");
         assert!(Mounts::now().0.iter().any(|(at, _)| at == Path::new("/")));
     }

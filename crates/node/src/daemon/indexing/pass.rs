@@ -22,14 +22,24 @@ const NEWS_MAX: usize = 4096;
 /// Where a file stands in a pass: by its change time, and by a number of its own where several have the same.
 pub(super) type Standing = (i64, u64);
 
+/// A look at all files of the index.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Swept {
+    /// What the store was then.
+    pub(super) generation: u64,
+    /// When it ended, and how long it took.
+    pub(super) at: Instant,
+    pub(super) took: Duration,
+}
+
 /// How far it is.
 pub(super) struct Progress {
     /// What is under way, or how the last one went.
     pass: Option<Pass>,
     /// When what is at a path may be read again: not what changes, or cannot be read, all the time; nor a record that leads nowhere.
     resting: HashMap<u64, Instant>,
-    /// When the index was last looked through for files that are gone, and how long that took.
-    pub(super) swept: Option<(Instant, Duration)>,
+    /// When the index was last looked through for files that are gone.
+    pub(super) swept: Option<Swept>,
     /// Files of one round.
     pub(super) news_max: usize,
     hasher: RandomState,

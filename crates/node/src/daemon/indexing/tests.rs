@@ -107,7 +107,14 @@ impl Bed {
 
     /// Whether the index knows something like an object of that size.
     fn is_hopeful(&self, size_bytes: usize) -> bool {
-        let opened = fs::File::open(self.dir.path()).unwrap();
+        self.is_hopeful_in("", size_bytes)
+    }
+
+    fn is_hopeful_in(&self, directory: &str, size_bytes: usize) -> bool {
+        let directory = fs::canonicalize(self.dir.path().join(directory)).unwrap();
+        // As if the last hope had not been vain.
+        self.indexing.hopes.asked(&directory, true);
+        let opened = fs::File::open(&directory).unwrap();
         let question = IndexQuestion { size_bytes: Some(size_bytes as u64), ..IndexQuestion::default() };
         self.indexing.ask(opened.as_fd(), &question).unwrap().hopeful
     }
@@ -501,6 +508,110 @@ fn what_is_gone_leaves_first() {
     bed.memory.borrow_mut().progress = Progress::default();
     bed.round();
     assert_eq!(bed.figures(), (4 * size as u64, 2), "the oldest was read, and two are there");
+}
+
+/// S73: a file that was moved, and put again where it is now, is found there, and not read a second time; a record of the store that is older than what
+/// the index learnt since does not undo that.
+#[test]
+fn what_was_moved_and_put_again_is_found_there() {
+    let bed = Bed::new();
+    let bytes = random(2 * MIB, 40);
+    bed.put("a", &bytes);
+    bed.round();
+    let before = bed.figures();
+    let deep = bed.dir.path().join("deep/er");
+    fs::create_dir_all(&deep).unwrap();
+    fs::rename(bed.dir.path().join("a"), deep.join("b")).unwrap();
+    bed.round();
+    assert!(!bed.is_hopeful_in("deep", bytes.len()), "nobody has told of it");
+    bed.store.put_file(&deep.join("b"), &|_| {}).unwrap();
+    bed.round();
+    assert!(bed.is_hopeful_in("deep", bytes.len()));
+    fs::rename(deep.join("b"), bed.dir.path().join("deep/c")).unwrap();
+    bed.round();
+    assert!(bed.is_hopeful_in("deep", bytes.len()), "it is met");
+    bed.round();
+    assert_eq!(bed.figures(), before);
+}
+
+/// Y5: a full index does not look at its files, on disks that may sleep, as long as nothing comes into the store; where one came it does, but not at what
+/// lies on a mount that is left out by now.
+#[test]
+fn a_full_index_lets_disks_sleep() {
+    let bed = Bed::new();
+    // As in `what_has_no_room_is_not_read_again`: there is room for three.
+    bed.indexing.set_wanted(Some(145));
+    let size = 40 * MIB;
+    for number in 0..4 {
+        bed.put(&format!("f{number}"), &random(size, 50 + number));
+    }
+    bed.round();
+    bed.round();
+    let long_ago = |bed: &Bed| {
+        let progress = &mut bed.memory.borrow_mut().progress;
+        progress.begin_late();
+        let swept = progress.swept.as_mut().unwrap();
+        swept.at = Instant::now().checked_sub(2 * pass::LOOK_INTERVAL).unwrap();
+        swept.at
+    };
+    let at = long_ago(&bed);
+    bed.round();
+    let last = |bed: &Bed| bed.memory.borrow().progress.swept.unwrap().at;
+    assert_eq!(last(&bed), at, "all files were looked at");
+    fs::remove_file(bed.dir.path().join("f3")).unwrap();
+    let root = fs::canonicalize(bed.dir.path()).unwrap();
+    *bed.mounts.borrow_mut() = format!("23 22 0:20 / {}/f3 rw - nfs4 nas:/x rw\n", root.display());
+    bed.put("small", b"anything");
+    long_ago(&bed);
+    bed.round();
+    assert!(last(&bed) > at);
+    assert_eq!(bed.figures().1, 3, "what is left out is neither looked at nor forgotten");
+}
+
+/// Memory and networks: where the data directory lies in either no index is made, and that is told once.
+#[test]
+fn no_index_is_made_where_it_would_cost_others() {
+    let bed = Bed::new();
+    let root = fs::canonicalize(bed.dir.path()).unwrap();
+    bed.put("a", &random(MIB, 60));
+    for kind in ["tmpfs", "nfs4"] {
+        *bed.mounts.borrow_mut() = format!("23 22 0:20 / {}/index rw - {kind} x rw\n", root.display());
+        let error = bed.round_with(&|| false, None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(!ChunkIndex::is_there(&bed.dir.path().join("index")));
+    }
+    // Where a symbolic link leads there, too.
+    let link = bed.dir.path().join("index");
+    fs::create_dir(root.join("far")).unwrap();
+    std::os::unix::fs::symlink(root.join("far"), &link).unwrap();
+    *bed.mounts.borrow_mut() = format!("23 22 0:20 / {}/far rw - nfs4 x rw\n", root.display());
+    assert_eq!(bed.round_with(&|| false, None).unwrap_err().kind(), ErrorKind::Unsupported);
+    fs::remove_file(link).unwrap();
+    bed.mounts.borrow_mut().clear();
+    bed.round();
+    assert_eq!(bed.figures().1, 1);
+}
+
+/// ADR 21, "it must be rare where it is vain": what is of about the same size and has nothing in common is hoped for once; by its name it always is.
+#[test]
+fn hope_by_size_is_not_repeated_in_vain() {
+    let bed = Bed::new();
+    let bytes = random(2 * MIB, 61);
+    bed.put("a", &bytes);
+    bed.round();
+    let opened = fs::File::open(bed.dir.path()).unwrap();
+    let ask = |name: &str, chunks: Vec<String>| {
+        let size_bytes = chunks.is_empty().then_some(bytes.len() as u64);
+        let name = Some(name.to_owned());
+        let question = IndexQuestion { size_bytes, name, chunks, ..IndexQuestion::default() };
+        bed.indexing.ask(opened.as_fd(), &question).unwrap()
+    };
+    let stranger = vec!["00".repeat(16)];
+    assert!(ask("b", vec![]).hopeful);
+    assert!(ask("b", vec![]).hopeful, "it was not tried yet");
+    assert!(ask("b", stranger).found.is_empty());
+    assert!(!ask("c", vec![]).hopeful);
+    assert!(ask("a", vec![]).hopeful);
 }
 
 /// "A pass goes downwards by age and ends": records that lead nowhere, far more of them than are passed at once, are passed once for a state of

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dray_core::limits::{SHARES_MAX, SHARES_OPEN_MAX};
+use dray_core::limits::SHARES_MAX;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_store::local::LocalStore;
 use serde_json::json;
@@ -123,12 +123,15 @@ impl Shelf {
             // Told when it was ended, and when that is asked for again.
             let _ = self.changes.try_begin(oid).map(|changing| self.write_end(&changing, &at_once));
         }
-        for oid in &found.lapsed {
-            if let Some(changing) = self.changes.try_begin(oid)
-                && self.shut(oid, Ending::Lapsed, Entry::is_lapsed)
-            {
-                let _ = self.write_end(&changing, &at_once);
-            }
+        // None of them is served while the others are written.
+        let lapsed: Vec<Changing<'_>> = found
+            .lapsed
+            .iter()
+            .filter_map(|oid| self.changes.try_begin(oid))
+            .filter(|changing| self.shut(&changing.oid, Ending::Lapsed, Entry::is_lapsed))
+            .collect();
+        for changing in lapsed {
+            let _ = self.write_end(&changing, &at_once);
         }
         for oid in &found.used {
             self.write_use(oid);
@@ -161,7 +164,6 @@ impl Shelf {
     fn look_around(&self) -> Findings {
         let mut found = Findings::default();
         let mut open = Vec::new();
-        let mut recipes: Vec<(u64, Oid)> = Vec::new();
         let mut entries = lock(&self.entries);
         for (oid, entry) in &mut *entries {
             if entry.is_in_use() {
@@ -174,9 +176,6 @@ impl Shelf {
                 }
             }
             found.is_busy |= entry.is_in_use() || entry.is_worth_writing() || entry.ending.is_some();
-            if entry.has_recipe && entry.open.is_none() {
-                recipes.push((entry.turn, *oid));
-            }
             let end = entry.kept.retention.share.as_ref().and_then(|share| share.expires_unix_s);
             found.next_unix_s = found.next_unix_s.into_iter().chain(end).min();
             match () {
@@ -185,12 +184,6 @@ impl Shelf {
                 () if entry.is_lapsed() => found.lapsed.push(*oid),
                 () if entry.is_worth_writing() => found.used.push(*oid),
                 () => {}
-            }
-        }
-        recipes.sort_unstable();
-        for (_, oid) in recipes.iter().rev().skip(SHARES_OPEN_MAX) {
-            if let Some(entry) = entries.get_mut(oid) {
-                (entry.recipe, entry.has_recipe) = Default::default();
             }
         }
         drop(entries);

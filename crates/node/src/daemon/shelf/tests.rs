@@ -100,6 +100,31 @@ fn an_end_that_cannot_be_written_can_be_repeated() {
     assert_eq!(Bed::shelf(&bed.store).counts().0, 0);
 }
 
+/// D10: an end by name also ends the share of an object that is not to be found for a moment, as the housekeeping tries to drop it and cannot.
+#[test]
+fn an_end_is_not_missed_by_what_is_being_dropped() {
+    let bed = Bed::new();
+    bed.keep(Share::default(), false, "a").unwrap();
+    let turn = bed.change(&bed.oid);
+    let entry = lock(&bed.shelf.entries).remove(&bed.oid).unwrap();
+    let is_asked = AtomicBool::new(false);
+    let is_stopped = || {
+        is_asked.store(true, Ordering::Release);
+        false
+    };
+    std::thread::scope(|scope| {
+        let ending = scope.spawn(|| bed.shelf.done(&bed.oid, &is_stopped));
+        // As it waits for its turn.
+        while !is_asked.load(Ordering::Acquire) && !ending.is_finished() {
+            std::thread::yield_now();
+        }
+        lock(&bed.shelf.entries).insert(bed.oid, entry);
+        drop(turn);
+        ending.join().unwrap().unwrap();
+    });
+    assert_eq!((bed.shelf.counts().0, refusal(bed.open())), (0, ErrorKind::Refused));
+}
+
 /// D13: what one program was promised another one cannot end by putting the same object otherwise; in the same way it may be
 /// put any number of times, and otherwise once nobody counts on it.
 #[test]

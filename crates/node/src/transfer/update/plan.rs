@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use dray_core::Result;
 use dray_core::hash_tree::Geometry;
-use dray_core::limits::{UNIT_GROUPS, UPDATE_DEFERRED_GROUPS_MAX, UPDATE_FETCHED_CHUNKS_MAX};
+use dray_core::limits::{
+    UNIT_GROUPS, UPDATE_DEFERRED_GROUPS_MAX, UPDATE_FETCHED_CHUNKS_MAX, UPDATE_LACKING_GROUPS_MAX,
+};
 use dray_core::range::RangeSet;
 use dray_core::recipe::PlacedChunk;
 
+use super::gaps::{Gap, Gaps};
 use super::{ChunkKey, Known, Spot, chunk_key, interrupted};
 
 /// Where the bytes of a part of a group come from.
@@ -29,7 +32,7 @@ pub(super) enum Origin {
 
 impl Origin {
     /// The same, so many bytes later.
-    fn after(self, bytes: u64) -> Origin {
+    pub(super) fn after(self, bytes: u64) -> Origin {
         match self {
             Origin::Old(offset) => Origin::Old(offset + bytes),
             Origin::Elsewhere(spot) => {
@@ -65,6 +68,12 @@ pub(super) struct Plan<'a> {
     /// Where chunks that must be fetched lie first.
     fetched: HashMap<ChunkKey, u64>,
     deferred: Vec<(u64, Parts)>,
+    /// Groups of which something must be fetched, until it is known how little of them.
+    lacking: Vec<(u64, Parts)>,
+    holds_back: bool,
+    gaps: Gaps,
+    /// Where the next chunk begins.
+    placed: u64,
     /// Groups to fetch that have not been told.
     untold: Option<Range<u64>>,
 }
@@ -86,8 +95,17 @@ impl<'a> Plan<'a> {
             probed: 0,
             fetched: HashMap::new(),
             deferred: Vec::new(),
+            lacking: Vec::new(),
+            holds_back: false,
+            gaps: Gaps::default(),
+            placed: 0,
             untold: None,
         }
+    }
+
+    /// Holds back groups of which something must be fetched, for whoever asks for them with [`Plan::take_lacking`].
+    pub(super) fn hold_back(&mut self) {
+        self.holds_back = true;
     }
 
     /// Wants the first groups that nothing is known of, `count` at most, whatever the recipe will say. False if there are none.
@@ -114,7 +132,11 @@ impl<'a> Plan<'a> {
         copies: &Copies<'_>,
     ) -> Result<()> {
         let key = chunk_key(&placed.chunk);
-        let origin = match (known.offset_of(&key), elsewhere.get(&key), self.fetched.get(&key)) {
+        let origin = match (
+            known.offset_near(&key, self.gaps.expected(placed.offset)),
+            elsewhere.get(&key),
+            self.fetched.get(&key),
+        ) {
             (Some(offset), ..) => Origin::Old(offset),
             // Zeros cost nothing, and whoever has them knows whether they are a hole.
             (None, ..) if key == known.zeros => Origin::Missing,
@@ -128,6 +150,8 @@ impl<'a> Plan<'a> {
             }
         };
         let (mut taken, len) = (0, u64::from(placed.chunk.len));
+        self.gaps.push(placed.offset, len, origin);
+        self.placed = placed.offset + len;
         while taken < len {
             let group_bytes = self.geometry.group_bytes(self.group) as u64;
             let part = (group_bytes - self.filled).min(len - taken);
@@ -160,7 +184,12 @@ impl<'a> Plan<'a> {
         let is_deferred = comes_from(|origin| matches!(origin, Origin::New(_)));
         let is_missing = comes_from(|origin| matches!(origin, Origin::Missing));
         if is_missing || is_deferred && self.deferred.len() >= UPDATE_DEFERRED_GROUPS_MAX {
-            self.want(group..group + 1);
+            if self.holds_back {
+                parts.shrink_to_fit();
+                self.lacking.push((group, parts));
+            } else {
+                self.want(group..group + 1);
+            }
         } else if is_deferred {
             parts.shrink_to_fit();
             self.deferred.push((group, parts));
@@ -179,7 +208,44 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
+    /// True if enough is held back to look closely at it.
+    pub(super) fn lacks_enough(&self) -> bool {
+        self.lacking.len() >= UPDATE_LACKING_GROUPS_MAX
+    }
+
+    /// True if something is held back.
+    pub(super) fn lacks_some(&self) -> bool {
+        !self.lacking.is_empty()
+    }
+
+    /// The groups that were held back, and what of the object the older version has not, as far as both are known.
+    pub(super) fn take_lacking(&mut self) -> (Vec<(u64, Parts)>, Vec<Gap>) {
+        (std::mem::take(&mut self.lacking), self.gaps.take(self.placed))
+    }
+
+    /// From here on, nothing is held back: there is nothing to be learned by looking closely.
+    pub(super) fn hold_nothing_back(&mut self) {
+        self.holds_back = false;
+    }
+
+    /// Wants one of those.
+    pub(super) fn want_group(&mut self, group: u64) {
+        self.want(group..group + 1);
+    }
+
+    /// Wants what is held back whole: what is told ascends, so nothing that comes later may be wanted before.
+    fn want_lacking(&mut self) {
+        for (group, _) in std::mem::take(&mut self.lacking) {
+            self.add(group..group + 1);
+        }
+    }
+
     fn want(&mut self, groups: Range<u64>) {
+        self.want_lacking();
+        self.add(groups);
+    }
+
+    fn add(&mut self, groups: Range<u64>) {
         match &mut self.untold {
             Some(untold) if untold.end == groups.start => untold.end = groups.end,
             _ => {
@@ -207,6 +273,7 @@ impl<'a> Plan<'a> {
 
     /// Wants everything that the recipe did not tell of; returns the groups to fill when all this is there.
     pub(super) fn want_rest(mut self) -> Vec<(u64, Parts)> {
+        self.want_lacking();
         self.tell();
         let groups = self.geometry.groups();
         let mut rest = self.group.max(self.probed);

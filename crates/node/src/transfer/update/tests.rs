@@ -1,5 +1,6 @@
 //! What an update makes of chunks, of what lies at the destination, and of holders that tell wrong recipes.
 
+mod rests;
 mod search;
 
 use std::collections::HashMap;
@@ -15,7 +16,7 @@ use dray_core::limits::{GROUP_BYTES, UNIT_GROUPS};
 use dray_core::message::{Hello, ObjectName, PROTOCOL_VERSION, feature};
 use dray_core::permit::Budget;
 use dray_core::recipe::{ChunkDescriptor, PlacedChunk};
-use dray_core::source::{Grade, SourceCapabilities, SourceDescription};
+use dray_core::source::{Grade, Source, SourceCapabilities, SourceDescription};
 use dray_core::store::Store;
 use dray_engine::planner::DeliveryMode;
 use dray_liar::{Liar, LyingHolder, WithRecipes};
@@ -378,6 +379,18 @@ fn update_with(
     object: &[u8],
     holders: &[Asked],
 ) -> (Result<Oid>, Vec<u64>) {
+    let (result, shares, _) = update_saying(&[feature::RECIPE], dir, older, object, holders);
+    (result, shares)
+}
+
+/// The same by a receiver with these features, and how many bytes crossed to it.
+fn update_saying(
+    features: &[&str],
+    dir: &Path,
+    older: &OlderVersion,
+    object: &[u8],
+    holders: &[Asked],
+) -> (Result<Oid>, Vec<u64>, u64) {
     let oid = Oid::of(object);
     let geometry = Geometry::new(object.len() as u64);
     let destination = dir.join("copy");
@@ -413,12 +426,13 @@ fn update_with(
             (SourceId(number), set, holder)
         })
         .collect();
+    let lanes: Vec<_> = sets.iter().map(|(_, set, _)| set.clone()).collect();
     for (id, set, holder) in sets {
         let config = DialConfig {
             tls: tls(100),
             hello: Hello {
                 version: PROTOCOL_VERSION,
-                features: vec![feature::RECIPE.to_owned()],
+                features: features.iter().map(|name| (*name).to_owned()).collect(),
                 required: vec![],
                 agent: "test/0".into(),
             },
@@ -451,7 +465,8 @@ fn update_with(
         assert!(std::fs::read(&destination).unwrap() == object, "not the object's bytes");
     }
     transfer.close();
-    (result, shares)
+    let wire_bytes = lanes.iter().filter_map(|set| set.received_bytes()).sum();
+    (result, shares, wire_bytes)
 }
 
 const SIZE: usize = 12 << 20;

@@ -32,7 +32,7 @@ fn tidying_drops_what_was_forgotten() {
     let files: Vec<(PathBuf, Vec<u8>)> =
         (0..4).map(|number| bed.indexed(&format!("f{number}"), number)).collect();
     bed.index().forget_path(&files[1].0).unwrap();
-    bed.index().database.compact().unwrap();
+    bed.index().database.compact(0).unwrap();
     let left = |bytes: &[u8]| {
         let chunks = cut(bytes);
         chunks
@@ -44,6 +44,20 @@ fn tidying_drops_what_was_forgotten() {
     for at in [0, 2, 3] {
         assert_eq!(left(&files[at].1), cut(&files[at].1).len());
     }
+}
+
+/// Where there is no room, the room of what was forgotten is given back, however little that is, and also what was forgotten after the last time.
+#[test]
+fn room_is_given_back_again_and_again() {
+    let bed = Bed::new();
+    let files: Vec<PathBuf> = (0..3).map(|number| bed.indexed(&format!("f{number}"), number).0).collect();
+    for path in &files[..2] {
+        assert!(!bed.index().has_dead());
+        bed.index().forget_path(path).unwrap();
+        assert!(bed.index().has_dead());
+        bed.index().give_back().unwrap();
+    }
+    assert!(!bed.index().has_dead());
 }
 
 /// What is forgotten while a file is taken in, and tidied, does not take that one's chunks with it; a file that was given up leaves none.
@@ -59,7 +73,7 @@ fn tidying_spares_what_is_being_taken_in() {
         read += len;
         if read == 19 * MIB {
             bed.index().forget_path(&old).unwrap();
-            bed.index().database.compact().unwrap();
+            bed.index().database.compact(0).unwrap();
             left = bed.index().database.entries();
         }
         true
@@ -193,9 +207,8 @@ fn questions_write_nothing() {
     fs::rename(&kept, bed.root().join("c")).unwrap();
     assert_eq!(bed.found(&bytes, &bed.root()).1, 0);
     assert_eq!(bed.found(&kept_bytes, &bed.root()).0, [bed.root().join("c")]);
-    let opened = File::open(bed.root()).unwrap();
-    bed.index().meet(opened.as_fd(), &bed.root());
-    assert!(bed.index().has_similar(bed.scope(&bed.root()), bytes.len() as u64, None, &|| false));
+    bed.index().meet(bed.scope(&bed.root()));
+    assert!(bed.index().has_similar(bed.scope(&bed.root()), Some(bytes.len() as u64), None, &|| false));
     assert_eq!(bed.index().files().take_suspects().len(), 1);
     // Killed here, the next one finds that again.
     let killed = bed.root().join("killed");
@@ -222,7 +235,7 @@ fn a_question_is_bounded() {
     let dev = bed.scope(&root).dev + 1;
     let other = Scope { dev, ..bed.scope(&root) };
     assert_eq!(bed.index().look_up(&keys, other, &|| false).unwrap().files.len(), 0);
-    assert!(!bed.index().has_similar(other, bytes.len() as u64, None, &|| false));
+    assert!(!bed.index().has_similar(other, Some(bytes.len() as u64), None, &|| false));
     assert_eq!(bed.index().figures().files, 1, "it was looked at");
 }
 

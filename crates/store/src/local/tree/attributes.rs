@@ -201,6 +201,15 @@ fn are_found(found: io::Result<Vec<Xattr>>, wanted: &[Xattr], scope: Scope) -> b
     found.eq(wanted.iter().filter(|xattr| is_copied(&xattr.name, scope)))
 }
 
+/// True if the directory carries a mark of ours, or nobody can tell.
+pub(super) fn has_marks(directory: BorrowedFd<'_>) -> bool {
+    let mut list = [0; 1024];
+    match flistxattr(directory, &mut list[..]) {
+        Ok(len) => list[..len].split(|byte| *byte == 0).any(|name| name.starts_with(OURS)),
+        Err(error) => error != Errno::OPNOTSUPP,
+    }
+}
+
 /// The permission bits that the default ACL of `directory` leaves to what is made in it; `None` if it has none.
 pub(super) fn default_acl_bits(directory: BorrowedFd<'_>) -> Option<u32> {
     const USER_OBJ: u16 = 1;

@@ -28,6 +28,11 @@ pub struct FileState {
 }
 
 impl FileState {
+    /// True if nothing but the number of its names changed in between.
+    pub(super) fn is_but_for_links(&self, before: &FileState) -> bool {
+        FileState { ctime: before.ctime, ..*self } == *before
+    }
+
     pub(super) fn of(found: &Statx) -> FileState {
         FileState {
             device: (found.stx_dev_major, found.stx_dev_minor),

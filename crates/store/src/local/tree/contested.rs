@@ -17,6 +17,8 @@ pub(super) struct Contested {
     seen: HashMap<[u8; 16], bool>,
     /// Entries that there was no room to remember.
     lost: u64,
+    /// What there is no room to remember does not come.
+    is_strict: bool,
 }
 
 impl Contested {
@@ -45,6 +47,11 @@ impl Contested {
     /// True if entries of several sources may meet.
     pub(super) fn is_possible(&self) -> bool {
         !self.sources.is_empty()
+    }
+
+    /// What there is no room to remember is `Refused`: nothing else has what it would overwrite.
+    pub(super) fn be_strict(&mut self) {
+        self.is_strict = true;
     }
 
     /// The tree of source `index` begins.
@@ -78,6 +85,12 @@ impl Contested {
             }
             None if self.seen.len() < TREE_CONTESTED_MAX => {
                 self.seen.insert(path, is_directory);
+            }
+            None if self.is_strict => {
+                let what = format!(
+                    "more than {TREE_CONTESTED_MAX} entries came already of sources that may share names: it stays"
+                );
+                return Err(Error::new(ErrorKind::Refused, what).advise("sync one SRC at a time"));
             }
             None => self.lost += 1,
         }
@@ -144,5 +157,19 @@ mod tests {
         let mut plain = Contested::new(&names(&["a", "b"]));
         plain.begin(0);
         assert!(plain.claim(|| panic!("no path is made")).is_ok());
+    }
+
+    /// S84: where sources lose what came, what there is no room to remember is refused, for it might overwrite what is nowhere else any more; else the later one counts.
+    #[test]
+    fn what_cannot_be_remembered_stays() {
+        let mut contested = Contested::new(&[None, None]);
+        contested.begin(0);
+        let key = |number: usize| (number as u128).to_be_bytes();
+        contested.seen = (0..TREE_CONTESTED_MAX).map(|number| (key(number), false)).collect();
+        contested.claim(|| b"new".to_vec()).unwrap();
+        assert_eq!(contested.take_lost().unwrap().1, 1);
+        contested.be_strict();
+        assert_eq!(contested.claim(|| b"new".to_vec()).unwrap_err().kind(), ErrorKind::Refused);
+        assert!(contested.take_lost().is_none());
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use dray_core::limits::TREE_CONTESTED_MAX;
@@ -17,6 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::contested::key;
 use super::directory::Directory;
+use super::exclude::Excludes;
 use super::listing::Listing;
 use super::place::same_name;
 use super::settings::Settings;
@@ -26,10 +28,14 @@ use super::temporary::Temporary;
 mod doomed;
 mod notes;
 mod protected;
+mod ruling;
+mod standing;
+mod steps;
 
 pub(super) use doomed::{Doomed, Orders};
 use notes::Notes;
 pub(super) use notes::Stamp;
+pub(super) use standing::Standing;
 
 /// A path and why it failed.
 pub(super) type Failed = (Vec<u8>, Error);
@@ -44,6 +50,8 @@ struct Level {
     identity: (u64, u64),
     /// No other one has it.
     serial: u64,
+    /// Files of rules that stood in it and above it when it was entered.
+    standing: Option<Rc<Standing>>,
 }
 
 /// What may have to be deleted.
@@ -98,6 +106,20 @@ pub(super) struct Way {
     pub(super) stamp: Stamp,
     /// `None` in a dry run.
     pub(super) made: Option<Temporary>,
+    /// Files of rules that stood in the directory and above it before.
+    pub(super) standing: Option<Rc<Standing>>,
+}
+
+impl Way {
+    /// It cannot be remembered: what was made for the place of the directory goes again. The path of that, and why.
+    pub(super) fn give_up(self, base: &Directory) -> Failed {
+        if let (Some(made), Ok((directory, _))) = (&self.made, steps::open(base, &self.path, self.identity)) {
+            steps::remove_made(&directory, made);
+        }
+        let mut path = self.path;
+        push_name(&mut path, &self.name);
+        (path, doomed::not_empty())
+    }
 }
 
 impl Candidates {
@@ -152,6 +174,7 @@ impl Candidates {
         if let Some(name) = name.filter(|_| !self.levels.is_empty()) {
             push_name(&mut self.path, name.as_bytes());
         }
+        let standing = self.stand(there, &sync.rules);
         let level = there.and_then(|There { directory, found, .. }| {
             let device = (found.stx_dev_major, found.stx_dev_minor);
             if stays_on_device && *self.device.get_or_insert(device) != device {
@@ -173,7 +196,36 @@ impl Candidates {
         let (listing, identity) =
             level.map_or((None, (0, 0)), |(listing, identity)| (Some(listing), identity));
         self.serials += 1;
-        self.levels.push(Level { listing, next: 0, path_len, identity, serial: self.serials });
+        self.levels.push(Level { listing, next: 0, path_len, identity, serial: self.serials, standing });
+    }
+
+    /// The files of rules that stand in a directory and above it, before anything in it is changed. If they cannot be read, nobody knows what they
+    /// protect, and nothing can be deleted.
+    fn stand(&mut self, there: Option<There<'_>>, rules: &Excludes) -> Option<Rc<Standing>> {
+        let above = self.standing();
+        let Some(there) = there.filter(|_| rules.reads_files()) else { return above.cloned() };
+        if self.told.is_some() {
+            // What one source brought may be the rules that another one finds.
+            let what =
+                "several sources go to one place, where files of rules may protect what another one has not";
+            let advice = "give the rules on the command line (--exclude, -f), or run it once for each source";
+            self.trouble = Some(Error::new(ErrorKind::Unsupported, what).advise(advice));
+            return None;
+        }
+        match Standing::read(rules, there.directory, self.path.len(), above) {
+            Ok(standing) => standing,
+            Err(error) => {
+                let path = String::from_utf8_lossy(if self.path.is_empty() { b"." } else { &self.path });
+                let what = format!("{path:?} in the destination: {error}");
+                self.trouble = Some(Error::new(error.kind(), what));
+                None
+            }
+        }
+    }
+
+    /// Files of rules that stood in the innermost directory and above it.
+    pub(super) fn standing(&self) -> Option<&Rc<Standing>> {
+        self.levels.last().and_then(|level| level.standing.as_ref())
     }
 
     /// An entry of the innermost directory is told. False if no such name was there when the directory was listed.
@@ -264,6 +316,7 @@ impl Candidates {
                     };
                     if self.noted != level.serial {
                         self.noted = level.serial;
+                        self.notes.standing(level.standing.as_ref());
                         self.notes.directory(&self.path, level.identity);
                     }
                     self.notes.name(name, stamp);
@@ -273,21 +326,38 @@ impl Candidates {
         false
     }
 
-    /// A directory is to make way.
-    pub(super) fn make_way(&mut self, way: &Way) {
+    /// A directory is to make way; false if no more can be remembered: it stays.
+    pub(super) fn make_way(&mut self, way: &Way) -> bool {
+        if self.notes.is_over() {
+            return false;
+        }
+        self.notes.standing(way.standing.as_ref());
         self.notes.directory(&way.path, way.identity);
         self.notes.way(&way.name, way.stamp, way.made.as_ref());
         // What follows is in another one.
         self.noted = 0;
+        true
     }
 
-    /// Where notes go that memory has no room for.
+    /// Where notes go that memory has no room for. Once they are more than may be remembered nothing is deleted.
     pub(super) fn spill(&mut self, base: &Directory) {
         if self.notes.is_full()
             && let Err(error) = self.notes.spill(base)
         {
             self.trouble.get_or_insert(error);
         }
+        if self.notes.is_over() {
+            let what = "what is to be deleted takes more bytes than can be remembered";
+            self.trouble.get_or_insert_with(|| {
+                Error::new(ErrorKind::Unsupported, what).advise("synchronise its parts one by one")
+            });
+        }
+    }
+
+    /// For tests: bytes of notes in memory, and how many may be noted at all.
+    #[cfg(test)]
+    pub(super) fn notes(&mut self) -> (usize, &mut u64) {
+        self.notes.sizes()
     }
 
     /// Everything was told: what is to be deleted. An error if that is not possible; then nothing is.
@@ -346,12 +416,15 @@ fn push_name(path: &mut Vec<u8>, name: &[u8]) {
     path.extend_from_slice(name);
 }
 
-pub(super) fn identity(found: &Statx) -> (u64, u64) {
+/// Device and inode.
+pub(super) type Identity = (u64, u64);
+
+pub(super) fn identity(found: &Statx) -> Identity {
     ((u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor), found.stx_ino)
 }
 
 /// The device as `stat` has it.
-fn device(found: &Statx) -> u64 {
+pub(super) fn device(found: &Statx) -> u64 {
     rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor)
 }
 

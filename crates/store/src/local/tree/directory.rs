@@ -74,14 +74,24 @@ impl Directory {
     /// The same for who has no business there: what is mounted is not even asked, and nothing is mounted by looking. `EXDEV`, and
     /// `ENOSYS` or `EPERM` where the kernel cannot promise that.
     pub(super) fn child_unmounted(&self, name: &[u8]) -> io::Result<Directory> {
-        // A place alone asks no server; some kernels mount before they say that they will not cross it.
-        let place = self.open_beneath(name, OFlags::PATH, Mode::empty(), ResolveFlags::NO_XDEV)?;
-        let found = rustix::fs::statx(&place, c"", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, STAT)?;
+        let (place, found) = self.place_unmounted(name)?;
         if found.stx_attributes.contains(StatxAttributes::AUTOMOUNT) {
             return Err(Errno::XDEV.into());
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&place, ".", flags, Mode::empty())?.into())
+    }
+
+    /// Facts about `name`, not through a link, unless it is a mount: see [`Directory::child_unmounted`].
+    pub(super) fn stat_unmounted(&self, name: &[u8]) -> io::Result<Statx> {
+        Ok(self.place_unmounted(name)?.1)
+    }
+
+    fn place_unmounted(&self, name: &[u8]) -> io::Result<(OwnedFd, Statx)> {
+        // A place alone asks no server; some kernels mount before they say that they will not cross it.
+        let place = self.open_beneath(name, OFlags::PATH, Mode::empty(), ResolveFlags::NO_XDEV)?;
+        let found = rustix::fs::statx(&place, c"", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, STAT)?;
+        Ok((place, found))
     }
 
     /// Opens the file `name` in this directory for reading, unless it is a mount: see [`Directory::child_unmounted`].
@@ -166,6 +176,12 @@ impl Directory {
             names.insert(entry?.file_name().to_bytes().into());
         }
         Ok(names)
+    }
+
+    /// Whether there is any name in it; `false` if it cannot be read.
+    pub(super) fn has_names(&self) -> bool {
+        let mut entries = rustix::fs::Dir::read_from(&self.fd).into_iter().flatten().flatten();
+        entries.any(|entry| !matches!(entry.file_name().to_bytes(), b"." | b".."))
     }
 
     /// Whether an entry of exactly this name is there, whatever the file system takes for the same.

@@ -111,6 +111,12 @@ impl Excludes {
         self.leaves_out(Asked::Sending, path, is_directory, &Local::default())
     }
 
+    /// Whether the entry at `path` is not deleted, where no directory has rules of its own.
+    pub fn protects(&self, path: &[u8], is_directory: bool, deletes_left_out: bool) -> bool {
+        let asked = Asked::Deleting { goes_with_directory: false, deletes_left_out };
+        self.leaves_out(asked, path, is_directory, &Local::default())
+    }
+
     /// Files of rules that directories may have.
     pub(super) fn merges(&self) -> Vec<&Merge> {
         self.steps.iter().filter_map(Step::merge).collect()

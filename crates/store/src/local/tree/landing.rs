@@ -6,12 +6,74 @@ use std::path::Path;
 
 use dray_core::tree::{Entry, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::Statx;
+use rustix::fs::{Mode, Statx};
+use rustix::io::Errno;
 
+use super::contested::Contested;
 use super::directory::Directory;
 use super::origin::Origin;
 use super::settings::Settings;
 use super::unfinished;
+
+/// What becomes of directories above a destination that are not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Above {
+    /// They are not made: that is an error.
+    IsThere,
+    /// They are made at once.
+    IsMade,
+    /// They would be made, but this is a dry run.
+    WouldBeMade,
+}
+
+/// Where the trees of a copy go, as they stood when it began.
+#[derive(Debug)]
+pub struct Places {
+    base: Directory,
+    names: Vec<Option<Name>>,
+}
+
+impl Places {
+    /// What stands where the tree of each source goes, if that is a directory. Each is opened when it is asked for: there may be more of
+    /// them than files that may be open.
+    pub fn directories(&self) -> impl ExactSizeIterator<Item = Option<Directory>> {
+        self.names.iter().map(|name| match name {
+            Some(name) => self.base.child(name.as_bytes()).ok(),
+            None => self.base.duplicate_for_listing().ok(),
+        })
+    }
+}
+
+fn directory(origin: &Origin, path: &Path) -> Result<Directory> {
+    origin.directory(if path.as_os_str().is_empty() { Path::new(".") } else { path })
+}
+
+/// The directory at `path`, made with those above it.
+fn made(origin: &Origin, path: &Path) -> Result<Directory> {
+    let error = match directory(origin, path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => error,
+        opened => return opened,
+    };
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(error) };
+    let above = made(origin, above)?;
+    let failed = |error| Error::file(format!("make the directory {path:?}"), error);
+    match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o777)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(failed(error.into())),
+    }
+    above.child(name.as_bytes()).map_err(failed)
+}
+
+/// The last directory on the way to `path` that is there, and the first name below it that is not; `name` if all is there.
+fn first_missing(origin: &Origin, path: &Path, name: Name) -> Result<(Directory, Name)> {
+    match directory(origin, path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => match (path.parent(), path.file_name()) {
+            (Some(above), Some(missing)) => first_missing(origin, above, Name::new(missing.as_bytes())?),
+            _ => Err(error),
+        },
+        opened => Ok((opened?, name)),
+    }
+}
 
 /// Where the trees of a copy go: a directory, and the name of each tree in it.
 #[derive(Debug)]
@@ -71,6 +133,17 @@ impl Landing {
     /// True if a directory goes on where an earlier copy of it was cut off, and not under its own name.
     pub fn may_go_on(&self) -> bool {
         self.again.is_some()
+    }
+
+    /// Where the trees of the sources go; `None` if there is nothing that both ends could have alike, or where a tree goes is decided by its root.
+    pub fn places(&self) -> Option<Places> {
+        let is_open = self.make.is_some() || self.is_file || self.is_renamed || self.again.is_some();
+        if is_open || Contested::new(&self.names).is_possible() {
+            return None;
+        }
+        let places = Places { base: self.base.duplicate().ok()?, names: self.names.clone() };
+        let has_any = places.directories().flatten().any(|directory| directory.has_names());
+        has_any.then_some(places)
     }
 
     /// The root of the only tree comes: whether it goes on there.
@@ -140,6 +213,16 @@ impl Landing {
     /// As rsync has it: the destination is a directory, which is made when the first entry comes if it is not there; but a single
     /// source that is a file may take its name.
     pub fn resolve_sync(origin: &Origin, path: &Path, names: &[Vec<u8>]) -> Result<Landing> {
+        Landing::resolve_sync_below(origin, path, names, Above::IsThere)
+    }
+
+    /// The same, and what is to become of directories above the destination that are not there.
+    pub fn resolve_sync_below(
+        origin: &Origin,
+        path: &Path,
+        names: &[Vec<u8>],
+        above: Above,
+    ) -> Result<Landing> {
         let parse = |name: &Vec<u8>| if name.is_empty() { Ok(None) } else { Name::new(name).map(Some) };
         let names: Vec<Option<Name>> = names.iter().map(parse).collect::<Result<_>>()?;
         let error = match origin.directory(path) {
@@ -156,8 +239,12 @@ impl Landing {
         }
         let Some(name) = trimmed.file_name() else { return Err(error) };
         let name = Name::new(name.as_bytes())?;
-        let parent = trimmed.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let base = origin.directory(parent.unwrap_or(Path::new(".")))?;
+        let parent = trimmed.parent().unwrap_or(Path::new(""));
+        let (base, name) = match above {
+            Above::IsThere => (directory(origin, parent)?, name),
+            Above::IsMade => (made(origin, parent)?, name),
+            Above::WouldBeMade => first_missing(origin, parent, name)?,
+        };
         Ok(match is_there {
             true => Landing { is_file: true, ..Landing::into(base, vec![Some(name)]) },
             false => Landing { make: Some(name), ..Landing::into(base, names) },

@@ -10,6 +10,7 @@ use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FileType, Statx};
 use rustix::io::Errno;
 
+use super::backup::Away;
 use super::directory::Directory;
 use super::opened::{OpenDirectory, Way};
 use super::place::{FileTarget, Identity, taken};
@@ -173,7 +174,7 @@ impl TreeWriter {
         let first = linked.way.clone();
         let (to, name) = (&target.directory, &target.name);
         let found = if to.is_new { None } else { to.directory.stat(name.as_bytes()).ok() };
-        if self.link_to(&linked, to, name)? {
+        if self.link_to(&linked, to, name)? && !target.is_quiet {
             let kind = Kind::File { size_bytes: target.size_bytes, oid: None };
             let entry = Entry { name: None, kind, metadata: target.metadata.clone() };
             let done = to.describe(name, &entry, found.as_ref(), How::Linked);
@@ -225,6 +226,7 @@ impl TreeWriter {
         } else if to.is_new {
             make(name.as_bytes())
         } else {
+            to.back_up(name, Away::Replaced)?;
             replace(to, name, &mut make)
         };
         made.map(|()| true).map_err(|error| match error.raw_os_error() {

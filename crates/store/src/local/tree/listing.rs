@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rustix::fs::FileType;
+
 use super::directory::Directory;
 
 /// Bytes of a directory read at a time.
@@ -11,8 +13,15 @@ const LISTING_BYTES: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     bytes: Vec<u8>,
-    /// Where each name begins, and its length.
-    names: Vec<(u32, u8)>,
+    names: Vec<Place>,
+}
+
+/// Where a name begins, its length, and what the directory says of its kind.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    start: u32,
+    len: u8,
+    kind: FileType,
 }
 
 impl Listing {
@@ -29,7 +38,8 @@ impl Listing {
             }
             let too_large = || io::Error::other("too many entries");
             let start = u32::try_from(listing.bytes.len()).map_err(|_| too_large())?;
-            listing.names.push((start, u8::try_from(name.len()).map_err(|_| too_large())?));
+            let len = u8::try_from(name.len()).map_err(|_| too_large())?;
+            listing.names.push(Place { start, len, kind: entry.file_type() });
             listing.bytes.extend_from_slice(name);
         }
         let Listing { bytes, names } = &mut listing;
@@ -44,9 +54,9 @@ impl Listing {
             let last = listing.names.last().map(|place| slice(&listing.bytes, *place));
             let start = u32::try_from(listing.bytes.len()).ok();
             if last != Some(name)
-                && let Some(place) = start.zip(u8::try_from(name.len()).ok())
+                && let Some((start, len)) = start.zip(u8::try_from(name.len()).ok())
             {
-                listing.names.push(place);
+                listing.names.push(Place { start, len, kind: FileType::Unknown });
                 listing.bytes.extend_from_slice(name);
             }
         }
@@ -60,8 +70,13 @@ impl Listing {
     pub(super) fn get(&self, index: usize) -> Option<&[u8]> {
         self.names.get(index).map(|place| slice(&self.bytes, *place))
     }
+
+    /// What stands under a name, as the directory itself has it, which asks nothing that is mounted there; `Unknown` on some file systems.
+    pub(super) fn kind(&self, index: usize) -> FileType {
+        self.names.get(index).map_or(FileType::Unknown, |place| place.kind)
+    }
 }
 
-fn slice(bytes: &[u8], (start, len): (u32, u8)) -> &[u8] {
-    &bytes[start as usize..start as usize + usize::from(len)]
+fn slice(bytes: &[u8], place: Place) -> &[u8] {
+    &bytes[place.start as usize..place.start as usize + usize::from(place.len)]
 }

@@ -12,6 +12,7 @@ use dray_core::{Error, Result};
 use rustix::fs::{Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 
 use super::attributes::{self, MARK, default_acl_bits};
+use super::backup::Away;
 use super::delete;
 use super::directory::Directory;
 use super::place::{Now, made_meanwhile, same_name};
@@ -114,6 +115,8 @@ pub(super) struct OpenDirectory {
     waits: Cell<bool>,
     open: Rc<Cell<usize>>,
     held: usize,
+    /// Files of rules that stood in it and above it, where something is deleted.
+    standing: Option<Rc<delete::Standing>>,
 }
 
 /// What a directory is opened with.
@@ -127,6 +130,8 @@ pub(super) struct Opening<'a> {
     pub(super) is_marked: bool,
     /// The directory above.
     pub(super) parent: Option<&'a OpenDirectory>,
+    /// Files of rules that stood in it and above it, where something is deleted.
+    pub(super) standing: Option<Rc<delete::Standing>>,
 }
 
 impl OpenDirectory {
@@ -138,7 +143,10 @@ impl OpenDirectory {
     ) -> OpenDirectory {
         open.set(open.get() + 1);
         let found = opening.found;
-        let held = size_of::<OpenDirectory>() + bytes_of(&opening.metadata);
+        let above = opening.parent.and_then(|parent| parent.standing.as_ref());
+        let held = size_of::<OpenDirectory>()
+            + bytes_of(&opening.metadata)
+            + delete::Standing::bytes_beyond(opening.standing.as_ref(), above);
         settings.hold(held);
         let device = (found.stx_dev_major, found.stx_dev_minor);
         OpenDirectory {
@@ -169,6 +177,7 @@ impl OpenDirectory {
             waits: Cell::new(false),
             open: open.clone(),
             held,
+            standing: opening.standing,
         }
     }
 
@@ -181,9 +190,10 @@ impl OpenDirectory {
         Way::path(self.way.as_ref(), Some(name))
     }
 
-    /// Remembers which names are there, if the file system takes several for one and something was there before this copy.
+    /// Remembers which names are there, if something was there before this copy and the file system takes several for one; or may, where sources lose what came: not all
+    /// that do are known.
     pub(super) fn list_if_folding(&self) {
-        if !self.is_new && folds_names(self.directory.as_fd()) {
+        if !self.is_new && (self.settings.removes_sources() || folds_names(self.directory.as_fd())) {
             self.list();
         }
     }
@@ -231,6 +241,14 @@ impl OpenDirectory {
         self.settings.describe(entry, found, how, &has, &|| self.path(name))
     }
 
+    /// Keeps what stands under `name`, if that is asked for. True if it is not there any more.
+    pub(super) fn back_up(&self, name: &Name, away: Away) -> Result<bool> {
+        if self.is_new {
+            return Ok(false);
+        }
+        self.settings.back_up(&self.directory, name.as_bytes(), &|| self.path(name), away)
+    }
+
     /// `made` is to take the place of the directory `name`, once all that is in that has been deleted; under which name it waits. That
     /// nobody can foresee, so that what a killed run left is not taken for it.
     pub(super) fn wait_for_way(&self, name: &Name, made: &Temporary) -> io::Result<Temporary> {
@@ -243,6 +261,7 @@ impl OpenDirectory {
             name: name.as_bytes().to_vec(),
             stamp: stamp.map_or_else(|_| delete::Stamp::default(), |found| delete::Stamp::of(&found)),
             made: Some(waiting),
+            standing: self.standing.clone(),
         };
         self.settings.ways.borrow_mut().push(way);
         Ok(waiting)

@@ -195,6 +195,7 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
+    use super::super::tests::mounting::run_with_mounts;
     use super::*;
 
     fn find(roots: &[&Path]) -> Others {
@@ -288,7 +289,6 @@ mod tests {
     /// Design 16: what is mounted below the destination is another place, also if it is the same file system once more; it is neither
     /// searched nor read, before or after.
     #[test]
-    #[allow(clippy::print_stderr)] // A skip is said aloud.
     fn what_is_mounted_is_left_alone() {
         const PLACE: &str = "DRAY_TEST_MOUNTS";
         let name = "local::tree::others::tests::what_is_mounted_is_left_alone";
@@ -303,23 +303,9 @@ mod tests {
         {
             fs::write(place.path().join(file), vec![7; len]).unwrap();
         }
-        let run = |script: &str| {
-            let mut unshare = Command::new("unshare");
-            unshare.args(["--map-root-user", "--mount", "sh", "-c", script]);
-            unshare.arg(std::env::current_exe().unwrap()).env(PLACE, place.path()).output()
-        };
         let mount = "cd \"$DRAY_TEST_MOUNTS\" && mount --bind outside inside/bound && mount -t tmpfs none inside/other \
              && cp b inside/other/d && mount --bind b inside/file";
-        if !run(mount).is_ok_and(|output| output.status.success()) {
-            eprintln!(
-                "SKIPPED: this machine lets the test mount nothing: mounts below a destination are not tested"
-            );
-            return;
-        }
-        let output = run(&format!("{mount} && exec \"$0\" --exact {name} --nocapture")).unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        run_with_mounts(name, (PLACE, place.path()), mount);
     }
 
     fn mounts_are_left_alone(place: &Path) {

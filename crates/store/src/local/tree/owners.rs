@@ -19,7 +19,11 @@ pub struct OwnerNames {
 impl OwnerNames {
     /// Reads this host's files; what cannot be read has no names.
     pub fn of_this_host() -> OwnerNames {
-        let (users, groups) = (read("/etc/passwd"), read("/etc/group"));
+        OwnerNames::of(read("/etc/passwd"), read("/etc/group"))
+    }
+
+    /// Of users and groups that are called so; of several numbers with one name it is the lowest that the name stands for.
+    pub(super) fn of(users: HashMap<u32, Vec<u8>>, groups: HashMap<u32, Vec<u8>>) -> OwnerNames {
         let mut ids = HashMap::new();
         for (is_group, names) in [(false, &users), (true, &groups)] {
             for (id, name) in names {

@@ -9,13 +9,18 @@ use std::rc::Rc;
 use dray_core::limits::TREE_GROWTH_BYTES_MAX;
 use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid};
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid,
+};
 use rustix::io::Errno;
 
+use super::backup::Away;
+use super::basis::Basis;
 use super::content::FileState;
 use super::directory::{Directory, stat_fd};
 use super::opened::{OpenDirectory, bytes_of};
 use super::others::SizeAndTime;
+use super::partial::{Left, PARTIAL_FROM_BYTES};
 use super::settings::Settings;
 use super::sync::Done;
 use super::temporary::{self, Temporary};
@@ -38,6 +43,13 @@ pub struct FileTarget {
     /// What is told once it is in place, and what if its content was there.
     pub(super) done: Option<Box<Done>>,
     pub(super) done_same: Option<Box<Done>>,
+    pub(super) is_quiet_if_same: bool,
+    /// Another directory has all of it, so that nothing is told of another name for it.
+    pub(super) is_quiet: bool,
+    /// What another directory has of it.
+    pub(super) basis: Option<Box<Basis>>,
+    /// What a run before this one left of it.
+    left: Option<Left>,
 }
 
 /// What stands where a file goes.
@@ -70,7 +82,7 @@ impl OlderFile {
     /// An open file, if it is a regular one.
     pub fn new(file: File) -> Option<OlderFile> {
         let found = stat_fd(file.as_fd()).ok()?;
-        let is_file = super::write::file_type(&found) == rustix::fs::FileType::RegularFile;
+        let is_file = super::write::file_type(&found) == FileType::RegularFile;
         let has_holes = found.stx_blocks.saturating_mul(512) < found.stx_size;
         let state = FileState::of(&found);
         let has_one_name = found.stx_nlink == 1;
@@ -78,7 +90,7 @@ impl OlderFile {
     }
 }
 
-/// A file being written. Dropped before it is finished, it leaves nothing.
+/// A file being written. Dropped before it is finished, it leaves nothing, unless a part of it is to wait for the next run.
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
@@ -89,6 +101,8 @@ pub struct NewFile {
     position: u64,
     end_max: u64,
     is_sparse: bool,
+    /// If it is not finished, it waits for the next run.
+    is_partial: bool,
 }
 
 /// Gives what stands under `temporary` its name. In a directory that this copy made nothing may stand there: what does has
@@ -154,6 +168,10 @@ impl FileTarget {
             held,
             done: None,
             done_same: None,
+            is_quiet_if_same: false,
+            is_quiet: false,
+            basis: None,
+            left: None,
         }
     }
 
@@ -182,6 +200,32 @@ impl FileTarget {
         matches!(self.there, There::File(_))
     }
 
+    /// True if what may come in parts of it waits for this run or for the next one.
+    fn is_partial(&self) -> bool {
+        self.size_bytes >= PARTIAL_FROM_BYTES
+            && self.directory.settings().sync().is_some_and(|sync| sync.partial)
+    }
+
+    /// Looks for what a run before this one left of it; to be called before it is created.
+    pub fn find_left(&mut self) {
+        if self.is_partial() {
+            self.left = Left::take(&self.directory, &self.name);
+        }
+    }
+
+    /// True if another directory has something of it, or a run before this one left it.
+    pub fn has_basis(&self) -> bool {
+        self.basis.is_some() || self.left.is_some()
+    }
+
+    /// What a run before this one left of it, or the regular file that another directory has in its place, if that can be read.
+    pub fn basis(&self) -> Option<OlderFile> {
+        if let Some(left) = &self.left {
+            return left.older();
+        }
+        self.basis.as_ref().and_then(|basis| basis.older())
+    }
+
     /// The regular file that it is to replace, if that can be read; nobody needs to know why not.
     pub fn older(&self) -> Option<OlderFile> {
         if !self.replaces_file() {
@@ -208,12 +252,14 @@ impl FileTarget {
         let (file, directory) = (File::from(fd), self.directory.clone());
         // Files grow while they are copied, but not from nothing to everything that the disk holds.
         let end_max = self.size_bytes.saturating_mul(2).saturating_add(TREE_GROWTH_BYTES_MAX);
-        Ok(NewFile { file, temporary, directory, position: 0, end_max, is_sparse: false })
+        // Under another name nobody would find it.
+        let is_partial = self.is_partial() && temporary == Some(temporary::usual(&directory, &self.name));
+        Ok(NewFile { file, temporary, directory, position: 0, end_max, is_sparse: false, is_partial })
     }
 
     fn make(&self) -> io::Result<(OwnedFd, Option<Temporary>)> {
         let directory = &self.directory;
-        if directory.may_be_unnamed.get() {
+        if directory.may_be_unnamed.get() && !self.is_partial() {
             match directory.directory.unnamed() {
                 Ok(fd) => return Ok((fd, None)),
                 Err(error) if lacks_unnamed(&error) => directory.may_be_unnamed.set(false),
@@ -235,21 +281,34 @@ impl FileTarget {
         };
         let metadata = Kept { mtime: (finished.mtime_s, finished.mtime_ns), ..Kept::of(&self.metadata) };
         settings.apply_kept(file.file.as_fd(), &metadata, &self.directory.of_new_file(), mode, false);
-        if settings.fails_late(self.directory.device, file.file.as_fd()) {
+        let waits = matches!(self.there, There::Directory)
+            && !settings.make_way(&self.directory.directory, &self.name)?;
+        if !waits {
+            self.directory.back_up(&self.name, Away::Replaced)?;
+        }
+        let identity = self.place(file, waits)?;
+        self.left.iter().for_each(Left::remove);
+        Ok(identity)
+    }
+
+    /// Gives `file`, which has everything that it is to have, its name, in the place of the file of which it is a copy.
+    pub(super) fn take_place(&self, file: NewFile) -> Result<Identity> {
+        self.place(file, false)
+    }
+
+    /// Gives `file` its name, or one for now if it waits for a directory to make way.
+    fn place(&self, mut file: NewFile, waits: bool) -> Result<Identity> {
+        if self.directory.settings().fails_late(self.directory.device, file.file.as_fd()) {
             rustix::fs::fsync(&file.file)
                 .map_err(|error| Error::file("write the file to its server", error.into()))?;
         }
-        let waits = matches!(self.there, There::Directory)
-            && !settings.make_way(&self.directory.directory, &self.name)?;
         let named = if waits { file.name_for_now(self) } else { file.name(self) };
         named.map_err(|error| taken(&self.directory, &self.name, error, "give the file its name"))?;
-        let found = if self.metadata.link_group.is_some() {
-            let found = stat_fd(file.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
-            (found.stx_dev_major, found.stx_dev_minor, found.stx_ino)
-        } else {
-            (0, 0, 0)
-        };
-        Ok(found)
+        if self.metadata.link_group.is_none() {
+            return Ok((0, 0, 0));
+        }
+        let found = stat_fd(file.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
+        Ok((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
     }
 }
 
@@ -403,7 +462,8 @@ impl NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        if let Some(temporary) = &self.temporary {
+        let waits = || self.is_partial && self.file.metadata().is_ok_and(|found| found.len() > 0);
+        if let Some(temporary) = self.temporary.as_ref().filter(|_| !waits()) {
             temporary::remove(&self.directory, temporary);
         }
     }
@@ -478,7 +538,8 @@ impl Settings {
         {
             self.count("permissions", error);
         }
-        if self.times
+        let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };
+        if self.keeps_time_of(kind)
             && now.mtime != Some(kept.mtime)
             && let Err(error) = rustix::fs::futimens(fd, &times_of(kept.mtime))
         {

@@ -10,6 +10,7 @@ use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Statx};
 
 use super::attributes;
+use super::basis::{Bases, Basis, Likeness};
 use super::contested::Contested;
 use super::delete::{Candidates, Doomed, Orders, Stamp, There, Way, identity};
 use super::directory::Directory;
@@ -64,6 +65,7 @@ pub struct Preview {
     stack: Vec<Option<Directory>>,
     way: Vec<Name>,
     skipping: usize,
+    bases: Bases,
 }
 
 impl Preview {
@@ -86,6 +88,7 @@ impl Preview {
             stack: Vec::new(),
             way: Vec::new(),
             skipping: 0,
+            bases: Bases::default(),
         }
     }
 
@@ -126,6 +129,12 @@ impl Preview {
         if let Some(candidates) = &mut self.candidates {
             candidates.begin(name.as_ref());
         }
+        if self.is_missing {
+            self.bases.begin_above(&self.settings, &self.landing.base)?;
+        } else {
+            self.settings.backups_begin(&self.landing.base)?;
+            self.bases.begin(&self.settings, &self.landing.base)?;
+        }
         let base = if self.is_missing { None } else { Some(self.landing.base.duplicate().map_err(failed)?) };
         match (name, base) {
             (Some(name), base) => self.place(base.as_ref(), &name, entry),
@@ -138,7 +147,7 @@ impl Preview {
                 Ok(Planned::Keep)
             }
             (None, None) => {
-                self.settings.did(self.settings.describe(entry, None, How::Made, &|_| false, &Vec::new));
+                self.settings.did(self.bases.describe_root(&self.settings, entry));
                 self.enter(None, None, None);
                 Ok(Planned::Create)
             }
@@ -163,6 +172,7 @@ impl Preview {
             let there = there.map(|(directory, found)| There { directory, found, is_new: false });
             candidates.enter(name, there, sync);
         }
+        name.into_iter().for_each(|name| self.bases.enter(name));
         self.stack.push(directory);
     }
 
@@ -221,6 +231,7 @@ impl Preview {
             return;
         }
         let directory = self.stack.pop().flatten();
+        self.bases.leave();
         self.way.pop();
         if let Some(candidates) = &mut self.candidates {
             // What would be made has no candidates.
@@ -285,19 +296,25 @@ impl Preview {
                 (Some(inner), Some(found)) => self.directory(inner, entry, found),
                 _ => Planned::Create,
             };
-            let how = if inner.is_some() { How::Stays } else { How::Made };
-            self.say(parent, name, entry, found.as_ref(), how);
+            match self.basis(name, entry, inner.is_none()) {
+                Some(basis) => self.say_beside(&basis, name, entry, How::Copied),
+                None => {
+                    let how = if inner.is_some() { How::Stays } else { How::Made };
+                    self.say(parent, name, entry, found.as_ref(), how);
+                }
+            }
             self.enter(Some(name), inner, found.as_ref());
             self.way.push(name.clone());
             return Ok(planned);
         }
         self.contested
             .claim(|| self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/'))?;
+        let mut is_free = true;
         if is_directory_there
             && is_sync
             && let Some(parent) = parent
         {
-            self.make_way(parent, name)?;
+            is_free = self.make_way(parent, name)?;
         }
         let there = parent.zip(found.as_ref());
         if there.is_some_and(|(_, found)| file_type(found) == FileType::Directory) {
@@ -326,7 +343,27 @@ impl Preview {
             _ if is_file => How::Comes,
             _ => How::Made,
         };
-        self.say(parent, name, entry, found.as_ref(), how);
+        let is_other = |found: &Statx| file_type(found) != FileType::RegularFile;
+        let basis = match &found {
+            None => self.basis(name, entry, is_free),
+            Some(found) if is_file && is_other(found) => self.basis(name, entry, true),
+            Some(_) => self
+                .basis(name, entry, is_file)
+                .filter(|basis| basis.spares_making() && !matches!(planned, Planned::Keep)),
+        };
+        if found.is_some() && basis.as_ref().is_some_and(Basis::spares) {
+            // What is there goes, as with rsync.
+            let path = self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+            self.settings.did(Some(Done { letters: None, path, link: None }));
+        }
+        match basis {
+            Some(basis) if !is_file && basis.spares_making() => {}
+            Some(basis) if is_file && basis.likeness < Likeness::Content => {
+                self.say_beside(&basis, name, entry, How::Comes);
+            }
+            Some(basis) => self.say_beside(&basis, name, entry, basis.how()),
+            None => self.say(parent, name, entry, found.as_ref(), how),
+        }
         if let Some(group) = entry.metadata.link_group.filter(|_| self.groups.len() < TREE_LINK_GROUPS_MAX) {
             let stays = !matches!(planned, Planned::Create | Planned::Replace);
             self.groups.insert(group, identity.filter(|_| stays));
@@ -334,19 +371,24 @@ impl Preview {
         Ok(planned)
     }
 
-    /// The directory `name` would make way: at the end, with all that is in it and not protected, or because it is empty.
-    fn make_way(&mut self, parent: &Directory, name: &Name) -> Result<()> {
+    /// The directory `name` would make way: at the end, with all that is in it and not protected, or because it is empty: true then.
+    fn make_way(&mut self, parent: &Directory, name: &Name) -> Result<bool> {
         let failed = |error| Error::file("look at what is there", error);
         let is_empty = parent.child(name.as_bytes()).and_then(|it| Listing::read(&it, &mut Vec::new()));
         let is_empty = is_empty.map(|listing| listing.get(0).is_none());
         let Some(candidates) = self.candidates.as_mut().filter(|_| !matches!(is_empty, Ok(true))) else {
-            return if is_empty.map_err(failed)? { Ok(()) } else { Err(in_the_way()) };
+            return if is_empty.map_err(failed)? { Ok(true) } else { Err(in_the_way()) };
         };
         let stamp = Stamp::of(&parent.stat_for(name.as_bytes(), Stamp::FACTS).map_err(failed)?);
         let path = self.way.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
         let identity = identity(&parent.stat_self().map_err(failed)?);
-        candidates.make_way(&Way { path, identity, name: name.as_bytes().to_vec(), stamp, made: None });
-        Ok(())
+        let standing = candidates.standing().cloned();
+        let name = name.as_bytes().to_vec();
+        if !candidates.make_way(&Way { path, identity, name, stamp, made: None, standing }) {
+            return Err(in_the_way());
+        }
+        candidates.spill(&self.landing.base);
+        Ok(false)
     }
 
     /// With `-u`: what is there stays.
@@ -354,6 +396,17 @@ impl Preview {
         let Kind::File { size_bytes, .. } = entry.kind else { return false };
         file_type(found) == FileType::RegularFile
             && self.settings.verdict(entry, size_bytes, found) == Verdict::Pass
+    }
+
+    /// What another directory has of an entry that is not there.
+    fn basis(&self, name: &Name, entry: &Entry, is_free: bool) -> Option<Basis> {
+        if is_free { self.bases.find(&self.settings, name, entry) } else { None }
+    }
+
+    /// Tells of an entry that would be made, beside what another directory has of it.
+    fn say_beside(&self, basis: &Basis, name: &Name, entry: &Entry, how: How) {
+        let path = || self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+        self.settings.did(basis.describe(&self.settings, entry, how, &path));
     }
 
     /// Tells of an entry, if its changes are to be told.

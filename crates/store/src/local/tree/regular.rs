@@ -14,8 +14,9 @@ use super::attributes;
 use super::content::{FileState, hash_content};
 use super::directory::{Directory, stat_fd};
 use super::opened::OpenDirectory;
-use super::place::{FileTarget, Now, There};
-use super::settings::mtime_of;
+use super::place::{FileTarget, Identity, Now, There};
+use super::removing::mark_changed;
+use super::settings::{Differences, mtime_of};
 use super::sync::{How, Verdict};
 use super::write::{Placed, TreeWriter, file_type, is_directory};
 
@@ -37,31 +38,42 @@ impl TreeWriter {
         };
         let wanted = |there, found: Option<&Statx>| Ok(Placed::Wanted(target(there, found), None));
         let found = looked.map_or_else(|| self.found(parent, name), Ok)?;
-        let Some(found) = found else { return wanted(There::Nothing, None) };
+        let Some(found) = found else {
+            return self.place_new(parent, name, entry, size_bytes, There::Nothing);
+        };
         parent.check_own(name)?;
         match file_type(&found) {
-            FileType::Directory if settings.sync().is_some() => wanted(There::Directory, None),
+            FileType::Directory if settings.sync().is_some() => {
+                self.place_new(parent, name, entry, size_bytes, There::Directory)
+            }
             FileType::Directory => Err(is_directory()),
             FileType::RegularFile => {
                 let there = There::File(u32::from(found.stx_mode) & 0o777);
-                match settings.verdict(entry, size_bytes, &found) {
+                let verdict = settings.verdict(entry, size_bytes, &found);
+                if verdict != Verdict::Pass
+                    && let Some(placed) = self.place_exact(parent, name, entry, &found, there)?
+                {
+                    return Ok(placed);
+                }
+                match verdict {
                     Verdict::Pass => Ok(Placed::Passed),
                     Verdict::Want => wanted(there, Some(&found)),
                     Verdict::Keep => {
                         let done = done(Some(&found), How::Stays);
                         let kept = self.keep(parent, name, &entry.metadata, &found);
                         if let Some(group) = &entry.metadata.link_group {
-                            let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
-                            self.came(group, parent, name, identity);
+                            let was = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+                            self.came(group, parent, name, *kept.as_ref().unwrap_or(&was));
                         }
-                        kept.map(|()| {
+                        kept.map(|_| {
                             settings.did(done.map(|done| *done));
                             Placed::Unchanged
                         })
                     }
                     Verdict::Compare => {
                         let mut target = target(there, Some(&found));
-                        if settings.sync().is_some_and(|sync| sync.checksum) {
+                        target.is_quiet_if_same = settings.is_quiet_if_same(entry, size_bytes, &found);
+                        if target.is_quiet_if_same {
                             target.done_same = done(Some(&found), How::Stays);
                         }
                         let known = if size_bytes < settings.compares_below.get() {
@@ -75,7 +87,7 @@ impl TreeWriter {
                     }
                 }
             }
-            _ => wanted(There::Other, None),
+            _ => self.place_new(parent, name, entry, size_bytes, There::Other),
         }
     }
 
@@ -83,27 +95,64 @@ impl TreeWriter {
     /// place, since it was compared: what is there now nobody has compared.
     pub fn keep_same(&mut self, target: &mut FileTarget, finished: &Finished) -> Result<(u32, u32, u64)> {
         (target.metadata.mtime_s, target.metadata.mtime_ns) = (finished.mtime_s, finished.mtime_ns);
+        if let Some(basis) = target.basis.take() {
+            return self.keep_basis(target, *basis);
+        }
         let found = target.directory.directory.stat(target.name.as_bytes());
         let found = found.map_err(|error| Error::file("look at what is there", error))?;
         if target.compared.is_some_and(|state| state != FileState::of(&found)) {
             return Err(Error::new(ErrorKind::Changed, "another program wrote to it while it was compared")
                 .advise("copy it again"));
         }
-        if self.settings.sync().is_some_and(|sync| sync.checksum) {
+        if target.is_quiet_if_same {
             target.done = target.done_same.take();
         }
-        self.keep(&target.directory, &target.name, &target.metadata, &found)?;
-        Ok((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
+        let kept = self.keep(&target.directory, &target.name, &target.metadata, &found)?;
+        if self.settings.removes_sources() {
+            mark_changed(&target.directory.directory, target.name.as_bytes())?;
+        }
+        Ok(kept)
     }
 
-    /// Brings what the copy keeps of the file that `found` tells of up to date.
-    fn keep(&self, parent: &OpenDirectory, name: &Name, metadata: &Metadata, found: &Statx) -> Result<()> {
-        let settings = &self.settings;
+    /// Brings what the copy keeps of the file that `found` tells of up to date; which file that is then.
+    fn keep(
+        &self,
+        parent: &Rc<OpenDirectory>,
+        name: &Name,
+        metadata: &Metadata,
+        found: &Statx,
+    ) -> Result<Identity> {
+        let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+        if self.settings.is_shared(found) {
+            return Ok(self.renew(parent, name, metadata, found)?.unwrap_or(identity));
+        }
+        self.keep_in_place(parent, name, metadata, found).map(|()| identity)
+    }
+
+    /// What of the file that `found` tells of differs from what is told of it; see [`Settings::differences`].
+    pub(super) fn differences(
+        &self,
+        parent: &OpenDirectory,
+        name: &Name,
+        metadata: &Metadata,
+        found: &Statx,
+    ) -> (u32, Differences) {
         let has_xattrs = || {
-            let scope = settings.attribute_scope();
+            let scope = self.settings.attribute_scope();
             parent.directory.reach(name.as_bytes(), |path| attributes::are(path, &metadata.xattrs, scope))
         };
-        let (mode, differences) = settings.differences(metadata, found, has_xattrs);
+        self.settings.differences(metadata, found, has_xattrs)
+    }
+
+    fn keep_in_place(
+        &self,
+        parent: &OpenDirectory,
+        name: &Name,
+        metadata: &Metadata,
+        found: &Statx,
+    ) -> Result<()> {
+        let settings = &self.settings;
+        let (mode, differences) = self.differences(parent, name, metadata, found);
         if differences.is_none() {
             return Ok(());
         }
@@ -137,7 +186,7 @@ impl TreeWriter {
 
 /// The hash of the regular file that is there, if it can be read and has the size; nobody needs to know why not. `Interrupted` soon
 /// after `stop` is set.
-fn hash_of(
+pub(super) fn hash_of(
     directory: &Directory,
     name: &Name,
     size_bytes: u64,

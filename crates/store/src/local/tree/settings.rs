@@ -4,21 +4,25 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use dray_core::limits::TREE_OWNERS_MAX;
 use dray_core::tree::{Entry, Kind, Metadata};
 use dray_core::{Error, ErrorKind};
-use rustix::fs::Statx;
+use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
 
 use super::super::delivery::umask;
 use super::attributes::{AttributeSort, Scope, Told};
+use super::backup::Backups;
 use super::chmod::ModeChange;
 use super::delete::Way;
 use super::directory::Directory;
 use super::opened::Devices;
 use super::owners::{OwnerChange, OwnerNames, Powers};
 use super::sync::{Done, SyncOptions};
+use super::write::file_type;
 
 /// What a copy keeps and does.
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,6 +123,9 @@ pub(super) struct Settings {
     /// Entries deleted, and those that more than may be deleted.
     pub(super) deleted: Cell<u64>,
     pub(super) spared: Cell<u64>,
+    pub(super) backups: RefCell<Backups>,
+    /// Set once nobody waits for the copy any more.
+    pub(super) stop: RefCell<Option<Arc<AtomicBool>>>,
 }
 
 /// Directories that could not be finished which are named one by one.
@@ -158,6 +165,8 @@ impl Settings {
             ways: RefCell::default(),
             deleted: Cell::new(0),
             spared: Cell::new(0),
+            backups: RefCell::default(),
+            stop: RefCell::default(),
         }
     }
 
@@ -206,6 +215,16 @@ impl Settings {
     /// How the destination is brought to the state of the source; `None` in a copy, which only adds.
     pub(super) fn sync(&self) -> Option<&SyncOptions> {
         self.changes.sync.as_ref()
+    }
+
+    /// True if things of this kind keep their times.
+    pub(super) fn keeps_time_of(&self, kind: FileType) -> bool {
+        let omits = |sync: &SyncOptions| match kind {
+            FileType::Directory => sync.omit_directory_times,
+            FileType::Symlink => sync.omit_link_times,
+            _ => false,
+        };
+        self.times && !self.sync().is_some_and(omits)
     }
 
     /// What is told if more was to be deleted than may be.
@@ -291,7 +310,8 @@ impl Settings {
         let differences = Differences {
             permissions: mode != mode_now,
             owner: !is_owned,
-            time: self.times && mtime_of(found) != (metadata.mtime_s, metadata.mtime_ns),
+            time: self.keeps_time_of(file_type(found))
+                && mtime_of(found) != (metadata.mtime_s, metadata.mtime_ns),
             attributes: self.xattrs && !metadata.xattrs_unread && !has_xattrs(),
         };
         (mode, differences)

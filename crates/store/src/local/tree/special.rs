@@ -11,16 +11,24 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Statx, Uid};
 use rustix::io::Errno;
 
 use super::attributes;
+use super::backup::Away;
+use super::basis::{Basis, has_attributes};
 use super::directory::{Directory, stat_fd};
 use super::opened::OpenDirectory;
 use super::place::{Identity, Now, taken, times_of};
+use super::removing::mark_changed;
 use super::settings::Settings;
 use super::sync::How;
 use super::temporary::{self, replace};
 use super::write::{Placed, file_type, is_directory, is_same};
 
-/// Makes the link, fifo, socket or device `entry`, and says what it is then.
-pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<(Placed, Identity)> {
+/// Makes the link, fifo, socket or device `entry`, and says what it is then; `basis` is what another directory has of it, where nothing stands here.
+pub(super) fn make(
+    parent: &Rc<OpenDirectory>,
+    name: &Name,
+    entry: &Entry,
+    basis: Option<&Basis>,
+) -> Result<(Placed, Identity)> {
     let (directory, settings) = (&parent.directory, parent.settings());
     if matches!(entry.kind, Kind::CharacterDevice { .. } | Kind::BlockDevice { .. }) && settings.harmless {
         return Err(Error::new(
@@ -42,9 +50,16 @@ pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Re
     }
     let mode = settings.mode(entry.metadata.mode, || parent.granted());
     let mut make = |name: &[u8]| make_one(directory, name, &entry.kind, mode);
-    let is_changed = !found.as_ref().is_some_and(|found| is_same(directory, name, entry, found));
-    let how = if is_changed { How::Made } else { How::Stays };
-    let done = parent.describe(name, entry, found.as_ref(), how);
+    let is_same_there = found.as_ref().is_some_and(|found| is_same(directory, name, entry, found));
+    let how = if is_same_there { How::Stays } else { How::Made };
+    // Other names of it are not to change with it.
+    let is_shared =
+        |found: &Statx| settings.is_shared(found) && !has_attributes(settings, directory, name, entry, found);
+    let is_changed = !is_same_there || found.as_ref().is_some_and(is_shared);
+    let done = match basis {
+        Some(basis) => basis.describe(settings, entry, basis.how(), &|| parent.path(name)),
+        None => parent.describe(name, entry, found.as_ref(), how),
+    };
     let mut name_now = Cow::Borrowed(name);
     if is_changed {
         parent.touch();
@@ -57,6 +72,9 @@ pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Re
         } else if found.is_none() {
             make(name.as_bytes())
         } else {
+            if !is_same_there {
+                parent.back_up(name, Away::Replaced)?;
+            }
             replace(parent, name, &mut make)
         };
         made.map_err(|error| taken(parent, name, error, "make it"))?;
@@ -74,12 +92,31 @@ pub(super) fn make(parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Re
         _ => None,
     };
     settings.apply_by_path(&fd, &entry.metadata, &there, mode);
+    if is_same_there && settings.removes_sources() {
+        mark_changed(&parent.directory, name.as_bytes())?;
+    }
     settings.did(done);
     let identity = (there.stx_dev_major, there.stx_dev_minor, there.stx_ino);
-    Ok((if is_changed { Placed::Done } else { Placed::Unchanged }, identity))
+    Ok((if is_same_there { Placed::Unchanged } else { Placed::Done }, identity))
 }
 
-fn make_one(directory: &Directory, name: &[u8], kind: &Kind, mode: u32) -> io::Result<()> {
+/// What stands under `name`, which `found` tells of and which is neither a regular file nor a directory.
+pub(super) fn kind_of(directory: &Directory, name: &[u8], found: &Statx) -> io::Result<Kind> {
+    let (major, minor) = (found.stx_rdev_major, found.stx_rdev_minor);
+    Ok(match file_type(found) {
+        FileType::Symlink => {
+            Kind::Symlink { target: rustix::fs::readlinkat(directory, name, Vec::new())?.into_bytes() }
+        }
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::CharacterDevice => Kind::CharacterDevice { major, minor },
+        FileType::BlockDevice => Kind::BlockDevice { major, minor },
+        _ => return Err(io::ErrorKind::Unsupported.into()),
+    })
+}
+
+/// Makes something of this kind, for nobody else until it has its owner.
+pub(super) fn make_one(directory: &Directory, name: &[u8], kind: &Kind, mode: u32) -> io::Result<()> {
     let (kind, device) = match *kind {
         Kind::Symlink { ref target } => return Ok(rustix::fs::symlinkat(&target[..], directory, name)?),
         Kind::Fifo => (FileType::Fifo, 0),
@@ -90,7 +127,6 @@ fn make_one(directory: &Directory, name: &[u8], kind: &Kind, mode: u32) -> io::R
         Kind::BlockDevice { major, minor } => (FileType::BlockDevice, rustix::fs::makedev(major, minor)),
         Kind::File { .. } | Kind::Directory { .. } => return Err(Errno::INVAL.into()),
     };
-    // Nobody else's until it has its owner.
     let mode = Mode::from_raw_mode(mode & 0o600);
     Ok(rustix::fs::mknodat(directory, name, kind, mode, device)?)
 }
@@ -129,7 +165,7 @@ impl Settings {
             self.count("permissions", error);
         }
         let mtime = (metadata.mtime_s, metadata.mtime_ns);
-        if self.times
+        if self.keeps_time_of(file_type(there))
             && mtime != (there.stx_mtime.tv_sec, there.stx_mtime.tv_nsec)
             && let Err(error) = rustix::fs::utimensat(fd, "", &times_of(mtime), AtFlags::EMPTY_PATH)
         {

@@ -7,6 +7,8 @@ use rustix::fs::{AtFlags, FileType, Statx};
 use rustix::io::Errno;
 
 use super::attributes::AttributeSort;
+use super::backup::BackupOptions;
+use super::basis::BasisOptions;
 use super::directory::Directory;
 use super::exclude::Excludes;
 use super::settings::{Settings, mtime_of};
@@ -51,6 +53,22 @@ pub struct SyncOptions {
     pub roots_stay: bool,
     /// Directories that are not deleted, by device and inode: the sources themselves, where they lie in the destination.
     pub sources: Vec<(u64, u64)>,
+    /// Where times are kept: not those of directories.
+    pub omit_directory_times: bool,
+    /// Nor those of symbolic links.
+    pub omit_link_times: bool,
+    /// Files with more bytes are passed by.
+    pub max_size_bytes: Option<u64>,
+    /// And those with fewer.
+    pub min_size_bytes: Option<u64>,
+    /// What is in place leaves its source: what is there already is compared by its bytes first.
+    pub removes_sources: bool,
+    /// What came of large files before the run is cut off waits for the next one.
+    pub partial: bool,
+    /// What is replaced or deleted is kept.
+    pub backup: Option<BackupOptions>,
+    /// Other directories that may have what is to come.
+    pub basis: Option<BasisOptions>,
 }
 
 /// What is deleted.
@@ -80,6 +98,8 @@ pub(super) enum How {
     Stays,
     /// It is made here, without a content that comes.
     Made,
+    /// It is made of what another directory has, which has its content.
+    Copied,
     /// Its content comes.
     Comes,
     /// It becomes another name of a file.
@@ -102,6 +122,15 @@ pub(super) enum Verdict {
 impl Settings {
     /// What to do with the content of the regular file `found`, where the entry is one of `size_bytes`.
     pub(super) fn verdict(&self, entry: &Entry, size_bytes: u64, found: &Statx) -> Verdict {
+        match self.quick_verdict(entry, size_bytes, found) {
+            // What leaves its source is believed to be here only for what its bytes say.
+            Verdict::Keep if self.removes_sources() => Verdict::Compare,
+            verdict => verdict,
+        }
+    }
+
+    /// The same as far as size and time tell.
+    fn quick_verdict(&self, entry: &Entry, size_bytes: u64, found: &Statx) -> Verdict {
         let told = (entry.metadata.mtime_s, entry.metadata.mtime_ns);
         let is_timed = mtime_of(found) == told;
         let may_differ = if self.changes.never_compares { Verdict::Want } else { Verdict::Compare };
@@ -117,6 +146,22 @@ impl Settings {
         }
     }
 
+    /// True if nothing is told of a content that is found to be the same: nobody expects it to come.
+    pub(super) fn is_quiet_if_same(&self, entry: &Entry, size_bytes: u64, found: &Statx) -> bool {
+        self.sync().is_some_and(|sync| sync.checksum)
+            || (self.removes_sources() && self.quick_verdict(entry, size_bytes, found) == Verdict::Keep)
+    }
+
+    /// True if what is in place leaves its source.
+    pub(super) fn removes_sources(&self) -> bool {
+        self.sync().is_some_and(|sync| sync.removes_sources)
+    }
+
+    /// True if a file of the right size may be right whatever its time is, and stays then.
+    pub(super) fn keeps_by_hash(&self) -> bool {
+        self.sync().is_some_and(|sync| sync.checksum || sync.removes_sources)
+    }
+
     /// True if the entry is passed by, with all that is below it; `found` is what stands in its place.
     pub(super) fn passes(&self, entry: &Entry, found: Option<&Statx>) -> bool {
         let Some(sync) = self.sync() else { return false };
@@ -130,6 +175,12 @@ impl Settings {
         };
         if let Some(what) = without {
             *self.told.borrow_mut().left_out.entry(what.to_owned()).or_default() += 1;
+            return true;
+        }
+        if let Kind::File { size_bytes, .. } = entry.kind
+            && (sync.max_size_bytes.is_some_and(|max| size_bytes > max)
+                || sync.min_size_bytes.is_some_and(|min| size_bytes < min))
+        {
             return true;
         }
         match found {
@@ -177,7 +228,7 @@ impl Settings {
         let is_link = matches!(entry.kind, Kind::Symlink { .. });
         letters[0] = match how {
             How::Stays => b'.',
-            How::Made => b'c',
+            How::Made | How::Copied => b'c',
             How::Comes => b'>',
             How::Linked => b'h',
         };
@@ -192,7 +243,7 @@ impl Settings {
         let found = found.filter(|found| is_of_kind(entry, found));
         if let Some(found) = found {
             self.compare(entry, found, how, sync, has, &mut letters[2..]);
-            if how == How::Stays && letters[2..].iter().all(|letter| *letter == b'.') {
+            if matches!(how, How::Stays | How::Copied) && letters[2..].iter().all(|letter| *letter == b'.') {
                 return None;
             }
         } else {
@@ -224,7 +275,9 @@ impl Settings {
     ) {
         let is_link = matches!(entry.kind, Kind::Symlink { .. });
         let metadata = &entry.metadata;
-        let changes = how == How::Made || how == How::Comes;
+        let keeps_time = self.keeps_time_of(file_type(found));
+        // What is copied or linked from another directory is told only for what differs.
+        let changes = matches!(how, How::Made | How::Comes);
         let (mode, differences) = self.differences(metadata, found, || true);
         let owner = if self.owners { self.owner_of(metadata.uid, metadata.gid) } else { (None, None) };
         let scope = self.attribute_scope();
@@ -234,7 +287,7 @@ impl Settings {
         let told = [
             (how == How::Made || (how == How::Comes && sync.checksum), b'c'),
             (matches!(entry.kind, Kind::File { size_bytes, .. } if size_bytes != found.stx_size), b's'),
-            (if self.times { differences.time } else { changes }, if self.times { b't' } else { b'T' }),
+            (if keeps_time { differences.time } else { changes }, if self.times { b't' } else { b'T' }),
             (self.modes && !is_link && mode != u32::from(found.stx_mode) & 0o7777, b'p'),
             (owner.0.is_some_and(|uid| uid != found.stx_uid), b'o'),
             (owner.1.is_some_and(|gid| gid != found.stx_gid), b'g'),

@@ -36,9 +36,16 @@ pub(super) fn is_temporary(name: &[u8]) -> bool {
 
 /// The name for `name` in `directory`. It depends on the very directory, so an entry of a source that bears the name of
 /// something left there does not bear one of ours.
-fn usual(directory: &OpenDirectory, name: &Name) -> Temporary {
+pub(super) fn usual(directory: &OpenDirectory, name: &Name) -> Temporary {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&directory.inode.to_be_bytes()).update(name.as_bytes());
+    with_digits(&hasher.finalize().to_hex())
+}
+
+/// That under which what came of `name` before a run was cut off waits for the next one.
+pub(super) fn kept(directory: &OpenDirectory, name: &Name) -> Temporary {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&usual(directory, name)).update(name.as_bytes());
     with_digits(&hasher.finalize().to_hex())
 }
 
@@ -47,6 +54,19 @@ fn random() -> io::Result<Temporary> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(with_digits(&format!("{:016x}", u64::from_be_bytes(bytes))))
+}
+
+/// The same as [`make`] where no name follows from anything.
+pub(super) fn make_random(make: &mut dyn FnMut(&Temporary) -> io::Result<()>) -> io::Result<Temporary> {
+    let mut left = TRIES;
+    loop {
+        let temporary = random()?;
+        left -= 1;
+        match make(&temporary) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && left > 0 => {}
+            result => return result.map(|()| temporary),
+        }
+    }
 }
 
 /// Makes something with `make`, which fails with `EEXIST` where something is, under a temporary name; which one.

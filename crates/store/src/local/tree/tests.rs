@@ -13,6 +13,9 @@ mod hostile;
 mod keeping;
 mod landing;
 mod meanwhile;
+pub(super) mod mounting;
+mod removing;
+mod sparing;
 mod syncing;
 
 const ARCHIVE: WriteOptions = WriteOptions {

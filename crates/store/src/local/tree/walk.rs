@@ -1,6 +1,6 @@
 //! Reading trees: entry by entry, in the order of the stream, with one open descriptor for each level.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dray_core::limits::{TREE_DEPTH_MAX, TREE_ENTRY_BYTES_MAX, TREE_LINK_GROUPS_MAX};
+use dray_core::limits::{TREE_DEPTH_MAX, TREE_DIGEST_BYTES, TREE_ENTRY_BYTES_MAX, TREE_LINK_GROUPS_MAX};
 use dray_core::tree::{Entry, Kind, Metadata, Name, Xattr};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
@@ -17,11 +17,15 @@ use rustix::fs::{FileType, Mode, OFlags, Statx};
 use super::attributes::{self, AttributeSort, Scope};
 use super::chosen::{Chosen, Reach};
 use super::content::FileState;
+use super::digest;
 use super::directory::{Directory, raise_open_files, stat_fd};
 use super::exclude::Excludes;
 use super::filter::{Asked, Local};
 use super::listing::Listing;
 use super::origin::Origin;
+use super::prune::Pruning;
+use super::removing::{ToldEntry, kind_of_disk, require_told, settled};
+use super::special;
 
 /// What the group of a hard link is derived with.
 const LINK_CONTEXT: &str = "drayman 2026-11-22 tree link group 1";
@@ -31,6 +35,10 @@ const LINK_CONTEXT: &str = "drayman 2026-11-22 tree link group 1";
 pub struct WalkOptions {
     /// Go into directories.
     pub recursive: bool,
+    /// Else tell them, and what is in those whose entries go into the destination itself.
+    pub directories: bool,
+    /// Sources are to lose what is in place: what is told is remembered for [`Walker::told_last`].
+    pub removes: bool,
     /// A source that is a symbolic link stands for what it points to.
     pub follow_sources: bool,
     /// Do not go into directories of another file system than their source's.
@@ -49,6 +57,8 @@ pub struct WalkOptions {
     pub attributes: AttributeSort,
     /// A name that is gone before it could be looked at has failed: it may have come under another one that was passed by.
     pub tells_vanished: bool,
+    /// Directories in which there is nothing but such are not told, apart from the sources.
+    pub prunes_empty: bool,
     /// Of each source only what the list names, and the directories on the way there. Then `recursive` is for those that the list names.
     pub chosen: Option<Arc<Chosen>>,
 }
@@ -170,6 +180,14 @@ pub struct Walker {
     parent: Option<(PathBuf, Arc<Directory>)>,
     /// Room for a piece of a directory; always empty.
     buffer: Vec<u8>,
+    /// Directories of which the receiver has everything that is in them, by their places.
+    held: HashSet<[u8; TREE_DIGEST_BYTES]>,
+    pruning: Pruning,
+    /// The source at hand, and the state of what was told last, if that is no directory.
+    removed_from: Arc<PathBuf>,
+    state: Option<FileState>,
+    /// The file system from which entries may go that was looked at last.
+    told_device: Option<(u32, u32)>,
 }
 
 impl Walker {
@@ -191,7 +209,23 @@ impl Walker {
             waiting: Vec::new(),
             parent: None,
             buffer: Vec::new(),
+            held: HashSet::new(),
+            pruning: Pruning::default(),
+            removed_from: Arc::default(),
+            state: None,
+            told_device: None,
         }
+    }
+
+    /// What the last step told, which was an entry that is no directory, as it was then.
+    pub fn told_last(&self) -> ToldEntry {
+        ToldEntry { source: self.removed_from.clone(), path: self.path.clone().into(), state: self.state }
+    }
+
+    /// Directories in these places are told, and nothing in them: they were scanned, and the receiver has the same
+    /// ([`Held::places`](super::Held::places)).
+    pub fn pass_by(&mut self, held: HashSet<[u8; TREE_DIGEST_BYTES]>) {
+        self.held = held;
     }
 
     /// With sources whose paths begin at `origin`.
@@ -207,12 +241,31 @@ impl Walker {
 
     /// The next step; `None` after the last source.
     pub fn step(&mut self) -> Option<Walked> {
+        if !self.options.prunes_empty {
+            return self.walk();
+        }
+        loop {
+            if let Some(step) = self.pruning.released.pop_front() {
+                return Some(step);
+            }
+            let step = self.walk()?;
+            if let Some(step) = self.pruning.take(step) {
+                return Some(step);
+            }
+        }
+    }
+
+    /// The next step, be it of a directory without files.
+    fn walk(&mut self) -> Option<Walked> {
         loop {
             if let Some(step) = self.waiting.pop() {
                 return Some(step);
             }
             let Some(level) = self.levels.last_mut() else {
                 let Some(source) = self.sources.next() else { return self.tell_lost_links() };
+                if self.options.removes {
+                    self.removed_from = Arc::new(source.clone());
+                }
                 self.source = source;
                 self.source_number += 1;
                 self.path.clear();
@@ -274,25 +327,15 @@ impl Walker {
 
     fn root(&mut self) -> Result<Walked> {
         let failed = |error| Error::file("read it", error);
-        let mut path = self.source.clone();
-        if self.options.follow_sources {
-            path = self.origin.followed(path)?;
-        } else {
-            self.origin.kind(&path)?;
-        }
-        // What is in a directory is meant by `DIR/` and `DIR/.`, also where a link leads to it.
-        let text = path.as_os_str().as_bytes();
-        let name = path.file_name().filter(|_| !text.ends_with(b"/") && !text.ends_with(b"/."));
-        let (Some(name), Some(parent)) = (name, path.parent()) else {
-            // `/`, `.`, `..` and what ends with a slash: a directory.
+        let path = resolved(&self.origin, &self.source, self.options.follow_sources)?;
+        let Some((parent, name)) = split(&path) else {
             let directory = self.origin.directory(&path)?;
             if self.is_excluded(true) {
                 return Ok(Walked::Missing);
             }
             let found = directory.stat_self().map_err(failed)?;
-            return self.enter(None, directory, &found, self.whole());
+            return self.enter(None, directory, &found, self.whole(), self.options.directories);
         };
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         let parent = self.parent(parent)?;
         let name = name.as_bytes().to_vec();
         let found = parent.stat(&name).map_err(failed)?;
@@ -302,7 +345,7 @@ impl Walker {
         if file_type(&found) == FileType::Directory {
             let directory = parent.child(&name).map_err(not_entered)?;
             let found = directory.stat_self().map_err(failed)?;
-            return self.enter(None, directory, &found, self.whole());
+            return self.enter(None, directory, &found, self.whole(), false);
         }
         self.device = (found.stx_dev_major, found.stx_dev_minor);
         match self.told(None, &parent, &name, &found)? {
@@ -370,7 +413,7 @@ impl Walker {
         if file_type(&found) == FileType::Directory {
             let directory = parent.child(name).map_err(not_entered)?;
             let found = directory.stat_self().map_err(failed)?;
-            return self.enter(told, directory, &found, reach).map(Some);
+            return self.enter(told, directory, &found, reach, false).map(Some);
         }
         let below = Chosen::count(&reach);
         if below > 0 {
@@ -411,15 +454,17 @@ impl Walker {
         path
     }
 
-    /// Tells a directory and opens it for its entries.
+    /// Tells a directory and opens it for its entries, if those are told; `is_meant` says that they are, whatever is done with others.
     fn enter(
         &mut self,
         name: Option<Name>,
         directory: Directory,
         found: &Statx,
         reach: Reach,
+        is_meant: bool,
     ) -> Result<Walked> {
-        if !self.options.recursive && self.options.chosen.is_none() {
+        let goes_in = self.options.recursive || self.options.chosen.is_some();
+        if !goes_in && !self.options.directories {
             return Err(Error::new(ErrorKind::Refused, "it is a directory").advise("-r copies directories"));
         }
         if self.levels.len() >= TREE_DEPTH_MAX {
@@ -432,9 +477,12 @@ impl Walker {
         if name.is_none() {
             self.device = device;
         }
+        self.require_told_changes(found, &|| kind_of_disk(directory.as_fd()))?;
         let mut metadata = metadata(found);
         self.add_xattrs(&mut metadata, &|scope| attributes::read_open(directory.as_fd(), scope));
-        let is_entered = !self.options.one_file_system || device == self.device;
+        let is_held = !self.held.is_empty() && self.held.contains(&digest::place(&self.landing_path()));
+        let is_entered =
+            (goes_in || is_meant) && !is_held && (!self.options.one_file_system || device == self.device);
         let path_len = self.path.len();
         let listing = match (is_entered, &reach, &self.options.chosen) {
             (true, Reach::Lines(lines), Some(chosen)) => Ok(chosen.listing(lines, path_len)),
@@ -487,26 +535,30 @@ impl Walker {
         file_name: &[u8],
         found: &Statx,
     ) -> Result<Option<Walked>> {
-        let (major, minor) = (found.stx_rdev_major, found.stx_rdev_minor);
+        let mut found = *found;
+        if self.options.removes {
+            let kind = file_type(&found);
+            (found, self.state) =
+                settled(parent, file_name).map_err(|error| Error::file("read it", error))?;
+            if file_type(&found) != kind {
+                return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
+            }
+            self.require_told_changes(&found, &|| {
+                kind_of_disk(parent.open_at(file_name, OFlags::PATH, Mode::empty())?.as_fd())
+            })?;
+        }
+        let found = &found;
         let kind = match file_type(found) {
             FileType::RegularFile => Kind::File { size_bytes: found.stx_size, oid: None },
-            FileType::Symlink => {
-                let target =
-                    rustix::fs::readlinkat(parent, file_name, Vec::new()).map_err(|error| match error {
-                        // It was one a moment ago.
-                        rustix::io::Errno::INVAL => {
-                            Error::new(ErrorKind::Changed, "it was replaced meanwhile")
-                        }
-                        error => Error::file("read the link", error.into()),
-                    })?;
-                Kind::Symlink { target: target.into_bytes() }
-            }
-            _ if !self.options.specials => return Ok(None),
-            FileType::Fifo => Kind::Fifo,
-            FileType::Socket => Kind::Socket,
-            FileType::CharacterDevice => Kind::CharacterDevice { major, minor },
-            FileType::BlockDevice => Kind::BlockDevice { major, minor },
-            _ => return Err(Error::new(ErrorKind::Unsupported, "it is of a kind that is not known")),
+            kind if kind != FileType::Symlink && !self.options.specials => return Ok(None),
+            _ => special::kind_of(parent, file_name, found).map_err(|error| match error.kind() {
+                // It was a link a moment ago.
+                io::ErrorKind::InvalidInput => Error::new(ErrorKind::Changed, "it was replaced meanwhile"),
+                io::ErrorKind::Unsupported => {
+                    Error::new(ErrorKind::Unsupported, "it is of a kind that is not known")
+                }
+                _ => Error::file("read the link", error),
+            })?,
         };
         let mut metadata = metadata(found);
         if !matches!(kind, Kind::Symlink { .. }) {
@@ -524,8 +576,23 @@ impl Walker {
                 self.failed(Error::new(ErrorKind::Unsupported, "its extended attributes are too many"));
             self.waiting.push(step);
         }
+        if entry.metadata.xattrs_unread {
+            // What could not be read is nowhere else.
+            self.state = None;
+        }
         let file = is_file.then(|| FileToSend { directory: parent.clone(), name: file_name.into() });
         Ok(Some(Walked::Entry(Box::new(entry), file)))
+    }
+
+    /// Where entries are to go from their source: `Unsupported` on a file system on which nobody knows what changed since it was told.
+    fn require_told_changes(&mut self, found: &Statx, kind: &dyn Fn() -> io::Result<u64>) -> Result<()> {
+        let device = (found.stx_dev_major, found.stx_dev_minor);
+        if self.options.removes && self.told_device != Some(device) {
+            let kind = kind().map_err(|error| Error::file("ask for the type of its file system", error))?;
+            require_told(kind)?;
+            self.told_device = Some(device);
+        }
+        Ok(())
     }
 
     /// Names the group of a file with several names. Each name can be asked for: the first may have no place at the receiver.
@@ -565,6 +632,37 @@ impl Walker {
                 self.waiting.push(step);
             }
         }
+    }
+}
+
+/// Where a source is in the end.
+fn resolved(origin: &Origin, source: &Path, follow: bool) -> Result<PathBuf> {
+    if follow {
+        return origin.followed(source.to_owned());
+    }
+    origin.kind(source)?;
+    Ok(source.to_owned())
+}
+
+/// The directory of a source and its name there. `None` for `/`, `.`, `..` and what ends with a slash, which is a directory: what is in a
+/// directory is meant by `DIR/` and `DIR/.`, also where a link leads to it.
+pub(super) fn split(path: &Path) -> Option<(&Path, &OsStr)> {
+    let text = path.as_os_str().as_bytes();
+    let name = path.file_name().filter(|_| !text.ends_with(b"/") && !text.ends_with(b"/."))?;
+    let parent = path.parent()?;
+    Some((if parent.as_os_str().is_empty() { Path::new(".") } else { parent }, name))
+}
+
+/// The directory that a source is, as a walk finds it; `None` if it is none.
+pub(super) fn root_directory(origin: &Origin, source: &Path, follow: bool) -> Result<Option<Directory>> {
+    let failed = |error| Error::file("read it", error);
+    let path = resolved(origin, source, follow)?;
+    let Some((parent, name)) = split(&path) else { return origin.directory(&path).map(Some) };
+    let parent = origin.directory(parent)?;
+    let found = parent.stat(name.as_bytes()).map_err(failed)?;
+    match file_type(&found) {
+        FileType::Directory => parent.child(name.as_bytes()).map(Some).map_err(failed),
+        _ => Ok(None),
     }
 }
 

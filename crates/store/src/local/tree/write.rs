@@ -15,6 +15,8 @@ use rustix::fs::{FileType, Mode, Statx};
 use rustix::io::Errno;
 
 use super::attributes;
+use super::backup::Away;
+use super::basis::{Bases, Basis};
 use super::contested::Contested;
 use super::delete::{self, Candidates, Doomed, Orders};
 use super::directory::{Directory, raise_open_files};
@@ -115,6 +117,8 @@ pub struct TreeWriter {
     pub(super) stop: Option<Arc<AtomicBool>>,
     open: Rc<Cell<usize>>,
     open_max: usize,
+    /// Other directories that may have what is to come.
+    pub(super) bases: Bases,
     /// What is to be deleted: while entries come, and once all have come.
     candidates: Option<Candidates>,
     doomed: Option<Doomed>,
@@ -137,6 +141,7 @@ impl TreeWriter {
             links: LinkTable::default(),
             open: Rc::new(Cell::new(0)),
             open_max: raise_open_files() / 2,
+            bases: Bases::default(),
             candidates: None,
             doomed: None,
         }
@@ -146,6 +151,13 @@ impl TreeWriter {
     pub fn with_changes(mut self, changes: Changes) -> TreeWriter {
         if let Some(settings) = Rc::get_mut(&mut self.settings) {
             settings.change(changes);
+        }
+        if self.settings.removes_sources() {
+            self.contested.be_strict();
+        }
+        if self.settings.sync().is_some_and(|sync| sync.basis.is_some()) {
+            // What waits may hold a directory of another place open, too.
+            self.open_max /= 3;
         }
         if self.settings.sync().is_some_and(|sync| sync.delete.is_some()) {
             let has_several = self.landing.names.len() > 1;
@@ -169,6 +181,21 @@ impl TreeWriter {
         self.settings.times && !self.old_roots.is_empty()
     }
 
+    /// True if a file of the right size may be right whatever its time is, and is to stay then.
+    pub fn compares_by_hash(&self) -> bool {
+        self.settings.keeps_by_hash()
+    }
+
+    /// True if what was just placed waits for a directory to make way.
+    pub fn has_waiting(&self) -> bool {
+        !self.settings.ways.borrow().is_empty()
+    }
+
+    /// How many entries so far lack something that was to be kept of them.
+    pub fn troubles(&self) -> u64 {
+        self.settings.told.borrow().failed.values().sum()
+    }
+
     /// Files of `size_bytes` and more are wanted without being hashed here: the caller compares them.
     pub fn compare_below(&mut self, size_bytes: u64) {
         self.settings.compares_below.set(size_bytes);
@@ -176,6 +203,7 @@ impl TreeWriter {
 
     /// Once `stop` is set, what takes long ends with `Interrupted`.
     pub fn stop_with(&mut self, stop: Arc<AtomicBool>) {
+        self.settings.stop.replace(Some(stop.clone()));
         self.stop = Some(stop);
     }
 
@@ -246,9 +274,14 @@ impl TreeWriter {
     /// Takes note of what was made for places that directories stand in.
     fn note_ways(&mut self) {
         let ways = self.settings.ways.take();
-        if let Some(candidates) = &mut self.candidates {
-            ways.iter().for_each(|way| candidates.make_way(way));
+        let Some(candidates) = self.candidates.as_mut().filter(|_| !ways.is_empty()) else { return };
+        for way in ways {
+            if !candidates.make_way(&way) {
+                let (path, error) = way.give_up(&self.landing.base);
+                self.settings.fail(path, error);
+            }
         }
+        candidates.spill(&self.landing.base);
     }
 
     /// To be called once everything has come, and the sender has listed all: deletes some of what the source has not; what could not
@@ -285,6 +318,8 @@ impl TreeWriter {
         self.landing.make = None;
         let name = self.landing.names.get(index).cloned().flatten();
         self.root_name.clone_from(&name);
+        self.settings.backups_begin(&self.landing.base)?;
+        self.bases.begin(&self.settings, &self.landing.base)?;
         let found = self.landing.base.stat_self().map_err(failed)?;
         is_new &= found.stx_uid == self.settings.powers.uid;
         if let Some(candidates) = &mut self.candidates {
@@ -303,6 +338,7 @@ impl TreeWriter {
                     bits: Bits::default(),
                     is_marked: false,
                     parent: None,
+                    standing: None,
                 };
                 self.stack = vec![Rc::new(OpenDirectory::new(&self.settings, opening, &self.open))];
                 let placed = self.place(&name, entry);
@@ -325,9 +361,11 @@ impl TreeWriter {
                 let has = |sort| {
                     scope.of(sort).is_some_and(|scope| attributes::are_open(directory.as_fd(), wanted, scope))
                 };
-                let there = Some(&found).filter(|_| !is_new);
-                let how = if is_new { How::Made } else { How::Stays };
-                let done = self.settings.describe(entry, there, how, &has, &Vec::new);
+                let done = if is_new {
+                    self.bases.describe_root(&self.settings, entry)
+                } else {
+                    self.settings.describe(entry, Some(&found), How::Stays, &has, &Vec::new)
+                };
                 self.push_directory(directory, None, is_new, None, entry, &found);
                 self.settings.did(done);
                 Ok(Placed::Done)
@@ -362,6 +400,7 @@ impl TreeWriter {
         }
         self.note_ways();
         if let Some(directory) = self.stack.pop() {
+            self.bases.leave();
             if let Some(candidates) = &mut self.candidates {
                 candidates.leave(&directory.directory);
                 candidates.spill(&self.landing.base);
@@ -386,6 +425,12 @@ impl TreeWriter {
         }
         target.directory.settle();
         self.note_ways();
+    }
+
+    /// What may have to be deleted.
+    #[cfg(test)]
+    pub(super) fn candidates(&mut self) -> Option<&mut Candidates> {
+        self.candidates.as_mut()
     }
 
     /// Files of several names that are remembered.
@@ -416,6 +461,7 @@ impl TreeWriter {
         let Some(parent) = self.stack.last().cloned() else {
             return Err(Error::new(ErrorKind::Protocol, "an entry outside a directory"));
         };
+        self.settings.backups_spare(name.as_bytes(), &|| parent.path(name));
         let looked = self.look(&parent, name);
         if entry.is_directory() {
             let placed = looked.and_then(|looked| self.place_directory(&parent, name, entry, looked));
@@ -429,11 +475,15 @@ impl TreeWriter {
         self.contested.claim(|| parent.path(name))?;
         let target = |there| Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
         let Kind::File { size_bytes, .. } = entry.kind else {
-            return self.place_special(&parent, name, entry);
+            return self.place_special(&parent, name, entry, looked.flatten().is_none());
         };
         if let Some(group) = entry.metadata.link_group {
             if self.links.has(&group) {
-                return Ok(Placed::Link(target(There::Nothing)));
+                let mut target = target(There::Nothing);
+                let basis =
+                    looked.is_some_and(|found| found.is_none()).then(|| self.basis(name, entry)).flatten();
+                target.is_quiet = basis.is_some_and(|basis| basis.spares_making());
+                return Ok(Placed::Link(target));
             }
             self.begin_links(group, entry.metadata.link_names);
         }
@@ -452,11 +502,25 @@ impl TreeWriter {
             return Ok(None);
         }
         let found = self.found(parent, name)?;
-        if let Some(candidates) = self.candidates.as_mut().filter(|_| found.is_some() && !was_there) {
+        let is_new_here = || !was_there && !self.is_backup(parent, name);
+        if found.is_some()
+            && is_new_here()
+            && let Some(candidates) = &mut self.candidates
+        {
             candidates.folds();
             return Err(parent.not_ours(name));
         }
         Ok(Some(found))
+    }
+
+    /// True for what this run may have kept under this very name.
+    fn is_backup(&self, parent: &OpenDirectory, name: &Name) -> bool {
+        self.settings.is_backup_name(name.as_bytes()) && parent.directory.lists(name.as_bytes())
+    }
+
+    /// What another directory has of an entry of the innermost one.
+    pub(super) fn basis(&self, name: &Name, entry: &Entry) -> Option<Basis> {
+        self.bases.find(&self.settings, name, entry)
     }
 
     /// What stands under a name.
@@ -488,11 +552,16 @@ impl TreeWriter {
             let is_other = |found: &Statx| file_type(found) != FileType::Directory;
             let there = found.as_ref().filter(|found| !is_other(found));
             let how = if there.is_some() { How::Stays } else { How::Made };
-            done = parent.describe(name, entry, there, how);
+            done = match there.map_or_else(|| self.basis(name, entry), |_| None) {
+                Some(basis) => basis.describe(&self.settings, entry, How::Copied, &|| parent.path(name)),
+                None => parent.describe(name, entry, there, how),
+            };
             if found.as_ref().is_some_and(is_other) {
                 parent.check_own(name)?;
                 parent.touch();
-                remove_file(&parent.directory, name)?;
+                if !parent.back_up(name, Away::Deleted)? {
+                    remove_file(&parent.directory, name)?;
+                }
             }
         }
         self.enter(parent, name, entry)?;
@@ -501,9 +570,22 @@ impl TreeWriter {
     }
 
     /// Places a symbolic link, fifo, socket or device.
-    fn place_special(&mut self, parent: &Rc<OpenDirectory>, name: &Name, entry: &Entry) -> Result<Placed> {
+    fn place_special(
+        &mut self,
+        parent: &Rc<OpenDirectory>,
+        name: &Name,
+        entry: &Entry,
+        is_free: bool,
+    ) -> Result<Placed> {
+        let basis = if is_free { self.basis(name, entry) } else { None };
+        if let Some(basis) = &basis
+            && self.place_special_from(parent, name, basis)?
+        {
+            // What another directory has is nothing that is here.
+            return Ok(if basis.spares() { Placed::Passed } else { Placed::Unchanged });
+        }
         let Some(group) = entry.metadata.link_group else {
-            return special::make(parent, name, entry).map(|(placed, _)| placed);
+            return special::make(parent, name, entry, basis.as_ref()).map(|(placed, _)| placed);
         };
         if self.links.has(&group) {
             // Without content there is nothing to wait for, unless a sender mixes files and links in one group.
@@ -513,7 +595,7 @@ impl TreeWriter {
         } else {
             self.begin_links(group, entry.metadata.link_names);
         }
-        match special::make(parent, name, entry) {
+        match special::make(parent, name, entry, basis.as_ref()) {
             Ok((placed, identity)) => {
                 self.came(&group, parent, name, identity);
                 Ok(placed)
@@ -602,7 +684,7 @@ impl TreeWriter {
                 (false, _) => Mark::Was(was & 0o777).write(&directory),
             };
         }
-        let opening = Opening {
+        let mut opening = Opening {
             directory,
             found,
             is_new,
@@ -611,12 +693,15 @@ impl TreeWriter {
             bits: Bits { now, finally, abandoned },
             is_marked,
             parent,
+            standing: None,
         };
         if let (Some(candidates), Some(sync)) = (&mut self.candidates, settings.sync()) {
             let there = delete::There { directory: &opening.directory, found, is_new };
             candidates.enter(opening.way.as_ref().map(|way| way.name()), Some(there), sync);
+            opening.standing = candidates.standing().cloned();
         }
         let opened = OpenDirectory::new(settings, opening, &self.open);
+        opened.way.iter().for_each(|way| self.bases.enter(way.name()));
         opened.list_if_folding();
         // The root of a tree is pushed onto nothing, or onto the directory that the user named.
         if entry.name.is_none()

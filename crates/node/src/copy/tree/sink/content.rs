@@ -1,12 +1,16 @@
 //! Records become files: what each does to the content that is on its way over its path, and what follows from the end of one.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use dray_core::hash_tree::ContentHasher;
 use dray_core::tree::Record;
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{PathId, Wanted};
 use dray_store::local::tree::{FileTarget, NewFile};
 
-use super::Writing;
+use super::{Writing, at};
 
 /// What comes over one path.
 #[derive(Default)]
@@ -111,7 +115,8 @@ impl Writing<'_> {
         };
         let Err(error) = result else { return Ok(()) };
         if error.kind() == ErrorKind::NoSpace {
-            return Err(error);
+            let path = self.pending.get(&wanted.number).map(|pending| pending.target.path());
+            return Err(at(Path::new(OsStr::from_bytes(&path.unwrap_or_default())), error));
         }
         if wanted.part.is_some() {
             self.current.remove(&path);
@@ -167,6 +172,9 @@ impl Writing<'_> {
         let group = pending.target.link_group();
         match ended {
             Ok(identity) => {
+                if identity.is_some() {
+                    self.came(number);
+                }
                 self.writer.settle(*pending.target, identity);
                 let failed = self.held.came(&mut self.writer, group);
                 self.fail_all(failed)?;

@@ -60,6 +60,11 @@ fn own_older(target: &FileTarget) -> Option<OlderFile> {
     target.older().filter(|older| older.size_bytes >= DELTA_FROM_BYTES)
 }
 
+/// True if a file stands where it goes, or in its place in another directory.
+fn may_have_older(target: &FileTarget) -> bool {
+    target.replaces_file() || target.has_basis()
+}
+
 impl Writing<'_> {
     /// With contents as differences, if the sender knows them.
     pub(in crate::copy::tree) fn with_deltas(mut self, is_on: bool) -> Self {
@@ -73,7 +78,7 @@ impl Writing<'_> {
 
     /// Whether the content of an entry that comes for the first time may come as a difference, or is to be compared.
     pub(super) fn may_differ(&self, pending: &Pending) -> bool {
-        let has_older = pending.size_bytes >= DELTA_FROM_BYTES && pending.target.replaces_file();
+        let has_older = pending.size_bytes >= DELTA_FROM_BYTES && may_have_older(&pending.target);
         let may_have_other = pending.size_bytes >= OTHERS_FROM_BYTES && self.writer.may_have_others();
         self.deltas.can_work() && pending.known.is_none() && (has_older || may_have_other)
     }
@@ -82,6 +87,15 @@ impl Writing<'_> {
     /// looked for.
     fn find_older(&mut self, number: u64) -> Option<Option<(OlderFile, bool)>> {
         let target = &self.pending.get(&number)?.target;
+        if let Some(basis) = target.basis() {
+            return Some(Some((basis, true)));
+        }
+        if self.writer.compares_by_hash()
+            && let Some(own) = own_older(target).filter(|own| own.size_bytes == target.size_bytes())
+        {
+            // It may have the content whatever its time is, and then it stays.
+            return Some(Some((own, false)));
+        }
         if self.writer.may_have_others() {
             match &self.deltas.others {
                 Search::NotBegun => {
@@ -104,7 +118,7 @@ impl Writing<'_> {
 
     /// Whether there is, or was, a file that it may have much in common with; `None` while others are looked for.
     fn has_candidate(&self, pending: &Pending) -> Option<bool> {
-        let has_older = pending.size_bytes >= DELTA_FROM_BYTES && pending.target.replaces_file();
+        let has_older = pending.size_bytes >= DELTA_FROM_BYTES && may_have_older(&pending.target);
         match &self.deltas.others {
             _ if !self.writer.may_have_others() => Some(has_older),
             Search::Over(others) => {

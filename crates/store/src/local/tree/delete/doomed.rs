@@ -9,20 +9,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dray_core::limits::TREE_DEPTH_MAX;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Statx};
+use rustix::fs::{AtFlags, FileType, Statx};
 use rustix::io::Errno;
 
+use super::super::backup::Away;
 use super::super::contested::key;
-use super::super::directory::{Directory, stat_fd};
+use super::super::directory::Directory;
 use super::super::filter::Asked;
 use super::super::listing::Listing;
 use super::super::place::times_of;
 use super::super::settings::{Settings, mtime_of};
 use super::super::sync::{DeleteOptions, Done, SyncOptions};
-use super::super::temporary::{Temporary, is_temporary};
+use super::super::temporary::Temporary;
 use super::super::write::file_type;
 use super::notes::{Note, Reader, Stamp, made_at};
-use super::protected::Protected;
+use super::protected::{By, Protected};
+use super::ruling::Ruling;
+use super::steps::{is_in_use, narrow, open, remove_made, take_place, widen, widen_by_path};
 use super::{Failed, device, identity, push_name};
 
 /// Entries that are looked at before others get a turn.
@@ -48,6 +51,17 @@ impl<'a> Orders<'a> {
     ) -> Option<Orders<'a>> {
         let options = settings.sync().and_then(|sync| sync.delete)?;
         Some(Orders { settings, base, options, is_dry, stop })
+    }
+
+    /// True if directories may have files of rules.
+    fn reads_rules(&self) -> bool {
+        self.settings.sync().is_some_and(|sync| sync.rules.reads_files())
+    }
+
+    /// True for the name of such a file.
+    fn is_of_rules(&self, name: &[u8]) -> bool {
+        let merges = self.settings.sync().map(|sync| sync.rules.merges());
+        merges.is_some_and(|merges| merges.iter().any(|merge| merge.name() == name))
     }
 
     /// Deletes some of `doomed`, which is gone once all is: false then.
@@ -80,6 +94,8 @@ pub(in super::super) struct Doomed {
     path: Vec<u8>,
     /// What the rules protect.
     protected: RefCell<Protected>,
+    /// Files of rules that the source has not.
+    ruling: Ruling,
 }
 
 /// A directory in which something is deleted; its bits and its time are what they were when that is over.
@@ -115,6 +131,10 @@ struct Emptied {
     is_recent: bool,
     /// Something of it stays.
     is_kept: bool,
+    /// Files of rules in it, as many as there are names of such: they come last.
+    rules: Vec<Vec<u8>>,
+    /// Something in it, or below, is protected by rules of files.
+    protects: bool,
     /// It makes way for what was made under this name; in a dry run nothing was.
     way: Option<Option<Temporary>>,
 }
@@ -127,11 +147,6 @@ impl Drop for Emptied {
     }
 }
 
-/// Gives a directory its own bits back.
-fn narrow(directory: &Directory, found: &Statx) {
-    let _ = rustix::fs::fchmod(directory.as_fd(), Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777));
-}
-
 impl Doomed {
     /// `fills_base` says whether entries of a source went into the destination itself.
     pub(super) fn new(
@@ -141,7 +156,16 @@ impl Doomed {
         fills_base: bool,
     ) -> Doomed {
         let protected = RefCell::new(Protected::new(fills_base));
-        Doomed { notes, told, begun, directory: None, emptied: Vec::new(), path: Vec::new(), protected }
+        Doomed {
+            notes,
+            told,
+            begun,
+            directory: None,
+            emptied: Vec::new(),
+            path: Vec::new(),
+            protected,
+            ruling: Ruling::default(),
+        }
     }
 
     /// Looks at so many entries, and deletes what is to be; false once all are done. `Interrupted` soon after the stop.
@@ -156,21 +180,33 @@ impl Doomed {
                         emptied.next += 1;
                         self.visit(orders, name, Sort::Inner, failed);
                     }
-                    None => self.leave(orders, failed),
+                    None => match emptied.rules.pop() {
+                        Some(name) => self.visit(orders, name, Sort::Rules, failed),
+                        None => self.leave(orders, failed),
+                    },
                 }
                 continue;
             }
             match self.notes.next()? {
-                None => {
-                    self.directory = None;
-                    return Ok(false);
-                }
-                Some(Note::Directory(wanted, path)) => self.enter(orders, wanted, path, failed),
+                None => match self.ruling.end(orders.base)? {
+                    Some(notes) => self.notes = notes,
+                    None => {
+                        self.directory = None;
+                        return Ok(false);
+                    }
+                },
+                Some(Note::Directory(wanted, path)) => self.enter(orders, wanted, path, failed)?,
                 Some(Note::Name(name, stamp)) => self.candidate(orders, name, stamp, failed),
                 Some(Note::Way(name, stamp, made)) if self.directory.is_some() => {
                     self.visit(orders, name, Sort::Way(stamp, made), failed);
                 }
                 Some(Note::Way(name, ..)) => self.no_way(&name, failed),
+                Some(Note::KeepRules(count)) => self.protected.get_mut().keep_before(count),
+                Some(Note::Rules(index, path_len, text)) => {
+                    if let Some(sync) = orders.settings.sync() {
+                        self.protected.get_mut().add_before(&sync.rules, index, path_len, &text);
+                    }
+                }
             }
         }
         Ok(true)
@@ -203,15 +239,23 @@ impl Doomed {
                 Note::Way(name, _, made) => {
                     if let (Some(made), Some(holding)) = (made, &mut self.directory) {
                         holding.is_widened |= widen(settings, &holding.directory, &holding.found);
-                        holding.keeps_time = settings.times;
+                        holding.keeps_time = settings.keeps_time_of(FileType::Directory);
                         remove_made(&holding.directory, &made);
                     }
                     self.no_way(&name, failed);
                 }
-                Note::Name(..) => {}
+                Note::Name(..) | Note::KeepRules(_) | Note::Rules(..) => {}
             }
         }
         Ok(())
+    }
+
+    /// The entry at hand stays as it is, and that is told; what was made for its place goes.
+    fn give_up_way(&self, made: Option<&Temporary>, error: Error, failed: &mut Vec<Failed>) {
+        if let (Some(made), Some(parent)) = (made, self.innermost()) {
+            remove_made(parent, made);
+        }
+        failed.push((self.path.clone(), error));
     }
 
     /// What was to come in the place of a directory does not.
@@ -222,9 +266,18 @@ impl Doomed {
     }
 
     /// The notes that follow are of this directory.
-    fn enter(&mut self, orders: &Orders<'_>, wanted: (u64, u64), path: Vec<u8>, failed: &mut Vec<Failed>) {
+    fn enter(
+        &mut self,
+        orders: &Orders<'_>,
+        wanted: (u64, u64),
+        path: Vec<u8>,
+        failed: &mut Vec<Failed>,
+    ) -> Result<()> {
         self.directory = None;
         self.path = path;
+        if orders.reads_rules() {
+            self.ruling.enter(orders.base, &self.path, wanted)?;
+        }
         let opened = open(orders.base, &self.path, wanted).and_then(|(directory, found)| {
             // One that was removed and made again may have the same number. Of several sources one may have made it.
             let is_another = self.told.is_none() && made_at(&found).is_some_and(|made| made > self.begun);
@@ -233,13 +286,14 @@ impl Doomed {
         match opened {
             Ok((directory, found)) => {
                 let is_widened = !orders.is_dry && widen(orders.settings, &directory, &found);
-                let keeps_time = orders.settings.times && !orders.is_dry;
+                let keeps_time = orders.settings.keeps_time_of(FileType::Directory) && !orders.is_dry;
                 self.directory = Some(Holding { directory, found, is_widened, keeps_time });
             }
             // Somebody else deleted it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => failed.push((self.path.clone(), error)),
         }
+        Ok(())
     }
 
     /// A name that the source has not.
@@ -274,7 +328,18 @@ impl Doomed {
         push_name(&mut self.path, &name);
         match self.look(orders, &name, sort) {
             Ok(Next::Gone) => {}
-            Ok(Next::Stays) => self.keep(),
+            Ok(Next::Stays) => {
+                if let Sort::Way(_, made) = sort {
+                    self.give_up_way(made.as_ref(), not_empty(), failed);
+                }
+                self.keep();
+            }
+            Ok(Next::Protected) => {
+                self.ruling.protects();
+                self.emptied.iter_mut().for_each(|emptied| emptied.protects = true);
+                self.keep();
+            }
+            Ok(Next::Delete) if orders.is_of_rules(&name) && self.wait(&name, sort) => {}
             Ok(Next::Delete) => self.delete(orders, &name, false, failed),
             Ok(Next::Empty(mut emptied)) => {
                 emptied.name = name;
@@ -282,14 +347,24 @@ impl Doomed {
                 return;
             }
             Err(error) => {
-                if let (Sort::Way(_, Some(made)), Some(parent)) = (sort, self.innermost()) {
-                    remove_made(parent, &made);
-                }
-                failed.push((self.path.clone(), error));
+                let made = if let Sort::Way(_, made) = sort { made } else { None };
+                self.give_up_way(made.as_ref(), error, failed);
                 self.keep();
             }
         }
         self.path.truncate(len);
+    }
+
+    /// A file of rules that nothing else protects waits until all that it may protect was looked at; false if that was.
+    fn wait(&mut self, name: &[u8], sort: Sort) -> bool {
+        match (sort, self.emptied.last_mut()) {
+            (Sort::Candidate(stamp), _) => self.ruling.wait(name, stamp),
+            (Sort::Inner, Some(emptied)) => {
+                emptied.rules.push(name.to_vec());
+                true
+            }
+            _ => false,
+        }
     }
 
     /// What is to be done with a name.
@@ -304,20 +379,34 @@ impl Doomed {
         };
         let is_directory = file_type(&found) == FileType::Directory;
         let sync = orders.settings.sync();
-        if let Some(sync) = sync.filter(|_| way.is_none()) {
+        if matches!(sort, Sort::Rules) && self.emptied.last().is_some_and(|emptied| emptied.protects) {
+            return Ok(Next::Stays);
+        }
+        // Of files of rules that come again that was asked.
+        let is_asked = way.is_some() || matches!(sort, Sort::Rules) || self.ruling.is_last();
+        if let Some(sync) = sync.filter(|_| !is_asked) {
             let asked = Asked::Deleting {
                 goes_with_directory: matches!(sort, Sort::Inner),
                 deletes_left_out: orders.options.excluded,
             };
             let mut protected = self.protected.borrow_mut();
-            if protected.has(&sync.rules, orders.base, asked, &self.path, is_directory)? {
-                return Ok(Next::Stays);
+            match protected.by(&sync.rules, orders.base, asked, &self.path, is_directory)? {
+                Some(By::Files) => return Ok(Next::Protected),
+                Some(By::Command) => return Ok(Next::Stays),
+                None => {}
             }
         }
         let is_another = match sort {
             Sort::Candidate(stamp) | Sort::Way(stamp, _) => Stamp::of(&found) != stamp,
-            Sort::Inner => false,
+            // Of what is inside nothing was noted; where this run put a backup, that has just been renamed.
+            Sort::Inner | Sort::Rules => {
+                orders.settings.is_backup_name(name) && time(&found.stx_ctime) > self.begun
+            }
         };
+        if is_another && orders.settings.is_backup_name(name) {
+            // What this run kept took the place of an older backup.
+            return Ok(Next::Stays);
+        }
         if is_another || (way.is_some() && !is_directory) || self.is_later(&found) {
             let what = "it was made or replaced after this run began: it stays";
             return Err(Error::new(ErrorKind::Changed, what));
@@ -328,6 +417,9 @@ impl Doomed {
             } else {
                 Ok(Next::Delete)
             };
+        }
+        if orders.settings.is_backup_directory(&found) {
+            return Ok(Next::Stays);
         }
         let is_source = |sync: &SyncOptions| sync.sources.contains(&(device(&found), found.stx_ino));
         if sync.is_some_and(is_source) {
@@ -391,6 +483,8 @@ impl Doomed {
             is_widened,
             is_recent,
             is_kept: false,
+            rules: Vec::new(),
+            protects: false,
             way,
         });
         emptied.listing = Listing::read(&emptied.directory, &mut Vec::new()).map_err(failed)?;
@@ -425,6 +519,20 @@ impl Doomed {
         self.path.truncate(parent_end);
     }
 
+    /// Removes one entry of the directory at hand, or keeps it elsewhere; false if it is gone already.
+    fn remove(&self, orders: &Orders<'_>, name: &[u8], is_directory: bool) -> Result<bool> {
+        let Some(parent) = self.innermost().filter(|_| !orders.is_dry) else { return Ok(true) };
+        if !is_directory && orders.settings.back_up(parent, name, &|| self.path.clone(), Away::Deleted)? {
+            return Ok(true);
+        }
+        let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        match rustix::fs::unlinkat(parent, name, flags) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(Error::file("delete it", error.into())),
+        }
+    }
+
     /// Deletes one entry of the directory at hand, whose path is at hand, too.
     fn delete(&mut self, orders: &Orders<'_>, name: &[u8], is_directory: bool, failed: &mut Vec<Failed>) {
         let settings = orders.settings;
@@ -432,18 +540,17 @@ impl Doomed {
             settings.spared.set(settings.spared.get() + 1);
             return self.keep();
         }
-        let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        let removed = match self.innermost() {
-            Some(parent) if !orders.is_dry => rustix::fs::unlinkat(parent, name, flags),
-            _ => Ok(()),
-        };
-        match removed {
-            Ok(()) => {}
-            Err(Errno::NOENT) => return,
+        match self.remove(orders, name, is_directory) {
+            Ok(true) => {}
+            Ok(false) => return,
             Err(error) => {
-                failed.push((self.path.clone(), Error::file("delete it", error.into())));
+                failed.push((self.path.clone(), error));
                 return self.keep();
             }
+        }
+        if !is_directory && settings.keeps_beside(name) {
+            // Its directory is not empty.
+            self.keep();
         }
         settings.deleted.set(settings.deleted.get() + 1);
         let mut path = self.path.clone();
@@ -461,6 +568,8 @@ enum Sort {
     Candidate(Stamp),
     /// It is in a directory of which everything is deleted.
     Inner,
+    /// So is this file of rules, the others having been looked at.
+    Rules,
     /// It was this, and makes way.
     Way(Stamp, Option<Temporary>),
 }
@@ -469,91 +578,22 @@ enum Sort {
 enum Next {
     Gone,
     Stays,
+    /// The same, because of rules in a file.
+    Protected,
     /// It is no directory.
     Delete,
     Empty(Box<Emptied>),
 }
 
-fn not_empty() -> Error {
+pub(super) fn not_empty() -> Error {
     let what = "a directory stands there that is not empty, and not all in it was deleted";
     Error::new(ErrorKind::Refused, what)
 }
 
-fn replaced() -> Error {
+pub(super) fn replaced() -> Error {
     Error::new(ErrorKind::Changed, "it was replaced meanwhile: nothing is deleted in it")
 }
 
 fn time(time: &rustix::fs::StatxTimestamp) -> (i64, u32) {
     (time.tv_sec, time.tv_nsec)
-}
-
-/// The directory below `base` that `path` leads to, if it still is the one that was listed.
-fn open(base: &Directory, path: &[u8], wanted: (u64, u64)) -> Result<(Directory, Statx)> {
-    let failed = |error| Error::file("open the directory to delete in it", error);
-    let mut directory = base.duplicate().map_err(failed)?;
-    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-        directory = directory.child(name).map_err(failed)?;
-    }
-    let found = directory.stat_self_for(Stamp::FACTS).map_err(failed)?;
-    if identity(&found) == wanted { Ok((directory, found)) } else { Err(replaced()) }
-}
-
-/// Gives the owner of a directory the bits to delete in it; true if it had them not.
-fn widen(settings: &Settings, directory: &Directory, found: &Statx) -> bool {
-    let mode = u32::from(found.stx_mode) & 0o7777;
-    mode & 0o700 != 0o700
-        && !settings.powers.is_root
-        && rustix::fs::fchmod(directory.as_fd(), Mode::from_raw_mode(mode | 0o700)).is_ok()
-}
-
-/// The same of one that cannot be opened.
-fn widen_by_path(parent: &Directory, name: &[u8], found: &Statx) -> bool {
-    let Ok(fd) = parent.open_at(name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) else { return false };
-    if !stat_fd(fd.as_fd()).is_ok_and(|now| identity(&now) == identity(found)) {
-        return false;
-    }
-    let mode = u32::from(found.stx_mode) & 0o7777;
-    // The magic link leads to the very thing that was opened.
-    rustix::fs::chmod(Directory::path_of(fd.as_fd()), Mode::from_raw_mode(mode | 0o700)).is_ok()
-}
-
-/// Whether it is a file that another run is writing, under a name of its own.
-fn is_in_use(parent: &Directory, name: &[u8], found: &Statx) -> bool {
-    if file_type(found) != FileType::RegularFile || !is_temporary(name) {
-        return false;
-    }
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let Ok(fd) = parent.open_at(name, flags, Mode::empty()) else { return false };
-    // A server grants no exclusive lock to who only reads.
-    rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
-}
-
-/// Removes what was made for the place of a directory that does not make way.
-fn remove_made(parent: &Directory, made: &Temporary) {
-    let _ = rustix::fs::unlinkat(parent, &made[..], AtFlags::empty());
-}
-
-/// Puts what was made in the place of the empty directory `name`; `None` as the error if that is not empty any more.
-fn take_place(parent: &Directory, name: &[u8], made: &Temporary) -> std::result::Result<(), Option<Error>> {
-    let failed = |error: Errno| match error {
-        Errno::NOTEMPTY | Errno::EXIST => None,
-        error => Some(Error::file("give it its name", error.into())),
-    };
-    let swap = || rustix::fs::renameat_with(parent, &made[..], parent, name, RenameFlags::EXCHANGE);
-    match swap() {
-        Ok(()) => match rustix::fs::unlinkat(parent, &made[..], AtFlags::REMOVEDIR) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                // Something came into it: it gets its name back.
-                let _ = swap();
-                Err(failed(error))
-            }
-        },
-        // The file system cannot: for a moment nothing stands there.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(failed)?;
-            rustix::fs::renameat(parent, &made[..], parent, name).map_err(failed)
-        }
-        Err(error) => Err(failed(error)),
-    }
 }

@@ -4,13 +4,15 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::rc::Rc;
 
-use dray_core::limits::SYNC_CANDIDATES_BYTES_MAX;
+use dray_core::limits::{SYNC_CANDIDATES_BYTES_MAX, SYNC_CANDIDATES_FILE_BYTES_MAX};
 use dray_core::{Error, Result};
 use rustix::fs::{Statx, StatxFlags};
 
 use super::super::directory::{Directory, STAT};
 use super::super::temporary::{TEMPORARY_BYTES, Temporary};
+use super::standing::Standing;
 
 /// Bytes of one read of what was spilled.
 const READ_BYTES: usize = 256 * 1024;
@@ -26,6 +28,10 @@ pub(super) enum Note {
     Name(Vec<u8>, Stamp),
     /// The directory of this name makes way, as long as it is this, for what was made under the temporary one; in a dry run nothing was.
     Way(Vec<u8>, Stamp, Option<Temporary>),
+    /// Of the files of rules that stood on the way before, only so many count from here on.
+    KeepRules(usize),
+    /// And this one: which of them, bytes of the path of its directory, and its text.
+    Rules(usize, usize, Vec<u8>),
 }
 
 /// What tells an entry from another one of its name: the inode, and when that was made, if the file system knows.
@@ -78,16 +84,49 @@ const DIRECTORY: u8 = 0;
 const NAME: u8 = 1;
 const WAY: u8 = 2;
 const DRY_WAY: u8 = 3;
+const KEEP_RULES: u8 = 4;
+const RULES: u8 = 5;
 
 /// What was noted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Notes {
     bytes: Vec<u8>,
     file: Option<File>,
     written: u64,
+    /// How many bytes may be noted, a few megabytes more or less.
+    bytes_max: u64,
+    /// Files of rules that count for what was noted last.
+    standing: Vec<Rc<Standing>>,
+}
+
+impl Default for Notes {
+    fn default() -> Notes {
+        Notes {
+            bytes: Vec::new(),
+            file: None,
+            written: 0,
+            bytes_max: SYNC_CANDIDATES_FILE_BYTES_MAX,
+            standing: Vec::new(),
+        }
+    }
 }
 
 impl Notes {
+    /// For what follows these files of rules count, and those above them.
+    pub(super) fn standing(&mut self, last: Option<&Rc<Standing>>) {
+        if self.standing.last().map(Rc::as_ptr) == last.map(Rc::as_ptr) {
+            return;
+        }
+        let all = Standing::all(last);
+        let same = self.standing.iter().zip(&all).take_while(|(one, other)| Rc::ptr_eq(one, other)).count();
+        let number = |number: usize| (number as u64).to_be_bytes();
+        self.push(KEEP_RULES, &[&number(same)]);
+        for rules in &all[same..] {
+            self.push(RULES, &[&number(rules.index), &number(rules.path_len), &rules.text]);
+        }
+        self.standing = all;
+    }
+
     pub(super) fn directory(&mut self, path: &[u8], (device, inode): (u64, u64)) {
         self.push(DIRECTORY, &[&device.to_be_bytes(), &inode.to_be_bytes(), path]);
     }
@@ -113,6 +152,17 @@ impl Notes {
     /// True once memory has no room for more.
     pub(super) fn is_full(&self) -> bool {
         self.bytes.len() >= SYNC_CANDIDATES_BYTES_MAX
+    }
+
+    /// True once no more may be noted, be it in the file.
+    pub(super) fn is_over(&self) -> bool {
+        self.written + self.bytes.len() as u64 > self.bytes_max
+    }
+
+    /// Bytes in memory, and how many may be noted at all.
+    #[cfg(test)]
+    pub(super) fn sizes(&mut self) -> (usize, &mut u64) {
+        (self.bytes.len(), &mut self.bytes_max)
     }
 
     /// Moves what is in memory to the file.
@@ -164,6 +214,14 @@ impl Reader {
         if head[0] == DIRECTORY {
             let path = bytes.split_off(bytes.len().min(16));
             return Ok(Some(Note::Directory((number(&bytes[..8]), number(&bytes[8..])), path)));
+        }
+        let size = |bytes: &[u8]| usize::try_from(number(bytes)).unwrap_or(usize::MAX);
+        if head[0] == KEEP_RULES {
+            return Ok(Some(Note::KeepRules(size(&bytes))));
+        }
+        if head[0] == RULES {
+            let text = bytes.split_off(bytes.len().min(16));
+            return Ok(Some(Note::Rules(size(&bytes[..8]), size(&bytes[8..]), text)));
         }
         let stamp = Stamp::split(&mut bytes);
         Ok(Some(match head[0] {

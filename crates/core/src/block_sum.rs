@@ -1,0 +1,99 @@
+//! Sums of blocks: where they lie in something similar, also at other offsets. They say where to look and prove nothing.
+//!
+//! The sum of a block is a polynomial over its bytes modulo 2^64, each byte and one as a coefficient, the first with the highest
+//! power of [`FACTOR`] (Karp and Rabin, 1987); then mixed with the finalizer of MurmurHash3 (Appleby, 2011), so that any part
+//! of it is as good as any other. Big-endian on the wire, the first bytes of it.
+
+/// The base of the polynomial: odd, and nothing else to it (2^64 by the golden ratio).
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Bytes of a whole sum.
+pub const SUM_BYTES: usize = 8;
+
+/// The sum of `block`.
+pub fn sum_of(block: &[u8]) -> [u8; SUM_BYTES] {
+    mix(polynomial(block)).to_be_bytes()
+}
+
+fn polynomial(block: &[u8]) -> u64 {
+    block.iter().fold(0, |value: u64, byte| value.wrapping_mul(FACTOR).wrapping_add(coefficient(*byte)))
+}
+
+fn coefficient(byte: u8) -> u64 {
+    u64::from(byte) + 1
+}
+
+fn mix(mut value: u64) -> u64 {
+    value = (value ^ value >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    value = (value ^ value >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    value ^ value >> 33
+}
+
+/// The sum of a block that moves byte by byte.
+#[derive(Clone, Debug)]
+pub struct RollingSum {
+    value: u64,
+    /// What the first byte counts for once the next one has come.
+    leaving: u64,
+}
+
+impl RollingSum {
+    /// Begins with `block`.
+    pub fn new(block: &[u8]) -> RollingSum {
+        let leaving = (0..block.len()).fold(1, |power: u64, _| power.wrapping_mul(FACTOR));
+        RollingSum { value: polynomial(block), leaving }
+    }
+
+    /// One byte on: the first byte of the block goes, `next` comes.
+    pub fn roll(&mut self, first: u8, next: u8) {
+        let value = self.value.wrapping_mul(FACTOR).wrapping_add(coefficient(next));
+        self.value = value.wrapping_sub(coefficient(first).wrapping_mul(self.leaving));
+    }
+
+    /// [`sum_of`] the block as it is now.
+    pub fn sum(&self) -> [u8; SUM_BYTES] {
+        mix(self.value).to_be_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Golden values: sums are wire format.
+    #[test]
+    fn sums_do_not_change() {
+        let sums = [&b""[..], b"a", b"drayman", &[0; 64]].map(|block| u64::from_be_bytes(sum_of(block)));
+        let golden = [0, 0xac62_ed3c_7549_b674, 0x9067_a761_9b73_bdcf, 0x402a_6703_5cc2_e134];
+        assert_eq!(sums, golden);
+    }
+
+    /// P6: a block is found wherever it lies, so what rolls is what is told.
+    #[test]
+    fn a_rolling_sum_is_the_sum_of_each_block() {
+        let data: Vec<u8> = (0..2000_u32).map(|at| (at * at / 7) as u8).collect();
+        let mut rolling = RollingSum::new(&data[..64]);
+        for at in 0..data.len() - 64 {
+            assert_eq!(rolling.sum(), sum_of(&data[at..at + 64]), "{at}");
+            rolling.roll(data[at], data[at + 64]);
+        }
+    }
+
+    /// Blocks that differ in one byte, as those of two versions of a program do, have other sums, and their first bytes differ as
+    /// often as chance has it.
+    #[test]
+    fn one_byte_makes_another_sum() {
+        let block = [0x90; 64];
+        let (mut equal, mut all) = (0, 0);
+        for at in 0..64 {
+            for byte in (0..=255).filter(|byte| *byte != 0x90) {
+                let mut other = block;
+                other[at] = byte;
+                assert_ne!(sum_of(&other), sum_of(&block));
+                equal += u32::from(sum_of(&other)[0] == sum_of(&block)[0]);
+                all += 1;
+            }
+        }
+        assert!((all / 512..all / 128).contains(&equal), "{equal} of {all}");
+    }
+}

@@ -1,0 +1,282 @@
+//! `sync --watch`: the same copy again, whenever something changed in its sources.
+//!
+//! What is changed is told by inotify; what is to be done about it is found by the copy itself, which compares everything. So a
+//! change that is told twice, late or in part costs a look and nothing else. What nobody tells (a write through a hard link, a mapping
+//! that stays open, a rename above a source) is found by a look every [`SAFETY_INTERVAL`]; where the kernel cannot tell of all
+//! directories ([`WATCHED_DIRECTORIES_MAX`], or its own limit), every [`LOOK_INTERVAL`].
+//!
+//! A source whose disk is unmounted looks like one that is empty. So each copy begins only if the sources lie on the file systems on
+//! which they lay at first and nothing was unmounted below them.
+
+mod watches;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use dray_core::limits::WATCHED_DIRECTORIES_MAX;
+use dray_core::{Error, ErrorKind, Result};
+
+use self::watches::Watches;
+use super::super::local::is_local_host;
+use super::{TreeCopied, TreeRequest};
+use crate::{Event, Location, Node, Observer, Stop};
+
+/// How often it is looked where nobody tells of changes.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// How often it is looked for what nobody tells of.
+const SAFETY_INTERVAL: Duration = Duration::from_secs(300);
+/// A copy begins when nothing has changed for so long, ...
+const QUIET: Duration = Duration::from_millis(300);
+/// ... or so long after the first change, ...
+const SETTLE_MAX: Duration = Duration::from_secs(3);
+/// ... but so long after one that had nothing to do, and twice as long after each further one: what is left out may change all the time.
+const IDLE_MIN: Duration = Duration::from_secs(1);
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// First and longest pause after a copy that failed.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// How often a copy of which entries failed is done again before it waits for a change as any other.
+const RETRIES_OF_ENTRIES: u32 = 3;
+
+/// Why a wait has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waited {
+    /// Something changed, or may have.
+    Changed,
+    TimedOut,
+    Stopped,
+}
+
+/// What the last copy came to.
+enum Last {
+    Nothing,
+    Done,
+    EntriesFailed(u64),
+    Failed(Error),
+}
+
+impl Node {
+    /// Copies trees as [`Node::copy_trees`] does, and again whenever something changed in the sources, until `stop`; `copied` is told
+    /// what each copy came to. Returns how many entries failed in the last one. [`super::SyncOptions::max_delete`] counts for all of them
+    /// together.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] where a source is on another host, or the destination is on this one over ssh. What the first copy fails with;
+    /// after that what will not pass by itself: errors that may (the other host is away, no space, a source that is not there) are told as
+    /// warnings, and it is tried again; the last of them if it was stopped meanwhile. [`ErrorKind::Changed`] where a source lies on another
+    /// file system than it did, or, with `delete`, something in it was unmounted.
+    pub fn follow_trees(
+        &self,
+        request: &TreeRequest,
+        observer: &dyn Observer,
+        stop: &Stop,
+        copied: &mut dyn FnMut(&TreeCopied, Duration),
+    ) -> Result<u64> {
+        let mut request = request.clone();
+        let roots = roots(&request)?;
+        let mut grounds = Grounds::default();
+        let mut changes = Changes::of(&roots, request.options.one_file_system, observer);
+        let mut last = Last::Nothing;
+        let (mut retries, mut idle) = (0, Duration::ZERO);
+        loop {
+            // What changes from here on is told, so nothing is missed between the copy's look and ours.
+            changes.begin(stop);
+            let begun = Instant::now();
+            let is_first = matches!(last, Last::Nothing);
+            let deletes = request.options.sync.as_ref().is_some_and(|sync| sync.delete);
+            let outcome = grounds
+                .check(&roots, changes.unmounted(), deletes)
+                .and_then(|()| self.copy_trees(&request, observer, stop));
+            let mut pause = None;
+            match outcome {
+                Ok(done) => {
+                    copied(&done, begun.elapsed());
+                    if let Some(sync) = &mut request.options.sync {
+                        sync.max_delete = sync.max_delete.map(|max| max.saturating_sub(done.deleted));
+                    }
+                    let has_done = done.files + done.deleted > 0;
+                    idle = if has_done { Duration::ZERO } else { (idle * 2).clamp(IDLE_MIN, IDLE_MAX) };
+                    retries = if done.failed > 0 && !has_done { retries + 1 } else { 0 };
+                    last = Last::Done;
+                    if done.failed > 0 {
+                        last = Last::EntriesFailed(done.failed);
+                        pause = (retries < RETRIES_OF_ENTRIES).then(|| pause_after(retries));
+                    }
+                }
+                // In the middle of a copy: what it has not done it would do the next time.
+                Err(_) if !is_first && stop.is_set() => return ended(last),
+                Err(error) if !is_first && may_pass(&error, &roots) => {
+                    observer.event(Event::Warning(format!("{error}; it is tried again")));
+                    pause = Some(pause_after(retries));
+                    retries += 1;
+                    last = Last::Failed(error);
+                }
+                Err(error) => return Err(error),
+            }
+            if is_first {
+                // Nobody sits there to be asked for a password again and again.
+                request.options.ssh.options.push("BatchMode=yes".into());
+            }
+            if changes.wait(pause, idle, stop) == Waited::Stopped {
+                return ended(last);
+            }
+        }
+    }
+}
+
+/// Twice as long each time.
+fn pause_after(retries: u32) -> Duration {
+    RETRY_MIN.saturating_mul(2_u32.saturating_pow(retries)).min(RETRY_MAX)
+}
+
+/// What a stop finds.
+fn ended(last: Last) -> Result<u64> {
+    match last {
+        Last::Nothing | Last::Done => Ok(0),
+        Last::EntriesFailed(failed) => Ok(failed),
+        Last::Failed(error) => Err(error),
+    }
+}
+
+/// The sources, which have to be here, while the destination is not here by way of ssh: a copy into a source would be a change in it, for ever.
+fn roots(request: &TreeRequest) -> Result<Vec<PathBuf>> {
+    if let Location::Remote { host, .. } = &request.destination
+        && is_local_host(host)
+    {
+        let what = format!("--watch does not go to {} over ssh: that is this host", host.to_string_lossy());
+        return Err(Error::new(ErrorKind::Usage, what).advise("name DST by its path"));
+    }
+    let here = |source: &Location| match source {
+        Location::Local(path) => Ok(path.clone()),
+        Location::Remote { host, .. } => Err(Error::new(
+            ErrorKind::Usage,
+            format!("what changes on {} is not told here", host.to_string_lossy()),
+        )
+        .advise("run `dray sync --watch` on the host that has SRC")),
+    };
+    request.sources.iter().map(here).collect()
+}
+
+/// Whether an error may be none after a while.
+fn may_pass(error: &Error, roots: &[PathBuf]) -> bool {
+    match error.kind() {
+        ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::NoSpace => true,
+        // It is made anew, perhaps.
+        ErrorKind::NotFound => roots.iter().any(|root| fs::symlink_metadata(root).is_err()),
+        _ => false,
+    }
+}
+
+/// The file systems on which the sources lay at first.
+#[derive(Default)]
+struct Grounds(BTreeMap<PathBuf, u64>);
+
+impl Grounds {
+    /// An unmounted disk must not be taken for one from which everything was deleted.
+    fn check(&mut self, roots: &[PathBuf], unmounted: Option<PathBuf>, deletes: bool) -> Result<()> {
+        let changed = |path: &Path, what: &str| {
+            let what = format!("{path:?} {what}; nothing was copied or deleted since");
+            Err(Error::new(ErrorKind::Changed, what).advise("mount it again, then start this again"))
+        };
+        if let Some(path) = unmounted.filter(|_| deletes) {
+            return changed(&path, "was unmounted");
+        }
+        for root in roots {
+            let Ok(found) = fs::metadata(root) else { continue };
+            let device = *self.0.entry(root.clone()).or_insert(found.dev());
+            if device != found.dev() {
+                return changed(root, "is on another file system than it was");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where changes are told.
+struct Changes<'a> {
+    /// `None` if nobody tells of them.
+    watches: Option<Watches>,
+    observer: &'a dyn Observer,
+}
+
+impl Changes<'_> {
+    fn of<'a>(roots: &[PathBuf], one_file_system: bool, observer: &'a dyn Observer) -> Changes<'a> {
+        let mut changes = Changes { watches: None, observer };
+        match Watches::new(roots.to_vec(), one_file_system, WATCHED_DIRECTORIES_MAX) {
+            Ok(watches) => changes.watches = Some(watches),
+            Err(error) => changes.look_instead(&error),
+        }
+        changes
+    }
+
+    fn look_instead(&mut self, error: &Error) {
+        self.watches = None;
+        let seconds = LOOK_INTERVAL.as_secs();
+        self.observer.event(Event::Warning(format!("{error}: all is looked at every {seconds} s instead")));
+    }
+
+    /// Before a copy looks at the sources.
+    fn begin(&mut self, stop: &Stop) {
+        if let Some(Err(error)) = self.watches.as_mut().map(|watches| watches.begin(stop)) {
+            self.look_instead(&error);
+        }
+    }
+
+    /// A directory of the sources on which something was mounted, which is gone.
+    fn unmounted(&self) -> Option<PathBuf> {
+        self.watches.as_ref()?.unmounted.clone()
+    }
+
+    /// Waits until there is a reason for another copy: a change that has settled, the end of `retry`, or that it is time for a look. A
+    /// change waits for `idle` in any case.
+    fn wait(&mut self, retry: Option<Duration>, idle: Duration, stop: &Stop) -> Waited {
+        let first = self.hear(retry.unwrap_or(SAFETY_INTERVAL), stop);
+        if first != Waited::Changed {
+            if let Some(watches) = self.watches.as_mut().filter(|_| retry.is_none()) {
+                watches.look_again();
+            }
+            return first;
+        }
+        if sleep(idle, stop) == Waited::Stopped {
+            return Waited::Stopped;
+        }
+        let settled = Instant::now() + SETTLE_MAX;
+        loop {
+            let left = settled.saturating_duration_since(Instant::now());
+            match self.hear(QUIET.min(left), stop) {
+                Waited::Stopped => return Waited::Stopped,
+                Waited::Changed if !left.is_zero() => {}
+                _ => return Waited::Changed,
+            }
+        }
+    }
+
+    fn hear(&mut self, patience: Duration, stop: &Stop) -> Waited {
+        match self.watches.as_mut().map(|watches| watches.wait(patience, stop)) {
+            Some(Ok(waited)) => waited,
+            Some(Err(error)) => {
+                self.look_instead(&error);
+                Waited::TimedOut
+            }
+            None => sleep(patience.min(LOOK_INTERVAL), stop),
+        }
+    }
+}
+
+/// Sleeps, but for a stop.
+fn sleep(time: Duration, stop: &Stop) -> Waited {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        if stop.is_set() {
+            return Waited::Stopped;
+        }
+        std::thread::sleep(watches::STOP_INTERVAL.min(until.saturating_duration_since(Instant::now())));
+    }
+    if stop.is_set() { Waited::Stopped } else { Waited::TimedOut }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! Looking closely: sums of blocks that a source tells are held against the older version, where the chunks around them lie and, if that
+//! does not fit, at every byte between.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use dray_core::block_sum::{RollingSum, SUM_BYTES, sum_of};
+use dray_core::limits::{SUMS_BYTES_MAX, SUMS_COVERED_BYTES_MAX, SUMS_RUNS_MAX};
+use dray_core::message::BlockRun;
+
+use super::OldBytes;
+use super::gaps::Gap;
+
+/// Bytes of the older version that are looked through for what is between two chunks, beside as many as lie between these.
+const AROUND_BYTES: u64 = 64 << 10;
+/// And at most: all of a segment of lacking groups.
+const LOOKED_THROUGH_MAX: u64 = 32 << 20;
+/// No more than so many times what is missing is looked through for it, and what is around.
+const LOOKED_THROUGH_TIMES: u64 = 4;
+
+/// One look.
+pub(super) struct Round {
+    pub(super) block_bytes: u64,
+    pub(super) sum_bytes: u8,
+    /// Also at other places than the ones guessed.
+    pub(super) is_search: bool,
+}
+
+/// Bytes of the object that the older version has not as a chunk.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    pub(super) range: Range<u64>,
+    /// Where a byte of it may lie: so far from its place in the object, at most four.
+    shifts: Vec<i64>,
+    /// Where in the older version it may be found at all.
+    around: Range<u64>,
+}
+
+/// Parts of the object that the older version has, by their first byte: where they end, and where they lie there.
+pub(super) type Found = BTreeMap<u64, (u64, u64)>;
+
+/// One question: some blocks of some pieces.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Question {
+    pub(super) runs: Vec<BlockRun>,
+    /// The piece that each run is of.
+    pieces: Vec<usize>,
+    blocks: u64,
+}
+
+impl Piece {
+    /// `range` of the object, which is part of `gap`.
+    pub(super) fn new(range: Range<u64>, gap: &Gap) -> Piece {
+        let shift = |old: Option<u64>, at: u64| Some(old?.cast_signed() - at.cast_signed());
+        let from_start = shift(gap.after, gap.range.start);
+        let from_end = shift(gap.before, gap.range.end).filter(|shift| Some(*shift) != from_start);
+        let len = gap.range.end - gap.range.start;
+        let after = gap.after.or(gap.before.map(|before| before.saturating_sub(len))).unwrap_or(0);
+        let before = gap.before.filter(|before| *before >= after).unwrap_or(after.saturating_add(len));
+        // What moved far from what was next to it is not looked for in all that lies between.
+        let before = before.min(after.saturating_add(len.saturating_mul(LOOKED_THROUGH_TIMES)));
+        let around = after.saturating_sub(AROUND_BYTES)..before.saturating_add(AROUND_BYTES);
+        Piece { range, shifts: from_start.into_iter().chain(from_end).collect(), around }
+    }
+
+    /// What is left of it at `range`: next to what was found, it is looked for next to that.
+    fn left(&self, range: Range<u64>, found: &Found) -> Piece {
+        let before = found.range(..range.start).next_back().filter(|(_, (end, _))| *end == range.start);
+        let behind = found.get_key_value(&range.end);
+        let near = [before, behind].into_iter().flatten();
+        let mut shifts: Vec<i64> =
+            near.map(|(start, (_, old))| old.cast_signed() - start.cast_signed()).collect();
+        shifts.dedup();
+        if shifts.is_empty() {
+            shifts.clone_from(&self.shifts);
+        }
+        Piece { range, shifts, around: self.around.clone() }
+    }
+}
+
+/// The questions for all whole blocks of `pieces`.
+pub(super) fn questions(round: &Round, pieces: &[Piece]) -> Vec<Question> {
+    let blocks_max =
+        (SUMS_BYTES_MAX as u64 / u64::from(round.sum_bytes)).min(SUMS_COVERED_BYTES_MAX / round.block_bytes);
+    let mut questions = Vec::new();
+    let mut question = Question::default();
+    for (number, piece) in pieces.iter().enumerate() {
+        let mut start = piece.range.start.div_ceil(round.block_bytes);
+        let end = piece.range.end / round.block_bytes;
+        while start < end {
+            if question.blocks == blocks_max || question.runs.len() == SUMS_RUNS_MAX {
+                questions.push(std::mem::take(&mut question));
+            }
+            let blocks = (end - start).min(blocks_max - question.blocks);
+            // Far below 2^32: what one answer has room for.
+            question.runs.push(BlockRun { start, blocks: blocks as u32 });
+            question.pieces.push(number);
+            question.blocks += blocks;
+            start += blocks;
+        }
+    }
+    if question.blocks > 0 {
+        questions.push(question);
+    }
+    questions
+}
+
+/// Holds the older version against an answer; what is there goes to `found`.
+pub(super) fn compare(
+    bytes: &OldBytes,
+    round: &Round,
+    question: &Question,
+    pieces: &[Piece],
+    sums: &[u8],
+    found: &mut Found,
+) {
+    let mut sums = sums.chunks_exact(usize::from(round.sum_bytes));
+    for (run, piece) in question.runs.iter().zip(&question.pieces) {
+        let piece = &pieces[*piece];
+        let (start, end) =
+            (run.start * round.block_bytes, (run.start + u64::from(run.blocks)) * round.block_bytes);
+        let places: Vec<Place> =
+            piece.shifts.iter().filter_map(|shift| Place::read(bytes, *shift, start, end)).collect();
+        let mut missing: Vec<(u64, &[u8])> = Vec::new();
+        for number in run.start..run.start + u64::from(run.blocks) {
+            let Some(sum) = sums.next() else { return };
+            let at = number * round.block_bytes;
+            let place = |place: &Place| place.old_of(at, round.block_bytes, sum);
+            match places.iter().find_map(place) {
+                Some(old) => drop(found.insert(at, (at + round.block_bytes, old))),
+                None => missing.push((at, sum)),
+            }
+        }
+        if round.is_search && !missing.is_empty() {
+            search(bytes, round, &piece.around, &missing, found);
+        }
+    }
+}
+
+/// Where a run of blocks may lie in the older version, as far as that has it.
+struct Place {
+    shift: i64,
+    /// Offset of `bytes` there.
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Place {
+    /// Reads the place of `start..end` of the object.
+    fn read(old: &OldBytes, shift: i64, start: u64, end: u64) -> Option<Place> {
+        let end = end.checked_add_signed(shift)?.min(old.size_bytes);
+        let start = start.cast_signed().saturating_add(shift).max(0).cast_unsigned();
+        // At most what one question covers.
+        let mut bytes = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
+        old.read_at(start, &mut bytes).ok()?;
+        Some(Place { shift, start, bytes })
+    }
+
+    /// Where the block at `at` of the object lies, if its sum is that of the bytes there.
+    fn old_of(&self, at: u64, block_bytes: u64, sum: &[u8]) -> Option<u64> {
+        let old = at.checked_add_signed(self.shift)?;
+        let from = usize::try_from(old.checked_sub(self.start)?).ok()?;
+        let block = self.bytes.get(from..from + block_bytes as usize)?;
+        sum_of(block).starts_with(sum).then_some(old)
+    }
+}
+
+/// Looks for blocks at every byte of `around` in the older version.
+fn search(bytes: &OldBytes, round: &Round, around: &Range<u64>, missing: &[(u64, &[u8])], found: &mut Found) {
+    let len = around.end.min(bytes.size_bytes).saturating_sub(around.start).min(LOOKED_THROUGH_MAX);
+    let block_bytes = round.block_bytes as usize;
+    let mut old = vec![0; len as usize];
+    if old.len() < block_bytes || bytes.read_at(around.start, &mut old).is_err() {
+        return;
+    }
+    let prefix = |sum: &[u8]| usize::from(sum[0]) << 8 | usize::from(sum[1]);
+    let mut is_wanted = vec![false; 1 << 16];
+    let mut wanted: HashMap<&[u8], Vec<u64>> = HashMap::new();
+    for (at, sum) in missing {
+        is_wanted[prefix(sum)] = true;
+        wanted.entry(sum).or_default().push(*at);
+    }
+    let mut rolling = RollingSum::new(&old[..block_bytes]);
+    for start in 0..=old.len() - block_bytes {
+        let sum: [u8; SUM_BYTES] = rolling.sum();
+        if is_wanted[prefix(&sum)]
+            && let Some(blocks) = wanted.remove(&sum[..usize::from(round.sum_bytes)])
+        {
+            let old_at = around.start + start as u64;
+            found.extend(blocks.into_iter().map(|at| (at, (at + round.block_bytes, old_at))));
+            if wanted.is_empty() {
+                return;
+            }
+        }
+        if let Some(next) = old.get(start + block_bytes) {
+            rolling.roll(old[start], *next);
+        }
+    }
+}
+
+/// What is left of `pieces` without what was found.
+pub(super) fn left_of(pieces: &[Piece], found: &Found) -> Vec<Piece> {
+    let mut left = Vec::new();
+    for piece in pieces {
+        let mut at = piece.range.start;
+        for (&start, &(end, _)) in found.range(piece.range.clone()) {
+            if at < start {
+                left.push(piece.left(at..start, found));
+            }
+            at = at.max(end);
+        }
+        if at < piece.range.end {
+            left.push(piece.left(at..piece.range.end, found));
+        }
+    }
+    left
+}

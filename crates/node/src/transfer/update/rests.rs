@@ -1,0 +1,361 @@
+//! What of a group is here already, below the length of a chunk (ADR 28): the source tells sums of the blocks of what is
+//! missing, the older version is compared with them between the chunks that it has, and only the rest is fetched. Sums say where to look
+//! and nothing else: what is put together is held against what proves the group, and fetched whole if it is not that.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use dray_core::block_mask::{BLOCK_BYTES, BlockMask};
+use dray_core::limits::{GROUP_BYTES, UPDATE_REST_PARTS_MAX, UPDATE_RESTS_MAX};
+use dray_core::source::{SourceCall, SourceId};
+use dray_core::{Error, ErrorKind, Result};
+
+use super::gaps::Gap;
+use super::looking::{Found, Piece, Question, Round, compare, left_of, questions};
+use super::plan::{Origin, Parts, Plan};
+use super::{NODE_PATIENCE, OldBytes, OlderVersion, Transfer, interrupted, lost};
+use crate::lock;
+
+/// Looked for first: blocks in which nothing changed, with sums that are hardly ever wrong.
+const COARSE: Round = Round { block_bytes: 1024, sum_bytes: 6, is_search: true };
+/// Then what lies between two changes. Of 65,536 blocks that differ one seems not to: its group is fetched again.
+const FINE: Round = Round { block_bytes: BLOCK_BYTES as u64, sum_bytes: 2, is_search: false };
+/// Questions that are not answered, at most.
+const QUESTIONS_MAX: usize = 8;
+/// Of a source that tells a recipe faster than so many bytes a second, whole groups are fetched: looking would take longer.
+const FAST_FROM: f64 = 16e6;
+/// Looking may take this share of the time that fetching what it does not find would take: an update over a slow network goes on looking
+/// beyond what is new.
+const IN_VAIN_PART: u64 = 8;
+/// How long it is looked as long as nobody knows what the network brings.
+const UNKNOWN_MAX: Duration = Duration::from_millis(500);
+/// Of less of a recipe that cannot be told.
+const TOLD_BYTES_MIN: u64 = 64 << 10;
+
+/// A group that is put together from what is here and what comes.
+#[derive(Debug)]
+pub(in crate::transfer) struct Rest {
+    /// Blocks that are here.
+    pub(in crate::transfer) have: BlockMask,
+    parts: Parts,
+}
+
+/// Such groups, and where their parts are read.
+#[derive(Debug)]
+pub(in crate::transfer) struct Rests {
+    bytes: OldBytes,
+    groups: HashMap<u64, Rest>,
+}
+
+impl Rests {
+    /// Blocks of `group` that are here, if there are any.
+    pub(in crate::transfer) fn have(&self, group: u64) -> Option<BlockMask> {
+        self.groups.get(&group).map(|rest| rest.have)
+    }
+
+    /// The group turned out to be something else, or is here.
+    pub(in crate::transfer) fn forget(&mut self, group: u64) {
+        self.groups.remove(&group);
+    }
+
+    /// The whole of `group`, `group_bytes` long, of which `came` came; `None` if that is not what was lacking. What cannot be read
+    /// is zero, and shows in what proves the group.
+    pub(in crate::transfer) fn put_together(
+        &self,
+        group: u64,
+        group_bytes: usize,
+        came: &[u8],
+    ) -> Option<Vec<u8>> {
+        let rest = self.groups.get(&group)?;
+        let mut bytes = vec![0; group_bytes];
+        let mut at = 0;
+        for (len, origin) in &rest.parts {
+            let part = bytes.get_mut(at..at + *len as usize)?;
+            at += *len as usize;
+            match origin {
+                Origin::Old(offset) => drop(self.bytes.read_at(*offset, part)),
+                Origin::Elsewhere(spot) => drop(self.bytes.read_elsewhere(*spot, part)),
+                Origin::New(_) | Origin::Missing => {}
+            }
+        }
+        let mut came = came;
+        for range in rest.have.rest(group_bytes) {
+            let (next, tail) = came.split_at_checked(range.len())?;
+            bytes[range].copy_from_slice(next);
+            came = tail;
+        }
+        came.is_empty().then_some(bytes)
+    }
+}
+
+/// What looking between chunks has cost so far, and what came of it.
+#[derive(Debug, Default)]
+pub(super) struct Looked {
+    /// Bytes that were missing, and those of them that were found.
+    bytes: u64,
+    found_bytes: u64,
+    time: Duration,
+}
+
+impl Looked {
+    /// Whether to look on beside a network that brings `rate_bytes_per_s`; 0 if nobody knows yet. It may take as long as fetching what was
+    /// found would have taken, and this share of the rest in vain.
+    fn pays(&self, rate_bytes_per_s: u64) -> bool {
+        if rate_bytes_per_s == 0 {
+            return self.time < UNKNOWN_MAX;
+        }
+        let worth_bytes = self.found_bytes + (self.bytes - self.found_bytes) / IN_VAIN_PART;
+        self.time.as_secs_f64() * rate_bytes_per_s as f64 <= worth_bytes as f64
+    }
+}
+
+impl Transfer {
+    /// Wants the groups that were held back: the rests of those of which the older version has something, if the source tells
+    /// sums, and the others whole. `told` is how many bytes of the recipe came, and in what time.
+    pub(super) fn want_rests(
+        &self,
+        old: &OlderVersion,
+        plan: &mut Plan<'_>,
+        told: (u64, Duration),
+        looked: &mut Looked,
+        over: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let (lacking, gaps) = plan.take_lacking();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let is_fast = told.0 >= TOLD_BYTES_MIN && told.0 as f64 >= FAST_FROM * told.1.as_secs_f64();
+        let found = match is_fast || !looked.pays(self.rate_bytes_per_s()) {
+            true => Err(Error::new(ErrorKind::Unsupported, "looking would take longer than fetching")),
+            false => self.look_between(old, &lacking, &gaps, looked, over),
+        };
+        if found.is_err() {
+            plan.hold_nothing_back();
+        }
+        if let Ok(found) = &found {
+            self.remember_rests(old, &lacking, found);
+        }
+        lacking.iter().for_each(|(group, _)| plan.want_group(*group));
+        plan.tell();
+        // Without sums everything can be had all the same; only the end of all ends this, too.
+        match found {
+            Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes what need not come of the groups, before they are asked for.
+    fn remember_rests(&self, old: &OlderVersion, lacking: &[(u64, Parts)], found: &Found) {
+        let mut rests = lock(&self.rests);
+        let known = rests.get_or_insert_with(|| Rests { bytes: old.bytes(), groups: HashMap::new() });
+        let mut all_parts: usize = known.groups.values().map(|rest| rest.parts.len()).sum();
+        for (group, parts) in lacking {
+            let parts = fill_in(group * GROUP_BYTES, parts, found);
+            let have = mask(&parts, self.geometry.group_bytes(*group));
+            let has_room =
+                known.groups.len() < UPDATE_RESTS_MAX && all_parts + parts.len() <= UPDATE_REST_PARTS_MAX;
+            if !have.is_empty() && has_room {
+                all_parts += parts.len();
+                known.groups.insert(*group, Rest { have, parts });
+            }
+        }
+        if !known.groups.is_empty() {
+            lock(&self.planner).ask_for_single_pieces();
+        }
+    }
+
+    /// Compares the older version with sums of what is missing, twice: roughly, and closely where it differs.
+    fn look_between(
+        &self,
+        old: &OlderVersion,
+        lacking: &[(u64, Parts)],
+        gaps: &[Gap],
+        looked: &mut Looked,
+        over: &dyn Fn() -> bool,
+    ) -> Result<Found> {
+        let (source, _) = self.best_source(&[]).ok_or_else(lost)?;
+        let (bytes, begun) = (old.bytes(), Instant::now());
+        let mut found = Found::new();
+        let mut pieces = pieces(lacking, gaps);
+        looked.bytes += pieces.iter().map(|piece| piece.range.end - piece.range.start).sum::<u64>();
+        for round in [COARSE, FINE] {
+            pieces = self.compare_sums(source, &bytes, &round, &pieces, &mut found, over)?;
+        }
+        looked.found_bytes += found.iter().map(|(start, (end, _))| end - start).sum::<u64>();
+        looked.time += begun.elapsed();
+        Ok(found)
+    }
+
+    /// What the fastest source brings; 0 until it is measured.
+    fn rate_bytes_per_s(&self) -> u64 {
+        lock(&self.planner).stats().iter().map(|source| source.rate_bytes_per_s).max().unwrap_or(0)
+    }
+
+    /// One round: adds to `found` what is equal; the pieces that are left.
+    fn compare_sums(
+        &self,
+        source: SourceId,
+        bytes: &OldBytes,
+        round: &Round,
+        pieces: &[Piece],
+        found: &mut Found,
+        over: &dyn Fn() -> bool,
+    ) -> Result<Vec<Piece>> {
+        let mut questions = questions(round, pieces).into_iter().enumerate();
+        let mut asked: HashMap<u32, Question> = HashMap::new();
+        let mut heard = Instant::now();
+        loop {
+            while asked.len() < QUESTIONS_MAX
+                && let Some((number, question)) = questions.next()
+            {
+                // Questions of both rounds have numbers of their own.
+                let number = (number as u32) << 1 | u32::from(round.block_bytes == FINE.block_bytes);
+                self.ask_for_sums(source, number, round, &question)?;
+                asked.insert(number, question);
+            }
+            if asked.is_empty() {
+                break;
+            }
+            if over() {
+                return Err(interrupted());
+            }
+            if heard.elapsed() >= NODE_PATIENCE || !self.is_promising(source) {
+                return Err(lost());
+            }
+            for (number, sums) in self.await_sums() {
+                let Some(question) = asked.remove(&number) else { continue };
+                let sums =
+                    sums.ok_or_else(|| Error::new(ErrorKind::Unsupported, "the sender tells no sums"))?;
+                compare(bytes, round, &question, pieces, &sums, found);
+                heard = Instant::now();
+            }
+        }
+        Ok(left_of(pieces, found))
+    }
+
+    fn ask_for_sums(&self, id: SourceId, number: u32, round: &Round, question: &Question) -> Result<()> {
+        let source = lock(&self.sources).get(&id).cloned().ok_or_else(lost)?;
+        source.call(SourceCall::Sums {
+            number,
+            block_bytes: round.block_bytes as u32,
+            sum_bytes: round.sum_bytes,
+            runs: question.runs.clone(),
+        });
+        Ok(())
+    }
+
+    /// Answers that have come; waits a moment for one.
+    fn await_sums(&self) -> Vec<(u32, Option<Vec<u8>>)> {
+        let mut state = lock(&self.state);
+        if state.sums.is_empty() {
+            state = self.await_change(state, Duration::from_millis(100));
+        }
+        std::mem::take(&mut state.sums)
+    }
+}
+
+/// What is missing of the groups, where it lies between chunks of the older version.
+fn pieces(lacking: &[(u64, Parts)], gaps: &[Gap]) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut gaps = gaps.iter().peekable();
+    let mut last_gap = None;
+    for (group, parts) in lacking {
+        let mut at = group * GROUP_BYTES;
+        for (len, origin) in parts {
+            let range = at..at + u64::from(*len);
+            at = range.end;
+            if !matches!(origin, Origin::Missing | Origin::New(_)) {
+                continue;
+            }
+            while gaps.next_if(|gap| gap.range.end <= range.start).is_some() {}
+            let mut around = gaps.clone();
+            while let Some(gap) = around.next_if(|gap| gap.range.start < range.end) {
+                let within = range.start.max(gap.range.start)..range.end.min(gap.range.end);
+                let goes_on = last_gap.replace(gap.range.start) == Some(gap.range.start);
+                match pieces.last_mut() {
+                    Some(last) if goes_on && last.range.end == within.start => last.range.end = within.end,
+                    _ => pieces.push(Piece::new(within, gap)),
+                }
+            }
+        }
+    }
+    pieces
+}
+
+/// `parts` from `offset` on, with what was found in the place of what was missing.
+fn fill_in(offset: u64, parts: &Parts, found: &Found) -> Parts {
+    let mut filled: Parts = Vec::new();
+    let mut push = |len: u64, origin: Origin| match filled.last_mut() {
+        _ if len == 0 => {}
+        Some((before, last)) if last.after(u64::from(*before)) == origin => *before += len as u32,
+        _ => filled.push((len as u32, origin)),
+    };
+    let mut at = offset;
+    for (len, origin) in parts {
+        let end = at + u64::from(*len);
+        if !matches!(origin, Origin::Missing | Origin::New(_)) {
+            push(u64::from(*len), *origin);
+            at = end;
+            continue;
+        }
+        for (&start, &(stop, old)) in found.range(at.saturating_sub(COARSE.block_bytes)..end) {
+            let (from, to) = (start.max(at), stop.min(end));
+            if from < to {
+                push(from - at, Origin::Missing);
+                push(to - from, Origin::Old(old + (from - start)));
+                at = to;
+            }
+        }
+        push(end - at, Origin::Missing);
+        at = end;
+    }
+    filled
+}
+
+/// The blocks of which all is here.
+pub(super) fn mask(parts: &Parts, group_bytes: usize) -> BlockMask {
+    let mut have = BlockMask::default();
+    let (mut at, mut here_since) = (0, None);
+    let mut mark = |since: usize, end: usize| {
+        let last = if end == group_bytes { end.div_ceil(BLOCK_BYTES) } else { end / BLOCK_BYTES };
+        (since.div_ceil(BLOCK_BYTES)..last).for_each(|block| have.insert(block));
+    };
+    for (len, origin) in parts {
+        match origin {
+            Origin::Old(_) | Origin::Elsewhere(_) => drop(here_since.get_or_insert(at)),
+            Origin::New(_) | Origin::Missing => {
+                if let Some(since) = here_since.take() {
+                    mark(since, at);
+                }
+            }
+        }
+        at += *len as usize;
+    }
+    if let Some(since) = here_since {
+        mark(since, at);
+    }
+    have
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P6, P7 "never slower": looking goes on where it saves more than it takes, or costs little beside a slow network; not beside a fast one
+    /// where little is found.
+    #[test]
+    fn looking_has_to_pay() {
+        let looked = |mib: u64, found_mib: u64, ms| Looked {
+            bytes: mib << 20,
+            found_bytes: found_mib << 20,
+            time: Duration::from_millis(ms),
+        };
+        let (slow, fast) = (1_250_000, 1_000_000_000);
+        assert!(Looked::default().pays(0) && Looked::default().pays(fast));
+        assert!(looked(16, 0, 400).pays(0) && !looked(16, 0, 600).pays(0));
+        assert!(looked(16, 14, 1000).pays(slow) && looked(16, 0, 1000).pays(slow));
+        assert!(!looked(16, 0, 2000).pays(slow));
+        assert!(!looked(16, 14, 600).pays(fast) && !looked(16, 0, 10).pays(fast));
+        assert!(looked(16, 14, 10).pays(fast));
+    }
+}

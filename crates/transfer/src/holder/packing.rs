@@ -1,0 +1,33 @@
+//! Data that leaves packed, once the receiver has said that it may.
+
+use dray_core::frame::{FrameHead, FrameKind};
+use dray_core::{Error, Result};
+
+use super::{Failure, Server};
+use crate::packing::Packer;
+
+impl Server<'_> {
+    /// The receiver says whether data may be packed from here on. What was packed stays known to both ends.
+    pub(super) fn may_pack(&mut self, may: bool) -> Result<()> {
+        self.may_pack = may;
+        if may && self.packer.is_none() {
+            self.packer = Packer::new().map_err(|error| Error::io("begin to pack", error))?;
+        }
+        Ok(())
+    }
+
+    /// True if data is packed now.
+    pub(super) fn packs(&self) -> bool {
+        self.may_pack && self.packer.is_some()
+    }
+
+    /// Puts `data`, the next bytes of `request`, packed into what leaves next; false if it is better sent as it is.
+    pub(super) fn push_packed(&mut self, request: u32, data: &[u8]) -> Result<bool, Failure> {
+        let Some(packer) = self.packer.as_mut().filter(|_| self.may_pack) else { return Ok(false) };
+        let packed = packer.pack(data).map_err(|error| Error::io("pack data", error));
+        let Some(body) = packed.map_err(Failure::Object)? else { return Ok(false) };
+        self.out.extend_from_slice(&FrameHead::new(FrameKind::Packed, body.len(), request).encode());
+        self.out.extend_from_slice(body);
+        Ok(true)
+    }
+}

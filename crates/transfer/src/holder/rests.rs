@@ -1,0 +1,94 @@
+//! Sums of blocks, and groups of which the receiver has some (ADR 28).
+
+use dray_core::block_mask::BlockMask;
+use dray_core::block_sum::sum_of;
+use dray_core::frame::{FrameHead, FrameKind};
+use dray_core::hash_tree::{encode_parents, group_cv};
+use dray_core::limits::SUMS_BLOCK_BYTES_MAX;
+use dray_core::message::{Fault, Message, Summed, Sums};
+use dray_core::{Error, ErrorKind, Result, hash_tree::Geometry};
+use dray_engine::session::Job;
+
+use super::{Failure, Held, Server, doubts};
+use crate::transport::push_control;
+
+/// Bytes read for sums at a time: as many blocks of any length.
+const SUMMED_BYTES: u64 = SUMS_BLOCK_BYTES_MAX as u64 * 4;
+
+impl Server<'_> {
+    /// Answers a question for sums, which the session has checked.
+    pub(super) fn push_sums(&mut self, asked: &Sums) -> Result<()> {
+        let held = self.object(asked.handle)?;
+        // Reading for each question is for the one receiver of a copy, not for everybody with a ticket.
+        let answer = match held.pairs() {
+            Some(_) => Err(Error::new(ErrorKind::Unsupported, "sums of blocks are told of a copy alone")),
+            None => sums(&*held, asked),
+        };
+        let message = match answer {
+            Ok(sums) => {
+                Message::Summed(Summed { handle: asked.handle, number: asked.number, sums: sums.into() })
+            }
+            Err(error) => Message::Fault(Fault::from_error(Some(asked.handle), &error)),
+        };
+        push_control(&mut self.control, &message);
+        self.flush_control()
+    }
+
+    /// Sends what the receiver lacks of one group, after what proves the group, or its value if nothing does.
+    pub(super) fn send_rest(&mut self, job: &Job, held: &dyn Held, have: &BlockMask) -> Result<(), Failure> {
+        let geometry = held.geometry();
+        let group = job.groups.start;
+        let expected = doubts(job, held)?;
+        let bytes = read_group(geometry, held, group).map_err(Failure::Object)?;
+        // It may have changed between the check and the read.
+        let late = if expected.is_empty() { doubts(job, held)? } else { Vec::new() };
+        let expected = if expected.is_empty() { &late } else { &expected };
+        let proof = match held.pairs() {
+            Some(pairs) => {
+                if !expected.is_empty() {
+                    self.note(job, held, group, &bytes, expected, &mut Vec::new())?;
+                }
+                encode_parents(geometry, job.groups, job.known_depth, pairs).map_err(Failure::Object)?
+            }
+            None => group_cv(geometry, group, &bytes).to_vec(),
+        };
+        if !proof.is_empty() {
+            let head = FrameHead::new(FrameKind::Parents, proof.len(), job.request);
+            self.out.extend_from_slice(&head.encode());
+            self.out.extend_from_slice(&proof);
+        }
+        let rest: Vec<u8> = have.rest(bytes.len()).flat_map(|range| &bytes[range]).copied().collect();
+        if !rest.is_empty() && !self.push_packed(job.request, &rest)? {
+            self.out.extend_from_slice(&FrameHead::new(FrameKind::Data, rest.len(), job.request).encode());
+            self.out.extend_from_slice(&rest);
+        }
+        held.sent(bytes.len() as u64);
+        self.flush().map_err(Failure::Connection)
+    }
+}
+
+fn read_group(geometry: Geometry, held: &dyn Held, group: u64) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; geometry.group_bytes(group)];
+    held.read_at(group * dray_core::limits::GROUP_BYTES, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The sums that were asked for, in order.
+fn sums(held: &dyn Held, asked: &Sums) -> Result<Vec<u8>> {
+    let block_bytes = u64::from(asked.block_bytes);
+    let mut sums = Vec::with_capacity(asked.answer_bytes() as usize);
+    let mut bytes = Vec::new();
+    for run in &asked.runs {
+        let (mut at, end) = (run.start * block_bytes, (run.start + u64::from(run.blocks)) * block_bytes);
+        while at < end {
+            let stop = end.min(at + SUMMED_BYTES);
+            bytes.resize((stop - at) as usize, 0);
+            held.read_at(at, &mut bytes)?;
+            for block in bytes.chunks_exact(block_bytes as usize) {
+                sums.extend_from_slice(&sum_of(block)[..usize::from(asked.sum_bytes)]);
+            }
+            at = stop;
+        }
+    }
+    Ok(sums)
+}

@@ -1,0 +1,106 @@
+//! Whether the path of a lane is slow enough for packed data to pay, as the receiver sees it. No clock inside.
+
+use std::time::{Duration, Instant};
+
+/// A path with a round trip from here on is no local network: packed until it turns out to be fast.
+const FAR_FROM: Duration = Duration::from_millis(3);
+/// Bytes a second below which packing pays: what one processor packs at the lowest levels.
+const SLOW_BELOW: u64 = 50_000_000;
+/// And from which on it does not.
+const FAST_FROM: u64 = 100_000_000;
+/// How long is measured at least.
+const WINDOW: Duration = Duration::from_millis(200);
+
+/// What was seen of a path.
+#[derive(Debug, Default)]
+pub(super) struct PathMeter {
+    /// A question left while nothing else was owed.
+    asked: Option<Instant>,
+    round_trip: Option<Duration>,
+    /// Since when bytes are counted, and how many had come by then.
+    window: Option<(Instant, u64)>,
+    is_slow: Option<bool>,
+}
+
+impl PathMeter {
+    /// A path whose round trip may be known.
+    pub(super) fn new(round_trip: Option<Duration>) -> PathMeter {
+        PathMeter { round_trip, ..PathMeter::default() }
+    }
+
+    /// Something was asked; `is_idle` if nothing else is owed.
+    pub(super) fn asked(&mut self, now: Instant, is_idle: bool) {
+        if is_idle {
+            self.asked.get_or_insert(now);
+        }
+    }
+
+    /// Something came.
+    pub(super) fn heard(&mut self, now: Instant) {
+        if let Some(asked) = self.asked.take() {
+            let round_trip = now - asked;
+            self.round_trip = Some(self.round_trip.map_or(round_trip, |known| known.min(round_trip)));
+        }
+    }
+
+    /// So many bytes have come in all; `is_owed` if more are on their way, without which a pause says nothing.
+    pub(super) fn count(&mut self, now: Instant, came_bytes: u64, is_owed: bool) {
+        let Some((since, before)) = self.window.filter(|_| is_owed) else {
+            self.window = is_owed.then_some((now, came_bytes));
+            return;
+        };
+        let time = now - since;
+        if time < WINDOW {
+            return;
+        }
+        let rate = (came_bytes.saturating_sub(before)) as f64 / time.as_secs_f64();
+        if rate >= FAST_FROM as f64 {
+            self.is_slow = Some(false);
+        } else if rate < SLOW_BELOW as f64 && self.is_slow.is_none() {
+            self.is_slow = Some(true);
+        }
+        self.window = Some((now, came_bytes));
+    }
+
+    /// Whether data should be packed; yes while nothing is known, which costs a fast path its first piece.
+    pub(super) fn is_slow(&self) -> bool {
+        self.is_slow.unwrap_or_else(|| self.round_trip.is_none_or(|time| time >= FAR_FROM))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Design 15: packed where the path is slow, measured or, until then, guessed from its round trip; P1: never where it is fast.
+    #[test]
+    fn a_path_is_slow_or_it_is_not() {
+        let now = Instant::now();
+        let seen = |round_trip: Duration, rate: Option<u64>| {
+            let mut meter = PathMeter::new(None);
+            assert!(meter.is_slow(), "nothing is known");
+            meter.asked(now, true);
+            meter.heard(now + round_trip);
+            for (second, bytes) in rate.into_iter().flat_map(|rate| [(0, 0), (1, rate)]) {
+                meter.count(now + Duration::from_secs(second), bytes, true);
+            }
+            meter.is_slow()
+        };
+        assert!(seen(40 * MS, None) && !seen(MS, None));
+        assert!(seen(MS, Some(1_000_000)) && seen(40 * MS, Some(1_000_000)));
+        assert!(!seen(MS, Some(500_000_000)) && !seen(40 * MS, Some(500_000_000)));
+    }
+
+    /// Of a pause in which nothing is owed, nothing is learned.
+    #[test]
+    fn a_pause_is_not_slow() {
+        let now = Instant::now();
+        let mut meter = PathMeter::new(Some(MS));
+        meter.count(now, 1000, true);
+        meter.count(now + 10 * MS, 2000, false);
+        meter.count(now + 5000 * MS, 2000, true);
+        assert!(!meter.is_slow());
+    }
+}

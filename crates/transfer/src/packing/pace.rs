@@ -1,0 +1,156 @@
+//! Which level of compression a connection can afford: as high as leaves the processor idle most of the time, none where packing is
+//! what holds the connection up. No clock inside.
+
+use std::time::Duration;
+
+/// A level of zstd and what it takes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Level {
+    /// zstd's number.
+    pub(super) number: i32,
+    /// Time for the same data beside level 3; measured with machine code, and rounded up.
+    cost: f64,
+    /// Memory of the encoder, MiB: the window of 8 and its tables, from zstd's table of parameters.
+    pub(super) memory_mib: usize,
+}
+
+const fn level(number: i32, cost: f64, memory_mib: usize) -> Level {
+    Level { number, cost, memory_mib }
+}
+
+const LEVELS: [Level; 7] = [
+    level(1, 0.7, 10),
+    level(3, 1.0, 10),
+    level(6, 2.5, 14),
+    level(9, 4.0, 34),
+    level(12, 10.0, 58),
+    level(16, 40.0, 74),
+    level(19, 120.0, 92),
+];
+/// The level at the beginning.
+const FIRST: usize = 1;
+/// Nothing is decided of less: a socket's buffer takes the first bytes at once however slow the path is.
+const DECIDE_TIME: Duration = Duration::from_millis(50);
+const FIRST_DECISION_BYTES: u64 = 256 << 10;
+/// Later decisions are rarer, as each change of level forgets the window.
+const LAST_DECISION_BYTES: u64 = 8 << 20;
+/// Share of the time that packing may take at a higher level, as far as it can be foretold.
+const AIM: f64 = 0.4;
+/// From here on the level is too high.
+const TOO_BUSY: f64 = 0.75;
+/// Of a pause, no more counts: nobody wanted anything.
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// What passes as it is before packing is tried again where even the lowest level held the connection up.
+const OFF_BYTES: u64 = 64 << 20;
+
+/// What one connection packs, and how long that took.
+#[derive(Debug)]
+pub(super) struct Pace {
+    at: usize,
+    packing: Duration,
+    total: Duration,
+    bytes: u64,
+    decision_bytes: u64,
+    off_bytes: u64,
+}
+
+impl Pace {
+    pub(super) fn new() -> Pace {
+        Pace {
+            at: FIRST,
+            packing: Duration::ZERO,
+            total: Duration::ZERO,
+            bytes: 0,
+            decision_bytes: FIRST_DECISION_BYTES,
+            off_bytes: 0,
+        }
+    }
+
+    /// The level to pack with.
+    pub(super) fn level(&self) -> Level {
+        LEVELS[self.at]
+    }
+
+    /// True if `bytes` should pass as they are.
+    pub(super) fn passes(&mut self, bytes: u64) -> bool {
+        let is_off = self.off_bytes > 0;
+        self.off_bytes = self.off_bytes.saturating_sub(bytes);
+        is_off
+    }
+
+    /// Notes that `bytes` were packed in `packing`, `since` the last time so many were; decides once that is enough to tell.
+    pub(super) fn note(&mut self, bytes: u64, packing: Duration, since: Duration) {
+        self.bytes += bytes;
+        self.packing += packing;
+        self.total += since.min(PAUSE_MAX).max(packing);
+        if self.bytes < self.decision_bytes || self.total < DECIDE_TIME {
+            return;
+        }
+        let busy = self.packing.as_secs_f64() / self.total.as_secs_f64();
+        if busy > TOO_BUSY && self.at == 0 {
+            self.off_bytes = OFF_BYTES;
+        } else {
+            let is_affordable = |at: &usize| busy * LEVELS[*at].cost / self.level().cost <= AIM;
+            let best = (0..LEVELS.len()).rev().find(is_affordable).unwrap_or(0);
+            if best > self.at || busy > TOO_BUSY {
+                self.at = best.min(if busy > TOO_BUSY { self.at.saturating_sub(1) } else { best });
+            }
+        }
+        self.decision_bytes = (self.decision_bytes * 2).min(LAST_DECISION_BYTES);
+        (self.bytes, self.packing, self.total) = (0, Duration::ZERO, Duration::ZERO);
+    }
+
+    /// Stays at `level`.
+    pub(super) fn keep(&mut self, level: Level) {
+        self.at = LEVELS.iter().position(|known| *known == level).unwrap_or(self.at);
+    }
+
+    /// There was no memory for the level: the one below, if there is one.
+    pub(super) fn lower(&mut self) -> bool {
+        self.at = match self.at.checked_sub(1) {
+            Some(at) => at,
+            None => return false,
+        };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Design 15: the level follows back-pressure. A path that leaves the processor idle gets a higher one, at once.
+    #[test]
+    fn a_slow_path_raises_the_level() {
+        let mut pace = Pace::new();
+        assert_eq!(pace.level().number, 3);
+        pace.note(256 << 10, 2 * MS, 2 * MS);
+        assert_eq!(pace.level().number, 3, "the socket's buffer took it");
+        pace.note(256 << 10, 2 * MS, 200 * MS);
+        assert_eq!(pace.level().number, 12);
+    }
+
+    /// P1: where packing is what takes the time, data passes as it is, and is tried again much later.
+    #[test]
+    fn a_fast_path_is_left_alone() {
+        let mut pace = Pace::new();
+        let mut packed_bytes = 0;
+        while !pace.passes(1 << 20) {
+            packed_bytes += 1 << 20;
+            pace.note(1 << 20, 10 * MS, 11 * MS);
+            assert!(packed_bytes < 32 << 20, "never given up");
+        }
+        assert_eq!(pace.level().number, 1);
+        let passed = std::iter::repeat_with(|| pace.passes(1 << 20)).take_while(|is_off| *is_off).count();
+        assert_eq!(passed, 63);
+    }
+
+    #[test]
+    fn a_level_that_fits_stays() {
+        let mut pace = Pace::new();
+        pace.note(1 << 20, 50 * MS, 100 * MS);
+        assert_eq!(pace.level().number, 3);
+    }
+}

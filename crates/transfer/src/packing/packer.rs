@@ -1,0 +1,171 @@
+//! The holder's side: puts data into a connection's stream.
+
+use std::io;
+use std::sync::atomic::AtomicUsize;
+use std::time::Instant;
+
+use dray_core::frame::PACKED_HEAD_BYTES;
+use dray_core::limits::{DATA_FRAME_BYTES_MAX, PACKED_WINDOW_LOG, PACKING_BYTES_MAX};
+use zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
+
+use super::Share;
+use super::pace::{Level, Pace};
+
+/// Of a thousand bytes, what packing must leave at most to be worth it.
+const PAYS_BELOW_PERMILLE: usize = 960;
+/// Less says nothing about what comes next.
+const JUDGED_BYTES_MIN: usize = 4096;
+/// Pieces in a row that pass as they are, at most, before one is tried again.
+const SKIPPED_MAX: u32 = 32;
+/// What zstd may add to data that it cannot compress, and says around it.
+const SLACK_BYTES: usize = 4096;
+
+/// Room that zstd is given at a time.
+const OUTPUT_BYTES: usize = 64 << 10;
+
+static MEMORY: AtomicUsize = AtomicUsize::new(0);
+
+/// The stream of one connection.
+pub(crate) struct Packer {
+    encoder: Encoder<'static>,
+    /// What `encoder` was made for.
+    level: Level,
+    _memory: Share,
+    pace: Pace,
+    /// A packed frame's body.
+    body: Vec<u8>,
+    /// When the last data was packed.
+    last: Instant,
+    /// Pieces that pass as they are, and how many will next time.
+    skips: u32,
+    next_skips: u32,
+}
+
+impl Packer {
+    /// An empty stream; `None` if there is no memory for it.
+    pub(crate) fn new() -> io::Result<Option<Packer>> {
+        let mut pace = Pace::new();
+        let Some((encoder, memory)) = begin(&mut pace, None)? else { return Ok(None) };
+        let level = pace.level();
+        Ok(Some(Packer {
+            encoder,
+            level,
+            _memory: memory,
+            pace,
+            body: Vec::new(),
+            last: Instant::now(),
+            skips: 0,
+            next_skips: 1,
+        }))
+    }
+
+    /// The body of a packed frame that stands for `data`, at most [`DATA_FRAME_BYTES_MAX`] less a little; `None` if it is better
+    /// sent as it is, which the stream then does not have.
+    pub(crate) fn pack(&mut self, data: &[u8]) -> io::Result<Option<&[u8]>> {
+        if self.passes(data.len()) {
+            return Ok(None);
+        }
+        let begun = Instant::now();
+        self.body.clear();
+        self.body.extend_from_slice(&(data.len() as u32).to_be_bytes());
+        let wished = self.pace.level();
+        if wished != self.level && !self.change_level()? {
+            // There is no memory for that: this one goes on, unless it is what holds the connection up.
+            self.pace.keep(self.level);
+            if wished.number < self.level.number {
+                return Ok(None);
+            }
+        }
+        self.compress(data)?;
+        let now = Instant::now();
+        self.pace.note(data.len() as u64, now - begun, now - self.last);
+        self.last = now;
+        self.note_gain(data.len());
+        Ok(Some(&self.body))
+    }
+
+    fn passes(&mut self, bytes: usize) -> bool {
+        if bytes == 0 || bytes + bytes / 128 + SLACK_BYTES > DATA_FRAME_BYTES_MAX {
+            return true;
+        }
+        if self.skips > 0 {
+            self.skips -= 1;
+            return true;
+        }
+        self.pace.passes(bytes as u64)
+    }
+
+    /// What was just packed says whether the next pieces are worth it.
+    fn note_gain(&mut self, bytes: usize) {
+        if bytes < JUDGED_BYTES_MIN {
+            return;
+        }
+        if self.body.len() - PACKED_HEAD_BYTES > bytes / 1000 * PAYS_BELOW_PERMILLE {
+            self.skips = self.next_skips;
+            self.next_skips = (self.next_skips * 2).min(SKIPPED_MAX);
+        } else {
+            self.next_skips = 1;
+        }
+    }
+
+    /// Ends the frame of zstd and begins another; the unpacker needs no word of it. False if there is no memory for that: the old one can go
+    /// on.
+    fn change_level(&mut self) -> io::Result<bool> {
+        let Some((encoder, memory)) = begin(&mut self.pace, Some(self.level))? else { return Ok(false) };
+        let mut old = std::mem::replace(&mut self.encoder, encoder);
+        self._memory = memory;
+        self.level = self.pace.level();
+        loop {
+            if append(&mut self.body, |output| old.finish(output, true))? == 0 {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn compress(&mut self, data: &[u8]) -> io::Result<()> {
+        let mut input = InBuffer::around(data);
+        let encoder = &mut self.encoder;
+        loop {
+            let is_through = input.pos() == data.len();
+            let left = append(&mut self.body, |output| match is_through {
+                false => encoder.run(&mut input, output).map(|_| 1),
+                true => encoder.flush(output),
+            })?;
+            if left == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Appends to `body` what `step` puts out; what `step` says.
+fn append(
+    body: &mut Vec<u8>,
+    step: impl FnOnce(&mut OutBuffer<'_, [u8]>) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let at = body.len();
+    body.resize(at + OUTPUT_BYTES, 0);
+    let mut output = OutBuffer::around(&mut body[at..]);
+    let left = step(&mut output)?;
+    let count = output.pos();
+    body.truncate(at + count);
+    Ok(left)
+}
+
+/// An encoder for the level of `pace`, or for one below that there is memory for; none that is `old`.
+fn begin(pace: &mut Pace, old: Option<Level>) -> io::Result<Option<(Encoder<'static>, Share)>> {
+    loop {
+        let level = pace.level();
+        if old == Some(level) {
+            return Ok(None);
+        }
+        if let Some(memory) = Share::take(&MEMORY, level.memory_mib << 20, PACKING_BYTES_MAX) {
+            let mut encoder = Encoder::new(level.number)?;
+            encoder.set_parameter(CParameter::WindowLog(PACKED_WINDOW_LOG))?;
+            return Ok(Some((encoder, memory)));
+        }
+        if !pace.lower() {
+            return Ok(None);
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! What `dray sync` does besides, next to rsync with the same: sources that go once they are in place, lists, and how long silence is borne.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dray_e2e::actions::{assert_same_tree, await_no_dray};
+use dray_e2e::data::{self, MIB};
+use dray_e2e::sweep::signal;
+use dray_e2e::twins::{LONG, Way, case, set_times, source_and_destination, sync, told, tree, up, write};
+use dray_e2e::{Host, Lab, gate};
+use rustix::process::Signal;
+
+/// Every path below a directory, of directories with a slash.
+fn paths(top: &Path) -> BTreeSet<String> {
+    let (mut found, mut left) = (BTreeSet::new(), vec![PathBuf::new()]);
+    while let Some(path) = left.pop() {
+        for entry in fs::read_dir(top.join(&path)).unwrap() {
+            let entry = entry.unwrap();
+            let path = path.join(entry.file_name());
+            let is_directory = entry.file_type().unwrap().is_dir();
+            found.insert(format!("{}{}", path.display(), if is_directory { "/" } else { "" }));
+            if is_directory {
+                left.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// Runs rsync and dray with `--remove-source-files` on twins of a source and a destination: what is said, what is left at the source, and what is at the destination.
+fn check_removal(a: &Host, way: &Way<'_>, all: &[&'static [&'static str]]) {
+    for options in all {
+        let place = a.directory("case");
+        let [source, ours, other, theirs] =
+            ["source", "ours", "other", "theirs"].map(|name| place.join(name));
+        fs::create_dir_all(&source).unwrap();
+        fs::create_dir_all(&ours).unwrap();
+        source_and_destination(&source, &ours, options.contains(&"--delete"));
+        // With other bytes of the same size and time rsync believes it to be the same.
+        write(&ours.join("quiet"), b"AAAA", 0);
+        data::write_random(&source.join("large"), 300_000, 1);
+        data::write_random(&source.join("large-same"), 300_000, 2);
+        data::write_random(&ours.join("large-same"), 300_000, 2);
+        for side in [&source, &ours] {
+            fs::File::open(side.join("large-same")).unwrap().set_modified(dray_e2e::twins::time(1)).unwrap();
+        }
+        set_times(&source, 0);
+        for (from, to) in [(&source, &other), (&ours, &theirs)] {
+            a.program("cp").arg("-a").arg(from).arg(to).run().expect(0);
+        }
+        let what = format!("{way:?} {options:?}");
+        let case = case(options);
+        let mut slashed = OsString::from(&other);
+        slashed.push("/");
+        let rsync = a.program("rsync").args(["-i", "--remove-source-files"]).args(*options);
+        let rsync = rsync.arg(slashed).arg(&theirs).run().expect(0);
+        let dray = sync(a, &case, &["-i", "--remove-source-files"], way, &source, &ours).expect(0);
+        assert_eq!(told(&dray), told(&rsync), "{what}");
+        assert_eq!(paths(&source), paths(&other), "{what}: what is left at the source");
+        if !options.contains(&"-an") {
+            let twins = a.program("rsync").args(["-aHAXn", "--checksum", "-i", "--delete"]);
+            let twins = twins.arg(format!("{}/", ours.display())).arg(format!("{}/", theirs.display()));
+            assert_eq!(twins.run().expect(0).stdout_text(), "", "{what}");
+        }
+        fs::remove_dir_all(&place).unwrap();
+    }
+}
+
+const REMOVING: [&[&str]; 10] = [
+    &["-a"],
+    &["-an"],
+    &["-au"],
+    &["-aI"],
+    &["-ac"],
+    &["-a", "--exclude=*.o"],
+    &["-a", "--existing"],
+    &["-a", "--ignore-existing", "--exclude=/becomes-dir/"],
+    &["-a", "--max-size=4"],
+    &["-rt"],
+];
+
+/// Issue "--remove-source-files": what leaves the source, and what stays, is as with rsync, within a host.
+#[test]
+fn sources_go_as_with_rsync() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    check_removal(lab.host(0), &Way::Here, &REMOVING);
+}
+
+/// The same over ssh, both ways.
+#[test]
+fn sources_go_as_with_rsync_over_ssh() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    check_removal(a, &Way::Up(b), &REMOVING);
+    check_removal(a, &Way::Down(b), &REMOVING);
+}
+
+/// What might lose what a run moved is refused before anything is done, and by which option; also where nothing would be changed.
+#[test]
+fn what_is_not_safe_is_refused() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy) = (a.directory("source"), a.directory("copy"));
+    write(&source.join("f"), b"f", 0);
+    for (option, said) in [
+        ("--delete", "--delete"),
+        ("--delete-excluded", "--delete"),
+        ("-H", "-H"),
+        ("-b", "--backup"),
+        ("--backup-dir=old", "--backup"),
+    ] {
+        for more in [&[][..], &["-n"]] {
+            let extra = [&["--remove-source-files", option], more].concat();
+            let outcome = sync(a, &case(&["-a"]), &extra, &Way::Here, &source, &copy);
+            let said = format!("--remove-source-files does not go with {said}");
+            assert!(outcome.code() == Some(2) && outcome.stderr_text().contains(&said), "{outcome}");
+        }
+    }
+    assert!(source.join("f").exists() && paths(&copy).is_empty());
+}
+
+/// A source file goes only for a copy with its bytes: one at the destination that has its size and time and other bytes is replaced first; what changed since it was read stays,
+/// and is told.
+#[test]
+fn what_is_not_there_with_its_bytes_stays() {
+    let Some(lab) = Lab::of(2).rate_mbit(40).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    for (number, way) in [Way::Here, Way::Up(b), Way::Down(b)].into_iter().enumerate() {
+        let (source, copy) = (a.directory(&format!("s{number}")), a.directory(&format!("c{number}")));
+        for (name, size) in [("small", 10), ("large", 200_000)] {
+            write(&source.join(name), &vec![1; size], 0);
+            write(&copy.join(name), &vec![2; size], 0);
+        }
+        sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &source, &copy).expect(0);
+        assert!(paths(&source).is_empty(), "{way:?}");
+        assert_eq!(fs::read(copy.join("large")).unwrap(), vec![1; 200_000], "{way:?}");
+        assert_eq!(fs::read(copy.join("small")).unwrap(), [1; 10], "{way:?}");
+    }
+    let (source, copy) = (a.directory("source"), b.directory("copy"));
+    write(&source.join("d/changes"), b"old", 0);
+    write(&source.join("d/stays-same"), b"same", 0);
+    symlink("x", source.join("d/link")).unwrap();
+    data::write_random(&source.join("zz"), 16 * MIB, 4);
+    let running = up(a, b, &["-a", "--remove-source-files"], &source, &copy);
+    running.wait_until(false, || copy.join("d/changes").exists());
+    write(&source.join("d/changes"), b"new", 0);
+    let outcome = running.wait().expect(8);
+    assert!(outcome.stderr_text().contains("d/changes"), "{outcome}");
+    assert_eq!(paths(&source), BTreeSet::from(["d/".to_owned(), "d/changes".to_owned()]));
+    assert_eq!(fs::read(source.join("d/changes")).unwrap(), b"new");
+    assert_eq!(fs::read(copy.join("d/changes")).unwrap(), b"old");
+    up(a, b, &["-a", "--remove-source-files"], &source, &copy).wait().expect(0);
+    assert_eq!(fs::read(copy.join("d/changes")).unwrap(), b"new");
+    assert_eq!(paths(&source), BTreeSet::from(["d/".to_owned()]));
+}
+
+/// "Interrupted runs lose nothing": either end is killed while sources go; each file is whole at one end at least, and the same command again brings the others.
+#[test]
+fn a_killed_run_loses_nothing() {
+    const FILES: usize = 12_000;
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    for kills_far in [false, true] {
+        let name = if kills_far { "far" } else { "near" };
+        let (source, copy) = (a.file(format!("source-{name}")), b.directory(name));
+        tree(&source, FILES);
+        let whole = a.file(format!("whole-{name}"));
+        a.program("cp").arg("-a").arg(&source).arg(&whole).run().expect(0);
+        let running = up(a, b, &["-a", "--remove-source-files"], &source, &copy);
+        // Some have gone.
+        running.wait_until(false, || !source.join("00/00000").exists());
+        if kills_far {
+            for pid in b.pids_of("dray") {
+                signal(pid, Signal::KILL);
+            }
+            assert_ne!(running.wait().code(), Some(0));
+        } else {
+            running.kill();
+        }
+        await_no_dray(b, LONG);
+        let mut gone = 0;
+        for path in paths(&whole).iter().filter(|path| !path.ends_with('/')) {
+            let (here, there) = (source.join(path), copy.join(path));
+            let bytes = fs::read(whole.join(path)).unwrap();
+            gone += usize::from(!here.exists());
+            assert!(
+                fs::read(&here).is_ok_and(|it| it == bytes) || fs::read(&there).is_ok_and(|it| it == bytes),
+                "{path} is lost"
+            );
+        }
+        assert!(gone > 0 && gone < FILES, "{gone}: it was cut off too late to tell anything");
+        up(a, b, &["-a", "--remove-source-files"], &source, &copy).wait().expect(0);
+        assert!(paths(&source).iter().all(|path| path.ends_with('/')));
+        for side in [&source, &copy, &whole] {
+            set_times(side, 0);
+        }
+        assert_same_tree(a, &whole, &copy, None);
+    }
+}
+
+/// A destination that is the source, come upon by ssh, loses nothing; nor what both share by hard links.
+#[test]
+fn a_source_that_is_the_destination_stays() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    for way in [Way::Up(b), Way::Down(b)] {
+        let source = a.directory("source");
+        write(&source.join("d/small"), b"small", 0);
+        data::write_random(&source.join("large"), 300_000, 4);
+        symlink("large", source.join("link")).unwrap();
+        let before = paths(&source);
+        let outcome = sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &source, &source);
+        assert_eq!(paths(&source), before, "{way:?} {outcome}");
+        assert_eq!(fs::metadata(source.join("large")).unwrap().len(), 300_000);
+        let copy = a.directory("copy");
+        fs::hard_link(source.join("large"), copy.join("large")).unwrap();
+        sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &source, &copy);
+        assert_eq!(fs::metadata(copy.join("large")).unwrap().len(), 300_000);
+        fs::remove_dir_all(&source).unwrap();
+        fs::remove_dir_all(&copy).unwrap();
+    }
+}
+
+/// A key that may only read removes nothing, and an older far end says so by name.
+#[test]
+fn a_key_that_may_read_removes_nothing() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let only = b.directory("only");
+    write(&only.join("from/f"), b"f", 0);
+    for (number, (more, is_taken)) in [("--read-only", false), ("", true)].into_iter().enumerate() {
+        let command =
+            format!("{} serve --stdio {more} --only {}", gate::dray_binary().display(), only.display());
+        let words = b.sshd().restricted_options(&format!("key{number}"), &command);
+        let words: Vec<String> =
+            words.iter().map(|word| if word == "-P" { "-p".into() } else { format!("'{word}'") }).collect();
+        let program = a.dray().args(["sync", "-a", "--remove-source-files", "-e"]);
+        let program = program.arg(format!("ssh {}", words.join(" "))).arg(b.remote(Path::new("from/")));
+        let outcome = program.arg(a.file("to")).time_limit(LONG).run();
+        assert_eq!(outcome.code(), Some(if is_taken { 0 } else { 6 }), "{outcome}");
+        assert_eq!(only.join("from/f").exists(), !is_taken, "{more}");
+    }
+    assert!(a.file("to/f").exists());
+}
+
+/// Lines of a list, of which those of directories have no size.
+fn lines(text: &str) -> BTreeSet<String> {
+    let line = |line: &str| {
+        let mut words: Vec<&str> = line.split_whitespace().collect();
+        if line.starts_with('d') {
+            words.remove(1);
+        }
+        words.join(" ")
+    };
+    text.lines().filter(|line| !line.is_empty()).map(line).collect()
+}
+
+/// Issue "--list-only": what rsync lists, here and on another host; nothing is made.
+#[test]
+fn lists_are_those_of_rsync() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let (source, copy) = (a.directory("source"), a.directory("copy"));
+    source_and_destination(&source, &a.directory("rest"), false);
+    data::write_random(&source.join("large"), 1_234_567, 1);
+    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+    for options in [
+        &["-a"][..],
+        &["-r"],
+        &[],
+        &["-l"],
+        &["-d", "--exclude=*.o"],
+        &["-a", "--exclude=/sub/deep/"],
+        &["-a", "--include=*/", "--include=*.c", "--exclude=*"],
+    ] {
+        for slash in ["/", ""] {
+            let from = format!("{}{slash}", source.display());
+            let rsync = a.program("rsync").args(options).arg("--list-only").arg(&from).run().expect(0);
+            let expected = lines(&rsync.stdout_text());
+            let here = a.dray().arg("sync").args(options).arg("--list-only");
+            let there = a.dray().arg("sync").args(options).arg("--list-only");
+            let there = there.arg("-e").arg(format!("ssh {}", words.join(" ")));
+            for listed in [
+                here.arg(&from).run().expect(0),
+                there.arg(b.remote(Path::new(&from))).time_limit(LONG).run().expect(0),
+                a.dray().arg("sync").args(options).arg("--list-only").arg(&from).arg(&copy).run().expect(0),
+            ] {
+                assert_eq!(lines(&listed.stdout_text()), expected, "{options:?} {slash}");
+            }
+        }
+    }
+    assert!(paths(&copy).is_empty());
+    let missing = a.dray().args(["sync", "--list-only"]).arg(a.file("missing")).run();
+    assert_ne!(missing.code(), Some(0), "{missing}");
+}
+
+/// Issue "--timeout": a far end that is silent for so long is given up, and so is a near one; the time limit of a test is shorter than the patience without it.
+#[test]
+fn silence_is_borne_as_long_as_asked_for() {
+    const SHORT: Duration = Duration::from_secs(40);
+    let Some(lab) = Lab::of(2).rate_mbit(20).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let source = a.directory("source");
+    data::write_random(&source.join("large"), 32 * MIB, 4);
+    let copy = b.directory("copy");
+    let start = || {
+        let running = up(a, b, &["-a", "--timeout=3"], &source, &copy);
+        running.wait_until(false, || b.pids_of("dray").into_iter().any(is_receiving));
+        running
+    };
+    let running = start();
+    let far: Vec<_> = b.pids_of("dray");
+    far.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    let begun = std::time::Instant::now();
+    let outcome = running.wait();
+    assert_eq!(outcome.code(), Some(5), "{outcome}");
+    assert!(outcome.stderr_text().contains("said nothing for too long"), "{outcome}");
+    assert!(begun.elapsed() < SHORT, "the patience of everybody else");
+    for pid in far {
+        signal(pid, Signal::CONT);
+        signal(pid, Signal::KILL);
+    }
+    await_no_dray(b, LONG);
+    let running = start();
+    signal(running.pid(), Signal::STOP);
+    await_no_dray(b, SHORT);
+    signal(running.pid(), Signal::CONT);
+    assert_ne!(running.wait().code(), Some(0));
+    assert!(!copy.join("large").exists());
+}
+
+/// True for a process with a file open that has no name, or a hidden one.
+fn is_receiving(pid: u32) -> bool {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    files.filter_map(|file| fs::metadata(file.path()).ok()).any(|found| found.is_file() && found.size() > MIB)
+}

@@ -1,0 +1,180 @@
+//! `dray sync --watch`: what changes in SRC comes to DST by itself.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use dray_e2e::daemon::await_that;
+use dray_e2e::data::{self, MIB};
+use dray_e2e::sshd::SHELL;
+use dray_e2e::{Host, Lab, Program, Running};
+
+/// `dray sync -a --delete --watch`, with ssh's options if it goes to `far`.
+fn follow<'a>(host: &'a Host, far: Option<&Host>, source: &Path, destination: &OsString) -> Program<'a> {
+    let mut program = host.dray().args(["sync", "-a", "--delete", "--watch"]);
+    if let Some(far) = far {
+        program = program.arg("-e").arg(format!("ssh {}", far.ssh_options().join(" ")));
+    }
+    program.arg(source.join("")).arg(destination)
+}
+
+fn is_same(left: &Path, right: &Path) -> bool {
+    let compared = Command::new("diff").args(["-r", "--no-dereference"]).args([left, right]).output();
+    compared.unwrap().status.success()
+}
+
+/// Ends it; its changes were told.
+fn stop(running: Running) {
+    running.interrupt();
+    let said = running.wait().expect(0);
+    assert!(!said.stderr_text().contains("is looked at every"), "{said}");
+}
+
+/// Issue 7, "`--watch` keeps following": new, changed, moved and deleted entries, in new directories, too, within a host and over
+/// ssh; nothing crosses the network while nothing changes.
+#[test]
+fn changes_are_followed() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let here = a.file("copy");
+    let there = b.file("copy");
+    for (far, place, copy) in
+        [(None, here.clone().into_os_string(), &here), (Some(b), b.remote(&there), &there)]
+    {
+        let source = a.directory(if far.is_some() { "over" } else { "within" });
+        fs::create_dir(source.join("sub")).unwrap();
+        fs::write(source.join("sub/one"), b"1").unwrap();
+        let running = follow(a, far, &source, &place).start();
+        let follows = |what: &str| await_that(what, || is_same(&source, copy));
+        follows("what was there comes");
+        data::write_random(&source.join("sub/large"), MIB, 1);
+        follows("a new file comes");
+        fs::create_dir_all(source.join("new/deep")).unwrap();
+        fs::write(source.join("new/deep/two"), b"2").unwrap();
+        follows("new directories come");
+        fs::write(source.join("new/deep/two"), b"other").unwrap();
+        follows("a change in one of them comes");
+        fs::rename(source.join("new"), source.join("sub/moved")).unwrap();
+        fs::write(source.join("sub/moved/deep/three"), b"3").unwrap();
+        follows("what was moved is followed");
+        fs::remove_dir_all(source.join("sub")).unwrap();
+        follows("what was deleted goes");
+        let next = a.directory("next");
+        fs::write(next.join("four"), b"4").unwrap();
+        fs::rename(&source, a.file("last")).unwrap();
+        fs::rename(&next, &source).unwrap();
+        follows("a source that takes the place of another comes");
+        fs::write(source.join("five"), b"5").unwrap();
+        follows("and is followed");
+        fs::remove_dir_all(a.file("last")).unwrap();
+        if let Some(far) = far {
+            let logins = far.sshd().logins();
+            std::thread::sleep(Duration::from_secs(2));
+            assert_eq!(far.sshd().logins(), logins, "nothing changes");
+        }
+        stop(running);
+    }
+}
+
+/// A destination that cannot be reached for a while costs nothing but time; what changed meanwhile comes when it is back.
+#[test]
+fn a_host_that_was_away_is_caught_up_with() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let (source, there) = (a.directory("source"), b.file("copy"));
+    fs::write(source.join("one"), b"1").unwrap();
+    let running = follow(a, Some(b), &source, &b.remote(&there)).start();
+    await_that("what was there comes", || is_same(&source, &there));
+    // Each login ends at once.
+    b.sshd().set_session(b, "kill -9 $PPID\n");
+    let logins = b.sshd().logins();
+    fs::write(source.join("two"), b"2").unwrap();
+    await_that("it is tried again", || b.sshd().logins() - logins > 1);
+    fs::write(source.join("three"), b"3").unwrap();
+    assert!(!is_same(&source, &there));
+    let away = follow(a, Some(b), &source, &b.remote(&there)).run();
+    assert_eq!(away.code(), Some(5), "what fails at first is not tried again: {away}");
+    b.sshd().set_session(b, SHELL);
+    await_that("what changed meanwhile comes", || is_same(&source, &there));
+    b.sshd().set_session(b, "kill -9 $PPID\n");
+    let logins = b.sshd().logins();
+    fs::write(source.join("four"), b"4").unwrap();
+    await_that("it is away again", || b.sshd().logins() - logins > 1);
+    running.interrupt();
+    // The error of the last run, as it is not all there.
+    let said = running.wait();
+    assert_eq!(said.code(), Some(5), "{said}");
+    assert!(said.stderr_text().contains("it is tried again"), "{said}");
+}
+
+/// A disk that is unmounted is not a source from which everything was deleted.
+#[test]
+fn an_unmounted_source_deletes_nothing() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let (source, copy) = (host.directory("source"), host.file("copy"));
+    let mounts = [source.join("below"), source.clone()];
+    fs::create_dir(&mounts[0]).unwrap();
+    for at in &mounts {
+        // Within one process of the host, as each has mounts of its own.
+        let script = format!(
+            "mount -t tmpfs drayman {at} && echo 1 > {at}/one || exit 99\n\
+             {dray} sync -a --delete --watch {source}/ {copy} & followed=$!\n\
+             until diff -r {source} {copy} >/dev/null 2>&1; do sleep 0.05; done\n\
+             umount {at} || exit 98\n\
+             wait $followed",
+            at = at.display(),
+            dray = dray_e2e::gate::dray_binary().display(),
+            source = source.display(),
+            copy = copy.display(),
+        );
+        let said = host.program("sh").args(["-c", &script]).run();
+        assert_eq!(said.code(), Some(4), "{said}");
+        assert!(said.stderr_text().contains("nothing was copied or deleted"), "{said}");
+        let kept = copy.join(at.strip_prefix(&source).unwrap()).join("one");
+        assert_eq!(fs::read(kept).unwrap(), b"1\n", "{said}");
+        fs::remove_dir_all(&copy).unwrap();
+    }
+}
+
+/// `--max-delete` is for all that is done, not for each time.
+#[test]
+fn no_more_is_deleted_in_several_runs() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let (source, copy) = (host.directory("source"), host.file("copy"));
+    for name in ["a", "b", "c", "d"] {
+        fs::write(source.join(name), b"1").unwrap();
+    }
+    let running = follow(host, None, &source, &copy.clone().into_os_string()).arg("--max-delete=2").start();
+    await_that("what was there comes", || is_same(&source, &copy));
+    fs::remove_file(source.join("a")).unwrap();
+    await_that("one is deleted", || is_same(&source, &copy));
+    for name in ["b", "c", "d"] {
+        fs::remove_file(source.join(name)).unwrap();
+    }
+    let left = || fs::read_dir(&copy).unwrap().count();
+    await_that("one more is deleted", || left() == 2);
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(left(), 2);
+    running.interrupt();
+    let said = running.wait();
+    assert_eq!(said.code(), Some(8), "{said}");
+}
+
+/// What cannot be followed is said at once: a source on another host, a dry run, a source that is not there.
+#[test]
+fn what_cannot_be_followed_is_refused() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let source = b.directory("source");
+    let remote = a.dray().args(["sync", "-a", "--watch"]).arg(b.remote(&source)).arg("here").run().expect(2);
+    assert!(remote.stderr_text().contains("on the host that has SRC"), "{remote}");
+    a.dray().args(["sync", "-an", "--watch", "x/", "y/"]).run().expect(2);
+    a.dray().args(["sync", "-a", "--watch"]).arg(a.file("none")).arg(a.file("y")).run().expect(3);
+}
