@@ -102,6 +102,14 @@ pub(super) fn source_there(
     })
 }
 
+/// Knows the directory that a ticket names.
+pub(super) fn source_of_ticket(node: &Node, id: &[u8; 32]) -> Vec<[u8; 32]> {
+    hashes(node, |parts| {
+        parts.add(b"ticket");
+        parts.add(id);
+    })
+}
+
 /// Where a tree landed, as the far end of an upload says it.
 fn message_of(landed: Landed) -> message::Landed {
     let place = match landed {

@@ -44,6 +44,8 @@ pub struct WriteOptions {
     /// Make nothing that gives powers to who comes upon it, whatever this process may: no setuid, setgid and devices, and of
     /// extended attributes none that only root sets.
     pub harmless: bool,
+    /// Bits that the umask of this process takes are not given, although bits are kept: the sender may want others to write here.
+    pub masked: bool,
 }
 
 /// What a copy does otherwise than it is told.
@@ -90,6 +92,8 @@ pub(super) struct Settings {
     pub(super) xattrs: bool,
     /// See [`WriteOptions::harmless`].
     pub(super) harmless: bool,
+    /// See [`WriteOptions::masked`].
+    masked: bool,
     pub(super) whole_file: bool,
     pub(super) changes: Changes,
     /// What is as large or larger is not hashed to be compared: whoever writes the tree sees to it.
@@ -138,6 +142,7 @@ impl Settings {
             modes: options.modes,
             special_modes: options.special_modes,
             harmless: options.harmless,
+            masked: options.masked,
             owners: options.owners,
             numeric_ids: options.numeric_ids,
             xattrs: options.xattrs,
@@ -199,6 +204,9 @@ impl Settings {
 
     /// The permission bits of a new entry; `granted` are those that new entries may have where bits are not kept.
     pub(super) fn mode(&self, told: u32, granted: impl FnOnce() -> u32) -> u32 {
+        // Bits that the user names are meant.
+        let is_masked = self.masked && self.changes.modes.is_none();
+        let told = if is_masked { told & !(self.umask & 0o777) } else { told };
         match (self.modes, self.special_modes && !self.harmless) {
             (true, true) => told & 0o7777,
             (true, false) => told & 0o777,

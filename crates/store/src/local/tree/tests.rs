@@ -9,6 +9,7 @@ use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
 
 use super::*;
 
+mod guarded;
 mod hostile;
 mod keeping;
 mod landing;
@@ -27,6 +28,7 @@ const ARCHIVE: WriteOptions = WriteOptions {
     xattrs: true,
     whole_file: false,
     harmless: false,
+    masked: false,
 };
 
 fn walk_options() -> WalkOptions {

@@ -162,6 +162,9 @@ impl<'a> Scan<'a> {
     }
 
     fn end(self, sources: usize) -> Scanned {
+        if let Some(guard) = &self.options.guard {
+            guard.pulse.rest();
+        }
         Scanned {
             directories: self.directories,
             names: self.names,
@@ -180,6 +183,10 @@ impl<'a> Scan<'a> {
         self.device = (found.stx_dev_major, found.stx_dev_minor);
         self.enter(directory, &found);
         while let Some(level) = self.levels.last_mut() {
+            if self.options.guard.as_ref().is_some_and(|guard| !guard.pulse.step()) {
+                self.levels.clear();
+                return None;
+            }
             let Some(name) = level.listing.get(level.next) else {
                 self.leave(index);
                 continue;
@@ -211,6 +218,7 @@ impl<'a> Scan<'a> {
         let level = self.levels.last().ok_or(Extraordinary)?;
         let name = &self.path[self.path.len() - name_len..];
         let found = match (self.receiving, listed) {
+            (None, _) if self.options.guard.is_some() => Some(level.directory.stat_unmounted(name)?),
             (None, _) => Some(level.directory.stat(name)?),
             (Some(_), FileType::Unknown) => Some(level.directory.stat_unmounted(name)?),
             // A mount that does not answer would be waited for.
@@ -238,7 +246,14 @@ impl<'a> Scan<'a> {
     fn child(&self, name_len: usize) -> Result<Directory, Extraordinary> {
         let above = &self.levels.last().ok_or(Extraordinary)?.directory;
         let name = &self.path[self.path.len() - name_len..];
-        Ok(if self.receiving.is_some() { above.child_unmounted(name)? } else { above.child(name)? })
+        let Some(guard) = &self.options.guard else {
+            return Ok(match self.receiving.is_some() {
+                true => above.child_unmounted(name)?,
+                false => above.child(name)?,
+            });
+        };
+        let child = above.child_unmounted(name)?;
+        if guard.spares(&child.stat_self()?) { Err(Extraordinary) } else { Ok(child) }
     }
 
     /// What is no directory.

@@ -1,0 +1,213 @@
+//! Who may fetch shared directories at a time. No ticket, and no address, keeps others out for ever: whoever has most of what there is gives
+//! way to a newcomer that has less.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use dray_core::limits::{LIVE_TREE_LEAVING_MAX, LIVE_TREE_RECEIVERS_MAX};
+use dray_core::ticket::DirectoryId;
+use dray_core::{Error, ErrorKind, Result};
+use dray_transfer::transport::counted_address;
+
+use crate::{Stop, lock};
+
+/// The places of one process.
+#[derive(Debug)]
+pub(super) struct Places {
+    max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    /// In order of arrival.
+    taken: BTreeMap<u64, Taken>,
+}
+
+#[derive(Debug)]
+struct Taken {
+    directory: DirectoryId,
+    address: Option<IpAddr>,
+    stop: Stop,
+    /// Nobody waits for it any more, and it has not ended: a disk that does not answer holds its thread.
+    is_leaving: bool,
+}
+
+/// One receiver's place, given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Arc<Places>,
+    number: u64,
+    /// Set when it has to give way, or the directory is not shared any more.
+    pub(super) stop: Stop,
+}
+
+impl Default for Places {
+    fn default() -> Places {
+        Places { max: LIVE_TREE_RECEIVERS_MAX, state: Mutex::default() }
+    }
+}
+
+/// Of those for whom `group` says something, what it says most often, and how often.
+fn most<T: PartialEq + Copy>(all: &[&Taken], group: impl Fn(&Taken) -> T) -> Option<(T, usize)> {
+    let mut counts: Vec<(T, usize)> = Vec::new();
+    for taken in all {
+        let key = group(taken);
+        match counts.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((key, 1)),
+        }
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count)
+}
+
+impl State {
+    /// Who gives way to a newcomer: of the directory that has most receivers, if that leaves it no fewer than the newcomer's then has; else of
+    /// the newcomer's own directory. There, by the same rule, of the address that has most; its newest.
+    fn who_gives_way(&self, directory: DirectoryId, address: Option<IpAddr>) -> Option<u64> {
+        let here: Vec<&Taken> = self.taken.values().filter(|taken| !taken.is_leaving).collect();
+        let count = |is_it: &dyn Fn(&Taken) -> bool| here.iter().filter(|taken| is_it(taken)).count();
+        let own = count(&|taken| taken.directory == directory);
+        let (greedy, all) = most(&here, |taken| taken.directory)?;
+        let of = if greedy != directory && all > own + 1 { greedy } else { directory };
+        let theirs: Vec<&Taken> = here.iter().copied().filter(|taken| taken.directory == of).collect();
+        let (from, many) = most(&theirs, |taken| taken.address)?;
+        let own = count(&|taken| taken.directory == of && taken.address == address);
+        if of == directory && (from == address || many <= own + 1) {
+            return None;
+        }
+        let is_it = |taken: &Taken| !taken.is_leaving && taken.directory == of && taken.address == from;
+        self.taken.iter().rev().find(|(_, taken)| is_it(taken)).map(|(number, _)| *number)
+    }
+}
+
+impl Places {
+    /// A place for a receiver of `directory` at `address`; one that gives way to it is stopped.
+    pub(super) fn take(self: &Arc<Places>, directory: DirectoryId, address: Option<IpAddr>) -> Result<Place> {
+        let address = address.map(counted_address);
+        let refused = |what: &str| {
+            Error::new(ErrorKind::Refused, what.to_owned())
+                .with_retryable(true)
+                .advise("run the same command again in a while")
+        };
+        let mut state = lock(&self.state);
+        let leaving =
+            state.taken.values().filter(|taken| taken.is_leaving && taken.directory == directory).count();
+        if leaving >= LIVE_TREE_LEAVING_MAX {
+            return Err(refused("the holder's disk does not answer"));
+        }
+        if state.taken.values().filter(|taken| !taken.is_leaving).count() >= self.max {
+            let number = state.who_gives_way(directory, address);
+            let way = number.and_then(|number| state.taken.get_mut(&number));
+            let way = way.ok_or_else(|| refused("too many are fetching from the holder"))?;
+            way.is_leaving = true;
+            way.stop.set();
+        }
+        let (number, stop) = (state.next, Stop::new());
+        state.next += 1;
+        let taken = Taken { directory, address, stop: stop.clone(), is_leaving: false };
+        state.taken.insert(number, taken);
+        Ok(Place { places: self.clone(), number, stop })
+    }
+
+    /// The directory is not shared any more: everybody who fetches it is stopped.
+    pub(super) fn end(&self, directory: DirectoryId) {
+        for taken in lock(&self.state).taken.values_mut().filter(|taken| taken.directory == directory) {
+            taken.stop.set();
+        }
+    }
+}
+
+impl Place {
+    /// What is to be called when nobody waits for this receiver any more: it stands in nobody's way then, whatever holds its thread.
+    pub(super) fn leaving(&self) -> Box<dyn Fn() + Send + Sync> {
+        let (places, number, stop) = (self.places.clone(), self.number, self.stop.clone());
+        Box::new(move || {
+            stop.set();
+            if let Some(taken) = lock(&places.state).taken.get_mut(&number) {
+                taken.is_leaving = true;
+            }
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.places.state).taken.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(number: u8) -> DirectoryId {
+        DirectoryId::from_bytes([number; 32])
+    }
+
+    fn at(host: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([10, 0, 0, host]))
+    }
+
+    fn of(max: usize) -> Arc<Places> {
+        Arc::new(Places { max, state: Mutex::default() })
+    }
+
+    /// Threat model "one ticket holder keeps all places": whoever has most gives way, its newest first, and only as far as it has more.
+    #[test]
+    fn no_ticket_and_no_address_keeps_others_out() {
+        let places = of(4);
+        let greedy: Vec<Place> = (0..4).map(|_| places.take(directory(1), at(1)).unwrap()).collect();
+        assert!(places.take(directory(1), at(1)).is_err(), "nobody gives way to himself");
+        // Another address, with the same ticket.
+        let second = places.take(directory(1), at(2)).unwrap();
+        let stopped = |all: &[Place]| all.iter().map(|place| place.stop.is_set()).collect::<Vec<_>>();
+        assert_eq!(stopped(&greedy), [false, false, false, true]);
+        // Another ticket, from the very address that has most.
+        let third = places.take(directory(2), at(1)).unwrap();
+        assert_eq!(stopped(&greedy), [false, false, true, true]);
+        let fourth = places.take(directory(2), at(3)).unwrap();
+        assert_eq!(stopped(&greedy), [false, true, true, true]);
+        // Two and two: nobody has more than the newcomer would.
+        assert_eq!(
+            places.take(directory(2), at(1)).unwrap_err().to_string(),
+            "too many are fetching from the holder"
+        );
+        assert!(!second.stop.is_set() && !third.stop.is_set() && !fourth.stop.is_set());
+        // A place that is given back is free.
+        drop(third);
+        assert!(places.take(directory(3), at(9)).is_ok());
+    }
+
+    /// Threat model "a disk that does not answer": receivers that hang there take no place from others, and no further ones come.
+    #[test]
+    fn who_hangs_stands_in_the_way_of_its_own_directory_alone() {
+        let places = of(2);
+        let mut hung = Vec::new();
+        for _ in 0..LIVE_TREE_LEAVING_MAX {
+            let place = places.take(directory(1), at(1)).unwrap();
+            place.leaving()();
+            assert!(place.stop.is_set());
+            hung.push(place);
+        }
+        let error = places.take(directory(1), at(2)).unwrap_err();
+        assert!(error.to_string().contains("does not answer") && error.is_retryable());
+        let others: Vec<_> = (0..2).map(|_| places.take(directory(2), at(1)).unwrap()).collect();
+        assert!(places.take(directory(2), at(1)).is_err());
+        drop(hung);
+        drop(others);
+        assert!(places.take(directory(1), at(2)).is_ok());
+    }
+
+    /// D10: what is not shared any more is given to nobody, whoever is fetching it included.
+    #[test]
+    fn the_end_of_a_share_stops_its_receivers() {
+        let places = of(4);
+        let (one, other) =
+            (places.take(directory(1), at(1)).unwrap(), places.take(directory(2), at(1)).unwrap());
+        places.end(directory(1));
+        assert!(one.stop.is_set() && !other.stop.is_set());
+    }
+}
