@@ -79,10 +79,22 @@ fn judge_directory(ticket: &DirectoryTicket) {
 
 /// Printed tickets.
 pub fn text_seeds() -> Vec<Seed> {
-    samples()
+    let mut seeds: Vec<Seed> = samples()
         .into_iter()
         .map(|(name, ticket)| (name, ticket.to_text().expect("short").into_bytes()))
-        .collect()
+        .collect();
+    let directory = DirectoryTicket {
+        protocol: 1,
+        id: DirectoryId::from_bytes([9; 32]),
+        secret: Some(Secret::from_bytes([5; 16])),
+        expires_unix_s: None,
+        hints: vec![Hint::new(
+            "dray://192.0.2.7:4711".parse().expect("a sample"),
+            Some(NodeId::from_bytes([7; 32])),
+        )],
+    };
+    seeds.push(("directory".into(), directory.to_text().expect("short").into_bytes()));
+    seeds
 }
 
 /// Bodies of the same tickets, without their checksums.

@@ -258,3 +258,135 @@ fn take_from(
     };
     Ok(alike.added_to(TreeCopied::of(&done, failed.load(Ordering::Relaxed), &counted)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io;
+    use std::sync::Mutex;
+
+    use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
+    use dray_core::message::Pull;
+    use dray_store::local::tree::WalkOptions;
+    use dray_transfer::transport::{PipeChannel, Security, Wake, Wants};
+    use dray_transfer::tree::send;
+
+    use super::super::super::copies::channels;
+    use super::super::super::source::WalkSource;
+    use super::*;
+    use crate::lock;
+
+    /// A channel that remembers what came over it.
+    struct Recording(PipeChannel, Arc<Mutex<Vec<u8>>>);
+
+    impl Channel for Recording {
+        fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+            let read = self.0.try_read(out)?;
+            lock(&self.1).extend_from_slice(&out[..read.unwrap_or(0)]);
+            Ok(read)
+        }
+        fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
+            self.0.write_all(data)
+        }
+        fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+            self.0.wait(wake, timeout)
+        }
+        fn security(&self) -> Option<Security> {
+            None
+        }
+    }
+
+    impl Duplex for Recording {
+        fn try_write(&mut self, data: &[u8]) -> io::Result<usize> {
+            self.0.try_write(data)
+        }
+        fn wait_for(&mut self, wants: Wants, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+            self.0.wait_for(wants, wake, timeout)
+        }
+    }
+
+    /// The pulls among what was said.
+    fn pulls(mut said: &[u8]) -> Vec<Pull> {
+        let mut pulls = Vec::new();
+        while let Some((head, rest)) = said.split_first_chunk::<FRAME_HEAD_BYTES>() {
+            let (body, rest) = rest.split_at(FrameHead::decode(*head).unwrap().body_bytes);
+            if let Message::Pull(pull) = Message::from_bytes(body).unwrap() {
+                pulls.push(pull);
+            }
+            said = rest;
+        }
+        pulls
+    }
+
+    /// Threat model "sender of a shared directory", design 16: a stranger hears no hash of what is here, be it of a file that may be the same, or
+    /// of an older version, nor whether one of that size and time lies here under another name; and what is here comes right all the same.
+    #[test]
+    fn a_stranger_hears_no_hash() {
+        let place = tempfile::tempdir().unwrap();
+        let (from, to) = (place.path().join("from"), place.path().join("to"));
+        for dir in [&from, &to] {
+            fs::create_dir(dir).unwrap();
+        }
+        let large: Vec<u8> = (0..400_000u32).flat_map(|word| word.to_le_bytes()).collect();
+        let mut other = large.clone();
+        other[800_000] ^= 1;
+        fs::write(from.join("pin"), b"12345").unwrap();
+        fs::write(from.join("large"), &large).unwrap();
+        fs::write(from.join("grown"), [&large[..], b"more"].concat()).unwrap();
+        // The same bytes at another time, another version of the same size, and a shorter one.
+        fs::write(to.join("pin"), b"12345").unwrap();
+        fs::write(to.join("large"), &other).unwrap();
+        fs::write(to.join("grown"), &large).unwrap();
+        fs::write(from.join("renamed"), &large[..100_000]).unwrap();
+        fs::write(to.join("its old name"), &large[..100_000]).unwrap();
+        let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        for path in [to.join("pin"), to.join("large"), to.join("grown")] {
+            fs::File::options().write(true).open(path).unwrap().set_modified(long_ago).unwrap();
+        }
+        for path in [from.join("renamed"), to.join("its old name")] {
+            fs::File::options().write(true).open(path).unwrap().set_modified(long_ago).unwrap();
+        }
+        let (near, mut far) = channels(1 << 16);
+        let said: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let recording = Recording(near, said.clone());
+        let source = from.join(".");
+        let sending = std::thread::spawn(move || {
+            let options = WalkOptions { recursive: true, specials: true, ..WalkOptions::default() };
+            let mut source = WalkSource::new(vec![source], options, false, Stop::new());
+            let minute = Duration::from_secs(60);
+            send(Box::new(recording), Vec::new(), &mut source, None, &mut |_| Ok(()), &|| minute)
+        });
+        let sync = SyncOptions { links: true, times: true, ..SyncOptions::default() };
+        let options = TreeOptions { recursive: true, sync: Some(sync), ..TreeOptions::default() };
+        let options = harmless(&options).unwrap();
+        let wish = DirectoryWish {
+            ticket: DirectoryTicket {
+                protocol: PROTOCOL_VERSION,
+                id: dray_core::ticket::DirectoryId::from_bytes([0; 32]),
+                secret: None,
+                expires_unix_s: None,
+                hints: Vec::new(),
+            },
+            hints: Vec::new(),
+            allow_local: false,
+            destination: to.clone(),
+        };
+        let landing = Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new()]).unwrap();
+        let tree = tree_of(&options).unwrap();
+        let taking = Taking { wish: &wish, options: &options, tree, landing, comparing: None };
+        let knows = Knows { deltas: true, ..Knows::default() };
+        let copied = take_from(&mut far, taking, knows, &|_: Event| {}, &Stop::new()).unwrap();
+        drop(far);
+        sending.join().unwrap().unwrap();
+        assert_eq!(copied.failed, 0);
+        for name in ["pin", "large", "grown", "renamed"] {
+            assert_eq!(fs::read(from.join(name)).unwrap(), fs::read(to.join(name)).unwrap(), "{name}");
+        }
+        let pulls = pulls(&lock(&said));
+        let runs: Vec<_> = pulls.iter().flat_map(|pull| &pull.runs).collect();
+        assert!(runs.iter().all(|run| run.known.is_none()), "{runs:?}");
+        let cuts = runs.iter().filter(|run| run.cut.is_some() && run.count == 1).count();
+        assert!(cuts >= 2, "what is here is used all the same: {runs:?}");
+        assert!(copied.bytes < 400_000, "{copied:?}");
+    }
+}

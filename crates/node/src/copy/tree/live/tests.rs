@@ -407,3 +407,20 @@ fn options_that_do_not_go_with_tickets_are_refused() {
         assert!(error.kind() == ErrorKind::Usage && error.to_string().starts_with(word), "{word}: {error}");
     }
 }
+
+/// D10: a right that ends while a tree comes ends there, and the receiver is told why.
+#[test]
+fn a_right_that_ends_stops_a_fetch() {
+    let bed = Bed::with(|root| fs::write(root.join("large"), vec![3; 20_000_000]).unwrap(), Some(Duration::from_secs(2)));
+    let sync = SyncOptions { times: true, ..SyncOptions::default() };
+    let options = TreeOptions {
+        recursive: true,
+        rate_bytes: Some(2_000_000),
+        sync: Some(sync),
+        ..TreeOptions::default()
+    };
+    let receiver = node(&bed.path("receiver"));
+    let error = receiver.sync_directory(&bed.wish("to"), &options, &|_| {}, &Stop::new()).unwrap_err();
+    assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("expired"), "{error}");
+    assert!(!bed.path("to/large").exists());
+}
