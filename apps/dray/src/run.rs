@@ -298,7 +298,7 @@ fn put_directory(
 ) -> Result<()> {
     let shared = Node::open(config)?.put_directory(path, public, expire, &**output)?;
     if public {
-        output.note("public: whoever knows the ticket without its secret gets it");
+        output.note("public: the ticket has no secret, so whoever learns of it gets the directory");
     }
     let observer: Arc<dyn Observer> = output.clone();
     shared.serve(stop, &observer)

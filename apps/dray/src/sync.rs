@@ -28,7 +28,7 @@ mod rules;
 /// What `dray sync` takes.
 #[derive(Debug, Args)]
 pub(crate) struct SyncArguments {
-    /// What to bring over, DIR/ for what is in DIR, DIR for the directory itself, and last DST, the directory to bring up to date
+    /// What to bring over, DIR/ for what is in DIR, DIR for the directory itself, or the ticket of a directory, and last DST, the directory to bring up to date
     #[arg(value_name = "SRC... DST", required = true)]
     places: Vec<OsString>,
     #[command(flatten)]
@@ -329,6 +329,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
     {
         // One of an object, or one of several sources.
         let what = match pasted::directory(source)? {
+            Some(_) if arguments.further.list_only => "--list-only does not go with a ticket",
             Some(_) => "a ticket is the only SRC there is",
             None => "that ticket is for an object, not for a directory",
         };

@@ -73,7 +73,10 @@ fn a_tree_by_ticket() {
     fs::remove_file(from.join("a/deep/er/7")).unwrap();
     let before = differences(&from, &to);
     let dry = sync(b, &["-a", "--delete", "-n", "-i"], &ticket, &to).expect(0).stdout_text();
-    assert!(dry.contains("*deleting   a/deep/er/7") && dry.contains("b/new") && dry.contains("large"), "{dry}");
+    assert!(
+        dry.contains("*deleting   a/deep/er/7") && dry.contains("b/new") && dry.contains("large"),
+        "{dry}"
+    );
     assert_eq!(differences(&from, &to), before);
     sync(b, &["-a"], &ticket, &to).expect(0);
     assert!(to.join("a/deep/er/7").exists());

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use dray_core::limits::{LIVE_TREE_LEAVING_MAX, LIVE_TREE_RECEIVERS_MAX};
 use dray_core::ticket::DirectoryId;
@@ -11,6 +12,9 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_transfer::transport::counted_address;
 
 use crate::{Stop, lock};
+
+/// How long the opening of a directory may take before it is taken for one on a disk that does not answer.
+const OPENING_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The places of one process.
 #[derive(Debug)]
@@ -33,6 +37,15 @@ struct Taken {
     stop: Stop,
     /// Nobody waits for it any more, and it has not ended: a disk that does not answer holds its thread.
     is_leaving: bool,
+    /// When its directory was begun to be opened, until it is.
+    opening: Option<Instant>,
+}
+
+impl Taken {
+    /// It moves nothing, and a disk holds its thread, or is likely to.
+    fn is_stuck(&self) -> bool {
+        self.is_leaving || self.opening.is_some_and(|since| since.elapsed() > OPENING_PATIENCE)
+    }
 }
 
 /// One receiver's place, given back when this is dropped.
@@ -67,7 +80,7 @@ impl State {
     /// Who gives way to a newcomer: of the directory that has most receivers, if that leaves it no fewer than the newcomer's then has; else of
     /// the newcomer's own directory. There, by the same rule, of the address that has most; its newest.
     fn who_gives_way(&self, directory: DirectoryId, address: Option<IpAddr>) -> Option<u64> {
-        let here: Vec<&Taken> = self.taken.values().filter(|taken| !taken.is_leaving).collect();
+        let here: Vec<&Taken> = self.taken.values().filter(|taken| !taken.is_stuck()).collect();
         let count = |is_it: &dyn Fn(&Taken) -> bool| here.iter().filter(|taken| is_it(taken)).count();
         let own = count(&|taken| taken.directory == directory);
         let (greedy, all) = most(&here, |taken| taken.directory)?;
@@ -78,7 +91,7 @@ impl State {
         if of == directory && (from == address || many <= own + 1) {
             return None;
         }
-        let is_it = |taken: &Taken| !taken.is_leaving && taken.directory == of && taken.address == from;
+        let is_it = |taken: &Taken| !taken.is_stuck() && taken.directory == of && taken.address == from;
         self.taken.iter().rev().find(|(_, taken)| is_it(taken)).map(|(number, _)| *number)
     }
 }
@@ -93,12 +106,12 @@ impl Places {
                 .advise("run the same command again in a while")
         };
         let mut state = lock(&self.state);
-        let leaving =
-            state.taken.values().filter(|taken| taken.is_leaving && taken.directory == directory).count();
-        if leaving >= LIVE_TREE_LEAVING_MAX {
+        let stuck =
+            state.taken.values().filter(|taken| taken.is_stuck() && taken.directory == directory).count();
+        if stuck >= LIVE_TREE_LEAVING_MAX {
             return Err(refused("the holder's disk does not answer"));
         }
-        if state.taken.values().filter(|taken| !taken.is_leaving).count() >= self.max {
+        if state.taken.values().filter(|taken| !taken.is_stuck()).count() >= self.max {
             let number = state.who_gives_way(directory, address);
             let way = number.and_then(|number| state.taken.get_mut(&number));
             let way = way.ok_or_else(|| refused("too many are fetching from the holder"))?;
@@ -107,7 +120,8 @@ impl Places {
         }
         let (number, stop) = (state.next, Stop::new());
         state.next += 1;
-        let taken = Taken { directory, address, stop: stop.clone(), is_leaving: false };
+        let opening = Some(Instant::now());
+        let taken = Taken { directory, address, stop: stop.clone(), is_leaving: false, opening };
         state.taken.insert(number, taken);
         Ok(Place { places: self.clone(), number, stop })
     }
@@ -121,6 +135,13 @@ impl Places {
 }
 
 impl Place {
+    /// The directory is open.
+    pub(super) fn opened(&self) {
+        if let Some(taken) = lock(&self.places.state).taken.get_mut(&self.number) {
+            taken.opening = None;
+        }
+    }
+
     /// What is to be called when nobody waits for this receiver any more: it stands in nobody's way then, whatever holds its thread.
     pub(super) fn leaving(&self) -> Box<dyn Fn() + Send + Sync> {
         let (places, number, stop) = (self.places.clone(), self.number, self.stop.clone());
@@ -197,7 +218,20 @@ mod tests {
         let others: Vec<_> = (0..2).map(|_| places.take(directory(2), at(1)).unwrap()).collect();
         assert!(places.take(directory(2), at(1)).is_err());
         drop(hung);
+        // Nor does one whose directory cannot even be opened.
+        let long_ago = Instant::now().checked_sub(2 * OPENING_PATIENCE);
+        let opening: Vec<_> = (0..LIVE_TREE_LEAVING_MAX)
+            .map(|_| {
+                let place = places.take(directory(3), at(3)).unwrap();
+                lock(&places.state).taken.get_mut(&place.number).unwrap().opening = long_ago;
+                place
+            })
+            .collect();
+        assert!(places.take(directory(3), at(4)).is_err());
+        opening[0].opened();
         drop(others);
+        assert!(places.take(directory(3), at(4)).is_ok(), "it was slow, and is there");
+        drop(opening);
         assert!(places.take(directory(1), at(2)).is_ok());
     }
 

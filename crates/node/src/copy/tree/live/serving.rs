@@ -158,10 +158,7 @@ impl LiveTrees {
                     )),
                 },
             );
-        let begun = asked.and_then(|asked| {
-            channel.keep_place();
-            Ok((self.places.take(tree.id, address)?, asked))
-        });
+        let begun = asked.and_then(|asked| Ok((self.places.take(tree.id, address)?, asked)));
         let (place, asked) = match begun {
             Ok(begun) => begun,
             Err(error) => {
@@ -169,6 +166,7 @@ impl LiveTrees {
                 return refuse(&mut *channel, preface, error);
             }
         };
+        channel.keep_place();
         let node = security.peer.to_string();
         self.observer.event(Event::ServingDirectory { node: node.clone() });
         let digests = agreed.has(feature::TREE_DIGESTS);
@@ -200,6 +198,7 @@ impl LiveTrees {
             }
         };
         let now = self.own.iter().filter_map(|own| directory_key(own));
+        place.opened();
         let never = now.chain(self.own_keys.iter().copied()).collect();
         let pulse = Arc::new(Pulse::new(place.stop.flag()));
         let guard = Guard { never, pulse: pulse.clone() };

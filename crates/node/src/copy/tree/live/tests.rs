@@ -411,7 +411,10 @@ fn options_that_do_not_go_with_tickets_are_refused() {
 /// D10: a right that ends while a tree comes ends there, and the receiver is told why.
 #[test]
 fn a_right_that_ends_stops_a_fetch() {
-    let bed = Bed::with(|root| fs::write(root.join("large"), vec![3; 20_000_000]).unwrap(), Some(Duration::from_secs(2)));
+    let bed = Bed::with(
+        |root| fs::write(root.join("large"), vec![3; 20_000_000]).unwrap(),
+        Some(Duration::from_secs(2)),
+    );
     let sync = SyncOptions { times: true, ..SyncOptions::default() };
     let options = TreeOptions {
         recursive: true,
