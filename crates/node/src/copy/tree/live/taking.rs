@@ -183,6 +183,9 @@ fn harmless(options: &TreeOptions) -> Result<TreeOptions> {
     let Some(sync) = &mut options.sync else {
         return Err(Error::new(ErrorKind::Internal, "a directory is brought over by a synchronisation"));
     };
+    if !options.recursive && !sync.directories {
+        return Err(Error::new(ErrorKind::Usage, "the ticket is for a directory").advise("say -a or -r"));
+    }
     if sync.checksum {
         return no("-c", "it would tell the holder hashes of what is here; -I fetches everything");
     }
