@@ -287,7 +287,7 @@ mod tests {
     /// Threat model: who has a network of IPv6 addresses is one address.
     #[test]
     fn a_network_is_one_address() {
-        let of = |text: &str| counted(text.parse().unwrap());
+        let of = |text: &str| counted_address(text.parse().unwrap());
         assert_eq!(of("2001:db8:1:2:3:4:5:6"), of("2001:db8:1:2:ffff::1"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_ne!(of("10.0.0.1"), of("10.0.0.2"));

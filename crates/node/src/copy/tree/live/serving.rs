@@ -51,9 +51,7 @@ pub(super) struct LiveTree {
 pub(crate) struct LiveTrees {
     node: NodeId,
     /// Of this node, never given to anybody.
-    own: Vec<PathBuf>,
-    /// What they were at the beginning, wherever they are moved to.
-    own_keys: Vec<DirectoryKey>,
+    own: OwnDirectories,
     trees: Mutex<HashMap<DirectoryId, Arc<LiveTree>>>,
     places: Arc<Places>,
     notices: Notices,
@@ -61,29 +59,43 @@ pub(crate) struct LiveTrees {
 }
 
 /// Directories of this node's own: whoever has what is in them is this node, or has all that it shares.
-pub(super) fn own_directories(paths: &Paths) -> Vec<PathBuf> {
-    let config = paths.config_file.parent().filter(|folder| folder.ends_with("dray"));
-    let runtime = paths.runtime_dir.clone();
-    [Some(paths.data_dir.clone()), runtime, config.map(PathBuf::from)].into_iter().flatten().collect()
+pub(super) struct OwnDirectories {
+    paths: Vec<PathBuf>,
+    /// What they were when this was made, wherever they are moved to.
+    keys: Vec<DirectoryKey>,
 }
 
-/// `Usage` if `directory` is, holds or lies in one of this node's own.
-pub(super) fn require_foreign(directory: &SharedDirectory, own: &[PathBuf]) -> Result<()> {
-    let path = directory.path();
-    let Some(own) = own.iter().find(|own| touches(path, own)) else { return Ok(()) };
-    let what = format!(
-        "{path:?} is not shared: {own:?}, where dray keeps its keys and secrets, is or lies in it, or around it"
-    );
-    Err(Error::new(ErrorKind::Usage, what).advise("share a directory that has nothing to do with that one"))
+impl OwnDirectories {
+    pub(super) fn of(paths: &Paths) -> OwnDirectories {
+        let config = paths.config_file.parent().filter(|folder| folder.ends_with("dray"));
+        let all = [Some(paths.data_dir.clone()), paths.runtime_dir.clone(), config.map(PathBuf::from)];
+        let paths: Vec<PathBuf> = all.into_iter().flatten().collect();
+        OwnDirectories { keys: paths.iter().filter_map(|own| directory_key(own)).collect(), paths }
+    }
+
+    /// What they were, and what they are now.
+    fn keys(&self) -> Arc<[DirectoryKey]> {
+        let now = self.paths.iter().filter_map(|own| directory_key(own));
+        now.chain(self.keys.iter().copied()).collect()
+    }
+
+    /// `Usage` if `directory` is, holds or lies in one of them.
+    pub(super) fn require_foreign(&self, directory: &SharedDirectory) -> Result<()> {
+        let path = directory.path();
+        let Some(own) = self.paths.iter().find(|own| touches(path, own)) else { return Ok(()) };
+        let what = format!(
+            "{path:?} is not shared: {own:?}, where dray keeps its keys and secrets, is or lies in it, or around it"
+        );
+        Err(Error::new(ErrorKind::Usage, what)
+            .advise("share a directory that has nothing to do with that one"))
+    }
 }
 
 impl LiveTrees {
     /// None so far.
-    pub(crate) fn new(node: NodeId, paths: &Paths, observer: Arc<dyn Observer>) -> LiveTrees {
-        let own = own_directories(paths);
+    pub(super) fn new(node: NodeId, own: OwnDirectories, observer: Arc<dyn Observer>) -> LiveTrees {
         LiveTrees {
             node,
-            own_keys: own.iter().filter_map(|own| directory_key(own)).collect(),
             own,
             trees: Mutex::default(),
             places: Arc::default(),
@@ -99,7 +111,7 @@ impl LiveTrees {
 
     /// Shares a directory from now on.
     pub(super) fn add(&self, id: DirectoryId, directory: SharedDirectory, share: Share) -> Result<()> {
-        require_foreign(&directory, &self.own)?;
+        self.own.require_foreign(&directory)?;
         let tree = LiveTree { id, directory, share, ended: Arc::default() };
         lock(&self.trees).insert(id, Arc::new(tree));
         Ok(())
@@ -188,7 +200,7 @@ impl LiveTrees {
         digests: bool,
     ) -> Result<()> {
         let names = [Vec::new()];
-        let opened = require_foreign(&tree.directory, &self.own).and_then(|()| tree.directory.open());
+        let opened = self.own.require_foreign(&tree.directory).and_then(|()| tree.directory.open());
         let opened = opened.and_then(|within| Ok((within, walk_options(asked, &names)?)));
         let (within, options) = match opened {
             Ok(opened) => opened,
@@ -197,9 +209,8 @@ impl LiveTrees {
                 return Err(tell(&mut *channel, preface, for_strangers(error.kind())));
             }
         };
-        let now = self.own.iter().filter_map(|own| directory_key(own));
         place.opened();
-        let never = now.chain(self.own_keys.iter().copied()).collect();
+        let never = self.own.keys();
         let pulse = Arc::new(Pulse::new(place.stop.flag()));
         let guard = Guard { never, pulse: pulse.clone() };
         let limit = asked.rate_bytes.map(RateLimit::new);

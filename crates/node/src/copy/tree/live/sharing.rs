@@ -16,7 +16,7 @@ use dray_transfer::direct::Listener;
 use dray_transfer::holder::{Held, Provider, serve_or_leave};
 use dray_transfer::transport::{Security, TlsChannel};
 
-use super::serving::{LiveTrees, own_directories, require_foreign};
+use super::serving::{LiveTrees, OwnDirectories};
 use crate::admission::admit;
 use crate::put::{FAREWELL_S, unix_s};
 use crate::{Event, Node, Observer, Stop};
@@ -28,6 +28,7 @@ pub struct SharedTree {
     /// The ticket's text.
     pub text: String,
     directory: SharedDirectory,
+    own: OwnDirectories,
     share: Share,
     listener: Arc<Listener>,
     node: Node,
@@ -68,7 +69,8 @@ impl Node {
         observer: &dyn Observer,
     ) -> Result<SharedTree> {
         let directory = SharedDirectory::of(path)?;
-        require_foreign(&directory, &own_directories(&self.config.paths))?;
+        let own = OwnDirectories::of(&self.config.paths);
+        own.require_foreign(&directory)?;
         // Said here rather than to the first receiver.
         directory.open()?;
         let id = DirectoryId::from_bytes(crate::random()?);
@@ -79,16 +81,16 @@ impl Node {
         let share = Share { secret, expires_unix_s, ..Share::default() };
         let ticket = DirectoryTicket { protocol: PROTOCOL_VERSION, id, secret, expires_unix_s, hints };
         let text = ticket.to_text()?;
-        Ok(SharedTree { ticket, text, directory, share, listener: Arc::new(listener), node: self })
+        Ok(SharedTree { ticket, text, directory, own, share, listener: Arc::new(listener), node: self })
     }
 }
 
 impl SharedTree {
     /// Serves until `stop`, or until the share has expired and its receivers had time to hear so.
     pub fn serve(self, stop: &Stop, observer: &Arc<dyn Observer>) -> Result<()> {
-        let SharedTree { ticket, text, directory, share, listener, node } = self;
+        let SharedTree { ticket, text, directory, own, share, listener, node } = self;
         let path = directory.path().to_owned();
-        let trees = Arc::new(LiveTrees::new(node.id(), &node.config.paths, observer.clone()));
+        let trees = Arc::new(LiveTrees::new(node.id(), own, observer.clone()));
         trees.add(ticket.id, directory, share.clone())?;
         let addresses = ticket.hints.iter().map(|hint| hint.uri.to_string()).collect();
         observer.event(Event::SharedDirectory { path, ticket: text, addresses });
