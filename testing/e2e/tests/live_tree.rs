@@ -135,39 +135,37 @@ fn what_is_mounted_is_not_shared() {
     let Some(lab) = Lab::of(2).build() else { return };
     let (a, b) = lab.pair();
     let place = a.directory("disk");
-    let at = |path: &Path| path.to_str().unwrap().to_owned();
-    let mount = |path: &Path| tool(&["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", &at(path)]);
-    mount(&place);
+    let at = place.to_str().unwrap();
+    tool(&["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", at]);
     fs::create_dir_all(place.join("below")).unwrap();
     fs::write(place.join("mine"), b"mine").unwrap();
     fs::write(place.join("below/seen"), b"seen").unwrap();
     let (sharing, ticket) = put(a, &place, &[]);
+    // Programs of a host have mounts of their own.
+    let pid = sharing.pid().to_string();
+    let inside = |script: &str| tool(&["nsenter", "-t", &pid, "-m", "sh", "-ec", script, "sh", at]);
     let to = b.file("to");
     get(b, &ticket, &to).expect(0);
     assert!(to.join("below/seen").exists());
     // Below: what the receiver has in its place stays, and nothing of it is read.
-    mount(&place.join("below"));
-    fs::write(place.join("below/secret"), b"secret").unwrap();
-    fs::remove_file(place.join("mine")).unwrap();
+    inside("cd \"$1\"; mount -t tmpfs tmpfs below; echo secret > below/secret; rm mine");
     sync(b, &["-a", "--delete"], &ticket, &to).expect(0);
     assert!(!to.join("mine").exists() && !to.join("below/secret").exists());
     assert!(to.join("below/seen").exists(), "what is below a mount was not looked at");
-    tool(&["umount", &at(&place.join("below"))]);
+    get(b, &ticket, &b.file("without")).expect(0);
+    assert_eq!(data::names(&b.file("without/below")), [""; 0]);
     // In its place, over it, and instead of it.
-    mount(&place);
-    fs::write(place.join("secret"), b"secret").unwrap();
+    inside("umount \"$1/below\"; mount -t tmpfs tmpfs \"$1\"; echo secret > \"$1/secret\"");
     let refused = get(b, &ticket, &b.file("over")).expect(4);
-    assert!(!b.file("over").exists() && !refused.stderr_text().contains("disk\""), "{refused}");
-    tool(&["umount", &at(&place)]);
+    assert!(!b.file("over").exists() && !refused.stderr_text().contains(at), "{refused}");
+    inside("umount \"$1\"");
     get(b, &ticket, &b.file("back")).expect(0);
-    tool(&["umount", &at(&place)]);
-    mount(&place);
-    fs::write(place.join("secret"), b"secret").unwrap();
+    inside("umount \"$1\"; mount -t tmpfs tmpfs \"$1\"; echo secret > \"$1/secret\"");
     get(b, &ticket, &b.file("instead")).expect(4);
     assert!(!b.file("instead").exists());
     let said = sharing.terminate().expect(0).stderr_text();
     assert!(said.contains("is not the directory that was shared"), "{said}");
-    tool(&["umount", &at(&place)]);
+    tool(&["umount", at]);
 }
 
 /// ADR 29: the directories in which this node keeps its keys are not shared, nor those that hold them.
