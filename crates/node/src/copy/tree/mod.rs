@@ -262,6 +262,7 @@ fn write_options(tree: &Tree) -> WriteOptions {
         whole_file: has(tree_flag::WHOLE_FILE),
         harmless: false,
         masked: false,
+        roots_are_directories: false,
     }
 }
 

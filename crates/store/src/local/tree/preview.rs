@@ -99,6 +99,7 @@ impl Preview {
 
     /// The root of the tree of source `index`.
     pub fn root(&mut self, index: usize, entry: &Entry) -> Result<Planned> {
+        self.settings.check_root(entry)?;
         let entry = &self.settings.changed(entry);
         self.way.clear();
         self.stack.clear();

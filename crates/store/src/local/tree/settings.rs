@@ -46,6 +46,8 @@ pub struct WriteOptions {
     pub harmless: bool,
     /// Bits that the umask of this process takes are not given, although bits are kept: the sender may want others to write here.
     pub masked: bool,
+    /// The root of a tree is a directory, or breaks the protocol: a link in its place would lead the next copy elsewhere.
+    pub roots_are_directories: bool,
 }
 
 /// What a copy does otherwise than it is told.
@@ -94,6 +96,8 @@ pub(super) struct Settings {
     pub(super) harmless: bool,
     /// See [`WriteOptions::masked`].
     masked: bool,
+    /// See [`WriteOptions::roots_are_directories`].
+    roots_are_directories: bool,
     pub(super) whole_file: bool,
     pub(super) changes: Changes,
     /// What is as large or larger is not hashed to be compared: whoever writes the tree sees to it.
@@ -143,6 +147,7 @@ impl Settings {
             special_modes: options.special_modes,
             harmless: options.harmless,
             masked: options.masked,
+            roots_are_directories: options.roots_are_directories,
             owners: options.owners,
             numeric_ids: options.numeric_ids,
             xattrs: options.xattrs,
@@ -212,6 +217,14 @@ impl Settings {
             (true, false) => told & 0o777,
             (false, _) => told & 0o777 & granted(),
         }
+    }
+
+    /// `Protocol` for a root that nothing is to be made of.
+    pub(super) fn check_root(&self, root: &Entry) -> dray_core::Result<()> {
+        if self.roots_are_directories && !root.is_directory() {
+            return Err(Error::new(ErrorKind::Protocol, "the sender told no directory"));
+        }
+        Ok(())
     }
 
     /// Which extended attributes are kept.

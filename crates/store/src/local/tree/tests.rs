@@ -29,6 +29,7 @@ const ARCHIVE: WriteOptions = WriteOptions {
     whole_file: false,
     harmless: false,
     masked: false,
+    roots_are_directories: false,
 };
 
 fn walk_options() -> WalkOptions {

@@ -235,7 +235,8 @@ fn take_from(
     let on_planned =
         |items: &[dray_core::message::PlannedItem]| counted.tell(items, options.dry_run, false, observer);
     let alike = comparing.as_ref().map(Comparing::alike).unwrap_or_default();
-    let write = WriteOptions { harmless: true, masked: true, ..write_options(&tree) };
+    let write =
+        WriteOptions { harmless: true, masked: true, roots_are_directories: true, ..write_options(&tree) };
     // Nobody else is told a hash of what is here.
     let changes = || {
         let changes = changes(&tree, &beside_here)?;
@@ -261,6 +262,9 @@ fn take_from(
     };
     Ok(alike.added_to(TreeCopied::of(&done, failed.load(Ordering::Relaxed), &counted)))
 }
+
+#[cfg(test)]
+mod hostile;
 
 #[cfg(test)]
 mod tests {
