@@ -15,6 +15,8 @@ use crate::{Stop, lock};
 
 /// How long the opening of a directory may take before it is taken for one on a disk that does not answer.
 const OPENING_PATIENCE: Duration = Duration::from_secs(5);
+/// How long one that left, or gave way, may take to go, which its last words do, before a disk is taken to hold its thread.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The places of one process.
 #[derive(Debug)]
@@ -35,16 +37,23 @@ struct Taken {
     directory: DirectoryId,
     address: Option<IpAddr>,
     stop: Stop,
-    /// Nobody waits for it any more, and it has not ended: a disk that does not answer holds its thread.
-    is_leaving: bool,
+    /// Since when nobody waits for it any more. It has its last words; if it is there for long after that, a disk that does not answer
+    /// holds its thread.
+    leaving: Option<Instant>,
     /// When its directory was begun to be opened, until it is.
     opening: Option<Instant>,
 }
 
 impl Taken {
-    /// It moves nothing, and a disk holds its thread, or is likely to.
+    /// A disk holds its thread, or is likely to.
     fn is_stuck(&self) -> bool {
-        self.is_leaving || self.opening.is_some_and(|since| since.elapsed() > OPENING_PATIENCE)
+        let lasts = |since: Option<Instant>, patience| since.is_some_and(|since| since.elapsed() > patience);
+        lasts(self.leaving, LEAVING_PATIENCE) || lasts(self.opening, OPENING_PATIENCE)
+    }
+
+    /// It takes a place from others. Those that are leaving do not: the listener has bounds for how many of them there are.
+    fn is_here(&self) -> bool {
+        self.leaving.is_none() && !self.is_stuck()
     }
 }
 
@@ -80,7 +89,7 @@ impl State {
     /// Who gives way to a newcomer: of the directory that has most receivers, if that leaves it no fewer than the newcomer's then has; else of
     /// the newcomer's own directory. There, by the same rule, of the address that has most; its newest.
     fn who_gives_way(&self, directory: DirectoryId, address: Option<IpAddr>) -> Option<u64> {
-        let here: Vec<&Taken> = self.taken.values().filter(|taken| !taken.is_stuck()).collect();
+        let here: Vec<&Taken> = self.taken.values().filter(|taken| taken.is_here()).collect();
         let count = |is_it: &dyn Fn(&Taken) -> bool| here.iter().filter(|taken| is_it(taken)).count();
         let own = count(&|taken| taken.directory == directory);
         let (greedy, all) = most(&here, |taken| taken.directory)?;
@@ -91,7 +100,7 @@ impl State {
         if of == directory && (from == address || many <= own + 1) {
             return None;
         }
-        let is_it = |taken: &Taken| !taken.is_stuck() && taken.directory == of && taken.address == from;
+        let is_it = |taken: &Taken| taken.is_here() && taken.directory == of && taken.address == from;
         self.taken.iter().rev().find(|(_, taken)| is_it(taken)).map(|(number, _)| *number)
     }
 }
@@ -111,17 +120,17 @@ impl Places {
         if stuck >= LIVE_TREE_LEAVING_MAX {
             return Err(refused("the holder's disk does not answer"));
         }
-        if state.taken.values().filter(|taken| !taken.is_stuck()).count() >= self.max {
+        if state.taken.values().filter(|taken| taken.is_here()).count() >= self.max {
             let number = state.who_gives_way(directory, address);
             let way = number.and_then(|number| state.taken.get_mut(&number));
             let way = way.ok_or_else(|| refused("too many are fetching from the holder"))?;
-            way.is_leaving = true;
+            way.leaving = Some(Instant::now());
             way.stop.set();
         }
         let (number, stop) = (state.next, Stop::new());
         state.next += 1;
         let opening = Some(Instant::now());
-        let taken = Taken { directory, address, stop: stop.clone(), is_leaving: false, opening };
+        let taken = Taken { directory, address, stop: stop.clone(), leaving: None, opening };
         state.taken.insert(number, taken);
         Ok(Place { places: self.clone(), number, stop })
     }
@@ -148,7 +157,7 @@ impl Place {
         Box::new(move || {
             stop.set();
             if let Some(taken) = lock(&places.state).taken.get_mut(&number) {
-                taken.is_leaving = true;
+                taken.leaving.get_or_insert_with(Instant::now);
             }
         })
     }
@@ -202,6 +211,12 @@ mod tests {
         assert!(places.take(directory(3), at(9)).is_ok());
     }
 
+    /// As if it had left long ago.
+    fn set_back(place: &Place) {
+        let long_ago = Instant::now().checked_sub(2 * LEAVING_PATIENCE);
+        lock(&place.places.state).taken.get_mut(&place.number).unwrap().leaving = long_ago;
+    }
+
     /// Threat model "a disk that does not answer": receivers that hang there take no place from others, and no further ones come.
     #[test]
     fn who_hangs_stands_in_the_way_of_its_own_directory_alone() {
@@ -211,6 +226,7 @@ mod tests {
             let place = places.take(directory(1), at(1)).unwrap();
             place.leaving()();
             assert!(place.stop.is_set());
+            set_back(&place);
             hung.push(place);
         }
         let error = places.take(directory(1), at(2)).unwrap_err();
@@ -233,6 +249,37 @@ mod tests {
         assert!(places.take(directory(3), at(4)).is_ok(), "it was slow, and is there");
         drop(opening);
         assert!(places.take(directory(1), at(2)).is_ok());
+    }
+
+    /// Threat model "one ticket holder keeps all places": who breaks off again and again, or has to give way, is not taken for a disk that
+    /// does not answer.
+    #[test]
+    fn who_has_just_left_is_no_disk_that_hangs() {
+        let places = of(8);
+        let left: Vec<Place> = (0..=LIVE_TREE_LEAVING_MAX)
+            .map(|_| {
+                let place = places.take(directory(1), at(1)).unwrap();
+                place.leaving()();
+                place
+            })
+            .collect();
+        let honest = places.take(directory(1), at(2));
+        assert!(honest.is_ok(), "{honest:?}");
+        drop(honest);
+        // Those that are still there long after their last words are held by something.
+        left.iter().skip(1).for_each(set_back);
+        assert!(places.take(directory(1), at(2)).is_err());
+        assert!(places.take(directory(2), at(1)).is_ok());
+        drop(left);
+        // Nor those who gave way.
+        let places = of(6);
+        let greedy: Vec<Place> = (0..6).map(|_| places.take(directory(1), at(1)).unwrap()).collect();
+        for host in 2..=6 {
+            let honest = places.take(directory(1), at(host));
+            assert!(honest.is_ok(), "{host}: {honest:?}");
+            std::mem::forget(honest);
+        }
+        drop(greedy);
     }
 
     /// D10: what is not shared any more is given to nobody, whoever is fetching it included.
