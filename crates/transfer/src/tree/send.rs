@@ -125,6 +125,11 @@ pub fn send(
             }
         });
         let result = server.run();
+        // What stopped the reading, or the walk, explains more than that it was stopped.
+        let result = result.map_err(|error| match error.kind() {
+            ErrorKind::Unreachable => error,
+            _ => (server.heard)(None).err().unwrap_or(error),
+        });
         on_end.into_iter().for_each(|end| end());
         desk.close();
         // Nothing else is to leave before the last words.

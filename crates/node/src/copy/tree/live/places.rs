@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dray_core::limits::{LIVE_TREE_LEAVING_MAX, LIVE_TREE_RECEIVERS_MAX};
+use dray_core::limits::LIVE_TREE_LEAVING_MAX;
 use dray_core::ticket::DirectoryId;
 use dray_core::{Error, ErrorKind, Result};
 use dray_transfer::transport::counted_address;
@@ -66,12 +66,6 @@ pub(super) struct Place {
     pub(super) stop: Stop,
 }
 
-impl Default for Places {
-    fn default() -> Places {
-        Places { max: LIVE_TREE_RECEIVERS_MAX, state: Mutex::default() }
-    }
-}
-
 /// Of those for whom `group` says something, what it says most often, and how often.
 fn most<T: PartialEq + Copy>(all: &[&Taken], group: impl Fn(&Taken) -> T) -> Option<(T, usize)> {
     let mut counts: Vec<(T, usize)> = Vec::new();
@@ -106,6 +100,11 @@ impl State {
 }
 
 impl Places {
+    /// So many.
+    pub(super) fn of(max: usize) -> Arc<Places> {
+        Arc::new(Places { max, state: Mutex::default() })
+    }
+
     /// A place for a receiver of `directory` at `address`; one that gives way to it is stopped.
     pub(super) fn take(self: &Arc<Places>, directory: DirectoryId, address: Option<IpAddr>) -> Result<Place> {
         let address = address.map(counted_address);
@@ -181,14 +180,10 @@ mod tests {
         Some(IpAddr::from([10, 0, 0, host]))
     }
 
-    fn of(max: usize) -> Arc<Places> {
-        Arc::new(Places { max, state: Mutex::default() })
-    }
-
     /// Threat model "one ticket holder keeps all places": whoever has most gives way, its newest first, and only as far as it has more.
     #[test]
     fn no_ticket_and_no_address_keeps_others_out() {
-        let places = of(4);
+        let places = Places::of(4);
         let greedy: Vec<Place> = (0..4).map(|_| places.take(directory(1), at(1)).unwrap()).collect();
         assert!(places.take(directory(1), at(1)).is_err(), "nobody gives way to himself");
         // Another address, with the same ticket.
@@ -220,7 +215,7 @@ mod tests {
     /// Threat model "a disk that does not answer": receivers that hang there take no place from others, and no further ones come.
     #[test]
     fn who_hangs_stands_in_the_way_of_its_own_directory_alone() {
-        let places = of(2);
+        let places = Places::of(2);
         let mut hung = Vec::new();
         for _ in 0..LIVE_TREE_LEAVING_MAX {
             let place = places.take(directory(1), at(1)).unwrap();
@@ -255,7 +250,7 @@ mod tests {
     /// does not answer.
     #[test]
     fn who_has_just_left_is_no_disk_that_hangs() {
-        let places = of(8);
+        let places = Places::of(8);
         let left: Vec<Place> = (0..=LIVE_TREE_LEAVING_MAX)
             .map(|_| {
                 let place = places.take(directory(1), at(1)).unwrap();
@@ -272,7 +267,7 @@ mod tests {
         assert!(places.take(directory(2), at(1)).is_ok());
         drop(left);
         // Nor those who gave way.
-        let places = of(6);
+        let places = Places::of(6);
         let greedy: Vec<Place> = (0..6).map(|_| places.take(directory(1), at(1)).unwrap()).collect();
         for host in 2..=6 {
             let honest = places.take(directory(1), at(host));
@@ -285,7 +280,7 @@ mod tests {
     /// D10: what is not shared any more is given to nobody, whoever is fetching it included.
     #[test]
     fn the_end_of_a_share_stops_its_receivers() {
-        let places = of(4);
+        let places = Places::of(4);
         let (one, other) =
             (places.take(directory(1), at(1)).unwrap(), places.take(directory(2), at(1)).unwrap());
         places.end(directory(1));

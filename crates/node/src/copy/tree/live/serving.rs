@@ -93,12 +93,17 @@ impl OwnDirectories {
 
 impl LiveTrees {
     /// None so far.
-    pub(super) fn new(node: NodeId, own: OwnDirectories, observer: Arc<dyn Observer>) -> LiveTrees {
+    pub(super) fn new(
+        node: NodeId,
+        own: OwnDirectories,
+        places: Arc<Places>,
+        observer: Arc<dyn Observer>,
+    ) -> LiveTrees {
         LiveTrees {
             node,
             own,
             trees: Mutex::default(),
-            places: Arc::default(),
+            places,
             notices: Notices::new(observer.clone()),
             observer,
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use dray_core::limits::LIVE_TREE_RECEIVERS_MAX;
 use dray_core::message::{Hello, Open, PROTOCOL_VERSION, feature};
 use dray_core::rights::Secret;
 use dray_core::store::Share;
@@ -16,6 +17,7 @@ use dray_transfer::direct::Listener;
 use dray_transfer::holder::{Held, Provider, serve_or_leave};
 use dray_transfer::transport::{Security, TlsChannel};
 
+use super::places::Places;
 use super::serving::{LiveTrees, OwnDirectories};
 use crate::admission::admit;
 use crate::put::{FAREWELL_S, unix_s};
@@ -88,9 +90,19 @@ impl Node {
 impl SharedTree {
     /// Serves until `stop`, or until the share has expired and its receivers had time to hear so.
     pub fn serve(self, stop: &Stop, observer: &Arc<dyn Observer>) -> Result<()> {
+        self.serve_among(Places::of(LIVE_TREE_RECEIVERS_MAX), stop, observer)
+    }
+
+    /// The same, with these places for receivers.
+    pub(super) fn serve_among(
+        self,
+        places: Arc<Places>,
+        stop: &Stop,
+        observer: &Arc<dyn Observer>,
+    ) -> Result<()> {
         let SharedTree { ticket, text, directory, own, share, listener, node } = self;
         let path = directory.path().to_owned();
-        let trees = Arc::new(LiveTrees::new(node.id(), own, observer.clone()));
+        let trees = Arc::new(LiveTrees::new(node.id(), own, places, observer.clone()));
         trees.add(ticket.id, directory, share.clone())?;
         let addresses = ticket.hints.iter().map(|hint| hint.uri.to_string()).collect();
         observer.event(Event::SharedDirectory { path, ticket: text, addresses });

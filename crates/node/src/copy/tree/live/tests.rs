@@ -14,6 +14,7 @@ use dray_core::{ErrorKind, Result};
 
 use super::super::{SyncOptions, TreeCopied, TreeOptions, tree_message};
 use super::DirectoryWish;
+use super::places::Places;
 use super::wish::{as_told, check};
 use crate::{Config, ConfigFile, Event, Node, Paths, Stop, lock};
 
@@ -28,6 +29,7 @@ struct Bed {
     place: tempfile::TempDir,
     ticket: DirectoryTicket,
     heard: Arc<Mutex<Vec<Event>>>,
+    places: Arc<Places>,
     stop: Stop,
     serving: Option<JoinHandle<Result<()>>>,
 }
@@ -54,8 +56,10 @@ impl Bed {
         ticket.hints[0].uri = format!("dray://127.0.0.1:{port}").parse().unwrap();
         let stop = Stop::new();
         let stopping = stop.clone();
-        let serving = thread::spawn(move || shared.serve(&stopping, &observer));
-        Bed { place, ticket, heard, stop, serving: Some(serving) }
+        let places = Places::of(2);
+        let among = places.clone();
+        let serving = thread::spawn(move || shared.serve_among(among, &stopping, &observer));
+        Bed { place, ticket, heard, places, stop, serving: Some(serving) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -102,10 +106,17 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
-    fn drop(&mut self) {
+impl Bed {
+    /// Shares it no longer.
+    fn end(&mut self) {
         self.stop.set();
         let _ = self.serving.take().map(JoinHandle::join);
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -406,6 +417,51 @@ fn options_that_do_not_go_with_tickets_are_refused() {
         let error = receiver.sync_directory(&wish, &options, &|_| {}, &Stop::new()).unwrap_err();
         assert!(error.kind() == ErrorKind::Usage && error.to_string().starts_with(word), "{word}: {error}");
     }
+}
+
+/// A receiver that fetches something large, and what becomes of it when `meanwhile` is done.
+fn fetched_while(bed: &mut Bed, meanwhile: impl FnOnce(&mut Bed)) -> dray_core::Error {
+    let sync = SyncOptions { times: true, ..SyncOptions::default() };
+    let options = TreeOptions {
+        recursive: true,
+        rate_bytes: Some(10_000_000),
+        sync: Some(sync),
+        ..TreeOptions::default()
+    };
+    let (receiver, wish) = (node(&bed.path("receiver")), bed.wish("to"));
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let fetching = thread::spawn(move || {
+        let observer = move |event: Event| {
+            if matches!(event, Event::TreeProgress { done_bytes: 1.. }) {
+                let _ = begun.send(());
+            }
+        };
+        receiver.sync_directory(&wish, &options, &observer, &Stop::new())
+    });
+    has_begun.recv_timeout(LONG).unwrap();
+    meanwhile(bed);
+    fetching.join().unwrap().unwrap_err()
+}
+
+/// D10: who is cut off because the directory is not shared any more is told so, whatever is on its way.
+#[test]
+fn who_is_cut_off_hears_why() {
+    let mut bed = Bed::new(|root| fs::write(root.join("large"), vec![3; 60_000_000]).unwrap());
+    let error = fetched_while(&mut bed, |bed| bed.end());
+    assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("no longer shared"), "{error}");
+}
+
+/// Threat model "receiver of a shared directory": whoever gives way hears that others had no turn, and that the same command goes on.
+#[test]
+fn who_gives_way_hears_why() {
+    let mut bed = Bed::new(|root| fs::write(root.join("large"), vec![3; 60_000_000]).unwrap());
+    let mut others = Vec::new();
+    others.push(bed.places.take(bed.ticket.id, Some([127, 0, 0, 1].into())).unwrap());
+    let error = fetched_while(&mut bed, |bed| {
+        others.push(bed.places.take(bed.ticket.id, Some([10, 0, 0, 9].into())).unwrap());
+    });
+    assert!(error.kind() == ErrorKind::Refused && error.is_retryable(), "{error}");
+    assert!(error.to_string().contains("others fetch") && !others[0].stop.is_set(), "{error}");
 }
 
 /// D10: a right that ends while a tree comes ends there, and the receiver is told why.
