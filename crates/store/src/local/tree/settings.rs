@@ -207,11 +207,15 @@ impl Settings {
         }
     }
 
+    /// Of the bits that the sender told those that count here.
+    fn masked(&self, told: u32) -> u32 {
+        if self.masked { told & !(self.umask & 0o777) } else { told }
+    }
+
     /// The permission bits of a new entry; `granted` are those that new entries may have where bits are not kept.
     pub(super) fn mode(&self, told: u32, granted: impl FnOnce() -> u32) -> u32 {
-        // Bits that the user names are meant.
-        let is_masked = self.masked && self.changes.modes.is_none();
-        let told = if is_masked { told & !(self.umask & 0o777) } else { told };
+        // Else that was done before, as bits that the user names are meant.
+        let told = if self.changes.modes.is_none() { self.masked(told) } else { told };
         match (self.modes, self.special_modes && !self.harmless) {
             (true, true) => told & 0o7777,
             (true, false) => told & 0o777,
@@ -358,7 +362,7 @@ impl Settings {
         match &self.changes.modes {
             Some(modes) if !matches!(entry.kind, Kind::Symlink { .. }) => {
                 let mut entry = entry.clone();
-                let mode = entry.metadata.mode & self.told_modes;
+                let mode = self.masked(entry.metadata.mode & self.told_modes);
                 entry.metadata.mode = modes.apply(mode, entry.is_directory());
                 Cow::Owned(entry)
             }

@@ -234,6 +234,24 @@ fn what_comes_from_a_stranger_is_harmless() {
         let owner = bed.path(to).join("program").metadata().unwrap().uid();
         assert_eq!(owner, rustix::process::geteuid().as_raw());
     }
+    // The same where the user changes some bits himself: the others are the sender's, as far as the umask lets them.
+    let options = TreeOptions {
+        recursive: true,
+        sync: Some(archive()),
+        chmod: Some(b"F-x".to_vec()),
+        ..TreeOptions::default()
+    };
+    let receiver = node(&bed.path("receiver"));
+    receiver.sync_directory(&bed.wish("changed"), &options, &|_| {}, &Stop::new()).unwrap();
+    for (name, bits) in [("program", 0o644), ("open", 0o755), (".", 0o755)] {
+        let mode = bed.path("changed").join(name).metadata().unwrap().mode() & 0o7777;
+        assert_eq!(mode, bits, "{name}: {mode:o}");
+    }
+    // What he names himself is meant.
+    let options = TreeOptions { chmod: Some(b"Fg+w".to_vec()), ..options };
+    receiver.sync_directory(&bed.wish("meant"), &options, &|_| {}, &Stop::new()).unwrap();
+    let mode = bed.path("meant/program").metadata().unwrap().mode() & 0o7777;
+    assert_eq!(mode, 0o775, "{mode:o}");
 }
 
 /// Threat model "the node's own directories": they are not shared, by whatever name, nor what holds them or lies in them; and where they are
