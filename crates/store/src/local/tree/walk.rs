@@ -319,7 +319,8 @@ impl Walker {
         }
     }
 
-    /// Tells a directory that is not looked into, and of which nothing is to be known, so with bits and times of the one above it.
+    /// Tells a directory that is not looked into, and of which nothing is to be known, so with times and the owner's bits of the one above it:
+    /// what a receiver has there gets no wider.
     fn not_shared(&mut self, above: &Directory, name: &[u8], listed: FileType) -> Result<Option<Walked>> {
         if self.is_excluded(listed == FileType::Directory) {
             return Ok(None);
@@ -329,7 +330,8 @@ impl Walker {
             return Err(Error::new(ErrorKind::Refused, what));
         }
         let found = above.stat_self().map_err(|error| Error::file("read it", error))?;
-        let metadata = metadata(&found);
+        let above = metadata(&found);
+        let metadata = Metadata { mode: above.mode & 0o700, xattrs_unread: self.options.xattrs, ..above };
         let entry = Entry { name: Some(Name::new(name)?), kind: Kind::Directory { entries: None }, metadata };
         // The last of them is the next.
         self.waiting.extend([Walked::Leave, Walked::Unlisted]);

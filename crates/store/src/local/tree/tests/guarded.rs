@@ -64,6 +64,29 @@ fn a_directory_that_is_spared_is_not_looked_into() {
     assert_ne!(scanned(Some(guard)), Some(true), "it would say that all of it is known");
 }
 
+/// ADR 29: of what is told in the place of a directory that is spared its owner alone has anything, and what attributes it has is not known: what
+/// a receiver keeps there gets no wider, and loses none.
+#[test]
+fn what_is_spared_widens_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path();
+    fs::create_dir(root.join("keys")).unwrap();
+    fs::set_permissions(root, fs::Permissions::from_mode(0o7777)).unwrap();
+    let never: Arc<[DirectoryKey]> = [directory_key(&root.join("keys")).unwrap()].into();
+    let guard = Some(Guard { never, ..Guard::default() });
+    for xattrs in [true, false] {
+        let guard = guard.clone();
+        let options = WalkOptions { recursive: true, xattrs, guard, ..WalkOptions::default() };
+        let mut walker = Walker::new(vec![root.join(".")], options);
+        let mut told = std::iter::from_fn(|| walker.step()).filter_map(|step| match step {
+            Walked::Entry(entry, _) => entry.name.is_some().then_some(entry.metadata),
+            _ => None,
+        });
+        let metadata = told.next().unwrap();
+        assert_eq!((metadata.mode, metadata.xattrs_unread), (0o700, xattrs), "{:o}", metadata.mode);
+    }
+}
+
 /// Threat model: a walk ends soon after nobody waits for it, and says nothing more, be it of names of which nothing would be told.
 #[test]
 fn a_walk_ends_when_nobody_waits() {
