@@ -25,7 +25,7 @@ use super::super::digests::Comparing;
 use super::super::near::{interrupted, required};
 use super::super::preview::Previewing;
 use super::super::sink::Writing;
-use super::super::sync::{SyncOptions, beside_here, landing as landing_of};
+use super::super::sync::{SyncOptions, beside_here, deletes, landing as landing_of};
 use super::super::{
     Counted, Knows, TreeCopied, TreeOptions, changes, show, sync, tree_message, write_options,
 };
@@ -101,6 +101,12 @@ impl Node {
         check_version(&wish.ticket)?;
         let options = harmless(options)?;
         let tree = tree_of(&options)?;
+        // It may lie in the destination, and would be no entry of itself.
+        let is_own = wish.hints.iter().chain(&wish.ticket.hints).any(|hint| hint.node == Some(self.id()));
+        if is_own && deletes(&tree) {
+            let what = "the directory is shared by this node, and --delete might delete it";
+            return Err(Error::new(ErrorKind::Usage, what).advise("say its path instead of the ticket"));
+        }
         let path = &wish.destination;
         let above = options.sync.as_ref().map(|sync| sync.above(options.dry_run));
         let names = [Vec::new()];

@@ -482,6 +482,25 @@ fn who_gives_way_hears_why() {
     assert!(error.to_string().contains("others fetch") && !others[0].stop.is_set(), "{error}");
 }
 
+/// Threat model "same host": what a directory lies in is not cleared of it.
+#[test]
+fn what_is_shared_here_deletes_nothing_here() {
+    let bed = Bed::new(sample);
+    let receiver = node(&bed.path("holder"));
+    let sync = |to: &str, delete: bool| {
+        let sync = SyncOptions { delete, ..archive() };
+        let options = TreeOptions { recursive: true, sync: Some(sync), ..TreeOptions::default() };
+        receiver.sync_directory(&bed.wish(to), &options, &|_| {}, &Stop::new())
+    };
+    for to in ["to", "."] {
+        let error = sync(to, true).unwrap_err();
+        assert!(error.kind() == ErrorKind::Usage && error.advice().unwrap().contains("path"), "{error}");
+    }
+    assert!(bed.path("from/sub/large").exists() && !bed.path("to").exists());
+    sync("to", false).unwrap();
+    assert_eq!(listing(&bed.path("from")), listing(&bed.path("to")));
+}
+
 /// D10: a right that ends while a tree comes ends there, and the receiver is told why.
 #[test]
 fn a_right_that_ends_stops_a_fetch() {
