@@ -20,6 +20,11 @@ pub struct Guard {
 }
 
 impl Guard {
+    /// Where there is one, takes its pulse; false if nobody waits any more.
+    pub(super) fn goes_on(guard: Option<&Guard>) -> bool {
+        guard.is_none_or(|guard| guard.pulse.step())
+    }
+
     /// True for a directory that is not looked into.
     pub(super) fn spares(&self, found: &Statx) -> bool {
         self.never.contains(&key(found))
@@ -38,6 +43,8 @@ pub struct Pulse {
     began: Instant,
     /// Milliseconds since `began`, and one more, at the last step; 0 while nothing is read.
     stepped: AtomicU64,
+    #[cfg(test)]
+    pub(super) steps: AtomicU64,
 }
 
 impl Default for Pulse {
@@ -49,13 +56,21 @@ impl Default for Pulse {
 impl Pulse {
     /// Of one that reads until `stop` is set.
     pub fn new(stop: Arc<AtomicBool>) -> Pulse {
-        Pulse { stop, began: Instant::now(), stepped: AtomicU64::new(0) }
+        Pulse {
+            stop,
+            began: Instant::now(),
+            stepped: AtomicU64::new(0),
+            #[cfg(test)]
+            steps: AtomicU64::new(0),
+        }
     }
 
     /// Another name is about to be looked at; false if nobody waits any more.
     pub(super) fn step(&self) -> bool {
         let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         self.stepped.store(now + 1, Ordering::Relaxed);
+        #[cfg(test)]
+        self.steps.fetch_add(1, Ordering::Relaxed);
         !self.stop.load(Ordering::Acquire)
     }
 

@@ -553,7 +553,10 @@ impl Walker {
         let path_len = self.path.len();
         let listing = match (is_entered, &reach, &self.options.chosen) {
             (true, Reach::Lines(lines), Some(chosen)) => Ok(chosen.listing(lines, path_len)),
-            (true, ..) => Listing::read(&directory, &mut self.buffer),
+            (true, ..) => {
+                let goes_on = || Guard::goes_on(self.options.guard.as_ref());
+                Listing::read(&directory, &mut self.buffer, &goes_on)
+            }
             (false, ..) => Ok(Listing::default()),
         };
         if let (true, Ok(listing), Some(chosen)) = (is_entered, &listing, &self.options.chosen)

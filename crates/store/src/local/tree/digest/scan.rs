@@ -316,7 +316,8 @@ impl<'a> Scan<'a> {
         if is_elsewhere && self.options.one_file_system {
             return Err(Extraordinary);
         }
-        level.listing = Listing::read(&level.directory, &mut self.buffer)?;
+        let goes_on = || Guard::goes_on(self.options.guard.as_ref());
+        level.listing = Listing::read(&level.directory, &mut self.buffer, &goes_on)?;
         if let Some(receiving) = &self.receiving {
             // What a run that was killed left is brought to an end by the next one.
             let is_marked = attributes::has_marks(level.directory.as_fd());

@@ -109,6 +109,33 @@ fn a_walk_ends_when_nobody_waits() {
     assert_eq!(guard.pulse.hangs_for(), std::time::Duration::ZERO, "between steps nothing hangs");
 }
 
+/// Threat model "a disk that does not answer": a directory that takes long to be listed shows that it is being read, and hears a stop.
+#[test]
+fn a_large_directory_has_a_pulse() {
+    let place = tempfile::tempdir().unwrap();
+    for number in 0..5000 {
+        fs::write(place.path().join(format!("a name of some length {number:010}")), b"").unwrap();
+    }
+    let guard = Guard::default();
+    let options = WalkOptions { recursive: true, guard: Some(guard.clone()), ..WalkOptions::default() };
+    let mut walker = Walker::new(vec![place.path().join(".")], options);
+    assert!(matches!(walker.step(), Some(Walked::Entry(..))));
+    assert!(guard.pulse.steps.swap(0, Ordering::Relaxed) > 3);
+    let options =
+        DigestOptions { guard: Some(guard.clone()), names: vec![Vec::new()], ..DigestOptions::default() };
+    let scan = Scan::new(&options, None, &|_| false);
+    assert!(scan.sources(&Origin::Anywhere, &[place.path().join(".")], false).is_some());
+    assert!(guard.pulse.steps.load(Ordering::Relaxed) > 5003);
+    // Nobody waits any more.
+    let stopped = Guard { pulse: Arc::new(Pulse::new(Arc::new(AtomicBool::new(true)))), ..guard };
+    let options = DigestOptions { guard: Some(stopped.clone()), ..options };
+    let scan = Scan::new(&options, None, &|_| false);
+    let told =
+        scan.sources(&Origin::Anywhere, &[place.path().join(".")], false).map(|scanned| scanned.tell());
+    assert!(told.flatten().is_none());
+    assert!(stopped.pulse.steps.load(Ordering::Relaxed) < 3);
+}
+
 /// ADR 29: what is mounted in a tree is not read for others: a directory is told, and not looked into, a file fails.
 #[test]
 fn what_is_mounted_is_not_read_for_others() {
