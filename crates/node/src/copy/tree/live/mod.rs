@@ -12,6 +12,7 @@ mod sharing;
 mod taking;
 #[cfg(test)]
 mod tests;
+mod watched;
 mod wish;
 
 pub use sharing::SharedTree;

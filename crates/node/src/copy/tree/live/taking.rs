@@ -30,6 +30,7 @@ use super::super::{
     Counted, Knows, TreeCopied, TreeOptions, changes, show, sync, tree_message, write_options,
 };
 use super::sharing::live_hello;
+use super::watched::{Life, Watched};
 use super::wish::as_told;
 use crate::{Event, Node, Observer, Stop};
 
@@ -140,7 +141,9 @@ impl Node {
             .zip(channel.security())
             .map(|(secret, security)| security.prove(&secret, self.id(), &object).as_bytes().to_vec().into());
         let mut ours = live_hello(self);
-        ours.required = required(taking.options.sync.as_ref());
+        // Each side has its own patience.
+        let sync = taking.options.sync.clone().map(|sync| SyncOptions { timeout_s: None, ..sync });
+        ours.required = required(sync.as_ref());
         ours.required.push(feature::LIVE_TREE.to_owned());
         let mut told = as_told(&taking.tree);
         told.digests = taking.comparing.is_some().then_some(true);
@@ -207,9 +210,6 @@ fn harmless(options: &TreeOptions) -> Result<TreeOptions> {
     if sync.acls {
         return no("-A", "a stranger's ACLs may let others in here");
     }
-    if sync.timeout_s.is_some() {
-        return no("--timeout", "silence for a minute ends it");
-    }
     if options.compress {
         return no("-z", "what comes by ticket is not compressed so far");
     }
@@ -233,8 +233,15 @@ fn take_from(
         failed.fetch_add(entry.count(), Ordering::Relaxed);
         show(observer, entry);
     };
+    let patience = sync::patience(&tree, SILENCE_MAX);
+    let life: Arc<Life> = Arc::default();
+    // Unless the user says how long, a holder may walk and hash as long as it takes.
+    let is_timed = tree.sync.as_ref().is_some_and(|wish| wish.timeout_s.is_some());
     let mut tick = |done_bytes| {
         observer.event(Event::TreeProgress { done_bytes });
+        if is_timed {
+            life.check(patience)?;
+        }
         if stop.is_set() { Err(interrupted()) } else { Ok(()) }
     };
     let counted = Counted::default();
@@ -252,9 +259,10 @@ fn take_from(
         let make = || {
             let preview = Preview::new(landing, write, changes()?);
             let previewing = Previewing::new(preview, 1, true, &on_failed, Some(&on_planned));
-            Ok(previewing.landing(Hears::Nobody).comparing(comparing))
+            let sink = previewing.landing(Hears::Nobody).comparing(comparing);
+            Ok(Watched { sink, life: life.clone() })
         };
-        take(channel, Vec::new(), make, None, &mut tick, SILENCE_MAX)?
+        take(channel, Vec::new(), make, None, &mut tick, patience)?
     } else {
         let fsync = tree.flags & tree_flag::FSYNC != 0;
         let is_whole = options.whole_file || sync::has(&tree, sync_flag::NO_COMPARING);
@@ -262,9 +270,10 @@ fn take_from(
             let writer = TreeWriter::new(landing, write).with_changes(changes()?);
             let writing = Writing::new(writer, 1, fsync, &on_failed).discreet();
             let writing = writing.landing(Hears::Nobody).with_deltas(knows.deltas && !is_whole);
-            Ok(writing.telling(&on_planned).comparing(comparing))
+            let sink = writing.telling(&on_planned).comparing(comparing);
+            Ok(Watched { sink, life: life.clone() })
         };
-        take(channel, Vec::new(), make, None, &mut tick, SILENCE_MAX)?
+        take(channel, Vec::new(), make, None, &mut tick, patience)?
     };
     Ok(alike.added_to(TreeCopied::of(&done, failed.load(Ordering::Relaxed), &counted)))
 }

@@ -429,7 +429,6 @@ fn options_that_do_not_go_with_tickets_are_refused() {
         (SyncOptions { checksum: true, ..archive() }, "-c"),
         (SyncOptions { acls: true, ..archive() }, "-A"),
         (SyncOptions { remove_sources: true, ..archive() }, "--remove-source-files"),
-        (SyncOptions { timeout_s: Some(3), ..archive() }, "--timeout"),
     ] {
         let options = TreeOptions { recursive: true, sync: Some(change), ..TreeOptions::default() };
         let error = receiver.sync_directory(&wish, &options, &|_| {}, &Stop::new()).unwrap_err();

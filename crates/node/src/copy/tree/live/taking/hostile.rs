@@ -97,3 +97,46 @@ fn a_root_that_is_no_directory_is_refused() {
         }
     }
 }
+
+/// Threat model "sender of a shared directory": with `--timeout` one that only says that it lives is given up, too.
+#[test]
+fn who_sends_nothing_is_given_up() {
+    let place = tempfile::tempdir().unwrap();
+    let mut options = wanted(false);
+    options.sync.as_mut().unwrap().timeout_s = Some(1);
+    let began = Instant::now();
+    let copied = received(&place.path().join("to"), false, &options, |mut peer| {
+        peer.tell(&[item(None, Kind::Directory { entries: None }, Metadata::default())], false);
+        while began.elapsed() < Duration::from_secs(10) {
+            thread::sleep(Duration::from_millis(100));
+            peer.say(&Message::Progress(dray_core::message::Progress {
+                done_bytes: 0,
+                resumed_bytes: 0,
+                direct_bytes: 0,
+            }));
+        }
+    });
+    let error = copied.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+}
+
+/// Nor does `--timeout` end one that sends little.
+#[test]
+fn who_sends_little_is_not_given_up() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    let mut options = wanted(false);
+    options.sync.as_mut().unwrap().timeout_s = Some(1);
+    let directory = |name| item(name, Kind::Directory { entries: None }, Metadata::default());
+    received(&to, false, &options, |mut peer| {
+        peer.tell(&[directory(None)], false);
+        for name in [b"a", b"b", b"c"] {
+            thread::sleep(Duration::from_millis(600));
+            peer.tell(&[directory(Some(name)), Vec::new()], false);
+        }
+        peer.tell(&[Vec::new()], true);
+        peer.wait();
+    })
+    .unwrap();
+    assert!(to.join("c").is_dir());
+}
