@@ -500,6 +500,28 @@ fn what_is_shared_here_deletes_nothing_here() {
     assert_eq!(listing(&bed.path("from")), listing(&bed.path("to")));
 }
 
+/// Of what the receiver does alone the sender hears nothing, and it is done.
+#[test]
+fn what_is_replaced_is_kept_if_that_is_wished() {
+    let bed = Bed::new(sample);
+    bed.get("to").unwrap();
+    fs::write(bed.path("to/one"), b"an older one").unwrap();
+    for name in ["a", "b", "c"] {
+        fs::write(bed.path("to").join(name), name).unwrap();
+    }
+    let kept = bed.path("kept");
+    fs::create_dir(&kept).unwrap();
+    let directory = Some(kept.as_os_str().as_encoded_bytes().to_vec());
+    let backup = Some(super::super::SyncBackup { directory, suffix: Vec::new() });
+    let copied =
+        bed.sync("to", SyncOptions { delete: true, max_delete: Some(2), backup, ..archive() }).unwrap();
+    assert_eq!((copied.files, copied.deleted, copied.failed), (1, 2, 1));
+    assert_eq!(fs::read(kept.join("one")).unwrap(), b"an older one");
+    assert_eq!(fs::read(bed.path("to/one")).unwrap(), b"one");
+    let left = |path: PathBuf| ["a", "b", "c"].iter().filter(|name| path.join(name).exists()).count();
+    assert_eq!((left(kept), left(bed.path("to"))), (2, 1));
+}
+
 /// D10: a right that ends while a tree comes ends there, and the receiver is told why.
 #[test]
 fn a_right_that_ends_stops_a_fetch() {

@@ -1,11 +1,12 @@
 //! Senders that break the rules, against the real receiver.
 
 use std::fs;
-
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 
-use dray_core::tree::{Entry, Kind, Metadata, Name};
+use dray_core::frame::FrameKind;
+use dray_core::tree::{Entry, Finished, Kind, Metadata, Name, Record, Xattr};
 
 use super::super::super::copies::channels;
 use super::super::super::hostile::Peer;
@@ -96,6 +97,58 @@ fn a_root_that_is_no_directory_is_refused() {
             }
         }
     }
+}
+
+/// Threat model "sender of a shared directory": whatever he tells, nothing comes that has powers, or belongs to somebody else.
+#[test]
+fn what_gives_powers_is_not_made() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    let foreign = |mode| Metadata { mode, uid: 1, gid: 1, ..Metadata::default() };
+    let xattr = |name: &[u8], value: &[u8]| Xattr { name: name.to_vec(), value: value.to_vec() };
+    let capability = [1, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let xattrs = vec![
+        xattr(b"security.capability", &capability),
+        xattr(b"system.posix_acl_access", b"\x02\0\0\0"),
+        xattr(b"trusted.mine", b"x"),
+        xattr(b"user.mine", b"x"),
+    ];
+    let items = [
+        item(None, Kind::Directory { entries: None }, foreign(0o7777)),
+        item(Some(b"device"), Kind::CharacterDevice { major: 1, minor: 3 }, foreign(0o666)),
+        item(Some(b"directory"), Kind::Directory { entries: None }, foreign(0o7777)),
+        Vec::new(),
+        item(Some(b"fifo"), Kind::Fifo, foreign(0o666)),
+        item(Some(b"file"), Kind::File { size_bytes: 3, oid: None }, Metadata { xattrs, ..foreign(0o6777) }),
+        item(Some(b"socket"), Kind::Socket, foreign(0o666)),
+        Vec::new(),
+    ];
+    let copied = received(&to, false, &wanted(false), |mut peer| {
+        peer.tell(&items, true);
+        let request = peer.asked();
+        let hash = *blake3::hash(b"abc").as_bytes();
+        let finished = Finished { hash, size_bytes: 3, mtime_s: 0, mtime_ns: 0 };
+        peer.records(request, &[Record::Bytes(b"abc"), Record::Done(finished)]);
+        peer.frame(FrameKind::End, request, &[]);
+        peer.wait();
+    });
+    copied.unwrap();
+    for name in ["device", "fifo", "socket"] {
+        assert!(to.join(name).symlink_metadata().is_err(), "{name}");
+    }
+    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    for name in [".", "directory", "file"] {
+        let found = to.join(name).symlink_metadata().unwrap();
+        assert_eq!((found.uid(), found.gid()), own, "{name}");
+        assert_eq!(found.mode() & 0o7022, 0, "{name}: {:o}", found.mode());
+    }
+    let mut names = vec![0; 4096];
+    let count = rustix::fs::listxattr(to.join("file"), &mut names[..]).unwrap();
+    let names = String::from_utf8_lossy(&names[..count]).into_owned();
+    assert!(
+        !names.contains("security.capability") && !names.contains("acl") && !names.contains("trusted"),
+        "{names}"
+    );
 }
 
 /// Threat model "sender of a shared directory": with `--timeout` one that only says that it lives is given up, too.
