@@ -356,7 +356,9 @@ fn a_fetch_that_was_cut_off_goes_on() {
 }
 
 fn told(change: impl FnOnce(&mut Tree)) -> Tree {
-    let options = TreeOptions { recursive: true, sync: Some(archive()), ..TreeOptions::default() };
+    // As `sync_directory` has it.
+    let sync = SyncOptions { users: false, groups: false, devices: false, specials: false, ..archive() };
+    let options = TreeOptions { recursive: true, sync: Some(sync), ..TreeOptions::default() };
     let mut tree =
         tree_message(CopyRole::Send, vec![b".".to_vec()], vec![Vec::new()], &options, false).unwrap();
     tree.flags &= !tree_flag::OWNERS;
@@ -395,6 +397,10 @@ fn hostile_wishes_are_refused() {
         told_sync(|wish| wish.timeout_s = Some(0)),
         told_sync(|wish| wish.flags |= sync_flag::REMOVE_SOURCES),
         told_sync(|wish| wish.flags |= sync_flag::CHOSEN),
+        told_sync(|wish| wish.flags |= sync_flag::CHECKSUM),
+        told_sync(|wish| wish.flags |= sync_flag::ACLS),
+        told_sync(|wish| wish.flags |= sync_flag::DEVICES),
+        told_sync(|wish| wish.flags |= sync_flag::ALL + 1),
         told_sync(|wish| wish.rules = Some(vec![b": .rules".to_vec().into()])),
     ];
     for tree in hostile {

@@ -20,6 +20,25 @@ const TREE_FLAGS: u64 = tree_flag::RECURSIVE
     | tree_flag::FSYNC
     | tree_flag::DRY_RUN;
 
+/// What a synchronisation may ask for; most of it is the receiver's own affair.
+const SYNC_FLAGS: u64 = sync_flag::LINKS
+    | sync_flag::ATTRIBUTES
+    | sync_flag::SIZE_ONLY
+    | sync_flag::UPDATE
+    | sync_flag::EXISTING
+    | sync_flag::IGNORE_EXISTING
+    | sync_flag::DELETE
+    | sync_flag::DELETE_EXCLUDED
+    | sync_flag::ITEMIZE
+    | sync_flag::NO_COMPARING
+    | sync_flag::INTO_DIRECTORY
+    | sync_flag::OMIT_DIRECTORY_TIMES
+    | sync_flag::OMIT_LINK_TIMES
+    | sync_flag::MAKE_PATH
+    | sync_flag::PRUNE_EMPTY
+    | sync_flag::PARTIAL
+    | sync_flag::DIRECTORIES;
+
 /// `Protocol` unless the wish is one for the directory itself, and read-only. Checked by who gives: the other side is a stranger.
 pub(super) fn check(tree: &Tree) -> Result<()> {
     let no = |what: &str| Err(Error::new(ErrorKind::Protocol, format!("receiver {what}")));
@@ -58,7 +77,7 @@ pub(super) fn check(tree: &Tree) -> Result<()> {
     if near.is_some() || backup.is_some() || basis.is_some() || timeout_s.is_some() {
         return no("told of directories of its own");
     }
-    if removal::removes(tree) || flags & (sync_flag::CHOSEN | sync_flag::REMOVE_SOURCES) != 0 {
+    if removal::removes(tree) || flags & !SYNC_FLAGS != 0 {
         return no("asked for what shared directories do not do");
     }
     if sync::rules(wish)?.reads_files() {
