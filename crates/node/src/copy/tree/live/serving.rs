@@ -68,7 +68,9 @@ pub(super) struct OwnDirectories {
 impl OwnDirectories {
     pub(super) fn of(paths: &Paths) -> OwnDirectories {
         let config = paths.config_file.parent().filter(|folder| folder.ends_with("dray"));
-        let all = [Some(paths.data_dir.clone()), paths.runtime_dir.clone(), config.map(PathBuf::from)];
+        // Its sockets; the directory itself may be `/tmp`.
+        let runtime = paths.runtime_dir.as_ref().map(|dir| dir.join("dray"));
+        let all = [Some(paths.data_dir.clone()), runtime, config.map(PathBuf::from)];
         let paths: Vec<PathBuf> = all.into_iter().flatten().collect();
         OwnDirectories { keys: paths.iter().filter_map(|own| directory_key(own)).collect(), paths }
     }
