@@ -122,7 +122,7 @@ impl Right {
     /// `Refused` once it has ended.
     pub(crate) fn check(&self) -> Result<()> {
         if self.ended.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Refused, "the object is no longer shared")
+            return Err(Error::new(ErrorKind::Refused, "what the ticket names is no longer shared")
                 .advise("ask for it to be put again, and for the new ticket"));
         }
         if self.end.is_some_and(|end| unix_s() >= end) {
