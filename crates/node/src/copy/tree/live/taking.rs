@@ -275,7 +275,11 @@ fn take_from(
         };
         take(channel, Vec::new(), make, None, &mut tick, patience)?
     };
-    Ok(alike.added_to(TreeCopied::of(&done, failed.load(Ordering::Relaxed), &counted)))
+    let copied = alike.added_to(TreeCopied::of(&done, failed.load(Ordering::Relaxed), &counted));
+    if copied.entries == 0 && copied.failed == 0 {
+        return Err(Error::new(ErrorKind::Protocol, "the sender told no directory"));
+    }
+    Ok(copied)
 }
 
 #[cfg(test)]

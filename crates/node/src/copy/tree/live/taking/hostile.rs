@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 
 use dray_core::frame::FrameKind;
-use dray_core::tree::{Entry, Finished, Kind, Metadata, Name, Record, Xattr};
+use dray_core::tree::{Entry, Finished, Item, Kind, Metadata, Name, Record, Xattr};
 
 use super::super::super::copies::channels;
 use super::super::super::hostile::Peer;
@@ -96,6 +96,21 @@ fn a_root_that_is_no_directory_is_refused() {
                 assert!(to.symlink_metadata().is_err(), "{is_get} {is_dry} {kind:?}");
             }
         }
+    }
+}
+
+/// Nor is one that tells nothing at all taken for one whose directory is empty.
+#[test]
+fn a_sender_without_a_root_is_refused() {
+    for is_get in [true, false] {
+        let place = tempfile::tempdir().unwrap();
+        let to = place.path().join("to");
+        let copied = received(&to, is_get, &wanted(is_get), |mut peer| {
+            peer.tell(&[Item::Missing.to_bytes()], true);
+            peer.wait();
+        });
+        assert_eq!(copied.unwrap_err().kind(), ErrorKind::Protocol);
+        assert!(to.symlink_metadata().is_err());
     }
 }
 
