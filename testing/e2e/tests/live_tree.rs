@@ -7,6 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use dray_core::ticket::{AnyTicket, DirectoryTicket};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::{Host, Lab, Outcome, Running, gate};
 
@@ -29,6 +30,13 @@ fn get(host: &Host, ticket: &str, to: &Path) -> Outcome {
 
 fn sync(host: &Host, options: &[&str], ticket: &str, to: &Path) -> Outcome {
     host.dray().arg("sync").args(options).arg(ticket).arg(to).run()
+}
+
+fn directory_ticket(text: &str) -> DirectoryTicket {
+    match text.parse().unwrap() {
+        AnyTicket::Directory(ticket) => ticket,
+        AnyTicket::Object(_) => panic!("{text} is of an object"),
+    }
 }
 
 /// What `rsync` would still have to do, by contents; permission bits and owners are the receiver's.
@@ -85,11 +93,15 @@ fn a_tree_by_ticket() {
     // Less of it.
     sync(b, &["-a", "--exclude", "/a"], &ticket, &b.file("less")).expect(0);
     assert!(b.file("less/large").exists() && !b.file("less/a").exists());
-    // Another secret, and nobody there.
-    let (other, wrong) = put(a, &from, &[]);
+    // The secret of another share, none at all, and nobody there.
+    let (other, theirs) = put(a, &from, &[]);
+    for secret in [directory_ticket(&theirs).secret, None] {
+        let wrong = DirectoryTicket { secret, ..directory_ticket(&ticket) };
+        let refused = get(b, &wrong.to_text().unwrap(), &b.file("none")).expect(6);
+        assert!(!b.file("none").exists(), "{refused}");
+    }
     other.terminate().expect(0);
-    assert_ne!(wrong, ticket);
-    let gone = get(b, &wrong, &b.file("none"));
+    let gone = get(b, &theirs, &b.file("none"));
     assert_eq!(gone.code(), Some(5), "{gone}");
     assert!(!b.file("none").exists());
     let served = sharing.terminate().expect(0);

@@ -147,6 +147,22 @@ fn what_is_mounted_is_not_read_for_others() {
             told(root, Guard::default()),
             ["", "\"./file\": Refused", "mount", "unlisted", "leave", "plain=x", "leave"]
         );
+        // What is mounted between telling and opening.
+        let guard = Some(Guard::default());
+        let options = WalkOptions { recursive: true, guard, ..WalkOptions::default() };
+        let mut walker = Walker::new(vec![root.join(".")], options);
+        let file = std::iter::from_fn(|| walker.step()).find_map(|step| match step {
+            Walked::Entry(_, file) => file,
+            _ => None,
+        });
+        let file = file.unwrap();
+        assert_eq!(file.open().unwrap().size_bytes, 1);
+        let mounted = std::process::Command::new("mount")
+            .args(["--bind", "mount/secret", "plain"])
+            .current_dir(root)
+            .status();
+        assert!(mounted.unwrap().success());
+        assert!(file.open().is_err(), "it is another file");
         return;
     }
     let place = tempfile::tempdir().unwrap();
