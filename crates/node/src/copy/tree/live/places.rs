@@ -13,6 +13,8 @@ use dray_transfer::transport::counted_address;
 
 use crate::{Stop, lock};
 
+/// How long one step of a walk, or a read, may last before the disk is taken for one that does not answer.
+pub(super) const DISK_PATIENCE: Duration = Duration::from_secs(60);
 /// How long the opening of a directory may take before it is taken for one on a disk that does not answer.
 const OPENING_PATIENCE: Duration = Duration::from_secs(5);
 /// How long one that left, or gave way, may take to go, which its last words do, before a disk is taken to hold its thread.
@@ -42,13 +44,17 @@ struct Taken {
     leaving: Option<Instant>,
     /// When its directory was begun to be opened, until it is.
     opening: Option<Instant>,
+    /// When its thread came by last, as it does all the time unless a read holds it.
+    passed: Instant,
 }
 
 impl Taken {
     /// A disk holds its thread, or is likely to.
     fn is_stuck(&self) -> bool {
         let lasts = |since: Option<Instant>, patience| since.is_some_and(|since| since.elapsed() > patience);
-        lasts(self.leaving, LEAVING_PATIENCE) || lasts(self.opening, OPENING_PATIENCE)
+        lasts(self.leaving, LEAVING_PATIENCE)
+            || lasts(self.opening, OPENING_PATIENCE)
+            || lasts(Some(self.passed), DISK_PATIENCE)
     }
 
     /// It takes a place from others. Those that are leaving do not: the listener has bounds for how many of them there are.
@@ -128,8 +134,9 @@ impl Places {
         }
         let (number, stop) = (state.next, Stop::new());
         state.next += 1;
-        let opening = Some(Instant::now());
-        let taken = Taken { directory, address, stop: stop.clone(), leaving: None, opening };
+        let now = Instant::now();
+        let opening = Some(now);
+        let taken = Taken { directory, address, stop: stop.clone(), leaving: None, opening, passed: now };
         state.taken.insert(number, taken);
         Ok(Place { places: self.clone(), number, stop })
     }
@@ -147,6 +154,13 @@ impl Place {
     pub(super) fn opened(&self) {
         if let Some(taken) = lock(&self.places.state).taken.get_mut(&self.number) {
             taken.opening = None;
+        }
+    }
+
+    /// Its thread comes by.
+    pub(super) fn passes(&self) {
+        if let Some(taken) = lock(&self.places.state).taken.get_mut(&self.number) {
+            taken.passed = Instant::now();
         }
     }
 
@@ -244,6 +258,20 @@ mod tests {
         assert!(places.take(directory(3), at(4)).is_ok(), "it was slow, and is there");
         drop(opening);
         assert!(places.take(directory(1), at(2)).is_ok());
+        // Nor those whose reads hang, until they do not any more.
+        let reading: Vec<_> = (0..LIVE_TREE_LEAVING_MAX)
+            .map(|_| {
+                let place = places.take(directory(4), at(4)).unwrap();
+                place.opened();
+                let long_ago = Instant::now().checked_sub(2 * DISK_PATIENCE).unwrap();
+                lock(&places.state).taken.get_mut(&place.number).unwrap().passed = long_ago;
+                place
+            })
+            .collect();
+        assert!(places.take(directory(4), at(5)).unwrap_err().to_string().contains("does not answer"));
+        assert!(places.take(directory(5), at(4)).is_ok());
+        reading[0].passes();
+        assert!(places.take(directory(4), at(5)).is_ok());
     }
 
     /// Threat model "one ticket holder keeps all places": who breaks off again and again, or has to give way, is not taken for a disk that

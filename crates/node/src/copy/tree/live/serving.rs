@@ -24,7 +24,7 @@ use super::super::digests::{Telling, digest_options};
 use super::super::source::WalkSource;
 use super::super::sync::deletes;
 use super::super::walk_options;
-use super::places::{Place, Places};
+use super::places::{DISK_PATIENCE, Place, Places};
 use super::wish;
 use crate::admission::{Notices, Right, admit};
 use crate::config::Paths;
@@ -32,8 +32,6 @@ use crate::{Event, Observer, lock};
 
 /// How long a receiver may be silent: it says every 200 ms how far it is.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long one step of a walk may last before the disk is taken for one that does not answer.
-const DISK_PATIENCE: Duration = Duration::from_secs(60);
 /// How long, and how much of it, a receiver is heard that was refused: what nobody reads would cost it the answer.
 const HEARD_OUT: Duration = Duration::from_secs(2);
 const HEARD_OUT_BYTES: usize = 1 << 20;
@@ -235,6 +233,7 @@ impl LiveTrees {
         let right = Right { end: tree.share.expires_unix_s, ended: tree.ended.clone() };
         let mut heard = |message: Option<Message>| match message {
             None => {
+                place.passes();
                 right.check()?;
                 if place.stop.is_set() {
                     return Err(Error::new(
