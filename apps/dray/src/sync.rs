@@ -335,6 +335,9 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         };
         return usage_error(what, "dray sync TICKET DIR; an object is fetched with dray get");
     }
+    if arguments.local && ticket.is_none() {
+        return usage_error("--local says where a ticket may lead, and SRC is none", "leave it out");
+    }
     let destination = Location::parse(destination.clone())?;
     let backup = arguments.aside.backup();
     let mut rules = arguments.rules.read(arguments.from0, &mut input)?;

@@ -93,6 +93,8 @@ fn a_tree_by_ticket() {
     // Less of it.
     sync(b, &["-a", "--exclude", "/a"], &ticket, &b.file("less")).expect(0);
     assert!(b.file("less/large").exists() && !b.file("less/a").exists());
+    // Where there is no ticket nothing leads anywhere.
+    sync(b, &["-a", "--local"], to.to_str().unwrap(), &b.file("local")).expect(2);
     // The secret of another share, none at all, and nobody there.
     let (other, theirs) = put(a, &from, &[]);
     for secret in [directory_ticket(&theirs).secret, None] {
