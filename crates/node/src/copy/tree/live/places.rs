@@ -115,9 +115,8 @@ impl Places {
     pub(super) fn take(self: &Arc<Places>, directory: DirectoryId, address: Option<IpAddr>) -> Result<Place> {
         let address = address.map(counted_address);
         let refused = |what: &str| {
-            Error::new(ErrorKind::Refused, what.to_owned())
-                .with_retryable(true)
-                .advise("run the same command again in a while")
+            // Of a kind by which the receiver knows that it may come again.
+            Error::new(ErrorKind::TimedOut, what.to_owned()).advise("run the same command again in a while")
         };
         let mut state = lock(&self.state);
         let stuck =

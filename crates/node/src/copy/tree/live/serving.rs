@@ -237,10 +237,9 @@ impl LiveTrees {
                 right.check()?;
                 if place.stop.is_set() {
                     return Err(Error::new(
-                        ErrorKind::Refused,
+                        ErrorKind::TimedOut,
                         "others fetch from the holder, who had their turn",
                     )
-                    .with_retryable(true)
                     .advise("the same command again goes on where this one stopped"));
                 }
                 if pulse.hangs_for() > DISK_PATIENCE {

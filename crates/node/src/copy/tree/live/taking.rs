@@ -123,7 +123,14 @@ impl Node {
         let result = opened.and_then(|(mut channel, theirs)| {
             take_from(&mut channel, taking, Knows::of(&theirs), observer, stop)
         });
-        result.map_err(|error| if stop.is_set() { interrupted() } else { error })
+        result.map_err(|error| match error.kind() {
+            _ if stop.is_set() => interrupted(),
+            // Of the holder's advice no word comes over.
+            ErrorKind::TimedOut | ErrorKind::Unreachable => {
+                error.or_advise("the same command again goes on where this one stopped")
+            }
+            _ => error,
+        })
     }
 
     /// Connects to the first that answers, opens the directory and says what is wanted of it: all in one go.

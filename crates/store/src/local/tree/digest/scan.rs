@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::super::attributes::{self, Scope};
 use super::super::directory::Directory;
 use super::super::filter::{Asked, Local};
+use super::super::guard::Guard;
 use super::super::listing::Listing;
 use super::super::origin::Origin;
 use super::super::settings::WriteOptions;
