@@ -225,7 +225,7 @@ impl Knows {
 
 /// How the sender walks. Patterns see the sources under `names`.
 fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
-    removal::require_safe(tree)?;
+    removal::require_safe(tree, names)?;
     let excludes: Vec<Vec<u8>> = tree.excludes.iter().flatten().map(|pattern| pattern.to_vec()).collect();
     let has = |flag| tree.flags & flag != 0;
     Ok(WalkOptions {

@@ -152,7 +152,9 @@ impl SyncOptions {
     pub(super) fn wish(&self, is_dry: bool, whole_file: bool, into_directory: bool) -> Result<SyncWish> {
         if self.remove_sources {
             let (deletes, backup) = (self.delete || self.delete_excluded, self.backup.is_some());
-            removal::Beside { deletes, hard_links: self.hard_links, backup }.require_none()?;
+            let beside = removal::Beside { deletes, hard_links: self.hard_links, backup, meets: false };
+            // Which names the sources have is asked where they are known.
+            beside.require_none()?;
         }
         Excludes::of_rules(self.rules.iter().map(|rule| &rule[..]))
             .map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
@@ -285,7 +287,9 @@ pub(in crate::copy) fn is_told_a_list(tree: &Tree) -> bool {
 /// What the receiver does; `None` in a copy.
 pub(super) fn options(tree: &Tree, reach: &Reach<'_>) -> Result<Option<StoreOptions>> {
     let Some(wish) = &tree.sync else { return Ok(None) };
-    removal::require_safe(tree)?;
+    // To a sender, and where names of patterns are not known yet, somebody else looks at them.
+    let names = tree.names.iter().filter(|_| tree.role == CopyRole::Receive);
+    removal::require_safe(tree, &names.map(|name| name.to_vec()).collect::<Vec<_>>())?;
     let has = |flag| wish.flags & flag != 0;
     let deletes = has(sync_flag::DELETE);
     let delete = DeleteOptions { excluded: has(sync_flag::DELETE_EXCLUDED), max: wish.max_delete };
