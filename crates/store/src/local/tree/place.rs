@@ -105,12 +105,16 @@ pub struct NewFile {
     is_partial: bool,
 }
 
-/// Gives what stands under `temporary` its name. In a directory that this copy made nothing may stand there: what does has
-/// the same name in the eyes of the file system.
-fn rename(directory: &OpenDirectory, temporary: &Temporary, name: &Name) -> io::Result<()> {
+/// Gives what stands under `temporary` its name, under which nothing may stand if that `must_be_free`.
+fn rename(
+    directory: &OpenDirectory,
+    temporary: &Temporary,
+    name: &Name,
+    must_be_free: bool,
+) -> io::Result<()> {
     let fd = &directory.directory;
     directory.touch();
-    if directory.is_new {
+    if must_be_free {
         match rustix::fs::renameat_with(fd, &temporary[..], fd, name.as_bytes(), RenameFlags::NOREPLACE) {
             // The file system cannot: look first.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
@@ -126,7 +130,7 @@ fn rename(directory: &OpenDirectory, temporary: &Temporary, name: &Name) -> io::
 
 /// Says what a `name` that is taken means.
 pub(super) fn taken(directory: &OpenDirectory, name: &Name, error: io::Error, what: &str) -> Error {
-    if error.kind() == io::ErrorKind::AlreadyExists && directory.is_new {
+    if error.kind() == io::ErrorKind::AlreadyExists && (directory.is_new || directory.is_listed()) {
         return directory.not_ours(name);
     }
     Error::file(what.to_owned(), error)
@@ -239,6 +243,12 @@ impl FileTarget {
     /// What stands under the name was hashed in this state, to be kept if the sender finds it the same.
     pub fn compared(&mut self, state: FileState) {
         self.compared = Some(state);
+    }
+
+    /// True if what stands under its name when it gets that is somebody else's: nothing stood there, in a directory of which is known what does. What does by then
+    /// has the same name in the eyes of the file system. In a directory that this copy made that is so in any case.
+    fn must_be_free(&self) -> bool {
+        self.directory.is_new || (matches!(self.there, There::Nothing) && self.directory.is_listed())
     }
 
     /// The group of hard links that it is one of.
@@ -416,14 +426,14 @@ impl NewFile {
     fn name(&mut self, target: &FileTarget) -> io::Result<()> {
         let directory = &self.directory;
         if let Some(temporary) = self.temporary {
-            rename(directory, &temporary, &target.name)?;
+            rename(directory, &temporary, &target.name, target.must_be_free())?;
             self.temporary = None;
             return Ok(());
         }
         if matches!(target.there, There::Nothing) {
             directory.touch();
             match self.link(target.name.as_bytes()) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !directory.is_new => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !target.must_be_free() => {}
                 result => return result,
             }
         }
