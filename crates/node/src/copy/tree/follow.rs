@@ -8,17 +8,18 @@
 //! A source whose disk is unmounted looks like one that is empty. So each copy begins only if the sources lie on the file systems on
 //! which they lay at first and nothing was unmounted below them.
 
+mod grounds;
 mod watches;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dray_core::limits::WATCHED_DIRECTORIES_MAX;
 use dray_core::{Error, ErrorKind, Result};
 
+use self::grounds::Grounds;
 use self::watches::Watches;
 use super::super::local::is_local_host;
 use super::{TreeCopied, TreeRequest};
@@ -77,8 +78,9 @@ impl Node {
     ) -> Result<u64> {
         let mut request = request.clone();
         let roots = roots(&request)?;
-        let mut grounds = Grounds::default();
-        let mut changes = Changes::of(&roots, request.options.one_file_system, observer);
+        let one_file_system = request.options.one_file_system;
+        let mut grounds = Grounds::of(one_file_system);
+        let mut changes = Changes::of(&roots, one_file_system, observer);
         let mut last = Last::Nothing;
         let (mut retries, mut idle) = (0, Duration::ZERO);
         loop {
@@ -167,31 +169,6 @@ fn may_pass(error: &Error, roots: &[PathBuf]) -> bool {
         // It is made anew, perhaps.
         ErrorKind::NotFound => roots.iter().any(|root| fs::symlink_metadata(root).is_err()),
         _ => false,
-    }
-}
-
-/// The file systems on which the sources lay at first.
-#[derive(Default)]
-struct Grounds(BTreeMap<PathBuf, u64>);
-
-impl Grounds {
-    /// An unmounted disk must not be taken for one from which everything was deleted.
-    fn check(&mut self, roots: &[PathBuf], unmounted: Option<PathBuf>, deletes: bool) -> Result<()> {
-        let changed = |path: &Path, what: &str| {
-            let what = format!("{path:?} {what}; nothing was copied or deleted since");
-            Err(Error::new(ErrorKind::Changed, what).advise("mount it again, then start this again"))
-        };
-        if let Some(path) = unmounted.filter(|_| deletes) {
-            return changed(&path, "was unmounted");
-        }
-        for root in roots {
-            let Ok(found) = fs::metadata(root) else { continue };
-            let device = *self.0.entry(root.clone()).or_insert(found.dev());
-            if device != found.dev() {
-                return changed(root, "is on another file system than it was");
-            }
-        }
-        Ok(())
     }
 }
 
