@@ -183,5 +183,10 @@ fn what_cannot_be_followed_is_refused() {
     let remote = a.dray().args(["sync", "-a", "--watch"]).arg(b.remote(&source)).arg("here").run().expect(2);
     assert!(remote.stderr_text().contains("on the host that has SRC"), "{remote}");
     a.dray().args(["sync", "-an", "--watch", "x/", "y/"]).run().expect(2);
+    fs::create_dir(a.file("outbox")).unwrap();
+    fs::write(a.file("outbox/film"), b"begun").unwrap();
+    let moving = a.dray().args(["sync", "-a", "--watch", "--remove-source-files"]).arg(a.file("outbox/"));
+    let moving = moving.arg(a.file("y")).time_limit(Duration::from_secs(10)).run();
+    assert!(moving.code() == Some(2) && a.file("outbox/film").exists(), "{moving}");
     a.dray().args(["sync", "-a", "--watch"]).arg(a.file("none")).arg(a.file("y")).run().expect(3);
 }

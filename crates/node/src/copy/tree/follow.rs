@@ -65,7 +65,7 @@ impl Node {
     /// together.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] where a source is on another host, or the destination is on this one over ssh. What the first copy fails with;
+    /// [`ErrorKind::Usage`] where a source is on another host, or the destination is on this one over ssh, or sources lose what is in place. What the first copy fails with;
     /// after that what will not pass by itself: errors that may (the other host is away, no space, a source that is not there) are told as
     /// warnings, and it is tried again; the last of them if it was stopped meanwhile. [`ErrorKind::Changed`] where a source lies on another
     /// file system than it did, or, with `delete`, something in it was unmounted.
@@ -145,6 +145,12 @@ fn ended(last: Last) -> Result<u64> {
 
 /// The sources, which have to be here, while the destination is not here by way of ssh: a copy into a source would be a change in it, for ever.
 fn roots(request: &TreeRequest) -> Result<Vec<PathBuf>> {
+    if request.options.sync.as_ref().is_some_and(|sync| sync.remove_sources) {
+        let what = "--watch does not go together with --remove-source-files: it is begun by whoever writes a file, and would take that from under him";
+        return Err(
+            Error::new(ErrorKind::Usage, what).advise("move what is complete, with a command of its own")
+        );
+    }
     if let Location::Remote { host, .. } = &request.destination
         && is_local_host(host)
     {
