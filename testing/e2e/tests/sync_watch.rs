@@ -174,6 +174,34 @@ fn no_more_is_deleted_in_several_runs() {
     assert_eq!(said.code(), Some(8), "{said}");
 }
 
+/// The same where a run deletes some, and then fails: what it deleted counts for the next try.
+#[test]
+fn what_a_failed_run_deleted_counts() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let (source, copy, old) = (host.directory("source"), host.file("copy"), host.directory("old"));
+    for number in 0..9 {
+        data::write_random(&source.join(format!("f{number}")), 65_536, number);
+    }
+    // There is room to keep four of those that are deleted, again and again.
+    let script = format!(
+        "mount -t tmpfs -o size=264k drayman {old} || exit 99\n\
+         {dray} sync -a --delete --max-delete=6 --backup-dir={old} --watch {source}/ {copy} & followed=$!\n\
+         until diff -r {source} {copy} >/dev/null 2>&1; do sleep 0.05; done\n\
+         rm {source}/*\n\
+         until [ $(ls {copy} | wc -l) -le 5 ]; do sleep 0.05; done\n\
+         for n in 1 2 3 4 5 6 7 8; do sleep 1; find {old} -type f -delete; done\n\
+         kill -INT $followed; wait $followed",
+        dray = dray_e2e::gate::dray_binary().display(),
+        old = old.display(),
+        source = source.display(),
+        copy = copy.display(),
+    );
+    let said = host.program("sh").args(["-c", &script]).time_limit(Duration::from_secs(60)).run();
+    assert!(said.stderr_text().contains("it is tried again"), "{said}");
+    assert_eq!(fs::read_dir(&copy).unwrap().count(), 3, "{said}");
+}
+
 /// What cannot be followed is said at once: a source on another host, a dry run, a source that is not there.
 #[test]
 fn what_cannot_be_followed_is_refused() {

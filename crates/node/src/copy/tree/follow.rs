@@ -89,16 +89,18 @@ impl Node {
             let begun = Instant::now();
             let is_first = matches!(last, Last::Nothing);
             let deletes = request.options.sync.as_ref().is_some_and(|sync| sync.delete);
+            let telling = Deletions { observer, deleted: AtomicU64::new(0) };
             let outcome = grounds
                 .check(&roots, changes.unmounted(), deletes)
-                .and_then(|()| self.copy_trees(&request, observer, stop));
+                .and_then(|()| self.copy_trees(&request, &telling, stop));
+            let deleted = telling.deleted.into_inner();
+            if let Some(sync) = &mut request.options.sync {
+                sync.max_delete = sync.max_delete.map(|max| max.saturating_sub(deleted));
+            }
             let mut pause = None;
             match outcome {
                 Ok(done) => {
                     copied(&done, begun.elapsed());
-                    if let Some(sync) = &mut request.options.sync {
-                        sync.max_delete = sync.max_delete.map(|max| max.saturating_sub(done.deleted));
-                    }
                     let has_done = done.files + done.deleted > 0;
                     idle = if has_done { Duration::ZERO } else { (idle * 2).clamp(IDLE_MIN, IDLE_MAX) };
                     retries = if done.failed > 0 && !has_done { retries + 1 } else { 0 };
@@ -110,6 +112,11 @@ impl Node {
                 }
                 // In the middle of a copy: what it has not done it would do the next time.
                 Err(_) if !is_first && stop.is_set() => return ended(last),
+                Err(error) if deleted > 0 && may_have_deleted_more(&request) => {
+                    let what =
+                        "start it again: --max-delete cannot tell how much was deleted before it was cut off";
+                    return Err(error.or_advise(what));
+                }
                 Err(error) if !is_first && may_pass(&error, &roots) => {
                     observer.event(Event::Warning(format!("{error}; it is tried again")));
                     pause = Some(pause_after(retries));
@@ -141,6 +148,27 @@ fn ended(last: Last) -> Result<u64> {
         Last::EntriesFailed(failed) => Ok(failed),
         Last::Failed(error) => Err(error),
     }
+}
+
+/// Counts what is deleted, also by a copy that fails after that.
+struct Deletions<'a> {
+    observer: &'a dyn Observer,
+    deleted: AtomicU64,
+}
+
+impl Observer for Deletions<'_> {
+    fn event(&self, event: Event) {
+        if matches!(event, Event::Synced { letters: None, .. }) {
+            self.deleted.fetch_add(1, Ordering::Relaxed);
+        }
+        self.observer.event(event);
+    }
+}
+
+/// True if more may have been deleted than was told before a copy failed, and that counts.
+fn may_have_deleted_more(request: &TreeRequest) -> bool {
+    let is_bounded = request.options.sync.as_ref().is_some_and(|sync| sync.max_delete.is_some());
+    is_bounded && matches!(request.destination, Location::Remote { .. })
 }
 
 /// The sources, which have to be here, while the destination is not here by way of ssh: a copy into a source would be a change in it, for ever.

@@ -259,7 +259,10 @@ impl Copying<'_> {
         while goes_on {
             self.check_stop()?;
             let mut failed = Vec::new();
-            goes_on = match self.writer.delete_some(&mut failed) {
+            let deleted = self.writer.delete_some(&mut failed);
+            // Also if this is the end.
+            self.tell_done();
+            goes_on = match deleted {
                 Ok(goes_on) => goes_on,
                 Err(error) => {
                     self.fail(b".", error)?;
@@ -267,7 +270,6 @@ impl Copying<'_> {
                 }
             };
             self.fail_all(failed)?;
-            self.tell_done();
         }
         Ok(())
     }
