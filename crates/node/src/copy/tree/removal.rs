@@ -192,6 +192,7 @@ impl Arrivals {
     pub(super) fn say(&mut self, undecided: u64, is_last: bool) -> Vec<InPlace> {
         let mut numbers = std::mem::take(&mut self.numbers);
         numbers.sort_unstable();
+        numbers.dedup();
         let mut runs: Vec<InPlaceRun> = Vec::new();
         for number in numbers {
             match runs.last_mut() {
