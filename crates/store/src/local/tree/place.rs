@@ -35,8 +35,8 @@ pub struct FileTarget {
     pub(super) name: Name,
     pub(super) metadata: Metadata,
     pub(super) there: There,
-    /// What was hashed to compare it with the sender's; `None` if that may change with another name of the same file.
-    pub(super) compared: Option<FileState>,
+    /// What was hashed to compare it with the sender's; `None` if that may change with another name of the same file and nothing is lost with it.
+    pub(super) compared: Option<Compared>,
     /// Its size as it was told.
     pub(super) size_bytes: u64,
     held: usize,
@@ -50,6 +50,20 @@ pub struct FileTarget {
     pub(super) basis: Option<Box<Basis>>,
     /// What a run before this one left of it.
     left: Option<Left>,
+}
+
+/// The state of a file when it was hashed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Compared {
+    state: FileState,
+    has_one_name: bool,
+}
+
+impl Compared {
+    /// True if it still has what was hashed. Of one of several names, the others may come and go.
+    pub(super) fn is(&self, now: &FileState) -> bool {
+        self.state == *now || (!self.has_one_name && now.is_but_for_links(&self.state))
+    }
 }
 
 /// What stands where a file goes.
@@ -240,9 +254,10 @@ impl FileTarget {
         OlderFile::new(directory.open_at(self.name.as_bytes(), flags, Mode::empty()).ok()?.into())
     }
 
-    /// What stands under the name was hashed in this state, to be kept if the sender finds it the same.
-    pub fn compared(&mut self, state: FileState) {
-        self.compared = Some(state);
+    /// What stands under the name was hashed in this state, to be kept if the sender finds it the same; whether that name is its only one.
+    pub fn compared(&mut self, state: FileState, has_one_name: bool) {
+        let is_held = has_one_name || self.directory.settings().removes_sources();
+        self.compared = is_held.then_some(Compared { state, has_one_name });
     }
 
     /// True if what stands under its name when it gets that is somebody else's: nothing stood there, in a directory of which is known what does. What does by then
