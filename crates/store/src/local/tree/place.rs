@@ -14,6 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::attributes;
 use super::backup::Away;
 use super::basis::Basis;
 use super::content::FileState;
@@ -306,6 +307,7 @@ impl FileTarget {
         };
         let metadata = Kept { mtime: (finished.mtime_s, finished.mtime_ns), ..Kept::of(&self.metadata) };
         settings.apply_kept(file.file.as_fd(), &metadata, &self.directory.of_new_file(), mode, false);
+        settings.count_lacking(&self.metadata);
         let waits = matches!(self.there, There::Directory)
             && !settings.make_way(&self.directory.directory, &self.name)?;
         if !waits {
@@ -555,7 +557,7 @@ impl Settings {
         }
         if self.xattrs && !(now.has_no_xattrs && metadata.xattrs.is_empty()) && !metadata.xattrs_unread {
             let mut told = self.told.borrow_mut();
-            super::attributes::set(fd, &metadata.xattrs, self.attribute_scope(), &mut told);
+            attributes::set(fd, &metadata.xattrs, self.attribute_scope(), &mut told);
         }
         // After the ACL, which has a say in the bits.
         if mode_now != Some(mode)
@@ -589,6 +591,26 @@ impl Settings {
         let has_gid = (is_set && gid.is_some()) || wanted_gid == self.powers.gid;
         let foreign = if has_uid { 0 } else { 0o4000 } | if has_gid { 0 } else { 0o2000 };
         mode & !foreign
+    }
+
+    /// Counts what of a file this process may not keep, where its source would go with the only one there is.
+    pub(super) fn count_lacking(&self, metadata: &Metadata) {
+        if !self.removes_sources() {
+            return;
+        }
+        let scope = self.attribute_scope();
+        if self.xattrs && metadata.xattrs.iter().any(|xattr| attributes::is_for_root(&xattr.name, scope)) {
+            self.count_what("extended attributes that only root may set, and not where a login is confined");
+        }
+        let wanted = if self.modes && self.special_modes { metadata.mode & 0o7000 } else { 0 };
+        let mut mode = self.mode(metadata.mode, || 0);
+        if self.owners {
+            let owner = self.owner_of(metadata.uid, metadata.gid);
+            mode = self.without_foreign_powers(mode, metadata, owner, true, false);
+        }
+        if wanted & !mode != 0 {
+            self.count_what("the setuid or setgid bit, for it would lend another's rights here");
+        }
     }
 
     /// Whether the file system tells of failed writes only when a file is closed, which safe code does not hear: those that

@@ -125,6 +125,7 @@ impl TreeWriter {
         found: &Statx,
     ) -> Result<Identity> {
         let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+        self.settings.count_lacking(metadata);
         if self.settings.is_shared(found) {
             return Ok(self.renew(parent, name, metadata, found)?.unwrap_or(identity));
         }

@@ -262,7 +262,9 @@ pub(super) fn mark_changed(directory: &Directory, name: &[u8]) -> Result<()> {
         let fd = directory.open_at(name, OFlags::PATH, Mode::empty()).map_err(failed)?;
         let found = stat_now(fd.as_fd()).map_err(failed)?;
         let path = Directory::path_of(fd.as_fd());
-        let result = if file_type(&found) == FileType::RegularFile {
+        // Who is not in its group would take the setgid bit away.
+        let is_plain = file_type(&found) == FileType::RegularFile && found.stx_mode & 0o2000 == 0;
+        let result = if is_plain {
             rustix::fs::chmod(path, Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777))
         } else {
             let times = times_of(mtime_of(&found));

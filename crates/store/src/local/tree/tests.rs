@@ -13,6 +13,7 @@ mod folding;
 mod hostile;
 mod keeping;
 mod landing;
+mod leaving;
 mod meanwhile;
 pub(super) mod mounting;
 mod removing;
