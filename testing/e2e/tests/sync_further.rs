@@ -125,6 +125,106 @@ fn what_is_not_safe_is_refused() {
     assert!(source.join("f").exists() && paths(&copy).is_empty());
 }
 
+/// S84, "the same command goes on": sources whose entries might come to one place are refused before anything is done, within a host, both ways over ssh, and where only a pattern shows that there are
+/// two: the second run would take what the first left of one for newer than what it moved from the other.
+#[test]
+fn sources_that_may_meet_are_refused() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let top = a.directory("top");
+    for camera in ["cam1", "cam2"] {
+        write(&top.join(camera).join("x/image"), camera.as_bytes(), 0);
+    }
+    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+    let ssh = format!("ssh {}", words.join(" "));
+    let copy = a.directory("copy");
+    let remote = |path: &str| b.remote(&top.join(path));
+    let (here, there) = (|path: &str| top.join(path).into_os_string(), b.remote(&copy));
+    let all: [(&[OsString], OsString); 6] = [
+        (&[here("cam1/"), here("cam2/")], copy.clone().into()),
+        (&[here("cam1/x"), here("cam2/x")], copy.clone().into()),
+        (&[here("cam1/x"), here("cam2/")], there.clone()),
+        (&[remote("cam1/x"), remote("cam2/x")], copy.clone().into()),
+        (&[remote("*/x")], copy.clone().into()),
+        (&[remote("cam*/")], copy.clone().into()),
+    ];
+    for (sources, to) in &all {
+        let run = || {
+            let program =
+                a.dray().args(["sync", "-a", "--remove-source-files", "-e", &ssh]).args(sources.iter());
+            program.arg(to).time_limit(LONG).run()
+        };
+        let (first, again) = (run(), run());
+        for camera in ["cam1", "cam2"] {
+            let image = top.join(camera).join("x/image");
+            assert!(fs::read(image).is_ok_and(|it| it == camera.as_bytes()), "{sources:?}: {first} {again}");
+        }
+        for outcome in [first, again] {
+            let said = outcome.stderr_text();
+            assert!(outcome.code() == Some(2) && said.contains("several SRC"), "{sources:?}: {outcome}");
+        }
+        assert!(paths(&copy).is_empty(), "{sources:?}");
+    }
+    // Names of their own do not meet.
+    for name in ["one", "two"] {
+        write(&top.join(name).join("f"), name.as_bytes(), 0);
+    }
+    let program = a.dray().args(["sync", "-a", "--remove-source-files"]).args([here("one"), here("two")]);
+    program.arg(&copy).run().expect(0);
+    assert_eq!(fs::read(copy.join("two/f")).unwrap(), b"two");
+    assert!(!top.join("one/f").exists());
+}
+
+/// A source is not moved into itself over ssh, be its destination there or not: nothing ends directories deep.
+#[test]
+fn a_source_is_not_moved_into_itself() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    for (number, (way, code)) in [(Way::Up(b), 6), (Way::Down(b), 8)].into_iter().enumerate() {
+        let data = a.directory(&format!("data{number}"));
+        for name in ["f", "d/g", "sub/deep/old", "z"] {
+            write(&data.join(name), name.as_bytes(), 0);
+        }
+        let before = paths(&data.join("sub"));
+        let copy = data.join("sub");
+        let outcome = sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &data, &copy).expect(code);
+        assert!(outcome.stderr_text().contains("moved into itself"), "{way:?}: {outcome}");
+        let after = paths(&copy);
+        assert!(after.is_superset(&before) && !after.iter().any(|path| path.contains("sub")), "{after:?}");
+        if let Way::Up(_) = way {
+            assert_eq!(after, before);
+            sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &data, &data.join("new")).expect(code);
+            assert!(!data.join("new/f").exists());
+            // Out of it is no way into it.
+            let above = data.join("d");
+            sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &above, &data).expect(0);
+            assert_eq!(fs::read(data.join("g")).unwrap(), b"d/g");
+        }
+    }
+}
+
+/// "One that works is not silent": a sender that takes long to remove what is in place, as on a server that answers slowly, is heard all the while, be the patience shorter.
+#[test]
+fn a_slow_removal_is_not_silent() {
+    const FILES: usize = 300;
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let (source, copy) = (a.file("source"), b.directory("copy"));
+    tree(&source, FILES);
+    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+    // 30 ms for each: three times the patience for all.
+    let program = a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=unlinkat"]);
+    let program = program.args(["-e", "inject=unlinkat:delay_enter=30000"]).arg(gate::dray_binary());
+    let program = program.args(["sync", "-a", "--remove-source-files", "--timeout=3", "-e"]);
+    let program = program.arg(format!("ssh {}", words.join(" "))).arg(source.join("")).arg(b.remote(&copy));
+    program.time_limit(LONG).run().expect(0);
+    assert!(paths(&source).iter().all(|path| path.ends_with('/')));
+    assert!(paths(&copy).len() >= FILES);
+}
+
 /// A source file goes only for a copy with its bytes: one at the destination that has its size and time and other bytes is replaced first; what changed since it was read stays,
 /// and is told.
 #[test]

@@ -232,6 +232,7 @@ fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
         recursive: has(tree_flag::RECURSIVE),
         directories: sync::has(tree, sync_flag::DIRECTORIES),
         removes: removal::removes(tree),
+        spared: sync::spared(tree),
         follow_sources: has(tree_flag::FOLLOW_SOURCES),
         one_file_system: has(tree_flag::ONE_FILE_SYSTEM),
         excludes: tree.sync.as_deref().map_or_else(|| Ok(Excludes::new(&excludes)), sync::rules)?,
