@@ -80,7 +80,8 @@ impl Remover {
         let is_it = |told: FileState| told == state || (told.is_but_for_links(&state) && is_lessened());
         let Some(told) = told.state else {
             let what = "it changed just before it was read, or not all of it could be read: it stays";
-            return Err(Error::new(ErrorKind::Changed, what).advise("run it again"));
+            let advice = "run it again; if its time of change lies ahead of the clock of this host, when that has come";
+            return Err(Error::new(ErrorKind::Changed, what).advise(advice));
         };
         if file_type(&found) == FileType::Directory || !is_it(told) {
             return Err(changed());
