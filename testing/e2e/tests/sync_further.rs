@@ -306,6 +306,33 @@ fn a_killed_run_loses_nothing() {
     }
 }
 
+/// S84, "and on its disk": the file system of the destination is synced before anything leaves its source, within a host and by a receiver over ssh, also without `--fsync`.
+#[test]
+fn what_goes_is_on_its_disk_first() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+    for is_far in [false, true] {
+        let (source, copy) = (a.directory(&format!("s{is_far}")), a.directory(&format!("c{is_far}")));
+        write(&source.join("f"), b"f", 0);
+        let trace = a.file("trace");
+        let program = a.program("strace").args(["-f", "-e", "trace=syncfs,unlinkat", "-o"]).arg(&trace);
+        let program = program.arg(gate::dray_binary()).args(["sync", "-a", "--remove-source-files", "-e"]);
+        let from = source.join("");
+        let from = if is_far { b.remote(&from) } else { from.into_os_string() };
+        let program = program.arg(format!("ssh {}", words.join(" "))).arg(from).arg(&copy);
+        program.time_limit(LONG).run().expect(0);
+        assert!(!source.join("f").exists() && copy.join("f").exists());
+        let trace = fs::read_to_string(&trace).unwrap();
+        let place = |call: &str| trace.lines().position(|line| line.contains(call));
+        let synced = place("syncfs(").unwrap_or_else(|| panic!("nothing was synced: {trace}"));
+        // Over ssh the other end removes.
+        let removed = trace.lines().position(|line| line.contains("unlinkat(") && line.contains("\".dray-"));
+        assert!(is_far || removed.is_some_and(|removed| synced < removed), "{trace}");
+    }
+}
+
 /// A destination that is the source, come upon by ssh, loses nothing; nor what both share by hard links.
 #[test]
 fn a_source_that_is_the_destination_stays() {
@@ -318,13 +345,18 @@ fn a_source_that_is_the_destination_stays() {
         data::write_random(&source.join("large"), 300_000, 4);
         symlink("large", source.join("link")).unwrap();
         let before = paths(&source);
-        let outcome = sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &source, &source);
+        let outcome = sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &source, &source).expect(8);
         assert_eq!(paths(&source), before, "{way:?} {outcome}");
         assert_eq!(fs::metadata(source.join("large")).unwrap().len(), 300_000);
         let copy = a.directory("copy");
         fs::hard_link(source.join("large"), copy.join("large")).unwrap();
-        sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &source, &copy);
-        assert_eq!(fs::metadata(copy.join("large")).unwrap().len(), 300_000);
+        let outcome = sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &source, &copy).expect(8);
+        assert!(outcome.stderr_text().contains("large"), "{outcome}");
+        // What was not there before has moved.
+        assert_eq!(paths(&source), BTreeSet::from(["d/", "large"].map(String::from)), "{way:?} {outcome}");
+        for side in [&source, &copy] {
+            assert_eq!(fs::metadata(side.join("large")).unwrap().len(), 300_000);
+        }
         fs::remove_dir_all(&source).unwrap();
         fs::remove_dir_all(&copy).unwrap();
     }
