@@ -191,7 +191,7 @@ fn what_a_failed_run_deleted_counts() {
          rm {source}/*\n\
          until [ $(ls {copy} | wc -l) -le 5 ]; do sleep 0.05; done\n\
          for n in 1 2 3 4 5 6 7 8; do sleep 1; find {old} -type f -delete; done\n\
-         kill -INT $followed; wait $followed",
+         kill -TERM $followed; wait $followed",
         dray = dray_e2e::gate::dray_binary().display(),
         old = old.display(),
         source = source.display(),
