@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dray_core::limits::SYNC_REMOVALS_MAX;
+use dray_core::limits::{SYNC_IN_PLACE_WAITING_MAX, SYNC_REMOVALS_MAX};
 use dray_core::message::{EntryFailed, InPlace, InPlaceRun, Message, Removed};
 use dray_core::{Error, ErrorKind, Result};
 
@@ -12,8 +12,6 @@ use dray_core::{Error, ErrorKind, Result};
 const PIECE_ENTRIES: u64 = 16;
 /// Messages that wait before no further entries are told: what is told is remembered until it is removed.
 const BEHIND_MESSAGES: usize = 64;
-/// Messages that may wait: more than tell of what can be on its way.
-const WAITING_MESSAGES_MAX: usize = 1 << 16;
 
 /// Removes from the sources what the receiver has in place.
 pub trait Removes: Send + Sync {
@@ -67,7 +65,7 @@ impl Removing {
         }
         let InPlace { runs, settled, is_last } = in_place;
         self.runs += runs.len();
-        if self.runs > SYNC_REMOVALS_MAX || self.waiting.len() >= WAITING_MESSAGES_MAX {
+        if self.runs > SYNC_REMOVALS_MAX || self.waiting.len() >= SYNC_IN_PLACE_WAITING_MAX {
             return wrong("receiver has more in place than waits for its word");
         }
         self.waiting.push_back(Waiting { runs: runs.into(), settled, is_last, count: 0 });
