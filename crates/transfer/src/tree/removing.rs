@@ -119,7 +119,7 @@ mod tests {
     impl Removes for Remembering {
         fn remove(&self, in_place: &InPlace) -> (u64, Vec<EntryFailed>) {
             self.0.lock().unwrap().push(in_place.clone());
-            let stays = |number: u64| number % 10 == 0;
+            let stays = |number: u64| number.is_multiple_of(10);
             let numbers = in_place.runs.iter().flat_map(|run| run.first..run.first + run.count);
             let failed = EntryFailed {
                 path: Vec::new().into(),
