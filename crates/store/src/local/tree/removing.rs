@@ -203,8 +203,18 @@ pub(super) fn require_told(kind: u64) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, what).advise("leave out --remove-source-files"))
 }
 
+#[cfg(test)]
+thread_local! {
+    /// What a test has this thread take all file systems for.
+    pub(super) static KIND: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
 /// The type of the file system of an open file.
 pub(super) fn kind_of_disk(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    #[cfg(test)]
+    if let Some(kind) = KIND.get() {
+        return Ok(kind);
+    }
     Ok(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xffff_ffff)
 }
 
