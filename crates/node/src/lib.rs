@@ -14,6 +14,7 @@ mod get;
 mod identity;
 mod join;
 mod logs;
+mod mountinfo;
 mod observer;
 mod outboard;
 mod put;

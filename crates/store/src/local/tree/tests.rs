@@ -9,10 +9,12 @@ use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
 
 use super::*;
 
+mod folding;
 mod guarded;
 mod hostile;
 mod keeping;
 mod landing;
+mod leaving;
 mod meanwhile;
 pub(super) mod mounting;
 mod removing;
