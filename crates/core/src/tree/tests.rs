@@ -183,6 +183,22 @@ fn attributes_are_bounded() {
     assert!(is_taken(xattrs(1, TREE_XATTRS_BYTES_MAX)) && !is_taken(xattrs(1, TREE_XATTRS_BYTES_MAX + 1)));
 }
 
+/// A stored tree does not depend on what only a stream says of an entry.
+#[test]
+fn a_stored_tree_knows_nothing_of_its_stream() {
+    let ids = |entry: &Entry| {
+        let (root, nodes) = nodes_of(std::slice::from_ref(entry));
+        (root.content, root.metadata, nodes.into_iter().map(|node| node.id).collect::<Vec<_>>())
+    };
+    let mut stored = file("f");
+    stored.metadata.link_group = Some([1; 16]);
+    let mut told = stored.clone();
+    told.metadata.link_names = 3;
+    assert_eq!(ids(&told), ids(&stored));
+    told.metadata.xattrs_unread = true;
+    assert_eq!(ids(&told), ids(&stored));
+}
+
 /// Each item of a stream means what it was written as.
 #[test]
 fn items_round_trip() {
