@@ -334,6 +334,21 @@ impl Observer for Output {
                         self.stop.set();
                     }
                 }
+                Event::SharedDirectory { path, ticket, addresses } => {
+                    let event = json!({
+                        "event": "shared-directory", "path": path.to_string_lossy(), "ticket": ticket,
+                        "addresses": addresses,
+                    });
+                    if !self.must("ticket", &event.to_string()) {
+                        self.stop.set();
+                    }
+                }
+                Event::ServingDirectory { node } => {
+                    self.json(&json!({"event": "serving-directory", "node": node}));
+                }
+                Event::ServedDirectory { node, sent_bytes, lost } => self.json(&json!({
+                    "event": "served-directory", "node": node, "sent_bytes": sent_bytes, "lost": lost,
+                })),
                 Event::Serving { node, oid } => {
                     self.json(&json!({"event": "serving", "node": node, "oid": oid.to_string()}));
                 }
@@ -408,6 +423,29 @@ impl Observer for Output {
                     "serving {}; there: dray get TICKET; Ctrl-C here ends it",
                     bytes(size_bytes)
                 ));
+            }
+            Event::SharedDirectory { path, ticket, .. } => {
+                self.clear();
+                if !self.must("ticket", &ticket) {
+                    self.stop.set();
+                    return;
+                }
+                let path = one_line(&path.to_string_lossy());
+                self.note(&format!(
+                    "serving {path}; there: dray get TICKET -o DIR, later dray sync TICKET DIR; Ctrl-C here ends it"
+                ));
+            }
+            Event::ServingDirectory { node } => {
+                self.note(&format!("receiver {} connected", short(&node)));
+            }
+            Event::ServedDirectory { node, sent_bytes, lost } => {
+                let (node, sent) = (short(&node), bytes(sent_bytes));
+                match lost {
+                    Some(lost) => {
+                        self.note(&format!("receiver {node} lost after {sent}: {}", one_line(&lost)))
+                    }
+                    None => self.note(&format!("receiver {node} is done, {sent} sent")),
+                }
             }
             Event::Serving { node, .. } => {
                 self.note(&format!("receiver {} connected", short(&node)));

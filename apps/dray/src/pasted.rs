@@ -2,7 +2,7 @@
 //! behind them, broken over lines.
 
 use dray_core::hint::{Hint, HintUri};
-use dray_core::ticket::{TICKET_PREFIX, Ticket};
+use dray_core::ticket::{AnyTicket, DirectoryTicket, TICKET_PREFIX, Ticket};
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_node::Wanted;
 
@@ -20,6 +20,27 @@ pub(crate) fn wanted(text: &str) -> Result<Wanted> {
     }
     Err(Error::new(ErrorKind::Usage, "that is neither a ticket (dray:…) nor an object id (blake3:…)")
         .advise("copy the whole line that `dray put` printed"))
+}
+
+/// The ticket of a directory; `None` if it is one of an object, or none.
+pub(crate) fn directory(text: &str) -> Result<Option<DirectoryTicket>> {
+    let plain = unwrap(text);
+    if !plain.starts_with(TICKET_PREFIX) {
+        return Ok(None);
+    }
+    Ok(match plain.parse()? {
+        AnyTicket::Directory(ticket) => Some(ticket),
+        AnyTicket::Object(_) => None,
+    })
+}
+
+/// True for what can hardly be anything but a ticket, where a host called `dray` may be meant, too.
+pub(crate) fn may_be_ticket(text: &str) -> bool {
+    /// Fewer characters than any ticket has.
+    const CHARS_MIN: usize = 60;
+    let plain = unwrap(text);
+    let rest = plain.strip_prefix(TICKET_PREFIX).unwrap_or_default();
+    rest.len() >= CHARS_MIN && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
 /// The ticket to join.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-use dray_core::ticket::Ticket;
+use dray_core::ticket::{DirectoryTicket, Ticket};
 use dray_core::{Error, ErrorKind, Result};
 use dray_node::{
-    AddressFamily, Config, Confinement, Copied, CopyOptions, CopyRequest, GetRequest, Location, Node,
-    Observer, Output as Destination, PutRequest, PutSource, SshOptions, Stop, TreeCopied, TreeOptions,
-    TreeRequest, is_unsized, refuse_remote,
+    AddressFamily, Config, Confinement, Copied, CopyOptions, CopyRequest, DirectoryWish, GetRequest,
+    Location, Node, Observer, Output as Destination, PutRequest, PutSource, SshOptions, Stop, TreeCopied,
+    TreeOptions, TreeRequest, is_unsized, refuse_remote,
 };
 use serde_json::json;
 
@@ -123,6 +123,13 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             }
             let ticket = ticket.as_deref().map(pasted::ticket).transpose()?;
             let config = Config::load()?;
+            if !is_stdin && path.is_dir() {
+                if ticket.is_some() {
+                    return Err(Error::new(ErrorKind::Usage, "a directory has a ticket of its own")
+                        .advise("leave --ticket out"));
+                }
+                return put_directory(config, &path, (public, expire), output, stop);
+            }
             // What is neither a file nor standard input gets its answer here.
             let is_for_daemon = path_is_for_daemon && !foreground && !until_stdin_closes;
             if is_for_daemon && let Some(client) = daemon::find(&config, output, stop)? {
@@ -143,13 +150,17 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                 return Err(Error::new(ErrorKind::Usage, "--json and -o - both want standard output")
                     .advise("write to a file with -o PATH, or leave --json out"));
             }
-            let request = GetRequest {
-                wanted: pasted::wanted(&wanted)?,
-                hints: hint.iter().map(|text| pasted::hint(text)).collect::<Result<_>>()?,
-                allow_local: local,
-                whole_file,
-                fsync,
-            };
+            let hints = hint.iter().map(|text| pasted::hint(text)).collect::<Result<_>>()?;
+            if let Some(ticket) = pasted::directory(&wanted)? {
+                let destination = path.filter(|path| path.as_os_str() != "-").ok_or_else(|| {
+                    Error::new(ErrorKind::Usage, "the ticket is for a directory, which needs a name here")
+                        .advise("dray get TICKET -o DIR")
+                })?;
+                let wish = DirectoryWish { ticket, hints, allow_local: local, destination };
+                return get_directory(&wish, (whole_file, fsync), output, stop);
+            }
+            let request =
+                GetRequest { wanted: pasted::wanted(&wanted)?, hints, allow_local: local, whole_file, fsync };
             let node = Node::open(Config::load()?)?;
             let begun = Instant::now();
             let place = destination(path);
@@ -274,6 +285,43 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
         Command::Serve { only, read_only, stdio: true } => {
             remote(only.map(|directory| Confinement::new(&directory, read_only)), stop)
         }
+    }
+}
+
+/// Shares a directory as long as this runs.
+fn put_directory(
+    config: Config,
+    path: &Path,
+    (public, expire): (bool, Option<Duration>),
+    output: &Arc<Output>,
+    stop: &Stop,
+) -> Result<()> {
+    let shared = Node::open(config)?.put_directory(path, public, expire, &**output)?;
+    if public {
+        output.note("public: the ticket has no secret, so whoever learns of it gets the directory");
+    }
+    let observer: Arc<dyn Observer> = output.clone();
+    shared.serve(stop, &observer)
+}
+
+/// Fetches a directory by its ticket.
+fn get_directory(
+    wish: &DirectoryWish,
+    (whole_file, fsync): (bool, bool),
+    output: &Output,
+    stop: &Stop,
+) -> Result<()> {
+    let node = Node::open(Config::load()?)?;
+    let begun = Instant::now();
+    let copied = node.get_directory(wish, whole_file, fsync, output, stop)?;
+    tell_copied(&copied, false, begun.elapsed(), output)
+}
+
+/// The ticket of a directory, if SRC of `sync` is one.
+pub(crate) fn ticket_of(source: &std::ffi::OsStr) -> Result<Option<DirectoryTicket>> {
+    match source.to_str().filter(|text| pasted::may_be_ticket(text)) {
+        Some(text) => pasted::directory(text),
+        None => Ok(None),
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Instant;
 use clap::{ArgAction, Args};
 use dray_core::{Error, ErrorKind, Result};
 use dray_node::{
-    AddressFamily, Config, Event, Location, Node, Observer, SshOptions, Stop, SyncOptions, TreeCopied,
-    TreeOptions, TreeRequest,
+    AddressFamily, Config, DirectoryWish, Event, Location, Node, Observer, SshOptions, Stop, SyncOptions,
+    TreeCopied, TreeOptions, TreeRequest,
 };
 
 use self::aside::Aside;
@@ -16,7 +16,7 @@ use self::further::Further;
 use self::kept::Kept;
 use self::rules::Rules;
 use crate::output::Output;
-use crate::{run, usage};
+use crate::{pasted, run, usage};
 
 mod aside;
 mod further;
@@ -28,7 +28,7 @@ mod rules;
 /// What `dray sync` takes.
 #[derive(Debug, Args)]
 pub(crate) struct SyncArguments {
-    /// What to bring over, DIR/ for what is in DIR, DIR for the directory itself, and last DST, the directory to bring up to date
+    /// What to bring over, DIR/ for what is in DIR, DIR for the directory itself, or the ticket of a directory, and last DST, the directory to bring up to date
     #[arg(value_name = "SRC... DST", required = true)]
     places: Vec<OsString>,
     #[command(flatten)]
@@ -151,6 +151,9 @@ pub(crate) struct SyncArguments {
     /// Go on: do the same whenever something changed in SRC, which is on this host, until this is stopped
     #[arg(long, conflicts_with_all = ["dry_run", "remove_source_files"])]
     watch: bool,
+    /// Follow the hints of a ticket to addresses of this machine and its links
+    #[arg(long)]
+    local: bool,
     /// ssh, with its options: "ssh -p 2222 -i KEY"
     #[arg(short = 'e', long, value_name = "COMMAND")]
     rsh: Option<OsString>,
@@ -312,7 +315,29 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         return usage_error("--files-from names what is below one SRC", "run it once for each SRC");
     }
     let source: Vec<OsString> = source.iter().map(|source| in_it(source, chosen.is_some())).collect();
-    let sources: Vec<Location> = source.iter().cloned().map(Location::parse).collect::<Result<_>>()?;
+    let ticket = match &arguments.places[..] {
+        [source, _] => run::ticket_of(source)?,
+        _ => None,
+    };
+    let sources: Vec<Location> = match ticket {
+        Some(_) => Vec::new(),
+        None => source.iter().cloned().map(Location::parse).collect::<Result<_>>()?,
+    };
+    if let Some(source) =
+        source.iter().filter_map(|source| source.to_str()).find(|text| pasted::may_be_ticket(text))
+        && ticket.is_none()
+    {
+        // One of an object, or one of several sources.
+        let what = match pasted::directory(source)? {
+            Some(_) if arguments.further.list_only => "--list-only does not go with a ticket",
+            Some(_) => "a ticket is the only SRC there is",
+            None => "that ticket is for an object, not for a directory",
+        };
+        return usage_error(what, "dray sync TICKET DIR; an object is fetched with dray get");
+    }
+    if arguments.local && ticket.is_none() {
+        return usage_error("--local says where a ticket may lead, and SRC is none", "leave it out");
+    }
     let destination = Location::parse(destination.clone())?;
     let backup = arguments.aside.backup();
     let mut rules = arguments.rules.read(arguments.from0, &mut input)?;
@@ -380,6 +405,27 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
     };
     let begun = Instant::now();
     let node = Node::passing(Config::load()?)?;
+    if let Some(ticket) = ticket {
+        if arguments.further.list_only || arguments.watch {
+            let what = if arguments.watch {
+                "--watch does not go with a ticket"
+            } else {
+                "--list-only does not go with a ticket"
+            };
+            return usage_error(what, "-n -v says what would be brought over");
+        }
+        let Location::Local(destination) = destination else {
+            return usage_error(
+                "a ticket is fetched to this host",
+                "run dray sync TICKET DIR on the other one",
+            );
+        };
+        let wish = DirectoryWish { ticket, hints: Vec::new(), allow_local: arguments.local, destination };
+        let telling = Telling { output, itemizes: arguments.itemize_changes, names: arguments.verbose > 0 };
+        let copied = node.sync_directory(&wish, &options, &telling, stop)?;
+        tell_stats(&copied, arguments.stats, output);
+        return run::tell_copied(&copied, arguments.dry_run, begun.elapsed(), output);
+    }
     if arguments.further.list_only {
         let listing = further::Listing { output, links: kept.links };
         let copied = node.list_sources(&sources, &options, &listing, stop)?;

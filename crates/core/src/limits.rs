@@ -301,6 +301,10 @@ pub const TREE_DIGESTS_MAX: usize = 2048;
 pub const TREE_DIGESTS_HELD_MAX: usize = 1 << 17;
 /// Entries from which on a tree is worth digests: those of fewer take no more bytes, and wait for nobody.
 pub const TREE_DIGESTS_ENTRIES_MIN: u64 = 128;
+/// Receivers that fetch shared directories from one process at a time.
+pub const LIVE_TREE_RECEIVERS_MAX: usize = 16;
+/// Receivers of one directory that have left, or had to, while the holder's disk keeps their threads; with as many, nobody else is let in.
+pub const LIVE_TREE_LEAVING_MAX: usize = 4;
 /// Names of owners that the writer of a tree takes.
 pub const TREE_OWNERS_MAX: usize = 1 << 16;
 

@@ -200,6 +200,8 @@ pub mod feature {
     pub const TREE_AGAIN: &str = "tree-again";
     /// What both ends have alike is not told: `digests` in `tree`, and the messages of digests.
     pub const TREE_DIGESTS: &str = "tree-digests";
+    /// Directories that are shared as they are: `open` of one, and `tree` after it. Tickets of such require it, too.
+    pub const LIVE_TREE: &str = "live-tree";
 }
 
 /// Version and features of a peer.

@@ -1,7 +1,9 @@
 //! Ticket: what applications pass to each other on their own channel. Printable, checksummed, versioned, bounded.
 //!
 //! `dray:` and base64url (no padding) of a CBOR map followed by 4 bytes of checksum. `docs/format/ticket.md` has the
-//! table.
+//! table. A ticket is for an object ([`Ticket`]) or for a directory that is shared as it is ([`DirectoryTicket`]).
+
+mod directory;
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,8 +14,11 @@ use minicbor::{Decode, Encode};
 
 use crate::hint::Hint;
 use crate::limits::{FEATURE_BYTES_MAX, FEATURES_MAX, HINTS_MAX, OBJECT_BYTES_MAX, TICKET_CHARS_MAX};
+use crate::message::feature::LIVE_TREE;
 use crate::rights::Secret;
 use crate::{Error, ErrorKind, NodeId, Oid, Result, cbor};
+
+pub use directory::{AnyTicket, DirectoryId, DirectoryTicket};
 
 /// Text in front of every ticket.
 pub const TICKET_PREFIX: &str = "dray:";
@@ -106,26 +111,8 @@ fn checksum(body: &[u8]) -> [u8; CHECKSUM_BYTES] {
 impl Ticket {
     /// The printed form. Fails if there are too many hints or the text would be longer than 1,024 characters.
     pub fn to_text(&self) -> Result<String> {
-        if self.hints.len() > HINTS_MAX {
-            return Err(Error::new(ErrorKind::Usage, format!("a ticket holds at most {HINTS_MAX} hints")));
-        }
-        let mut nodes: Vec<NodeId> = Vec::new();
-        let mut hints = Vec::with_capacity(self.hints.len());
-        for hint in &self.hints {
-            let node = hint.node.map(|node| {
-                nodes.iter().position(|known| *known == node).unwrap_or_else(|| {
-                    nodes.push(node);
-                    nodes.len() - 1
-                })
-            });
-            hints.push(WireHint {
-                uri: hint.uri.to_string(),
-                node: node.map(|index| index as u8),
-                priority: hint.priority,
-                weight: hint.weight,
-            });
-        }
-        let mut body = cbor::encode(&Wire {
+        let (nodes, hints) = wire_hints(&self.hints)?;
+        print(&Wire {
             version: TICKET_VERSION,
             protocol: self.protocol,
             oid: self.oid,
@@ -136,77 +123,124 @@ impl Ticket {
             hints,
             required: None,
             repeated_permille: Some(self.repeated_permille.min(1000)).filter(|permille| *permille > 0),
-        });
-        let sum = checksum(&body);
-        body.extend_from_slice(&sum);
-        let text = format!("{TICKET_PREFIX}{}", data_encoding::BASE64URL_NOPAD.encode(&body));
-        if text.len() > TICKET_CHARS_MAX {
-            return Err(Error::new(
-                ErrorKind::Usage,
-                format!("ticket would be longer than {TICKET_CHARS_MAX} characters"),
-            )
-            .advise("give fewer or shorter hints"));
-        }
-        Ok(text)
+        })
     }
+}
+
+/// Nodes, each once, and hints that name them by their place.
+fn wire_hints(hints: &[Hint]) -> Result<(Vec<NodeId>, Vec<WireHint>)> {
+    if hints.len() > HINTS_MAX {
+        return Err(Error::new(ErrorKind::Usage, format!("a ticket holds at most {HINTS_MAX} hints")));
+    }
+    let mut nodes: Vec<NodeId> = Vec::new();
+    let mut printed = Vec::with_capacity(hints.len());
+    for hint in hints {
+        let node = hint.node.map(|node| {
+            nodes.iter().position(|known| *known == node).unwrap_or_else(|| {
+                nodes.push(node);
+                nodes.len() - 1
+            })
+        });
+        printed.push(WireHint {
+            uri: hint.uri.to_string(),
+            node: node.map(|index| index as u8),
+            priority: hint.priority,
+            weight: hint.weight,
+        });
+    }
+    Ok((nodes, printed))
+}
+
+fn print(wire: &Wire) -> Result<String> {
+    let mut body = cbor::encode(wire);
+    let sum = checksum(&body);
+    body.extend_from_slice(&sum);
+    let text = format!("{TICKET_PREFIX}{}", data_encoding::BASE64URL_NOPAD.encode(&body));
+    if text.len() > TICKET_CHARS_MAX {
+        return Err(Error::new(
+            ErrorKind::Usage,
+            format!("ticket would be longer than {TICKET_CHARS_MAX} characters"),
+        )
+        .advise("give fewer or shorter hints"));
+    }
+    Ok(text)
 }
 
 impl FromStr for Ticket {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Ticket> {
-        let text = text.trim();
-        if text.len() > TICKET_CHARS_MAX {
-            return Err(mangled(format_args!("longer than {TICKET_CHARS_MAX} characters")));
-        }
-        let digits =
-            text.strip_prefix(TICKET_PREFIX).ok_or_else(|| mangled("it does not begin with dray:"))?;
-        let bytes = data_encoding::BASE64URL_NOPAD
-            .decode(digits.as_bytes())
-            .map_err(|error| mangled(undecodable(error)))?;
-        let (body, sum) = bytes
-            .len()
-            .checked_sub(CHECKSUM_BYTES)
-            .and_then(|at| bytes.split_at_checked(at))
-            .ok_or_else(|| mangled("it is too short"))?;
-        if checksum(body) != sum {
-            return Err(mangled("its checksum is wrong, so a character is missing or changed"));
-        }
-        // From here on the text is as its issuer wrote it; what is wrong now is the issuer's doing.
-        cbor::check(body).map_err(mangled)?;
-        let version = leading_version(body).ok_or_else(|| mangled("it names no version"))?;
-        if version != TICKET_VERSION {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("ticket has version {version}, this dray knows {TICKET_VERSION}"),
-            )
-            .advise("install a newer dray"));
-        }
-        let wire: Wire = minicbor::decode(body).map_err(|error| mangled(error.to_string()))?;
-        if let Some(required) = &wire.required
-            && let Some(feature) = required.first()
-        {
-            if required.len() > FEATURES_MAX || required.iter().any(|name| name.len() > FEATURE_BYTES_MAX) {
-                return Err(mangled("its feature list is too long"));
+        match text.parse()? {
+            AnyTicket::Object(ticket) => Ok(ticket),
+            AnyTicket::Directory(_) => {
+                Err(Error::new(ErrorKind::Usage, "the ticket is for a directory, not for an object")
+                    .advise("dray get TICKET -o DIR fetches it, dray sync TICKET DIR brings DIR up to date"))
             }
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("ticket needs the feature {feature:?}, which this dray lacks"),
-            )
-            .advise("install a newer dray"));
         }
-        if wire.size_bytes > OBJECT_BYTES_MAX {
-            return Err(mangled("its size is beyond any object"));
-        }
-        if wire.hints.len() > HINTS_MAX || wire.nodes.len() > HINTS_MAX {
-            return Err(mangled(format_args!("it has more than {HINTS_MAX} hints")));
-        }
-        let mut hints = Vec::with_capacity(wire.hints.len());
-        for hint in wire.hints {
+    }
+}
+
+/// Reads the text of a ticket as far as all sorts of tickets are the same. Features that it requires are known.
+fn read(text: &str) -> Result<Wire> {
+    let text = text.trim();
+    if text.len() > TICKET_CHARS_MAX {
+        return Err(mangled(format_args!("longer than {TICKET_CHARS_MAX} characters")));
+    }
+    let digits = text.strip_prefix(TICKET_PREFIX).ok_or_else(|| mangled("it does not begin with dray:"))?;
+    let bytes = data_encoding::BASE64URL_NOPAD
+        .decode(digits.as_bytes())
+        .map_err(|error| mangled(undecodable(error)))?;
+    let (body, sum) = bytes
+        .len()
+        .checked_sub(CHECKSUM_BYTES)
+        .and_then(|at| bytes.split_at_checked(at))
+        .ok_or_else(|| mangled("it is too short"))?;
+    if checksum(body) != sum {
+        return Err(mangled("its checksum is wrong, so a character is missing or changed"));
+    }
+    // From here on the text is as its issuer wrote it; what is wrong now is the issuer's doing.
+    cbor::check(body).map_err(mangled)?;
+    let version = leading_version(body).ok_or_else(|| mangled("it names no version"))?;
+    if version != TICKET_VERSION {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("ticket has version {version}, this dray knows {TICKET_VERSION}"),
+        )
+        .advise("install a newer dray"));
+    }
+    let wire: Wire = minicbor::decode(body).map_err(|error| mangled(error.to_string()))?;
+    let required = wire.required.as_deref().unwrap_or_default();
+    if required.len() > FEATURES_MAX || required.iter().any(|name| name.len() > FEATURE_BYTES_MAX) {
+        return Err(mangled("its feature list is too long"));
+    }
+    if let Some(feature) = required.iter().find(|name| *name != LIVE_TREE) {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("ticket needs the feature {feature:?}, which this dray lacks"),
+        )
+        .advise("install a newer dray"));
+    }
+    if wire.size_bytes > OBJECT_BYTES_MAX {
+        return Err(mangled("its size is beyond any object"));
+    }
+    if wire.hints.len() > HINTS_MAX || wire.nodes.len() > HINTS_MAX {
+        return Err(mangled(format_args!("it has more than {HINTS_MAX} hints")));
+    }
+    Ok(wire)
+}
+
+impl Wire {
+    fn is_of_directory(&self) -> bool {
+        self.required.as_ref().is_some_and(|required| !required.is_empty())
+    }
+
+    fn hints(&self) -> Result<Vec<Hint>> {
+        let mut hints = Vec::with_capacity(self.hints.len());
+        for hint in &self.hints {
             let node = match hint.node {
                 None => None,
                 Some(index) => Some(
-                    *wire
+                    *self
                         .nodes
                         .get(usize::from(index))
                         .ok_or_else(|| mangled("a hint names a node that is not there"))?,
@@ -215,27 +249,31 @@ impl FromStr for Ticket {
             let uri = hint.uri.parse().map_err(|error: Error| mangled(error.what()))?;
             hints.push(Hint { uri, node, priority: hint.priority, weight: hint.weight });
         }
-        // A right that was cut is no right, whoever cut it.
-        let secret = match wire.secret {
-            None => None,
-            Some(bytes) => Some(Secret::from_bytes(<[u8; 16]>::try_from(&bytes[..]).map_err(|_| {
-                Error::new(
-                    ErrorKind::Refused,
-                    format!("the ticket's secret has {} bytes, not 16", bytes.len()),
-                )
+        Ok(hints)
+    }
+
+    /// A right that was cut is no right, whoever cut it.
+    fn secret(&self) -> Result<Option<Secret>> {
+        let Some(bytes) = &self.secret else { return Ok(None) };
+        let cut = || {
+            Error::new(ErrorKind::Refused, format!("the ticket's secret has {} bytes, not 16", bytes.len()))
                 .advise("ask for a whole ticket")
-            })?)),
         };
-        let repeated_permille = wire.repeated_permille.unwrap_or(0);
+        <[u8; 16]>::try_from(&bytes[..]).map(|bytes| Some(Secret::from_bytes(bytes))).map_err(|_| cut())
+    }
+
+    fn object(&self) -> Result<Ticket> {
+        let (hints, secret) = (self.hints()?, self.secret()?);
+        let repeated_permille = self.repeated_permille.unwrap_or(0);
         if repeated_permille > 1000 {
             return Err(mangled("more than all of the object stands in it before"));
         }
         Ok(Ticket {
-            protocol: wire.protocol,
-            oid: wire.oid,
-            size_bytes: wire.size_bytes,
+            protocol: self.protocol,
+            oid: self.oid,
+            size_bytes: self.size_bytes,
             secret,
-            expires_unix_s: wire.expires_unix_s,
+            expires_unix_s: self.expires_unix_s,
             hints,
             repeated_permille,
         })

@@ -50,18 +50,18 @@ pub(crate) struct Refusal {
     pub(crate) answer: Error,
 }
 
-/// Whether who asks `open` may have `shared`: an object and who may have it. `None` is an object that is not here, which
+/// Whether who asks `open` may have `shared`: an object, or a directory, and who may have it. `None` is an object that is not here, which
 /// cannot be told from one to which the asker shows no right, not even by the time the answer takes.
 pub(crate) fn admit(
-    shared: Option<(Oid, &Share)>,
+    shared: Option<(ObjectName, &Share)>,
     node: NodeId,
     open: &Open,
     security: &Security,
 ) -> Result<(), Refusal> {
     // Both questions are asked of everybody.
     let decoy = Share { secret: Some(Secret::from_bytes([0; 16])), ..Share::default() };
-    let (oid, share) = shared.map_or((None, &decoy), |(oid, share)| (Some(oid), share));
-    let is_named = oid.is_some_and(|oid| open.object == ObjectName::Oid(oid));
+    let (object, share) = shared.map_or((None, &decoy), |(object, share)| (Some(object), share));
+    let is_named = object.is_some_and(|object| open.object == object);
     let is_proven = share.secret.as_ref().is_none_or(|secret| {
         let proof = security.expected_proof(secret, node, &open.object);
         open.proof.as_ref().is_some_and(|shown| proof.matches(shown))
@@ -90,7 +90,7 @@ impl Provider for Doorkeeper {
     fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>> {
         let security =
             security.ok_or_else(|| Error::new(ErrorKind::Refused, "this channel proves nobody"))?;
-        let shared = Some((self.object.oid(), &self.share));
+        let shared = Some((ObjectName::Oid(self.object.oid()), &self.share));
         if let Err(refusal) = admit(shared, self.node, open, security) {
             self.notices.turned_away(refusal.reason);
             return Err(refusal.answer);
@@ -112,16 +112,17 @@ impl Provider for Doorkeeper {
 
 /// The end of a right.
 #[derive(Clone)]
-struct Right {
+pub(crate) struct Right {
     /// Seconds since 1970.
-    end: Option<u64>,
-    ended: Arc<AtomicBool>,
+    pub(crate) end: Option<u64>,
+    pub(crate) ended: Arc<AtomicBool>,
 }
 
 impl Right {
-    fn check(&self) -> Result<()> {
+    /// `Refused` once it has ended.
+    pub(crate) fn check(&self) -> Result<()> {
         if self.ended.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Refused, "the object is no longer shared")
+            return Err(Error::new(ErrorKind::Refused, "what the ticket names is no longer shared")
                 .advise("ask for it to be put again, and for the new ticket"));
         }
         if self.end.is_some_and(|end| unix_s() >= end) {
@@ -380,7 +381,7 @@ impl Notices {
     }
 
     /// The object cannot be sent as it is: told once, with what to do.
-    fn trouble(&self, error: &Error) {
+    pub(crate) fn trouble(&self, error: &Error) {
         let text = match error.advice() {
             Some(advice) => format!("{error}; {advice}"),
             None => error.to_string(),

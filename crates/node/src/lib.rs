@@ -30,8 +30,9 @@ use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
 pub use copy::{
-    AddressFamily, BasisUse, Chosen, Confinement, Copied, CopyOptions, CopyRequest, Location, SshOptions,
-    SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions, TreeRequest, read_rule, refuse_remote,
+    AddressFamily, BasisUse, Chosen, Confinement, Copied, CopyOptions, CopyRequest, DirectoryWish, Location,
+    SharedTree, SshOptions, SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions, TreeRequest,
+    read_rule, refuse_remote,
 };
 pub use daemon::Daemon;
 pub use doctor::Finding;

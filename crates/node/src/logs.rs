@@ -11,6 +11,13 @@ pub fn log_event(transfer: &str, event: &Event) {
         // Several in a second, and `dray explain` says the same better.
         Event::Hashing { .. } | Event::Progress { .. } | Event::TreeProgress { .. } => {}
         Event::Shared { oid, size_bytes, .. } => tracing::info!(transfer, %oid, size_bytes, "shared"),
+        Event::SharedDirectory { path, .. } => tracing::info!(transfer, ?path, "a directory is shared"),
+        Event::ServingDirectory { node } => {
+            tracing::info!(transfer, node, "a receiver of a directory was let in")
+        }
+        Event::ServedDirectory { node, sent_bytes, lost } => {
+            tracing::info!(transfer, node, sent_bytes, lost, "a receiver of a directory has gone");
+        }
         Event::Serving { node, oid } => tracing::info!(transfer, node, %oid, "a receiver was let in"),
         Event::Served { node, sent_bytes, size_bytes, lost } => {
             tracing::info!(transfer, node, sent_bytes, size_bytes, lost, "a receiver has gone");

@@ -38,6 +38,29 @@ pub enum Event {
         /// `host:port` of every hint.
         addresses: Vec<String>,
     },
+    /// A directory is shared and can be had.
+    SharedDirectory {
+        /// Its path.
+        path: PathBuf,
+        /// The ticket's text.
+        ticket: String,
+        /// `host:port` of every hint.
+        addresses: Vec<String>,
+    },
+    /// A receiver was let in that fetches a directory.
+    ServingDirectory {
+        /// Its node, hex.
+        node: String,
+    },
+    /// It has gone.
+    ServedDirectory {
+        /// Its node, hex.
+        node: String,
+        /// Bytes that were sent to it.
+        sent_bytes: u64,
+        /// Why it did not come to its end.
+        lost: Option<String>,
+    },
     /// A receiver was let in.
     Serving {
         /// Its node, hex.

@@ -235,7 +235,7 @@ impl Node {
     }
 
     /// One hint for each address of this machine that others may reach; loopback only if there is no other.
-    fn hints(&self, port: u16, observer: &dyn Observer) -> Vec<Hint> {
+    pub(crate) fn hints(&self, port: u16, observer: &dyn Observer) -> Vec<Hint> {
         let all: Vec<IpAddr> = match if_addrs::get_if_addrs() {
             Ok(interfaces) => interfaces.into_iter().map(|interface| interface.ip()).collect(),
             Err(error) => {

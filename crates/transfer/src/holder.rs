@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
@@ -11,10 +12,10 @@ use dray_core::message::{Compared, Described, Fault, Message, Node, Open, Opened
 use dray_core::recipe::RecipeId;
 use dray_core::store::Standing;
 use dray_core::{Error, ErrorKind, Result, cbor};
-use dray_engine::session::{Holder, HolderInput, Job};
+use dray_engine::session::{Holder, HolderInput, Job, Negotiated};
 
 use crate::packing::Packer;
-use crate::transport::{Channel, ControlReader, Security, Wake, push_control};
+use crate::transport::{Channel, ControlReader, Duplex, Replayed, Security, Wake, push_control};
 
 mod held;
 mod packing;
@@ -44,6 +45,31 @@ pub fn serve(
     provider: &dyn Provider,
     outbox: Option<&Outbox>,
 ) -> Result<()> {
+    serve_or_leave(channel, holder, preface, provider, outbox).map(|_| ())
+}
+
+/// A connection whose receiver opened, as its first, what is no object ([`Provider::is_other`]). It has shown no right so far.
+pub struct Left {
+    /// The connection, from the message after that on.
+    pub channel: Box<dyn Duplex>,
+    /// What was asked for.
+    pub open: Open,
+    /// What both sides know.
+    pub agreed: Negotiated,
+    /// To be sent before anything else.
+    pub preface: Vec<u8>,
+    /// Counts what is sent over the connection from now on.
+    pub sent_bytes: Arc<AtomicU64>,
+}
+
+/// [`serve`], until the receiver opens what is no object: then the connection is somebody else's to go on with.
+pub fn serve_or_leave(
+    channel: Box<dyn Channel>,
+    holder: Holder,
+    preface: Vec<u8>,
+    provider: &dyn Provider,
+    outbox: Option<&Outbox>,
+) -> Result<Option<Left>> {
     let mut server = Server {
         channel,
         holder,
@@ -62,6 +88,7 @@ pub fn serve(
         packer: None,
         ended: false,
         is_resting: false,
+        other: None,
     };
     if server.channel.security().is_some() {
         server.open_by = Some(Instant::now() + Duration::from_millis(HELLO_TIMEOUT_MS));
@@ -71,7 +98,7 @@ pub fn serve(
         && error.kind() == ErrorKind::Unreachable
     {
         // The receiver may have said why before it hung up.
-        return server.listen().and(result);
+        return server.listen().and(result).map(|()| None);
     }
     if let Err(error) = &result {
         // Tell the peer why; if it cannot hear any more, nothing is lost.
@@ -79,7 +106,13 @@ pub fn serve(
         push_control(&mut server.control, &Message::Fault(Fault::from_error(None, error)));
         let _ = server.flush();
     }
-    result
+    result?;
+    let agreed = server.holder.agreed().cloned();
+    let Some((open, agreed)) = server.other.take().zip(agreed) else { return Ok(None) };
+    let channel = server.channel.into_duplex().map_err(lost)?;
+    let channel = Box::new(Replayed::new(server.reader.into_rest(), channel));
+    let sent_bytes = channel.sent_bytes();
+    Ok(Some(Left { channel, open, agreed, preface: server.control, sent_bytes }))
 }
 
 struct Server<'a> {
@@ -109,6 +142,8 @@ struct Server<'a> {
     ended: bool,
     /// It owes the receiver nothing, and has said so.
     is_resting: bool,
+    /// Opened, and no object.
+    other: Option<Open>,
 }
 
 impl Server<'_> {
@@ -118,6 +153,9 @@ impl Server<'_> {
         }
         loop {
             self.listen()?;
+            if self.other.is_some() {
+                return Ok(());
+            }
             match self.holder.next_job()? {
                 Some(Ok(job)) => {
                     self.rest(false);
@@ -179,6 +217,11 @@ impl Server<'_> {
             }
             match input {
                 HolderInput::None | HolderInput::Agreed(_) => {}
+                HolderInput::Open(open) if self.objects.is_empty() && self.provider.is_other(&open) => {
+                    // What follows is not for this session.
+                    self.other = Some(open);
+                    return Ok(());
+                }
                 HolderInput::Open(open) => self.open(&open),
                 HolderInput::Seal(seal) => {
                     let held = self.object(seal.handle)?;

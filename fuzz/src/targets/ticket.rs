@@ -4,7 +4,7 @@
 use dray_core::hint::{Hint, selection_order};
 use dray_core::limits::{HINTS_MAX, OBJECT_BYTES_MAX, TICKET_CHARS_MAX};
 use dray_core::rights::Secret;
-use dray_core::ticket::{TICKET_PREFIX, Ticket};
+use dray_core::ticket::{AnyTicket, DirectoryId, DirectoryTicket, TICKET_PREFIX, Ticket};
 use dray_core::{ErrorKind, NodeId, Oid, Result};
 
 use crate::{Seed, novelty};
@@ -32,9 +32,10 @@ fn print(body: &[u8]) -> String {
     format!("{TICKET_PREFIX}{}", data_encoding::BASE64URL_NOPAD.encode(&[body, &sum[..4]].concat()))
 }
 
-fn judge(parsed: Result<Ticket>) {
+fn judge(parsed: Result<AnyTicket>) {
     let ticket = match parsed {
-        Ok(ticket) => ticket,
+        Ok(AnyTicket::Object(ticket)) => ticket,
+        Ok(AnyTicket::Directory(ticket)) => return judge_directory(&ticket),
         Err(error) => {
             assert!(
                 matches!(error.kind(), ErrorKind::Usage | ErrorKind::Unsupported | ErrorKind::Refused),
@@ -63,12 +64,37 @@ fn judge(parsed: Result<Ticket>) {
     }
 }
 
+/// Passing a ticket of a directory on changes nothing, and it is none of an object.
+fn judge_directory(ticket: &DirectoryTicket) {
+    novelty::note((100 + ticket.hints.len(), ticket.secret.is_some(), ticket.expires_unix_s.is_some()));
+    assert!(ticket.hints.len() <= HINTS_MAX);
+    match ticket.to_text() {
+        Ok(text) => {
+            assert!(text.len() <= TICKET_CHARS_MAX && text.parse::<Ticket>().is_err());
+            assert_eq!(text.parse::<AnyTicket>().ok(), Some(AnyTicket::Directory(ticket.clone())));
+        }
+        Err(error) => assert!(ticket.hints.iter().any(|hint| hint.uri.to_string().contains('[')), "{error}"),
+    }
+}
+
 /// Printed tickets.
 pub fn text_seeds() -> Vec<Seed> {
-    samples()
+    let mut seeds: Vec<Seed> = samples()
         .into_iter()
         .map(|(name, ticket)| (name, ticket.to_text().expect("short").into_bytes()))
-        .collect()
+        .collect();
+    let directory = DirectoryTicket {
+        protocol: 1,
+        id: DirectoryId::from_bytes([9; 32]),
+        secret: Some(Secret::from_bytes([5; 16])),
+        expires_unix_s: None,
+        hints: vec![Hint::new(
+            "dray://192.0.2.7:4711".parse().expect("a sample"),
+            Some(NodeId::from_bytes([7; 32])),
+        )],
+    };
+    seeds.push(("directory".into(), directory.to_text().expect("short").into_bytes()));
+    seeds
 }
 
 /// Bodies of the same tickets, without their checksums.

@@ -55,6 +55,11 @@ fn every_event_occurs() {
 
     let tree = a.directory("tree");
     fs::write(tree.join("file"), b"bytes").unwrap();
+    let put = a.dray().args(["put", "--json"]).arg(&tree).start();
+    let ticket = ticket_in(put.line_with(|line| told(line, "shared-directory")));
+    hear(&b.dray().args(["get", &ticket, "--json", "-o"]).arg(b.file("tree")).run().expect(0));
+    put.line_with(|line| told(line, "served-directory"));
+    hear(&put.terminate().expect(0));
     let cp = |options: &[&str]| a.dray().args(["cp", "-r", "--json"]).args(options).arg(&tree);
     hear(&cp(&["-n"]).arg(a.file("new")).run().expect(0));
     rustix::fs::mknodat(

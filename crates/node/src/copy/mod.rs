@@ -32,7 +32,8 @@ pub use reach::Confinement;
 pub use remote::refuse_remote;
 pub use ssh::{AddressFamily, SshOptions};
 pub use tree::{
-    BasisUse, Chosen, SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions, TreeRequest, read_rule,
+    BasisUse, Chosen, DirectoryWish, SharedTree, SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions,
+    TreeRequest, read_rule,
 };
 
 /// Files up to this size do not pay for a second connection.

@@ -442,7 +442,7 @@ impl Shelf {
             ObjectName::Provisional(_) => None,
         };
         // Nothing is read from disk for who has no right to it.
-        let shared = found.as_ref().map(|(oid, found)| (*oid, &found.share));
+        let shared = found.as_ref().map(|(oid, found)| (ObjectName::Oid(*oid), &found.share));
         if let Err(refusal) = admit(shared, self.node, open, security) {
             self.turned_away(refusal.reason);
             return Err(refusal.answer);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use dray_core::hint::HintUri;
 use dray_core::hint::selection_order;
+use dray_core::hint::{Hint, HintUri};
 use dray_core::message::ObjectName;
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceId};
 use dray_core::{Error, ErrorKind, Result};
@@ -19,13 +19,23 @@ impl Node {
     /// The ticket's hints and the user's, in the order to try them.
     pub(super) fn targets(&self, request: &GetRequest) -> Result<Vec<Target>> {
         let from_ticket = match &request.wanted {
-            Wanted::Ticket(ticket) => ticket.hints.clone(),
-            Wanted::Oid(_) => Vec::new(),
+            Wanted::Ticket(ticket) => &ticket.hints[..],
+            Wanted::Oid(_) => &[],
         };
-        let trusted = self.config.allow_local_targets || request.allow_local;
+        self.targets_of(&request.hints, from_ticket, request.allow_local)
+    }
+
+    /// Where these hints of the user's and of a ticket lead to, in the order to try them.
+    pub(crate) fn targets_of(
+        &self,
+        own: &[Hint],
+        from_ticket: &[Hint],
+        allow_local: bool,
+    ) -> Result<Vec<Target>> {
+        let trusted = self.config.allow_local_targets || allow_local;
         let mut targets = Vec::new();
         let mut skipped = Vec::new();
-        for (hints, allow_local) in [(&request.hints, true), (&from_ticket, trusted)] {
+        for (hints, allow_local) in [(own, true), (from_ticket, trusted)] {
             for index in selection_order(hints, crate::draw) {
                 let hint = &hints[index];
                 match (&hint.uri, hint.node) {

@@ -44,12 +44,15 @@ impl Within {
                 Err(Errno::XDEV) => {
                     return Err(Error::new(
                         ErrorKind::Refused,
-                        format!("{path:?} leads out of the directory of this login"),
+                        format!("{path:?} leads out of the directory that may be read or written"),
                     ));
                 }
                 Err(Errno::NOSYS) => {
-                    return Err(Error::new(ErrorKind::Unsupported, "this kernel cannot confine a login")
-                        .advise("openat2 came with Linux 5.6"));
+                    return Err(Error::new(
+                        ErrorKind::Unsupported,
+                        "this kernel cannot confine anybody to a directory",
+                    )
+                    .advise("openat2 came with Linux 5.6"));
                 }
                 Err(error) => return Err(Error::io(format!("cannot open {path:?}"), error.into())),
             }

@@ -167,6 +167,12 @@ impl Held for StoredHeld {
 pub trait Provider: Send + Sync {
     /// Finds what `open` names and checks the right to it. `security` is `None` on a channel that ssh authenticated.
     fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>>;
+    /// True for what is no object, of which somebody else decides ([`serve_or_leave`](super::serve_or_leave)). That may depend on
+    /// nothing but the sort of the name: it is asked of whoever has shown no right.
+    fn is_other(&self, open: &Open) -> bool {
+        let _ = open;
+        false
+    }
     /// Hears a message of the copy protocol; refused unless this is the ssh channel of a copy.
     fn copy(&self, message: Message) -> Result<()> {
         let _ = message;

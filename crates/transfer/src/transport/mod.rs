@@ -8,6 +8,7 @@ mod compressed;
 mod limit;
 mod pipe;
 mod places;
+mod replayed;
 mod tcp;
 mod tls;
 mod wake;
@@ -26,7 +27,8 @@ pub use clear::{CLEAR_PREAMBLE, ClearChannel};
 pub use compressed::{CompressingChannel, UnpackingChannel};
 pub use limit::{LimitedChannel, RateLimit};
 pub use pipe::{OpeningBytes, PipeChannel};
-pub use places::{Place, Places};
+pub use places::{Place, Places, counted_address};
+pub(crate) use replayed::Replayed;
 pub(crate) use tcp::begin_unpaced;
 pub use tcp::{connect_tcp, read_exact_by};
 pub use tls::{NodeKey, TlsChannel, TlsConfig};
@@ -77,6 +79,10 @@ pub trait Channel: Send {
     fn keep_place(&self) {}
     /// The peer is owed nothing: after a while the connection may give way to others.
     fn rest(&self) {}
+    /// The same connection as one whose directions do not wait for each other, where it can be that.
+    fn into_duplex(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// The same connection with answers over `data` in clear; only TLS channels can.
     fn into_clear_holder(self: Box<Self>, data: std::net::TcpStream) -> io::Result<Box<dyn Channel>> {
         drop(data);
@@ -229,6 +235,13 @@ impl ControlReader {
             }
         }
         Ok(!self.ended)
+    }
+
+    /// What was read and handed out to nobody.
+    pub(crate) fn into_rest(self) -> Vec<u8> {
+        let mut bytes = self.bytes;
+        bytes.drain(..self.taken);
+        bytes
     }
 
     /// The next complete frame, if there is one. The head has been checked by `check`.

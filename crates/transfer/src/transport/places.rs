@@ -13,7 +13,7 @@ const RESTS_FOR: Duration = Duration::from_secs(10);
 const PARTS: usize = 4;
 
 /// Who counts as one address: of IPv6 whoever has the same 64 bits in front, since a host has all that follow them.
-fn counted(address: IpAddr) -> IpAddr {
+pub fn counted_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
@@ -90,7 +90,7 @@ impl Places {
     /// right; one such newcomer at a time is let in beyond the number. `None` if there is nobody who must give way, or if as many again that gave
     /// way have not ended yet.
     pub fn take(self: &Arc<Places>, socket: &TcpStream) -> Option<Place> {
-        let address = socket.peer_addr().ok().map(|address| counted(address.ip()));
+        let address = socket.peer_addr().ok().map(|address| counted_address(address.ip()));
         self.take_for(socket, address)
     }
 
@@ -287,7 +287,7 @@ mod tests {
     /// Threat model: who has a network of IPv6 addresses is one address.
     #[test]
     fn a_network_is_one_address() {
-        let of = |text: &str| counted(text.parse().unwrap());
+        let of = |text: &str| counted_address(text.parse().unwrap());
         assert_eq!(of("2001:db8:1:2:3:4:5:6"), of("2001:db8:1:2:ffff::1"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_ne!(of("10.0.0.1"), of("10.0.0.2"));

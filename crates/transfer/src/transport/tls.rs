@@ -16,7 +16,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 
 use super::tcp::{configure, settle_congestion_control, tcp_read};
-use super::{Channel, Place, Security, Wake, wait_readable, wait_writable};
+use super::{Channel, Duplex, Place, Security, Wake, Wants, poll_fds, wait_readable, wait_writable};
 
 /// PKCS#8 v1 header of an ed25519 private key (RFC 8410 §7); the 32 bytes of the seed follow.
 const PKCS8_PREFIX: [u8; 16] =
@@ -24,6 +24,8 @@ const PKCS8_PREFIX: [u8; 16] =
 
 /// Bytes read from a socket at a time: several TLS records, fewer system calls.
 const READ_AHEAD_BYTES: usize = 256 * 1024;
+/// Plaintext taken at a time where nobody waits for it to leave.
+const DUPLEX_WRITE_BYTES: usize = 256 * 1024;
 /// Plaintext taken into the TLS state before it is written out.
 const WRITE_BUFFER_BYTES: usize = 1024 * 1024;
 
@@ -266,6 +268,19 @@ impl TlsChannel {
         Ok(taken > 0)
     }
 
+    /// Writes what the socket has room for.
+    fn flush_some(&mut self) -> io::Result<()> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(&mut &self.socket) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut &self.socket) {
@@ -342,8 +357,56 @@ impl Channel for TlsChannel {
         }
     }
 
+    fn into_duplex(self: Box<Self>) -> io::Result<Box<dyn Duplex>> {
+        Ok(self)
+    }
+
     fn into_clear_holder(self: Box<Self>, data: TcpStream) -> io::Result<Box<dyn Channel>> {
         Ok(Box::new(super::ClearChannel::holder(*self, data)?))
+    }
+}
+
+impl Duplex for TlsChannel {
+    /// Takes no more before all that was taken has left, so that what waits here stays small.
+    fn try_write(&mut self, data: &[u8]) -> io::Result<usize> {
+        use io::Write;
+        self.flush_some()?;
+        if self.connection.wants_write() || data.is_empty() {
+            return Ok(0);
+        }
+        let taken = self.connection.writer().write(&data[..data.len().min(DUPLEX_WRITE_BYTES)])?;
+        self.flush_some()?;
+        Ok(taken)
+    }
+
+    fn wait_for(&mut self, wants: Wants, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        use rustix::event::{PollFd, PollFlags};
+        if wants.read && self.ahead.start < self.ahead.end {
+            return Ok(());
+        }
+        self.flush_some()?;
+        let mut flags = PollFlags::empty();
+        if wants.read {
+            flags |= PollFlags::IN;
+        }
+        if self.connection.wants_write() || wants.write {
+            flags |= PollFlags::OUT;
+        }
+        let mut fds = Vec::with_capacity(2);
+        fds.extend(wake.map(|wake| PollFd::from_borrowed_fd(wake.fd(), PollFlags::IN)));
+        if !flags.is_empty() {
+            fds.push(PollFd::from_borrowed_fd(self.socket.as_fd(), flags));
+        }
+        poll_fds(&mut fds, timeout)?;
+        if let Some(wake) = wake {
+            wake.clear();
+        }
+        // What was taken leaves also while its owner only reads.
+        self.flush_some()
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.connection.wants_write()
     }
 }
 

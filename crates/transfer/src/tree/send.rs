@@ -56,6 +56,10 @@ pub trait TreeSource: Send {
     fn removes(&self) -> Option<Arc<dyn Removes>> {
         None
     }
+    /// What is called as soon as nobody waits for further batches, while one may still be in the making.
+    fn on_end(&self) -> Option<Box<dyn Fn() + Send + Sync>> {
+        None
+    }
     /// Batches that the walk may be ahead of what leaves: while the other end starts there is time to walk.
     fn batches_ahead(&self) -> usize;
 }
@@ -77,6 +81,7 @@ pub fn send(
     let (word, words) = mpsc::channel();
     source.listen(words);
     let removing = Removing::new(source.removes());
+    let on_end = source.on_end();
     let desk_wake = wake.duplicate().map_err(|error| Error::io("make a wake event", error))?;
     let desk = Desk::new(desk_wake, FILE_PATIENCE);
     let mut server = Server {
@@ -113,6 +118,12 @@ pub fn send(
             }
         });
         let result = server.run();
+        // What stopped the reading, or the walk, explains more than that it was stopped.
+        let result = result.map_err(|error| match error.kind() {
+            ErrorKind::Unreachable => error,
+            _ => (server.heard)(None).err().unwrap_or(error),
+        });
+        on_end.into_iter().for_each(|end| end());
         desk.close();
         // Nothing else is to leave before the last words.
         if let Some(lanes) = lanes {

@@ -102,6 +102,14 @@ pub(super) fn source_there(
     })
 }
 
+/// Knows the directory that a ticket names, for this user alone: whoever shares it could make another mark.
+pub(super) fn source_of_ticket(node: &Node, id: &[u8; 32]) -> Option<[u8; 32]> {
+    let mut parts = Parts::new(Some(node.secret()?));
+    parts.add(b"ticket");
+    parts.add(id);
+    Some(parts.end())
+}
+
 /// Where a tree landed, as the far end of an upload says it.
 fn message_of(landed: Landed) -> message::Landed {
     let place = match landed {

@@ -91,7 +91,7 @@ impl Peer {
     }
 
     /// Waits for the pull that asks for something: its number.
-    fn asked(&mut self) -> u32 {
+    pub(super) fn asked(&mut self) -> u32 {
         loop {
             match self.hear() {
                 Some(Message::Pull(pull)) if pull.request != 0 => return pull.request,

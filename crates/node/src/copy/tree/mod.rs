@@ -27,6 +27,7 @@ mod hostile_cuts;
 #[cfg(test)]
 mod lanes_tests;
 mod listing;
+mod live;
 mod local;
 mod near;
 mod preview;
@@ -55,6 +56,7 @@ use dray_store::local::tree::{
 use self::again::Whereabouts;
 pub use dray_store::local::tree::{BasisUse, Chosen, read_rule};
 pub(super) use far::AskedTrees;
+pub use live::{DirectoryWish, SharedTree};
 pub(super) use sources::{read_chosen, read_more};
 pub(super) use sync::is_told_a_list;
 pub use sync::{SyncBackup, SyncBasis, SyncOptions};
@@ -244,6 +246,7 @@ fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
         tells_vanished: tree.sync.is_some(),
         prunes_empty: tree.sync.as_ref().is_some_and(|wish| wish.flags & sync_flag::PRUNE_EMPTY != 0),
         chosen: None,
+        guard: None,
     })
 }
 
@@ -259,6 +262,8 @@ fn write_options(tree: &Tree) -> WriteOptions {
         xattrs: has(tree_flag::XATTRS),
         whole_file: has(tree_flag::WHOLE_FILE),
         harmless: false,
+        masked: false,
+        roots_are_directories: false,
     }
 }
 

@@ -63,7 +63,7 @@ pub(super) fn plan_here(
             Walked::Entry(entry, _) => Item::Entry(*entry),
         };
         let step = order.accept(&item)?;
-        planning.item(&item, step);
+        planning.item(&item, step)?;
         if let Step::Root(_) = step {
             on_landed(planning.preview.landed());
         }
@@ -165,12 +165,12 @@ impl<'a> Planning<'a> {
         }
     }
 
-    fn item(&mut self, item: &Item, step: Step) {
+    fn item(&mut self, item: &Item, step: Step) -> Result<()> {
         let Item::Entry(entry) = item else {
             if step == Step::Leave {
                 self.preview.leave();
             }
-            return;
+            return Ok(());
         };
         let (index, planned) = match step {
             Step::Root(index) => (Some(index), Some(self.preview.root(index, entry))),
@@ -180,12 +180,14 @@ impl<'a> Planning<'a> {
         match planned {
             None => {}
             Some(Ok(planned)) => self.plan(planned, entry, path),
+            Some(Err(error)) if index.is_some() && error.kind() == ErrorKind::Protocol => return Err(error),
             Some(Err(error)) => {
                 let told = if path.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(&path)) };
                 self.fail(told, &error);
             }
         }
         self.take_done();
+        Ok(())
     }
 
     /// Takes what a synchronisation would do.
@@ -340,7 +342,7 @@ impl TreeSink for Previewing<'_> {
                         self.planning.preview.unlisted();
                     }
                     let (item, step, _) = self.machine.accept(item)?;
-                    self.planning.item(&item, step);
+                    self.planning.item(&item, step)?;
                     if let Step::Root(_) = step {
                         self.landed = Some(self.planning.preview.landed());
                     }

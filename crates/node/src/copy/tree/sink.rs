@@ -315,6 +315,10 @@ impl<'a> Writing<'a> {
                 self.links.entry(group).or_default().push_back(waiting);
                 self.link(&group)?;
             }
+            // Nothing is made of what such a sender tells.
+            Err(error) if matches!(step, Step::Root(_)) && error.kind() == ErrorKind::Protocol => {
+                return Err(error);
+            }
             Err(error) => {
                 let path = self.writer.path_of(&entry);
                 self.fail(&path, error)?;

@@ -102,6 +102,12 @@ impl WalkSource {
         WalkSource { tells_listed, ..self }
     }
 
+    /// The same in a process in which so many walks go on at a time: each holds its part of the files that may be open.
+    pub(super) fn among(self, walks: usize) -> WalkSource {
+        let directories_max = Walker::directories_in_batch((BATCHES_OPEN + BATCHES_AHEAD_MIN) * walks.max(1));
+        WalkSource { directories_max, batches_ahead: BATCHES_AHEAD_MIN, ..self }
+    }
+
     /// See [`Walker::pass_by`].
     pub(super) fn pass_by(&mut self, held: HashSet<[u8; TREE_DIGEST_BYTES]>) {
         self.walker.pass_by(held);
@@ -168,6 +174,8 @@ impl TreeSource for WalkSource {
                 removal.note(self.told_entries + batch.count, step, &self.walker);
             }
             let item = match step {
+                // Nobody waits for it: that it came to its end is not said.
+                None if self.stop.is_set() => return None,
                 None => {
                     self.is_over = true;
                     break;

@@ -180,8 +180,9 @@ impl Candidates {
             if stays_on_device && *self.device.get_or_insert(device) != device {
                 return None;
             }
-            let listing =
-                directory.duplicate_for_listing().and_then(|it| Listing::read(&it, &mut self.buffer));
+            let listing = directory
+                .duplicate_for_listing()
+                .and_then(|it| Listing::read(&it, &mut self.buffer, &|| true));
             match listing {
                 Ok(listing) => Some((listing, identity(found))),
                 Err(error) => {

@@ -25,12 +25,21 @@ struct Place {
 }
 
 impl Listing {
-    /// Reads a directory that nobody has read from; `buffer` is room for a piece of it.
-    pub(super) fn read(directory: &Directory, buffer: &mut Vec<u8>) -> io::Result<Listing> {
+    /// Reads a directory that nobody has read from; `buffer` is room for a piece of it. `goes_on` is asked before each piece: `Interrupted` once it
+    /// says no.
+    pub(super) fn read(
+        directory: &Directory,
+        buffer: &mut Vec<u8>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> io::Result<Listing> {
         let mut listing = Listing::default();
         buffer.reserve(LISTING_BYTES);
         let mut entries = rustix::fs::RawDir::new(directory, buffer.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
+        loop {
+            if entries.is_buffer_empty() && !goes_on() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let Some(entry) = entries.next() else { break };
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
@@ -79,4 +88,32 @@ impl Listing {
 
 fn slice(bytes: &[u8], place: Place) -> &[u8] {
     &bytes[place.start as usize..place.start as usize + usize::from(place.len)]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Threat model "a disk that does not answer": one that takes long over a large directory is not taken for one, and a stop is heard.
+    #[test]
+    fn a_large_directory_is_read_in_pieces() {
+        let place = tempfile::tempdir().unwrap();
+        for number in 0..5000 {
+            std::fs::write(place.path().join(format!("a name of some length {number:010}")), b"").unwrap();
+        }
+        let read = |goes_on: &dyn Fn() -> bool| {
+            Listing::read(&Directory::open(place.path()).unwrap(), &mut Vec::new(), goes_on)
+        };
+        let asked = Cell::new(0);
+        let ask = |max| {
+            asked.set(asked.get() + 1);
+            asked.get() <= max
+        };
+        assert!(read(&|| ask(u32::MAX)).unwrap().get(4999).is_some());
+        assert!(asked.replace(0) >= 4);
+        assert_eq!(read(&|| ask(2)).unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert_eq!(asked.get(), 3);
+    }
 }

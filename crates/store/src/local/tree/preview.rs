@@ -99,6 +99,7 @@ impl Preview {
 
     /// The root of the tree of source `index`.
     pub fn root(&mut self, index: usize, entry: &Entry) -> Result<Planned> {
+        self.settings.check_root(entry)?;
         let entry = &self.settings.changed(entry);
         self.way.clear();
         self.stack.clear();
@@ -374,7 +375,8 @@ impl Preview {
     /// The directory `name` would make way: at the end, with all that is in it and not protected, or because it is empty: true then.
     fn make_way(&mut self, parent: &Directory, name: &Name) -> Result<bool> {
         let failed = |error| Error::file("look at what is there", error);
-        let is_empty = parent.child(name.as_bytes()).and_then(|it| Listing::read(&it, &mut Vec::new()));
+        let is_empty =
+            parent.child(name.as_bytes()).and_then(|it| Listing::read(&it, &mut Vec::new(), &|| true));
         let is_empty = is_empty.map(|listing| listing.get(0).is_none());
         let Some(candidates) = self.candidates.as_mut().filter(|_| !matches!(is_empty, Ok(true))) else {
             return if is_empty.map_err(failed)? { Ok(true) } else { Err(in_the_way()) };

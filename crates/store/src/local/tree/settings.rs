@@ -44,6 +44,10 @@ pub struct WriteOptions {
     /// Make nothing that gives powers to who comes upon it, whatever this process may: no setuid, setgid and devices, and of
     /// extended attributes none that only root sets.
     pub harmless: bool,
+    /// Bits that the umask of this process takes are not given, although bits are kept: the sender may want others to write here.
+    pub masked: bool,
+    /// The root of a tree is a directory, or breaks the protocol: a link in its place would lead the next copy elsewhere.
+    pub roots_are_directories: bool,
 }
 
 /// What a copy does otherwise than it is told.
@@ -90,6 +94,10 @@ pub(super) struct Settings {
     pub(super) xattrs: bool,
     /// See [`WriteOptions::harmless`].
     pub(super) harmless: bool,
+    /// See [`WriteOptions::masked`].
+    masked: bool,
+    /// See [`WriteOptions::roots_are_directories`].
+    roots_are_directories: bool,
     pub(super) whole_file: bool,
     pub(super) changes: Changes,
     /// What is as large or larger is not hashed to be compared: whoever writes the tree sees to it.
@@ -138,6 +146,8 @@ impl Settings {
             modes: options.modes,
             special_modes: options.special_modes,
             harmless: options.harmless,
+            masked: options.masked,
+            roots_are_directories: options.roots_are_directories,
             owners: options.owners,
             numeric_ids: options.numeric_ids,
             xattrs: options.xattrs,
@@ -197,13 +207,28 @@ impl Settings {
         }
     }
 
+    /// Of the bits that the sender told those that count here.
+    fn masked(&self, told: u32) -> u32 {
+        if self.masked { told & !(self.umask & 0o777) } else { told }
+    }
+
     /// The permission bits of a new entry; `granted` are those that new entries may have where bits are not kept.
     pub(super) fn mode(&self, told: u32, granted: impl FnOnce() -> u32) -> u32 {
+        // Else that was done before, as bits that the user names are meant.
+        let told = if self.changes.modes.is_none() { self.masked(told) } else { told };
         match (self.modes, self.special_modes && !self.harmless) {
             (true, true) => told & 0o7777,
             (true, false) => told & 0o777,
             (false, _) => told & 0o777 & granted(),
         }
+    }
+
+    /// `Protocol` for a root that nothing is to be made of.
+    pub(super) fn check_root(&self, root: &Entry) -> dray_core::Result<()> {
+        if self.roots_are_directories && !root.is_directory() {
+            return Err(Error::new(ErrorKind::Protocol, "the sender told no directory"));
+        }
+        Ok(())
     }
 
     /// Which extended attributes are kept.
@@ -341,7 +366,7 @@ impl Settings {
         match &self.changes.modes {
             Some(modes) if !matches!(entry.kind, Kind::Symlink { .. }) => {
                 let mut entry = entry.clone();
-                let mode = entry.metadata.mode & self.told_modes;
+                let mode = self.masked(entry.metadata.mode & self.told_modes);
                 entry.metadata.mode = modes.apply(mode, entry.is_directory());
                 Cow::Owned(entry)
             }

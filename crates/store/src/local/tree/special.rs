@@ -31,10 +31,7 @@ pub(super) fn make(
 ) -> Result<(Placed, Identity)> {
     let (directory, settings) = (&parent.directory, parent.settings());
     if matches!(entry.kind, Kind::CharacterDevice { .. } | Kind::BlockDevice { .. }) && settings.harmless {
-        return Err(Error::new(
-            ErrorKind::Refused,
-            "a login that is confined to a directory makes no devices",
-        ));
+        return Err(Error::new(ErrorKind::Refused, "devices are not made of what comes from somebody else"));
     }
     let mut found = if parent.is_new { None } else { directory.stat(name.as_bytes()).ok() };
     if found.is_some() {

@@ -10,6 +10,7 @@ use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
 use super::*;
 
 mod folding;
+mod guarded;
 mod hostile;
 mod keeping;
 mod landing;
@@ -29,6 +30,8 @@ const ARCHIVE: WriteOptions = WriteOptions {
     xattrs: true,
     whole_file: false,
     harmless: false,
+    masked: false,
+    roots_are_directories: false,
 };
 
 fn walk_options() -> WalkOptions {

@@ -13,6 +13,7 @@ use dray_core::limits::{TREE_DEPTH_MAX, TREE_DIGEST_BYTES, TREE_ENTRY_BYTES_MAX,
 use dray_core::tree::{Entry, Kind, Metadata, Name, Xattr};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
+use rustix::io::Errno;
 
 use super::attributes::{self, AttributeSort, Scope};
 use super::chosen::{Chosen, Reach};
@@ -21,6 +22,7 @@ use super::digest;
 use super::directory::{Directory, raise_open_files, stat_fd};
 use super::exclude::Excludes;
 use super::filter::{Asked, Local};
+use super::guard::Guard;
 use super::listing::Listing;
 use super::origin::Origin;
 use super::prune::Pruning;
@@ -63,6 +65,8 @@ pub struct WalkOptions {
     pub prunes_empty: bool,
     /// Of each source only what the list names, and the directories on the way there. Then `recursive` is for those that the list names.
     pub chosen: Option<Arc<Chosen>>,
+    /// The tree is read for others than its user.
+    pub guard: Option<Guard>,
 }
 
 /// One step of a walk.
@@ -86,6 +90,8 @@ pub enum Walked {
 pub struct FileToSend {
     directory: Arc<Directory>,
     name: Box<[u8]>,
+    /// What is mounted there by then is not opened.
+    is_guarded: bool,
 }
 
 /// A file being read.
@@ -105,7 +111,11 @@ impl FileToSend {
     pub fn open(&self) -> Result<OpenFile> {
         let failed = |error| Error::file("open the file", error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = self.directory.open_at(&self.name, flags, Mode::empty()).map_err(failed)?;
+        let opened = match self.is_guarded {
+            true => self.directory.file_unmounted(&self.name),
+            false => self.directory.open_at(&self.name, flags, Mode::empty()),
+        };
+        let fd = opened.map_err(failed)?;
         let found = stat_fd(fd.as_fd()).map_err(failed)?;
         if file_type(&found) != FileType::RegularFile {
             return Err(Error::new(ErrorKind::Changed, "it is no regular file any more"));
@@ -139,7 +149,6 @@ impl OpenFile {
 
 /// Says why what was a directory a moment ago cannot be entered.
 fn not_entered(error: io::Error) -> Error {
-    use rustix::io::Errno;
     match Errno::from_io_error(&error) {
         Some(Errno::NOTDIR | Errno::LOOP) => Error::new(ErrorKind::Changed, "it was replaced meanwhile"),
         _ => Error::file("read it", error),
@@ -243,6 +252,14 @@ impl Walker {
 
     /// The next step; `None` after the last source.
     pub fn step(&mut self) -> Option<Walked> {
+        let step = self.next_step();
+        if let Some(guard) = &self.options.guard {
+            guard.pulse.rest();
+        }
+        step
+    }
+
+    fn next_step(&mut self) -> Option<Walked> {
         if !self.options.prunes_empty {
             return self.walk();
         }
@@ -260,6 +277,10 @@ impl Walker {
     /// The next step, be it of a directory without files.
     fn walk(&mut self) -> Option<Walked> {
         loop {
+            // Between two names, as there may be many of which nothing is told.
+            if self.options.guard.as_ref().is_some_and(|guard| !guard.pulse.step()) {
+                return None;
+            }
             if let Some(step) = self.waiting.pop() {
                 return Some(step);
             }
@@ -279,6 +300,7 @@ impl Walker {
                 self.local.leave();
                 return Some(Walked::Leave);
             };
+            let listed = level.listing.kind(level.next);
             level.next += 1;
             if level.path_len > 0 {
                 self.path.push(b'/');
@@ -291,12 +313,31 @@ impl Walker {
                 None => (Reach::Whole(0..0), true),
             };
             let is_listed = !matches!(level.reach, Reach::Lines(_));
-            match self.entry(&directory, &name, reach, is_named || is_listed, is_listed) {
+            match self.entry(&directory, &name, reach, is_named || is_listed, is_listed.then_some(listed)) {
                 Ok(Some(step)) => return Some(step),
                 Ok(None) => {}
                 Err(error) => return Some(self.failed(error)),
             }
         }
+    }
+
+    /// Tells a directory that is not looked into, and of which nothing is to be known, so with times and the owner's bits of the one above it:
+    /// what a receiver has there gets no wider.
+    fn not_shared(&mut self, above: &Directory, name: &[u8], listed: FileType) -> Result<Option<Walked>> {
+        if self.is_excluded(listed == FileType::Directory) {
+            return Ok(None);
+        }
+        if listed != FileType::Directory {
+            let what = "something is mounted there, which is not shared";
+            return Err(Error::new(ErrorKind::Refused, what));
+        }
+        let found = above.stat_self().map_err(|error| Error::file("read it", error))?;
+        let above = metadata(&found);
+        let metadata = Metadata { mode: above.mode & 0o700, xattrs_unread: self.options.xattrs, ..above };
+        let entry = Entry { name: Some(Name::new(name)?), kind: Kind::Directory { entries: None }, metadata };
+        // The last of them is the next.
+        self.waiting.extend([Walked::Leave, Walked::Unlisted]);
+        Ok(Some(Walked::Entry(Box::new(entry), None)))
     }
 
     /// The last step, if there was no room to remember hard links.
@@ -374,17 +415,18 @@ impl Walker {
     }
 
     /// The entry `name` of a directory; `None` if it is passed over. `reach` says how much of it is looked at, `is_named` whether it is wanted itself, or only
-    /// what is below it, `is_listed` whether it was found in its directory.
+    /// what is below it, `listed` what its directory has for its kind, if it was found there.
     fn entry(
         &mut self,
         parent: &Arc<Directory>,
         name: &[u8],
         reach: Reach,
         is_named: bool,
-        is_listed: bool,
+        listed: Option<FileType>,
     ) -> Result<Option<Walked>> {
+        let is_listed = listed.is_some();
         let failed = |error| Error::file("read it", error);
-        let found = match parent.stat(name) {
+        let found = match self.look(parent, name) {
             Ok(found) => found,
             // It went between the listing and now: as if it had not been there, where nobody draws conclusions from that.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !self.options.tells_vanished => {
@@ -405,6 +447,9 @@ impl Walker {
                     "it was removed or renamed while its directory was read",
                 ));
             }
+            Err(error) if self.is_mount(&error) => {
+                return self.not_shared(parent, name, listed.unwrap_or(FileType::Unknown));
+            }
             Err(error) => return Err(failed(error)),
         };
         // As with rsync, a directory that is only on the way is not asked for.
@@ -413,8 +458,21 @@ impl Walker {
         }
         let told = Some(Name::new(name)?);
         if file_type(&found) == FileType::Directory {
-            let directory = parent.child(name).map_err(not_entered)?;
+            let directory = match self.options.guard.is_some() {
+                true => parent.child_unmounted(name),
+                false => parent.child(name),
+            };
+            let directory = match directory {
+                // It was mounted just now, or would be by looking.
+                Err(error) if self.is_mount(&error) => {
+                    return self.not_shared(parent, name, FileType::Directory);
+                }
+                directory => directory.map_err(not_entered)?,
+            };
             let found = directory.stat_self().map_err(failed)?;
+            if self.options.guard.as_ref().is_some_and(|guard| guard.spares(&found)) {
+                return self.not_shared(parent, name, FileType::Directory);
+            }
             return self.enter(told, directory, &found, reach, false).map(Some);
         }
         let below = Chosen::count(&reach);
@@ -432,6 +490,15 @@ impl Walker {
             None => Err(Error::new(ErrorKind::Refused, "it is a device, fifo or socket, and not copied")
                 .advise("-a copies those too")),
         }
+    }
+
+    /// True if the tree is read for others, and something is mounted where this error came from.
+    fn is_mount(&self, error: &io::Error) -> bool {
+        self.options.guard.is_some() && Errno::from_io_error(error) == Some(Errno::XDEV)
+    }
+
+    fn look(&self, parent: &Directory, name: &[u8]) -> io::Result<Statx> {
+        if self.options.guard.is_some() { parent.stat_unmounted(name) } else { parent.stat(name) }
     }
 
     /// Whether the entry at hand is to be left out.
@@ -493,7 +560,10 @@ impl Walker {
         let path_len = self.path.len();
         let listing = match (is_entered, &reach, &self.options.chosen) {
             (true, Reach::Lines(lines), Some(chosen)) => Ok(chosen.listing(lines, path_len)),
-            (true, ..) => Listing::read(&directory, &mut self.buffer),
+            (true, ..) => {
+                let goes_on = || Guard::goes_on(self.options.guard.as_ref());
+                Listing::read(&directory, &mut self.buffer, &goes_on)
+            }
             (false, ..) => Ok(Listing::default()),
         };
         if let (true, Ok(listing), Some(chosen)) = (is_entered, &listing, &self.options.chosen)
@@ -587,7 +657,9 @@ impl Walker {
             // What could not be read is nowhere else.
             self.state = None;
         }
-        let file = is_file.then(|| FileToSend { directory: parent.clone(), name: file_name.into() });
+        let is_guarded = self.options.guard.is_some();
+        let file =
+            is_file.then(|| FileToSend { directory: parent.clone(), name: file_name.into(), is_guarded });
         Ok(Some(Walked::Entry(Box::new(entry), file)))
     }
 

@@ -238,6 +238,7 @@ impl TreeWriter {
 
     /// The root of the tree of source `index`.
     pub fn root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
+        self.settings.check_root(entry)?;
         self.contested.begin(index);
         let goes_on = self.landing.go_on(entry);
         let mut placed = self.place_root(index, &self.settings.clone().changed(entry));

@@ -76,10 +76,20 @@ impl Writing<'_> {
         self
     }
 
+    /// The same, and the sender, a stranger, is told no hash of what is here.
+    pub(in crate::copy::tree) fn discreet(mut self) -> Self {
+        self.deltas.is_discreet = true;
+        self
+    }
+
+    fn looks_for_others(&self) -> bool {
+        !self.deltas.is_discreet && self.writer.may_have_others()
+    }
+
     /// Whether the content of an entry that comes for the first time may come as a difference, or is to be compared.
     pub(super) fn may_differ(&self, pending: &Pending) -> bool {
         let has_older = pending.size_bytes >= DELTA_FROM_BYTES && may_have_older(&pending.target);
-        let may_have_other = pending.size_bytes >= OTHERS_FROM_BYTES && self.writer.may_have_others();
+        let may_have_other = pending.size_bytes >= OTHERS_FROM_BYTES && self.looks_for_others();
         self.deltas.can_work() && pending.known.is_none() && (has_older || may_have_other)
     }
 
@@ -96,7 +106,7 @@ impl Writing<'_> {
             // It may have the content whatever its time is, and then it stays.
             return Some(Some((own, false)));
         }
-        if self.writer.may_have_others() {
+        if self.looks_for_others() {
             match &self.deltas.others {
                 Search::NotBegun => {
                     self.deltas.others = Search::Going;
@@ -120,7 +130,7 @@ impl Writing<'_> {
     fn has_candidate(&self, pending: &Pending) -> Option<bool> {
         let has_older = pending.size_bytes >= DELTA_FROM_BYTES && may_have_older(&pending.target);
         match &self.deltas.others {
-            _ if !self.writer.may_have_others() => Some(has_older),
+            _ if !self.looks_for_others() => Some(has_older),
             Search::Over(others) => {
                 let target = &pending.target;
                 Some(has_older || others.has(target.size_and_time(), target.name()))
@@ -173,7 +183,7 @@ impl Writing<'_> {
                 self.give_up(number);
                 continue;
             }
-            let is_same_size = older.size_bytes == size_bytes;
+            let is_same_size = older.size_bytes == size_bytes && !self.deltas.is_discreet;
             let mut delta = Delta::new(older, is_other, size_bytes);
             if !self.deltas.has_room(delta.held) {
                 self.deltas.next = Some((number, delta.held));
@@ -257,13 +267,14 @@ impl Writing<'_> {
     }
 
     fn outcome(&mut self, number: u64, outcome: Outcome) -> Result<()> {
+        let is_discreet = self.deltas.is_discreet;
         let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
         match (outcome, &mut delta.phase) {
             (Outcome::Cut { index: cut, hash }, Phase::Cutting { index, .. }) => {
                 *index = Some(cut);
                 // The sender may have told its cut already, when this was another's turn.
                 let is_asked = delta.finished.is_some();
-                let is_same_size = delta.older.size_bytes == delta.size_bytes && !is_asked;
+                let is_same_size = delta.older.size_bytes == delta.size_bytes && !is_asked && !is_discreet;
                 let (size_bytes, average_bytes) = (delta.size_bytes, delta.average_bytes);
                 if is_same_size && let Some(pending) = self.pending.get_mut(&number) {
                     pending.known = Some(hash);

@@ -487,7 +487,7 @@ impl Doomed {
             protects: false,
             way,
         });
-        emptied.listing = Listing::read(&emptied.directory, &mut Vec::new()).map_err(failed)?;
+        emptied.listing = Listing::read(&emptied.directory, &mut Vec::new(), &|| true).map_err(failed)?;
         emptied.is_widened |= !orders.is_dry && widen(orders.settings, &emptied.directory, &emptied.found);
         Ok(Some(emptied))
     }

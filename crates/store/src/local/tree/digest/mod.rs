@@ -20,6 +20,7 @@ pub use scan::{ReceivingEnd, Scan};
 
 use super::attributes::AttributeSort;
 use super::exclude::Excludes;
+use super::guard::Guard;
 
 /// What goes into digests: both ends make of the same request the same of this.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +49,8 @@ pub struct DigestOptions {
     pub numeric_ids: bool,
     /// Extended attributes are kept, and which.
     pub xattrs: Option<AttributeSort>,
+    /// The tree is read for others than its user, as with a walk: directories in which that leaves something out have no digest.
+    pub guard: Option<Guard>,
 }
 
 impl DigestOptions {

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::super::attributes::{self, Scope};
 use super::super::directory::Directory;
 use super::super::filter::{Asked, Local};
+use super::super::guard::Guard;
 use super::super::listing::Listing;
 use super::super::origin::Origin;
 use super::super::settings::WriteOptions;
@@ -162,6 +163,9 @@ impl<'a> Scan<'a> {
     }
 
     fn end(self, sources: usize) -> Scanned {
+        if let Some(guard) = &self.options.guard {
+            guard.pulse.rest();
+        }
         Scanned {
             directories: self.directories,
             names: self.names,
@@ -180,6 +184,10 @@ impl<'a> Scan<'a> {
         self.device = (found.stx_dev_major, found.stx_dev_minor);
         self.enter(directory, &found);
         while let Some(level) = self.levels.last_mut() {
+            if self.options.guard.as_ref().is_some_and(|guard| !guard.pulse.step()) {
+                self.levels.clear();
+                return None;
+            }
             let Some(name) = level.listing.get(level.next) else {
                 self.leave(index);
                 continue;
@@ -211,6 +219,7 @@ impl<'a> Scan<'a> {
         let level = self.levels.last().ok_or(Extraordinary)?;
         let name = &self.path[self.path.len() - name_len..];
         let found = match (self.receiving, listed) {
+            (None, _) if self.options.guard.is_some() => Some(level.directory.stat_unmounted(name)?),
             (None, _) => Some(level.directory.stat(name)?),
             (Some(_), FileType::Unknown) => Some(level.directory.stat_unmounted(name)?),
             // A mount that does not answer would be waited for.
@@ -238,7 +247,14 @@ impl<'a> Scan<'a> {
     fn child(&self, name_len: usize) -> Result<Directory, Extraordinary> {
         let above = &self.levels.last().ok_or(Extraordinary)?.directory;
         let name = &self.path[self.path.len() - name_len..];
-        Ok(if self.receiving.is_some() { above.child_unmounted(name)? } else { above.child(name)? })
+        let Some(guard) = &self.options.guard else {
+            return Ok(match self.receiving.is_some() {
+                true => above.child_unmounted(name)?,
+                false => above.child(name)?,
+            });
+        };
+        let child = above.child_unmounted(name)?;
+        if guard.spares(&child.stat_self()?) { Err(Extraordinary) } else { Ok(child) }
     }
 
     /// What is no directory.
@@ -301,7 +317,8 @@ impl<'a> Scan<'a> {
         if is_elsewhere && self.options.one_file_system {
             return Err(Extraordinary);
         }
-        level.listing = Listing::read(&level.directory, &mut self.buffer)?;
+        let goes_on = || Guard::goes_on(self.options.guard.as_ref());
+        level.listing = Listing::read(&level.directory, &mut self.buffer, &goes_on)?;
         if let Some(receiving) = &self.receiving {
             // What a run that was killed left is brought to an end by the next one.
             let is_marked = attributes::has_marks(level.directory.as_fd());

@@ -43,6 +43,8 @@ const SEARCH_GRACE: Duration = Duration::from_millis(250);
 pub(in crate::copy::tree::sink) struct Deltas {
     /// The sender knows them, and they are wanted.
     pub(super) is_on: bool,
+    /// The sender is told no hash of what is here, and not whether a file of some size and time is here under another name.
+    pub(super) is_discreet: bool,
     /// How many of them may be open.
     pub(super) files_max: usize,
     wake: Option<Arc<SinkWake>>,
