@@ -138,16 +138,26 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             let observer: Arc<dyn Observer> = output.clone();
             shared.serve(stop, &observer)
         }
-        Command::Get { wanted, output: path, hint, local, whole_file, fsync } => {
+        Command::Get { wanted, output: path, hint, local, search, whole_file, fsync } => {
             if path.as_deref() == Some(Path::new("-")) && output.is_json() {
                 return Err(Error::new(ErrorKind::Usage, "--json and -o - both want standard output")
                     .advise("write to a file with -o PATH, or leave --json out"));
+            }
+            if path.as_deref() == Some(Path::new("-"))
+                && let Some(search) = &search
+            {
+                return Err(Error::new(
+                    ErrorKind::Usage,
+                    format!("--search {search:?} is for files, not for -o -"),
+                )
+                .advise("write to a file with -o PATH, or leave --search out"));
             }
             let request = GetRequest {
                 wanted: pasted::wanted(&wanted)?,
                 hints: hint.iter().map(|text| pasted::hint(text)).collect::<Result<_>>()?,
                 allow_local: local,
                 whole_file,
+                search,
                 fsync,
             };
             let node = Node::open(Config::load()?)?;
@@ -183,6 +193,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             compress,
             remote_dray,
             deploy,
+            search,
             whole_file,
             fsync,
         } => {
@@ -194,6 +205,11 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             }
             let sources: Vec<Location> = source.into_iter().map(Location::parse).collect::<Result<_>>()?;
             let destination = Location::parse(destination)?;
+            if let (Some(search), Location::Remote { .. }) = (&search, &destination) {
+                let text = format!("--search {search:?} is for what is copied to here");
+                return Err(Error::new(ErrorKind::Usage, text)
+                    .advise("say search = true in the configuration of the other host"));
+            }
             let ssh = SshOptions {
                 port,
                 identities: identity,
@@ -223,7 +239,8 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                 && !matches!(source, Location::Local(path) if is_unsized(path))
             {
                 let node = Node::open(Config::load()?)?;
-                let options = CopyOptions { preserve, whole_file, fsync, rate_bytes, compress: pack, ssh };
+                let options =
+                    CopyOptions { preserve, whole_file, search, fsync, rate_bytes, compress: pack, ssh };
                 let request = CopyRequest { source: source.clone(), destination, options };
                 return match node.copy(&request, &**output, stop)? {
                     Copied::File(delivered) => {
@@ -232,6 +249,11 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                     }
                     Copied::Files(copied) => tell_copied(&copied, false, begun.elapsed(), output),
                 };
+            }
+            if let Some(search) = &search {
+                let text =
+                    format!("--search {search:?} is for a copy of one file, without -a, -n and the like");
+                return Err(Error::new(ErrorKind::Usage, text).advise("leave --search out"));
             }
             let options = TreeOptions {
                 recursive,

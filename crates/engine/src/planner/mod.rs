@@ -377,6 +377,27 @@ impl Planner {
         }
     }
 
+    /// A wanted group was found here: whoever was asked for it, and for nothing else that is missing, need not send it. False if it was
+    /// delivered before; otherwise the caller has it to store, and nobody else will be told to.
+    pub fn handle_found(&mut self, now_us: u64, group: u64) -> bool {
+        self.begin(now_us);
+        if group >= self.config.geometry.groups() || self.failure.is_some() || !self.work.deliver(group) {
+            return false;
+        }
+        self.note_progress(now_us);
+        if self.work.is_complete() {
+            self.cancel_all();
+        } else {
+            self.cancel_needless(group);
+        }
+        true
+    }
+
+    /// True if the group was delivered, or found.
+    pub fn has_group(&self, group: u64) -> bool {
+        self.work.has_groups(group..group.saturating_add(1))
+    }
+
     /// The request has ended: every group was reported, or it was cancelled. A source that ends a wanted request
     /// early is barred.
     pub fn handle_done(&mut self, now_us: u64, source: SourceId, request: RequestId) {

@@ -230,11 +230,14 @@ impl Search {
         }
     }
 
-    /// The next operation; `None` if none is worth it now.
-    pub fn next(&mut self, now_us: u64) -> Option<Operation> {
+    /// The next operation; `None` if none is worth it now. `clock` tells the time in microseconds: how long ranking everything takes decides how
+    /// often that is done (Y7).
+    pub fn next(&mut self, clock: &mut dyn FnMut() -> u64) -> Option<Operation> {
+        let now_us = clock();
         if self.is_stale(now_us) {
             self.rank_all();
-            self.ranked_at_us = now_us;
+            self.ranked_at_us = clock();
+            self.ranking_us = self.ranked_at_us.saturating_sub(now_us);
         }
         while let Some(ranked) = self.queue.pop() {
             match self.operation(ranked.number) {
@@ -246,20 +249,9 @@ impl Search {
         None
     }
 
-    /// Ranking everything took so long the last time.
-    pub fn ranked(&mut self, took_us: u64) {
-        self.ranking_us = took_us;
-    }
-
-    /// How likely the best file that is known has a chunk that is wanted; 0 if none is worth reading.
-    pub fn hope(&self) -> f64 {
-        let best = |entry: &Entry| match &entry.kind {
-            Kind::File { chunks, likelihoods } if self.is_worth(*chunks, likelihoods) => {
-                likelihoods.iter().copied().fold(0.0, f32::max)
-            }
-            _ => 0.0,
-        };
-        f64::from(self.entries.iter().map(best).fold(0.0, f32::max))
+    /// Whether the file is worth reading for what is wanted now.
+    pub fn is_hopeful(&self, file: EntryId) -> bool {
+        matches!(self.operation(file.0), Some((Operation::Hash(_), true)))
     }
 
     /// When a chunk that is wanted is to be expected from here, in microseconds from now, or from the network after that (Y19).

@@ -44,7 +44,7 @@ fn table_1_of_the_paper() {
     let before = ranks(&search);
     assert_eq!(before[0].0, "/d/new");
     near(before[0].1, 1.125);
-    assert_eq!(search.next(0), Some(Operation::Stat(EntryId(2))));
+    assert_eq!(search.next(&mut || 0), Some(Operation::Stat(EntryId(2))));
     search.found_file(EntryId(2), seen("a.txt", 4, 1000)).unwrap();
     // Nothing of `core` is alike. It is in the table, but no search would read it.
     assert!(search.found_file(EntryId(2), seen("core", 64, 5)).is_none());
@@ -56,7 +56,7 @@ fn table_1_of_the_paper() {
     let rank_of = |path: &str| after.iter().find(|(known, _)| known == path).unwrap().1;
     near(rank_of("/d/new/a.txt"), 0.741);
     near(rank_of("/d"), 2.53);
-    assert_eq!(search.next(0), Some(Operation::Hash(EntryId(3))));
+    assert_eq!(search.next(&mut || 0), Some(Operation::Hash(EntryId(3))));
     assert_eq!(search.path(EntryId(3)), [&b"d"[..], b"new", b"a.txt"]);
     // As dsync's code has it, all of the cost of a STAT is five times that.
     near(search.costs.of_stat(8.0, 8.0, 4.0 / 9.0, 5.0), 5.0 * 2.53125);
@@ -69,7 +69,7 @@ fn policies_rank_differently() {
         let config = SearchConfig { policy, ..config(5.0) };
         let mut search = Search::new(config, names(&["a"]), vec![wanted("x", 100)]);
         let mut order = Vec::new();
-        while let Some(operation) = search.next(0) {
+        while let Some(operation) = search.next(&mut || 0) {
             let (Operation::Stat(id) | Operation::Hash(id)) = operation;
             let path = search
                 .path(id)
@@ -118,15 +118,22 @@ fn ranking_takes_steps_by_files() {
     let mut popped = 0;
     for left in (900_001..1_000_000).rev().step_by(1000) {
         search.want(0, left);
-        popped += u64::from(search.next(1000).is_some());
+        popped += u64::from(search.next(&mut || 1000).is_some());
     }
     assert_eq!((search.steps, popped), (before, 100), "nothing changed by a tenth");
     search.want(0, 899_000);
-    search.ranked(50);
-    assert!(search.next(400).is_some());
-    assert_eq!(search.steps, before, "ranking took 50 us, and 400 us are not ten times that");
-    assert!(search.next(600).is_some());
+    let mut now_us = 1000;
+    let mut clock = || {
+        now_us += 50;
+        now_us
+    };
+    assert!(search.next(&mut clock).is_some());
     assert_eq!(search.steps, before + entries, "a step for each file, whatever the chunks");
+    search.want(0, 700_000);
+    assert!(search.next(&mut || 1500).is_some());
+    assert_eq!(search.steps, before + entries, "ranking took 50 us, and 400 us are not ten times that");
+    assert!(search.next(&mut || 1600).is_some());
+    assert_eq!(search.steps, before + 2 * entries);
 }
 
 /// A home with millions of entries takes no more memory than its bound, and what is hopeless takes no room of what is not.
@@ -150,7 +157,7 @@ fn memory_is_bounded() {
     assert!(search.queue.len() <= SEARCH_ENTRIES_MAX);
     assert!(search.found_file(EntryId(2), seen("x", 100, 1000)).is_none());
     let hopeless = Search::new(config(5.0), names(&["b"]), vec![wanted("x", 100)]);
-    assert_eq!((hopeless.hope(), hopeless.entries.len()), (0.0, 2));
+    assert_eq!(hopeless.entries.len(), 2);
 }
 
 /// What is hardly wanted any more is not read for: a file of which most was found elsewhere has nothing to give that is worth it. When
@@ -158,23 +165,24 @@ fn memory_is_bounded() {
 #[test]
 fn what_is_not_worth_it_is_not_read() {
     let mut search = Search::new(config(5.0), names(&[]), vec![wanted("x", 0)]);
-    assert_eq!(search.next(0), None, "nothing is wanted");
+    assert_eq!(search.next(&mut || 0), None, "nothing is wanted");
     let file = search.found_file(EntryId::TOP, seen("y", 1000, 5));
     assert_eq!(file, None);
     let mut search = Search::new(config(5.0), names(&[]), vec![wanted("x", 1000)]);
     let file = search.found_file(EntryId::TOP, seen("x", 1000, 1000)).unwrap();
-    assert!(search.hope() > 0.99);
+    assert!(search.is_hopeful(file));
     // Of 1000 chunks to be read, 10 may be of use.
     search.want(0, 10);
-    assert_eq!(search.hope(), 0.0);
-    assert_eq!(search.next(1), Some(Operation::Stat(EntryId::TOP)));
-    assert_eq!(search.next(1), None);
+    assert!(!search.is_hopeful(file));
+    assert_eq!(search.next(&mut || 1), Some(Operation::Stat(EntryId::TOP)));
+    assert_eq!(search.next(&mut || 1), None);
     search.want(0, 500);
-    assert_eq!(search.next(2), Some(Operation::Hash(file)));
+    assert_eq!(search.next(&mut || 2), Some(Operation::Hash(file)));
     search.hashed(file, 1000, 50_000);
     search.listed(EntryId::TOP, 10);
     search.want(0, 1000);
-    assert_eq!((search.next(3), search.hope()), (None, 0.0));
+    assert_eq!(search.next(&mut || 3), None);
+    assert!(!search.is_hopeful(file));
 }
 
 /// Y19: what the disk promises soon is expected soon, and what it does not, after the network.
@@ -193,7 +201,7 @@ fn arrival_follows_the_schedule() {
     let mut search = Search::new(config(5.0), names(&["a"]), vec![wanted("x", 1000)]);
     let file = search.found_file(EntryId(1), seen("x", 1000, 4000)).unwrap();
     [0, 1].into_iter().for_each(|directory| search.listed(EntryId(directory), 200));
-    assert_eq!(search.next(0), Some(Operation::Hash(file)));
+    assert_eq!(search.next(&mut || 0), Some(Operation::Hash(file)));
     search.rank_all();
     // 0.7 of it after 80 ms.
     assert_eq!(search.arrival_us(), 80_000 + 60_000);

@@ -29,6 +29,7 @@ use super::reach::{Confinement, Target, confined_target};
 use crate::elsewhere::{Elsewhere, Prospect, up_to_home};
 use crate::explain::{Figures, Role, Snapshot, Watch, figures_of, nothing_yet};
 use crate::get::{report, resumed, split};
+use crate::search::{self, DiskSearch, Scope};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth};
 use crate::{Delivered, Event, Node, Observer, Stop};
 
@@ -55,6 +56,8 @@ pub(super) struct Incoming {
     pub(super) preserve: bool,
     /// Fetch everything, whatever lies at the destination.
     pub(super) whole_file: bool,
+    /// Search for parts of it below this directory.
+    pub(super) search: Option<PathBuf>,
     /// Make data and name durable.
     pub(super) fsync: bool,
     /// Name of the file in a directory: from the user's own words, or the far end's choice among the names that the user's
@@ -183,7 +186,14 @@ impl Node {
             let older = OlderVersion::open(target.directory(), target.name(), geometry.size_bytes());
             // What an earlier run received is worth more than what a similar file may have.
             let elsewhere = marked.is_empty().then(|| self.others(&target, &incoming)).flatten();
-            OlderVersion::beside(older, elsewhere)
+            let older = OlderVersion::beside(older, elsewhere);
+            match self.disk_for(&target, &incoming, older.as_ref()) {
+                Ok(disk) => OlderVersion::searching(older, disk),
+                Err(error) => {
+                    let _ = delivery.marked_units().is_empty().then(|| delivery.discard());
+                    return Err(refuse(incoming, error));
+                }
+            }
         };
         let to_fetch = wanted.clone();
         let transfer = Transfer::new(
@@ -236,14 +246,7 @@ impl Node {
     /// Other files with parts of what comes: up to the home for whoever may log in here and thus read them all, unless that is confined; below
     /// the destination's directory for a far end.
     fn others(&self, target: &Target, incoming: &Incoming) -> Option<Elsewhere> {
-        let directory = match target.folder() {
-            Some(folder) => folder.try_clone().ok()?,
-            None => {
-                let (parent, _) = split(&target.path).ok()?;
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                rustix::fs::open(parent, flags, Mode::empty()).ok()?
-            }
-        };
+        let directory = directory_of(target)?;
         let search = |directory: &OwnedFd| {
             let name = target.path.file_name().map(OsStr::as_bytes);
             self.elsewhere(directory.as_fd(), incoming.offer.size_bytes, name)
@@ -255,6 +258,33 @@ impl Node {
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let widest = up_to_home(directory.as_fd(), home.as_deref());
         widest.and_then(|widest| search(&widest).files()).or_else(|| below.files())
+    }
+
+    /// A search of the disk for parts of what comes: below the directory that the user of this command named, or up to the home for
+    /// whoever may log in here and thus read it all, unless that is confined (design 16). An end that was logged in to sends to somebody who
+    /// trusts it with this one file: for it, nothing is searched that was not named. An error is about what was named.
+    fn disk_for(
+        &self,
+        target: &Target,
+        incoming: &Incoming,
+        older: Option<&OlderVersion>,
+    ) -> Result<Option<DiskSearch>> {
+        let Some(directory) = directory_of(target) else { return Ok(None) };
+        let scope = match &incoming.search {
+            Some(named) => Some(Scope::named(named, directory.as_fd())?),
+            None if !self.config.search || incoming.within.is_some() || incoming.sees.is_none() => None,
+            None => {
+                let home = std::env::var_os("HOME").map(PathBuf::from);
+                let top = up_to_home(directory.as_fd(), home.as_deref());
+                top.and_then(|top| Scope::new(top, directory.as_fd()).ok())
+            }
+        };
+        Ok(self.search_in(scope, older, |older| search::Target {
+            name: target.name().as_os_str().as_bytes().to_vec(),
+            size_bytes: incoming.offer.size_bytes,
+            mtime_s: Some(incoming.offer.mtime_s),
+            older,
+        }))
     }
 
     /// The ssh channel as a source, and a second one for what comes beside it.
@@ -319,6 +349,18 @@ impl Node {
             }
         });
         Lanes { ssh, door, thread }
+    }
+}
+
+/// The directory that the file goes to.
+fn directory_of(target: &Target) -> Option<OwnedFd> {
+    match target.folder() {
+        Some(folder) => folder.try_clone().ok(),
+        None => {
+            let (parent, _) = split(&target.path).ok()?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(parent, flags, Mode::empty()).ok()
+        }
     }
 }
 

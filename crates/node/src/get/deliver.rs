@@ -23,6 +23,7 @@ use super::{Fetch, Wanted, report, resumed, start_sources};
 use crate::at_hand::{self, AtHand};
 use crate::elsewhere::Prospect;
 use crate::explain::{Role, figures_of};
+use crate::search::{self, Scope};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth, short_name};
 use crate::{Delivered, Event, Observer, Stop};
 
@@ -155,6 +156,19 @@ impl Fetch<'_> {
         // Who does not answer is not told anything either: that would take as long again.
         let is_index_mute = matches!(prospect, Prospect::Mute);
         let older = OlderVersion::beside(older, prospect.files());
+        let scope = match &request.search {
+            Some(named) if intact.is_empty() && at_hand.is_none() => {
+                Some(Scope::named(named, folder.fd.as_fd())?)
+            }
+            _ => None,
+        };
+        let disk = node.search_in(scope, older.as_ref(), |older| search::Target {
+            name: name.map_or_else(Vec::new, |name| name.as_bytes().to_vec()),
+            size_bytes: geometry.size_bytes(),
+            mtime_s: None,
+            older,
+        });
+        let older = OlderVersion::searching(older, disk);
         let truth = match older.is_some() || is_unproven {
             true => Truth::updated(geometry, oid, delivery.clone())?,
             false => Truth::Proven(verifier),

@@ -14,6 +14,7 @@ use super::gaps::Gap;
 use super::looking::{Found, Piece, Question, Round, compare, left_of, questions};
 use super::plan::{Origin, Parts, Plan};
 use super::{NODE_PATIENCE, OldBytes, OlderVersion, Transfer, interrupted, lost};
+use crate::elsewhere::Finder;
 use crate::lock;
 
 /// Looked for first: blocks in which nothing changed, with sums that are hardly ever wrong.
@@ -150,7 +151,7 @@ impl Transfer {
         let known = rests.get_or_insert_with(|| Rests { bytes: old.bytes(), groups: HashMap::new() });
         let mut all_parts: usize = known.groups.values().map(|rest| rest.parts.len()).sum();
         for (group, parts) in lacking {
-            let parts = fill_in(group * GROUP_BYTES, parts, found);
+            let parts = fill_in(group * GROUP_BYTES, &without_disk(parts), found);
             let have = mask(&parts, self.geometry.group_bytes(*group));
             let has_room =
                 known.groups.len() < UPDATE_RESTS_MAX && all_parts + parts.len() <= UPDATE_REST_PARTS_MAX;
@@ -252,6 +253,20 @@ impl Transfer {
         }
         std::mem::take(&mut state.sums)
     }
+}
+
+/// The same without what a search of the disk found: the source would hear of chunks in files that it should know nothing of (design 16).
+fn without_disk(parts: &Parts) -> Parts {
+    let is_of_disk = |origin: &Origin| matches!(origin, Origin::Elsewhere(spot) if spot.by == Finder::Disk);
+    let mut known: Parts = Vec::new();
+    for (len, origin) in parts {
+        let origin = if is_of_disk(origin) { Origin::Missing } else { *origin };
+        match known.last_mut() {
+            Some((before, last)) if last.after(u64::from(*before)) == origin => *before += len,
+            _ => known.push((*len, origin)),
+        }
+    }
+    known
 }
 
 /// What is missing of the groups, where it lies between chunks of the older version.

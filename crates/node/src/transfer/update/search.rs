@@ -8,15 +8,23 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dray_core::limits::GROUP_BYTES;
 use dray_core::recipe::{ChunkDescriptor, PlacedChunk};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::index::{ChunkKey, key as chunk_key};
 
+use super::late::spots as spots_on;
 use super::{AHEAD_GROUPS, AHEAD_INTERVAL, Known, OlderVersion, Plan, Spot, Transfer};
 use crate::elsewhere::Elsewhere;
+use crate::search::DiskSearch;
 
 /// Chunks that are looked for together. Where they were found is planned, and the others are asked for, before the next are looked for.
 pub(super) const PIECE_CHUNKS: usize = 256;
+
+/// Groups that are fetched first where the disk may have the others: enough to see how fast the network is.
+const MEASURED_GROUPS: u64 = 4;
+/// Of less, a fast network cannot be told from a slow one.
+const MEASURED_BYTES: u64 = 1 << 20;
 
 /// Searches under way in this process: a disk that hangs holds its thread, which nobody waits for.
 const SEARCHING_MAX: usize = 64;
@@ -34,11 +42,34 @@ impl Drop for Searching {
 /// What is fetched while it is not known where it lies already: what stands first in the object, twice as much each time.
 pub(super) struct Ahead {
     groups: u64,
+    /// Where a search of the disk may spare it: the disk, when the last groups were asked for and how many bytes those were, and
+    /// since when more would be if there was no hope.
+    spared: Option<(Arc<DiskSearch>, Option<(Instant, u64)>, Option<Instant>)>,
 }
 
 impl Ahead {
-    pub(super) fn new() -> Ahead {
-        Ahead { groups: AHEAD_GROUPS }
+    /// Where `disk` may have what comes, next to nothing comes over a slow network before that is known.
+    pub(super) fn new(disk: Option<&Arc<DiskSearch>>) -> Ahead {
+        let groups = if disk.is_some() { MEASURED_GROUPS } else { AHEAD_GROUPS };
+        Ahead { groups, spared: disk.map(|disk| (disk.clone(), None, None)) }
+    }
+
+    /// Whether to ask for more, now that all that was asked for has come. `Unsupported` where the network is so fast that it is
+    /// left alone.
+    fn goes_on(&mut self) -> Result<bool> {
+        let Some((disk, Some((asked, bytes)), held)) = &mut self.spared else { return Ok(true) };
+        let pace = disk.pace();
+        if held.is_none() {
+            let rate = (*bytes as f64 / asked.elapsed().as_secs_f64().max(1e-6)) as u64;
+            if *bytes >= MEASURED_BYTES && rate >= pace.spared_bytes_per_s {
+                disk.end();
+                return Err(Error::new(ErrorKind::Unsupported, "the network is faster than the disk"));
+            }
+            if rate >= pace.held_back_below_bytes_per_s {
+                return Ok(true);
+            }
+        }
+        Ok(held.get_or_insert_with(Instant::now).elapsed() >= pace.idle)
     }
 }
 
@@ -51,7 +82,19 @@ pub(super) struct Search {
 
 impl Search {
     pub(super) fn new() -> Search {
-        Search { ahead: Ahead::new(), idle: Duration::ZERO }
+        Search { ahead: Ahead::new(None), idle: Duration::ZERO }
+    }
+}
+
+impl Known {
+    /// Those of `chunks` that the older version has not, and that are more than zeros.
+    fn missing(&self, chunks: &[PlacedChunk]) -> Vec<ChunkDescriptor> {
+        let mut missing: Vec<ChunkDescriptor> = chunks.iter().map(|placed| placed.chunk).collect();
+        missing.retain(|chunk| {
+            let key = chunk_key(chunk);
+            key != self.zeros && self.offset_of(&key).is_none()
+        });
+        missing
     }
 }
 
@@ -64,17 +107,13 @@ impl OlderVersion {
     ) -> Result<Option<(&Arc<Elsewhere>, Vec<ChunkDescriptor>)>> {
         let Some(elsewhere) = &self.elsewhere else { return Ok(None) };
         if elsewhere.is_vain() {
-            return match self.file.is_some() || self.has_repeats {
+            return match self.file.is_some() || self.has_repeats || self.disk.is_some() {
                 true => Ok(None),
                 // What the recipe tells is of no use.
                 false => Err(Error::new(ErrorKind::NotFound, "other files have nothing more of the object")),
             };
         }
-        let mut missing: Vec<ChunkDescriptor> = chunks.iter().map(|placed| placed.chunk).collect();
-        missing.retain(|chunk| {
-            let key = chunk_key(chunk);
-            key != known.zeros && known.offset_of(&key).is_none()
-        });
+        let missing = known.missing(chunks);
         Ok((!missing.is_empty()).then_some((elsewhere, missing)))
     }
 }
@@ -113,6 +152,49 @@ impl Transfer {
         found
     }
 
+    /// Adds to `found` where the disk has some more of `chunks`, as long as it is worth waiting for that. `NotFound` if there is nothing to be
+    /// found, and the recipe is of no other use.
+    pub(super) fn find_on_disk(
+        &self,
+        old: &OlderVersion,
+        chunks: &[PlacedChunk],
+        known: &Known,
+        found: &mut HashMap<ChunkKey, Spot>,
+        search: &mut Search,
+        over: &(dyn Fn() -> bool + Sync),
+    ) -> Result<()> {
+        let (Some(disk), Some(last)) = (&old.disk, chunks.last()) else { return Ok(()) };
+        let told_bytes = last.offset.saturating_add(u64::from(last.chunk.len));
+        let missing = known.missing(chunks);
+        let mut keys: Vec<ChunkKey> = missing.iter().map(chunk_key).collect();
+        keys.retain(|key| !found.contains_key(key));
+        let mut spots = HashMap::new();
+        let mut told_bytes = Some(told_bytes);
+        loop {
+            spots.extend(spots_on(disk, &keys, told_bytes.take().unwrap_or(0)));
+            keys.retain(|key| !spots.contains_key(key));
+            if keys.is_empty() || !disk.is_promising() || over() {
+                break;
+            }
+            let begun = Instant::now();
+            disk.await_news(AHEAD_INTERVAL);
+            if self.has_fetched_all() {
+                search.idle += begun.elapsed();
+                if search.idle >= disk.idle_patience() {
+                    break;
+                }
+            }
+        }
+        let is_found = |chunk: &&ChunkDescriptor| spots.contains_key(&chunk_key(chunk));
+        disk.spared(missing.iter().filter(is_found).map(|chunk| u64::from(chunk.len)).sum());
+        found.extend(spots);
+        let is_needed = old.file.is_some() || old.has_repeats || old.elsewhere.is_some();
+        match disk.is_vain() && !is_needed {
+            true => Err(Error::new(ErrorKind::NotFound, "the disk has nothing of the object")),
+            false => Ok(()),
+        }
+    }
+
     fn await_found(
         &self,
         elsewhere: &Elsewhere,
@@ -143,7 +225,12 @@ impl Transfer {
     /// Fetches the next groups, unless others are under way. `Unsupported` if there are none left: then nothing of use is to be
     /// learned any more.
     pub(super) fn fetch_ahead(&self, plan: &mut Plan<'_>, ahead: &mut Ahead) -> Result<()> {
-        if self.has_fetched_all() {
+        // Nobody is measured who is not there.
+        let is_alone = ahead.spared.is_some() && self.best_source(&[]).is_none();
+        if self.has_fetched_all() && !is_alone && ahead.goes_on()? {
+            if let Some((_, asked, _)) = &mut ahead.spared {
+                *asked = Some((Instant::now(), ahead.groups * GROUP_BYTES));
+            }
             if !plan.probe(ahead.groups) {
                 return Err(Error::new(ErrorKind::Unsupported, "all was fetched meanwhile"));
             }
