@@ -29,7 +29,7 @@ use super::reach::{Confinement, Target, confined_target};
 use crate::elsewhere::{Elsewhere, Prospect, up_to_home};
 use crate::explain::{Figures, Role, Snapshot, Watch, figures_of, nothing_yet};
 use crate::get::{report, resumed, split};
-use crate::search::{self, DiskSearch, Scope};
+use crate::search::{self, Scope};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth};
 use crate::{Delivered, Event, Node, Observer, Stop};
 
@@ -161,6 +161,10 @@ impl Node {
         if let Some(bytes) = incoming.offer.inline.clone() {
             return receive_inline(incoming, &bytes, &target, finish, watch, observer);
         }
+        let scope = match self.scope_for(&target, &incoming) {
+            Ok(scope) => scope,
+            Err(error) => return Err(refuse(incoming, error)),
+        };
         let geometry = Geometry::new(incoming.offer.size_bytes);
         let object = incoming.offer.object;
         let delivery = match open_delivery(&target, object, geometry.size_bytes()) {
@@ -187,13 +191,13 @@ impl Node {
             // What an earlier run received is worth more than what a similar file may have.
             let elsewhere = marked.is_empty().then(|| self.others(&target, &incoming)).flatten();
             let older = OlderVersion::beside(older, elsewhere);
-            match self.disk_for(&target, &incoming, older.as_ref()) {
-                Ok(disk) => OlderVersion::searching(older, disk),
-                Err(error) => {
-                    let _ = delivery.marked_units().is_empty().then(|| delivery.discard());
-                    return Err(refuse(incoming, error));
-                }
-            }
+            let disk = self.search_in(scope, older.as_ref(), |older| search::Target {
+                name: target.name().as_os_str().as_bytes().to_vec(),
+                size_bytes: geometry.size_bytes(),
+                mtime_s: Some(incoming.offer.mtime_s),
+                older,
+            });
+            OlderVersion::searching(older, disk)
         };
         let to_fetch = wanted.clone();
         let transfer = Transfer::new(
@@ -260,31 +264,22 @@ impl Node {
         widest.and_then(|widest| search(&widest).files()).or_else(|| below.files())
     }
 
-    /// A search of the disk for parts of what comes: below the directory that the user of this command named, or up to the home for
+    /// Where the disk is searched for parts of what comes: below the directory that the user of this command named, or up to the home for
     /// whoever may log in here and thus read it all, unless that is confined (design 16). An end that was logged in to sends to somebody who
     /// trusts it with this one file: for it, nothing is searched that was not named. An error is about what was named.
-    fn disk_for(
-        &self,
-        target: &Target,
-        incoming: &Incoming,
-        older: Option<&OlderVersion>,
-    ) -> Result<Option<DiskSearch>> {
+    fn scope_for(&self, target: &Target, incoming: &Incoming) -> Result<Option<Scope>> {
+        let may_log_in = incoming.sees.is_some() && incoming.within.is_none();
+        if incoming.search.is_none() && !(self.config.search && may_log_in) {
+            return Ok(None);
+        }
+        // Where there is none, the delivery says so.
         let Some(directory) = directory_of(target) else { return Ok(None) };
-        let scope = match &incoming.search {
-            Some(named) => Some(Scope::named(named, directory.as_fd())?),
-            None if !self.config.search || incoming.within.is_some() || incoming.sees.is_none() => None,
-            None => {
-                let home = std::env::var_os("HOME").map(PathBuf::from);
-                let top = up_to_home(directory.as_fd(), home.as_deref());
-                top.and_then(|top| Scope::new(top, directory.as_fd()).ok())
-            }
-        };
-        Ok(self.search_in(scope, older, |older| search::Target {
-            name: target.name().as_os_str().as_bytes().to_vec(),
-            size_bytes: incoming.offer.size_bytes,
-            mtime_s: Some(incoming.offer.mtime_s),
-            older,
-        }))
+        if let Some(named) = &incoming.search {
+            return Scope::named(named, directory.as_fd()).map(Some);
+        }
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        let top = up_to_home(directory.as_fd(), home.as_deref());
+        Ok(top.and_then(|top| Scope::new(top, directory.as_fd()).ok()))
     }
 
     /// The ssh channel as a source, and a second one for what comes beside it.

@@ -268,13 +268,12 @@ fn what_is_remembered_is_bounded() {
     assert_eq!(finds.held().1, SEARCH_FILES_OPEN_MAX);
     assert!(finds.file(first).is_some(), "it is used");
     let (last, _) = finds.take(&opened).unwrap();
-    let mut is_full = false;
-    for number in (100..100 + 2 * SEARCH_CHUNKS_MAX).step_by(1000) {
-        let chunks: Vec<(ChunkKey, u64)> = (number..number + 1000).map(|number| (key(number), 0)).collect();
-        is_full |= !finds.add(last, &chunks);
+    let mut chunks = (100..100 + 2 * SEARCH_CHUNKS_MAX).map(|number| (key(number), 0));
+    let mut next = || chunks.by_ref().take(1000).collect::<Vec<(ChunkKey, u64)>>();
+    while finds.add(last, &next()) {
         assert!(finds.held().0 <= SEARCH_CHUNKS_MAX);
     }
-    assert!(is_full);
+    assert_eq!(finds.held().0, SEARCH_CHUNKS_MAX);
     // What lay in a file that is closed makes room.
     drop(finds.forget(last));
     let (next, _) = finds.take(&opened).unwrap();

@@ -1,6 +1,7 @@
 //! Groups that were asked of the network and of which the disk turns out to have everything: they are taken back (Y21).
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
 
 use dray_core::limits::{SEARCH_CHUNKS_MAX, SEARCH_LATE_GROUPS_MAX};
 
@@ -9,6 +10,10 @@ use super::{ChunkKey, OlderVersion, Spot, Transfer};
 use crate::elsewhere::Finder;
 use crate::lock;
 use crate::search::DiskSearch;
+
+/// How often it is looked whether there are any, at the most, and how much longer than that takes it waits.
+const INTERVAL_MIN: Duration = Duration::from_millis(20);
+const REST_PER_LOOK: u32 = 10;
 
 /// A part of such a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +34,8 @@ pub(super) struct Late {
     /// What the search had found when it was looked at last.
     seen_news: u64,
     has_new: bool,
+    /// When it was looked at last, and how long that took.
+    looked: Option<(Instant, Duration)>,
 }
 
 impl Late {
@@ -39,6 +46,16 @@ impl Late {
 
     pub(super) fn is_kept(&self) -> bool {
         self.is_kept
+    }
+
+    /// True if something may be here by now, and looking for it takes a small part of the time.
+    fn is_due(&mut self, news: u64) -> bool {
+        let rests = |(at, took): (Instant, Duration)| at.elapsed() < INTERVAL_MIN.max(took * REST_PER_LOOK);
+        if self.looked.is_some_and(rests) || !self.has_new && news == self.seen_news {
+            return false;
+        }
+        (self.has_new, self.seen_news) = (false, news);
+        true
     }
 
     /// A group that is asked for. Those beyond the limits come whole.
@@ -99,17 +116,17 @@ impl Transfer {
     /// Takes back from the network what the disk has by now, and stores it.
     pub(super) fn take_back(&self, old: &OlderVersion, late: &mut Late) -> dray_core::Result<()> {
         let Some(disk) = old.disk.as_ref().filter(|_| late.is_kept) else { return Ok(()) };
-        let news = disk.news();
-        if !std::mem::take(&mut late.has_new) && news == late.seen_news {
+        if !late.is_due(disk.news()) {
             return Ok(());
         }
-        late.seen_news = news;
+        let begun = Instant::now();
         let come = {
             let planner = lock(&self.planner);
             late.forget(|group| planner.has_group(group))
         };
         disk.give_up(&come);
         let found = late.take_found(|keys| spots(disk, keys, 0));
+        late.looked = Some((Instant::now(), begun.elapsed()));
         for (group, parts) in found {
             if lock(&self.planner).handle_found(self.now_us(), group) {
                 // Whoever was asked for it is told before it is copied.

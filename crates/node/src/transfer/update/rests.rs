@@ -188,7 +188,7 @@ impl Transfer {
     }
 
     /// What the fastest source brings; 0 until it is measured.
-    fn rate_bytes_per_s(&self) -> u64 {
+    pub(super) fn rate_bytes_per_s(&self) -> u64 {
         lock(&self.planner).stats().iter().map(|source| source.rate_bytes_per_s).max().unwrap_or(0)
     }
 

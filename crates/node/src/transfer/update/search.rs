@@ -165,6 +165,10 @@ impl Transfer {
     ) -> Result<()> {
         let (Some(disk), Some(last)) = (&old.disk, chunks.last()) else { return Ok(()) };
         let told_bytes = last.offset.saturating_add(u64::from(last.chunk.len));
+        // What it has brought since tells more than the first groups did.
+        if self.rate_bytes_per_s() >= disk.pace().spared_bytes_per_s {
+            disk.end();
+        }
         let missing = known.missing(chunks);
         let mut keys: Vec<ChunkKey> = missing.iter().map(chunk_key).collect();
         keys.retain(|key| !found.contains_key(key));

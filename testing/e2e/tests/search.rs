@@ -1,0 +1,201 @@
+//! The receiver's own disk as a source (S90, S91, Y4-Y26): the five initial states of dsync's paper by bytes on the wire, and the scope that
+//! a search keeps to.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dray_e2e::actions::{self, share};
+use dray_e2e::data::{self, MIB};
+use dray_e2e::{Host, Lab};
+
+/// Bytes of the file: small enough for a slow link, large enough that one hundredth of it is more than what a copy takes anyway.
+const SIZE: u64 = 24 * MIB;
+/// Of the link, in Mbit/s: the disk is faster, also on a busy machine.
+const SLOW: u32 = 16;
+/// Where all is fetched.
+const FAST: u32 = 80;
+/// What a search may cost beyond a twentieth: the first four groups, which come while the sender makes its recipe, and as much again for the
+/// groups in which the change begins and ends, of which an older version at the destination has blocks to spare.
+const CONSTANT: u64 = 8 * 65_536;
+
+fn configure(host: &Host, text: &str) {
+    let config = host.home().join(".config/dray/config.toml");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    fs::write(config, text).unwrap();
+}
+
+/// The bytes on the wire of a host while `work` is done.
+fn carried(what: &str, host: &Host, work: impl FnOnce()) -> u64 {
+    let before = host.counters();
+    work();
+    let carried = host.counters() - before;
+    let bytes = carried.received_bytes + carried.sent_bytes;
+    eprintln!("{what}: {bytes} bytes on the wire of {SIZE}");
+    bytes
+}
+
+/// A copy of `base` in which `pieces` of so many bytes are others, all over it.
+fn write_similar(base: &Path, path: &Path, pieces: u64, piece_bytes: u64) {
+    fs::copy(base, path).unwrap();
+    let file = File::options().write(true).open(path).unwrap();
+    for piece in 0..pieces {
+        let at = SIZE / pieces * piece + SIZE / 50;
+        file.write_all_at(&data::random_bytes(piece_bytes as usize, 7_000 + piece), at).unwrap();
+    }
+}
+
+/// Copies `source` by login to a new directory of the home, which `prepare` fills before, along with what is beside it; the bytes on the wire.
+fn cost(what: &str, lab: &Lab, source: &Path, prepare: impl FnOnce(&Path)) -> u64 {
+    let (from, to) = lab.pair();
+    let top = to.home().join(what);
+    let directory = top.join("b");
+    fs::create_dir_all(&directory).unwrap();
+    prepare(&top);
+    let copy = directory.join("image");
+    let bytes = carried(what, to, || {
+        let copied = actions::copy_to(from, to, source, &copy).time_limit(Duration::from_secs(120)).run();
+        copied.expect(0);
+    });
+    data::assert_same(source, &copy);
+    fs::remove_dir_all(top).unwrap();
+    bytes
+}
+
+/// Y26, R8, S90: with a near-identical copy in a directory beside the destination's, next to nothing more crosses the wire than with the
+/// same copy at the destination; where nothing is of use, no more than a hundredth more than without any file.
+#[test]
+fn a_sibling_costs_what_an_older_version_does() {
+    let Some(lab) = Lab::of(2).rate_mbit(SLOW).build() else { return };
+    let (from, to) = lab.pair();
+    to.sshd();
+    configure(to, "search = true\n");
+    let source = from.file("image");
+    data::write_random(&source, SIZE, 501);
+    let at_99 = lab.dir().join("similar-99");
+    write_similar(&source, &at_99, 1, SIZE / 100);
+    let at_50 = lab.dir().join("similar-50");
+    write_similar(&source, &at_50, 12, MIB);
+    let place = |from: &Path, at: PathBuf| {
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::copy(from, at).unwrap();
+    };
+    let similar_99 = cost("similar-99", &lab, &source, |top| place(&at_99, top.join("b/image")));
+    let sibling = cost("sibling", &lab, &source, |top| place(&at_99, top.join("a/image")));
+    assert!(similar_99 < SIZE / 10, "{similar_99}");
+    assert!(sibling <= similar_99 + similar_99 / 20 + CONSTANT, "{sibling} beside {similar_99}");
+    let similar_50 = cost("similar-50", &lab, &source, |top| place(&at_50, top.join("b/image")));
+    assert!(similar_50 < SIZE * 65 / 100, "{similar_50}");
+
+    lab.limit_rate(FAST);
+    let empty = cost("empty", &lab, &source, |_| ());
+    let useless = cost("useless", &lab, &source, |top| {
+        for number in 0..20 {
+            data::write_random(&top.join(format!("b/other-{number}")), MIB + number * 1000, 600 + number);
+        }
+    });
+    assert!(empty > SIZE && useless <= empty + empty / 100, "{useless} beside {empty}");
+    // Hope in vain: of the same name and size, and with nothing in common. It costs the recipe.
+    let vain = cost("in-vain", &lab, &source, |top| {
+        fs::create_dir(top.join("a")).unwrap();
+        data::write_random(&top.join("a/image"), SIZE, 502);
+    });
+    assert!(vain <= empty + empty / 100, "{vain} beside {empty}");
+    configure(to, "search = true\nsearch_policy = \"no-disk\"\n");
+    let off = cost("no-disk", &lab, &source, |top| place(&at_99, top.join("a/image")));
+    assert!(off > SIZE, "{off}");
+}
+
+/// Y25: what dsync is compared with are configurations of the same program, and each of them finds the sibling.
+#[test]
+fn each_policy_finds_what_there_is() {
+    let Some(lab) = Lab::of(2).rate_mbit(SLOW).build() else { return };
+    let (from, to) = lab.pair();
+    to.sshd();
+    let source = from.file("image");
+    data::write_random(&source, SIZE, 511);
+    for policy in ["cost", "breadth-first", "all-stats", "no-pressure"] {
+        configure(to, &format!("search = true\nsearch_policy = \"{policy}\"\n"));
+        let bytes = cost(policy, &lab, &source, |top| {
+            fs::create_dir(top.join("a")).unwrap();
+            fs::copy(&source, top.join("a/image")).unwrap();
+        });
+        assert!(bytes < SIZE / 4, "{policy}: {bytes}");
+    }
+}
+
+/// S91, design 16: whoever is logged in may use what lies in the home; one who was logged in to, and the holder of a ticket, only what lies below the
+/// directory that `--search` names, if the user says so. Without `search = true` nobody searches.
+#[test]
+fn a_search_keeps_to_its_scope() {
+    let Some(lab) = Lab::of(2).rate_mbit(FAST).build() else { return };
+    let (from, to) = lab.pair();
+    to.sshd();
+    from.sshd();
+    let source = from.file("image");
+    data::write_random(&source, SIZE, 521);
+    let beside = |top: &Path| {
+        fs::create_dir(top.join("a")).unwrap();
+        fs::copy(&source, top.join("a/image")).unwrap();
+    };
+    let off = cost("without-search", &lab, &source, beside);
+    assert!(off > SIZE, "{off}");
+    configure(to, "search = true\n");
+    // Beside the home, not in it.
+    let outside = lab.dir().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::copy(&source, outside.join("image")).unwrap();
+    let bytes = cost("outside-of-the-home", &lab, &source, |top| {
+        std::os::unix::fs::symlink(&outside, top.join("b/link")).unwrap();
+    });
+    assert!(bytes > SIZE, "{bytes}");
+
+    let top = to.home().join("pulled");
+    fs::create_dir_all(top.join("b")).unwrap();
+    beside(&top);
+    let copy = top.join("b/image");
+    let pull = |what: &str, search: Option<&Path>| {
+        let bytes = carried(what, to, || {
+            let mut program =
+                actions::copy_from(from, to, &source, &copy).time_limit(Duration::from_secs(120));
+            if let Some(search) = search {
+                program = program.arg("--search").arg(search);
+            }
+            program.run().expect(0);
+        });
+        data::assert_same(&source, &copy);
+        fs::remove_file(&copy).unwrap();
+        bytes
+    };
+    let without = pull("pulled", None);
+    assert!(without > SIZE, "{without}");
+    let shared = share(from, &source);
+    let get = |what: &str, search: Option<&Path>| {
+        let bytes = carried(what, to, || {
+            let mut program = actions::get(to, &shared.ticket, &copy).time_limit(Duration::from_secs(120));
+            if let Some(search) = search {
+                program = program.arg("--search").arg(search);
+            }
+            program.run().expect(0);
+        });
+        data::assert_same(&source, &copy);
+        fs::remove_file(&copy).unwrap();
+        actions::forget(to);
+        bytes
+    };
+    let without = get("got", None);
+    assert!(without > SIZE, "{without}");
+    lab.limit_rate(SLOW);
+    let named = top.join("a");
+    let found = pull("pulled with --search", Some(&named));
+    assert!(found < SIZE / 4, "{found}");
+    let found = get("got with --search", Some(&named));
+    assert!(found < SIZE / 4, "{found}");
+    // What cannot be searched is told, and nothing is left behind.
+    let nowhere = top.join("nowhere");
+    let refused = actions::get(to, &shared.ticket, &copy).arg("--search").arg(&nowhere).run().expect(3);
+    assert!(refused.stderr_text().contains("--search"), "{refused}");
+    assert!(data::names(&top.join("b")).is_empty());
+}
