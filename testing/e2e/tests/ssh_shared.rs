@@ -73,18 +73,20 @@ fn what_shares_the_connection_of_a_copy_outlives_it() {
     let sync = ["sync", "-a", "-e", by.as_str()];
     let mut cp = vec!["cp"];
     cp.extend(options.iter().map(String::as_str));
-    let commands: [(&[&str], OsString, OsString); 5] = [
-        (&sync, here.clone(), there.clone()),
-        (&sync, here.clone(), there.clone()),
-        (&sync, there.clone(), here.clone()),
-        (&cp, source.join("file").into_os_string(), in_there("copy")),
-        (&cp, in_there("copy"), a.file("copy").into_os_string()),
+    let list = ["sync", "-a", "--list-only", "-e", by.as_str()];
+    let commands: [(&[&str], OsString, Option<OsString>); 6] = [
+        (&sync, here.clone(), Some(there.clone())),
+        (&sync, here.clone(), Some(there.clone())),
+        (&sync, there.clone(), Some(here.clone())),
+        (&list, there.clone(), None),
+        (&cp, source.join("file").into_os_string(), Some(in_there("copy"))),
+        (&cp, in_there("copy"), Some(a.file("copy").into_os_string())),
     ];
     for (words, from, to) in commands {
         let has_joined = (0..5).any(|_| {
             let logins = b.sshd().logins();
             let session = a.program("sh").arg("-c").arg(&beside).start();
-            a.dray().args(words).arg(&from).arg(&to).run().expect(0);
+            a.dray().args(words).arg(&from).args(&to).run().expect(0);
             let said = session.wait();
             let has_joined = b.sshd().logins() - logins == 1;
             assert!(!has_joined || said.stdout_text().trim() == "still here", "{words:?} {from:?}: {said}");

@@ -9,6 +9,7 @@ mod alone;
 mod pool;
 mod programs;
 mod times;
+mod unsteady;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -120,6 +121,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let (alone, beside): (Vec<Test>, Vec<Test>) = tests.into_iter().partition(Test::is_alone);
     let mut ended = pool::run(&beside, wish.jobs.unwrap_or(cores), &wish.through, true)?;
     ended.extend(pool::run(&alone, 1, &wish.through, false)?);
+    let all: Vec<&Test> = beside.iter().chain(&alone).collect();
+    unsteady::run_again(&all, &mut ended, &wish.through)?;
     times::keep(&ended)?;
     report(&mut ended, ignored, begun)
 }
@@ -134,6 +137,9 @@ fn report(ended: &mut [Ended], ignored: usize, begun: Instant) -> Result<ExitCod
     let processor: f64 = ended.iter().map(|ended| ended.processor.as_secs_f64()).sum();
     text.push_str(&format!("processor time of all: {processor:.1} s\n"));
     let failed: Vec<_> = ended.iter().filter(|ended| !ended.is_ok).collect();
+    for ended in ended.iter().filter(|ended| ended.is_unsteady) {
+        text.push_str(&format!("UNSTEADY: {} failed, and passed when it was run again\n", ended.name));
+    }
     for ended in &failed {
         text.push_str(&format!("failed: {}\n", ended.name));
     }

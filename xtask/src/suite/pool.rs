@@ -22,6 +22,8 @@ const TICK: Duration = Duration::from_millis(10);
 pub(super) struct Ended {
     pub(super) name: String,
     pub(super) is_ok: bool,
+    /// It failed, and passed when it was run again.
+    pub(super) is_unsteady: bool,
     /// From its start to its end.
     pub(super) time: Duration,
     /// Of the test and the processes that it waited for.
@@ -97,7 +99,7 @@ fn run_one(test: &Test, through: &[String], is_beside: bool, output: &Path) -> R
     // A name that libtest does not know is a success to it.
     let text = fs::read(output).map_err(failed)?;
     let is_ok = status.success() && String::from_utf8_lossy(&text).contains("test result: ok. 1 passed");
-    Ok(Ended { name: test.full_name(), is_ok, time, processor })
+    Ok(Ended { name: test.full_name(), is_ok, is_unsteady: false, time, processor })
 }
 
 /// Waits for a process; how it ended, and its processor time, with that of those it has waited for.

@@ -139,13 +139,17 @@ impl Node {
             let failed = failed.into_inner();
             Ok(TreeCopied { entries: done.entries, failed, ..TreeCopied::default() })
         });
-        listed.map_err(|error| {
-            if stop.is_set() {
-                far.kill();
-                return interrupted();
+        match listed {
+            Ok(listed) => {
+                far.done();
+                Ok(listed)
             }
-            advised(far.explain(error, is_heard), Some(&far.host))
-        })
+            Err(_) if stop.is_set() => {
+                far.kill();
+                Err(interrupted())
+            }
+            Err(error) => Err(advised(far.explain(error, is_heard), Some(&far.host))),
+        }
     }
 }
 
