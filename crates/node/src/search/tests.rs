@@ -56,9 +56,11 @@ fn keys(data: &[u8]) -> Vec<ChunkKey> {
 /// Looks for `keys` until they are found, or there is nothing left to do; how many were found.
 fn found(search: &DiskSearch, keys: &[ChunkKey], told_bytes: usize) -> usize {
     let begun = Instant::now();
+    search.find(keys, told_bytes as u64);
     loop {
+        let is_promising = search.is_promising();
         let found = search.find(keys, told_bytes as u64).len();
-        if found == keys.len() || !search.is_promising() {
+        if found == keys.len() || !is_promising {
             return found;
         }
         assert!(begun.elapsed() < LONG, "{found} of {} were found", keys.len());

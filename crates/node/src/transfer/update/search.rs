@@ -173,11 +173,14 @@ impl Transfer {
         let mut keys: Vec<ChunkKey> = missing.iter().map(chunk_key).collect();
         keys.retain(|key| !found.contains_key(key));
         let mut spots = HashMap::new();
-        let mut told_bytes = Some(told_bytes);
+        // Before it is asked for them, there may be nothing for it to do.
+        spots.extend(spots_on(disk, &keys, told_bytes));
         loop {
-            spots.extend(spots_on(disk, &keys, told_bytes.take().unwrap_or(0)));
+            // What it found before it came to its end is looked up after.
+            let is_promising = disk.is_promising();
+            spots.extend(spots_on(disk, &keys, 0));
             keys.retain(|key| !spots.contains_key(key));
-            if keys.is_empty() || !disk.is_promising() || over() {
+            if keys.is_empty() || !is_promising || over() {
                 break;
             }
             let begun = Instant::now();
