@@ -192,7 +192,7 @@ impl Node {
             let elsewhere = marked.is_empty().then(|| self.others(&target, &incoming)).flatten();
             let older = OlderVersion::beside(older, elsewhere);
             let disk = self.search_in(scope, older.as_ref(), |older| search::Target {
-                name: target.name().as_os_str().as_bytes().to_vec(),
+                name: target.path.file_name().unwrap_or_default().as_bytes().to_vec(),
                 size_bytes: geometry.size_bytes(),
                 mtime_s: Some(incoming.offer.mtime_s),
                 older,
