@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_millis(500);
 
 /// Searches until it is over, or there is nothing left that could ever be of use.
 pub(super) fn run(shared: &Shared, scope: &Scope, profile: Profile, older: Option<Identity>) {
-    let mut executor = Executor { shared, scope, profile, seen: older.into_iter().collect() };
+    let mut executor = Executor { shared, scope, profile, seen: older.into_iter().collect(), yields: false };
     while executor.stand_back() {
         let next = {
             let mut order = lock(&shared.order);
@@ -54,6 +54,8 @@ struct Executor<'a> {
     profile: Profile,
     /// Files that were read, and the older version, by whatever names. As many as the engine knows files.
     seen: HashSet<Identity>,
+    /// Others come first for the processor, too. Not before the first file is read: whether there is hope is waited for.
+    yields: bool,
 }
 
 impl Executor<'_> {
@@ -118,6 +120,10 @@ impl Executor<'_> {
 
     /// HASH (Y10): reads the file and remembers where its chunks lie. False when the search is over.
     fn read(&mut self, entry: EntryId) -> bool {
+        if !std::mem::replace(&mut self.yields, true) {
+            // Best effort.
+            let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
+        }
         let path = self.path(entry);
         let opened = self.scope.open(&path).filter(|opened| self.seen.insert(opened.identity));
         let Some(opened) = opened else {

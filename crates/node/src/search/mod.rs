@@ -206,8 +206,6 @@ impl DiskSearch {
         let (on_thread, older) = (shared.clone(), target.older);
         let run = move || {
             let _searching = searching;
-            // Best effort: others come first for the processor, too.
-            let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
             executor::run(&on_thread, &scope, profile, older);
             on_thread.end();
         };
