@@ -205,10 +205,15 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             }
             let sources: Vec<Location> = source.into_iter().map(Location::parse).collect::<Result<_>>()?;
             let destination = Location::parse(destination)?;
-            if let (Some(search), Location::Remote { .. }) = (&search, &destination) {
-                let text = format!("--search {search:?} is for what is copied to here");
-                return Err(Error::new(ErrorKind::Usage, text)
-                    .advise("say search = true in the configuration of the other host"));
+            if let Some(search) = &search {
+                let text = format!("--search {search:?} is for what is copied to here from another host");
+                if matches!(destination, Location::Remote { .. }) {
+                    return Err(Error::new(ErrorKind::Usage, text)
+                        .advise("say search = true in the configuration of that host"));
+                }
+                if sources.iter().all(|source| matches!(source, Location::Local(_))) {
+                    return Err(Error::new(ErrorKind::Usage, text).advise("leave --search out"));
+                }
             }
             let ssh = SshOptions {
                 port,
