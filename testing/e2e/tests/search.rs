@@ -68,7 +68,7 @@ fn cost(what: &str, lab: &Lab, source: &Path, prepare: impl FnOnce(&Path)) -> u6
 /// same copy at the destination; where nothing is of use, no more than a hundredth more than without any file.
 #[test]
 fn a_sibling_costs_what_an_older_version_does() {
-    let Some(lab) = Lab::of(2).rate_mbit(SLOW).build() else { return };
+    let Some(lab) = Lab::of(2).alone().rate_mbit(SLOW).build() else { return };
     let (from, to) = lab.pair();
     to.sshd();
     configure(to, "search = true\n");
@@ -111,7 +111,7 @@ fn a_sibling_costs_what_an_older_version_does() {
 /// Y25: what dsync is compared with are configurations of the same program, and each of them finds the sibling.
 #[test]
 fn each_policy_finds_what_there_is() {
-    let Some(lab) = Lab::of(2).rate_mbit(SLOW).build() else { return };
+    let Some(lab) = Lab::of(2).alone().rate_mbit(SLOW).build() else { return };
     let (from, to) = lab.pair();
     to.sshd();
     let source = from.file("image");
@@ -130,7 +130,7 @@ fn each_policy_finds_what_there_is() {
 /// directory that `--search` names, if the user says so. Without `search = true` nobody searches.
 #[test]
 fn a_search_keeps_to_its_scope() {
-    let Some(lab) = Lab::of(2).rate_mbit(FAST).build() else { return };
+    let Some(lab) = Lab::of(2).alone().rate_mbit(FAST).build() else { return };
     let (from, to) = lab.pair();
     to.sshd();
     from.sshd();
