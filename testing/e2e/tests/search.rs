@@ -17,9 +17,10 @@ const SIZE: u64 = 24 * MIB;
 const SLOW: u32 = 16;
 /// Where all is fetched.
 const FAST: u32 = 80;
-/// What a search may cost beyond a twentieth: the first four groups, which come while the sender makes its recipe, and as much again for the
-/// groups in which the change begins and ends, of which an older version at the destination has blocks to spare.
-const CONSTANT: u64 = 8 * 65_536;
+/// What a search may cost beyond a twentieth, whatever the size: the first groups, which come before the sender has made its recipe, twice as much
+/// once more where the path seemed fast at first, as one with a bucket of tokens does, and the groups in which the change begins and ends, of
+/// which an older version at the destination has blocks to spare.
+const CONSTANT: u64 = MIB;
 
 fn configure(host: &Host, text: &str) {
     let config = host.home().join(".config/dray/config.toml");
