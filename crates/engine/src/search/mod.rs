@@ -240,10 +240,9 @@ impl Search {
             self.ranking_us = self.ranked_at_us.saturating_sub(now_us);
         }
         while let Some(ranked) = self.queue.pop() {
-            match self.operation(ranked.number) {
-                Some((operation, true)) => return Some(operation),
-                // Worth nothing for what is wanted now. It is ranked again when that has changed.
-                Some((_, false)) | None => {}
+            // What is worth nothing for what is wanted now is ranked again when that has changed.
+            if let Some((operation, true)) = self.operation(ranked.number) {
+                return Some(operation);
             }
         }
         None

@@ -42,22 +42,31 @@ impl Drop for Searching {
 /// What is fetched while it is not known where it lies already: what stands first in the object, twice as much each time.
 pub(super) struct Ahead {
     groups: u64,
-    /// Where a search of the disk may spare it: the disk, when the last groups were asked for and how many bytes those were, and
-    /// since when more would be if there was no hope.
-    spared: Option<(Arc<DiskSearch>, Option<(Instant, u64)>, Option<Instant>)>,
+    /// Where a search of the disk may spare it.
+    spared: Option<Spared>,
+}
+
+struct Spared {
+    disk: Arc<DiskSearch>,
+    /// When the last groups were asked for, and how many bytes those were.
+    asked: Option<(Instant, u64)>,
+    /// Since when more would be asked for if there was no hope.
+    held: Option<Instant>,
 }
 
 impl Ahead {
     /// Where `disk` may have what comes, next to nothing comes over a slow network before that is known.
     pub(super) fn new(disk: Option<&Arc<DiskSearch>>) -> Ahead {
         let groups = if disk.is_some() { MEASURED_GROUPS } else { AHEAD_GROUPS };
-        Ahead { groups, spared: disk.map(|disk| (disk.clone(), None, None)) }
+        Ahead { groups, spared: disk.map(|disk| Spared { disk: disk.clone(), asked: None, held: None }) }
     }
 
     /// Whether to ask for more, now that all that was asked for has come. `Unsupported` where the network is so fast that it is
     /// left alone.
     fn goes_on(&mut self) -> Result<bool> {
-        let Some((disk, Some((asked, bytes)), held)) = &mut self.spared else { return Ok(true) };
+        let Some(Spared { disk, asked: Some((asked, bytes)), held }) = &mut self.spared else {
+            return Ok(true);
+        };
         let pace = disk.pace();
         if held.is_none() {
             let rate = (*bytes as f64 / asked.elapsed().as_secs_f64().max(1e-6)) as u64;
@@ -235,8 +244,8 @@ impl Transfer {
         // Nobody is measured who is not there.
         let is_alone = ahead.spared.is_some() && self.best_source(&[]).is_none();
         if self.has_fetched_all() && !is_alone && ahead.goes_on()? {
-            if let Some((_, asked, _)) = &mut ahead.spared {
-                *asked = Some((Instant::now(), ahead.groups * GROUP_BYTES));
+            if let Some(spared) = &mut ahead.spared {
+                spared.asked = Some((Instant::now(), ahead.groups * GROUP_BYTES));
             }
             if !plan.probe(ahead.groups) {
                 return Err(Error::new(ErrorKind::Unsupported, "all was fetched meanwhile"));
