@@ -66,7 +66,7 @@ fn cost(what: &str, lab: &Lab, source: &Path, prepare: impl FnOnce(&Path)) -> u6
 }
 
 /// Y26, R8, S90: with a near-identical copy in a directory beside the destination's, next to nothing more crosses the wire than with the
-/// same copy at the destination; where nothing is of use, no more than a hundredth more than without any file.
+/// same copy at the destination.
 #[test]
 fn a_sibling_costs_what_an_older_version_does() {
     let Some(lab) = Lab::of(2).alone().rate_mbit(SLOW).build() else { return };
@@ -90,23 +90,48 @@ fn a_sibling_costs_what_an_older_version_does() {
     let similar_50 = cost("similar-50", &lab, &source, |top| place(&at_50, top.join("b/image")));
     assert!(similar_50 < SIZE * 65 / 100, "{similar_50}");
 
-    lab.limit_rate(FAST);
-    let empty = cost("empty", &lab, &source, |_| ());
-    let useless = cost("useless", &lab, &source, |top| {
-        for number in 0..20 {
-            data::write_random(&top.join(format!("b/other-{number}")), MIB + number * 1000, 600 + number);
-        }
-    });
-    assert!(empty > SIZE && useless <= empty + empty / 100, "{useless} beside {empty}");
-    // Hope in vain: of the same name and size, and with nothing in common. It costs the recipe.
-    let vain = cost("in-vain", &lab, &source, |top| {
-        fs::create_dir(top.join("a")).unwrap();
-        data::write_random(&top.join("a/image"), SIZE, 502);
-    });
-    assert!(vain <= empty + empty / 100, "{vain} beside {empty}");
     configure(to, "search = true\nsearch_policy = \"no-disk\"\n");
+    lab.limit_rate(FAST);
     let off = cost("no-disk", &lab, &source, |top| place(&at_99, top.join("a/image")));
     assert!(off > SIZE, "{off}");
+}
+
+/// Y26, R8, S90: where nothing is of use, no more than a hundredth more crosses the wire than without a search, be there nothing that looks alike
+/// or a file of the same name and size with nothing in common, for which the sender tells its recipe in vain. By a ticket, as a copy that
+/// goes over to a direct connection costs a tenth more or less for that alone.
+#[test]
+fn what_is_of_no_use_costs_nothing() {
+    let Some(lab) = Lab::of(2).alone().rate_mbit(FAST).build() else { return };
+    let (from, to) = lab.pair();
+    let source = from.file("image");
+    data::write_random(&source, SIZE, 531);
+    let shared = share(from, &source);
+    let useless = to.directory("useless");
+    for number in 0..20 {
+        data::write_random(&useless.join(format!("other-{number}")), MIB + number * 1000, 600 + number);
+    }
+    let in_vain = to.directory("in-vain");
+    data::write_random(&in_vain.join("copy"), SIZE, 532);
+    let copy = to.directory("to").join("copy");
+    let get = |what: &str, search: Option<&Path>| {
+        let bytes = carried(what, to, || {
+            let mut program = actions::get(to, &shared.ticket, &copy).time_limit(Duration::from_secs(120));
+            if let Some(search) = search {
+                program = program.arg("--search").arg(search);
+            }
+            program.run().expect(0);
+        });
+        data::assert_same(&source, &copy);
+        fs::remove_file(&copy).unwrap();
+        actions::forget(to);
+        bytes
+    };
+    let empty = get("empty", None);
+    assert!(empty > SIZE, "{empty}");
+    for (what, directory) in [("useless", &useless), ("in-vain", &in_vain)] {
+        let bytes = get(what, Some(directory));
+        assert!(bytes <= empty + empty / 100, "{what}: {bytes} beside {empty}");
+    }
 }
 
 /// Y25: what dsync is compared with are configurations of the same program, and each of them finds the sibling.
