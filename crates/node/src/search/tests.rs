@@ -81,6 +81,7 @@ fn a_search_stays_in_its_scope() {
     fs::write(outside.join("image"), &data).unwrap();
     std::os::unix::fs::symlink(outside.join("image"), to.join("image")).unwrap();
     std::os::unix::fs::symlink(&outside, to.join("link")).unwrap();
+    std::os::unix::fs::symlink("../other", to.join("inside")).unwrap();
     fs::write(to.join(".image.dray-0123456789abcdef"), &data).unwrap();
     fs::write(to.join("image.short"), &data[..UNIT_BYTES as usize - 1]).unwrap();
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
@@ -101,6 +102,7 @@ fn a_search_stays_in_its_scope() {
     for path in [
         "to/image",
         "to/link/image",
+        "to/inside/image",
         "../outside/image",
         "to/image.fifo",
         "to",
