@@ -255,3 +255,50 @@ impl Transfer {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::tests::{scope, target};
+    use crate::search::{Pace, SearchPolicy};
+
+    /// P7 "never slower", Y26: over a slow network nothing more is asked for as long as there is hope, over a faster one it is, and where it is as fast
+    /// as the disk, the search ends: a few groups do not tell.
+    #[test]
+    fn hope_holds_back_a_slow_network_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("copy.1"), vec![1; 2 << 20]).unwrap();
+        let pace = Pace {
+            held_back_below_bytes_per_s: 1_000_000,
+            spared_bytes_per_s: 100_000_000,
+            idle: Duration::from_secs(60),
+        };
+        let search =
+            DiskSearch::begin(scope(dir.path(), dir.path()), target("copy", 2 << 20), SearchPolicy::Cost);
+        let disk = Arc::new(search.unwrap().with_pace(pace));
+        assert!(disk.is_hopeful_soon());
+        // So many bytes came within a second.
+        let after = |bytes| {
+            let asked = Instant::now().checked_sub(Duration::from_secs(1)).map(|then| (then, bytes));
+            let mut ahead = Ahead::new(Some(&disk));
+            ahead.spared = Some(Spared { disk: disk.clone(), asked, held: None });
+            ahead
+        };
+        assert!(Ahead::new(Some(&disk)).goes_on().unwrap(), "nothing was asked for yet");
+        assert!(after(50_000_000).goes_on().unwrap());
+        let mut held = after(500_000);
+        assert!(!held.goes_on().unwrap() && !held.goes_on().unwrap());
+        if let Some(spared) = &mut held.spared {
+            spared.held = Instant::now().checked_sub(Duration::from_secs(61));
+        }
+        assert!(held.goes_on().unwrap(), "it was waited for long enough");
+        let few = MEASURED_GROUPS * GROUP_BYTES;
+        let mut at_once = after(few);
+        if let Some(spared) = &mut at_once.spared {
+            spared.asked = Some((Instant::now(), few));
+        }
+        assert!(at_once.goes_on().unwrap() && disk.is_promising());
+        assert_eq!(after(200_000_000).goes_on().unwrap_err().kind(), ErrorKind::Unsupported);
+        assert!(!disk.is_promising());
+    }
+}
