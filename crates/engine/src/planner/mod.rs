@@ -123,6 +123,8 @@ pub struct SourceStats {
     pub discarded_bytes: u64,
     /// Bytes per second lately; 0 until measured.
     pub rate_bytes_per_s: u64,
+    /// Round trip of its path in microseconds, as told or seen so far.
+    pub round_trip_us: Option<u64>,
     /// Bytes it may owe.
     pub window_bytes: u64,
     /// Bytes it owes.

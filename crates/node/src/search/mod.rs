@@ -39,6 +39,8 @@ const IDLE_PATIENCE: Duration = Duration::from_millis(500);
 const IDLE_PATIENCE_MIN: Duration = Duration::from_millis(50);
 /// And so much longer for what was found. A network that carries more is better used than spared, and left alone.
 const SPARED_BYTES_PER_S: u64 = 128 << 20;
+/// How long a holder is not asked to describe the object because the network may be as fast as that.
+const MEASURING_TIME: Duration = Duration::from_millis(50);
 /// On a network that carries less, nothing but the first groups is fetched before the recipe has come.
 const HELD_BACK_BELOW_BYTES_PER_S: u64 = 16_000_000;
 /// Factor of the cost of listing directories (Y16).
@@ -84,6 +86,8 @@ pub(crate) struct Pace {
     pub(crate) spared_bytes_per_s: u64,
     /// See [`IDLE_PATIENCE`].
     pub(crate) idle: Duration,
+    /// See [`MEASURING_TIME`].
+    pub(crate) measuring: Duration,
 }
 
 impl Default for Pace {
@@ -92,6 +96,7 @@ impl Default for Pace {
             held_back_below_bytes_per_s: HELD_BACK_BELOW_BYTES_PER_S,
             spared_bytes_per_s: SPARED_BYTES_PER_S,
             idle: IDLE_PATIENCE,
+            measuring: MEASURING_TIME,
         }
     }
 }
@@ -104,6 +109,8 @@ pub(crate) struct DiskSearch {
     /// Somebody was told where something is.
     was_used: AtomicBool,
     found_bytes: AtomicU64,
+    /// How long the network had nothing to do before the recipe came.
+    held_us: AtomicU64,
 }
 
 /// What the search's thread and the others share.
@@ -216,6 +223,7 @@ impl DiskSearch {
             pace: Pace::default(),
             was_used: AtomicBool::new(false),
             found_bytes: AtomicU64::new(0),
+            held_us: AtomicU64::new(0),
         })
     }
 
@@ -318,11 +326,25 @@ impl DiskSearch {
         self.was_used.load(Ordering::Acquire)
     }
 
-    /// How long the network may have nothing to do for this search in all: as long as its schedule promises, and longer the more was found, by as
+    /// So long the network had nothing to do, though the recipe has not come.
+    pub(crate) fn held(&self, time: Duration) {
+        self.held_us.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn left(&self) -> Duration {
+        self.pace.idle.saturating_sub(Duration::from_micros(self.held_us.load(Ordering::Relaxed)))
+    }
+
+    /// Whether it may go on like that, and leave some time for what the recipe tells.
+    pub(crate) fn may_hold(&self) -> bool {
+        self.left() > IDLE_PATIENCE_MIN
+    }
+
+    /// How long the network may have nothing to do for this search once the recipe has come: as long as its schedule promises, and longer the more was found, by as
     /// much as a network that is worth sparing takes for that.
     pub(crate) fn idle_patience(&self) -> Duration {
         let arrival = Duration::from_micros(lock(&self.shared.order).search.arrival_us());
-        let at_most = self.pace.idle;
+        let at_most = self.left();
         let found_bytes = self.found_bytes.load(Ordering::Relaxed);
         let worth = Duration::from_secs_f64(found_bytes as f64 / self.pace.spared_bytes_per_s.max(1) as f64);
         (arrival * 2).clamp(IDLE_PATIENCE_MIN.min(at_most), at_most).saturating_add(worth)

@@ -48,7 +48,7 @@ pub(super) use pairs::SparsePairs;
 use plan::{Copies, Origin, Parts, Plan};
 use rests::Looked;
 pub(super) use rests::Rests;
-use search::{Ahead, PIECE_CHUNKS, Search};
+use search::{Ahead, MEASURING_INTERVAL, PIECE_CHUNKS, Search};
 
 /// Smaller objects and older versions are not worth the questions.
 const UPDATE_FROM_BYTES: u64 = UNIT_BYTES;
@@ -187,6 +187,11 @@ impl OlderVersion {
             && !self.disk.as_ref().is_some_and(|disk| disk.was_used())
     }
 
+    /// True if the recipe is of use without a search of the disk.
+    fn is_needed(&self) -> bool {
+        self.file.is_some() || self.has_repeats || self.elsewhere.is_some()
+    }
+
     /// Where its bytes are read, also when the search for them is over.
     fn bytes(&self) -> OldBytes {
         OldBytes {
@@ -299,8 +304,8 @@ impl Transfer {
         over: &dyn Fn() -> bool,
         silent: &[SourceId],
     ) -> Result<RecipeRoot> {
-        let mut ahead = old.file.is_none().then(|| Ahead::new(old.disk.as_ref()));
-        let interval = if ahead.is_some() { AHEAD_INTERVAL } else { Duration::from_millis(100) };
+        let disk = old.disk.as_ref().filter(|_| !old.is_needed());
+        let mut ahead = old.file.is_none().then(|| Ahead::new(disk));
         let began = Instant::now();
         let patience = DESCRIBE_PATIENCE + Duration::from_secs(self.geometry.size_bytes() / CUT_BYTES_PER_S);
         let (mut asked_at, mut somebody, mut probed) = (began, began, began);
@@ -318,7 +323,9 @@ impl Transfer {
             let asked = lock(&self.state).describing.clone();
             let is_waiting = asked.iter().any(|id| self.is_answering(*id));
             let mut is_asked = !asked.is_empty();
-            if !is_waiting || asked_at.elapsed() >= DESCRIBE_SILENCE * asked.len() as u32 {
+            let is_measuring = ahead.as_ref().is_some_and(Ahead::is_measuring);
+            let takes_long = !is_waiting || asked_at.elapsed() >= DESCRIBE_SILENCE * asked.len() as u32;
+            if takes_long && !is_measuring {
                 let others = [silent, &asked].concat();
                 if self.ask_to_describe(&others).is_some() {
                     (is_asked, asked_at) = (true, Instant::now());
@@ -343,7 +350,14 @@ impl Transfer {
                 return described
                     .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the sender has no recipe"));
             }
-            drop(self.await_change(state, interval));
+            drop(self.await_change(
+                state,
+                match &ahead {
+                    Some(_) if is_measuring => MEASURING_INTERVAL,
+                    Some(_) => AHEAD_INTERVAL,
+                    None => Duration::from_millis(100),
+                },
+            ));
         }
     }
 

@@ -16,7 +16,7 @@ use dray_store::index::{ChunkKey, key as chunk_key};
 use super::late::spots as spots_on;
 use super::{AHEAD_GROUPS, AHEAD_INTERVAL, Known, OlderVersion, Plan, Spot, Transfer};
 use crate::elsewhere::Elsewhere;
-use crate::search::DiskSearch;
+use crate::search::{DiskSearch, Pace};
 
 /// Chunks that are looked for together. Where they were found is planned, and the others are asked for, before the next are looked for.
 pub(super) const PIECE_CHUNKS: usize = 256;
@@ -25,6 +25,10 @@ pub(super) const PIECE_CHUNKS: usize = 256;
 const MEASURED_GROUPS: u64 = 4;
 /// Of less, a fast network cannot be told from a slow one.
 const MEASURED_BYTES: u64 = 1 << 20;
+/// How soon it is looked whether they have come.
+pub(super) const MEASURING_INTERVAL: Duration = Duration::from_millis(1);
+/// Round trips that a connection takes for them, however much it carries after.
+const START_ROUND_TRIPS: u32 = 5;
 
 /// Searches under way in this process: a disk that hangs holds its thread, which nobody waits for.
 const SEARCHING_MAX: usize = 64;
@@ -42,15 +46,19 @@ impl Drop for Searching {
 /// What is fetched while it is not known where it lies already: what stands first in the object, twice as much each time.
 pub(super) struct Ahead {
     groups: u64,
-    /// Where a search of the disk may spare it.
     spared: Option<Spared>,
 }
 
+/// The same where a search of the disk may spare it.
 struct Spared {
     disk: Arc<DiskSearch>,
-    /// When the last groups were asked for, and how many bytes those were.
+    /// When the first groups were asked for.
+    begun: Option<Instant>,
+    /// When the last ones were, and how many bytes those are, until they have come.
     asked: Option<(Instant, u64)>,
-    /// Since when more would be asked for if there was no hope.
+    /// The network is not so fast that it is left alone, as far as that was measured.
+    is_spared: bool,
+    /// More would have been asked for but for the disk, and was last counted as such at this time.
     held: Option<Instant>,
 }
 
@@ -58,34 +66,77 @@ impl Ahead {
     /// Where `disk` may have what comes, next to nothing comes over a slow network before that is known.
     pub(super) fn new(disk: Option<&Arc<DiskSearch>>) -> Ahead {
         let groups = if disk.is_some() { MEASURED_GROUPS } else { AHEAD_GROUPS };
-        Ahead { groups, spared: disk.map(|disk| Spared { disk: disk.clone(), asked: None, held: None }) }
+        let spared = disk.map(|disk| Spared {
+            disk: disk.clone(),
+            begun: None,
+            asked: None,
+            is_spared: false,
+            held: None,
+        });
+        Ahead { groups, spared }
+    }
+
+    /// True while the network may turn out to be so fast that it is left alone. Until then nobody is asked to describe the object: a holder
+    /// reads all of it for that.
+    pub(super) fn is_measuring(&self) -> bool {
+        self.spared.as_ref().is_some_and(|spared| {
+            let takes_long = |begun: Instant| begun.elapsed() >= spared.disk.pace().measuring;
+            !spared.is_spared && !spared.begun.is_some_and(takes_long)
+        })
     }
 
     /// Whether to ask for more, now that all that was asked for has come. `Unsupported` where the network is so fast that it is
     /// left alone.
-    fn goes_on(&mut self) -> Result<bool> {
-        let Some(Spared { disk, asked: Some((asked, bytes)), held }) = &mut self.spared else {
-            return Ok(true);
-        };
-        let pace = disk.pace();
-        if held.is_none() {
-            let rate = (*bytes as f64 / asked.elapsed().as_secs_f64().max(1e-6)) as u64;
-            if *bytes >= MEASURED_BYTES && rate >= pace.spared_bytes_per_s {
-                disk.end();
-                return Err(Error::new(ErrorKind::Unsupported, "the network is faster than the disk"));
+    fn goes_on(&mut self, round_trip: Duration) -> Result<bool> {
+        let Some(spared) = &mut self.spared else { return Ok(true) };
+        let pace = spared.disk.pace();
+        let now = Instant::now();
+        if let Some((at, bytes)) = spared.asked.take() {
+            let took = now - at;
+            if bytes >= MEASURED_BYTES {
+                if rate(bytes, took) >= pace.spared_bytes_per_s {
+                    spared.disk.end();
+                    return Err(Error::new(ErrorKind::Unsupported, "the network is faster than the disk"));
+                }
+                spared.is_spared = true;
             }
-            if rate >= pace.held_back_below_bytes_per_s {
-                return Ok(true);
+            if is_slow(pace, bytes, took, round_trip) {
+                spared.is_spared = true;
+                spared.held = Some(now);
             }
         }
-        Ok(held.get_or_insert_with(Instant::now).elapsed() >= pace.idle)
+        let Some(held) = &mut spared.held else { return Ok(true) };
+        spared.disk.held(now - std::mem::replace(held, now));
+        Ok(!spared.disk.may_hold())
     }
+
+    /// The next groups are asked for.
+    fn goes_out(&mut self) {
+        if let Some(spared) = &mut self.spared {
+            let now = Instant::now();
+            spared.begun.get_or_insert(now);
+            spared.asked = Some((now, self.groups * GROUP_BYTES));
+            spared.held = None;
+        }
+        self.groups = self.groups.saturating_mul(2);
+    }
+}
+
+fn rate(bytes: u64, took: Duration) -> u64 {
+    (bytes as f64 / took.as_secs_f64().max(1e-6)) as u64
+}
+
+/// True if the network may be kept waiting for the disk. In the time that the first groups took, round trips are left out of account, for the
+/// most part: what a connection carries later, it does not in its beginning.
+fn is_slow(pace: Pace, bytes: u64, took: Duration, round_trip: Duration) -> bool {
+    let trips = if bytes < MEASURED_BYTES / 2 { START_ROUND_TRIPS } else { 1 };
+    rate(bytes, took.saturating_sub(round_trip * trips).max(took / 4)) < pace.held_back_below_bytes_per_s
 }
 
 /// The search of one update.
 pub(super) struct Search {
     ahead: Ahead,
-    /// How long nothing was under way meanwhile.
+    /// How long nothing was under way meanwhile, and until it was under way again.
     idle: Duration,
 }
 
@@ -184,28 +235,30 @@ impl Transfer {
         let mut spots = HashMap::new();
         // Before it is asked for them, there may be nothing for it to do.
         spots.extend(spots_on(disk, &keys, told_bytes));
+        let mut was_busy = !self.has_fetched_all();
         loop {
             // What it found before it came to its end is looked up after.
             let is_promising = disk.is_promising();
             spots.extend(spots_on(disk, &keys, 0));
             keys.retain(|key| !spots.contains_key(key));
-            if keys.is_empty() || !is_promising || over() {
+            // A busy network runs dry if it is not asked for more in time. What is found later is taken back.
+            if keys.is_empty() || !is_promising || search.idle >= disk.idle_patience() || over() {
                 break;
             }
             let begun = Instant::now();
             disk.await_news(AHEAD_INTERVAL);
             if self.has_fetched_all() {
                 search.idle += begun.elapsed();
-                if search.idle >= disk.idle_patience() {
-                    break;
+                if std::mem::take(&mut was_busy) {
+                    // So much longer it takes until the next bytes come.
+                    search.idle += self.round_trip();
                 }
             }
         }
         let is_found = |chunk: &&ChunkDescriptor| spots.contains_key(&chunk_key(chunk));
         disk.spared(missing.iter().filter(is_found).map(|chunk| u64::from(chunk.len)).sum());
         found.extend(spots);
-        let is_needed = old.file.is_some() || old.has_repeats || old.elsewhere.is_some();
-        match disk.is_vain() && !is_needed {
+        match disk.is_vain() && !old.is_needed() {
             true => Err(Error::new(ErrorKind::NotFound, "the disk has nothing of the object")),
             false => Ok(()),
         }
@@ -243,24 +296,44 @@ impl Transfer {
     pub(super) fn fetch_ahead(&self, plan: &mut Plan<'_>, ahead: &mut Ahead) -> Result<()> {
         // Nobody is measured who is not there.
         let is_alone = ahead.spared.is_some() && self.best_source(&[]).is_none();
-        if self.has_fetched_all() && !is_alone && ahead.goes_on()? {
-            if let Some(spared) = &mut ahead.spared {
-                spared.asked = Some((Instant::now(), ahead.groups * GROUP_BYTES));
-            }
+        if self.has_fetched_all() && !is_alone && ahead.goes_on(self.round_trip())? {
             if !plan.probe(ahead.groups) {
                 return Err(Error::new(ErrorKind::Unsupported, "all was fetched meanwhile"));
             }
-            ahead.groups = ahead.groups.saturating_mul(2);
+            ahead.goes_out();
         }
         Ok(())
+    }
+
+    /// To the nearest source; nothing until that is known.
+    fn round_trip(&self) -> Duration {
+        let nearest = self.stats().iter().filter_map(|source| source.round_trip_us).min();
+        Duration::from_micros(nearest.unwrap_or(0))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::search::SearchPolicy;
     use crate::search::tests::{scope, target};
-    use crate::search::{Pace, SearchPolicy};
+
+    /// P7 "never slower": a path that is long or begins slowly is not taken for a slow one, and a slow one not for a fast one because nobody
+    /// has told how long it is.
+    #[test]
+    fn a_long_path_is_not_a_slow_one() {
+        let pace = Pace::default();
+        let ms = Duration::from_millis;
+        let first = MEASURED_GROUPS * GROUP_BYTES;
+        assert!(!is_slow(pace, first, ms(10), ms(0)));
+        assert!(is_slow(pace, first, ms(30), ms(0)));
+        assert!(!is_slow(pace, first, ms(30), ms(5)));
+        // 16 Mbit/s, and 30 ms for the first group of four.
+        assert!(is_slow(pace, first, ms(131), ms(33)));
+        // 100 Mbit/s, and 1 Gbit/s with 40 ms.
+        assert!(is_slow(pace, MEASURED_BYTES, ms(124), ms(40)));
+        assert!(!is_slow(pace, MEASURED_BYTES, ms(50), ms(40)));
+    }
 
     /// P7 "never slower", Y26: over a slow network nothing more is asked for as long as there is hope, over a faster one it is, and where it is as fast
     /// as the disk, the search ends: a few groups do not tell.
@@ -272,6 +345,7 @@ mod tests {
             held_back_below_bytes_per_s: 1_000_000,
             spared_bytes_per_s: 100_000_000,
             idle: Duration::from_secs(60),
+            ..Pace::default()
         };
         let search =
             DiskSearch::begin(scope(dir.path(), dir.path()), target("copy", 2 << 20), SearchPolicy::Cost);
@@ -281,24 +355,26 @@ mod tests {
         let after = |bytes| {
             let asked = Instant::now().checked_sub(Duration::from_secs(1)).map(|then| (then, bytes));
             let mut ahead = Ahead::new(Some(&disk));
-            ahead.spared = Some(Spared { disk: disk.clone(), asked, held: None });
+            if let Some(spared) = &mut ahead.spared {
+                (spared.begun, spared.asked) = (asked.map(|(at, _)| at), asked);
+            }
             ahead
         };
-        assert!(Ahead::new(Some(&disk)).goes_on().unwrap(), "nothing was asked for yet");
-        assert!(after(50_000_000).goes_on().unwrap());
+        assert!(Ahead::new(Some(&disk)).goes_on(Duration::ZERO).unwrap(), "nothing was asked for yet");
+        assert!(after(50_000_000).goes_on(Duration::ZERO).unwrap());
         let mut held = after(500_000);
-        assert!(!held.goes_on().unwrap() && !held.goes_on().unwrap());
+        assert!(!held.goes_on(Duration::ZERO).unwrap() && !held.goes_on(Duration::ZERO).unwrap());
         if let Some(spared) = &mut held.spared {
             spared.held = Instant::now().checked_sub(Duration::from_secs(61));
         }
-        assert!(held.goes_on().unwrap(), "it was waited for long enough");
+        assert!(held.goes_on(Duration::ZERO).unwrap(), "it was waited for long enough");
         let few = MEASURED_GROUPS * GROUP_BYTES;
         let mut at_once = after(few);
         if let Some(spared) = &mut at_once.spared {
             spared.asked = Some((Instant::now(), few));
         }
-        assert!(at_once.goes_on().unwrap() && disk.is_promising());
-        assert_eq!(after(200_000_000).goes_on().unwrap_err().kind(), ErrorKind::Unsupported);
+        assert!(at_once.goes_on(Duration::ZERO).unwrap() && disk.is_promising());
+        assert_eq!(after(200_000_000).goes_on(Duration::ZERO).unwrap_err().kind(), ErrorKind::Unsupported);
         assert!(!disk.is_promising());
     }
 }

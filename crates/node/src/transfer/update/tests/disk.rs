@@ -15,6 +15,7 @@ const PATIENT: Pace = Pace {
 
 /// What is fetched before the recipe has come.
 const AHEAD_BYTES: u64 = 4 * GROUP_BYTES;
+    measuring: Duration::from_millis(50),
 
 /// A search below `dir` for what will be `copy` in it.
 fn searching(dir: &Path, pace: Pace) -> DiskSearch {
@@ -79,17 +80,19 @@ fn an_older_version_is_enough() {
     assert_eq!(older.disk.as_ref().unwrap().read_bytes(), 0);
 }
 
-/// P7 "never slower": on a network that is as fast as the disk, nothing is read, and nothing waits for the recipe. The recipe never comes,
-/// so that only the speed can end the wait before its time.
+/// P7 "never slower": on a network that is as fast as the disk, nothing is read, here or at the holder, and nothing waits for the recipe. That
+/// never comes, so that only the speed can end the wait before its time.
 #[test]
 fn a_fast_path_is_left_alone() {
     let (object, old) = versions();
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("sub")).unwrap();
     std::fs::write(dir.path().join("sub/copy"), &old).unwrap();
-    let pace = Pace { held_back_below_bytes_per_s: 0, spared_bytes_per_s: 1, ..PATIENT };
+    let measuring = Duration::from_secs(60);
+    let pace = Pace { held_back_below_bytes_per_s: 0, spared_bytes_per_s: 1, measuring, ..PATIENT };
     let older = alone(searching(dir.path(), pace));
-    let (result, shares) = update_from(dir.path(), &older, &object, &old, &[Lie::MuteOnRecipe]);
+    let holders = [lying_holder(1, &object, &old, Lie::MuteOnRecipe)];
+    let (result, shares) = update_with(dir.path(), &older, &object, &holders);
     assert_eq!((result.unwrap(), shares[0]), (Oid::of(&object), SIZE as u64));
     let disk = older.disk.as_ref().unwrap();
     assert_eq!((disk.read_bytes(), disk.is_promising()), (0, false));
@@ -98,6 +101,7 @@ fn a_fast_path_is_left_alone() {
 /// Y3 "slower, never wrong": a file that is written to while it is copied from costs the bytes that it no longer has; the holder, who
 /// told the truth, is not blamed.
 #[test]
+    assert_eq!(holders[0].1.described(), 0, "the holder read all of it to describe it");
 fn a_file_that_changes_after_it_was_found_is_not_believed() {
     let (object, old) = versions();
     let dir = tempfile::tempdir().unwrap();
