@@ -29,22 +29,22 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Searches until it is over, or there is nothing left that could ever be of use.
 pub(super) fn run(shared: &Shared, scope: &Scope, profile: Profile, older: Option<Identity>) {
     let mut executor = Executor { shared, scope, profile, seen: older.into_iter().collect(), yields: false };
-    while executor.stand_back() {
-        let next = {
+    let mut goes_on = true;
+    while goes_on {
+        // Before it stands back: that there is nothing to do is told at once.
+        let (next, questions) = {
             let mut order = lock(&shared.order);
-            let questions = order.questions;
             let next = order.search.next(&mut || shared.now_us());
             order.is_idle = next.is_none();
-            (next, questions)
+            (next, order.questions)
         };
-        let goes_on = match next {
-            (Some(Operation::Stat(directory)), _) => executor.list(directory),
-            (Some(Operation::Hash(file)), _) => executor.await_demand() && executor.read(file),
-            (None, questions) => executor.await_question(questions),
+        goes_on = match next {
+            Some(Operation::Stat(directory)) => executor.stand_back() && executor.list(directory),
+            Some(Operation::Hash(file)) => {
+                executor.await_demand() && executor.stand_back() && executor.read(file)
+            }
+            None => executor.await_question(questions),
         };
-        if !goes_on {
-            return;
-        }
     }
 }
 

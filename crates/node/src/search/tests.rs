@@ -213,6 +213,27 @@ fn a_search_stands_back_for_the_transfer() {
     );
 }
 
+/// P7 "never slower": where nothing is left that is worth it, nobody waits, however long the transfer itself has something to do.
+#[test]
+fn a_search_with_nothing_to_do_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = keys(&bytes(SIZE, 9));
+    let older = Some((0, 0));
+    let target = Target { older, ..target("image", SIZE) };
+    let search = DiskSearch::begin(scope(dir.path(), dir.path()), target, SearchPolicy::Cost).unwrap();
+    assert_eq!(found(&search, &all[..10], SIZE / 2), 0);
+    let pressure = Arc::new(Pressure::default());
+    let _writing = pressure.begin();
+    search.attend(pressure.clone());
+    search.find(&all, SIZE as u64);
+    let begun = Instant::now();
+    while search.is_promising() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it promises something");
+        search.await_news(Duration::from_millis(10));
+    }
+    assert!(search.is_vain());
+}
+
 /// Y8: of a file that changes after it was read nothing is told any more.
 #[test]
 fn a_file_that_changes_is_forgotten() {
