@@ -17,6 +17,7 @@ use dray_core::recipe::PlacedChunk;
 use super::gaps::{Gap, Gaps};
 use super::late::{Late, LatePart};
 use super::{ChunkKey, Known, Spot, chunk_key, interrupted};
+use crate::elsewhere::Finder;
 use crate::search::Pressure;
 
 /// Where the bytes of a part of a group come from.
@@ -33,6 +34,15 @@ pub(super) enum Origin {
 }
 
 impl Origin {
+    /// The same for whoever must not hear what a search of the disk found: a sender that is asked for what lies between chunks would learn of
+    /// files that it should know nothing of (design 16).
+    pub(super) fn without_disk(self) -> Origin {
+        match self {
+            Origin::Elsewhere(Spot { by: Finder::Disk, .. }) => Origin::Missing,
+            origin => origin,
+        }
+    }
+
     /// The same, so many bytes later.
     pub(super) fn after(self, bytes: u64) -> Origin {
         match self {
@@ -159,7 +169,7 @@ impl<'a> Plan<'a> {
             }
         };
         let (mut taken, len) = (0, u64::from(placed.chunk.len));
-        self.gaps.push(placed.offset, len, origin);
+        self.gaps.push(placed.offset, len, origin.without_disk());
         self.placed = placed.offset + len;
         while taken < len {
             let group_bytes = self.geometry.group_bytes(self.group) as u64;

@@ -14,7 +14,6 @@ use super::gaps::Gap;
 use super::looking::{Found, Piece, Question, Round, compare, left_of, questions};
 use super::plan::{Origin, Parts, Plan};
 use super::{NODE_PATIENCE, OldBytes, OlderVersion, Transfer, interrupted, lost};
-use crate::elsewhere::Finder;
 use crate::lock;
 
 /// Looked for first: blocks in which nothing changed, with sums that are hardly ever wrong.
@@ -121,9 +120,12 @@ impl Transfer {
         looked: &mut Looked,
         over: &dyn Fn() -> bool,
     ) -> Result<()> {
-        let (lacking, gaps) = plan.take_lacking();
+        let (mut lacking, gaps) = plan.take_lacking();
         if lacking.is_empty() {
             return Ok(());
+        }
+        for (_, parts) in &mut lacking {
+            *parts = without_disk(parts);
         }
         let is_fast = told.0 >= TOLD_BYTES_MIN && told.0 as f64 >= FAST_FROM * told.1.as_secs_f64();
         let found = match is_fast || !looked.pays(self.rate_bytes_per_s()) {
@@ -151,7 +153,7 @@ impl Transfer {
         let known = rests.get_or_insert_with(|| Rests { bytes: old.bytes(), groups: HashMap::new() });
         let mut all_parts: usize = known.groups.values().map(|rest| rest.parts.len()).sum();
         for (group, parts) in lacking {
-            let parts = fill_in(group * GROUP_BYTES, &without_disk(parts), found);
+            let parts = fill_in(group * GROUP_BYTES, parts, found);
             let have = mask(&parts, self.geometry.group_bytes(*group));
             let has_room =
                 known.groups.len() < UPDATE_RESTS_MAX && all_parts + parts.len() <= UPDATE_REST_PARTS_MAX;
@@ -255,12 +257,11 @@ impl Transfer {
     }
 }
 
-/// The same without what a search of the disk found: the source would hear of chunks in files that it should know nothing of (design 16).
+/// The same without what a search of the disk found.
 fn without_disk(parts: &Parts) -> Parts {
-    let is_of_disk = |origin: &Origin| matches!(origin, Origin::Elsewhere(spot) if spot.by == Finder::Disk);
     let mut known: Parts = Vec::new();
     for (len, origin) in parts {
-        let origin = if is_of_disk(origin) { Origin::Missing } else { *origin };
+        let origin = origin.without_disk();
         match known.last_mut() {
             Some((before, last)) if last.after(u64::from(*before)) == origin => *before += len,
             _ => known.push((*len, origin)),
