@@ -12,7 +12,7 @@ use super::scope::{ChangeTime, Opened};
 /// All of it. Nothing here touches a file: who locks it waits for no disk.
 #[derive(Debug, Default)]
 pub(super) struct Finds {
-    /// File and offset of each chunk. Of a file that is not open any more, the entry counts for nothing.
+    /// File and offset of each chunk. Of a file that is not open any more, or is not what it was, the entry counts for nothing.
     chunks: HashMap<ChunkKey, (u32, u64)>,
     /// By number, which is used once.
     files: HashMap<u32, Held>,
@@ -31,6 +31,8 @@ struct Held {
     changed: ChangeTime,
     /// Somebody was told of a chunk of it, or will be.
     is_used: bool,
+    /// It is not what it was. What was told of it is read all the same, and proven.
+    is_changed: bool,
 }
 
 /// A file to look at again before it is believed.
@@ -47,7 +49,8 @@ impl Finds {
             dropped = self.files.remove(&idle).map(|held| held.file);
         }
         self.last_number = self.last_number.checked_add(1)?;
-        let held = Held { file: opened.file.clone(), changed: opened.changed, is_used: false };
+        let held =
+            Held { file: opened.file.clone(), changed: opened.changed, is_used: false, is_changed: false };
         self.files.insert(self.last_number, held);
         Some((self.last_number, dropped))
     }
@@ -56,7 +59,7 @@ impl Finds {
     pub(super) fn add(&mut self, number: u32, chunks: &[(ChunkKey, u64)]) -> bool {
         for (key, offset) in chunks {
             if let Some((known, _)) = self.chunks.get(key)
-                && self.files.contains_key(known)
+                && self.files.get(known).is_some_and(|held| !held.is_changed)
             {
                 continue;
             }
@@ -77,7 +80,7 @@ impl Finds {
     /// Forgets what lies in files that are not open. False if that is too little to do it again soon.
     fn make_room(&mut self) -> bool {
         let files = &self.files;
-        self.chunks.retain(|_, (number, _)| files.contains_key(number));
+        self.chunks.retain(|_, (number, _)| files.get(number).is_some_and(|held| !held.is_changed));
         self.chunks.len() <= SEARCH_CHUNKS_MAX / 8 * 7
     }
 
@@ -87,7 +90,8 @@ impl Finds {
         let mut numbers = HashSet::new();
         for key in keys {
             let spot = self.chunks.get(key).copied();
-            match spot.and_then(|spot| Some((spot, self.files.get_mut(&spot.0)?))) {
+            let held = spot.and_then(|spot| Some((spot, self.files.get_mut(&spot.0)?)));
+            match held.filter(|(_, held)| !held.is_changed) {
                 Some((spot, held)) => {
                     held.is_used = true;
                     numbers.insert(spot.0);
@@ -114,9 +118,11 @@ impl Finds {
         }
     }
 
-    /// The file is not what it was: all its chunks vanish. What is to be dropped where it may take time.
-    pub(super) fn forget(&mut self, number: u32) -> Option<Arc<File>> {
-        self.files.remove(&number).map(|held| held.file)
+    /// The file is not what it was: nobody is told of its chunks any more. Who was told before may read them.
+    pub(super) fn forget(&mut self, number: u32) {
+        if let Some(held) = self.files.get_mut(&number) {
+            held.is_changed = true;
+        }
     }
 
     /// A file that chunks were found in.

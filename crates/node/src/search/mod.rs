@@ -257,14 +257,11 @@ impl DiskSearch {
         let changed: Vec<u32> = changed.map(|(number, ..)| *number).collect();
         if !changed.is_empty() {
             let mut finds = lock(&self.shared.finds);
-            let dropped: Vec<_> = changed.iter().filter_map(|number| finds.forget(*number)).collect();
-            drop(finds);
-            drop(dropped);
+            changed.iter().for_each(|number| finds.forget(*number));
             spots.retain(|_, (number, _)| !changed.contains(number));
+            // From here on they are wanted again: another file may have them.
             let lost: Vec<ChunkKey> = keys.iter().filter(|key| !spots.contains_key(*key)).copied().collect();
-            // Another file may have them.
-            let (more, _) = lock(&self.shared.finds).find(&lost);
-            spots.extend(more);
+            let _ = finds.find(&lost);
         }
         drop(checks);
         if !spots.is_empty() {
