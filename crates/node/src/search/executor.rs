@@ -22,6 +22,8 @@ use crate::lock;
 /// Bytes of one read (Y5).
 const READ_BYTES: usize = 64 << 10;
 /// How soon it is looked again whether the transfer still has something to do.
+/// After how many bytes of a file that had nothing it is looked again whether there is hope.
+const HOPE_BYTES: u64 = 1 << 20;
 const BUSY: Duration = Duration::from_millis(1);
 /// How often it is looked whether somebody wants something.
 const IDLE: Duration = Duration::from_millis(500);
@@ -136,7 +138,7 @@ impl Executor<'_> {
         };
         drop(dropped);
         let (mut chunks, mut took) = (0, Duration::ZERO);
-        let has_room = self.cut(number, &opened.file, &mut chunks, &mut took);
+        let has_room = self.cut(entry, number, &opened.file, &mut chunks, &mut took);
         lock(&self.shared.order).search.hashed(entry, chunks, us(took));
         self.shared.changed.notify_all();
         has_room && !self.shared.is_over()
@@ -152,7 +154,15 @@ impl Executor<'_> {
     }
 
     /// False if the search is over, or nothing more can be remembered.
-    fn cut(&self, number: u32, file: &std::fs::File, chunks: &mut u64, took: &mut Duration) -> bool {
+    fn cut(
+        &self,
+        entry: EntryId,
+        number: u32,
+        file: &std::fs::File,
+        chunks: &mut u64,
+        took: &mut Duration,
+    ) -> bool {
+        let mut is_of_use = false;
         let mut chunker = self.profile.chunker();
         let mut buffer = vec![0; READ_BYTES];
         let (mut position, mut offset) = (0, 0);
@@ -161,7 +171,9 @@ impl Executor<'_> {
             if !self.stand_back() {
                 return false;
             }
-            if self.has_all() {
+            // Others may have found meanwhile what it was opened for. A file that had something is read to its end.
+            let looks = position % HOPE_BYTES == 0 && !is_of_use;
+            if self.has_all() || looks && !lock(&self.shared.order).search.is_hopeful(entry) {
                 return true;
             }
             let begun = Instant::now();
@@ -194,6 +206,7 @@ impl Executor<'_> {
             }
         }
     }
+            is_of_use |= is_news;
 }
 
 fn us(duration: Duration) -> u64 {

@@ -243,6 +243,10 @@ impl Transfer {
         // Without a recipe, or with a wrong one, what it did not tell of is fetched as if there were no older version.
         let is_followed = self.update_from(old, &mut plan, stop).is_ok();
         let (deferred, mut late) = plan.want_rest();
+        // Nobody looks for anything any more.
+        if let Some(disk) = old.disk.as_ref().filter(|_| !is_followed && late.is_empty()) {
+            disk.end();
+        }
         lock(&self.planner).want_no_more();
         self.pump();
         self.changed.notify_all();

@@ -15,6 +15,9 @@ use crate::search::DiskSearch;
 const INTERVAL_MIN: Duration = Duration::from_millis(20);
 const REST_PER_LOOK: u32 = 10;
 
+/// How long it takes at the most until the search hears what has come from the network.
+const INTERVAL_MAX: Duration = Duration::from_secs(1);
+
 /// A part of such a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LatePart {
@@ -44,6 +47,11 @@ impl Late {
         self.is_kept = true;
     }
 
+    /// True if none may be taken back.
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
     pub(super) fn is_kept(&self) -> bool {
         self.is_kept
     }
@@ -51,7 +59,10 @@ impl Late {
     /// True if something may be here by now, and looking for it takes a small part of the time.
     fn is_due(&mut self, news: u64) -> bool {
         let rests = |(at, took): (Instant, Duration)| at.elapsed() < INTERVAL_MIN.max(took * REST_PER_LOOK);
-        if self.looked.is_some_and(rests) || !self.has_new && news == self.seen_news {
+        let takes_long =
+            |(at, _): (Instant, Duration)| at.elapsed() >= INTERVAL_MAX && !self.groups.is_empty();
+        let has_news = self.has_new || news != self.seen_news || self.looked.is_some_and(takes_long);
+        if self.looked.is_some_and(rests) || !has_news {
             return false;
         }
         (self.has_new, self.seen_news) = (false, news);
