@@ -9,7 +9,7 @@ mod likeness;
 #[cfg(test)]
 mod tests;
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use dray_core::limits::SEARCH_ENTRIES_MAX;
@@ -239,8 +239,21 @@ impl Search {
             self.ranked_at_us = clock();
             self.ranking_us = self.ranked_at_us.saturating_sub(now_us);
         }
+        if let Some(operation) = self.pop() {
+            return Some(operation);
+        }
+        // What was worth nothing before may be worth it now, and nothing else is to be done meanwhile.
+        if !self.has_changed() {
+            return None;
+        }
+        self.rank_all();
+        self.pop()
+    }
+
+    /// The first operation that is worth it. Those before it are worth nothing for what is wanted now: they are ranked again when that has
+    /// changed.
+    fn pop(&mut self) -> Option<Operation> {
         while let Some(ranked) = self.queue.pop() {
-            // What is worth nothing for what is wanted now is ranked again when that has changed.
             if let Some((operation, true)) = self.operation(ranked.number) {
                 return Some(operation);
             }
@@ -255,12 +268,21 @@ impl Search {
 
     /// When a chunk that is wanted is to be expected from here, in microseconds from now, or from the network after that (Y19).
     pub fn arrival_us(&self) -> u64 {
-        // The queue has them in no order but for its first: as many as are looked at are taken out of a copy.
-        let mut queue = self.queue.clone();
-        let first = std::iter::from_fn(|| queue.pop()).take(AHEAD);
+        // The queue has them in no order but for its first.
+        let mut first = BinaryHeap::with_capacity(AHEAD + 1);
+        for ranked in &self.queue {
+            first.push(Reverse(*ranked));
+            if first.len() > AHEAD {
+                first.pop();
+            }
+        }
+        // The best first.
+        let first = first.into_sorted_vec().into_iter().map(|Reverse(ranked)| ranked);
         let wanted: f64 = self.all_wanted().max(1) as f64;
+        // A STAT finds nothing by itself: the file that it turns up is to be read, too.
+        let transfer_us = self.costs.chunk_hash_us * self.all_chunks();
         let of = |ranked: Ranked| match &self.entries.get(ranked.number as usize)?.kind {
-            Kind::Directory { path } => Some((self.costs.stat_us, self.likelihood(path))),
+            Kind::Directory { path } => Some((self.costs.stat_us + transfer_us, self.likelihood(path))),
             Kind::File { chunks, likelihoods } => {
                 let likelihood = self.expected(likelihoods) / wanted;
                 Some((self.costs.chunk_hash_us * chunks, likelihood.min(1.0)))
@@ -320,6 +342,12 @@ impl Search {
         self.wanted.iter().map(|wanted| wanted.chunks).sum()
     }
 
+    /// Chunks of what is wanted, here or not.
+    fn all_chunks(&self) -> f64 {
+        let bytes = self.wanted.iter().map(|wanted| wanted.size_bytes).sum::<u64>() as f64;
+        bytes / f64::from(self.config.chunk_bytes)
+    }
+
     /// Chunks that reading the file is expected to find (Y14).
     fn expected(&self, likelihoods: &[f32]) -> f64 {
         let each = self.wanted.iter().zip(likelihoods);
@@ -342,10 +370,13 @@ impl Search {
         }
     }
 
-    fn is_stale(&self, now_us: u64) -> bool {
+    fn has_changed(&self) -> bool {
         let (wanted, before) = (self.all_wanted(), self.ranked_for);
-        let has_changed = wanted.abs_diff(before) as f64 > CHANGE_MIN * before as f64;
-        has_changed
+        wanted.abs_diff(before) as f64 > CHANGE_MIN * before as f64
+    }
+
+    fn is_stale(&self, now_us: u64) -> bool {
+        self.has_changed()
             && self.ranking_us.saturating_mul(RANKING_PART) <= now_us.saturating_sub(self.ranked_at_us)
     }
 
@@ -366,8 +397,7 @@ impl Search {
             Kind::Done => return,
             _ if wanted == 0 => (matches!(entry.kind, Kind::File { .. }), f64::INFINITY),
             Kind::Directory { path } => {
-                let sizes = self.wanted.iter().map(|wanted| wanted.size_bytes).sum::<u64>() as f64;
-                let all = sizes / f64::from(self.config.chunk_bytes);
+                let all = self.all_chunks();
                 let ppc = self.likelihood(path);
                 (false, self.costs.of_stat(all, wanted as f64, ppc, self.config.stat_weight))
             }

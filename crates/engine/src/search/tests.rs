@@ -62,6 +62,42 @@ fn table_1_of_the_paper() {
     near(search.costs.of_stat(8.0, 8.0, 4.0 / 9.0, 5.0), 5.0 * 2.53125);
 }
 
+/// Y19, Y17: when a chunk of `b.txt` is to be expected, in the units of the paper's example.
+#[test]
+fn the_arrival_of_the_paper_by_its_schedule() {
+    let files = vec![wanted("a.txt", 4), Wanted { mtime_s: Some(5000), ..wanted("b.txt", 4) }];
+    let mut search = Search::new(config(1.0), names(&["d", "new"]), files);
+    search.costs = Costs { chunk_hash_us: 1.0, stat_us: 1.0 };
+    search.found_file(EntryId(2), seen("a.txt", 4, 1000)).unwrap();
+    // Which no search would read; and the table has no other directory.
+    search.enter(EntryId(2), b"core", Kind::File { chunks: 64.0, likelihoods: Box::new([0.007; 2]) });
+    search.done(EntryId(2));
+    search.done(EntryId::TOP);
+    search.want(0, 0);
+    search.rank_all();
+    let left = 0.65 * (5.0 / 9.0) * 0.993;
+    let arrival = search.arrival_us() as f64 - left * 200_000.0;
+    assert!((arrival - 32.96).abs() < 1.0, "{arrival}");
+}
+
+/// Y7: when nothing else is left to do, what was worth nothing is looked at again, however long ranking took.
+#[test]
+fn nothing_is_left_behind() {
+    let mut search = Search::new(config(5.0), names(&[]), vec![wanted("x", 1000)]);
+    let file = search.found_file(EntryId::TOP, seen("x", 1000, 1000)).unwrap();
+    search.want(0, 10);
+    let mut now_us = 0;
+    let mut slow = || {
+        now_us += 1_000_000;
+        now_us
+    };
+    assert_eq!(search.next(&mut slow), Some(Operation::Stat(EntryId::TOP)));
+    search.listed(EntryId::TOP, 10);
+    assert_eq!(search.next(&mut || now_us), None);
+    search.want(0, 500);
+    assert_eq!(search.next(&mut || now_us), Some(Operation::Hash(file)));
+}
+
 /// Y9, Y11, Y25: the destination's directory and those above come first; with other policies directories and files come in other orders.
 #[test]
 fn policies_rank_differently() {
@@ -190,7 +226,7 @@ fn what_is_not_worth_it_is_not_read() {
 fn arrival_follows_the_schedule() {
     let mut search = Search::new(config(5.0), names(&["a"]), vec![wanted("x", 1000)]);
     // The destination's directory may have it for certain, as far as paths tell.
-    assert_eq!(search.arrival_us(), 200);
+    assert_eq!(search.arrival_us(), 200 + 80_000);
     for directory in [1, 0] {
         search.listed(EntryId(directory), 200);
     }

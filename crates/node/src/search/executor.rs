@@ -1,5 +1,6 @@
 //! Does what the engine says: lists directories and reads files, and waits before each step for whoever has more urgent things to do.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -21,9 +22,9 @@ use crate::lock;
 
 /// Bytes of one read (Y5).
 const READ_BYTES: usize = 64 << 10;
-/// How soon it is looked again whether the transfer still has something to do.
 /// After how many bytes of a file that had nothing it is looked again whether there is hope.
 const HOPE_BYTES: u64 = 1 << 20;
+/// How soon it is looked again whether the transfer still has something to do.
 const BUSY: Duration = Duration::from_millis(1);
 /// How often it is looked whether somebody wants something.
 const IDLE: Duration = Duration::from_millis(500);
@@ -100,7 +101,14 @@ impl Executor<'_> {
     fn list(&self, directory: EntryId) -> bool {
         let (path, begun) = (self.path(directory), Instant::now());
         let mut is_news = false;
-        self.scope.list(&path, &|| self.stand_back(), &mut |found| {
+        let waited = Cell::new(Duration::ZERO);
+        let goes_on = || {
+            let since = Instant::now();
+            let goes_on = self.stand_back();
+            waited.set(waited.get() + since.elapsed());
+            goes_on
+        };
+        self.scope.list(&path, &goes_on, &mut |found| {
             let mut order = lock(&self.shared.order);
             match found {
                 Found::Directory(name) => {
@@ -113,7 +121,7 @@ impl Executor<'_> {
                 }
             }
         });
-        lock(&self.shared.order).search.listed(directory, us(begun.elapsed()));
+        lock(&self.shared.order).search.listed(directory, us(begun.elapsed().saturating_sub(waited.get())));
         if is_news {
             self.shared.changed.notify_all();
         }
@@ -198,6 +206,7 @@ impl Executor<'_> {
                 (has_room, finds.news() > before)
             };
             cut.clear();
+            is_of_use |= is_news;
             if is_news {
                 self.shared.changed.notify_all();
             }
@@ -206,7 +215,6 @@ impl Executor<'_> {
             }
         }
     }
-            is_of_use |= is_news;
 }
 
 fn us(duration: Duration) -> u64 {
