@@ -143,7 +143,11 @@ impl Transfer {
                 // Whoever was asked for it is told before it is copied.
                 self.pump();
                 disk.spared(self.geometry.group_bytes(group) as u64);
-                self.fill(old, group, &parts)?;
+                if let Err(error) = self.fill(old, group, &parts) {
+                    // Nobody else stores it any more, whatever becomes of the rest of the update.
+                    self.fail(error.duplicate());
+                    return Err(error);
+                }
                 self.count_fetched();
             }
         }

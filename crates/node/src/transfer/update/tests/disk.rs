@@ -1,6 +1,10 @@
 //! The disk is searched while a transfer goes on (Y4-Y21).
 
+use std::collections::BTreeSet;
+
+use dray_core::message::BlockRun;
 use dray_core::source::SourceEvents;
+use dray_core::store::PartialObject;
 
 use super::*;
 use crate::search::tests::{scope, target};
@@ -11,11 +15,11 @@ const PATIENT: Pace = Pace {
     held_back_below_bytes_per_s: u64::MAX,
     spared_bytes_per_s: 1 << 50,
     idle: Duration::from_secs(60),
+    measuring: Duration::from_millis(50),
 };
 
 /// What is fetched before the recipe has come.
 const AHEAD_BYTES: u64 = 4 * GROUP_BYTES;
-    measuring: Duration::from_millis(50),
 
 /// A search below `dir` for what will be `copy` in it.
 fn searching(dir: &Path, pace: Pace) -> DiskSearch {
@@ -54,6 +58,7 @@ fn a_search_in_vain_costs_no_byte() {
     assert_eq!((result.unwrap(), shares[0]), (Oid::of(&object), SIZE as u64));
     let read: u64 = holders[0].1.read_groups().iter().map(|groups| groups.end - groups.start).sum();
     assert_eq!(read, (SIZE as u64).div_ceil(GROUP_BYTES));
+    assert!(older.disk.as_ref().unwrap().read_bytes() > 0, "nothing was searched");
 }
 
 /// Where the older version at the destination has all but a little, no other file is read for the rest of it.
@@ -96,12 +101,12 @@ fn a_fast_path_is_left_alone() {
     assert_eq!((result.unwrap(), shares[0]), (Oid::of(&object), SIZE as u64));
     let disk = older.disk.as_ref().unwrap();
     assert_eq!((disk.read_bytes(), disk.is_promising()), (0, false));
+    assert_eq!(holders[0].1.described(), 0, "the holder read all of it to describe it");
 }
 
 /// Y3 "slower, never wrong": a file that is written to while it is copied from costs the bytes that it no longer has; the holder, who
 /// told the truth, is not blamed.
 #[test]
-    assert_eq!(holders[0].1.described(), 0, "the holder read all of it to describe it");
 fn a_file_that_changes_after_it_was_found_is_not_believed() {
     let (object, old) = versions();
     let dir = tempfile::tempdir().unwrap();
@@ -157,6 +162,8 @@ struct Withholding {
     events: crossing::Events,
     asked: Mutex<HashMap<dray_core::source::RequestId, dray_core::permit::Permit>>,
     cancelled: Mutex<u64>,
+    /// Runs of blocks of 1024 bytes whose sums were asked for; all that is told is wrong.
+    sums: Mutex<Vec<Vec<BlockRun>>>,
 }
 
 /// Events of a source that are told from a thread of their own: a call never leads to one from within.
@@ -219,30 +226,38 @@ impl Source for Withholding {
                     });
                 }
             }
+            SourceCall::Sums { number, block_bytes, sum_bytes, runs } => {
+                let blocks: usize = runs.iter().map(|run| run.blocks as usize).sum();
+                if block_bytes == 1024 {
+                    self.sums.lock().unwrap().push(runs);
+                }
+                self.events.tell(move |events| {
+                    let sums = vec![0; blocks * usize::from(sum_bytes)];
+                    events.event(id, SourceEvent::Summed { number, sums: Some(&sums) });
+                });
+            }
             _ => {}
         }
     }
 }
 
-/// Y21: a chunk that is found on the disk after it was asked of the network cancels its request. Here all is asked for before anything is
-/// found, and nothing of it ever comes; without taking it back the transfer would end with an error after 25 s.
-#[test]
-fn what_is_found_late_is_taken_back_from_the_network() {
-    let object = bytes(SIZE, 94);
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("sub")).unwrap();
-    std::fs::write(dir.path().join("sub/copy"), &object).unwrap();
-    let older = alone(searching(dir.path(), Pace { idle: Duration::ZERO, ..PATIENT }));
-    let (oid, geometry) = (Oid::of(&object), Geometry::new(SIZE as u64));
-    let destination = dir.path().join("copy");
+/// A transfer of `object` to `copy` in `dir` whose only source never sends a byte, into what `sink` makes of the delivery.
+fn withheld(
+    dir: &Path,
+    object: &[u8],
+    truth: impl FnOnce(Geometry, Oid, Arc<Delivery>) -> Truth,
+    sink: impl FnOnce(Arc<Delivery>) -> Arc<dyn PartialObject>,
+) -> (Arc<Transfer>, RangeSet, Arc<Withholding>, Arc<Delivery>) {
+    let (oid, geometry) = (Oid::of(object), Geometry::new(object.len() as u64));
+    let destination = dir.join("copy");
     let delivery =
         Delivery::open(&destination, ObjectName::Oid(oid), geometry.size_bytes(), DeliveryOptions::default());
     let delivery = Arc::new(delivery.unwrap());
     let mut wanted = RangeSet::new();
     wanted.insert(0..geometry.units());
     let transfer = Transfer::new(
-        Truth::updated(geometry, oid, delivery.clone()).unwrap(),
-        Sink::Rest(delivery.clone()),
+        truth(geometry, oid, delivery.clone()),
+        Sink::Rest(sink(delivery.clone())),
         wanted.clone(),
         0,
         Budget::new(64 << 20),
@@ -250,20 +265,199 @@ fn what_is_found_late_is_taken_back_from_the_network() {
         Start::Update,
     );
     let source = Arc::new(Withholding {
-        recipe: recipe_of(&object),
+        recipe: recipe_of(object),
         events: crossing::Events(transfer.events()),
         asked: Mutex::default(),
         cancelled: Mutex::default(),
+        sums: Mutex::default(),
     });
     transfer.add_source(SourceId(0), source.clone());
-    let up = dray_core::source::SourceEvent::Up { size_bytes: SIZE as u64, name: None, round_trip_us: None };
+    let size_bytes = object.len() as u64;
+    let up = dray_core::source::SourceEvent::Up { size_bytes, name: None, round_trip_us: None };
     transfer.events().event(SourceId(0), up);
+    (transfer, wanted, source, delivery)
+}
+
+fn proven(geometry: Geometry, oid: Oid, delivery: Arc<Delivery>) -> Truth {
+    Truth::updated(geometry, oid, delivery).unwrap()
+}
+
+/// ADR 28, design 16: which blocks a sender is asked to tell sums of is the same with chunks on the disk as without, in all groups that
+/// are asked for: it hears of groups, and of nothing smaller.
+#[test]
+fn a_sender_hears_of_no_chunk_on_the_disk() {
+    let (object, old) = versions();
+    // All of what the older version has not, but for a chunk in each group.
+    let mut partly = object.clone();
+    for group in partly[SIZE - (1 << 20)..].chunks_mut(GROUP) {
+        group[GROUP / 2] ^= 1;
+    }
+    let asked = |has_disk: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        std::fs::write(dir.path().join("sub/copy"), &partly).unwrap();
+        let (_kept, at_destination) = older(&old);
+        let target = crate::search::Target { older: at_destination.identity(), ..target("copy", SIZE) };
+        let search = DiskSearch::begin(scope(dir.path(), dir.path()), target, SearchPolicy::Cost).unwrap();
+        let search = has_disk.then(|| search.with_pace(PATIENT));
+        let older = OlderVersion::searching(Some(at_destination), search).unwrap();
+        let vouched = |geometry, _, delivery| Truth::Vouched(Collector::new(geometry, delivery));
+        let (transfer, wanted, source, _) = withheld(dir.path(), &object, vouched, |delivery| delivery);
+        let over = Stop::new();
+        thread::scope(|scope| {
+            scope.spawn(|| transfer.update(&older, &wanted, &over));
+            let begun = Instant::now();
+            while source.asked.lock().unwrap().is_empty() {
+                assert!(begun.elapsed() < Duration::from_secs(20), "nothing is asked for");
+                thread::sleep(Duration::from_millis(1));
+            }
+            over.set();
+        });
+        transfer.close();
+        assert_eq!(older.disk.as_ref().is_some_and(|disk| disk.was_used()), has_disk);
+        // The disk may have all of a group at which a change begins.
+        let first = (SIZE - (1 << 20) + GROUP) as u64 / 1024;
+        let runs = source.sums.lock().unwrap().concat();
+        let blocks = runs.iter().flat_map(|run| run.start..run.start + u64::from(run.blocks));
+        let blocks: BTreeSet<u64> = blocks.filter(|block| *block >= first).collect();
+        assert!(blocks.len() > 100, "no sums were asked for");
+        blocks
+    };
+    assert_eq!(asked(true), asked(false));
+}
+
+/// Y21: a chunk that is found on the disk after it was asked of the network cancels its request. Here all is asked for before anything is
+/// found, and nothing of it ever comes; without taking it back the transfer would end with an error after 25 s.
+///
+/// Y5: until then the transfer writes, and of no file a byte is read. P7 "never slower": nobody waits for a search that cannot go on, though
+/// the network is busy all the time.
+#[test]
+fn what_is_found_late_is_taken_back_from_the_network() {
+    let object = bytes(SIZE, 94);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/copy"), &object).unwrap();
+    let older = alone(searching(dir.path(), Pace { idle: Duration::ZERO, ..PATIENT }));
+    let (transfer, wanted, source, delivery) = withheld(dir.path(), &object, proven, |delivery| delivery);
     let stop = Stop::new();
-    transfer.run(Some(&older), &wanted, &stop, &mut || {}).unwrap();
-    assert_eq!(transfer.seal(&stop, &mut || {}).unwrap(), oid);
+    let (result, held_back) = thread::scope(|scope| {
+        let writing = transfer.pressure.begin();
+        let running = scope.spawn(|| transfer.run(Some(&older), &wanted, &stop, &mut || {}));
+        let begun = Instant::now();
+        let is_all_asked = || transfer.wanted_groups.load(Ordering::Acquire) == SIZE as u64 / GROUP_BYTES;
+        while !is_all_asked() && begun.elapsed() < Duration::from_secs(15) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let held_back = (is_all_asked(), older.disk.as_ref().unwrap().read_bytes());
+        drop(writing);
+        (running.join().unwrap(), held_back)
+    });
+    assert_eq!(
+        held_back,
+        (true, 0),
+        "asked for everything, and bytes that the search read while something was written"
+    );
+    result.unwrap();
+    assert_eq!(transfer.seal(&stop, &mut || {}).unwrap(), Oid::of(&object));
     delivery.finish(FinishOptions::default()).unwrap();
-    assert!(std::fs::read(&destination).unwrap() == object, "not the object's bytes");
+    assert!(std::fs::read(dir.path().join("copy")).unwrap() == object, "not the object's bytes");
     assert_eq!(transfer.other_bytes(), SIZE as u64);
     assert!(*source.cancelled.lock().unwrap() > 0, "nothing was asked for");
     assert!(source.asked.lock().unwrap().is_empty(), "something is still asked for");
+}
+
+/// An object at rest on a disk that is full after a MiB.
+#[derive(Debug)]
+struct Full(Arc<Delivery>);
+
+impl PairStore for Full {
+    fn read_pairs(&self, first_index: u64, out: &mut [u8]) -> Result<()> {
+        self.0.read_pairs(first_index, out)
+    }
+    fn write_at(&self, offset: u64, pairs: &[u8]) -> Result<()> {
+        self.0.write_at(offset, pairs)
+    }
+}
+
+impl PartialObject for Full {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+    fn marked_units(&self) -> RangeSet {
+        self.0.marked_units()
+    }
+    fn write_data(&self, offset: u64, data: &[u8]) -> Result<()> {
+        if offset >= UNIT_BYTES {
+            return Err(Error::new(ErrorKind::NoSpace, "no space is left"));
+        }
+        self.0.write_data(offset, data)
+    }
+    fn write_hole(&self, range: Range<u64>) -> Result<()> {
+        self.0.write_hole(range)
+    }
+    fn read_data(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.0.read_data(offset, out)
+    }
+    fn mark_unit(&self, unit: u64) -> Result<()> {
+        self.0.mark_unit(unit)
+    }
+    fn unmark_unit(&self, unit: u64) -> Result<()> {
+        self.0.unmark_unit(unit)
+    }
+}
+
+/// What is taken back and cannot be stored ends the transfer with that error: nobody else would store it, and nobody would miss it.
+#[test]
+fn a_disk_that_is_full_ends_what_is_taken_back() {
+    let object = bytes(SIZE, 95);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/copy"), &object).unwrap();
+    let older = alone(searching(dir.path(), PATIENT));
+    let (transfer, wanted, ..) = withheld(dir.path(), &object, proven, |delivery| Arc::new(Full(delivery)));
+    let want = |groups| transfer.want_groups(groups);
+    let mut plan = Plan::new(transfer.geometry, &wanted, &want);
+    plan.late.keep();
+    // All of it is asked for, and found after that.
+    let all = object.len() as u64 / GROUP_BYTES;
+    transfer.want_groups(0..all);
+    let disk = older.disk.as_ref().unwrap();
+    let mut offset = 0;
+    let chunks: Vec<PlacedChunk> = cut(&object, SIZE as u64)
+        .into_iter()
+        .map(|chunk| {
+            let placed = PlacedChunk { offset, chunk: ChunkDescriptor::of(chunk) };
+            offset += chunk.len() as u64;
+            placed
+        })
+        .collect();
+    let keys: Vec<ChunkKey> = chunks.iter().map(|placed| chunk_key(&placed.chunk)).collect();
+    let begun = Instant::now();
+    while disk.find(&keys, SIZE as u64).len() < keys.len() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it is not found");
+        disk.await_news(Duration::from_millis(10));
+    }
+    for (group, range) in (0..all).map(|group| (group, group * GROUP_BYTES..(group + 1) * GROUP_BYTES)) {
+        let parts = chunks.iter().filter_map(|placed| {
+            let (start, end) = (placed.offset, placed.offset + u64::from(placed.chunk.len));
+            let (from, to) = (start.max(range.start), end.min(range.end));
+            let key = chunk_key(&placed.chunk);
+            (from < to).then(|| late::LatePart::Wanted((to - from) as u32, key, from - start))
+        });
+        plan.late.add(group, parts.collect());
+    }
+    let error = transfer.take_back(&older, &mut plan.late).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    // Whoever waits hears of it.
+    let stop = Stop::new();
+    let ended = thread::scope(|scope| {
+        let waiting = scope.spawn(|| transfer.wait(&stop, &mut || {}));
+        let begun = Instant::now();
+        while !waiting.is_finished() && begun.elapsed() < Duration::from_secs(10) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        stop.set();
+        waiting.join().unwrap()
+    });
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::NoSpace);
 }
