@@ -268,8 +268,8 @@ impl Node {
     /// whoever may log in here and thus read it all, unless that is confined (design 16). An end that was logged in to sends to somebody who
     /// trusts it with this one file: for it, nothing is searched that was not named. An error is about what was named.
     fn scope_for(&self, target: &Target, incoming: &Incoming) -> Result<Option<Scope>> {
-        let may_log_in = incoming.sees.is_some() && incoming.within.is_none();
-        if incoming.search.is_none() && !(self.config.search && may_log_in) {
+        let is_confined = incoming.within.is_some();
+        if incoming.search.is_none() && !searches_home(self.config.search, incoming.sees, is_confined) {
             return Ok(None);
         }
         // Where there is none, the delivery says so.
@@ -345,6 +345,12 @@ impl Node {
         });
         Lanes { ssh, door, thread }
     }
+}
+
+/// Whether the home is searched for what comes: if the configuration says so, for whoever logged in here, which shows in that this end sees
+/// it, and is not confined to a directory.
+fn searches_home(is_on: bool, sees: Option<IpAddr>, is_confined: bool) -> bool {
+    is_on && sees.is_some() && !is_confined
 }
 
 /// The directory that the file goes to.
@@ -468,6 +474,18 @@ fn receive_inline(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// S91: for a login that is confined to a directory, as for a host that was logged in to, no home is searched.
+    #[test]
+    fn the_home_is_searched_for_free_logins_alone() {
+        let client = Some(IpAddr::from([192, 0, 2, 1]));
+        for is_on in [false, true] {
+            assert_eq!(searches_home(is_on, client, false), is_on);
+            assert!(!searches_home(is_on, client, true));
+            assert!(!searches_home(is_on, None, false));
+            assert!(!searches_home(is_on, None, true));
+        }
+    }
 
     /// S28: a peer cannot make a program run here with the rights of its owner or group.
     #[test]
