@@ -223,7 +223,7 @@ fn a_file_that_changes_is_forgotten() {
         DiskSearch::begin(scope(dir.path(), dir.path()), target("image", SIZE), SearchPolicy::Cost).unwrap();
     let all = keys(&data);
     assert_eq!(found(&search, &all, SIZE), all.len());
-    let permissions = fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o640));
+    let permissions: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o640);
     fs::set_permissions(&path, permissions).unwrap();
     assert!(search.find(&all, SIZE as u64).is_empty());
     assert_eq!(found(&search, &all, SIZE), 0, "it is not read again");
