@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dray_client::types::{IndexState, Info, ShareLine, Shared};
-use dray_client::{Client, PutOptions, Session, is_socket_named};
+use dray_client::{Client, PutOptions, Session, is_socket_named, while_busy};
 use dray_core::text::one_line;
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Oid, Result};
@@ -133,8 +133,20 @@ pub(crate) fn put(
             shared => return shown(shared, &options, output, stop),
         }
     }
+    let session = while_busy(&|| stop.is_set(), || session_of_put(client, output))?;
+    let shared = if path.as_os_str() == "-" {
+        stream(&session, &options, output, stop)
+    } else {
+        let file = open(path)?;
+        until(&session, stop, || session.put_file(&file, &options))
+    };
+    shown(shared, &options, output, stop)
+}
+
+/// A session that tells the user how far a put is.
+fn session_of_put(client: &Client, output: &Arc<Output>) -> Result<Session> {
     let hears = output.clone();
-    let session = Session::open(client, move |event| {
+    Session::open(client, move |event| {
         // Of this put: those about puts are told in their own sessions only.
         if event.name == "warning"
             && event.data["transaction"].as_str().is_some_and(|name| name.starts_with("put-"))
@@ -147,14 +159,7 @@ pub(crate) fn put(
         {
             hears.event(Event::Hashing { done_bytes, total_bytes: event.data["total_bytes"].as_u64() });
         }
-    })?;
-    let shared = if path.as_os_str() == "-" {
-        stream(&session, &options, output, stop)
-    } else {
-        let file = open(path)?;
-        until(&session, stop, || session.put_file(&file, &options))
-    };
-    shown(shared, &options, output, stop)
+    })
 }
 
 fn open(path: &Path) -> Result<File> {

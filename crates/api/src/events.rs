@@ -25,6 +25,8 @@ pub struct EventSender {
 #[derive(Debug)]
 pub struct EventReceiver {
     queue: mpsc::Receiver<Bytes>,
+    /// What the sender has not told yet.
+    lost: Arc<AtomicU64>,
     /// Made when it is first polled, which is inside the runtime.
     heartbeat: Option<Interval>,
 }
@@ -32,14 +34,16 @@ pub struct EventReceiver {
 /// A queue of events.
 pub fn events() -> (EventSender, EventReceiver) {
     let (sender, receiver) = mpsc::channel(API_EVENTS_WAITING_MAX);
-    (EventSender { queue: sender, lost: Arc::default() }, EventReceiver { queue: receiver, heartbeat: None })
+    let lost = Arc::<AtomicU64>::default();
+    let sender = EventSender { queue: sender, lost: lost.clone() };
+    (sender, EventReceiver { queue: receiver, lost, heartbeat: None })
 }
 
 impl EventSender {
     /// Sends an event with one line of JSON; it is dropped and counted if too many wait.
     pub fn send(&self, name: &str, json: &str) {
         let lost = self.lost.swap(0, Ordering::AcqRel);
-        if lost > 0 && !self.try_send("lost", &format!("{{\"events\":{lost}}}")) {
+        if lost > 0 && self.queue.try_send(told_lost(lost)).is_err() {
             self.lost.fetch_add(lost, Ordering::AcqRel);
         }
         if !self.try_send(name, json) {
@@ -53,10 +57,19 @@ impl EventSender {
     }
 }
 
+fn told_lost(events: u64) -> Bytes {
+    Bytes::from(format!("event: lost\ndata: {{\"events\":{events}}}\n\n"))
+}
+
 impl EventReceiver {
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if let Poll::Ready(event) = self.queue.poll_recv(context) {
             return Poll::Ready(event);
+        }
+        // All that waited is read: nothing need happen before it is told how much did not.
+        let lost = self.lost.swap(0, Ordering::AcqRel);
+        if lost > 0 {
+            return Poll::Ready(Some(told_lost(lost)));
         }
         let heartbeat = self.heartbeat.get_or_insert_with(|| {
             let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
@@ -86,5 +99,23 @@ mod tests {
         assert_eq!(rest.len(), API_EVENTS_WAITING_MAX);
         assert_eq!(rest[rest.len() - 2], Bytes::from("event: lost\ndata: {\"events\":5}\n\n"));
         assert_eq!(rest[rest.len() - 1], Bytes::from("event: n\ndata: 7\n\n"));
+    }
+
+    /// The same where nothing happens after that.
+    #[test]
+    fn what_was_missed_last_is_told_without_another_event() {
+        let (sender, mut receiver) = events();
+        for number in 0..API_EVENTS_WAITING_MAX + 3 {
+            sender.send("n", &number.to_string());
+        }
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut next = || match receiver.poll(&mut context) {
+            Poll::Ready(event) => event.unwrap(),
+            Poll::Pending => Bytes::from("pending"),
+        };
+        for number in 0..API_EVENTS_WAITING_MAX {
+            assert_eq!(next(), Bytes::from(format!("event: n\ndata: {number}\n\n")));
+        }
+        assert_eq!(next(), Bytes::from("event: lost\ndata: {\"events\":3}\n\n"));
     }
 }

@@ -77,18 +77,7 @@ impl Client {
     /// The same of a daemon that may be stopped or stuck: `TimedOut` if it is silent for `patience`. One that says that it starts,
     /// ends or is busy is asked again, for half a minute. `Interrupted` soon after `is_stopped` says so.
     pub fn info_within(&self, patience: Duration, is_stopped: &dyn Fn() -> bool) -> Result<Info> {
-        let begun = Instant::now();
-        loop {
-            match self.info_once(patience, is_stopped) {
-                Err(error) if is_passing(&error) && begun.elapsed() < BUSY_PATIENCE => {
-                    if is_stopped() {
-                        return Err(stopped());
-                    }
-                    std::thread::sleep(BUSY_INTERVAL);
-                }
-                result => return result,
-            }
-        }
+        while_busy(is_stopped, || self.info_once(patience, is_stopped))
     }
 
     fn info_once(&self, patience: Duration, is_stopped: &dyn Fn() -> bool) -> Result<Info> {
@@ -275,6 +264,23 @@ impl Client {
 }
 
 /// Whether the daemon refused only for now. One that ended before it answered may be followed by another one.
+/// Asks a daemon that says that it starts, ends or is busy (or has too many sessions) again, for half a minute. `Interrupted` soon
+/// after `is_stopped` says so.
+pub fn while_busy<T>(is_stopped: &dyn Fn() -> bool, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
+    let begun = Instant::now();
+    loop {
+        match ask() {
+            Err(error) if is_passing(&error) && begun.elapsed() < BUSY_PATIENCE => {
+                if is_stopped() {
+                    return Err(stopped());
+                }
+                std::thread::sleep(BUSY_INTERVAL);
+            }
+            result => return result,
+        }
+    }
+}
+
 fn is_passing(error: &Error) -> bool {
     error.kind() == ErrorKind::Refused && error.is_retryable()
 }

@@ -26,7 +26,7 @@ mod place;
 mod session;
 pub mod types;
 
-pub use client::Client;
+pub use client::{Client, while_busy};
 pub use get::{Get, GetOptions, Piece};
 pub use place::{descriptor_socket, is_socket_named, socket_path};
 pub use session::{Event, Put, PutOptions, Session};

@@ -47,7 +47,8 @@ impl LocalStore {
         let mut record = Record::new(*oid, Backing::Borrowed(bytes.into()), now, now.ctime_ns);
         record.keep_from(existing.as_ref());
         make_directory(&self.place.object(oid).folder, false)?;
-        self.finish_record(&mut record, temp, self.place().temp()?, &lock, false)?;
+        self.finish_record(&mut record, &temp, self.place().temp()?, &lock, false)?;
+        temp.settled();
         Ok(true)
     }
 

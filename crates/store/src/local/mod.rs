@@ -174,7 +174,8 @@ impl LocalStore {
             (Some((outboard, repeated_permille)), _) => {
                 record.repeated_permille = Some(repeated_permille).filter(|permille| *permille > 0);
                 make_directory(&self.place.object(&oid).folder, false)?;
-                self.finish_record(&mut record, outboard, self.place.temp()?, &lock, false)?;
+                self.finish_record(&mut record, &outboard, self.place.temp()?, &lock, false)?;
+                outboard.settled();
             }
             (None, Some(existing)) => {
                 // Same object, same outboard: only where the bytes are may be new.
@@ -192,18 +193,18 @@ impl LocalStore {
         self.object(record, data).map(Some)
     }
 
-    /// Puts the outboard in its place and then, through `temp`, the record that vouches for it.
+    /// Puts the outboard in its place and then, through `temp`, the record that vouches for it. The outboard is to be settled after that.
     fn finish_record(
         &self,
         record: &mut Record,
-        outboard: TempFile,
+        outboard: &TempFile,
         temp: TempFile,
         lock: &Lock,
         durable: bool,
     ) -> Result<()> {
         let paths = self.place.object(&record.oid);
-        let outboard = outboard.persist(&paths.outboard)?;
-        let now = outboard.metadata().map(|now| identity(&now));
+        outboard.place(&paths.outboard)?;
+        let now = outboard.file().metadata().map(|now| identity(&now));
         record.outboard = now.map_err(|error| io_at("read", &paths.outboard, error))?;
         record.boot = boot::current().to_vec().into();
         if durable {

@@ -237,6 +237,25 @@ impl TempFile {
             None => Err(Error::new(ErrorKind::Internal, "a temporary file was kept twice")),
         }
     }
+
+    /// Renames it over `to`, where it stays only once it is [`settled`](Self::settled).
+    pub(super) fn place(&self, to: &Path) -> Result<()> {
+        std::fs::rename(&self.path, to).map_err(|error| io_at("write", to, error))
+    }
+
+    /// It stays where it was placed.
+    pub(super) fn settled(mut self) {
+        self.file = None;
+    }
+
+    /// Brings it back from `to`, if it was placed there and is still there. Whether it has its temporary name again.
+    pub(super) fn take_back(&self, to: &Path) -> bool {
+        let is_ours = |path: &Path| match (path.symlink_metadata(), self.file().metadata()) {
+            (Ok(there), Ok(own)) => (there.dev(), there.ino()) == (own.dev(), own.ino()),
+            _ => false,
+        };
+        is_ours(&self.path) || is_ours(to) && std::fs::rename(to, &self.path).is_ok()
+    }
 }
 
 impl Drop for TempFile {

@@ -110,6 +110,36 @@ fn owned_data_that_rotted_are_replaced() {
     assert!(bytes == data && again.standing() == Standing::Trusted);
 }
 
+/// D8: bytes whose last step into the store fails are whole still, can be kept when the reason is gone, and leave nothing if they are given up.
+#[test]
+fn what_could_not_be_kept_can_be_kept_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = settled(dir.path());
+    for is_given_up in [false, true] {
+        let data = dray_testkit::sample::bytes(SIZE, 7 + u64::from(is_given_up));
+        let mut writer = store.take_in().unwrap();
+        writer.write(&data).unwrap();
+        let mut incoming = writer.finish().unwrap();
+        let paths = store.place.object(&incoming.oid());
+        // The data can take their name, the outboard cannot.
+        std::fs::create_dir_all(paths.outboard.join("in the way")).unwrap();
+        for _ in 0..2 {
+            incoming.keep().unwrap_err();
+            assert!(incoming.is_whole() && !paths.data.exists());
+        }
+        std::fs::remove_dir_all(&paths.outboard).unwrap();
+        if !is_given_up {
+            let object = incoming.keep().unwrap();
+            let mut bytes = vec![0; SIZE];
+            object.read_at(0, &mut bytes).unwrap();
+            assert!(bytes == data && object.standing() == Standing::Trusted && !incoming.is_whole());
+        }
+        drop(incoming);
+        assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0);
+        assert_eq!(paths.data.exists(), !is_given_up);
+    }
+}
+
 /// S6: an outboard that is damaged while its object is open is told from damaged data, and built again.
 #[test]
 fn an_outboard_damaged_in_use_is_mended() {

@@ -119,12 +119,12 @@ impl Incoming {
         self.oid
     }
 
-    /// Whether its bytes are still here to be kept: not after `keep`, unless that failed before they were given their names.
+    /// Whether its bytes are still here to be kept: not after `keep`, unless that failed and they could be brought back.
     pub fn is_whole(&self) -> bool {
         self.files.is_some()
     }
 
-    /// Makes it an object of the store, unless that has a whole one already. After `NoSpace` it can be tried again while `is_whole`.
+    /// Makes it an object of the store, unless that has a whole one already. After an error it can be tried again while `is_whole`.
     pub fn keep(&mut self) -> Result<Arc<dyn StoredObject>> {
         let (store, oid) = (self.store.clone(), self.oid);
         let (lock, existing, is_unreadable) = loop {
@@ -161,14 +161,14 @@ impl Incoming {
         make_directory(&paths.folder, false)?;
         let record_temp = store.place().temp()?;
         keep_room(&record_temp)?;
-        let Some((data, outboard)) = self.files.take() else {
+        let Some((data, outboard)) = &self.files else {
             return Err(Error::new(ErrorKind::NotFound, "the bytes were kept and have been removed since")
                 .advise("put them again"));
         };
         let owned = existing.as_ref().filter(|record| record.borrowed_path().is_none());
         let kept = (|| {
-            let data = data.persist(&paths.data)?;
-            let now = data.metadata().map(|now| identity(&now));
+            data.place(&paths.data)?;
+            let now = data.file().metadata().map(|now| identity(&now));
             let now = now.map_err(|error| io_at("read", &paths.data, error))?;
             if now.size_bytes != self.size_bytes {
                 return Err(backing_differs(&paths.data, false, "was cut while it was written"));
@@ -176,16 +176,25 @@ impl Incoming {
             let mut record = Record::new(oid, Backing::Owned, now, store.now_ns());
             record.keep_from(existing.as_ref());
             record.disposable = (self.disposable && !is_claimed).then_some(true);
-            store.finish_record(&mut record, outboard.temp, record_temp, &lock, true)
+            store.finish_record(&mut record, &outboard.temp, record_temp, &lock, true)
         })();
-        if kept.is_err() && owned.is_none() && !is_unreadable {
-            // Without a record nobody would ever find them.
-            let _ = match existing {
-                None => paths.remove(&lock).map(drop),
-                Some(_) => {
-                    std::fs::remove_file(&paths.data).map_err(|error| io_at("remove", &paths.data, error))
-                }
-            };
+        let is_back = kept.is_err() && existing.is_none() && !is_unreadable && {
+            // The record first: without it the rest is no object. Whoever asks again finds bytes and pairs where they were.
+            let _ = std::fs::remove_file(&paths.record);
+            let is_back = data.take_back(&paths.data) && outboard.temp.take_back(&paths.outboard);
+            let _ = paths.remove(&lock);
+            is_back
+        };
+        if kept.is_err() && !is_unreadable && existing.is_some() && owned.is_none() {
+            // A file of the user's has them, too, and its record tells of no others.
+            let _ = std::fs::remove_file(&paths.data);
+        }
+        if !is_back && let Some((data, outboard)) = self.files.take() {
+            // Where they have not come from their temporary names they go with those.
+            if kept.is_ok() {
+                data.settled();
+                outboard.temp.settled();
+            }
         }
         drop(lock);
         kept?;
