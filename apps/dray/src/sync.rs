@@ -149,7 +149,7 @@ pub(crate) struct SyncArguments {
     #[arg(long)]
     fsync: bool,
     /// Go on: do the same whenever something changed in SRC, which is on this host, until this is stopped
-    #[arg(long, conflicts_with = "dry_run")]
+    #[arg(long, conflicts_with_all = ["dry_run", "remove_source_files"])]
     watch: bool,
     /// ssh, with its options: "ssh -p 2222 -i KEY"
     #[arg(short = 'e', long, value_name = "COMMAND")]

@@ -227,6 +227,8 @@ pub const SYNC_BACKUP_NAMES_MAX: usize = 1 << 20;
 pub const SYNC_TIMEOUT_MAX_S: u64 = 1_000_000_000;
 /// Entries in place at a receiver after which it makes them durable, so that they may leave their source.
 pub const SYNC_IN_PLACE_ENTRIES: u64 = 4096;
+/// Messages of a receiver's on what is in place that wait at a sender, which removes more slowly than the receiver writes; their runs are as many as [`SYNC_REMOVALS_MAX`].
+pub const SYNC_IN_PLACE_WAITING_MAX: usize = 1 << 16;
 /// Entries told that a sender remembers, to remove them once they are in place; of those beyond none is removed.
 pub const SYNC_REMOVALS_MAX: usize = 1 << 20;
 /// Directories in which a synchronisation looks for what need not come.

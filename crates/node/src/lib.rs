@@ -14,6 +14,7 @@ mod get;
 mod identity;
 mod join;
 mod logs;
+mod mountinfo;
 mod mounts;
 mod observer;
 mod outboard;

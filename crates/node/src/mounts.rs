@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// What the kernel tells (proc_pid_mountinfo(5)).
-const MOUNTINFO: &str = "/proc/self/mountinfo";
+use crate::mountinfo::{MOUNTINFO, unescaped};
+
 /// File systems behind a network or a program, where reading costs others more than the index is worth, and that are not mounted for it. So are
 /// all whose name begins with `fuse`.
 const LEFT_OUT: [&str; 20] = [
@@ -64,19 +64,6 @@ fn mount(line: &[u8]) -> Option<(PathBuf, String)> {
     let at = PathBuf::from(OsString::from_vec(unescaped(words.nth(4)?)));
     let kind = words.skip_while(|word| *word != b"-").nth(1)?;
     Some((at, String::from_utf8_lossy(kind).into_owned()))
-}
-
-/// Without the escapes, of three octal digits, that stand for blanks.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
-    while let Some((first, behind)) = rest.split_first() {
-        let digits = behind.get(..3).filter(|_| *first == b'\\');
-        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        out.push(escaped.unwrap_or(*first));
-        rest = if escaped.is_some() { &behind[3..] } else { behind };
-    }
-    out
 }
 
 #[cfg(test)]

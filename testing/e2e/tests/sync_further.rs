@@ -125,6 +125,106 @@ fn what_is_not_safe_is_refused() {
     assert!(source.join("f").exists() && paths(&copy).is_empty());
 }
 
+/// S84, "the same command goes on": sources whose entries might come to one place are refused before anything is done, within a host, both ways over ssh, and where only a pattern shows that there are
+/// two: the second run would take what the first left of one for newer than what it moved from the other.
+#[test]
+fn sources_that_may_meet_are_refused() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let top = a.directory("top");
+    for camera in ["cam1", "cam2"] {
+        write(&top.join(camera).join("x/image"), camera.as_bytes(), 0);
+    }
+    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+    let ssh = format!("ssh {}", words.join(" "));
+    let copy = a.directory("copy");
+    let remote = |path: &str| b.remote(&top.join(path));
+    let (here, there) = (|path: &str| top.join(path).into_os_string(), b.remote(&copy));
+    let all: [(&[OsString], OsString); 6] = [
+        (&[here("cam1/"), here("cam2/")], copy.clone().into()),
+        (&[here("cam1/x"), here("cam2/x")], copy.clone().into()),
+        (&[here("cam1/x"), here("cam2/")], there.clone()),
+        (&[remote("cam1/x"), remote("cam2/x")], copy.clone().into()),
+        (&[remote("*/x")], copy.clone().into()),
+        (&[remote("cam*/")], copy.clone().into()),
+    ];
+    for (sources, to) in &all {
+        let run = || {
+            let program =
+                a.dray().args(["sync", "-a", "--remove-source-files", "-e", &ssh]).args(sources.iter());
+            program.arg(to).time_limit(LONG).run()
+        };
+        let (first, again) = (run(), run());
+        for camera in ["cam1", "cam2"] {
+            let image = top.join(camera).join("x/image");
+            assert!(fs::read(image).is_ok_and(|it| it == camera.as_bytes()), "{sources:?}: {first} {again}");
+        }
+        for outcome in [first, again] {
+            let said = outcome.stderr_text();
+            assert!(outcome.code() == Some(2) && said.contains("several SRC"), "{sources:?}: {outcome}");
+        }
+        assert!(paths(&copy).is_empty(), "{sources:?}");
+    }
+    // Names of their own do not meet.
+    for name in ["one", "two"] {
+        write(&top.join(name).join("f"), name.as_bytes(), 0);
+    }
+    let program = a.dray().args(["sync", "-a", "--remove-source-files"]).args([here("one"), here("two")]);
+    program.arg(&copy).run().expect(0);
+    assert_eq!(fs::read(copy.join("two/f")).unwrap(), b"two");
+    assert!(!top.join("one/f").exists());
+}
+
+/// A source is not moved into itself over ssh, be its destination there or not: nothing ends directories deep.
+#[test]
+fn a_source_is_not_moved_into_itself() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    for (number, (way, code)) in [(Way::Up(b), 6), (Way::Down(b), 8)].into_iter().enumerate() {
+        let data = a.directory(&format!("data{number}"));
+        for name in ["f", "d/g", "sub/deep/old", "z"] {
+            write(&data.join(name), name.as_bytes(), 0);
+        }
+        let before = paths(&data.join("sub"));
+        let copy = data.join("sub");
+        let outcome = sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &data, &copy).expect(code);
+        assert!(outcome.stderr_text().contains("moved into itself"), "{way:?}: {outcome}");
+        let after = paths(&copy);
+        assert!(after.is_superset(&before) && !after.iter().any(|path| path.contains("sub")), "{after:?}");
+        if let Way::Up(_) = way {
+            assert_eq!(after, before);
+            sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &data, &data.join("new")).expect(code);
+            assert!(!data.join("new/f").exists());
+            // Out of it is no way into it.
+            let above = data.join("d");
+            sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &above, &data).expect(0);
+            assert_eq!(fs::read(data.join("g")).unwrap(), b"d/g");
+        }
+    }
+}
+
+/// "One that works is not silent": a sender that takes long to remove what is in place, as on a server that answers slowly, is heard all the while, be the patience shorter.
+#[test]
+fn a_slow_removal_is_not_silent() {
+    const FILES: usize = 300;
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let (source, copy) = (a.file("source"), b.directory("copy"));
+    tree(&source, FILES);
+    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+    // 30 ms for each: three times the patience for all.
+    let program = a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=unlinkat"]);
+    let program = program.args(["-e", "inject=unlinkat:delay_enter=30000"]).arg(gate::dray_binary());
+    let program = program.args(["sync", "-a", "--remove-source-files", "--timeout=3", "-e"]);
+    let program = program.arg(format!("ssh {}", words.join(" "))).arg(source.join("")).arg(b.remote(&copy));
+    program.time_limit(LONG).run().expect(0);
+    assert!(paths(&source).iter().all(|path| path.ends_with('/')));
+    assert!(paths(&copy).len() >= FILES);
+}
+
 /// A source file goes only for a copy with its bytes: one at the destination that has its size and time and other bytes is replaced first; what changed since it was read stays,
 /// and is told.
 #[test]
@@ -206,6 +306,33 @@ fn a_killed_run_loses_nothing() {
     }
 }
 
+/// S84, "and on its disk": the file system of the destination is synced before anything leaves its source, within a host and by a receiver over ssh, also without `--fsync`.
+#[test]
+fn what_goes_is_on_its_disk_first() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+    for is_far in [false, true] {
+        let (source, copy) = (a.directory(&format!("s{is_far}")), a.directory(&format!("c{is_far}")));
+        write(&source.join("f"), b"f", 0);
+        let trace = a.file("trace");
+        let program = a.program("strace").args(["-f", "-e", "trace=syncfs,unlinkat", "-o"]).arg(&trace);
+        let program = program.arg(gate::dray_binary()).args(["sync", "-a", "--remove-source-files", "-e"]);
+        let from = source.join("");
+        let from = if is_far { b.remote(&from) } else { from.into_os_string() };
+        let program = program.arg(format!("ssh {}", words.join(" "))).arg(from).arg(&copy);
+        program.time_limit(LONG).run().expect(0);
+        assert!(!source.join("f").exists() && copy.join("f").exists());
+        let trace = fs::read_to_string(&trace).unwrap();
+        let place = |call: &str| trace.lines().position(|line| line.contains(call));
+        let synced = place("syncfs(").unwrap_or_else(|| panic!("nothing was synced: {trace}"));
+        // Over ssh the other end removes.
+        let removed = trace.lines().position(|line| line.contains("unlinkat(") && line.contains("\".dray-"));
+        assert!(is_far || removed.is_some_and(|removed| synced < removed), "{trace}");
+    }
+}
+
 /// A destination that is the source, come upon by ssh, loses nothing; nor what both share by hard links.
 #[test]
 fn a_source_that_is_the_destination_stays() {
@@ -218,13 +345,18 @@ fn a_source_that_is_the_destination_stays() {
         data::write_random(&source.join("large"), 300_000, 4);
         symlink("large", source.join("link")).unwrap();
         let before = paths(&source);
-        let outcome = sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &source, &source);
+        let outcome = sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &source, &source).expect(8);
         assert_eq!(paths(&source), before, "{way:?} {outcome}");
         assert_eq!(fs::metadata(source.join("large")).unwrap().len(), 300_000);
         let copy = a.directory("copy");
         fs::hard_link(source.join("large"), copy.join("large")).unwrap();
-        sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &source, &copy);
-        assert_eq!(fs::metadata(copy.join("large")).unwrap().len(), 300_000);
+        let outcome = sync(a, &case(&["-a"]), &["--remove-source-files"], &way, &source, &copy).expect(8);
+        assert!(outcome.stderr_text().contains("large"), "{outcome}");
+        // What was not there before has moved.
+        assert_eq!(paths(&source), BTreeSet::from(["d/", "large"].map(String::from)), "{way:?} {outcome}");
+        for side in [&source, &copy] {
+            assert_eq!(fs::metadata(side.join("large")).unwrap().len(), 300_000);
+        }
         fs::remove_dir_all(&source).unwrap();
         fs::remove_dir_all(&copy).unwrap();
     }

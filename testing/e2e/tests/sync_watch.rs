@@ -112,33 +112,40 @@ fn a_host_that_was_away_is_caught_up_with() {
     assert!(said.stderr_text().contains("it is tried again"), "{said}");
 }
 
-/// A disk that is unmounted is not a source from which everything was deleted.
+/// A disk that is unmounted is not a source from which everything was deleted; nor is a directory of the same file system that was mounted there, of which the kernel tells nobody
+/// that it is gone.
 #[test]
 fn an_unmounted_source_deletes_nothing() {
     let Some(lab) = Lab::of(1).build() else { return };
     let host = lab.host(0);
-    let (source, copy) = (host.directory("source"), host.file("copy"));
+    let (source, copy, other) = (host.directory("source"), host.file("copy"), host.directory("other"));
     let mounts = [source.join("below"), source.clone()];
     fs::create_dir(&mounts[0]).unwrap();
-    for at in &mounts {
-        // Within one process of the host, as each has mounts of its own.
+    for (at, is_bound) in mounts.iter().flat_map(|at| [(at, false), (at, true)]) {
+        let what =
+            if is_bound { format!("--bind {}", other.display()) } else { "-t tmpfs drayman".to_owned() };
+        // Within one process of the host, as each has mounts of its own. That a bound one is gone is told by nobody: the next change shows it.
         let script = format!(
-            "mount -t tmpfs drayman {at} && echo 1 > {at}/one || exit 99\n\
+            "mount {what} {at} && echo 1 > {at}/one || exit 99\n\
              {dray} sync -a --delete --watch {source}/ {copy} & followed=$!\n\
              until diff -r {source} {copy} >/dev/null 2>&1; do sleep 0.05; done\n\
-             umount {at} || exit 98\n\
+             until umount {at} 2>/dev/null; do sleep 0.1; done\n\
+             echo 2 > {other}/two\n\
              wait $followed",
+            other = other.display(),
             at = at.display(),
             dray = dray_e2e::gate::dray_binary().display(),
             source = source.display(),
             copy = copy.display(),
         );
-        let said = host.program("sh").args(["-c", &script]).run();
-        assert_eq!(said.code(), Some(4), "{said}");
-        assert!(said.stderr_text().contains("nothing was copied or deleted"), "{said}");
+        let said = host.program("sh").args(["-c", &script]).time_limit(Duration::from_secs(60)).run();
         let kept = copy.join(at.strip_prefix(&source).unwrap()).join("one");
-        assert_eq!(fs::read(kept).unwrap(), b"1\n", "{said}");
+        assert_eq!(fs::read(kept).unwrap_or_default(), b"1\n", "{at:?} {is_bound} {said}");
+        assert_eq!(said.code(), Some(4), "{at:?} {is_bound} {said}");
+        assert!(said.stderr_text().contains("nothing was copied or deleted"), "{said}");
         fs::remove_dir_all(&copy).unwrap();
+        fs::remove_file(other.join("two")).unwrap();
+        let _ = fs::remove_file(other.join("one"));
     }
 }
 
@@ -167,6 +174,34 @@ fn no_more_is_deleted_in_several_runs() {
     assert_eq!(said.code(), Some(8), "{said}");
 }
 
+/// The same where a run deletes some, and then fails: what it deleted counts for the next try.
+#[test]
+fn what_a_failed_run_deleted_counts() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let (source, copy, old) = (host.directory("source"), host.file("copy"), host.directory("old"));
+    for number in 0..9 {
+        data::write_random(&source.join(format!("f{number}")), 65_536, number);
+    }
+    // There is room to keep four of those that are deleted, again and again.
+    let script = format!(
+        "mount -t tmpfs -o size=264k drayman {old} || exit 99\n\
+         {dray} sync -a --delete --max-delete=6 --backup-dir={old} --watch {source}/ {copy} & followed=$!\n\
+         until diff -r {source} {copy} >/dev/null 2>&1; do sleep 0.05; done\n\
+         rm {source}/*\n\
+         until [ $(ls {copy} | wc -l) -le 5 ]; do sleep 0.05; done\n\
+         for n in 1 2 3 4 5 6 7 8; do sleep 1; find {old} -type f -delete; done\n\
+         kill -TERM $followed; wait $followed",
+        dray = dray_e2e::gate::dray_binary().display(),
+        old = old.display(),
+        source = source.display(),
+        copy = copy.display(),
+    );
+    let said = host.program("sh").args(["-c", &script]).time_limit(Duration::from_secs(60)).run();
+    assert!(said.stderr_text().contains("it is tried again"), "{said}");
+    assert_eq!(fs::read_dir(&copy).unwrap().count(), 3, "{said}");
+}
+
 /// What cannot be followed is said at once: a source on another host, a dry run, a source that is not there.
 #[test]
 fn what_cannot_be_followed_is_refused() {
@@ -176,5 +211,10 @@ fn what_cannot_be_followed_is_refused() {
     let remote = a.dray().args(["sync", "-a", "--watch"]).arg(b.remote(&source)).arg("here").run().expect(2);
     assert!(remote.stderr_text().contains("on the host that has SRC"), "{remote}");
     a.dray().args(["sync", "-an", "--watch", "x/", "y/"]).run().expect(2);
+    fs::create_dir(a.file("outbox")).unwrap();
+    fs::write(a.file("outbox/film"), b"begun").unwrap();
+    let moving = a.dray().args(["sync", "-a", "--watch", "--remove-source-files"]).arg(a.file("outbox/"));
+    let moving = moving.arg(a.file("y")).time_limit(Duration::from_secs(10)).run();
+    assert!(moving.code() == Some(2) && a.file("outbox/film").exists(), "{moving}");
     a.dray().args(["sync", "-a", "--watch"]).arg(a.file("none")).arg(a.file("y")).run().expect(3);
 }

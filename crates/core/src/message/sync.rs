@@ -25,7 +25,7 @@ pub struct SyncWish {
     /// Entries that may be deleted.
     #[n(2)]
     pub max_delete: Option<u64>,
-    /// Where something is deleted: directories of the near end, its sources or its destination.
+    /// Where something is deleted or leaves its source: directories of the near end, its sources or its destination.
     #[n(3)]
     pub near: Option<Box<Near>>,
     /// What is replaced or deleted is kept (feature `sync-backup`).
@@ -183,7 +183,7 @@ pub struct Listed {
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 #[cbor(map)]
 pub struct InPlace {
-    /// Entries told.
+    /// Entries told, ascending.
     #[n(0)]
     pub runs: Vec<InPlaceRun>,
     /// What lies below this number and was in no such message is not in place, and will not be said to be.

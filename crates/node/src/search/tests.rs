@@ -245,7 +245,7 @@ fn a_file_that_changes_is_forgotten() {
     let all = keys(&data);
     assert_eq!(found(&search, &all, SIZE), all.len());
     let told = search.find(&all, SIZE as u64);
-    let permissions = fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o640));
+    let permissions: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o640);
     fs::set_permissions(&path, permissions).unwrap();
     let (file, offset) = told[&all[0]];
     assert!(search.find(&all, SIZE as u64).is_empty());

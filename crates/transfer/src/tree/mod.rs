@@ -6,12 +6,14 @@ mod answer;
 mod desk;
 mod frames;
 mod lanes;
+mod removing;
 mod send;
 mod take;
 
 pub use answer::{RecordSink, SendError, TreeFile};
 pub use lanes::{Lane, SendLanes, TakeLanes};
-pub use send::{Batch, DigestsToTell, Removes, TreeSource, send};
+pub use removing::Removes;
+pub use send::{Batch, DigestsToTell, TreeSource, send};
 pub use take::{Heard, SinkWake, TreeSink, take};
 
 use std::time::Duration;

@@ -7,9 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dray_core::frame::{FrameHead, FrameKind};
-use dray_core::message::{
-    Digests, DigestsSame, Entries, EntryFailed, Fault, InPlace, Message, Pull, Removed, TreeDone,
-};
+use dray_core::message::{Digests, DigestsSame, Entries, EntryFailed, Fault, Message, Pull, TreeDone};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{Owed, TreeLanes, TreeSender, TreeSent};
 
@@ -17,6 +15,7 @@ use super::answer::{Outlet, TreeFile, answer};
 use super::desk::Desk;
 use super::frames::{Frames, Piece};
 use super::lanes::{FILE_PATIENCE, SendLanes};
+use super::removing::{Removes, Removing};
 use super::{LAST_WORDS, TOLD_INTERVAL, progress};
 use crate::transport::{ControlReader, Duplex, Wake, Wants};
 
@@ -44,12 +43,6 @@ pub struct DigestsToTell {
     pub digests: Digests,
     /// The roots of all sources are among them: a receiver that finds those the same may be done.
     pub has_roots: bool,
-}
-
-/// Removes from the sources what the receiver has in place.
-pub trait Removes: Send + Sync {
-    /// Removes what `in_place` names of the entries told, as far as it is what was told; how many are gone, and what the receiver is told of others.
-    fn remove(&self, in_place: &InPlace) -> (u64, Vec<EntryFailed>);
 }
 
 /// Where batches come from. Its last one says so.
@@ -83,7 +76,7 @@ pub fn send(
     let (sender, batches) = mpsc::sync_channel(source.batches_ahead());
     let (word, words) = mpsc::channel();
     source.listen(words);
-    let removes = source.removes();
+    let removing = Removing::new(source.removes());
     let desk_wake = wake.duplicate().map_err(|error| Error::io("make a wake event", error))?;
     let desk = Desk::new(desk_wake, FILE_PATIENCE);
     let mut server = Server {
@@ -93,7 +86,7 @@ pub fn send(
         batches,
         word,
         digests: 0,
-        removes,
+        removing,
         removed: Vec::new(),
         wake,
         lanes,
@@ -141,7 +134,8 @@ struct Server<'a> {
     word: mpsc::Sender<Message>,
     /// How many were told.
     digests: usize,
-    removes: Option<Arc<dyn Removes>>,
+    /// What the receiver has in place and is still at its source.
+    removing: Removing,
     /// What is to be said of what was removed.
     removed: Vec<Message>,
     wake: &'a Wake,
@@ -171,6 +165,7 @@ impl Server<'_> {
             if let Some(done) = self.done {
                 return Ok(done);
             }
+            self.remove()?;
             self.say()?;
             let has_told = self.tell()?;
             if let Some(owed) = self.machine.next_owed() {
@@ -178,7 +173,7 @@ impl Server<'_> {
                 continue;
             }
             self.flush()?;
-            if !has_told {
+            if !has_told && self.removing.is_empty() {
                 self.rest()?;
             }
             self.listen()?;
@@ -236,6 +231,10 @@ impl Server<'_> {
             match Message::from_bytes(&body)? {
                 Message::Pull(pull) => self.pull(pull)?,
                 Message::TreeDone(done) => {
+                    if !self.removing.is_empty() {
+                        let what = "receiver ended before it was told what became of what it has in place";
+                        return Err(Error::new(ErrorKind::Protocol, what));
+                    }
                     let mut lanes = self.lanes.map_or_else(TreeLanes::default, SendLanes::account);
                     let (cut, owed) = self.desk.account();
                     lanes.sent.add(&cut);
@@ -259,7 +258,7 @@ impl Server<'_> {
                     self.machine.handle_same(&same)?;
                     let _ = self.word.send(Message::DigestsSame(same));
                 }
-                Message::InPlace(in_place) => self.remove(&in_place)?,
+                Message::InPlace(in_place) => self.removing.push(in_place, self.machine.entries())?,
                 message => {
                     let hello = if let Message::Hello(_) = &message { Some(message.clone()) } else { None };
                     (self.heard)(Some(message))?;
@@ -280,20 +279,13 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// The receiver has these in place.
-    fn remove(&mut self, in_place: &InPlace) -> Result<()> {
-        let told = self.machine.entries();
-        let is_told =
-            in_place.runs.iter().all(|run| run.first.checked_add(run.count).is_some_and(|end| end <= told));
-        let removes = self.removes.clone().filter(|_| is_told && in_place.settled <= told);
-        let Some(removes) = removes else {
-            let what = "receiver has in place what was not told, or need not say so";
-            return Err(Error::new(ErrorKind::Protocol, what));
-        };
-        let (count, failed) = removes.remove(in_place);
-        self.removed.extend(failed.into_iter().map(Message::EntryFailed));
-        self.removed.push(Message::Removed(Removed { count, is_last: in_place.is_last }));
-        Ok(())
+    /// Removes some of what the receiver has in place, and says that it lives.
+    fn remove(&mut self) -> Result<()> {
+        if self.removing.is_empty() {
+            return Ok(());
+        }
+        self.removed.extend(self.removing.step(Instant::now() + TOLD_INTERVAL));
+        self.say_progress()
     }
 
     /// Contents are asked for; what is settled is forgotten.
@@ -341,7 +333,7 @@ impl Server<'_> {
 
     /// Tells a batch, if there is one and it may leave.
     fn tell(&mut self) -> Result<bool> {
-        if !self.machine.may_tell() {
+        if !self.machine.may_tell() || self.removing.is_behind() {
             return Ok(false);
         }
         let batch = match self.batches.try_recv() {

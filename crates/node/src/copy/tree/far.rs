@@ -27,7 +27,7 @@ use super::preview::Previewing;
 use super::removal::{Arrivals, Removal, removes};
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
-use super::sync::{above, deletes, landing, patience, require_outside};
+use super::sync::{above, deletes, landing, patience, require_landing_outside, require_outside};
 use super::{Knows, changes, names_owners, walk_options, write_options};
 use crate::{Node, Stop};
 
@@ -82,6 +82,9 @@ impl Node {
                     Ok(landing) => landing,
                     Err(error) => return Err(tell(&mut channel, preface, error)),
                 };
+                if let Err(error) = require_landing_outside(tree, &landing) {
+                    return Err(tell(&mut channel, preface, error));
+                }
                 let fsync = tree.flags & tree_flag::FSYNC != 0;
                 let changes = match changes(tree, &|path| beside(path, within, &origin)) {
                     Ok(changes) => changes,

@@ -8,17 +8,18 @@
 //! A source whose disk is unmounted looks like one that is empty. So each copy begins only if the sources lie on the file systems on
 //! which they lay at first and nothing was unmounted below them.
 
+mod grounds;
 mod watches;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dray_core::limits::WATCHED_DIRECTORIES_MAX;
 use dray_core::{Error, ErrorKind, Result};
 
+use self::grounds::Grounds;
 use self::watches::Watches;
 use super::super::local::is_local_host;
 use super::{TreeCopied, TreeRequest};
@@ -64,7 +65,7 @@ impl Node {
     /// together.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] where a source is on another host, or the destination is on this one over ssh. What the first copy fails with;
+    /// [`ErrorKind::Usage`] where a source is on another host, or the destination is on this one over ssh, or sources lose what is in place. What the first copy fails with;
     /// after that what will not pass by itself: errors that may (the other host is away, no space, a source that is not there) are told as
     /// warnings, and it is tried again; the last of them if it was stopped meanwhile. [`ErrorKind::Changed`] where a source lies on another
     /// file system than it did, or, with `delete`, something in it was unmounted.
@@ -77,8 +78,9 @@ impl Node {
     ) -> Result<u64> {
         let mut request = request.clone();
         let roots = roots(&request)?;
-        let mut grounds = Grounds::default();
-        let mut changes = Changes::of(&roots, request.options.one_file_system, observer);
+        let one_file_system = request.options.one_file_system;
+        let mut grounds = Grounds::of(one_file_system);
+        let mut changes = Changes::of(&roots, one_file_system, observer);
         let mut last = Last::Nothing;
         let (mut retries, mut idle) = (0, Duration::ZERO);
         loop {
@@ -87,16 +89,18 @@ impl Node {
             let begun = Instant::now();
             let is_first = matches!(last, Last::Nothing);
             let deletes = request.options.sync.as_ref().is_some_and(|sync| sync.delete);
+            let telling = Deletions { observer, deleted: AtomicU64::new(0) };
             let outcome = grounds
                 .check(&roots, changes.unmounted(), deletes)
-                .and_then(|()| self.copy_trees(&request, observer, stop));
+                .and_then(|()| self.copy_trees(&request, &telling, stop));
+            let deleted = telling.deleted.into_inner();
+            if let Some(sync) = &mut request.options.sync {
+                sync.max_delete = sync.max_delete.map(|max| max.saturating_sub(deleted));
+            }
             let mut pause = None;
             match outcome {
                 Ok(done) => {
                     copied(&done, begun.elapsed());
-                    if let Some(sync) = &mut request.options.sync {
-                        sync.max_delete = sync.max_delete.map(|max| max.saturating_sub(done.deleted));
-                    }
                     let has_done = done.files + done.deleted > 0;
                     idle = if has_done { Duration::ZERO } else { (idle * 2).clamp(IDLE_MIN, IDLE_MAX) };
                     retries = if done.failed > 0 && !has_done { retries + 1 } else { 0 };
@@ -108,6 +112,11 @@ impl Node {
                 }
                 // In the middle of a copy: what it has not done it would do the next time.
                 Err(_) if !is_first && stop.is_set() => return ended(last),
+                Err(error) if deleted > 0 && may_have_deleted_more(&request) => {
+                    let what =
+                        "start it again: --max-delete cannot tell how much was deleted before it was cut off";
+                    return Err(error.or_advise(what));
+                }
                 Err(error) if !is_first && may_pass(&error, &roots) => {
                     observer.event(Event::Warning(format!("{error}; it is tried again")));
                     pause = Some(pause_after(retries));
@@ -141,8 +150,35 @@ fn ended(last: Last) -> Result<u64> {
     }
 }
 
+/// Counts what is deleted, also by a copy that fails after that.
+struct Deletions<'a> {
+    observer: &'a dyn Observer,
+    deleted: AtomicU64,
+}
+
+impl Observer for Deletions<'_> {
+    fn event(&self, event: Event) {
+        if matches!(event, Event::Synced { letters: None, .. }) {
+            self.deleted.fetch_add(1, Ordering::Relaxed);
+        }
+        self.observer.event(event);
+    }
+}
+
+/// True if more may have been deleted than was told before a copy failed, and that counts.
+fn may_have_deleted_more(request: &TreeRequest) -> bool {
+    let is_bounded = request.options.sync.as_ref().is_some_and(|sync| sync.max_delete.is_some());
+    is_bounded && matches!(request.destination, Location::Remote { .. })
+}
+
 /// The sources, which have to be here, while the destination is not here by way of ssh: a copy into a source would be a change in it, for ever.
 fn roots(request: &TreeRequest) -> Result<Vec<PathBuf>> {
+    if request.options.sync.as_ref().is_some_and(|sync| sync.remove_sources) {
+        let what = "--watch does not go together with --remove-source-files: it is begun by whoever writes a file, and would take that from under him";
+        return Err(
+            Error::new(ErrorKind::Usage, what).advise("move what is complete, with a command of its own")
+        );
+    }
     if let Location::Remote { host, .. } = &request.destination
         && is_local_host(host)
     {
@@ -167,31 +203,6 @@ fn may_pass(error: &Error, roots: &[PathBuf]) -> bool {
         // It is made anew, perhaps.
         ErrorKind::NotFound => roots.iter().any(|root| fs::symlink_metadata(root).is_err()),
         _ => false,
-    }
-}
-
-/// The file systems on which the sources lay at first.
-#[derive(Default)]
-struct Grounds(BTreeMap<PathBuf, u64>);
-
-impl Grounds {
-    /// An unmounted disk must not be taken for one from which everything was deleted.
-    fn check(&mut self, roots: &[PathBuf], unmounted: Option<PathBuf>, deletes: bool) -> Result<()> {
-        let changed = |path: &Path, what: &str| {
-            let what = format!("{path:?} {what}; nothing was copied or deleted since");
-            Err(Error::new(ErrorKind::Changed, what).advise("mount it again, then start this again"))
-        };
-        if let Some(path) = unmounted.filter(|_| deletes) {
-            return changed(&path, "was unmounted");
-        }
-        for root in roots {
-            let Ok(found) = fs::metadata(root) else { continue };
-            let device = *self.0.entry(root.clone()).or_insert(found.dev());
-            if device != found.dev() {
-                return changed(root, "is on another file system than it was");
-            }
-        }
-        Ok(())
     }
 }
 

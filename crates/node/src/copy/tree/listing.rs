@@ -93,6 +93,7 @@ impl Node {
     ) -> Result<TreeCopied> {
         let (here, there) = by_machine(once(sources, observer));
         require_one_machine(&here, &there)?;
+        let options = &only_read(options);
         match there.into_iter().next() {
             Some((host, paths)) => self.list_there(host, &paths, options, observer, stop),
             None => list_here(here, options, observer, stop),
@@ -151,6 +152,16 @@ impl Node {
             Err(error) => Err(advised(far.explain(error, is_heard), Some(&far.host))),
         }
     }
+}
+
+/// The same options without what is done to a source or a destination.
+fn only_read(options: &TreeOptions) -> TreeOptions {
+    let mut options = options.clone();
+    if let Some(sync) = &mut options.sync {
+        (sync.remove_sources, sync.delete, sync.delete_excluded) = (false, false, false);
+        (sync.backup, sync.basis) = (None, None);
+    }
+    options
 }
 
 fn list_here(

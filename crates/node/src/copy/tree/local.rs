@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use super::again::{Whereabouts, source_here};
 use super::held::{Failed, HeldNames};
 use super::near::may_be_renamed;
-use super::removal::{Arrivals, Removal};
+use super::removal::{Arrivals, Removal, require_safe};
 use super::sink::at;
 use super::source::entry_failed;
 use super::{
@@ -63,6 +63,7 @@ impl Node {
         let names: Vec<Vec<u8>> = sources.iter().map(|source| sync::name_of(source, is_sync)).collect();
         let asked = vec![destination.as_os_str().as_bytes().to_vec()];
         let tree = tree_message(CopyRole::Receive, asked, Vec::new(), options, must_be_directory)?;
+        require_safe(&tree, &names)?;
         let known = match may_be_renamed(&names, must_be_directory, is_sync) {
             true => source_here(self, &sources[0]),
             false => Vec::new(),
@@ -258,7 +259,10 @@ impl Copying<'_> {
         while goes_on {
             self.check_stop()?;
             let mut failed = Vec::new();
-            goes_on = match self.writer.delete_some(&mut failed) {
+            let deleted = self.writer.delete_some(&mut failed);
+            // Also if this is the end.
+            self.tell_done();
+            goes_on = match deleted {
                 Ok(goes_on) => goes_on,
                 Err(error) => {
                     self.fail(b".", error)?;
@@ -266,7 +270,6 @@ impl Copying<'_> {
                 }
             };
             self.fail_all(failed)?;
-            self.tell_done();
         }
         Ok(())
     }

@@ -225,13 +225,14 @@ impl Knows {
 
 /// How the sender walks. Patterns see the sources under `names`.
 fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
-    removal::require_safe(tree)?;
+    removal::require_safe(tree, names)?;
     let excludes: Vec<Vec<u8>> = tree.excludes.iter().flatten().map(|pattern| pattern.to_vec()).collect();
     let has = |flag| tree.flags & flag != 0;
     Ok(WalkOptions {
         recursive: has(tree_flag::RECURSIVE),
         directories: sync::has(tree, sync_flag::DIRECTORIES),
         removes: removal::removes(tree),
+        spared: sync::spared(tree),
         follow_sources: has(tree_flag::FOLLOW_SOURCES),
         one_file_system: has(tree_flag::ONE_FILE_SYSTEM),
         excludes: tree.sync.as_deref().map_or_else(|| Ok(Excludes::new(&excludes)), sync::rules)?,

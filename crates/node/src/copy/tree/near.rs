@@ -27,7 +27,7 @@ use super::again::{Hears, Whereabouts, source_here, source_there};
 use super::digests::{Comparing, Telling, digest_options};
 use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::Previewing;
-use super::removal::{Arrivals, Removal};
+use super::removal::{Arrivals, Removal, require_safe};
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
 use super::sources::{push_chosen, push_tree};
@@ -61,6 +61,7 @@ impl Node {
         let destination = vec![path.as_os_str().as_bytes().to_vec()];
         let mut tree =
             tree_message(CopyRole::Receive, destination, names.clone(), options, must_be_directory)?;
+        require_safe(&tree, &names)?;
         add_near(&mut tree, sources.iter().map(PathBuf::as_path));
         let may_be_renamed = may_be_renamed(&names, must_be_directory, is_sync);
         let known = if may_be_renamed { source_here(self, &sources[0]) } else { Vec::new() };
@@ -190,9 +191,12 @@ impl Node {
             };
             landing_of(&Origin::Anywhere, destination, names, must_be_directory, above, known)
         };
-        let landing = if has_patterns { None } else { Some(resolve(&names, false)?) };
         let asked = paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
         let mut tree = tree_message(CopyRole::Send, asked, names.clone(), options, must_be_directory)?;
+        if !has_patterns {
+            require_safe(&tree, &names)?;
+        }
+        let landing = if has_patterns { None } else { Some(resolve(&names, false)?) };
         if let Some(wish) = &mut tree.sync {
             let is_slashed = destination.as_os_str().as_bytes().ends_with(b"/");
             wish.flags &= !sync_flag::INTO_DIRECTORY;
@@ -214,6 +218,7 @@ impl Node {
                 Some(landing) => Ok((landing, names)),
                 None => {
                     let names = found_sources(&mut channel, host, paths, &names, None, deadline, stop)?;
+                    require_safe(&tree, &names)?;
                     // A pattern that stands for several wants a directory, as several sources do.
                     Ok((resolve(&names, names.len() > 1)?, names))
                 }

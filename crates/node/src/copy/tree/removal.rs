@@ -1,6 +1,6 @@
 //! What is in place leaves its source (`--remove-source-files`): the sender remembers what it told until the receiver says what became of it.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use dray_core::limits::{SYNC_IN_PLACE_ENTRIES, SYNC_REMOVALS_MAX, TREE_PULL_RUNS_MAX, TREE_WANTED_MAX};
@@ -10,6 +10,7 @@ use dray_store::local::tree::{Origin, Remover, ToldEntry, Walked, Walker};
 use dray_transfer::tree::Removes;
 
 use super::source::entry_failed;
+use super::sync::has;
 use crate::lock;
 
 /// True if what is in place leaves its source.
@@ -24,6 +25,8 @@ pub(super) struct Beside {
     pub(super) deletes: bool,
     pub(super) hard_links: bool,
     pub(super) backup: bool,
+    /// Several sources, whose entries may come to one place.
+    pub(super) meets: bool,
 }
 
 impl Beside {
@@ -37,6 +40,7 @@ impl Beside {
             deletes: wish.flags & (sync_flag::DELETE | sync_flag::DELETE_EXCLUDED) != 0,
             hard_links: tree.flags & tree_flag::HARD_LINKS != 0,
             backup: wish.backup.is_some(),
+            meets: false,
         }
     }
 
@@ -52,15 +56,26 @@ impl Beside {
             Beside { backup: true, .. } => {
                 "--backup: a backup would take the place of what an earlier run moved to the same name; run it without --backup"
             }
+            Beside { meets: true, .. } => {
+                "several SRC whose entries may come to one place: the next run would take what is left of one for newer than what this one \
+                 moved there from another; run it for each SRC, into a directory of its own"
+            }
             _ => return Ok(()),
         };
         Err(Error::new(ErrorKind::Usage, format!("--remove-source-files does not go with {what}")))
     }
 }
 
-/// `Usage` if `tree` removes sources, and asks for what is not safe with that.
-pub(super) fn require_safe(tree: &Tree) -> Result<()> {
-    Beside::of(tree).require_none()
+/// `Usage` if `tree` removes sources, which go under `names`, and asks for what is not safe with that.
+pub(super) fn require_safe(tree: &Tree, names: &[Vec<u8>]) -> Result<()> {
+    let removes = has(tree, sync_flag::REMOVE_SOURCES);
+    Beside { meets: removes && may_meet(names), ..Beside::of(tree) }.require_none()
+}
+
+/// True if entries of several sources, which go under `names`, may come to one place: what is in one without a name may come to any.
+fn may_meet(names: &[Vec<u8>]) -> bool {
+    let mut seen = HashSet::new();
+    names.len() > 1 && names.iter().any(|name| name.is_empty() || !seen.insert(name))
 }
 
 /// What was told and may go.
@@ -177,6 +192,7 @@ impl Arrivals {
     pub(super) fn say(&mut self, undecided: u64, is_last: bool) -> Vec<InPlace> {
         let mut numbers = std::mem::take(&mut self.numbers);
         numbers.sort_unstable();
+        numbers.dedup();
         let mut runs: Vec<InPlaceRun> = Vec::new();
         for number in numbers {
             match runs.last_mut() {
@@ -199,6 +215,22 @@ impl Arrivals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// S84: sources may meet if one of several has no name, or two have one.
+    #[test]
+    fn sources_meet_under_one_name_or_none() {
+        for (names, meets) in [
+            (&["", ""][..], true),
+            (&["a", ""], true),
+            (&["a", "b", "a"], true),
+            (&["a", "b"], false),
+            (&[""], false),
+            (&[], false),
+        ] {
+            let names: Vec<Vec<u8>> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
+            assert_eq!(may_meet(&names), meets, "{names:?}");
+        }
+    }
 
     /// S84: what came is said in ascending runs, in as many messages as it takes, and what is settled with the last of them; an entry that lacks something is not said to be in place.
     #[test]

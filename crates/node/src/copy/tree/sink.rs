@@ -102,6 +102,8 @@ pub(super) struct Writing<'a> {
     /// The sender has listed everything, and no entry has failed at either end.
     is_complete: bool,
     is_deleting: bool,
+    /// What ends the copy once what was deleted before has been said.
+    cut_off: Option<Error>,
     /// All that was to be done here is.
     is_concluded: bool,
     is_finished: bool,
@@ -168,6 +170,7 @@ impl<'a> Writing<'a> {
             fsync,
             is_complete: true,
             is_deleting: false,
+            cut_off: None,
             is_concluded: false,
             is_finished: false,
             arrivals: Arrivals::default(),
@@ -600,15 +603,20 @@ impl TreeSink for Writing<'_> {
         if !self.is_deleting {
             return Ok(false);
         }
+        if let Some(error) = self.cut_off.take() {
+            return Err(error);
+        }
         let mut failed = Vec::new();
-        self.is_deleting = match self.writer.delete_some(&mut failed) {
-            Ok(goes_on) => goes_on,
-            Err(error) => {
-                self.fail(b"", error)?;
-                false
-            }
+        let (goes_on, ended) = match self.writer.delete_some(&mut failed) {
+            Ok(goes_on) => (goes_on, Ok(())),
+            Err(error) => (false, self.fail(b"", error)),
         };
-        self.fail_all(failed)?;
+        if let Err(error) = ended.and_then(|()| self.fail_all(failed)) {
+            // What was deleted until then is said first.
+            self.cut_off = Some(error);
+            return Ok(true);
+        }
+        self.is_deleting = goes_on;
         if !self.is_deleting {
             self.conclude()?;
         }

@@ -152,7 +152,9 @@ impl SyncOptions {
     pub(super) fn wish(&self, is_dry: bool, whole_file: bool, into_directory: bool) -> Result<SyncWish> {
         if self.remove_sources {
             let (deletes, backup) = (self.delete || self.delete_excluded, self.backup.is_some());
-            removal::Beside { deletes, hard_links: self.hard_links, backup }.require_none()?;
+            let beside = removal::Beside { deletes, hard_links: self.hard_links, backup, meets: false };
+            // Which names the sources have is asked where they are known.
+            beside.require_none()?;
         }
         Excludes::of_rules(self.rules.iter().map(|rule| &rule[..]))
             .map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
@@ -285,7 +287,9 @@ pub(in crate::copy) fn is_told_a_list(tree: &Tree) -> bool {
 /// What the receiver does; `None` in a copy.
 pub(super) fn options(tree: &Tree, reach: &Reach<'_>) -> Result<Option<StoreOptions>> {
     let Some(wish) = &tree.sync else { return Ok(None) };
-    removal::require_safe(tree)?;
+    // To a sender, and where names of patterns are not known yet, somebody else looks at them.
+    let names = tree.names.iter().filter(|_| tree.role == CopyRole::Receive);
+    removal::require_safe(tree, &names.map(|name| name.to_vec()).collect::<Vec<_>>())?;
     let has = |flag| wish.flags & flag != 0;
     let deletes = has(sync_flag::DELETE);
     let delete = DeleteOptions { excluded: has(sync_flag::DELETE_EXCLUDED), max: wish.max_delete };
@@ -339,7 +343,7 @@ fn looked_in(basis: &Basis, reach: &Reach<'_>) -> Result<BasisOptions> {
     Ok(BasisOptions { places, usage })
 }
 
-/// Tells the far end of directories here, where something is deleted or kept elsewhere: the sources, or the destination.
+/// Tells the far end of directories here, where something is deleted, moved or kept elsewhere: the sources, or the destination.
 pub(super) fn add_near<'a>(tree: &mut Tree, paths: impl Iterator<Item = &'a Path>) {
     let found = paths.filter_map(|path| std::fs::metadata(path).ok()).filter(std::fs::Metadata::is_dir);
     let places: Vec<Place> = found
@@ -347,7 +351,7 @@ pub(super) fn add_near<'a>(tree: &mut Tree, paths: impl Iterator<Item = &'a Path
         .take(SYNC_PLACES_MAX + 1)
         .collect();
     if let (Some(wish), Some(boot)) = (&mut tree.sync, boot_id())
-        && (wish.flags & sync_flag::DELETE != 0 || wish.backup.is_some())
+        && (wish.flags & (sync_flag::DELETE | sync_flag::REMOVE_SOURCES) != 0 || wish.backup.is_some())
         && (1..=SYNC_PLACES_MAX).contains(&places.len())
     {
         wish.near = Some(Box::new(Near { boot: boot.to_vec().into(), places }));
@@ -387,6 +391,24 @@ pub(super) fn require_outside(tree: &Tree, paths: &[PathBuf], origin: &Origin) -
         }
     }
     Ok(())
+}
+
+/// Directories of a sender's that are the destination of what leaves it.
+pub(super) fn spared(tree: &Tree) -> Vec<(u64, u64)> {
+    let near = tree.sync.as_ref().and_then(|wish| wish.near.as_ref());
+    let near = near.filter(|_| tree.role == CopyRole::Send && removal::removes(tree));
+    near.map_or_else(Vec::new, |near| places_here(near))
+}
+
+/// `Refused` if what leaves its source would go into that, both being on this machine: it would be found there again, one directory deeper.
+pub(super) fn require_landing_outside(tree: &Tree, landing: &Landing) -> Result<()> {
+    let near = tree.sync.as_ref().and_then(|wish| wish.near.as_ref()).filter(|_| removal::removes(tree));
+    let sources = near.map_or_else(Vec::new, |near| places_here(near));
+    if sources.is_empty() || !landing.lies_in(|device, inode| sources.contains(&(device, inode))) {
+        return Ok(());
+    }
+    let what = "the destination lies in a source, which would be moved into itself; name another destination";
+    Err(Error::new(ErrorKind::Refused, what))
 }
 
 /// True for a synchronisation with this flag.

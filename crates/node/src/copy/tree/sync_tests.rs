@@ -207,9 +207,10 @@ fn sources_do_not_go_with_what_is_not_safe() {
         for is_on in [true, false] {
             let mut tree = removing(is_on, false);
             change(&mut tree);
+            let names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
             let ends = [
                 sync::options(&tree, &sync::beside_here).map(|_| ()),
-                walk_options(&tree, &[Vec::new()]).map(|_| ()),
+                walk_options(&tree, &names).map(|_| ()),
             ];
             for end in ends {
                 match is_on {
@@ -225,6 +226,14 @@ fn sources_do_not_go_with_what_is_not_safe() {
     asked(&|tree| tree.flags |= tree_flag::HARD_LINKS, "-H");
     let backup = Backup { directory: None, suffix: b"~".to_vec().into() };
     asked(&|tree| tree.sync.as_mut().unwrap().backup = Some(Box::new(backup.clone())), "--backup");
+    let names = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec().into()).collect();
+    for several in [&["", ""][..], &["a", ""], &["a", "b", "a"]] {
+        asked(&|tree| (tree.role, tree.names) = (CopyRole::Receive, names(several)), "several SRC");
+    }
+    // Names of their own go anywhere.
+    let mut apart = removing(true, false);
+    (apart.role, apart.names) = (CopyRole::Receive, names(&["a", "b"]));
+    assert!(sync::options(&apart, &sync::beside_here).is_ok());
 }
 
 /// What a sender with files `a` and `b` makes of what a receiver says once it was told all: what is left, how it ended, and its answers.

@@ -72,6 +72,11 @@ fn is_copied(name: &[u8], scope: Scope) -> bool {
             || (scope.is_root && !name.starts_with(b"system.") && !name.starts_with(b"user.")))
 }
 
+/// True for what root would copy, and this is somebody else.
+pub(super) fn is_for_root(name: &[u8], scope: Scope) -> bool {
+    !name.starts_with(OURS) && !is_copied(name, scope) && is_copied(name, Scope { is_root: true, ..scope })
+}
+
 /// Reads the attributes of what stands at `path`, which [`Directory::reach`](super::Directory::reach) gave; ascending by name. `E2BIG` if they are more
 /// than an entry holds.
 pub(super) fn read(path: &[u8], scope: Scope) -> io::Result<Vec<Xattr>> {

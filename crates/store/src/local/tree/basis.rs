@@ -395,6 +395,9 @@ impl TreeWriter {
     /// Links or copies a file.
     fn take_from(&mut self, target: &FileTarget, basis: &Basis) -> Result<Identity> {
         let is_linked = basis.spares_making() && basis.usage == BasisUse::Link;
+        if is_linked {
+            self.settings.count_lacking(&target.metadata);
+        }
         if is_linked
             && basis.link(&target.directory, &target.name, !matches!(target.there, There::Nothing))?
         {

@@ -90,7 +90,9 @@ impl Contested {
                 let what = format!(
                     "more than {TREE_CONTESTED_MAX} entries came already of sources that may share names: it stays"
                 );
-                return Err(Error::new(ErrorKind::Refused, what).advise("sync one SRC at a time"));
+                return Err(
+                    Error::new(ErrorKind::Refused, what).advise("sync each SRC into a directory of its own")
+                );
             }
             None => self.lost += 1,
         }

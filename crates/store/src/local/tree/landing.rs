@@ -1,7 +1,9 @@
 //! Where the trees of a copy go, from the destination that the user named and the names of the sources.
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use dray_core::tree::{Entry, Name};
@@ -128,6 +130,18 @@ impl Landing {
         let identity = |of: &Statx| (of.stx_dev_major, of.stx_dev_minor, of.stx_ino);
         let (named, base) = (parent.stat(name.as_bytes()).ok()?, self.base.stat_self().ok()?);
         (identity(&named) == identity(&base)).then_some((parent, name))
+    }
+
+    /// True if what comes goes below a directory of which `is_it`, by device and inode; false where nobody can tell. One that is the very directory that a tree without a name goes
+    /// into is not meant.
+    pub fn lies_in(&self, is_it: impl Fn(u64, u64) -> bool) -> bool {
+        let Ok(whole) = std::fs::read_link(OsStr::from_bytes(&Directory::path_of(self.base.as_fd()))) else {
+            return false;
+        };
+        let is_base = self.make.is_none() && self.names.iter().all(Option::is_none);
+        let is_above =
+            |path: &Path| std::fs::metadata(path).is_ok_and(|found| is_it(found.dev(), found.ino()));
+        whole.ancestors().skip(usize::from(is_base)).any(is_above)
     }
 
     /// True if a directory goes on where an earlier copy of it was cut off, and not under its own name.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use dray_core::tree::{Entry, Metadata, Name};
-use dray_core::{Error, Result};
+use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 
 use super::attributes::{self, MARK, default_acl_bits};
@@ -96,7 +96,7 @@ pub(super) struct OpenDirectory {
     /// It carries [`MARK`].
     is_marked: bool,
     /// Where the file system takes several names for one: those that were there before.
-    listed: RefCell<Option<HashSet<Box<[u8]>>>>,
+    listed: RefCell<Option<Rc<Listed>>>,
     /// Somebody else makes entries here, too; unknown until a name is taken.
     has_company: Cell<Option<bool>>,
     /// The file system may have files without a name.
@@ -117,6 +117,45 @@ pub(super) struct OpenDirectory {
     held: usize,
     /// Files of rules that stood in it and above it, where something is deleted.
     standing: Option<Rc<delete::Standing>>,
+}
+
+/// Names in a directory.
+#[derive(Debug)]
+pub(super) struct Listed {
+    names: RefCell<HashSet<Box<[u8]>>>,
+    settings: Rc<Settings>,
+    held: Cell<usize>,
+}
+
+impl Listed {
+    fn new(settings: &Rc<Settings>, names: HashSet<Box<[u8]>>) -> Listed {
+        let held = names.iter().map(|name| Listed::bytes(name)).sum();
+        settings.hold(held);
+        Listed { names: RefCell::new(names), settings: settings.clone(), held: Cell::new(held) }
+    }
+
+    fn bytes(name: &[u8]) -> usize {
+        48 + name.len()
+    }
+
+    fn has(&self, name: &Name) -> bool {
+        self.names.borrow().contains(name.as_bytes())
+    }
+
+    /// Something of this very name came since.
+    pub(super) fn add(&self, name: &Name) {
+        if self.names.borrow_mut().insert(name.as_bytes().into()) {
+            let bytes = Listed::bytes(name.as_bytes());
+            self.held.set(self.held.get() + bytes);
+            self.settings.hold(bytes);
+        }
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.settings.release(self.held.get());
+    }
 }
 
 /// What a directory is opened with.
@@ -201,15 +240,33 @@ impl OpenDirectory {
     /// Remembers which names are there.
     pub(super) fn list(&self) {
         let Ok(names) = self.directory.names() else { return };
-        self.settings.hold(names.iter().map(|name| 48 + name.len()).sum());
-        self.listed.replace(Some(names));
+        self.listed.replace(Some(Rc::new(Listed::new(&self.settings, names))));
+    }
+
+    /// True if it is remembered which names were there.
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed.borrow().is_some()
+    }
+
+    /// What is remembered of which names were there, for another one that is the same directory.
+    pub(super) fn listed(&self) -> Option<Rc<Listed>> {
+        self.listed.borrow().clone()
+    }
+
+    /// The same is known of it as of another one that is the same directory.
+    pub(super) fn know(&self, listed: Option<Rc<Listed>>) {
+        self.listed.replace(listed);
     }
 
     /// To be asked of a name under which something stands: `Refused` if that is something of another name, which the file
     /// system takes for the same. Each name is asked for once.
     pub(super) fn check_own(&self, name: &Name) -> Result<()> {
         match &*self.listed.borrow() {
-            Some(listed) if !listed.contains(name.as_bytes()) => Err(same_name()),
+            Some(listed) if !listed.has(name) => Err(same_name()),
+            None if !self.is_new && self.settings.removes_sources() => {
+                let what = "something is there, and its directory cannot be listed: nobody knows whether it has this very name";
+                Err(Error::new(ErrorKind::Refused, what))
+            }
             _ => Ok(()),
         }
     }
@@ -378,8 +435,7 @@ impl OpenDirectory {
 impl Drop for OpenDirectory {
     fn drop(&mut self) {
         self.open.set(self.open.get() - 1);
-        let listed = self.listed.take().into_iter().flatten();
-        self.settings.release(self.held + listed.map(|name| 48 + name.len()).sum::<usize>());
+        self.settings.release(self.held);
         // One that others might write to is none that a run was cut off in.
         let stays_open = self.waits.get() && self.bits.abandoned & 0o022 != 0;
         if !self.is_finished.get() && self.bits.now != self.bits.abandoned && !stays_open {

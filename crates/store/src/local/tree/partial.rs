@@ -41,7 +41,9 @@ impl Left {
                 written.remove();
                 Some(kept)
             }
-            (Some(mut written), _) => {
+            (Some(mut written), kept) => {
+                // What an earlier run left is less: it makes room.
+                kept.iter().for_each(Left::remove);
                 let (from, to) = (written.name, temporary::kept(directory, name));
                 let fd = &directory.directory;
                 // What another run has locked there stays; then this one is taken from where it is.

@@ -14,6 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::attributes;
 use super::backup::Away;
 use super::basis::Basis;
 use super::content::FileState;
@@ -35,8 +36,8 @@ pub struct FileTarget {
     pub(super) name: Name,
     pub(super) metadata: Metadata,
     pub(super) there: There,
-    /// What was hashed to compare it with the sender's; `None` if that may change with another name of the same file.
-    pub(super) compared: Option<FileState>,
+    /// What was hashed to compare it with the sender's; `None` if that may change with another name of the same file and nothing is lost with it.
+    pub(super) compared: Option<Compared>,
     /// Its size as it was told.
     pub(super) size_bytes: u64,
     held: usize,
@@ -50,6 +51,20 @@ pub struct FileTarget {
     pub(super) basis: Option<Box<Basis>>,
     /// What a run before this one left of it.
     left: Option<Left>,
+}
+
+/// The state of a file when it was hashed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Compared {
+    state: FileState,
+    has_one_name: bool,
+}
+
+impl Compared {
+    /// True if it still has what was hashed. Of one of several names, the others may come and go.
+    pub(super) fn is(&self, now: &FileState) -> bool {
+        self.state == *now || (!self.has_one_name && now.is_but_for_links(&self.state))
+    }
 }
 
 /// What stands where a file goes.
@@ -105,12 +120,16 @@ pub struct NewFile {
     is_partial: bool,
 }
 
-/// Gives what stands under `temporary` its name. In a directory that this copy made nothing may stand there: what does has
-/// the same name in the eyes of the file system.
-fn rename(directory: &OpenDirectory, temporary: &Temporary, name: &Name) -> io::Result<()> {
+/// Gives what stands under `temporary` its name, under which nothing may stand if that `must_be_free`.
+fn rename(
+    directory: &OpenDirectory,
+    temporary: &Temporary,
+    name: &Name,
+    must_be_free: bool,
+) -> io::Result<()> {
     let fd = &directory.directory;
     directory.touch();
-    if directory.is_new {
+    if must_be_free {
         match rustix::fs::renameat_with(fd, &temporary[..], fd, name.as_bytes(), RenameFlags::NOREPLACE) {
             // The file system cannot: look first.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
@@ -126,7 +145,7 @@ fn rename(directory: &OpenDirectory, temporary: &Temporary, name: &Name) -> io::
 
 /// Says what a `name` that is taken means.
 pub(super) fn taken(directory: &OpenDirectory, name: &Name, error: io::Error, what: &str) -> Error {
-    if error.kind() == io::ErrorKind::AlreadyExists && directory.is_new {
+    if error.kind() == io::ErrorKind::AlreadyExists && (directory.is_new || directory.is_listed()) {
         return directory.not_ours(name);
     }
     Error::file(what.to_owned(), error)
@@ -236,9 +255,16 @@ impl FileTarget {
         OlderFile::new(directory.open_at(self.name.as_bytes(), flags, Mode::empty()).ok()?.into())
     }
 
-    /// What stands under the name was hashed in this state, to be kept if the sender finds it the same.
-    pub fn compared(&mut self, state: FileState) {
-        self.compared = Some(state);
+    /// What stands under the name was hashed in this state, to be kept if the sender finds it the same; whether that name is its only one.
+    pub fn compared(&mut self, state: FileState, has_one_name: bool) {
+        let is_held = has_one_name || self.directory.settings().removes_sources();
+        self.compared = is_held.then_some(Compared { state, has_one_name });
+    }
+
+    /// True if what stands under its name when it gets that is somebody else's: nothing stood there, in a directory of which is known what does. What does by then
+    /// has the same name in the eyes of the file system. In a directory that this copy made that is so in any case.
+    fn must_be_free(&self) -> bool {
+        self.directory.is_new || (matches!(self.there, There::Nothing) && self.directory.is_listed())
     }
 
     /// The group of hard links that it is one of.
@@ -281,6 +307,7 @@ impl FileTarget {
         };
         let metadata = Kept { mtime: (finished.mtime_s, finished.mtime_ns), ..Kept::of(&self.metadata) };
         settings.apply_kept(file.file.as_fd(), &metadata, &self.directory.of_new_file(), mode, false);
+        settings.count_lacking(&self.metadata);
         let waits = matches!(self.there, There::Directory)
             && !settings.make_way(&self.directory.directory, &self.name)?;
         if !waits {
@@ -416,14 +443,14 @@ impl NewFile {
     fn name(&mut self, target: &FileTarget) -> io::Result<()> {
         let directory = &self.directory;
         if let Some(temporary) = self.temporary {
-            rename(directory, &temporary, &target.name)?;
+            rename(directory, &temporary, &target.name, target.must_be_free())?;
             self.temporary = None;
             return Ok(());
         }
         if matches!(target.there, There::Nothing) {
             directory.touch();
             match self.link(target.name.as_bytes()) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !directory.is_new => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !target.must_be_free() => {}
                 result => return result,
             }
         }
@@ -530,7 +557,7 @@ impl Settings {
         }
         if self.xattrs && !(now.has_no_xattrs && metadata.xattrs.is_empty()) && !metadata.xattrs_unread {
             let mut told = self.told.borrow_mut();
-            super::attributes::set(fd, &metadata.xattrs, self.attribute_scope(), &mut told);
+            attributes::set(fd, &metadata.xattrs, self.attribute_scope(), &mut told);
         }
         // After the ACL, which has a say in the bits.
         if mode_now != Some(mode)
@@ -564,6 +591,26 @@ impl Settings {
         let has_gid = (is_set && gid.is_some()) || wanted_gid == self.powers.gid;
         let foreign = if has_uid { 0 } else { 0o4000 } | if has_gid { 0 } else { 0o2000 };
         mode & !foreign
+    }
+
+    /// Counts what of a file this process may not keep, where its source would go with the only one there is.
+    pub(super) fn count_lacking(&self, metadata: &Metadata) {
+        if !self.removes_sources() {
+            return;
+        }
+        let scope = self.attribute_scope();
+        if self.xattrs && metadata.xattrs.iter().any(|xattr| attributes::is_for_root(&xattr.name, scope)) {
+            self.count_what("extended attributes that only root may set, and not where a login is confined");
+        }
+        let wanted = if self.modes && self.special_modes { metadata.mode & 0o7000 } else { 0 };
+        let mut mode = self.mode(metadata.mode, || 0);
+        if self.owners {
+            let owner = self.owner_of(metadata.uid, metadata.gid);
+            mode = self.without_foreign_powers(mode, metadata, owner, true, false);
+        }
+        if wanted & !mode != 0 {
+            self.count_what("the setuid or setgid bit, for it would lend another's rights here");
+        }
     }
 
     /// Whether the file system tells of failed writes only when a file is closed, which safe code does not hear: those that

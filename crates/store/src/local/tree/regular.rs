@@ -82,7 +82,9 @@ impl TreeWriter {
                             None
                         };
                         // Of several names here the first that is kept changes the times of all.
-                        target.compared = known.map(|(_, state)| state).filter(|_| found.stx_nlink == 1);
+                        if let Some((_, state)) = known {
+                            target.compared(state, found.stx_nlink == 1);
+                        }
                         Ok(Placed::Wanted(target, known.map(|(hash, _)| hash)))
                     }
                 }
@@ -100,7 +102,7 @@ impl TreeWriter {
         }
         let found = target.directory.directory.stat(target.name.as_bytes());
         let found = found.map_err(|error| Error::file("look at what is there", error))?;
-        if target.compared.is_some_and(|state| state != FileState::of(&found)) {
+        if target.compared.is_some_and(|compared| !compared.is(&FileState::of(&found))) {
             return Err(Error::new(ErrorKind::Changed, "another program wrote to it while it was compared")
                 .advise("copy it again"));
         }
@@ -123,6 +125,7 @@ impl TreeWriter {
         found: &Statx,
     ) -> Result<Identity> {
         let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+        self.settings.count_lacking(metadata);
         if self.settings.is_shared(found) {
             return Ok(self.renew(parent, name, metadata, found)?.unwrap_or(identity));
         }

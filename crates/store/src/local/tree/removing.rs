@@ -80,7 +80,8 @@ impl Remover {
         let is_it = |told: FileState| told == state || (told.is_but_for_links(&state) && is_lessened());
         let Some(told) = told.state else {
             let what = "it changed just before it was read, or not all of it could be read: it stays";
-            return Err(Error::new(ErrorKind::Changed, what).advise("run it again"));
+            let advice = "run it again; if its time of change lies ahead of the clock of this host, when that has come";
+            return Err(Error::new(ErrorKind::Changed, what).advise(advice));
         };
         if file_type(&found) == FileType::Directory || !is_it(told) {
             return Err(changed());
@@ -202,8 +203,18 @@ pub(super) fn require_told(kind: u64) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, what).advise("leave out --remove-source-files"))
 }
 
+#[cfg(test)]
+thread_local! {
+    /// What a test has this thread take all file systems for.
+    pub(super) static KIND: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
 /// The type of the file system of an open file.
 pub(super) fn kind_of_disk(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    #[cfg(test)]
+    if let Some(kind) = KIND.get() {
+        return Ok(kind);
+    }
     Ok(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xffff_ffff)
 }
 
@@ -262,7 +273,9 @@ pub(super) fn mark_changed(directory: &Directory, name: &[u8]) -> Result<()> {
         let fd = directory.open_at(name, OFlags::PATH, Mode::empty()).map_err(failed)?;
         let found = stat_now(fd.as_fd()).map_err(failed)?;
         let path = Directory::path_of(fd.as_fd());
-        let result = if file_type(&found) == FileType::RegularFile {
+        // Who is not in its group would take the setgid bit away.
+        let is_plain = file_type(&found) == FileType::RegularFile && found.stx_mode & 0o2000 == 0;
+        let result = if is_plain {
             rustix::fs::chmod(path, Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777))
         } else {
             let times = times_of(mtime_of(&found));

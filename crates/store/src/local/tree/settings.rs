@@ -236,8 +236,12 @@ impl Settings {
 
     /// Something of an entry could not be kept.
     pub(super) fn count(&self, what: &str, error: Errno) {
-        let what = format!("{what}: {}", io::Error::from(error));
-        *self.told.borrow_mut().failed.entry(what).or_default() += 1;
+        self.count_what(&format!("{what}: {}", io::Error::from(error)));
+    }
+
+    /// The same, with the reason.
+    pub(super) fn count_what(&self, what: &str) {
+        *self.told.borrow_mut().failed.entry(what.to_owned()).or_default() += 1;
     }
 
     /// A directory could not be finished.

@@ -92,6 +92,9 @@ pub(super) fn make(
         _ => None,
     };
     settings.apply_by_path(&fd, &entry.metadata, &there, mode);
+    if !matches!(entry.kind, Kind::Symlink { .. }) {
+        settings.count_lacking(&entry.metadata);
+    }
     if is_same_there && settings.removes_sources() {
         mark_changed(&parent.directory, name.as_bytes())?;
     }

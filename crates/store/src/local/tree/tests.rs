@@ -9,9 +9,11 @@ use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
 
 use super::*;
 
+mod folding;
 mod hostile;
 mod keeping;
 mod landing;
+mod leaving;
 mod meanwhile;
 pub(super) mod mounting;
 mod removing;

@@ -39,6 +39,8 @@ pub struct WalkOptions {
     pub directories: bool,
     /// Sources are to lose what is in place: what is told is remembered for [`Walker::told_last`].
     pub removes: bool,
+    /// Directories of these devices and inodes are not gone into but as sources: what leaves its source goes there.
+    pub spared: Vec<(u64, u64)>,
     /// A source that is a symbolic link stands for what it points to.
     pub follow_sources: bool,
     /// Do not go into directories of another file system than their source's.
@@ -476,6 +478,11 @@ impl Walker {
         let device = (found.stx_dev_major, found.stx_dev_minor);
         if name.is_none() {
             self.device = device;
+        } else if !self.options.spared.is_empty()
+            && self.options.spared.contains(&(rustix::fs::makedev(device.0, device.1), found.stx_ino))
+        {
+            let what = "the destination is this directory, which would be moved into itself";
+            return Err(Error::new(ErrorKind::Refused, what).advise("name another destination"));
         }
         self.require_told_changes(found, &|| kind_of_disk(directory.as_fd()))?;
         let mut metadata = metadata(found);

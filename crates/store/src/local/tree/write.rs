@@ -22,7 +22,7 @@ use super::delete::{self, Candidates, Doomed, Orders};
 use super::directory::{Directory, raise_open_files};
 use super::landing::Landing;
 use super::links::LinkTable;
-use super::opened::{Bits, Mark, OpenDirectory, Opening, Way};
+use super::opened::{Bits, Listed, Mark, OpenDirectory, Opening, Way};
 use super::others::OthersToFind;
 use super::place::{FileTarget, There, taken};
 use super::settings::{Changes, Settings, WriteOptions};
@@ -109,6 +109,8 @@ pub struct TreeWriter {
     skipping: usize,
     pub(super) links: LinkTable,
     contested: Contested,
+    /// Names in the directory that roots go into, as it was before the first of them, or after one without a name; and of those that came since.
+    base_listed: Option<Option<Rc<Listed>>>,
     /// Roots of trees that were there before.
     old_roots: Vec<Directory>,
     /// Roots that carry the mark of a tree that was cut off, and where the last one landed.
@@ -132,6 +134,7 @@ impl TreeWriter {
             contested: Contested::new(&landing.names),
             landing,
             root_name: None,
+            base_listed: None,
             old_roots: Vec::new(),
             marks: Marks::default(),
             stop: None,
@@ -325,6 +328,10 @@ impl TreeWriter {
         if let Some(candidates) = &mut self.candidates {
             candidates.begin(name.as_ref());
         }
+        if name.is_none() {
+            // What comes with it comes into this very directory.
+            self.base_listed = None;
+        }
         match name {
             Some(name) => {
                 // The directory that the user named is none of ours to finish.
@@ -340,8 +347,19 @@ impl TreeWriter {
                     parent: None,
                     standing: None,
                 };
-                self.stack = vec![Rc::new(OpenDirectory::new(&self.settings, opening, &self.open))];
+                let base = OpenDirectory::new(&self.settings, opening, &self.open);
+                match &self.base_listed {
+                    Some(listed) => base.know(listed.clone()),
+                    None => {
+                        base.list_if_folding();
+                        self.base_listed = Some(base.listed());
+                    }
+                }
+                self.stack = vec![Rc::new(base)];
                 let placed = self.place(&name, entry);
+                if let (Ok(_), Some(Some(listed))) = (&placed, &self.base_listed) {
+                    listed.add(&name);
+                }
                 // What it leads to is on the stack now, without the base, which stays for its files alone.
                 self.stack.remove(0);
                 placed

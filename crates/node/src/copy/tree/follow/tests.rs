@@ -19,7 +19,7 @@ fn an_unmounted_source_is_no_empty_one() {
     grounds.check(std::slice::from_ref(&root), Some(root.clone()), false).unwrap();
     let gone = grounds.check(std::slice::from_ref(&root), Some(root.join("mounted")), true).unwrap_err();
     assert!(gone.kind() == ErrorKind::Changed && gone.to_string().contains("was unmounted"), "{gone}");
-    *grounds.0.get_mut(&root).unwrap() += 1;
+    *grounds.devices.get_mut(&root).unwrap() += 1;
     let other = grounds.check(std::slice::from_ref(&root), None, false).unwrap_err();
     assert!(
         other.kind() == ErrorKind::Changed && other.to_string().contains("another file system"),

@@ -267,9 +267,8 @@ impl Writing<'_> {
                 let (size_bytes, average_bytes) = (delta.size_bytes, delta.average_bytes);
                 if is_same_size && let Some(pending) = self.pending.get_mut(&number) {
                     pending.known = Some(hash);
-                    // What has two names gets its times under the first of them.
-                    if !delta.is_other && delta.older.has_one_name {
-                        pending.target.compared(delta.older.state);
+                    if !delta.is_other {
+                        pending.target.compared(delta.older.state, delta.older.has_one_name);
                     }
                 }
                 match average_bytes {

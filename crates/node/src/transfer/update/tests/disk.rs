@@ -219,12 +219,11 @@ impl Source for Withholding {
                 drop(self.asked.lock().unwrap().insert(request, permit))
             }
             SourceCall::Cancel { request } => {
-                if self.asked.lock().unwrap().remove(&request).is_some() {
-                    *self.cancelled.lock().unwrap() += 1;
-                    self.events.tell(move |events| {
-                        events.event(id, SourceEvent::Done { request });
-                    });
-                }
+                let was_asked = self.asked.lock().unwrap().remove(&request).is_some();
+                *self.cancelled.lock().unwrap() += u64::from(was_asked);
+                self.events.tell(move |events| {
+                    events.event(id, SourceEvent::Done { request });
+                });
             }
             SourceCall::Sums { number, block_bytes, sum_bytes, runs } => {
                 let blocks: usize = runs.iter().map(|run| run.blocks as usize).sum();

@@ -314,6 +314,34 @@ fn what_another_run_left_and_holds_stays() {
     assert!(to.join("large").exists() && kept.exists());
 }
 
+/// Issue "--partial": each run goes on where the one before it was cut off, however many there were, and the last one leaves nothing but the file.
+#[test]
+fn what_was_cut_off_again_and_again_goes_on() {
+    const PIECE: u64 = 1 << 20;
+    let dir = filled(&["other"]);
+    let to = dir.path().join("to");
+    for run in 1..=4 {
+        let mut writer = syncing(&to, SyncOptions { partial: true, ..SyncOptions::default() });
+        writer.root(0, &directory(None)).unwrap();
+        let large = entry(Some("large"), Kind::File { size_bytes: 4 * PIECE, oid: None }, 0o644);
+        let Ok(Placed::Wanted(mut target, _)) = writer.entry(&large) else { panic!() };
+        target.find_left();
+        let left = target.basis().map_or(0, |left| left.size_bytes);
+        assert_eq!(left, (run - 1) * PIECE, "run {run}");
+        let mut new = target.create().unwrap();
+        (0..run).for_each(|piece| new.write(&vec![piece as u8 + 1; PIECE as usize]).unwrap());
+        if run < 4 {
+            drop(new);
+            writer.settle(*target, None);
+            continue;
+        }
+        let whole = Finished { size_bytes: 4 * PIECE, ..finished(b"") };
+        let identity = target.finish(new, &whole).unwrap();
+        writer.settle(*target, Some(identity));
+    }
+    assert_eq!(tops(&to), set(&["large", "other"]));
+}
+
 /// A login that is confined to a directory gets no device, be it as another name of one that lies in another directory.
 #[test]
 fn a_confined_login_gets_no_name_of_a_device() {

@@ -1,0 +1,170 @@
+//! Where the sources lay at first: a disk that is not mounted any more must not be taken for one from which everything was deleted.
+//!
+//! That something was unmounted the kernel tells, by inotify, only where nothing else mounts the same file system. So the mounts themselves are looked at, too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use dray_core::{Error, ErrorKind, Result};
+
+use crate::mountinfo::{MOUNTINFO, unescaped};
+
+/// The file systems on which the sources lie.
+#[derive(Default)]
+pub(super) struct Grounds {
+    /// What is mounted below a source is not looked into.
+    one_file_system: bool,
+    /// The device of each source.
+    pub(super) devices: BTreeMap<PathBuf, u64>,
+    mounts: BTreeMap<PathBuf, Mounts>,
+}
+
+/// One mount: its number, device, the directory of that, and where it is. What is mounted anew differs in one of them.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Mount {
+    words: Vec<u8>,
+    at: PathBuf,
+}
+
+/// What a source lies on.
+struct Mounts {
+    /// That which the source itself is in.
+    under: Option<Mount>,
+    /// Those at it and below it.
+    within: BTreeSet<Mount>,
+}
+
+impl Grounds {
+    pub(super) fn of(one_file_system: bool) -> Grounds {
+        Grounds { one_file_system, ..Grounds::default() }
+    }
+
+    /// `Changed` if a source lies elsewhere than it did, or something in it was unmounted and that would be deleted.
+    pub(super) fn check(
+        &mut self,
+        roots: &[PathBuf],
+        unmounted: Option<PathBuf>,
+        deletes: bool,
+    ) -> Result<()> {
+        if let Some(path) = unmounted.filter(|_| deletes) {
+            return changed(&path, "was unmounted");
+        }
+        for root in roots {
+            let Ok(found) = fs::metadata(root) else { continue };
+            let device = *self.devices.entry(root.clone()).or_insert(found.dev());
+            if device != found.dev() {
+                return changed(root, "is on another file system than it was");
+            }
+        }
+        if !deletes {
+            return Ok(());
+        }
+        let text = fs::read(MOUNTINFO).map_err(|error| Error::file("read what is mounted", error))?;
+        roots.iter().try_for_each(|root| self.check_mounts(&text, root))
+    }
+
+    /// The same by the mounts, as the kernel tells them in `text`. Those that come later count from then on.
+    fn check_mounts(&mut self, text: &[u8], root: &Path) -> Result<()> {
+        // One that is not there is the copy's to tell of.
+        let Ok(whole) = fs::canonicalize(root) else { return Ok(()) };
+        let now = Mounts::of(text, &whole);
+        let Some(known) = self.mounts.get_mut(root) else {
+            self.mounts.insert(root.to_owned(), now);
+            return Ok(());
+        };
+        if known.under != now.under {
+            return changed(root, "is on another mount than it was");
+        }
+        let gone = known.within.difference(&now.within).next();
+        if let Some(gone) = gone.filter(|_| !self.one_file_system) {
+            return changed(&gone.at, "was unmounted");
+        }
+        known.within.extend(now.within);
+        Ok(())
+    }
+}
+
+impl Mounts {
+    /// Of the absolute path `whole`, which has no symbolic links.
+    fn of(text: &[u8], whole: &Path) -> Mounts {
+        let mut mounts = Mounts { under: None, within: BTreeSet::new() };
+        for mount in text.split(|byte| *byte == b'\n').filter_map(mount) {
+            // What was mounted later hides what was at the same place.
+            let depth = |mount: &Mount| mount.at.as_os_str().len();
+            if whole.starts_with(&mount.at)
+                && mounts.under.as_ref().is_none_or(|under| depth(under) <= depth(&mount))
+            {
+                mounts.under = Some(mount.clone());
+            }
+            if mount.at.starts_with(whole) {
+                mounts.within.insert(mount);
+            }
+        }
+        mounts
+    }
+}
+
+/// One line (proc_pid_mountinfo(5)).
+fn mount(line: &[u8]) -> Option<Mount> {
+    let words: Vec<&[u8]> = line.splitn(6, |byte| *byte == b' ').collect();
+    let [number, _parent, device, top, at, _] = words[..] else { return None };
+    let at = PathBuf::from(OsString::from_vec(unescaped(at)));
+    Some(Mount { words: [number, device, top].join(&b' '), at })
+}
+
+fn changed(path: &Path, what: &str) -> Result<()> {
+    let what = format!("{path:?} {what}; nothing was copied or deleted since");
+    Err(Error::new(ErrorKind::Changed, what).advise("mount it again, then start this again"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: &str = "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
+                         30 22 8:1 /photos TOP rw - ext4 /dev/sda1 rw\n\
+                         31 30 8:1 /pool/a TOP/a\\040b rw - ext4 /dev/sda1 rw\n";
+
+    /// What is mounted at a source or in it has to stay: the same file system elsewhere is no other device, and tells nobody that a mount of it is gone.
+    #[test]
+    fn mounts_of_one_file_system_are_told_apart() {
+        let place = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(place.path()).unwrap();
+        let text = |text: &str| text.replace("TOP", root.to_str().unwrap()).into_bytes();
+        let check = |text_then: &str, one_file_system| {
+            let mut grounds = Grounds::of(one_file_system);
+            grounds.check_mounts(&text(FIRST), &root).unwrap();
+            grounds.check_mounts(&text(text_then), &root).map_err(|error| {
+                assert_eq!(error.kind(), ErrorKind::Changed);
+                error.to_string()
+            })
+        };
+        let lines: Vec<&str> = FIRST.lines().collect();
+        check(FIRST, false).unwrap();
+        // What is below is gone, or another one is there.
+        let below = lines[..2].join("\n");
+        assert!(check(&below, false).unwrap_err().contains("a b\" was unmounted"));
+        assert!(check(&FIRST.replace("31 30", "32 30"), false).is_err());
+        assert!(check(&FIRST.replace("/pool/a", "/pool/b"), false).is_err());
+        check(&below, true).unwrap();
+        // The source itself is.
+        for one_file_system in [false, true] {
+            assert!(check(&[lines[0], lines[2]].join("\n"), one_file_system).is_err());
+            assert!(
+                check(&format!("{FIRST}33 30 8:1 /x TOP rw - ext4 /dev/sda1 rw\n"), one_file_system).is_err()
+            );
+        }
+        // Elsewhere anything may come and go; what comes here counts from then on.
+        check(&format!("{FIRST}34 22 0:9 / /elsewhere rw - tmpfs x rw\n"), false).unwrap();
+        let mut grounds = Grounds::of(false);
+        let more = format!("{FIRST}35 30 0:9 / TOP/more rw - tmpfs x rw\nnot a line\n");
+        for (now, is_fine) in [(FIRST, true), (&more, true), (FIRST, false)] {
+            assert_eq!(grounds.check_mounts(&text(now), &root).is_ok(), is_fine);
+        }
+        assert!(grounds.check_mounts(b"", &root.join("gone")).is_ok());
+    }
+}
