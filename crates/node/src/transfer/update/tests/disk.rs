@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use dray_core::hash_tree::Collector;
 use dray_core::message::BlockRun;
 use dray_core::source::SourceEvents;
 use dray_core::store::PartialObject;
@@ -285,10 +286,13 @@ fn proven(geometry: Geometry, oid: Oid, delivery: Arc<Delivery>) -> Truth {
 /// are asked for: it hears of groups, and of nothing smaller.
 #[test]
 fn a_sender_hears_of_no_chunk_on_the_disk() {
-    let (object, old) = versions();
+    // So much that it is worth searching for.
+    let new = SIZE - (4 << 20);
+    let (object, mut old) = versions();
+    old[new..].copy_from_slice(&bytes(4 << 20, 96));
     // All of what the older version has not, but for a chunk in each group.
     let mut partly = object.clone();
-    for group in partly[SIZE - (1 << 20)..].chunks_mut(GROUP) {
+    for group in partly[new..].chunks_mut(GROUP) {
         group[GROUP / 2] ^= 1;
     }
     let asked = |has_disk: bool| {
@@ -300,7 +304,8 @@ fn a_sender_hears_of_no_chunk_on_the_disk() {
         let search = DiskSearch::begin(scope(dir.path(), dir.path()), target, SearchPolicy::Cost).unwrap();
         let search = has_disk.then(|| search.with_pace(PATIENT));
         let older = OlderVersion::searching(Some(at_destination), search).unwrap();
-        let vouched = |geometry, _, delivery| Truth::Vouched(Collector::new(geometry, delivery));
+        let vouched =
+            |geometry, _, delivery| Truth::Vouched(Collector::new(geometry, delivery as Arc<dyn PairStore>));
         let (transfer, wanted, source, _) = withheld(dir.path(), &object, vouched, |delivery| delivery);
         let over = Stop::new();
         thread::scope(|scope| {
@@ -315,7 +320,7 @@ fn a_sender_hears_of_no_chunk_on_the_disk() {
         transfer.close();
         assert_eq!(older.disk.as_ref().is_some_and(|disk| disk.was_used()), has_disk);
         // The disk may have all of a group at which a change begins.
-        let first = (SIZE - (1 << 20) + GROUP) as u64 / 1024;
+        let first = (new + GROUP) as u64 / 1024;
         let runs = source.sums.lock().unwrap().concat();
         let blocks = runs.iter().flat_map(|run| run.start..run.start + u64::from(run.blocks));
         let blocks: BTreeSet<u64> = blocks.filter(|block| *block >= first).collect();
