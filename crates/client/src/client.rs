@@ -263,7 +263,6 @@ impl Client {
     }
 }
 
-/// Whether the daemon refused only for now. One that ended before it answered may be followed by another one.
 /// Asks a daemon that says that it starts, ends or is busy (or has too many sessions) again, for half a minute. `Interrupted` soon
 /// after `is_stopped` says so.
 pub fn while_busy<T>(is_stopped: &dyn Fn() -> bool, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
@@ -281,6 +280,7 @@ pub fn while_busy<T>(is_stopped: &dyn Fn() -> bool, mut ask: impl FnMut() -> Res
     }
 }
 
+/// Whether the daemon refused only for now. One that ended before it answered may be followed by another one.
 fn is_passing(error: &Error) -> bool {
     error.kind() == ErrorKind::Refused && error.is_retryable()
 }

@@ -137,6 +137,7 @@ mod tests {
                     prop_assert_eq!(set.remove(range), (before - model.len()) as u64);
                 }
                 prop_assert_eq!(set.count(), model.len() as u64);
+                prop_assert_eq!(set.is_empty(), model.is_empty());
                 prop_assert!(set.iter().flatten().eq(model.iter().copied()));
                 let pieces: Vec<_> = set.iter().collect();
                 prop_assert!(pieces.windows(2).all(|pair| pair[0].end < pair[1].start), "touching: {:?}", pieces);

@@ -404,6 +404,22 @@ mod tests {
         sizes
     }
 
+    /// A pair holds the values of its two subtrees, and gives that of their parent.
+    #[test]
+    fn a_pair_gives_its_parent() {
+        let data = sample(2 * GROUP_BYTES as usize);
+        let geometry = Geometry::new(data.len() as u64);
+        let leaves = [0, 1].map(|group| {
+            let start = (group * GROUP_BYTES) as usize;
+            group_cv(geometry, group, &data[start..start + GROUP_BYTES as usize])
+        });
+        let pair: [u8; PAIR_BYTES] = leaves.concat().try_into().unwrap();
+        let root = *blake3::hash(&data).as_bytes();
+        assert_eq!(open_pair(&pair, true), (leaves[0], leaves[1], root));
+        let (_, _, inner) = open_pair(&pair, false);
+        assert_ne!(inner, root);
+    }
+
     /// D5: whatever the order in which units are hashed, the root is what b3sum prints; and the outboard is the
     /// one an independent implementation builds.
     #[test]

@@ -4,6 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Oid;
+use crate::limits::{
+    PATH_BYTES_MAX, SYNC_BASES_MAX, SYNC_PLACES_MAX, SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX,
+    SYNC_RULES_MAX, SYNC_SUFFIX_BYTES_MAX, SYNC_TIMEOUT_MAX_S,
+};
 
 #[test]
 fn every_message_is_deterministic_and_round_trips() {
@@ -82,6 +86,55 @@ fn fields_beyond_their_limits_are_refused() {
         let error = Message::from_bytes(&message.to_bytes()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol, "{message:?}");
     }
+}
+
+/// What a copy may wish beyond itself: each bound holds up to its edge and no further.
+#[test]
+fn wishes_are_bounded() {
+    let is_taken = |wish: SyncWish| {
+        let beside = samples().into_iter().find(|(name, _)| *name == "tree-sync-beside").unwrap().1;
+        let Message::Tree(tree) = beside else { panic!("no tree") };
+        let message = Message::Tree(Tree { sync: Some(Box::new(wish)), ..tree });
+        Message::from_bytes(&message.to_bytes()).is_ok()
+    };
+    let wish = SyncWish::default;
+    let bytes = |len: usize| -> minicbor::bytes::ByteVec { vec![b'x'; len].into() };
+    let rules = |count: usize, len: usize| SyncWish { rules: Some(vec![bytes(len); count]), ..wish() };
+    assert!(is_taken(rules(SYNC_RULES_MAX, 2)) && !is_taken(rules(SYNC_RULES_MAX + 1, 2)));
+    assert!(is_taken(rules(1, SYNC_RULE_BYTES_MAX)) && !is_taken(rules(1, SYNC_RULE_BYTES_MAX + 1)));
+    let most = SYNC_RULES_BYTES_MAX / SYNC_RULE_BYTES_MAX;
+    assert!(is_taken(rules(most, SYNC_RULE_BYTES_MAX)) && !is_taken(rules(most + 1, SYNC_RULE_BYTES_MAX)));
+    assert!(!is_taken(rules(1, 1)));
+    let near = |boot: usize, count: usize| {
+        let places = vec![Place { device: 1, inode: 2 }; count];
+        SyncWish { near: Some(Box::new(Near { boot: bytes(boot), places })), ..wish() }
+    };
+    assert!(is_taken(near(16, SYNC_PLACES_MAX)) && !is_taken(near(16, SYNC_PLACES_MAX + 1)));
+    assert!(!is_taken(near(15, 1)) && !is_taken(near(17, 1)));
+    let basis = |places: Vec<_>| SyncWish {
+        basis: Some(Box::new(Basis { usage: BasisUsage::Copy, places })),
+        ..wish()
+    };
+    assert!(is_taken(basis(vec![bytes(1); SYNC_BASES_MAX])));
+    assert!(!is_taken(basis(vec![bytes(1); SYNC_BASES_MAX + 1])) && !is_taken(basis(vec![])));
+    assert!(
+        is_taken(basis(vec![bytes(PATH_BYTES_MAX)])) && !is_taken(basis(vec![bytes(PATH_BYTES_MAX + 1)]))
+    );
+    assert!(!is_taken(basis(vec![bytes(0)])) && !is_taken(basis(vec![b"a\0".to_vec().into()])));
+    let backup = |directory: Option<&[u8]>, suffix: &[u8]| {
+        let directory = directory.map(|directory| directory.to_vec().into());
+        SyncWish { backup: Some(Box::new(Backup { directory, suffix: suffix.to_vec().into() })), ..wish() }
+    };
+    assert!(is_taken(backup(None, b"~")) && is_taken(backup(Some(b"old"), b"")));
+    assert!(!is_taken(backup(None, b"")) && !is_taken(backup(Some(b""), b"~")));
+    assert!(!is_taken(backup(None, b"/")) && !is_taken(backup(Some(b"old"), b"\0")));
+    assert!(is_taken(backup(None, &[b'x'; SYNC_SUFFIX_BYTES_MAX])));
+    assert!(!is_taken(backup(None, &[b'x'; SYNC_SUFFIX_BYTES_MAX + 1])));
+    let timeout = |seconds| SyncWish { timeout_s: Some(seconds), ..wish() };
+    assert!(is_taken(timeout(SYNC_TIMEOUT_MAX_S)) && !is_taken(timeout(SYNC_TIMEOUT_MAX_S + 1)));
+    let flags = |flags| SyncWish { flags, ..wish() };
+    assert!(is_taken(flags(sync_flag::ALL)) && !is_taken(flags(sync_flag::ALL + 1)));
+    assert_eq!(Part { start: 3, bytes: 4 }.end(), 7);
 }
 
 proptest! {

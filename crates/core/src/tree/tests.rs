@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::{NAME_BYTES_MAX, TREE_DEPTH_MAX, TREE_NODE_ENTRIES_MAX};
+use crate::limits::{
+    NAME_BYTES_MAX, TREE_DEPTH_MAX, TREE_NODE_ENTRIES_MAX, TREE_XATTRS_BYTES_MAX, TREE_XATTRS_MAX,
+};
 use crate::{ErrorKind, Oid, cbor};
 
 fn name(text: &str) -> Option<Name> {
@@ -163,6 +165,47 @@ fn hostile_entries_are_refused() {
     let linked =
         Entry { metadata: Metadata { link_group: Some([1; 16]), ..Metadata::default() }, ..directory("d") };
     assert!(Entry::from_bytes(&linked.to_bytes()).unwrap_err().to_string().contains("hard links"));
+}
+
+/// Extended attributes are taken up to their number and their bytes, and no further.
+#[test]
+fn attributes_are_bounded() {
+    let is_taken = |xattrs: Vec<Xattr>| {
+        let metadata = Metadata { xattrs, ..Metadata::default() };
+        Entry::from_bytes(&Entry { metadata, ..file("f") }.to_bytes()).is_ok()
+    };
+    let xattrs = |count: usize, bytes: usize| {
+        let xattr =
+            |number: usize| Xattr { name: format!("{number:03}").into_bytes(), value: vec![0; bytes - 3] };
+        (0..count).map(xattr).collect()
+    };
+    assert!(is_taken(xattrs(TREE_XATTRS_MAX, 3)) && !is_taken(xattrs(TREE_XATTRS_MAX + 1, 3)));
+    assert!(is_taken(xattrs(1, TREE_XATTRS_BYTES_MAX)) && !is_taken(xattrs(1, TREE_XATTRS_BYTES_MAX + 1)));
+}
+
+/// A stored tree does not depend on what only a stream says of an entry.
+#[test]
+fn a_stored_tree_knows_nothing_of_its_stream() {
+    let ids = |entry: &Entry| {
+        let (root, nodes) = nodes_of(std::slice::from_ref(entry));
+        (root.content, root.metadata, nodes.into_iter().map(|node| node.id).collect::<Vec<_>>())
+    };
+    let mut stored = file("f");
+    stored.metadata.link_group = Some([1; 16]);
+    let mut told = stored.clone();
+    told.metadata.link_names = 3;
+    assert_eq!(ids(&told), ids(&stored));
+    told.metadata.xattrs_unread = true;
+    assert_eq!(ids(&told), ids(&stored));
+}
+
+/// Each item of a stream means what it was written as.
+#[test]
+fn items_round_trip() {
+    for item in [Item::Entry(file("f")), Item::Leave, Item::Missing] {
+        assert_eq!(Item::from_bytes(&item.to_bytes()).unwrap(), item);
+    }
+    assert!(Item::from_bytes(&[0xf7]).is_err());
 }
 
 /// What must not be ignored is refused by name; what may be is ignored.

@@ -225,6 +225,39 @@ mod tests {
         }
     }
 
+    /// A round trip that the source told is believed; otherwise the least that was seen is. Both survive a new connection, the rate
+    /// does not.
+    #[test]
+    fn the_round_trip_is_told_or_the_least_seen() {
+        let mut window = Window::new(WindowLimits::default());
+        for (seen_us, known_us) in [(50_000, 50_000), (40_000, 40_000), (60_000, 40_000)] {
+            window.saw_round_trip(seen_us);
+            assert_eq!(window.round_trip_us(), known_us);
+        }
+        window.arrived(0, GROUP_BYTES);
+        window.arrived(100_000, GROUP_BYTES);
+        assert!(window.rate().is_some());
+        window.restart();
+        assert_eq!((window.rate(), window.round_trip_us()), (None, 40_000));
+        window.saw_round_trip(30_000);
+        assert_eq!(window.round_trip_us(), 30_000);
+        window.set_round_trip(35_000);
+        window.restart();
+        window.saw_round_trip(5_000);
+        assert_eq!(window.round_trip_us(), 35_000);
+    }
+
+    /// However slow a source is, it may owe a unit and what is on its way meanwhile, so that it is never left without work.
+    #[test]
+    fn a_slow_source_may_owe_a_unit_and_more() {
+        let mut window = Window::new(WindowLimits::default());
+        window.set_round_trip(100_000);
+        for number in 0..20 {
+            window.arrived(number * 640_000, GROUP_BYTES);
+        }
+        assert_eq!(window.bytes(), UNIT_BYTES + GROUP_BYTES);
+    }
+
     /// One of two connections that share a path.
     #[derive(Default)]
     struct Connection {

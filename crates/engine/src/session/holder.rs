@@ -467,6 +467,17 @@ mod tests {
             .to_bytes()
     }
 
+    /// A holder says hello once, and nothing where the caller has said it; what both sides agreed on is known from then on.
+    #[test]
+    fn a_holder_says_hello_once() {
+        let mut holder = Holder::new(hello());
+        assert_eq!(holder.hello(), Some(Message::Hello(hello())));
+        assert_eq!(Holder::introduced(hello()).hello(), None);
+        assert!(holder.agreed().is_none());
+        holder.handle_control(&Message::Hello(hello()).to_bytes()).unwrap();
+        assert!(holder.hello().is_none() && holder.agreed().is_some());
+    }
+
     /// Requests may travel right behind `Open` (first payload within one round trip of it) and wait for the decision.
     #[test]
     fn requests_wait_for_the_decision_and_are_answered_in_order() {

@@ -397,6 +397,16 @@ mod tests {
         FrameHead { kind, body_bytes, request }
     }
 
+    /// What both sides agreed on is known from the holder's hello on.
+    #[test]
+    fn hellos_are_agreed_on() {
+        let mut receiver = Receiver::new(hello(), None, true);
+        assert_eq!(receiver.hello(), Message::Hello(hello()));
+        assert!(receiver.agreed().is_none());
+        receiver.handle_control(&Message::Hello(hello()).to_bytes()).unwrap();
+        assert!(receiver.agreed().is_some());
+    }
+
     #[test]
     fn pieces_follow_the_groups() {
         let size = 17 * GROUP_BYTES + 100;

@@ -76,7 +76,10 @@ impl Bed {
 
     /// Where the chunks of `bytes` are below `below`, each of them compared: the files, and how many were found.
     fn found(&self, bytes: &[u8], below: &Path) -> (Vec<PathBuf>, usize) {
-        let chunks = cut(bytes);
+        self.found_of(&cut(bytes), below)
+    }
+
+    fn found_of(&self, chunks: &[(u64, ChunkDescriptor)], below: &Path) -> (Vec<PathBuf>, usize) {
         let keys: Vec<ChunkKey> = chunks.iter().map(|(_, chunk)| key(chunk)).collect();
         let found = self.index().look_up(&keys, self.scope(below), &|| false).unwrap();
         assert_eq!(found.places.len(), keys.len());
@@ -257,6 +260,17 @@ fn entries_of_a_changed_file_vanish() {
             assert_eq!(bed.cut(&path).err().map(|error| error.kind()), kind, "{what}");
         }
     }
+}
+
+/// Chunks of several files are found each in its own.
+#[test]
+fn chunks_of_several_files_are_told_apart() {
+    let bed = Bed::new();
+    let files = [bed.indexed("a", 1), bed.indexed("b", 2), bed.indexed("c", 3)];
+    let chunks: Vec<_> = files.iter().flat_map(|(_, bytes)| cut(bytes)).collect();
+    let (mut paths, count) = bed.found_of(&chunks, &bed.root());
+    paths.sort();
+    assert_eq!((paths, count), (files.map(|(path, _)| path).to_vec(), chunks.len()));
 }
 
 /// A file that was renamed is found under its new name, one that was moved when its new directory is looked at (STAT, Y11).

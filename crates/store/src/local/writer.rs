@@ -147,7 +147,7 @@ impl Incoming {
                     opened => return opened,
                 }
             }
-            if self.is_synced {
+            if self.is_synced || self.files.is_none() {
                 break (lock, existing, is_unreadable);
             }
             // Writing gigabytes back takes long, and other objects share the lock.
@@ -162,8 +162,11 @@ impl Incoming {
         let record_temp = store.place().temp()?;
         keep_room(&record_temp)?;
         let Some((data, outboard)) = &self.files else {
-            return Err(Error::new(ErrorKind::NotFound, "the bytes were kept and have been removed since")
-                .advise("put them again"));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "the bytes have been removed since, or could not be written",
+            )
+            .advise("put them again"));
         };
         let owned = existing.as_ref().filter(|record| record.borrowed_path().is_none());
         let kept = (|| {
@@ -201,12 +204,18 @@ impl Incoming {
         dray_core::store::Store::open(&store, &oid)
     }
 
-    /// Makes data and outboard durable.
+    /// Makes data and outboard durable. Where the system could not write them back they are given up: it tells that once, and what is on
+    /// disk after it nobody knows.
     fn sync(&mut self) -> Result<()> {
         let Some((data, outboard)) = &mut self.files else { return Ok(()) };
         outboard.flush()?;
-        for temp in [&*data, &outboard.temp] {
-            temp.file().sync_data().map_err(|error| io_at("write", temp.path(), error))?;
+        let sync = |temp: &TempFile| {
+            let synced = temp.file().sync_data().map_err(|error| io_at("write", temp.path(), error));
+            synced.map_err(|error| error.or_advise("put the bytes again"))
+        };
+        if let Err(error) = sync(data).and_then(|()| sync(&outboard.temp)) {
+            self.files = None;
+            return Err(error);
         }
         self.is_synced = true;
         Ok(())

@@ -92,3 +92,32 @@ fn sums(held: &dyn Held, asked: &Sums) -> Result<Vec<u8>> {
     }
     Ok(sums)
 }
+
+#[cfg(test)]
+mod tests {
+    use dray_core::message::BlockRun;
+    use dray_core::store::Store;
+    use dray_store::memory::MemoryStore;
+
+    use super::*;
+    use crate::holder::StoredHeld;
+
+    /// D37: the sums are those of the blocks that were asked for, in order, wherever their runs begin and however long they are.
+    #[test]
+    fn sums_are_of_the_blocks_asked_for() {
+        let data: Vec<u8> = (0..1u32 << 20).map(|at| (at * 31 % 251) as u8 ^ (at >> 16) as u8).collect();
+        let mut writer = MemoryStore::new().put().unwrap();
+        writer.write(&data).unwrap();
+        let held = StoredHeld::new(writer.commit().unwrap(), None);
+        for (block_bytes, runs) in [(65_536, [(3, 2), (5, 9)]), (64, [(7, 1), (100, 8000)])] {
+            let runs = runs.map(|(start, blocks)| BlockRun { start, blocks });
+            let asked = Sums { handle: 1, number: 1, block_bytes, sum_bytes: 6, runs: runs.to_vec() };
+            let expected = runs.iter().flat_map(|run| {
+                let start = run.start as usize;
+                let blocks = data.chunks(block_bytes as usize).skip(start).take(run.blocks as usize);
+                blocks.flat_map(|block| sum_of(block)[..6].to_vec())
+            });
+            assert_eq!(sums(&held, &asked).unwrap(), expected.collect::<Vec<u8>>());
+        }
+    }
+}

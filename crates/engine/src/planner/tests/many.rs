@@ -3,7 +3,13 @@
 use super::*;
 
 /// Serves the next `count` groups of a request, `every_us` apart, and returns the time after the last one.
-fn serve_some(planner: &mut Planner, from_us: u64, every_us: u64, asked: &Asked, count: u64) -> u64 {
+pub(super) fn serve_some(
+    planner: &mut Planner,
+    from_us: u64,
+    every_us: u64,
+    asked: &Asked,
+    count: u64,
+) -> u64 {
     let first = planner.requests[&asked.request].next_group;
     for (number, group) in (first..first + count).enumerate() {
         let now_us = from_us + every_us * (number as u64 + 1);
@@ -141,7 +147,7 @@ fn ten_outstanding_requests_each() {
     assert_eq!(drain(&mut planner, S).0.len(), 1);
 }
 
-fn standing(planner: &Planner, now_us: u64, source: SourceId) -> (Standing, Option<Idle>) {
+pub(super) fn standing(planner: &Planner, now_us: u64, source: SourceId) -> (Standing, Option<Idle>) {
     let account = planner.explain(now_us);
     let found = account.sources.into_iter().find(|found| found.stats.source == source).unwrap();
     (found.standing, found.idle)

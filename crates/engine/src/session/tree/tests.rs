@@ -2,7 +2,7 @@
 
 use dray_core::limits::{
     OBJECT_BYTES_MAX, TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PART_BYTES,
-    TREE_PARTS_MAX, TREE_WANTED_MAX,
+    TREE_PARTS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
 };
 use dray_core::message::{DigestsSame, Entries, Pull, TreeDone};
 use dray_core::tree::{
@@ -45,6 +45,53 @@ fn contents_are_owed_in_order() {
         .collect();
     assert_eq!(owed, [(1, 3, false), (1, 4, false), (1, 9, true), (2, 10, true)]);
     assert!(sender.is_idle());
+}
+
+/// Both ends count what was told.
+#[test]
+fn entries_are_counted() {
+    assert_eq!(sender().entries(), 100);
+    let mut receiver = TreeReceiver::new(2);
+    receiver.handle_entries(&batch(false)).unwrap();
+    assert_eq!(receiver.entries(), 0);
+    receiver.accept(&file(None)).unwrap();
+    receiver.accept(&file(None)).unwrap();
+    assert_eq!(receiver.entries(), 2);
+}
+
+/// Only what is under way is bounded: a request that was answered makes room for another.
+#[test]
+fn answered_requests_make_room() {
+    let mut sender = TreeSender::new();
+    let pulls = TREE_PULLS_MAX as u64;
+    sender.told(3 * pulls, true);
+    for number in 0..2 * pulls {
+        sender.handle_pull(&pull(number as u32 + 1, &[(number, 1)], number, 40), 0).unwrap();
+        assert!(sender.next_owed().is_some_and(|owed| owed.is_last));
+    }
+    for number in 2 * pulls..3 * pulls {
+        sender.handle_pull(&pull(number as u32 + 1, &[(number, 1)], number, 40), 0).unwrap();
+    }
+    let more = pull(u32::MAX, &[(3 * pulls - 1, 1)], 3 * pulls - 1, 40);
+    assert!(sender.handle_pull(&more, 0).unwrap_err().what().contains("under way"));
+}
+
+/// M9: parts of files are no files of their own, and what was the same in a part may yet come whole.
+#[test]
+fn parts_are_counted_by_themselves() {
+    let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
+    let sent = |record, is_part| {
+        let mut sender = sender();
+        sender.sent().record(&record, is_part, false);
+        sender
+    };
+    let done = TreeDone { entries: 100, files: 0, unchanged: 0, bytes: 0, failed: 0 };
+    let fits = |sender: &TreeSender, done: TreeDone| sender.handle_done(&done, &TreeLanes::default()).is_ok();
+    assert!(!fits(&sent(Record::Done(finished), false), done));
+    assert!(!fits(&sent(Record::Same(finished), false), done));
+    assert!(fits(&sent(Record::Done(finished), true), done));
+    assert!(fits(&sent(Record::Same(finished), true), done));
+    assert!(fits(&sent(Record::Done(finished), true), TreeDone { files: 1, ..done }));
 }
 
 /// A receiver that asks for what it was not told, twice, too much, or takes something back, breaks the protocol.

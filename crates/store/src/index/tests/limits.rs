@@ -46,6 +46,14 @@ fn tidying_drops_what_was_forgotten() {
     }
 }
 
+/// Of the room on disk, the journal's is left out before chunks are counted.
+#[test]
+fn the_journal_has_its_own_room() {
+    assert_eq!(IndexLimits::of_disk((144 << 20) + 1280).chunks, 10);
+    assert_eq!(IndexLimits::of_disk(144 << 20).chunks, 0);
+    assert_eq!(IndexLimits::of_disk(u64::MAX).chunks, INDEX_CHUNKS_MAX);
+}
+
 /// Where there is no room, the room of what was forgotten is given back, however little that is, and also what was forgotten after the last time.
 #[test]
 fn room_is_given_back_again_and_again() {

@@ -72,9 +72,16 @@ fn is_copied(name: &[u8], scope: Scope) -> bool {
             || (scope.is_root && !name.starts_with(b"system.") && !name.starts_with(b"user.")))
 }
 
-/// True for what root would copy, and this is somebody else.
+/// Labels that a host's own rules give to files: each host its own.
+const LABELS: [&[u8]; 4] = [b"security.selinux", b"security.SMACK64", b"security.ima", b"security.evm"];
+
+/// True for what root would copy, and this is somebody else; not for labels.
 pub(super) fn is_for_root(name: &[u8], scope: Scope) -> bool {
-    !name.starts_with(OURS) && !is_copied(name, scope) && is_copied(name, Scope { is_root: true, ..scope })
+    let is_label = LABELS.iter().any(|label| name.starts_with(label));
+    !is_label
+        && !name.starts_with(OURS)
+        && !is_copied(name, scope)
+        && is_copied(name, Scope { is_root: true, ..scope })
 }
 
 /// Reads the attributes of what stands at `path`, which [`Directory::reach`](super::Directory::reach) gave; ascending by name. `E2BIG` if they are more

@@ -401,6 +401,16 @@ impl Outlet for SendLane<'_> {
 mod tests {
     use super::*;
 
+    /// A copy that is over is over for its lanes, too.
+    #[test]
+    fn lanes_end_with_the_copy() {
+        let lanes = SendLanes::new().unwrap();
+        lanes.begin(0).unwrap();
+        assert!(!lanes.is_closed());
+        lanes.close();
+        assert!(lanes.is_closed());
+    }
+
     /// Issue 4 "direct paths join": however many lanes were lost, another may come; and each has a number of its own.
     #[test]
     fn lost_lanes_leave_room_for_others() {

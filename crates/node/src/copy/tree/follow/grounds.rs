@@ -16,17 +16,18 @@ use crate::mountinfo::{MOUNTINFO, unescaped};
 /// The file systems on which the sources lie.
 #[derive(Default)]
 pub(super) struct Grounds {
-    /// What is mounted below a source is not looked into.
+    /// Other file systems below a source are not looked into.
     one_file_system: bool,
     /// The device of each source.
     pub(super) devices: BTreeMap<PathBuf, u64>,
     mounts: BTreeMap<PathBuf, Mounts>,
 }
 
-/// One mount: its number, device, the directory of that, and where it is. What is mounted anew differs in one of them.
+/// One mount: its number, which nothing else has as long as it is mounted, device, and where it is.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Mount {
-    words: Vec<u8>,
+    number: Vec<u8>,
+    device: Vec<u8>,
     at: PathBuf,
 }
 
@@ -63,8 +64,12 @@ impl Grounds {
         if !deletes {
             return Ok(());
         }
-        let text = fs::read(MOUNTINFO).map_err(|error| Error::file("read what is mounted", error))?;
-        roots.iter().try_for_each(|root| self.check_mounts(&text, root))
+        let mut look = || {
+            let text = fs::read(MOUNTINFO).map_err(|error| Error::file("read what is mounted", error))?;
+            roots.iter().try_for_each(|root| self.check_mounts(&text, root))
+        };
+        // Before Linux 5.8 a line can be missing where something else is unmounted meanwhile.
+        look().or_else(|_| look())
     }
 
     /// The same by the mounts, as the kernel tells them in `text`. Those that come later count from then on.
@@ -79,8 +84,11 @@ impl Grounds {
         if known.under != now.under {
             return changed(root, "is on another mount than it was");
         }
-        let gone = known.within.difference(&now.within).next();
-        if let Some(gone) = gone.filter(|_| !self.one_file_system) {
+        // With `-x`, a mount of the source's own file system is looked into all the same.
+        let is_looked_into = |mount: &&Mount| {
+            !self.one_file_system || now.under.as_ref().is_none_or(|under| under.device == mount.device)
+        };
+        if let Some(gone) = known.within.difference(&now.within).find(is_looked_into) {
             return changed(&gone.at, "was unmounted");
         }
         known.within.extend(now.within);
@@ -111,9 +119,9 @@ impl Mounts {
 /// One line (proc_pid_mountinfo(5)).
 fn mount(line: &[u8]) -> Option<Mount> {
     let words: Vec<&[u8]> = line.splitn(6, |byte| *byte == b' ').collect();
-    let [number, _parent, device, top, at, _] = words[..] else { return None };
+    let [number, _parent, device, _top, at, _] = words[..] else { return None };
     let at = PathBuf::from(OsString::from_vec(unescaped(at)));
-    Some(Mount { words: [number, device, top].join(&b' '), at })
+    Some(Mount { number: number.to_vec(), device: device.to_vec(), at })
 }
 
 fn changed(path: &Path, what: &str) -> Result<()> {
@@ -149,8 +157,12 @@ mod tests {
         let below = lines[..2].join("\n");
         assert!(check(&below, false).unwrap_err().contains("a b\" was unmounted"));
         assert!(check(&FIRST.replace("31 30", "32 30"), false).is_err());
-        assert!(check(&FIRST.replace("/pool/a", "/pool/b"), false).is_err());
-        check(&below, true).unwrap();
+        check(&FIRST.replace("/pool/a", "/pool/renamed"), false).unwrap();
+        // Another file system is not looked into with `-x`; a mount of the same one is.
+        assert!(check(&below, true).is_err());
+        let mut apart = Grounds::of(true);
+        apart.check_mounts(&text(&FIRST.replace("31 30 8:1", "31 30 8:2")), &root).unwrap();
+        apart.check_mounts(&text(&below), &root).unwrap();
         // The source itself is.
         for one_file_system in [false, true] {
             assert!(check(&[lines[0], lines[2]].join("\n"), one_file_system).is_err());

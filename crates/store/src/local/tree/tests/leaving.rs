@@ -43,17 +43,20 @@ fn a_file_of_two_names_is_held_to_what_was_compared() {
 #[test]
 fn what_may_not_be_kept_is_lacking() {
     let confined = WriteOptions { harmless: true, xattrs: true, ..MINE };
-    let attributed = |mut entry: Entry| {
-        entry.metadata.xattrs = vec![Xattr { name: b"trusted.dray".to_vec(), value: b"x".to_vec() }];
+    let with = |name: &[u8], mut entry: Entry| {
+        entry.metadata.xattrs = vec![Xattr { name: name.to_vec(), value: b"x".to_vec() }];
         entry
     };
+    let attributed = |entry: Entry| with(b"trusted.dray", entry);
     let setuid = |entry: Entry| Entry { metadata: Metadata { mode: 0o4755, ..entry.metadata }, ..entry };
     let fifo = || entry(Some("f"), Kind::Fifo, 0o644);
-    let wants: [(&str, Entry); 4] = [
+    let wants: [(&str, Entry); 5] = [
         ("attributes", attributed(file("f", b"old"))),
         ("setuid", setuid(file("f", b"old"))),
         ("attributes of a fifo", attributed(fifo())),
         ("nothing", file("f", b"old")),
+        // A label is the host's, and not the file's.
+        ("nothing", with(b"security.selinux", file("f", b"old"))),
     ];
     for (what, wanted) in wants {
         let dir = filled(&["other"]);

@@ -1,0 +1,499 @@
+//! Bounds of the planner, each looked at from both sides: when exactly a loan pays, for how long what brings nothing new
+//! counts, what is asked of whom, and what the account of it says.
+
+use super::many::{serve_some, standing};
+use super::*;
+
+const C: SourceId = SourceId(3);
+
+/// All of `units` are wanted, and every window begins with `window_units`.
+fn wide(units: u64, window_units: u64) -> Planner {
+    let window = WindowLimits { initial_bytes: window_units * UNIT_BYTES, ..WindowLimits::default() };
+    let mut wanted = RangeSet::new();
+    wanted.insert(0..units);
+    Planner::new(PlannerConfig { window, ..planner(units).config }, wanted)
+}
+
+/// Nothing is wanted yet.
+fn open(units: u64) -> Planner {
+    Planner::new(PlannerConfig { is_open: true, ..planner(units).config }, RangeSet::new())
+}
+
+/// Polls at every deadline until there is an outcome, and returns when that was.
+fn end_us(planner: &mut Planner, mut now_us: u64) -> u64 {
+    while planner.outcome().is_none() {
+        now_us = planner.next_deadline_us().expect("a deadline").max(now_us + 1);
+        drain(planner, now_us);
+    }
+    now_us
+}
+
+/// Polls at every deadline until something is asked for: when that was, what, what was cancelled for it, and how often it took.
+fn wait(planner: &mut Planner, mut now_us: u64) -> (u64, Vec<Asked>, Vec<RequestId>, u32) {
+    for polls in 1..1_000 {
+        let (asked, cancelled, _) = drain(planner, now_us);
+        if !asked.is_empty() {
+            return (now_us, asked, cancelled, polls);
+        }
+        now_us = planner.next_deadline_us().expect("a deadline").max(now_us + 1);
+    }
+    panic!("nothing is asked for");
+}
+
+/// P12, design 9, S10: groups that are sent again put off the end for as long as the groups of two units take, of a request that is
+/// wanted and of one that its source was told to leave. Where it cannot be told, all that it owes does: something new may stand behind it.
+#[test]
+fn what_is_sent_again_counts_up_to_two_units() {
+    for (is_cancelled, can_cancel, ends_s) in [(false, true, 58), (true, true, 58), (true, false, 86)] {
+        let mut planner = wide(4, 64);
+        planner.config.strategy.deadlines = false;
+        let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: can_cancel, holes: true };
+        let description = SourceDescription { label: "a".into(), priority: 0, weight: 1, capabilities };
+        planner.add_source(A, description);
+        planner.handle_up(0, A, Some(MS));
+        let (first, ..) = drain(&mut planner, 0);
+        assert_eq!(first[0].groups, Subtree { start: 0, groups: 64 });
+        // All but the last group of each unit.
+        let groups: Vec<u64> = (0..64).filter(|group| group % UNIT_GROUPS != UNIT_GROUPS - 1).collect();
+        let mut now_us = S;
+        let again = if is_cancelled {
+            planner.handle_misfit(0, A, first[0].request);
+            let (second, ..) = drain(&mut planner, 0);
+            for group in &groups {
+                planner.handle_group(now_us, A, second[0].request, *group);
+            }
+            first[0].request
+        } else {
+            for group in &groups {
+                planner.handle_group(now_us, A, first[0].request, *group);
+            }
+            planner.handle_down(now_us, A, None, false);
+            planner.handle_up(now_us, A, Some(MS));
+            drain(&mut planner, now_us).0[0].request
+        };
+        for group in groups {
+            now_us += S;
+            planner.handle_group(now_us, A, again, group);
+            drain(&mut planner, now_us);
+            if planner.outcome().is_some() {
+                break;
+            }
+        }
+        let ended_us = end_us(&mut planner, now_us);
+        assert_eq!(ended_us, ends_s * S, "cancelled: {is_cancelled}, can cancel: {can_cancel}");
+    }
+}
+
+/// Design 9: what is no group puts off the end, and for no more than 3 s.
+#[test]
+fn signs_of_life_put_off_the_end_for_a_little_while() {
+    for (parents_s, ends_s) in [(None, 26), (Some(3), 28), (Some(10), 29)] {
+        let mut planner = planner(4);
+        planner.config.strategy.deadlines = false;
+        add_up(&mut planner, 0, A, "direct", 0);
+        let (asked, ..) = drain(&mut planner, 0);
+        planner.handle_group(S, A, asked[0].request, 0);
+        if let Some(parents_s) = parents_s {
+            planner.handle_parents(parents_s * S, A, asked[0].request);
+        }
+        assert_eq!(end_us(&mut planner, S), ends_s * S, "{parents_s:?}");
+    }
+}
+
+/// Design 9: spares give their work back also to a source that had failed again and again, once it delivers.
+#[test]
+fn spares_stand_back_for_who_delivers_again() {
+    let strategy = Strategy { outstanding: Outstanding::Requests(4), ..Strategy::default() };
+    let mut planner = wide(16, 2);
+    planner.config.strategy = strategy;
+    add_up(&mut planner, 0, A, "direct", 0);
+    let (of_a, ..) = drain(&mut planner, 0);
+    let busy = Error::new(ErrorKind::TimedOut, "busy");
+    for (number, asked) in of_a[..3].iter().enumerate() {
+        planner.handle_failed(number as u64 * 200 * MS, A, asked.request, &busy);
+    }
+    assert_eq!(state(&planner, A), SourceState::Stalled);
+    add_up(&mut planner, 500 * MS, B, "ssh", 1);
+    let (of_b, ..) = drain(&mut planner, 500 * MS);
+    assert!(of_b.len() == 4 && of_b.iter().all(|asked| asked.source == B));
+    planner.handle_parents(600 * MS, A, of_a[3].request);
+    assert!(drain(&mut planner, 600 * MS).1.is_empty(), "it has delivered nothing yet");
+    let group = of_a[3].groups.start;
+    assert_eq!(planner.handle_group(600 * MS, A, of_a[3].request, group), Disposition::Deliver);
+    let cancelled: Vec<RequestId> = of_b.iter().map(|asked| asked.request).collect();
+    assert_eq!(drain(&mut planner, 600 * MS).1, cancelled);
+}
+
+/// Design 7: where the budget has no room for a large request there is one for a smaller one.
+#[test]
+fn requests_shrink_to_the_room_in_the_budget() {
+    let window = WindowLimits { initial_bytes: 64 * UNIT_BYTES, ..WindowLimits::default() };
+    let budget = Budget::new(6 * UNIT_BYTES);
+    let _others = budget.try_reserve(UNIT_BYTES).unwrap();
+    let mut wanted = RangeSet::new();
+    wanted.insert(0..8);
+    let mut planner = Planner::new(PlannerConfig { window, budget, ..planner(8).config }, wanted);
+    add_up(&mut planner, 0, A, "direct", 0);
+    let sizes: Vec<u64> = drain(&mut planner, 0).0.iter().map(|asked| asked.groups.groups).collect();
+    assert_eq!(sizes, [4 * UNIT_GROUPS, UNIT_GROUPS]);
+}
+
+/// Design 8: of two that are as idle, the one with the greater weight is asked first.
+#[test]
+fn the_greater_weight_is_asked_first() {
+    let mut planner = planner(4);
+    for (source, weight) in [(A, 1), (B, 5), (C, 3)] {
+        let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true };
+        planner.add_source(
+            source,
+            SourceDescription { label: "direct".into(), priority: 0, weight, capabilities },
+        );
+        planner.handle_up(0, source, Some(MS));
+    }
+    let order: Vec<SourceId> = drain(&mut planner, 0).0.iter().map(|asked| asked.source).collect();
+    assert_eq!(order[..3], [B, C, A]);
+}
+
+/// Design 8: a unit is left to the source that would have it a quarter of a second sooner, and not for less.
+#[test]
+fn a_unit_is_left_to_who_has_it_much_sooner() {
+    for (every_us, expected) in [(100 * MS, B), (20 * MS, A)] {
+        let mut planner = open(8);
+        add_up(&mut planner, 0, A, "slow", 0);
+        add_up(&mut planner, 0, B, "fast", 0);
+        planner.want(0..2);
+        let (asked, ..) = drain(&mut planner, 0);
+        assert_eq!((asked[0].source, asked[1].source), (A, B));
+        // 0.16 s for a unit there, and 1.6 s or 0.32 s here.
+        serve_some(&mut planner, 0, 10 * MS, &asked[1], 16);
+        planner.handle_done(2 * S, B, asked[1].request);
+        serve_some(&mut planner, 0, every_us, &asked[0], 16);
+        planner.handle_done(2 * S, A, asked[0].request);
+        planner.want(2..3);
+        let (asked, ..) = drain(&mut planner, 2 * S);
+        assert_eq!((asked[0].source, asked[0].groups.start), (expected, 2 * UNIT_GROUPS), "{every_us}");
+    }
+}
+
+/// Two units each of A and B: A has sent `groups`, 10 ms apart, and B all of its, 20 ms apart; a unit takes B 0.32 s and a round trip
+/// of 1 ms. A's last word was at the time returned.
+fn lender_and_borrower(groups: u64) -> (Planner, Vec<Asked>, u64) {
+    let mut planner = wide(4, 2);
+    add_up(&mut planner, 0, A, "lender", 0);
+    add_up(&mut planner, 0, B, "borrower", 0);
+    let (of_a, of_b): (Vec<Asked>, Vec<Asked>) =
+        drain(&mut planner, 0).0.into_iter().partition(|asked| asked.source == A);
+    let mut now_us = S - groups * 10 * MS;
+    now_us = serve_some(&mut planner, now_us, 10 * MS, &of_a[0], groups.min(UNIT_GROUPS));
+    if let Some(more) = groups.checked_sub(UNIT_GROUPS) {
+        planner.handle_done(now_us, A, of_a[0].request);
+        serve_some(&mut planner, now_us, 10 * MS, &of_a[1], more);
+    }
+    for (number, asked) in of_b.iter().enumerate() {
+        serve_some(&mut planner, 320 * MS * number as u64, 20 * MS, asked, 16);
+        planner.handle_done(S, B, asked.request);
+    }
+    (planner, of_a, S)
+}
+
+/// D22: a request that has not begun moves when the borrower would be through sooner by a tenth and 5 ms; its lender is expected to
+/// stay silent for as long as it has been. That time is known, so nobody looks again and again.
+#[test]
+fn a_request_moves_as_soon_as_that_pays() {
+    let (mut planner, of_a, last_us) = lender_and_borrower(15);
+    let (when_us, asked, cancelled, polls) = wait(&mut planner, last_us);
+    assert_eq!((asked[0].source, asked[0].groups), (B, of_a[1].groups));
+    assert_eq!(cancelled, [of_a[1].request]);
+    // 0.321 s * 1.1 + 0.005 s, less 17 groups at 10 ms.
+    let expected_us = last_us + 188_100;
+    assert!((expected_us..=expected_us + MS).contains(&when_us), "{}", when_us - last_us);
+    assert!(polls <= 4, "{polls}");
+}
+
+/// Design 8: a unit that has begun is asked for twice when the other source would be through sooner by a half and 50 ms.
+#[test]
+fn a_unit_is_asked_for_twice_as_soon_as_that_pays() {
+    let (mut planner, of_a, last_us) = lender_and_borrower(30);
+    let (when_us, asked, cancelled, polls) = wait(&mut planner, last_us);
+    assert_eq!((asked[0].source, asked[0].groups), (B, of_a[1].groups));
+    assert!(cancelled.is_empty());
+    // 0.321 s * 1.5 + 0.05 s, less two groups at 10 ms.
+    let expected_us = last_us + 511_500;
+    assert!((expected_us..=expected_us + MS).contains(&when_us), "{}", when_us - last_us);
+    assert!(polls <= 4, "{polls}");
+}
+
+/// Design 8: how soon the front of a request will come is a matter of what lies before its end, and not of the end, which somebody
+/// else was asked for.
+#[test]
+fn the_end_of_a_request_does_not_make_its_front_late() {
+    let mut planner = wide(2, 64);
+    add_up(&mut planner, 0, A, "lender", 0);
+    let (of_a, ..) = drain(&mut planner, 0);
+    assert_eq!((of_a.len(), of_a[0].groups.groups), (1, 2 * UNIT_GROUPS));
+    let last_us = serve_some(&mut planner, 0, 20 * MS, &of_a[0], 2);
+    for source in [B, C] {
+        add_up(&mut planner, last_us, source, "borrower", 0);
+    }
+    // 0.321 s * 1.5 + 0.05 s = 0.5315 s there; here 0.6 s for everything, and 0.28 s for the first unit.
+    let (asked, ..) = drain(&mut planner, last_us);
+    assert_eq!(asked.len(), 1);
+    assert_eq!((asked[0].source, asked[0].groups.start), (B, UNIT_GROUPS));
+    let (when_us, asked, ..) = wait(&mut planner, last_us);
+    assert_eq!((asked[0].source, asked[0].groups.start), (C, 0));
+    let expected_us = last_us + 251_500;
+    assert!((expected_us..=expected_us + MS).contains(&when_us), "{}", when_us - last_us);
+}
+
+/// Design 8: what lies before the last request counts where that one is somebody else's already.
+#[test]
+fn older_requests_are_late_by_their_own_length() {
+    let mut planner = wide(2, 2);
+    let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true };
+    let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
+    planner.add_source(A, description);
+    planner.handle_up(0, A, Some(MS));
+    let (of_a, ..) = drain(&mut planner, 0);
+    assert_eq!(of_a.len(), 2);
+    let now_us = serve_some(&mut planner, 0, 500 * MS, &of_a[0], 2);
+    for source in [B, C] {
+        add_up(&mut planner, now_us, source, "borrower", 0);
+        // 0.16 s for a unit.
+        let window = &mut planner.sources.get_mut(&source).unwrap().window;
+        window.arrived(now_us - 20 * MS, GROUP_BYTES);
+        window.arrived(now_us - 10 * MS, GROUP_BYTES);
+    }
+    // 7 s for the one, 15 s for both.
+    let (asked, ..) = drain(&mut planner, now_us);
+    let twice: Vec<_> = asked.iter().map(|asked| (asked.source, asked.groups)).collect();
+    assert_eq!(twice, [(B, of_a[1].groups), (C, of_a[0].groups)]);
+}
+
+/// D22: a borrower takes no more of a request than it would have before the lender.
+#[test]
+fn a_borrower_takes_what_it_has_sooner() {
+    for (polled_us, units) in [(2 * S, 1), (4_200 * MS, 4)] {
+        let mut planner = wide(8, 64);
+        add_up(&mut planner, 0, A, "silent", 0);
+        let (of_a, ..) = drain(&mut planner, 0);
+        assert_eq!((of_a.len(), of_a[0].groups.groups), (1, 8 * UNIT_GROUPS));
+        add_up(&mut planner, 0, B, "other", 0);
+        // A unit a second is assumed, and A as silent for as long again.
+        let (asked, ..) = drain(&mut planner, polled_us);
+        assert_eq!((asked[0].source, asked[0].groups.groups), (B, units * UNIT_GROUPS));
+    }
+}
+
+/// Design 8: nothing is asked for twice while anything is to be asked for once, though the budget has room for the one and not for the
+/// other.
+#[test]
+fn what_nobody_was_asked_for_comes_first() {
+    let budget = Budget::new(3 * UNIT_BYTES);
+    let window = WindowLimits { initial_bytes: 64 * UNIT_BYTES, ..WindowLimits::default() };
+    let geometry = Geometry::new(4 * UNIT_BYTES + GROUP_BYTES);
+    let config = PlannerConfig { geometry, window, budget: budget.clone(), ..planner(3).config };
+    let mut wanted = RangeSet::new();
+    wanted.insert(0..2);
+    wanted.insert(4..5);
+    let mut planner = Planner::new(config, wanted);
+    let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true };
+    let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
+    planner.add_source(A, description);
+    planner.handle_up(0, A, Some(MS));
+    let (mut asked, ..) = drain(&mut planner, 0);
+    assert_eq!(asked.iter().map(|asked| asked.groups.groups).collect::<Vec<_>>(), [2 * UNIT_GROUPS, 1]);
+    let request = asked.remove(0).request;
+    planner.handle_failed(1, A, request, &Error::new(ErrorKind::TimedOut, "busy"));
+    let others = budget.try_reserve(3 * UNIT_BYTES - 2 * GROUP_BYTES).unwrap();
+    add_up(&mut planner, 1, B, "idle", 0);
+    assert!(drain(&mut planner, 500 * MS).0.is_empty());
+    drop(others);
+    let (asked, ..) = drain(&mut planner, 500 * MS);
+    assert_eq!((asked[0].source, asked[0].groups.start), (B, 0));
+}
+
+/// Design 9: who was set aside for its silence is back with any word, and not only with a group.
+#[test]
+fn a_word_ends_a_stall() {
+    let mut planner = planner(4);
+    add_up(&mut planner, 0, A, "direct", 0);
+    let (asked, ..) = drain(&mut planner, 0);
+    drain(&mut planner, 10 * S);
+    assert_eq!(state(&planner, A), SourceState::Stalled);
+    planner.handle_parents(11 * S, A, asked[0].request);
+    assert_eq!(state(&planner, A), SourceState::Up);
+}
+
+/// Design 9: who owes nothing but the end of what it was told to leave is set aside for its silence, too.
+#[test]
+fn the_end_of_what_was_cancelled_is_waited_for() {
+    let mut planner = planner(8);
+    add_up(&mut planner, 0, B, "ssh", 10);
+    drain(&mut planner, 0);
+    add_up(&mut planner, 1, A, "direct", 0);
+    assert_eq!(drain(&mut planner, 1).1.len(), 2);
+    drain(&mut planner, 10 * S - 1);
+    assert_eq!(state(&planner, B), SourceState::Up);
+    drain(&mut planner, 10 * S);
+    assert_eq!((state(&planner, B), state(&planner, A)), (SourceState::Stalled, SourceState::Up));
+}
+
+/// Nobody is looked at in vain: who is alone has its own time limit, and who waits for what will be wanted has none.
+#[test]
+fn a_deadline_is_there_for_a_reason() {
+    let mut alone = planner(4);
+    add_up(&mut alone, 0, A, "direct", 0);
+    drain(&mut alone, 0);
+    assert_eq!(alone.next_deadline_us(), Some(10 * S));
+    // A spare has its turn when the other one is silent.
+    add_up(&mut alone, 0, B, "ssh", 1);
+    drain(&mut alone, 0);
+    assert_eq!(alone.next_deadline_us(), Some(S));
+    let mut waits = open(8);
+    add_up(&mut waits, 0, A, "direct", 0);
+    add_up(&mut waits, 0, B, "ssh", 1);
+    drain(&mut waits, 0);
+    assert_eq!(waits.next_deadline_us(), None);
+}
+
+/// Design 9: a source is silent after 1 s, after four round trips or after the time of three groups, whichever is longest.
+#[test]
+fn silence_is_measured_by_path_and_rate() {
+    for (round_trip_us, every_us, silent_us) in [(MS, MS, S), (2 * S, MS, 8 * S), (MS, 2 * S, 6 * S)] {
+        let mut planner = planner(4);
+        add(&mut planner, A, "direct", 0);
+        planner.handle_up(0, A, Some(round_trip_us));
+        let (asked, ..) = drain(&mut planner, 0);
+        let last_us = if every_us == MS { 0 } else { serve_some(&mut planner, 0, every_us, &asked[0], 4) };
+        assert_eq!(standing(&planner, last_us + silent_us - 10 * MS, A).0, Standing::Up);
+        assert_eq!(standing(&planner, last_us + silent_us + 10 * MS, A).0, Standing::Frozen);
+    }
+}
+
+/// Failures that follow each other are paused for twice as long each time, up to 5 s; what fails within 100 ms fails with it.
+#[test]
+fn pauses_double() {
+    let mut planner = planner(4);
+    add_up(&mut planner, 0, A, "direct", 0);
+    let record = planner.sources.get_mut(&A).unwrap();
+    let mut pauses_ms = Vec::new();
+    for number in 1..=9 {
+        let now_us = number * 10 * S;
+        record.failed(now_us, None);
+        pauses_ms.push(record.paused_until_us.saturating_sub(now_us) / MS);
+    }
+    assert_eq!(pauses_ms, [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+    assert!(record.forgive() && !record.has_failed() && record.paused_until_us == 0);
+    record.failed(100 * S, None);
+    record.failed(100 * S + 99 * MS, None);
+    record.failed(100 * S + 99 * MS, None);
+    assert_eq!((record.paused_until_us, record.keeps_failing()), (100 * S + 100 * MS, false));
+    record.failed(100 * S + 100 * MS, None);
+    record.failed(101 * S, None);
+    assert!(record.keeps_failing() && record.state == SourceState::Stalled);
+}
+
+/// Pieces for which wrong bytes came are checked first by whoever is asked for them next; others are not.
+#[test]
+fn suspect_pieces_are_rechecked_by_anybody() {
+    let mut planner = wide(4, 2);
+    add_up(&mut planner, 0, A, "direct", 0);
+    let (asked, ..) = drain(&mut planner, 0);
+    planner.handle_mismatch(1, A, asked[1].request);
+    planner.handle_down(1, A, None, false);
+    planner.config.window.initial_bytes = 64 * UNIT_BYTES;
+    add_up(&mut planner, 2, B, "other", 0);
+    let (asked, ..) = drain(&mut planner, 2);
+    let asked: Vec<_> = asked.iter().map(|asked| (asked.groups.start / UNIT_GROUPS, asked.recheck)).collect();
+    assert_eq!(asked, [(0, false), (1, true), (2, false)]);
+}
+
+/// What was cancelled and comes all the same is not asked for again.
+#[test]
+fn what_comes_late_is_not_asked_for_again() {
+    let mut planner = wide(4, 2);
+    add_up(&mut planner, 0, A, "direct", 0);
+    let (asked, ..) = drain(&mut planner, 0);
+    assert_eq!(asked.iter().map(|asked| asked.groups.start).collect::<Vec<_>>(), [0, UNIT_GROUPS]);
+    planner.handle_misfit(1, A, asked[1].request);
+    serve_some(&mut planner, 1, 1, &asked[1], UNIT_GROUPS);
+    planner.handle_done(20, A, asked[1].request);
+    let (asked, ..) = drain(&mut planner, 20);
+    assert!(
+        !asked.is_empty() && asked.iter().all(|asked| asked.groups.start >= 2 * UNIT_GROUPS),
+        "{asked:?}"
+    );
+}
+
+/// Design 5: of what two sources ended for, the outcome is what tells more.
+#[test]
+fn causes_are_ranked() {
+    use ErrorKind::*;
+    let kinds = [
+        VerificationFailed,
+        Changed,
+        Damaged,
+        NotFound,
+        Refused,
+        Unsupported,
+        Protocol,
+        Internal,
+        TimedOut,
+        Unreachable,
+    ];
+    for pair in kinds.windows(2) {
+        for order in [[A, B], [B, A]] {
+            let mut planner = planner(4);
+            for source in order {
+                add(&mut planner, source, "direct", 0);
+            }
+            for (source, kind) in order.into_iter().zip(pair) {
+                planner.handle_down(1, source, Some(&Error::new(*kind, "x")), true);
+            }
+            assert_eq!(failure(&planner).kind(), pair[0], "{pair:?}");
+        }
+    }
+}
+
+/// A transfer of more requests than there are numbers ends with an error.
+#[test]
+fn request_numbers_run_out() {
+    let mut planner = planner(4);
+    planner.last_request = u32::MAX - 1;
+    add_up(&mut planner, 0, A, "direct", 0);
+    let (asked, _, closed) = drain(&mut planner, 0);
+    assert_eq!((asked.len(), closed), (1, vec![A]));
+    assert_eq!(failure(&planner).kind(), ErrorKind::Interrupted);
+}
+
+/// Design 5: what is not said by the cause is said by where the source stands.
+#[test]
+fn who_is_given_up_is_described() {
+    let mut planner = planner(4);
+    add_up(&mut planner, 0, A, "direct", 0);
+    drain(&mut planner, 0);
+    planner.handle_down(S, A, Some(&Error::new(ErrorKind::Unreachable, "reset by peer")), false);
+    end_us(&mut planner, S);
+    let error = failure(&planner);
+    assert!(error.what().contains("direct (connection lost: reset by peer)"), "{error}");
+}
+
+/// A source that is up and was asked for nothing is not one that delivers; and what took the time an hour ago does not take it now.
+#[test]
+fn the_bottleneck_is_that_of_now() {
+    let mut planner = planner(8);
+    add_up(&mut planner, 0, A, "direct", 0);
+    drain(&mut planner, 0);
+    planner.handle_effort(Effort { span_us: 10 * S, proving_us: 0, writing_us: 9 * S });
+    assert_eq!(planner.explain(0).bottleneck, Bottleneck::Disk);
+    for _ in 0..4 {
+        planner.handle_effort(Effort { span_us: S, proving_us: 900 * MS, writing_us: 0 });
+    }
+    assert_eq!(planner.explain(0).bottleneck, Bottleneck::Cpu);
+    for _ in 0..4 {
+        planner.handle_effort(Effort { span_us: S, proving_us: 0, writing_us: 0 });
+    }
+    assert_eq!(planner.explain(0).bottleneck, Bottleneck::Network);
+    add_up(&mut planner, 3 * S, B, "other", 0);
+    assert_eq!(planner.explain(3 * S).bottleneck, Bottleneck::Source);
+}
