@@ -157,6 +157,9 @@ pub(crate) enum Command {
         /// Follow the ticket's hints to loopback and link-local addresses
         #[arg(long)]
         local: bool,
+        /// Look for parts of it in the files below this directory, too; the sender can tell what was found there
+        #[arg(long, value_name = "DIR", conflicts_with = "whole_file")]
+        search: Option<PathBuf>,
         /// Fetch everything, also where an older version lies at PATH or the object itself elsewhere here
         #[arg(short = 'W', long)]
         whole_file: bool,
@@ -241,6 +244,9 @@ pub(crate) enum Command {
         /// Copy this program into the far host's ~/.cache first, unless it is there, and use it
         #[arg(long, conflicts_with = "remote_dray")]
         deploy: bool,
+        /// Copying a file to here: look for parts of it in the files below this directory, too; the other end can tell what was found there
+        #[arg(long, value_name = "DIR", conflicts_with = "whole_file")]
+        search: Option<PathBuf>,
         /// Send everything, also where an older version of the file lies at DST
         #[arg(short = 'W', long)]
         whole_file: bool,

@@ -30,6 +30,7 @@ pub(crate) fn run(file: &Path, output: &Arc<Output>, stop: &Stop) -> Result<()> 
         // Both ends are on this machine, and this process made the ticket.
         allow_local: true,
         whole_file: true,
+        search: None,
         fsync: false,
     };
     let got = Instant::now();

@@ -145,7 +145,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             let observer: Arc<dyn Observer> = output.clone();
             shared.serve(stop, &observer)
         }
-        Command::Get { wanted, output: path, hint, local, whole_file, fsync } => {
+        Command::Get { wanted, output: path, hint, local, search, whole_file, fsync } => {
             if path.as_deref() == Some(Path::new("-")) && output.is_json() {
                 return Err(Error::new(ErrorKind::Usage, "--json and -o - both want standard output")
                     .advise("write to a file with -o PATH, or leave --json out"));
@@ -156,11 +156,33 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                     Error::new(ErrorKind::Usage, "the ticket is for a directory, which needs a name here")
                         .advise("dray get TICKET -o DIR")
                 })?;
+                if search.is_some() {
+                    return Err(Error::new(
+                        ErrorKind::Usage,
+                        "--search is for a file, and the ticket for a directory",
+                    )
+                    .advise("leave --search out"));
+                }
                 let wish = DirectoryWish { ticket, hints, allow_local: local, destination };
                 return get_directory(&wish, (whole_file, fsync), output, stop);
             }
-            let request =
-                GetRequest { wanted: pasted::wanted(&wanted)?, hints, allow_local: local, whole_file, fsync };
+            if path.as_deref() == Some(Path::new("-"))
+                && let Some(search) = &search
+            {
+                return Err(Error::new(
+                    ErrorKind::Usage,
+                    format!("--search {search:?} is for files, not for -o -"),
+                )
+                .advise("write to a file with -o PATH, or leave --search out"));
+            }
+            let request = GetRequest {
+                wanted: pasted::wanted(&wanted)?,
+                hints,
+                allow_local: local,
+                whole_file,
+                search,
+                fsync,
+            };
             let node = Node::open(Config::load()?)?;
             let begun = Instant::now();
             let place = destination(path);
@@ -194,6 +216,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             compress,
             remote_dray,
             deploy,
+            search,
             whole_file,
             fsync,
         } => {
@@ -205,6 +228,16 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             }
             let sources: Vec<Location> = source.into_iter().map(Location::parse).collect::<Result<_>>()?;
             let destination = Location::parse(destination)?;
+            if let Some(search) = &search {
+                let text = format!("--search {search:?} is for what is copied to here from another host");
+                if matches!(destination, Location::Remote { .. }) {
+                    return Err(Error::new(ErrorKind::Usage, text)
+                        .advise("say search = true in the configuration of that host"));
+                }
+                if sources.iter().all(|source| matches!(source, Location::Local(_))) {
+                    return Err(Error::new(ErrorKind::Usage, text).advise("leave --search out"));
+                }
+            }
             let ssh = SshOptions {
                 port,
                 identities: identity,
@@ -234,7 +267,8 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                 && !matches!(source, Location::Local(path) if is_unsized(path))
             {
                 let node = Node::open(Config::load()?)?;
-                let options = CopyOptions { preserve, whole_file, fsync, rate_bytes, compress: pack, ssh };
+                let options =
+                    CopyOptions { preserve, whole_file, search, fsync, rate_bytes, compress: pack, ssh };
                 let request = CopyRequest { source: source.clone(), destination, options };
                 return match node.copy(&request, &**output, stop)? {
                     Copied::File(delivered) => {
@@ -243,6 +277,11 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                     }
                     Copied::Files(copied) => tell_copied(&copied, false, begun.elapsed(), output),
                 };
+            }
+            if let Some(search) = &search {
+                let text =
+                    format!("--search {search:?} is for a copy of one file, without -a, -n and the like");
+                return Err(Error::new(ErrorKind::Usage, text).advise("leave --search out"));
             }
             let options = TreeOptions {
                 recursive,

@@ -326,3 +326,14 @@ pub const INDEX_DIRECTORY_ENTRIES_MAX: usize = 4096;
 pub const INDEX_SOURCE_FILES_MAX: usize = 64;
 /// Chunks that one question to the index names.
 pub const INDEX_CHUNKS_ASKED_MAX: usize = 4096;
+
+/// Directories and files that one search of the disk remembers.
+pub const SEARCH_ENTRIES_MAX: usize = 1 << 16;
+/// Chunks that one search of the disk remembers of the files that it read.
+pub const SEARCH_CHUNKS_MAX: usize = 1 << 19;
+/// Files that one search of the disk holds open.
+pub const SEARCH_FILES_OPEN_MAX: usize = 64;
+/// Groups of one transfer that are taken back from the network when the disk has them.
+pub const SEARCH_LATE_GROUPS_MAX: usize = 1 << 16;
+/// Searches of the disk in one process.
+pub const SEARCHES_MAX: usize = 64;

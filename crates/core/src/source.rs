@@ -245,6 +245,10 @@ pub trait Source: Send + Sync + fmt::Debug {
     fn received_bytes(&self) -> Option<u64> {
         None
     }
+    /// True if something may have come that it has not taken yet. What is not urgent waits for it. False if it cannot tell.
+    fn has_unread(&self) -> bool {
+        false
+    }
     /// Tells it something. Never blocks, and never calls back into the caller's event sink from within.
     fn call(&self, call: SourceCall);
 }

@@ -7,6 +7,8 @@ use dray_client::types::FEATURES;
 use dray_core::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
+use crate::search::SearchPolicy;
+
 /// What `$DRAY_CONFIG`, or `config.toml` in the user's configuration directory, may say. Every key is optional; an
 /// unknown one is an error, so that a misspelt one is not silently without effect.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -29,6 +31,10 @@ pub struct ConfigFile {
     pub index: Option<bool>,
     /// MiB that the index may take on disk. Default: 512.
     pub index_mib: Option<u64>,
+    /// Look for parts of a file that somebody copies here by ssh in other files, up to the home. Default: false.
+    pub search: Option<bool>,
+    /// How the disk is searched: "cost", "breadth-first", "all-stats", "no-pressure" or "no-disk". Default: "cost".
+    pub search_policy: Option<SearchPolicy>,
     /// TCP address at which the daemon tells its figures to whoever asks, for Prometheus. Default: none.
     pub metrics: Option<SocketAddr>,
     /// Features of the local API that the daemon does not offer, by the names that `docs/api.md` has. Default: none.
@@ -106,6 +112,10 @@ pub struct Config {
     pub index: bool,
     /// See [`ConfigFile::index_mib`], in MiB.
     pub index_mib: u64,
+    /// See [`ConfigFile::search`].
+    pub search: bool,
+    /// See [`ConfigFile::search_policy`].
+    pub search_policy: SearchPolicy,
     /// See [`ConfigFile::metrics`].
     pub metrics: Option<SocketAddr>,
     /// See [`ConfigFile::api_without`].
@@ -156,6 +166,8 @@ impl Config {
             cache_bytes: cache_mib << 20,
             index: file.index.unwrap_or(false),
             index_mib,
+            search: file.search.unwrap_or(false),
+            search_policy: file.search_policy.unwrap_or_default(),
             metrics: file.metrics,
             clear_text_data: file.clear_text_data.unwrap_or(false),
             allow_local_targets: file.allow_local_targets.unwrap_or(false),
@@ -205,6 +217,7 @@ mod tests {
         let config = Config::new(paths(), &ConfigFile::default()).unwrap();
         assert!(!config.clear_text_data && !config.allow_local_targets);
         assert!(!config.index && config.index_mib == 512);
+        assert!(!config.search && config.search_policy == SearchPolicy::Cost);
         assert!((1..=4).contains(&config.connections));
         for text in [
             "connections = 0",
@@ -230,6 +243,7 @@ mod tests {
             ("port = 1\n\nclear_text_dta = true\n", "line 3", "clear_text_dta"),
             ("port = 1\nwindow_mib =\n", "line 2", "window"),
             ("connections = \"four\"", "line 1", "invalid type"),
+            ("search = true\nsearch_policy = \"fast\"", "line 2", "no-pressure"),
         ] {
             let error = parse(Path::new("/c.toml"), text).unwrap_err();
             let told = error.to_string();

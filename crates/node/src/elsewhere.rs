@@ -49,9 +49,19 @@ const SEARCH_BYTES_PER_S: u64 = 1 << 20;
 /// Chunks of which none was found with which the search is vain, unless that is less than an eighth of the object.
 const VAIN_CHUNKS: u64 = 1024;
 
+/// Who found a chunk, and knows its file by a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Finder {
+    /// The chunk index.
+    Index,
+    /// The search of the disk.
+    Disk,
+}
+
 /// Where a chunk was found: in which file, and its first byte there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Spot {
+    pub(crate) by: Finder,
     pub(crate) file: u32,
     pub(crate) offset: u64,
 }
@@ -247,7 +257,7 @@ impl Elsewhere {
             }
             let Some(chunk) = chunks.get(chunk as usize) else { continue };
             let Some(Some(file)) = files.get(file as usize) else { continue };
-            let spot = Spot { file: *file, offset };
+            let spot = Spot { by: Finder::Index, file: *file, offset };
             if self.is_there(chunk, spot) && spots.insert(key(chunk), spot).is_none() {
                 self.found.fetch_add(1, Ordering::Relaxed);
                 lock(&self.spent).found_bytes += u64::from(chunk.len);

@@ -15,9 +15,11 @@ mod identity;
 mod join;
 mod logs;
 mod mountinfo;
+mod mounts;
 mod observer;
 mod outboard;
 mod put;
+mod search;
 mod transfer;
 
 use std::path::Path;
@@ -40,6 +42,7 @@ pub use get::{GetRequest, Output, Wanted};
 pub use logs::{log_event, log_outcome};
 pub use observer::{Event, Listed, ListedKind, Observer, SourceShare, Stop};
 pub use put::{PutRequest, PutSource, Shared};
+pub use search::SearchPolicy;
 
 /// Name and version that this program says in its hello.
 pub const AGENT: &str = concat!("dray/", env!("CARGO_PKG_VERSION"));

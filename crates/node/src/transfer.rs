@@ -30,6 +30,7 @@ use dray_engine::planner::{
 
 use crate::lock;
 use crate::observer::Stop;
+use crate::search::Pressure;
 
 mod explain;
 mod seal;
@@ -136,6 +137,8 @@ pub(crate) struct Transfer {
     other_bytes: AtomicU64,
     /// Groups of an update that are put together from what is here and what comes.
     rests: Mutex<Option<update::Rests>>,
+    /// What is less urgent waits for it.
+    pressure: Arc<Pressure>,
     told: Mutex<explain::Told>,
     /// Wanted units that the planner does not know yet.
     later: Mutex<RangeSet>,
@@ -250,6 +253,7 @@ impl Transfer {
             local_bytes: AtomicU64::new(0),
             other_bytes: AtomicU64::new(0),
             rests: Mutex::default(),
+            pressure: Arc::default(),
             told: Mutex::default(),
             sources: Mutex::default(),
             requests: Mutex::default(),
@@ -266,6 +270,7 @@ impl Transfer {
     /// Adds a source. It must report to [`Transfer::events`].
     pub(crate) fn add_source(&self, id: SourceId, source: Arc<dyn Source>) {
         lock(&self.planner).add_source(id, source.describe());
+        self.pressure.watch(&source);
         lock(&self.sources).insert(id, source);
     }
 
@@ -744,7 +749,7 @@ impl Transfer {
                 self.fail(error);
                 return Flow::Cancel;
             }
-            self.fetched_groups.fetch_add(1, Ordering::AcqRel);
+            self.count_fetched();
         }
         note_effort(arrived, proven);
         Flow::Continue
@@ -824,12 +829,18 @@ impl Transfer {
             if let Some(rests) = lock(&self.rests).as_mut() {
                 rests.forget(group);
             }
-            self.fetched_groups.fetch_add(1, Ordering::AcqRel);
+            self.count_fetched();
         }
         Flow::Continue
     }
 
+    /// A group that was to be fetched is here.
+    fn count_fetched(&self) {
+        self.fetched_groups.fetch_add(1, Ordering::AcqRel);
+    }
+
     fn store(&self, group: u64, bytes: &[u8], data: &[DataPiece], cv: Cv) -> Result<()> {
+        let _working = self.pressure.begin();
         let offset = group * GROUP_BYTES;
         match &self.sink {
             Sink::Rest(partial) => {

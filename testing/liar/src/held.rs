@@ -44,6 +44,11 @@ impl WithRecipes {
         self.recipes.get(asked).or(self.recipes.last()).cloned()
     }
 
+    /// How often it was asked for its recipe.
+    pub fn described(&self) -> usize {
+        self.asked.load(Ordering::Acquire)
+    }
+
     /// The groups of which something was read so far, for whoever asked.
     pub fn read_groups(&self) -> RangeSet {
         self.read.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -2,7 +2,7 @@
 //! (`dray_lab::Turn`) and is not named here fails, and so does this list if it names what is not there.
 
 /// Package, program, test, and what would not hold beside others.
-pub(super) const ALONE: [(&str, &str, &str, &str); 15] = [
+pub(super) const ALONE: [(&str, &str, &str, &str); 19] = [
     ("dray-lab", "calibration", "a_link_changes_while_packets_run", TIMES),
     ("dray-lab", "calibration", "a_rate_follows_its_trace", TIMES),
     ("dray-lab", "calibration", "a_round_trip_is_twice_the_delay", TIMES),
@@ -14,6 +14,10 @@ pub(super) const ALONE: [(&str, &str, &str, &str); 15] = [
     ("dray-e2e", "latency", "first_payload_of_a_copy_within_three_round_trips", ROUND_TRIPS),
     ("dray-e2e", "latency", "first_payload_of_a_get_within_three_round_trips", ROUND_TRIPS),
     ("dray-e2e", "latency", "first_payload_over_an_open_channel_within_one_round_trip", ROUND_TRIPS),
+    ("dray-e2e", "search", "a_search_keeps_to_its_scope", HOPE),
+    ("dray-e2e", "search", "a_sibling_costs_what_an_older_version_does", HOPE),
+    ("dray-e2e", "search", "each_policy_finds_what_there_is", HOPE),
+    ("dray-e2e", "search", "what_is_of_no_use_costs_nothing", HOPE),
     ("dray-e2e", "senders", "ten_senders_seven_of_them_bad", HEALTHY),
     ("dray-e2e", "senders", "three_senders_two_of_them_liars", HEALTHY),
     ("dray-e2e", "senders", "two_senders_one_of_them_bad", HEALTHY),
@@ -21,6 +25,7 @@ pub(super) const ALONE: [(&str, &str, &str, &str); 15] = [
 ];
 
 const TIMES: &str = "times and rates are what the test is about";
+const HOPE: &str = "a search has 30 ms to give hope, and the sender half a second to tell its recipe";
 const ROUND_TRIPS: &str = "times are counted in round trips";
 const HEALTHY: &str = "the time of a run with trouble is compared with that of one without";
 

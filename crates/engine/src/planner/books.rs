@@ -163,18 +163,30 @@ impl Planner {
 
     /// `group` was delivered: shared requests that can bring nothing new any more are cancelled.
     pub(super) fn cancel_losers(&mut self, group: u64) {
-        let is_beaten = |request: &RequestId| {
-            self.requests.get(request).is_some_and(|entry| {
-                entry.wanted
-                    && (entry.groups.start..entry.groups.end()).contains(&group)
-                    && entry.next_group < entry.groups.end()
-                    && self.work.has_groups(entry.next_group..entry.groups.end())
-            })
-        };
-        let beaten: Vec<RequestId> = self.shared.iter().copied().filter(is_beaten).collect();
+        let beaten: Vec<RequestId> =
+            self.shared.iter().copied().filter(|request| self.is_needless(*request, group)).collect();
         for request in beaten {
             self.cancel(request);
         }
+    }
+
+    /// `group` was found here: the same for all requests.
+    pub(super) fn cancel_needless(&mut self, group: u64) {
+        let needless: Vec<RequestId> =
+            self.requests.keys().copied().filter(|request| self.is_needless(*request, group)).collect();
+        for request in needless {
+            self.cancel(request);
+        }
+    }
+
+    /// True if the request has `group` and can bring nothing that is missing.
+    fn is_needless(&self, request: RequestId, group: u64) -> bool {
+        self.requests.get(&request).is_some_and(|entry| {
+            entry.wanted
+                && (entry.groups.start..entry.groups.end()).contains(&group)
+                && entry.next_group < entry.groups.end()
+                && self.work.has_groups(entry.next_group..entry.groups.end())
+        })
     }
 
     /// Takes a request that its source has ended off the books.

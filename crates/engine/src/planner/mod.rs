@@ -123,6 +123,8 @@ pub struct SourceStats {
     pub discarded_bytes: u64,
     /// Bytes per second lately; 0 until measured.
     pub rate_bytes_per_s: u64,
+    /// Round trip of its path in microseconds, as told or seen so far.
+    pub round_trip_us: Option<u64>,
     /// Bytes it may owe.
     pub window_bytes: u64,
     /// Bytes it owes.
@@ -375,6 +377,27 @@ impl Planner {
         if self.heard(now_us, source, request) {
             self.cancel(request);
         }
+    }
+
+    /// A wanted group was found here: whoever was asked for it, and for nothing else that is missing, need not send it. False if it was
+    /// delivered before; otherwise the caller has it to store, and nobody else will be told to.
+    pub fn handle_found(&mut self, now_us: u64, group: u64) -> bool {
+        self.begin(now_us);
+        if group >= self.config.geometry.groups() || self.failure.is_some() || !self.work.deliver(group) {
+            return false;
+        }
+        self.note_progress(now_us);
+        if self.work.is_complete() {
+            self.cancel_all();
+        } else {
+            self.cancel_needless(group);
+        }
+        true
+    }
+
+    /// True if the group was delivered, or found.
+    pub fn has_group(&self, group: u64) -> bool {
+        self.work.has_groups(group..group.saturating_add(1))
     }
 
     /// The request has ended: every group was reported, or it was cancelled. A source that ends a wanted request

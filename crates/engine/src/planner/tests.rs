@@ -499,3 +499,48 @@ fn nothing_wanted_is_the_end_once_that_is_said() {
     planner.want_no_more();
     assert!(planner.outcome().is_some_and(|outcome| outcome.is_ok()));
 }
+
+/// Y21: what was found here is not asked for, and its request is cancelled once it can bring nothing else; what of it comes all the same is
+/// discarded, and nobody is blamed for having sent less than all.
+#[test]
+fn what_is_found_here_is_not_fetched() {
+    let mut planner = planner(2);
+    add_up(&mut planner, 0, A, "a", 0);
+    let (asked, ..) = drain(&mut planner, 0);
+    let all: u64 = asked.iter().map(|asked| asked.groups.groups).sum();
+    assert_eq!(all, 2 * UNIT_GROUPS);
+    let first = &asked[0];
+    let groups = first.groups;
+    for group in groups.start + 1..groups.end() {
+        assert!(planner.handle_found(MS, group) && planner.has_group(group));
+        assert!(!planner.handle_found(MS, group), "twice");
+        assert!(drain(&mut planner, MS).1.is_empty(), "it may still bring its first group");
+    }
+    assert!(!planner.has_group(groups.start));
+    assert!(planner.handle_found(MS, groups.start));
+    assert_eq!(drain(&mut planner, MS).1, [first.request]);
+    assert_eq!(planner.handle_group(MS, A, first.request, groups.start), Disposition::Discard);
+    planner.handle_done(MS, A, first.request);
+    assert!(!planner.handle_found(MS, 2 * UNIT_GROUPS), "beyond the end");
+    assert_eq!(planner.stats()[0].state, SourceState::Up);
+    for group in groups.end()..2 * UNIT_GROUPS {
+        assert!(planner.handle_found(MS, group));
+    }
+    assert!(planner.outcome().is_some_and(|outcome| outcome.is_ok()));
+    let late = asked.iter().map(|asked| asked.request).filter(|request| *request != first.request);
+    assert_eq!(drain(&mut planner, MS).1, late.collect::<Vec<_>>());
+}
+
+/// What was found before anybody was asked for it is never asked for.
+#[test]
+fn what_is_found_before_is_never_asked_for() {
+    let mut planner = planner(2);
+    add(&mut planner, A, "a", 0);
+    for group in 0..UNIT_GROUPS {
+        assert!(planner.handle_found(MS, group));
+    }
+    planner.handle_up(MS, A, Some(MS));
+    let (asked, ..) = drain(&mut planner, MS);
+    assert!(asked.iter().all(|asked| asked.groups.start >= UNIT_GROUPS), "{asked:?}");
+    assert_eq!(asked.iter().map(|asked| asked.groups.groups).sum::<u64>(), UNIT_GROUPS);
+}

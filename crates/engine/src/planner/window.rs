@@ -86,6 +86,11 @@ impl Window {
         self.round_trip_us.unwrap_or(ROUND_TRIP_US_UNKNOWN)
     }
 
+    /// The same, once there is anything to go by.
+    pub(super) fn known_round_trip_us(&self) -> Option<u64> {
+        self.round_trip_us
+    }
+
     /// The source measured the round trip.
     pub(super) fn set_round_trip(&mut self, round_trip_us: u64) {
         self.round_trip_us = Some(round_trip_us);

@@ -277,6 +277,7 @@ impl Node {
             offer,
             preserve: options.preserve,
             whole_file: options.whole_file,
+            search: options.search.clone(),
             fsync: options.fsync,
             name,
             allow_local: is_local_host(host),

@@ -120,6 +120,8 @@ pub struct CopyOptions {
     pub preserve: bool,
     /// Send everything, whatever lies at the destination (`-W`).
     pub whole_file: bool,
+    /// Look for parts of the file below this directory here (`--search`).
+    pub search: Option<PathBuf>,
     /// Make data and name durable before reporting done.
     pub fsync: bool,
     /// Bytes a second that may be sent, over all paths together (`--bwlimit`).

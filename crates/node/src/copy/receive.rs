@@ -29,6 +29,7 @@ use super::reach::{Confinement, Target, confined_target};
 use crate::elsewhere::{Elsewhere, Prospect, up_to_home};
 use crate::explain::{Figures, Role, Snapshot, Watch, figures_of, nothing_yet};
 use crate::get::{report, resumed, split};
+use crate::search::{self, Scope};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth};
 use crate::{Delivered, Event, Node, Observer, Stop};
 
@@ -55,6 +56,8 @@ pub(super) struct Incoming {
     pub(super) preserve: bool,
     /// Fetch everything, whatever lies at the destination.
     pub(super) whole_file: bool,
+    /// Search for parts of it below this directory.
+    pub(super) search: Option<PathBuf>,
     /// Make data and name durable.
     pub(super) fsync: bool,
     /// Name of the file in a directory: from the user's own words, or the far end's choice among the names that the user's
@@ -158,6 +161,10 @@ impl Node {
         if let Some(bytes) = incoming.offer.inline.clone() {
             return receive_inline(incoming, &bytes, &target, finish, watch, observer);
         }
+        let scope = match self.scope_for(&target, &incoming) {
+            Ok(scope) => scope,
+            Err(error) => return Err(refuse(incoming, error)),
+        };
         let geometry = Geometry::new(incoming.offer.size_bytes);
         let object = incoming.offer.object;
         let delivery = match open_delivery(&target, object, geometry.size_bytes()) {
@@ -183,7 +190,14 @@ impl Node {
             let older = OlderVersion::open(target.directory(), target.name(), geometry.size_bytes());
             // What an earlier run received is worth more than what a similar file may have.
             let elsewhere = marked.is_empty().then(|| self.others(&target, &incoming)).flatten();
-            OlderVersion::beside(older, elsewhere)
+            let older = OlderVersion::beside(older, elsewhere);
+            let disk = self.search_in(scope, older.as_ref(), |older| search::Target {
+                name: target.path.file_name().unwrap_or_default().as_bytes().to_vec(),
+                size_bytes: geometry.size_bytes(),
+                mtime_s: Some(incoming.offer.mtime_s),
+                older,
+            });
+            OlderVersion::searching(older, disk)
         };
         let to_fetch = wanted.clone();
         let transfer = Transfer::new(
@@ -236,14 +250,7 @@ impl Node {
     /// Other files with parts of what comes: up to the home for whoever may log in here and thus read them all, unless that is confined; below
     /// the destination's directory for a far end.
     fn others(&self, target: &Target, incoming: &Incoming) -> Option<Elsewhere> {
-        let directory = match target.folder() {
-            Some(folder) => folder.try_clone().ok()?,
-            None => {
-                let (parent, _) = split(&target.path).ok()?;
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                rustix::fs::open(parent, flags, Mode::empty()).ok()?
-            }
-        };
+        let directory = directory_of(target)?;
         let search = |directory: &OwnedFd| {
             let name = target.path.file_name().map(OsStr::as_bytes);
             self.elsewhere(directory.as_fd(), incoming.offer.size_bytes, name)
@@ -255,6 +262,24 @@ impl Node {
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let widest = up_to_home(directory.as_fd(), home.as_deref());
         widest.and_then(|widest| search(&widest).files()).or_else(|| below.files())
+    }
+
+    /// Where the disk is searched for parts of what comes: below the directory that the user of this command named, or up to the home for
+    /// whoever may log in here and thus read it all, unless that is confined (design 16). An end that was logged in to sends to somebody who
+    /// trusts it with this one file: for it, nothing is searched that was not named. An error is about what was named.
+    fn scope_for(&self, target: &Target, incoming: &Incoming) -> Result<Option<Scope>> {
+        let is_confined = incoming.within.is_some();
+        if incoming.search.is_none() && !searches_home(self.config.search, incoming.sees, is_confined) {
+            return Ok(None);
+        }
+        // Where there is none, the delivery says so.
+        let Some(directory) = directory_of(target) else { return Ok(None) };
+        if let Some(named) = &incoming.search {
+            return Scope::named(named, directory.as_fd()).map(Some);
+        }
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        let top = up_to_home(directory.as_fd(), home.as_deref());
+        Ok(top.and_then(|top| Scope::new(top, directory.as_fd()).ok()))
     }
 
     /// The ssh channel as a source, and a second one for what comes beside it.
@@ -319,6 +344,24 @@ impl Node {
             }
         });
         Lanes { ssh, door, thread }
+    }
+}
+
+/// Whether the home is searched for what comes: if the configuration says so, for whoever logged in here, which shows in that this end sees
+/// it, and is not confined to a directory.
+fn searches_home(is_on: bool, sees: Option<IpAddr>, is_confined: bool) -> bool {
+    is_on && sees.is_some() && !is_confined
+}
+
+/// The directory that the file goes to.
+fn directory_of(target: &Target) -> Option<OwnedFd> {
+    match target.folder() {
+        Some(folder) => folder.try_clone().ok(),
+        None => {
+            let (parent, _) = split(&target.path).ok()?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(parent, flags, Mode::empty()).ok()
+        }
     }
 }
 
@@ -431,6 +474,18 @@ fn receive_inline(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// S91: for a login that is confined to a directory, as for a host that was logged in to, no home is searched.
+    #[test]
+    fn the_home_is_searched_for_free_logins_alone() {
+        let client = Some(IpAddr::from([192, 0, 2, 1]));
+        for is_on in [false, true] {
+            assert_eq!(searches_home(is_on, client, false), is_on);
+            assert!(!searches_home(is_on, client, true));
+            assert!(!searches_home(is_on, None, false));
+            assert!(!searches_home(is_on, None, true));
+        }
+    }
 
     /// S28: a peer cannot make a program run here with the rights of its owner or group.
     #[test]

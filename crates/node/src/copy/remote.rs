@@ -189,6 +189,8 @@ impl Node {
             offer,
             preserve: copy.preserve,
             whole_file: copy.whole_file == Some(true),
+            // Where its user's own configuration says so, and no further.
+            search: None,
             fsync: copy.fsync,
             name: OsStr::from_bytes(&offer_name).to_owned(),
             is_other_host: sees.is_some(),

@@ -89,6 +89,7 @@ impl GetTransaction {
             hints: wish.hints.iter().map(|text| text.parse::<Hint>()).collect::<Result<_>>()?,
             allow_local: wish.local,
             whole_file: wish.whole_file,
+            search: None,
             fsync: wish.fsync,
         };
         let stop = Stop::new();

@@ -5,7 +5,6 @@
 
 mod filling;
 mod hopes;
-mod mounts;
 mod pace;
 mod pass;
 #[cfg(test)]
@@ -28,9 +27,9 @@ use dray_transfer::recipe::Recipe;
 
 use super::pulse::{Pulse, Woken};
 use crate::elsewhere::{Hints, Question};
+use crate::mounts::Mounts;
 use crate::{Event, Observer};
 use hopes::Hopes;
-pub(super) use mounts::Mounts;
 pub(super) use pace::Pace;
 use pace::REST_MAX;
 use pass::Progress;

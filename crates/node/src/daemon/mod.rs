@@ -47,7 +47,7 @@ use crate::{Config, Event, Node, Observer, Stop, lock};
 
 pub(crate) use desk::given_name;
 use hub::Hub;
-use indexing::{Indexing, Means, Mounts, Pace, REST_PER_WORK};
+use indexing::{Indexing, Means, Pace, REST_PER_WORK};
 use metrics::Exporter;
 use opening::{Attempt, Opening};
 use port::{Missed, Port};
@@ -323,7 +323,7 @@ impl State {
             is_busy: &|| self.is_moving(),
             pace: Pace::new(REST_PER_WORK),
             recipe_of: &|oid| self.shelf.recipe_of(oid),
-            mounts: &Mounts::now,
+            mounts: &crate::mounts::Mounts::now,
             observer: &|event| self.hub.log(event),
         });
     }

@@ -206,7 +206,7 @@ fn what_an_index_says_is_not_believed() {
     let found = search(Lying { files: right.clone(), offset: 0, is_wild: false });
     assert_eq!(
         found.find(&all, &|| false).into_iter().collect::<Vec<_>>(),
-        [(key(&all[0]), Spot { file: 0, offset: 0 })]
+        [(key(&all[0]), Spot { by: Finder::Index, file: 0, offset: 0 })]
     );
     // However many files it names, few are opened.
     for number in 0..2 * INDEX_SOURCE_FILES_MAX {

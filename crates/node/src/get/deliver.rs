@@ -23,6 +23,7 @@ use super::{Fetch, Wanted, report, resumed, start_sources};
 use crate::at_hand::{self, AtHand};
 use crate::elsewhere::Prospect;
 use crate::explain::{Role, figures_of};
+use crate::search::{self, Scope};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth, short_name};
 use crate::{Delivered, Event, Observer, Stop};
 
@@ -83,6 +84,9 @@ impl Fetch<'_> {
         let Fetch { node, request, oid, geometry, config, at_hand, watch, observer, stop, .. } = self;
         let dir = folder.path.as_path();
         let object = ObjectName::Oid(oid);
+        // Before anything is begun: what the user named may not be there.
+        let scope =
+            request.search.as_deref().map(|named| Scope::named(named, folder.fd.as_fd())).transpose()?;
         // Until the sender has suggested a name, the temporary file carries the object's.
         let working = name.map_or_else(|| OsString::from(&oid.hex()[..16]), OsStr::to_owned);
         let opened = Delivery::open_in(
@@ -155,6 +159,15 @@ impl Fetch<'_> {
         // Who does not answer is not told anything either: that would take as long again.
         let is_index_mute = matches!(prospect, Prospect::Mute);
         let older = OlderVersion::beside(older, prospect.files());
+        // What an earlier run proved is worth more than a file that looks alike.
+        let scope = scope.filter(|_| intact.is_empty() && at_hand.is_none());
+        let disk = node.search_in(scope, older.as_ref(), |older| search::Target {
+            name: name.map_or_else(Vec::new, |name| name.as_bytes().to_vec()),
+            size_bytes: geometry.size_bytes(),
+            mtime_s: None,
+            older,
+        });
+        let older = OlderVersion::searching(older, disk);
         let truth = match older.is_some() || is_unproven {
             true => Truth::updated(geometry, oid, delivery.clone())?,
             false => Truth::Proven(verifier),

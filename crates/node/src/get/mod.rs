@@ -72,6 +72,8 @@ pub struct GetRequest {
     pub allow_local: bool,
     /// Fetch everything, also where an older version lies at the destination.
     pub whole_file: bool,
+    /// Look for parts of the object below this directory (`--search`).
+    pub search: Option<PathBuf>,
     /// Make data and name durable before reporting done.
     pub fsync: bool,
 }

@@ -7,6 +7,7 @@
 //! are found by bisection and fetched.
 
 mod gaps;
+mod late;
 mod looking;
 mod pairs;
 mod plan;
@@ -38,14 +39,16 @@ use dray_store::index::{ChunkKey, key as chunk_key};
 use dray_transfer::recipe::Recipe;
 
 use super::{Sink, Transfer, Truth, interrupted};
-use crate::elsewhere::{Elsewhere, Spot};
+use crate::elsewhere::{Elsewhere, Finder, Spot};
 use crate::lock;
 use crate::observer::Stop;
+use crate::search::{DiskSearch, Identity};
+use late::Late;
 pub(super) use pairs::SparsePairs;
 use plan::{Copies, Origin, Parts, Plan};
 use rests::Looked;
 pub(super) use rests::Rests;
-use search::{Ahead, PIECE_CHUNKS, Search};
+use search::{Ahead, MEASURING_INTERVAL, PIECE_CHUNKS, Search};
 
 /// Smaller objects and older versions are not worth the questions.
 const UPDATE_FROM_BYTES: u64 = UNIT_BYTES;
@@ -89,6 +92,8 @@ pub(crate) struct OlderVersion {
     size_bytes: u64,
     /// Other files, if there is hope for that.
     elsewhere: Option<Arc<Elsewhere>>,
+    /// A search of the disk, if there is hope for that.
+    disk: Option<Arc<DiskSearch>>,
     /// Enough stands in the object more than once.
     has_repeats: bool,
 }
@@ -128,7 +133,7 @@ impl OlderVersion {
             std::fs::File::from(rustix::fs::openat(directory, path, flags, rustix::fs::Mode::empty()).ok()?);
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
         let (size_bytes, file) = (metadata.len(), Some((Arc::new(file), changed_at(&metadata))));
-        Some(OlderVersion { size_bytes, file, elsewhere: None, has_repeats: false })
+        Some(OlderVersion { size_bytes, file, elsewhere: None, disk: None, has_repeats: false })
             .filter(|old| Self::is_usual(old.size_bytes))
     }
 
@@ -138,7 +143,13 @@ impl OlderVersion {
         let may_pay = Self::is_usual(size_bytes)
             && repeated_permille >= REPEATED_FROM_PERMILLE
             && repeated_bytes >= REPEATED_FROM_BYTES;
-        may_pay.then_some(OlderVersion { file: None, size_bytes: 0, elsewhere: None, has_repeats: true })
+        may_pay.then_some(OlderVersion {
+            file: None,
+            size_bytes: 0,
+            elsewhere: None,
+            disk: None,
+            has_repeats: true,
+        })
     }
 
     /// `older`, if there is such, and parts of the object in other files, if there are such.
@@ -146,8 +157,23 @@ impl OlderVersion {
         if elsewhere.is_none() {
             return older;
         }
-        let none = OlderVersion { file: None, size_bytes: 0, elsewhere: None, has_repeats: false };
+        let none =
+            OlderVersion { file: None, size_bytes: 0, elsewhere: None, disk: None, has_repeats: false };
         Some(OlderVersion { elsewhere: elsewhere.map(Arc::new), ..older.unwrap_or(none) })
+    }
+
+    /// `older`, if there is such, and what a search of the disk may find, if there is one.
+    pub(crate) fn searching(older: Option<OlderVersion>, disk: Option<DiskSearch>) -> Option<OlderVersion> {
+        let Some(disk) = disk else { return older };
+        let none =
+            OlderVersion { file: None, size_bytes: 0, elsewhere: None, disk: None, has_repeats: false };
+        Some(OlderVersion { disk: Some(Arc::new(disk)), ..older.unwrap_or(none) })
+    }
+
+    /// Which file it is, if it is one.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        let (file, _) = self.file.as_ref()?;
+        file.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
     }
 
     /// True if it is what it was, as far as its file system tells.
@@ -157,6 +183,13 @@ impl OlderVersion {
         };
         self.file.as_ref().is_none_or(unchanged)
             && self.elsewhere.as_ref().is_none_or(|elsewhere| elsewhere.is_unchanged())
+            // A file that is written to all the time may look as it did.
+            && !self.disk.as_ref().is_some_and(|disk| disk.was_used())
+    }
+
+    /// True if the recipe is of use without a search of the disk.
+    fn is_needed(&self) -> bool {
+        self.file.is_some() || self.has_repeats || self.elsewhere.is_some()
     }
 
     /// Where its bytes are read, also when the search for them is over.
@@ -165,6 +198,7 @@ impl OlderVersion {
             size_bytes: self.size_bytes,
             file: self.file.as_ref().map(|(file, _)| file.clone()),
             elsewhere: self.elsewhere.clone(),
+            disk: self.disk.clone(),
         }
     }
 }
@@ -176,14 +210,16 @@ pub(in crate::transfer) struct OldBytes {
     size_bytes: u64,
     file: Option<Arc<std::fs::File>>,
     elsewhere: Option<Arc<Elsewhere>>,
+    disk: Option<Arc<DiskSearch>>,
 }
 
 impl OldBytes {
     fn read_elsewhere(&self, spot: Spot, out: &mut [u8]) -> Result<()> {
-        let elsewhere = self.elsewhere.as_ref();
-        let elsewhere =
-            elsewhere.ok_or_else(|| Error::new(ErrorKind::Internal, "there are no other files"))?;
-        elsewhere.read_at(spot.file, spot.offset, out)
+        match (spot.by, &self.elsewhere, &self.disk) {
+            (Finder::Index, Some(elsewhere), _) => elsewhere.read_at(spot.file, spot.offset, out),
+            (Finder::Disk, _, Some(disk)) => disk.read_at(spot.file, spot.offset, out),
+            _ => Err(Error::new(ErrorKind::Internal, "there are no other files")),
+        }
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -200,14 +236,25 @@ impl Transfer {
     pub(crate) fn update(&self, old: &OlderVersion, wanted_units: &RangeSet, stop: &Stop) {
         let want = |groups| self.want_groups(groups);
         let mut plan = Plan::new(self.geometry, wanted_units, &want);
+        if let Some(disk) = &old.disk {
+            disk.attend(self.pressure.clone());
+            plan.late.keep();
+        }
         // Without a recipe, or with a wrong one, what it did not tell of is fetched as if there were no older version.
         let is_followed = self.update_from(old, &mut plan, stop).is_ok();
-        let deferred = plan.want_rest();
+        let (deferred, mut late) = plan.want_rest();
+        // Nobody looks for anything any more.
+        if let Some(disk) = old.disk.as_ref().filter(|_| !is_followed && late.is_empty()) {
+            disk.end();
+        }
         lock(&self.planner).want_no_more();
         self.pump();
         self.changed.notify_all();
-        if let Err(error) = self.fill_from_new(old, deferred, stop) {
+        if let Err(error) = self.fill_from_new(old, deferred, &mut late, stop) {
             self.fail(error);
+        }
+        if let Some(disk) = &old.disk {
+            disk.end();
         }
         if is_followed && old.is_unchanged() {
             let mut state = lock(&self.state);
@@ -222,7 +269,10 @@ impl Transfer {
             .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the object is too large for a recipe"))?;
         let over = || stop.is_set() || self.is_over();
         thread::scope(|scope| {
-            let cut = scope.spawn(|| Known::of(old, profile, &over));
+            let cut = scope.spawn(|| {
+                let _working = self.pressure.begin();
+                Known::of(old, profile, &over)
+            });
             let root = self.describe(old, plan, &over, &[]);
             let known =
                 cut.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")))?;
@@ -232,12 +282,16 @@ impl Transfer {
             }
             let (sender, copies) = sync_channel::<(u64, Parts)>(COPIES_WAITING_MAX);
             let copier = scope.spawn(move || {
-                let result = copies.iter().try_for_each(|(group, parts)| self.fill(old, group, &parts));
+                let result = copies.iter().try_for_each(|(group, parts)| {
+                    let filled = self.fill(old, group, &parts);
+                    self.pressure.done();
+                    filled
+                });
                 if let Err(error) = &result {
                     self.fail(error.duplicate());
                 }
             });
-            let copies = Copies { sender, over: &over };
+            let copies = Copies { sender, over: &over, pressure: &self.pressure };
             let read = self.read_recipe(old, &root, &known, plan, &copies);
             drop(copies);
             let _ = copier.join();
@@ -254,8 +308,8 @@ impl Transfer {
         over: &dyn Fn() -> bool,
         silent: &[SourceId],
     ) -> Result<RecipeRoot> {
-        let mut ahead = old.file.is_none().then(Ahead::new);
-        let interval = if ahead.is_some() { AHEAD_INTERVAL } else { Duration::from_millis(100) };
+        let disk = old.disk.as_ref().filter(|_| !old.is_needed());
+        let mut ahead = old.file.is_none().then(|| Ahead::new(disk));
         let began = Instant::now();
         let patience = DESCRIBE_PATIENCE + Duration::from_secs(self.geometry.size_bytes() / CUT_BYTES_PER_S);
         let (mut asked_at, mut somebody, mut probed) = (began, began, began);
@@ -273,7 +327,9 @@ impl Transfer {
             let asked = lock(&self.state).describing.clone();
             let is_waiting = asked.iter().any(|id| self.is_answering(*id));
             let mut is_asked = !asked.is_empty();
-            if !is_waiting || asked_at.elapsed() >= DESCRIBE_SILENCE * asked.len() as u32 {
+            let is_measuring = ahead.as_ref().is_some_and(Ahead::is_measuring);
+            let takes_long = !is_waiting || asked_at.elapsed() >= DESCRIBE_SILENCE * asked.len() as u32;
+            if takes_long && !is_measuring {
                 let others = [silent, &asked].concat();
                 if self.ask_to_describe(&others).is_some() {
                     (is_asked, asked_at) = (true, Instant::now());
@@ -298,7 +354,14 @@ impl Transfer {
                 return described
                     .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the sender has no recipe"));
             }
-            drop(self.await_change(state, interval));
+            drop(self.await_change(
+                state,
+                match &ahead {
+                    Some(_) if is_measuring => MEASURING_INTERVAL,
+                    Some(_) => AHEAD_INTERVAL,
+                    None => Duration::from_millis(100),
+                },
+            ));
         }
     }
 
@@ -353,9 +416,15 @@ impl Transfer {
             let chunks: Vec<PlacedChunk> = std::iter::from_fn(|| reader.next_chunk()).collect();
             let has_placed = !chunks.is_empty();
             for chunks in chunks.chunks(PIECE_CHUNKS) {
-                let elsewhere = self.find_elsewhere(old, chunks, known, plan, &mut search, copies.over)?;
+                let mut elsewhere =
+                    self.find_elsewhere(old, chunks, known, plan, &mut search, copies.over)?;
+                self.find_on_disk(old, chunks, known, &mut elsewhere, &mut search, copies.over)?;
                 chunks.iter().try_for_each(|chunk| plan.place(*chunk, known, &elsewhere, copies))?;
                 plan.tell();
+                // What is held back is not asked for yet.
+                if !plan.lacks_some() {
+                    self.take_back(old, &mut plan.late)?;
+                }
             }
             if reader.is_done() {
                 plan.finish(copies)?;
@@ -434,14 +503,21 @@ impl Transfer {
     }
 
     /// Fills the groups whose bytes also lie in fetched parts of the object, when these are there.
-    fn fill_from_new(&self, old: &OlderVersion, groups: Vec<(u64, Parts)>, stop: &Stop) -> Result<()> {
-        if groups.is_empty() {
+    fn fill_from_new(
+        &self,
+        old: &OlderVersion,
+        groups: Vec<(u64, Parts)>,
+        late: &mut Late,
+        stop: &Stop,
+    ) -> Result<()> {
+        if groups.is_empty() && !late.is_kept() {
             return Ok(());
         }
         while !self.has_fetched_all() {
             if stop.is_set() || self.is_over() {
                 return Ok(());
             }
+            self.take_back(old, late)?;
             let state = lock(&self.state);
             drop(self.await_change(state, Duration::from_millis(20)));
         }

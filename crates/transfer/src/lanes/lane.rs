@@ -22,7 +22,7 @@ use dray_engine::session::{Body, Receiver, ReceiverInput};
 use super::ahead::ReadAhead;
 use super::control::{ControlSide, only_control};
 use super::slow::PathMeter;
-use super::{CopyHook, Inner, LaneSet, LaneStart, Opening, Queued, SumsAsked};
+use super::{CopyHook, Inner, LaneSet, LaneStart, Opening, Queued, Reading, SumsAsked};
 use crate::packing::Unpacker;
 use crate::transport::{Channel, ControlReader, Wake, push_control};
 
@@ -39,6 +39,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 pub(super) struct Lane<'a> {
     pub(super) set: &'a LaneSet,
+    reading: Reading<'a>,
     pub(super) number: u64,
     pub(super) channel: Box<dyn Channel>,
     pub(super) receiver: Receiver,
@@ -138,6 +139,7 @@ impl<'a> Lane<'a> {
         }
         Lane {
             set,
+            reading: Reading::begin(&set.reading),
             number,
             channel,
             receiver,
@@ -468,7 +470,8 @@ impl<'a> Lane<'a> {
                     return Ok(Got::Closed);
                 }
                 self.check_silence()?;
-                self.channel.wait(Some(&self.wake), IDLE).map_err(lost)?;
+                let (channel, wake) = (&mut self.channel, &self.wake);
+                self.reading.pause(|| channel.wait(Some(wake), IDLE)).map_err(lost)?;
             }
         }
         Ok(Got::Bytes)

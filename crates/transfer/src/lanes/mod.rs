@@ -13,7 +13,7 @@ mod slow;
 mod tests;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dray_core::block_mask::BlockMask;
@@ -45,6 +45,32 @@ pub struct LaneSet {
     inner: Mutex<Inner>,
     /// What came over all lanes, those that have ended included.
     received_bytes: AtomicU64,
+    /// Lanes that do not wait for their socket: there was something to read when they looked last, or they have not looked yet.
+    reading: AtomicUsize,
+}
+
+/// One lane that reads.
+struct Reading<'a>(&'a AtomicUsize);
+
+impl<'a> Reading<'a> {
+    fn begin(reading: &'a AtomicUsize) -> Reading<'a> {
+        reading.fetch_add(1, Ordering::AcqRel);
+        Reading(reading)
+    }
+
+    /// While `wait` lasts, nothing is there to read.
+    fn pause<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+        let done = wait();
+        self.0.fetch_add(1, Ordering::AcqRel);
+        done
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 #[derive(Default)]
@@ -161,6 +187,7 @@ impl LaneSet {
             standing: Mutex::new(()),
             inner: Mutex::new(Inner { size_bytes, ..Inner::default() }),
             received_bytes: AtomicU64::new(0),
+            reading: AtomicUsize::new(0),
         })
     }
 
@@ -330,6 +357,10 @@ impl Source for LaneSet {
 
     fn received_bytes(&self) -> Option<u64> {
         Some(self.received_bytes.load(Ordering::Relaxed))
+    }
+
+    fn has_unread(&self) -> bool {
+        self.reading.load(Ordering::Acquire) > 0
     }
 
     fn call(&self, call: SourceCall) {

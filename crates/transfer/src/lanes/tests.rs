@@ -20,7 +20,11 @@ struct Asks(OnceLock<Weak<LaneSet>>);
 
 impl SourceEvents for Asks {
     fn event(&self, _: SourceId, event: SourceEvent<'_>) -> Flow {
-        if let (SourceEvent::Up { .. }, Some(set)) = (event, self.0.get().and_then(Weak::upgrade)) {
+        let set = self.0.get().and_then(Weak::upgrade);
+        if let (SourceEvent::Group { .. }, Some(set)) = (&event, &set) {
+            assert!(set.has_unread(), "more may have come meanwhile");
+        }
+        if let (SourceEvent::Up { .. }, Some(set)) = (event, set) {
             let budget = Budget::new(3 * UNIT_BYTES);
             for unit in 0..3 {
                 set.call(SourceCall::Fetch {
@@ -61,6 +65,7 @@ impl Channel for Script {
 
     fn wait(&mut self, _: Option<&Wake>, _: Duration) -> io::Result<()> {
         self.counts.lock().unwrap().push(fetches(&self.heard));
+        assert!(!self.set.has_unread(), "it waits for something to come");
         match self.answers.pop_front() {
             Some(answer) => self.coming.extend(answer),
             None => self.set.call(SourceCall::Close),

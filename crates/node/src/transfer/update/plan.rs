@@ -15,7 +15,10 @@ use dray_core::range::RangeSet;
 use dray_core::recipe::PlacedChunk;
 
 use super::gaps::{Gap, Gaps};
+use super::late::{Late, LatePart};
 use super::{ChunkKey, Known, Spot, chunk_key, interrupted};
+use crate::elsewhere::Finder;
+use crate::search::Pressure;
 
 /// Where the bytes of a part of a group come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +34,15 @@ pub(super) enum Origin {
 }
 
 impl Origin {
+    /// The same for whoever must not hear what a search of the disk found: a sender that is asked for what lies between chunks would learn of
+    /// files that it should know nothing of (design 16).
+    pub(super) fn without_disk(self) -> Origin {
+        match self {
+            Origin::Elsewhere(Spot { by: Finder::Disk, .. }) => Origin::Missing,
+            origin => origin,
+        }
+    }
+
     /// The same, so many bytes later.
     pub(super) fn after(self, bytes: u64) -> Origin {
         match self {
@@ -51,6 +63,8 @@ pub(super) type Parts = Vec<(u32, Origin)>;
 pub(super) struct Copies<'a> {
     pub(super) sender: SyncSender<(u64, Parts)>,
     pub(super) over: &'a (dyn Fn() -> bool + Sync),
+    /// Counts them until they are copied.
+    pub(super) pressure: &'a Pressure,
 }
 
 /// Sorts the groups of the object, in order, into those to copy, those to fetch and those to fill later.
@@ -76,6 +90,9 @@ pub(super) struct Plan<'a> {
     placed: u64,
     /// Groups to fetch that have not been told.
     untold: Option<Range<u64>>,
+    /// Groups that were told and may be found here yet, and what is known of the one under way.
+    pub(super) late: Late,
+    late_parts: Vec<LatePart>,
 }
 
 impl<'a> Plan<'a> {
@@ -100,6 +117,8 @@ impl<'a> Plan<'a> {
             gaps: Gaps::default(),
             placed: 0,
             untold: None,
+            late: Late::default(),
+            late_parts: Vec::new(),
         }
     }
 
@@ -150,12 +169,18 @@ impl<'a> Plan<'a> {
             }
         };
         let (mut taken, len) = (0, u64::from(placed.chunk.len));
-        self.gaps.push(placed.offset, len, origin);
+        self.gaps.push(placed.offset, len, origin.without_disk());
         self.placed = placed.offset + len;
         while taken < len {
             let group_bytes = self.geometry.group_bytes(self.group) as u64;
             let part = (group_bytes - self.filled).min(len - taken);
             self.push(part as u32, origin.after(taken));
+            if self.late.is_kept() {
+                self.late_parts.push(match origin {
+                    Origin::Old(_) | Origin::Elsewhere(_) => LatePart::Here(part as u32, origin.after(taken)),
+                    Origin::New(_) | Origin::Missing => LatePart::Wanted(part as u32, key, taken),
+                });
+            }
             self.filled += part;
             taken += part;
             if self.filled == group_bytes {
@@ -175,15 +200,21 @@ impl<'a> Plan<'a> {
 
     fn end_group(&mut self, copies: &Copies<'_>) -> Result<()> {
         let (group, mut parts) = (self.group, std::mem::take(&mut self.parts));
+        let late_parts = std::mem::take(&mut self.late_parts);
         self.group += 1;
         self.filled = 0;
-        if group < self.probed || !self.wanted_units.contains(group / UNIT_GROUPS) {
+        if !self.wanted_units.contains(group / UNIT_GROUPS) {
+            return Ok(());
+        }
+        if group < self.probed {
+            self.late.add(group, late_parts);
             return Ok(());
         }
         let comes_from = |which: fn(&Origin) -> bool| parts.iter().any(|(_, origin)| which(origin));
         let is_deferred = comes_from(|origin| matches!(origin, Origin::New(_)));
         let is_missing = comes_from(|origin| matches!(origin, Origin::Missing));
         if is_missing || is_deferred && self.deferred.len() >= UPDATE_DEFERRED_GROUPS_MAX {
+            self.late.add(group, late_parts);
             if self.holds_back {
                 parts.shrink_to_fit();
                 self.lacking.push((group, parts));
@@ -195,9 +226,11 @@ impl<'a> Plan<'a> {
             self.deferred.push((group, parts));
         } else {
             let mut job = (group, parts);
+            copies.pressure.enqueue();
             // The planner hears what there is while the copying catches up.
             while let Err(TrySendError::Full(back)) = copies.sender.try_send(job) {
                 if (copies.over)() {
+                    copies.pressure.done();
                     return Err(interrupted());
                 }
                 self.tell();
@@ -271,8 +304,8 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Wants everything that the recipe did not tell of; returns the groups to fill when all this is there.
-    pub(super) fn want_rest(mut self) -> Vec<(u64, Parts)> {
+    /// Wants everything that the recipe did not tell of; returns the groups to fill when all this is there, and those that may be found yet.
+    pub(super) fn want_rest(mut self) -> (Vec<(u64, Parts)>, Late) {
         self.want_lacking();
         self.tell();
         let groups = self.geometry.groups();
@@ -286,6 +319,6 @@ impl<'a> Plan<'a> {
             rest = end;
         }
         self.tell();
-        self.deferred
+        (self.deferred, self.late)
     }
 }

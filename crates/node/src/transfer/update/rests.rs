@@ -120,9 +120,12 @@ impl Transfer {
         looked: &mut Looked,
         over: &dyn Fn() -> bool,
     ) -> Result<()> {
-        let (lacking, gaps) = plan.take_lacking();
+        let (mut lacking, gaps) = plan.take_lacking();
         if lacking.is_empty() {
             return Ok(());
+        }
+        for (_, parts) in &mut lacking {
+            *parts = without_disk(parts);
         }
         let is_fast = told.0 >= TOLD_BYTES_MIN && told.0 as f64 >= FAST_FROM * told.1.as_secs_f64();
         let found = match is_fast || !looked.pays(self.rate_bytes_per_s()) {
@@ -187,7 +190,7 @@ impl Transfer {
     }
 
     /// What the fastest source brings; 0 until it is measured.
-    fn rate_bytes_per_s(&self) -> u64 {
+    pub(super) fn rate_bytes_per_s(&self) -> u64 {
         lock(&self.planner).stats().iter().map(|source| source.rate_bytes_per_s).max().unwrap_or(0)
     }
 
@@ -252,6 +255,19 @@ impl Transfer {
         }
         std::mem::take(&mut state.sums)
     }
+}
+
+/// The same without what a search of the disk found.
+fn without_disk(parts: &Parts) -> Parts {
+    let mut known: Parts = Vec::new();
+    for (len, origin) in parts {
+        let origin = origin.without_disk();
+        match known.last_mut() {
+            Some((before, last)) if last.after(u64::from(*before)) == origin => *before += len,
+            _ => known.push((*len, origin)),
+        }
+    }
+    known
 }
 
 /// What is missing of the groups, where it lies between chunks of the older version.

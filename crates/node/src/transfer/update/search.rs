@@ -8,15 +8,27 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dray_core::limits::GROUP_BYTES;
 use dray_core::recipe::{ChunkDescriptor, PlacedChunk};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::index::{ChunkKey, key as chunk_key};
 
+use super::late::spots as spots_on;
 use super::{AHEAD_GROUPS, AHEAD_INTERVAL, Known, OlderVersion, Plan, Spot, Transfer};
 use crate::elsewhere::Elsewhere;
+use crate::search::{DiskSearch, Pace};
 
 /// Chunks that are looked for together. Where they were found is planned, and the others are asked for, before the next are looked for.
 pub(super) const PIECE_CHUNKS: usize = 256;
+
+/// Groups that are fetched first where the disk may have the others: enough to see how fast the network is.
+const MEASURED_GROUPS: u64 = 4;
+/// Of less, a fast network cannot be told from a slow one.
+const MEASURED_BYTES: u64 = 1 << 20;
+/// How soon it is looked whether they have come.
+pub(super) const MEASURING_INTERVAL: Duration = Duration::from_millis(1);
+/// Round trips that a connection takes for them, however much it carries after.
+const START_ROUND_TRIPS: u32 = 5;
 
 /// Searches under way in this process: a disk that hangs holds its thread, which nobody waits for.
 const SEARCHING_MAX: usize = 64;
@@ -34,24 +46,115 @@ impl Drop for Searching {
 /// What is fetched while it is not known where it lies already: what stands first in the object, twice as much each time.
 pub(super) struct Ahead {
     groups: u64,
+    spared: Option<Spared>,
+}
+
+/// The same where a search of the disk may spare it.
+struct Spared {
+    disk: Arc<DiskSearch>,
+    /// When the first groups were asked for.
+    begun: Option<Instant>,
+    /// When the last ones were, and how many bytes those are, until they have come.
+    asked: Option<(Instant, u64)>,
+    /// The network is not so fast that it is left alone, as far as that was measured.
+    is_spared: bool,
+    /// More would have been asked for but for the disk, and was last counted as such at this time.
+    held: Option<Instant>,
 }
 
 impl Ahead {
-    pub(super) fn new() -> Ahead {
-        Ahead { groups: AHEAD_GROUPS }
+    /// Where `disk` may have what comes, next to nothing comes over a slow network before that is known.
+    pub(super) fn new(disk: Option<&Arc<DiskSearch>>) -> Ahead {
+        let groups = if disk.is_some() { MEASURED_GROUPS } else { AHEAD_GROUPS };
+        let spared = disk.map(|disk| Spared {
+            disk: disk.clone(),
+            begun: None,
+            asked: None,
+            is_spared: false,
+            held: None,
+        });
+        Ahead { groups, spared }
     }
+
+    /// True while the network may turn out to be so fast that it is left alone. Until then nobody is asked to describe the object: a holder
+    /// reads all of it for that.
+    pub(super) fn is_measuring(&self) -> bool {
+        self.spared.as_ref().is_some_and(|spared| {
+            let takes_long = |begun: Instant| begun.elapsed() >= spared.disk.pace().measuring;
+            !spared.is_spared && !spared.begun.is_some_and(takes_long)
+        })
+    }
+
+    /// Whether to ask for more, now that all that was asked for has come. `Unsupported` where the network is so fast that it is
+    /// left alone.
+    fn goes_on(&mut self, round_trip: Duration) -> Result<bool> {
+        let Some(spared) = &mut self.spared else { return Ok(true) };
+        let pace = spared.disk.pace();
+        let now = Instant::now();
+        if let Some((at, bytes)) = spared.asked.take() {
+            let took = now - at;
+            if bytes >= MEASURED_BYTES {
+                if rate(bytes, took) >= pace.spared_bytes_per_s {
+                    spared.disk.end();
+                    return Err(Error::new(ErrorKind::Unsupported, "the network is faster than the disk"));
+                }
+                spared.is_spared = true;
+            }
+            if is_slow(pace, bytes, took, round_trip) {
+                spared.is_spared = true;
+                spared.held = Some(now);
+            }
+        }
+        let Some(held) = &mut spared.held else { return Ok(true) };
+        spared.disk.held(now - std::mem::replace(held, now));
+        Ok(!spared.disk.may_hold())
+    }
+
+    /// The next groups are asked for.
+    fn goes_out(&mut self) {
+        if let Some(spared) = &mut self.spared {
+            let now = Instant::now();
+            spared.begun.get_or_insert(now);
+            spared.asked = Some((now, self.groups * GROUP_BYTES));
+            spared.held = None;
+        }
+        self.groups = self.groups.saturating_mul(2);
+    }
+}
+
+fn rate(bytes: u64, took: Duration) -> u64 {
+    (bytes as f64 / took.as_secs_f64().max(1e-6)) as u64
+}
+
+/// True if the network may be kept waiting for the disk. In the time that the first groups took, round trips are left out of account, for the
+/// most part: what a connection carries later, it does not in its beginning.
+fn is_slow(pace: Pace, bytes: u64, took: Duration, round_trip: Duration) -> bool {
+    let trips = if bytes < MEASURED_BYTES / 2 { START_ROUND_TRIPS } else { 1 };
+    rate(bytes, took.saturating_sub(round_trip * trips).max(took / 4)) < pace.held_back_below_bytes_per_s
 }
 
 /// The search of one update.
 pub(super) struct Search {
     ahead: Ahead,
-    /// How long nothing was under way meanwhile.
+    /// How long nothing was under way meanwhile, and until it was under way again.
     idle: Duration,
 }
 
 impl Search {
     pub(super) fn new() -> Search {
-        Search { ahead: Ahead::new(), idle: Duration::ZERO }
+        Search { ahead: Ahead::new(None), idle: Duration::ZERO }
+    }
+}
+
+impl Known {
+    /// Those of `chunks` that the older version has not, and that are more than zeros.
+    fn missing(&self, chunks: &[PlacedChunk]) -> Vec<ChunkDescriptor> {
+        let mut missing: Vec<ChunkDescriptor> = chunks.iter().map(|placed| placed.chunk).collect();
+        missing.retain(|chunk| {
+            let key = chunk_key(chunk);
+            key != self.zeros && self.offset_of(&key).is_none()
+        });
+        missing
     }
 }
 
@@ -64,17 +167,13 @@ impl OlderVersion {
     ) -> Result<Option<(&Arc<Elsewhere>, Vec<ChunkDescriptor>)>> {
         let Some(elsewhere) = &self.elsewhere else { return Ok(None) };
         if elsewhere.is_vain() {
-            return match self.file.is_some() || self.has_repeats {
+            return match self.file.is_some() || self.has_repeats || self.disk.is_some() {
                 true => Ok(None),
                 // What the recipe tells is of no use.
                 false => Err(Error::new(ErrorKind::NotFound, "other files have nothing more of the object")),
             };
         }
-        let mut missing: Vec<ChunkDescriptor> = chunks.iter().map(|placed| placed.chunk).collect();
-        missing.retain(|chunk| {
-            let key = chunk_key(chunk);
-            key != known.zeros && known.offset_of(&key).is_none()
-        });
+        let missing = known.missing(chunks);
         Ok((!missing.is_empty()).then_some((elsewhere, missing)))
     }
 }
@@ -113,6 +212,58 @@ impl Transfer {
         found
     }
 
+    /// Adds to `found` where the disk has some more of `chunks`, as long as it is worth waiting for that. `NotFound` if there is nothing to be
+    /// found, and the recipe is of no other use.
+    pub(super) fn find_on_disk(
+        &self,
+        old: &OlderVersion,
+        chunks: &[PlacedChunk],
+        known: &Known,
+        found: &mut HashMap<ChunkKey, Spot>,
+        search: &mut Search,
+        over: &(dyn Fn() -> bool + Sync),
+    ) -> Result<()> {
+        let (Some(disk), Some(last)) = (&old.disk, chunks.last()) else { return Ok(()) };
+        let told_bytes = last.offset.saturating_add(u64::from(last.chunk.len));
+        // What it has brought since tells more than the first groups did.
+        if self.rate_bytes_per_s() >= disk.pace().spared_bytes_per_s {
+            disk.end();
+        }
+        let missing = known.missing(chunks);
+        let mut keys: Vec<ChunkKey> = missing.iter().map(chunk_key).collect();
+        keys.retain(|key| !found.contains_key(key));
+        let mut spots = HashMap::new();
+        // Before it is asked for them, there may be nothing for it to do.
+        spots.extend(spots_on(disk, &keys, told_bytes));
+        let mut was_busy = !self.has_fetched_all();
+        loop {
+            // What it found before it came to its end is looked up after.
+            let is_promising = disk.is_promising();
+            spots.extend(spots_on(disk, &keys, 0));
+            keys.retain(|key| !spots.contains_key(key));
+            // A busy network runs dry if it is not asked for more in time. What is found later is taken back.
+            if keys.is_empty() || !is_promising || search.idle >= disk.idle_patience() || over() {
+                break;
+            }
+            let begun = Instant::now();
+            disk.await_news(AHEAD_INTERVAL);
+            if self.has_fetched_all() {
+                search.idle += begun.elapsed();
+                if std::mem::take(&mut was_busy) {
+                    // So much longer it takes until the next bytes come.
+                    search.idle += self.round_trip();
+                }
+            }
+        }
+        let is_found = |chunk: &&ChunkDescriptor| spots.contains_key(&chunk_key(chunk));
+        disk.spared(missing.iter().filter(is_found).map(|chunk| u64::from(chunk.len)).sum());
+        found.extend(spots);
+        match disk.is_vain() && !old.is_needed() {
+            true => Err(Error::new(ErrorKind::NotFound, "the disk has nothing of the object")),
+            false => Ok(()),
+        }
+    }
+
     fn await_found(
         &self,
         elsewhere: &Elsewhere,
@@ -143,12 +294,87 @@ impl Transfer {
     /// Fetches the next groups, unless others are under way. `Unsupported` if there are none left: then nothing of use is to be
     /// learned any more.
     pub(super) fn fetch_ahead(&self, plan: &mut Plan<'_>, ahead: &mut Ahead) -> Result<()> {
-        if self.has_fetched_all() {
+        // Nobody is measured who is not there.
+        let is_alone = ahead.spared.is_some() && self.best_source(&[]).is_none();
+        if self.has_fetched_all() && !is_alone && ahead.goes_on(self.round_trip())? {
             if !plan.probe(ahead.groups) {
                 return Err(Error::new(ErrorKind::Unsupported, "all was fetched meanwhile"));
             }
-            ahead.groups = ahead.groups.saturating_mul(2);
+            ahead.goes_out();
         }
         Ok(())
+    }
+
+    /// To the nearest source; nothing until that is known.
+    fn round_trip(&self) -> Duration {
+        let nearest = self.stats().iter().filter_map(|source| source.round_trip_us).min();
+        Duration::from_micros(nearest.unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::SearchPolicy;
+    use crate::search::tests::{scope, target};
+
+    /// P7 "never slower": a path that is long or begins slowly is not taken for a slow one, and a slow one not for a fast one because nobody
+    /// has told how long it is.
+    #[test]
+    fn a_long_path_is_not_a_slow_one() {
+        let pace = Pace::default();
+        let ms = Duration::from_millis;
+        let first = MEASURED_GROUPS * GROUP_BYTES;
+        assert!(!is_slow(pace, first, ms(10), ms(0)));
+        assert!(is_slow(pace, first, ms(30), ms(0)));
+        assert!(!is_slow(pace, first, ms(30), ms(5)));
+        // 16 Mbit/s, and 30 ms for the first group of four.
+        assert!(is_slow(pace, first, ms(131), ms(33)));
+        // 100 Mbit/s, and 1 Gbit/s with 40 ms.
+        assert!(is_slow(pace, MEASURED_BYTES, ms(124), ms(40)));
+        assert!(!is_slow(pace, MEASURED_BYTES, ms(50), ms(40)));
+    }
+
+    /// P7 "never slower", Y26: over a slow network nothing more is asked for as long as there is hope, over a faster one it is, and where it is as fast
+    /// as the disk, the search ends: a few groups do not tell.
+    #[test]
+    fn hope_holds_back_a_slow_network_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("copy.1"), vec![1; 2 << 20]).unwrap();
+        let pace = Pace {
+            held_back_below_bytes_per_s: 1_000_000,
+            spared_bytes_per_s: 100_000_000,
+            idle: Duration::from_secs(60),
+            ..Pace::default()
+        };
+        let search =
+            DiskSearch::begin(scope(dir.path(), dir.path()), target("copy", 2 << 20), SearchPolicy::Cost);
+        let disk = Arc::new(search.unwrap().with_pace(pace));
+        assert!(disk.is_hopeful_soon());
+        // So many bytes came within a second.
+        let after = |bytes| {
+            let asked = Instant::now().checked_sub(Duration::from_secs(1)).map(|then| (then, bytes));
+            let mut ahead = Ahead::new(Some(&disk));
+            if let Some(spared) = &mut ahead.spared {
+                (spared.begun, spared.asked) = (asked.map(|(at, _)| at), asked);
+            }
+            ahead
+        };
+        assert!(Ahead::new(Some(&disk)).goes_on(Duration::ZERO).unwrap(), "nothing was asked for yet");
+        assert!(after(50_000_000).goes_on(Duration::ZERO).unwrap());
+        let mut held = after(500_000);
+        assert!(!held.goes_on(Duration::ZERO).unwrap() && !held.goes_on(Duration::ZERO).unwrap());
+        if let Some(spared) = &mut held.spared {
+            spared.held = Instant::now().checked_sub(Duration::from_secs(61));
+        }
+        assert!(held.goes_on(Duration::ZERO).unwrap(), "it was waited for long enough");
+        let few = MEASURED_GROUPS * GROUP_BYTES;
+        let mut at_once = after(few);
+        if let Some(spared) = &mut at_once.spared {
+            spared.asked = Some((Instant::now(), few));
+        }
+        assert!(at_once.goes_on(Duration::ZERO).unwrap() && disk.is_promising());
+        assert_eq!(after(200_000_000).goes_on(Duration::ZERO).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert!(!disk.is_promising());
     }
 }

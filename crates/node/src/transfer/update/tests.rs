@@ -1,5 +1,6 @@
 //! What an update makes of chunks, of what lies at the destination, and of holders that tell wrong recipes.
 
+mod disk;
 mod rests;
 mod search;
 
@@ -81,7 +82,8 @@ fn planned_with(
     let mut plan = Plan::new(geometry, &wanted, &tell);
     (0..probes).for_each(|_| assert!(plan.probe(1)));
     let (sender, copied) = sync_channel(10_000);
-    let copies = Copies { sender, over: &|| false };
+    let pressure = crate::search::Pressure::default();
+    let copies = Copies { sender, over: &|| false, pressure: &pressure };
     let mut offset = 0;
     for chunk in chunks {
         plan.place(PlacedChunk { offset, chunk: ChunkDescriptor::of(chunk) }, &known, elsewhere, &copies)
@@ -89,7 +91,7 @@ fn planned_with(
         offset += chunk.len() as u64;
     }
     plan.finish(&copies).unwrap();
-    let deferred = plan.want_rest();
+    let (deferred, _) = plan.want_rest();
     drop(copies);
     let copied = copied.iter().collect();
     (copied, told.into_inner().unwrap(), deferred)
@@ -169,7 +171,7 @@ fn chunks_of_other_files_are_copied() {
     let (second, third) = rest.split_at(GROUP);
     let (mut fills, from_old) = (Vec::new(), cut_old[0]);
     fills.extend_from_slice(&bytes(2 * GROUP - first.len() - second.len() - from_old.len(), 7));
-    let spot = |file, offset| Spot { file, offset };
+    let spot = |file, offset| Spot { by: Finder::Index, file, offset };
     let key_of = |bytes: &[u8]| chunk_key(&ChunkDescriptor::of(bytes));
     let found = HashMap::from([
         (key_of(first), spot(0, 111)),

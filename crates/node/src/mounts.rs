@@ -19,27 +19,32 @@ const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
 
 /// The mounts, and the kind of each.
 #[derive(Debug, Default)]
-pub(in crate::daemon) struct Mounts(Vec<(PathBuf, String)>);
+pub(crate) struct Mounts(Vec<(PathBuf, String)>);
 
 impl Mounts {
     /// As they are now; none where the kernel does not tell.
-    pub(in crate::daemon) fn now() -> Mounts {
+    pub(crate) fn now() -> Mounts {
         std::fs::read(MOUNTINFO).map(|text| Mounts::of(&text)).unwrap_or_default()
     }
 
     /// As `text` has them. Lines that are not understood do not count.
-    pub(super) fn of(text: &[u8]) -> Mounts {
+    pub(crate) fn of(text: &[u8]) -> Mounts {
         Mounts(text.split(|byte| *byte == b'\n').filter_map(mount).collect())
     }
 
     /// Whether what is at the absolute `path`, which has no symbolic links, is not for the index.
-    pub(super) fn is_left_out(&self, path: &Path) -> bool {
+    pub(crate) fn is_left_out(&self, path: &Path) -> bool {
         self.kind(path).is_some_and(is_left_out)
     }
 
     /// On which kind of file system `path` is, if an index is not to lie there.
-    pub(super) fn is_unfit(&self, path: &Path) -> Option<&str> {
+    pub(crate) fn is_unfit(&self, path: &Path) -> Option<&str> {
         self.kind(path).filter(|kind| is_left_out(kind) || IN_MEMORY.contains(kind))
+    }
+
+    /// Where something is mounted below `top`, from there on.
+    pub(crate) fn below(&self, top: &Path) -> impl Iterator<Item = &Path> {
+        self.0.iter().filter_map(move |(at, _)| at.strip_prefix(top).ok())
     }
 
     fn kind(&self, path: &Path) -> Option<&str> {
@@ -83,6 +88,8 @@ mod tests {
         for path in ["/a", "/mnt/my nas/disk/a", "/mnt/my nasty/a", "/home/a/remotely", "/data/a", "/win/a"] {
             assert!(!mounts.is_left_out(Path::new(path)), "{path}");
         }
+        let below: Vec<&Path> = mounts.below(Path::new("/mnt")).collect();
+        assert_eq!(below, [Path::new("my nas"), Path::new("my nas/disk")]);
         let memory = Mounts::of(b"30 22 0:25 / /run rw - tmpfs tmpfs rw\n");
         assert!(!memory.is_left_out(Path::new("/run/a")));
         assert_eq!(memory.is_unfit(Path::new("/run/a")), Some("tmpfs"));

@@ -1,0 +1,415 @@
+//! In which order a receiver looks through its own disk for what it wants: which directory to list and which file to read next, by
+//! cost per chunk (Y10-Y19, experiments of dsync's paper, section 5).
+//!
+//! Sans-IO: whoever drives it asks [`Search::next`], does that, and tells what was there and how long it took. Nothing here opens, reads or
+//! waits. Wanted chunks of equal metadata are one [`Wanted`] (Y18), so that the schedule takes steps by files and directories, never by chunks.
+
+mod cost;
+mod likeness;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+use dray_core::limits::SEARCH_ENTRIES_MAX;
+
+use cost::Costs;
+pub use likeness::Metadata;
+use likeness::PathMatch;
+
+/// What is less likely than that is not looked at: nearly nothing of it would be of use.
+const LIKELIHOOD_MIN: f64 = 0.05;
+/// A file is read if at least this part of its chunks is expected to be of use. Reading costs the disk, which others use, too.
+const YIELD_MIN: f64 = 0.02;
+/// By how much of them the number of wanted chunks changes before everything is ranked again (Y7).
+const CHANGE_MIN: f64 = 0.1;
+/// Ranking may take this part of the time (Y7).
+const RANKING_PART: u64 = 10;
+/// Operations that [`Search::arrival_us`] looks ahead.
+const AHEAD: usize = 16;
+
+/// How operations are ranked (Y25).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// By cost per chunk.
+    #[default]
+    Cost,
+    /// As they were found.
+    BreadthFirst,
+    /// All directories first, then files by cost per chunk.
+    AllStats,
+}
+
+/// What a search is ruled by.
+#[derive(Clone, Copy, Debug)]
+pub struct SearchConfig {
+    /// How operations are ranked.
+    pub policy: Policy,
+    /// Factor of the cost of listing a directory; dsync's code has 5, its paper 1.
+    pub stat_weight: f64,
+    /// Average bytes of a chunk.
+    pub chunk_bytes: u32,
+}
+
+/// Wanted chunks of equal metadata: those of one file.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Name that the file will have in the destination's directory.
+    pub name: Vec<u8>,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its modification time in seconds since 1970, if that is told.
+    pub mtime_s: Option<i64>,
+    /// Chunks of it that are neither here nor found.
+    pub chunks: u64,
+}
+
+/// A directory or file that was found.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct EntryId(u32);
+
+impl EntryId {
+    /// The top of the scope.
+    pub const TOP: EntryId = EntryId(0);
+}
+
+/// What to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// List a directory; tell what is in it by [`Search::found_directory`] and [`Search::found_file`], then [`Search::listed`].
+    Stat(EntryId),
+    /// Read a file from end to end and cut it; then [`Search::hashed`].
+    Hash(EntryId),
+}
+
+#[derive(Debug)]
+enum Kind {
+    Directory {
+        path: PathMatch,
+    },
+    /// How likely it has a chunk of each wanted file.
+    File {
+        chunks: f64,
+        likelihoods: Box<[f32]>,
+    },
+    /// It was looked at.
+    Done,
+}
+
+#[derive(Debug)]
+struct Entry {
+    above: EntryId,
+    name: Box<[u8]>,
+    kind: Kind,
+}
+
+/// An operation and its rank: lower is sooner.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Ranked {
+    class: u8,
+    cost: f64,
+    number: u32,
+}
+
+impl Eq for Ranked {}
+
+impl Ord for Ranked {
+    /// Reversed: the heap gives its greatest.
+    fn cmp(&self, other: &Ranked) -> Ordering {
+        let key = |ranked: &Ranked| (ranked.class, ranked.number);
+        let by_class = other.class.cmp(&self.class);
+        by_class.then(other.cost.total_cmp(&self.cost)).then(key(other).cmp(&key(self)))
+    }
+}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Ranked) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The order of one search.
+#[derive(Debug)]
+pub struct Search {
+    config: SearchConfig,
+    wanted: Vec<Wanted>,
+    /// Names from the top of the scope to the destination's directory; `None` if that is not below.
+    destination: Option<Vec<Vec<u8>>>,
+    /// The first one is the top of the scope. None is ever removed: numbers are used once.
+    entries: Vec<Entry>,
+    queue: BinaryHeap<Ranked>,
+    costs: Costs,
+    /// Chunks wanted when everything was ranked last, and when and for how long that was.
+    ranked_for: u64,
+    ranked_at_us: u64,
+    ranking_us: u64,
+    /// Ranks computed so far.
+    steps: u64,
+}
+
+impl Search {
+    /// For files that will lie in one directory, `destination` below the top of the scope; `None` if it is not below: then paths tell
+    /// nothing.
+    pub fn new(config: SearchConfig, destination: Option<Vec<Vec<u8>>>, wanted: Vec<Wanted>) -> Search {
+        let path = PathMatch::top(destination.as_deref().unwrap_or(&[]));
+        let top = Entry { above: EntryId::TOP, name: Box::default(), kind: Kind::Directory { path } };
+        let mut search = Search {
+            config,
+            wanted,
+            destination,
+            entries: vec![top],
+            queue: BinaryHeap::new(),
+            costs: Costs::default(),
+            ranked_for: 0,
+            ranked_at_us: 0,
+            ranking_us: 0,
+            steps: 0,
+        };
+        // The destination's directory and those above it are known (Y11), however little they are like it.
+        let mut above = EntryId::TOP;
+        for name in search.destination.clone().unwrap_or_default() {
+            let Some(next) = search.enter_directory(above, &name, 0.0) else { break };
+            above = next;
+        }
+        search.rank_all();
+        search
+    }
+
+    /// A directory called `name` in `above`, if it is worth listing, and there is room.
+    pub fn found_directory(&mut self, above: EntryId, name: &[u8]) -> Option<EntryId> {
+        // Those on the way to the destination are the first ones, and known.
+        let on_the_way = self.destination.as_ref().and_then(|names| names.get(above.0 as usize));
+        if on_the_way.is_some_and(|known| known == name) {
+            return None;
+        }
+        let found = self.enter_directory(above, name, LIKELIHOOD_MIN)?;
+        self.rank(found.0);
+        Some(found)
+    }
+
+    /// A file in the directory `above`, if it is worth reading as far as its metadata tells, and there is room.
+    pub fn found_file(&mut self, above: EntryId, file: Metadata<'_>) -> Option<EntryId> {
+        if !self.has_room() {
+            return None;
+        }
+        let Kind::Directory { path } = &self.entries.get(above.0 as usize)?.kind else { return None };
+        let ppc = self.likelihood(path);
+        let of = |wanted: &Wanted| {
+            let Wanted { name, size_bytes, mtime_s, .. } = wanted;
+            let source = Metadata { name, size_bytes: *size_bytes, mtime_s: *mtime_s };
+            (ppc * likeness::of_file(file, source)) as f32
+        };
+        let likelihoods: Box<[f32]> = self.wanted.iter().map(of).collect();
+        let best = likelihoods.iter().copied().fold(0.0, f32::max);
+        let chunks = (file.size_bytes as f64 / f64::from(self.config.chunk_bytes)).max(1.0);
+        if f64::from(best) < LIKELIHOOD_MIN {
+            return None;
+        }
+        let found = self.enter(above, file.name, Kind::File { chunks, likelihoods });
+        self.rank(found.0);
+        Some(found)
+    }
+
+    /// The directory was listed in so many microseconds.
+    pub fn listed(&mut self, directory: EntryId, took_us: u64) {
+        self.costs.listed(took_us);
+        self.done(directory);
+    }
+
+    /// The file was read in so many microseconds, waiting excluded, and had so many chunks; none if it could not be read.
+    pub fn hashed(&mut self, file: EntryId, chunks: u64, took_us: u64) {
+        self.costs.hashed(chunks, took_us);
+        self.done(file);
+    }
+
+    /// So many chunks of the wanted file number `at` are neither here nor found.
+    pub fn want(&mut self, at: usize, chunks: u64) {
+        if let Some(wanted) = self.wanted.get_mut(at) {
+            wanted.chunks = chunks;
+        }
+    }
+
+    /// The next operation; `None` if none is worth it now. `clock` tells the time in microseconds: how long ranking everything takes decides how
+    /// often that is done (Y7).
+    pub fn next(&mut self, clock: &mut dyn FnMut() -> u64) -> Option<Operation> {
+        let now_us = clock();
+        if self.is_stale(now_us) {
+            self.rank_all();
+            self.ranked_at_us = clock();
+            self.ranking_us = self.ranked_at_us.saturating_sub(now_us);
+        }
+        if let Some(operation) = self.pop() {
+            return Some(operation);
+        }
+        // What was worth nothing before may be worth it now, and nothing else is to be done meanwhile.
+        if !self.has_changed() {
+            return None;
+        }
+        self.rank_all();
+        self.pop()
+    }
+
+    /// The first operation that is worth it. Those before it are worth nothing for what is wanted now: they are ranked again when that has
+    /// changed.
+    fn pop(&mut self) -> Option<Operation> {
+        while let Some(ranked) = self.queue.pop() {
+            if let Some((operation, true)) = self.operation(ranked.number) {
+                return Some(operation);
+            }
+        }
+        None
+    }
+
+    /// Whether the file is worth reading for what is wanted now.
+    pub fn is_hopeful(&self, file: EntryId) -> bool {
+        matches!(self.operation(file.0), Some((Operation::Hash(_), true)))
+    }
+
+    /// When a chunk that is wanted is to be expected from here, in microseconds from now, or from the network after that (Y19).
+    pub fn arrival_us(&self) -> u64 {
+        // The queue has them in no order but for its first.
+        let mut first = BinaryHeap::with_capacity(AHEAD + 1);
+        for ranked in &self.queue {
+            first.push(Reverse(*ranked));
+            if first.len() > AHEAD {
+                first.pop();
+            }
+        }
+        // The best first.
+        let first = first.into_sorted_vec().into_iter().map(|Reverse(ranked)| ranked);
+        let wanted: f64 = self.all_wanted().max(1) as f64;
+        // A STAT finds nothing by itself: the file that it turns up is to be read, too.
+        let transfer_us = self.costs.chunk_hash_us * self.all_chunks();
+        let of = |ranked: Ranked| match &self.entries.get(ranked.number as usize)?.kind {
+            Kind::Directory { path } => Some((self.costs.stat_us + transfer_us, self.likelihood(path))),
+            Kind::File { chunks, likelihoods } => {
+                let likelihood = self.expected(likelihoods) / wanted;
+                Some((self.costs.chunk_hash_us * chunks, likelihood.min(1.0)))
+            }
+            Kind::Done => None,
+        };
+        cost::expected_with_network_us(first.filter_map(of)) as u64
+    }
+
+    /// Names from the top of the scope to an entry.
+    pub fn path(&self, entry: EntryId) -> Vec<&[u8]> {
+        let mut names = Vec::new();
+        let mut at = entry;
+        while at != EntryId::TOP
+            && let Some(entry) = self.entries.get(at.0 as usize)
+        {
+            names.push(&*entry.name);
+            at = entry.above;
+        }
+        names.reverse();
+        names
+    }
+
+    fn has_room(&self) -> bool {
+        self.entries.len() < SEARCH_ENTRIES_MAX
+    }
+
+    fn enter(&mut self, above: EntryId, name: &[u8], kind: Kind) -> EntryId {
+        // Far below 2^32.
+        let number = self.entries.len() as u32;
+        self.entries.push(Entry { above, name: name.into(), kind });
+        EntryId(number)
+    }
+
+    /// Unless it is less likely than `likelihood_min`.
+    fn enter_directory(&mut self, above: EntryId, name: &[u8], likelihood_min: f64) -> Option<EntryId> {
+        if !self.has_room() {
+            return None;
+        }
+        let Kind::Directory { path } = &self.entries.get(above.0 as usize)?.kind else { return None };
+        let path = path.below(name, self.destination.as_deref().unwrap_or(&[]))?;
+        (self.likelihood(&path) >= likelihood_min).then(|| self.enter(above, name, Kind::Directory { path }))
+    }
+
+    fn done(&mut self, entry: EntryId) {
+        if let Some(entry) = self.entries.get_mut(entry.0 as usize) {
+            // Its name may stand in the paths of others.
+            entry.kind = Kind::Done;
+        }
+    }
+
+    fn likelihood(&self, path: &PathMatch) -> f64 {
+        if self.destination.is_some() { path.likeness() } else { 1.0 }
+    }
+
+    fn all_wanted(&self) -> u64 {
+        self.wanted.iter().map(|wanted| wanted.chunks).sum()
+    }
+
+    /// Chunks of what is wanted, here or not.
+    fn all_chunks(&self) -> f64 {
+        let bytes = self.wanted.iter().map(|wanted| wanted.size_bytes).sum::<u64>() as f64;
+        bytes / f64::from(self.config.chunk_bytes)
+    }
+
+    /// Chunks that reading the file is expected to find (Y14).
+    fn expected(&self, likelihoods: &[f32]) -> f64 {
+        let each = self.wanted.iter().zip(likelihoods);
+        each.map(|(wanted, likelihood)| wanted.chunks as f64 * f64::from(*likelihood)).sum()
+    }
+
+    fn is_worth(&self, chunks: f64, likelihoods: &[f32]) -> bool {
+        self.expected(likelihoods) >= YIELD_MIN * chunks
+    }
+
+    /// The operation of an entry, and whether it is worth it for what is wanted now.
+    fn operation(&self, number: u32) -> Option<(Operation, bool)> {
+        match &self.entries.get(number as usize)?.kind {
+            Kind::Directory { .. } => Some((Operation::Stat(EntryId(number)), self.all_wanted() > 0)),
+            Kind::File { chunks, likelihoods } => {
+                let is_worth = self.all_wanted() > 0 && self.is_worth(*chunks, likelihoods);
+                Some((Operation::Hash(EntryId(number)), is_worth))
+            }
+            Kind::Done => None,
+        }
+    }
+
+    fn has_changed(&self) -> bool {
+        let (wanted, before) = (self.all_wanted(), self.ranked_for);
+        wanted.abs_diff(before) as f64 > CHANGE_MIN * before as f64
+    }
+
+    fn is_stale(&self, now_us: u64) -> bool {
+        self.has_changed()
+            && self.ranking_us.saturating_mul(RANKING_PART) <= now_us.saturating_sub(self.ranked_at_us)
+    }
+
+    fn rank_all(&mut self) {
+        self.queue.clear();
+        self.ranked_for = self.all_wanted();
+        for number in 0..self.entries.len() as u32 {
+            self.rank(number);
+        }
+    }
+
+    fn rank(&mut self, number: u32) {
+        self.steps += 1;
+        let Some(entry) = self.entries.get(number as usize) else { return };
+        let wanted = self.all_wanted();
+        let (is_file, cost) = match &entry.kind {
+            // Nothing is wanted yet: nothing costs less than another.
+            Kind::Done => return,
+            _ if wanted == 0 => (matches!(entry.kind, Kind::File { .. }), f64::INFINITY),
+            Kind::Directory { path } => {
+                let all = self.all_chunks();
+                let ppc = self.likelihood(path);
+                (false, self.costs.of_stat(all, wanted as f64, ppc, self.config.stat_weight))
+            }
+            Kind::File { chunks, likelihoods } => {
+                (true, self.costs.of_hash(*chunks, self.expected(likelihoods)))
+            }
+        };
+        let (class, cost) = match self.config.policy {
+            Policy::Cost => (0, cost),
+            Policy::BreadthFirst => (0, 0.0),
+            Policy::AllStats => (u8::from(is_file), cost),
+        };
+        self.queue.push(Ranked { class, cost, number });
+    }
+}

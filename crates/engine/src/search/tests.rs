@@ -1,0 +1,244 @@
+//! The paper's example, and what bounds a search.
+
+use super::*;
+
+const CHUNK: u64 = 16 << 10;
+
+fn config(stat_weight: f64) -> SearchConfig {
+    SearchConfig { policy: Policy::Cost, stat_weight, chunk_bytes: CHUNK as u32 }
+}
+
+fn wanted(name: &str, chunks: u64) -> Wanted {
+    Wanted { name: name.into(), size_bytes: chunks * CHUNK, mtime_s: Some(1000), chunks }
+}
+
+fn seen(name: &str, chunks: u64, mtime_s: i64) -> Metadata<'_> {
+    Metadata { name: name.as_bytes(), size_bytes: chunks * CHUNK, mtime_s: Some(mtime_s) }
+}
+
+fn names(path: &[&str]) -> Option<Vec<Vec<u8>>> {
+    Some(path.iter().map(|name| name.as_bytes().to_vec()).collect())
+}
+
+/// Cost per chunk of everything that waits, by path.
+fn ranks(search: &Search) -> Vec<(String, f64)> {
+    let mut all: Vec<Ranked> = search.queue.iter().copied().collect();
+    all.sort_by(|left, right| right.cmp(left));
+    let path = |number| {
+        let names = search.path(EntryId(number)).into_iter().map(String::from_utf8_lossy);
+        names.fold(String::new(), |path, name| path + "/" + &name)
+    };
+    all.into_iter().map(|ranked| (path(ranked.number), ranked.cost)).collect()
+}
+
+/// Y12-Y17: the costs of the paper's Table 1, in its units. Two files of four chunks go to `/d/new`.
+#[test]
+fn table_1_of_the_paper() {
+    // They were not written at the same time.
+    let files = vec![wanted("a.txt", 4), Wanted { mtime_s: Some(5000), ..wanted("b.txt", 4) }];
+    let mut search = Search::new(config(1.0), names(&["d", "new"]), files);
+    search.costs = Costs { chunk_hash_us: 1.0, stat_us: 1.0 };
+    search.rank_all();
+    let near =
+        |found: f64, expected: f64| assert!((found - expected).abs() < 0.005, "{found} is not {expected}");
+    let before = ranks(&search);
+    assert_eq!(before[0].0, "/d/new");
+    near(before[0].1, 1.125);
+    assert_eq!(search.next(&mut || 0), Some(Operation::Stat(EntryId(2))));
+    search.found_file(EntryId(2), seen("a.txt", 4, 1000)).unwrap();
+    // Nothing of `core` is alike. It is in the table, but no search would read it.
+    assert!(search.found_file(EntryId(2), seen("core", 64, 5)).is_none());
+    let core = likeness::of_file(seen("core", 64, 5), seen("a.txt", 4, 1000));
+    near(core, 0.007);
+    near(search.costs.of_hash(64.0, 8.0 * core), 64.0 / 0.056);
+    search.done(EntryId(2));
+    let after = ranks(&search);
+    let rank_of = |path: &str| after.iter().find(|(known, _)| known == path).unwrap().1;
+    near(rank_of("/d/new/a.txt"), 0.741);
+    near(rank_of("/d"), 2.53);
+    assert_eq!(search.next(&mut || 0), Some(Operation::Hash(EntryId(3))));
+    assert_eq!(search.path(EntryId(3)), [&b"d"[..], b"new", b"a.txt"]);
+    // As dsync's code has it, all of the cost of a STAT is five times that.
+    near(search.costs.of_stat(8.0, 8.0, 4.0 / 9.0, 5.0), 5.0 * 2.53125);
+}
+
+/// Y19, Y17: when a chunk of `b.txt` is to be expected, in the units of the paper's example.
+#[test]
+fn the_arrival_of_the_paper_by_its_schedule() {
+    let files = vec![wanted("a.txt", 4), Wanted { mtime_s: Some(5000), ..wanted("b.txt", 4) }];
+    let mut search = Search::new(config(1.0), names(&["d", "new"]), files);
+    search.costs = Costs { chunk_hash_us: 1.0, stat_us: 1.0 };
+    search.found_file(EntryId(2), seen("a.txt", 4, 1000)).unwrap();
+    // Which no search would read; and the table has no other directory.
+    search.enter(EntryId(2), b"core", Kind::File { chunks: 64.0, likelihoods: Box::new([0.007; 2]) });
+    search.done(EntryId(2));
+    search.done(EntryId::TOP);
+    search.want(0, 0);
+    search.rank_all();
+    let left = 0.65 * (5.0 / 9.0) * 0.993;
+    let arrival = search.arrival_us() as f64 - left * 200_000.0;
+    assert!((arrival - 32.96).abs() < 1.0, "{arrival}");
+}
+
+/// Y7: when nothing else is left to do, what was worth nothing is looked at again, however long ranking took.
+#[test]
+fn nothing_is_left_behind() {
+    let mut search = Search::new(config(5.0), names(&[]), vec![wanted("x", 1000)]);
+    let file = search.found_file(EntryId::TOP, seen("x", 1000, 1000)).unwrap();
+    search.want(0, 10);
+    let mut now_us = 0;
+    let mut slow = || {
+        now_us += 1_000_000;
+        now_us
+    };
+    assert_eq!(search.next(&mut slow), Some(Operation::Stat(EntryId::TOP)));
+    search.listed(EntryId::TOP, 10);
+    assert_eq!(search.next(&mut || now_us), None);
+    search.want(0, 500);
+    assert_eq!(search.next(&mut || now_us), Some(Operation::Hash(file)));
+}
+
+/// Y9, Y11, Y25: the destination's directory and those above come first; with other policies directories and files come in other orders.
+#[test]
+fn policies_rank_differently() {
+    let order = |policy| {
+        let config = SearchConfig { policy, ..config(5.0) };
+        let mut search = Search::new(config, names(&["a"]), vec![wanted("x", 100)]);
+        let mut order = Vec::new();
+        while let Some(operation) = search.next(&mut || 0) {
+            let (Operation::Stat(id) | Operation::Hash(id)) = operation;
+            let path = search
+                .path(id)
+                .into_iter()
+                .map(String::from_utf8_lossy)
+                .fold(String::new(), |path, name| path + "/" + &name);
+            order.push(path.clone());
+            match (operation, &*path) {
+                (Operation::Stat(id), "/a") => {
+                    assert!(search.found_directory(id, b"sub").is_some());
+                    search.found_file(id, seen("x.bak", 100, 1000)).unwrap();
+                }
+                (Operation::Stat(id), "") => {
+                    assert!(search.found_directory(id, b"a").is_none(), "it is known");
+                    search.found_directory(id, b"b").unwrap();
+                }
+                _ => {}
+            }
+            match operation {
+                Operation::Stat(id) => search.listed(id, 200),
+                Operation::Hash(id) => search.hashed(id, 100, 8000),
+            }
+        }
+        order
+    };
+    assert_eq!(order(Policy::Cost), ["/a", "/a/x.bak", "/a/sub", "", "/b"]);
+    assert_eq!(order(Policy::BreadthFirst), ["", "/a", "/b", "/a/sub", "/a/x.bak"]);
+    assert_eq!(order(Policy::AllStats), ["/a", "/a/sub", "", "/b", "/a/x.bak"]);
+}
+
+/// Y18 "1 M chunks x 10 k candidates in less than 100 ms": as steps, which are those of the candidates. Y7: they are ranked again only when a
+/// tenth of what is wanted has changed, and ranking took no more than a tenth of the time since.
+#[test]
+fn ranking_takes_steps_by_files() {
+    let mut search = Search::new(config(5.0), names(&[]), vec![wanted("x", 1_000_000)]);
+    for number in 0..10_000u64 {
+        let name = format!("x.{number}");
+        let file =
+            Metadata { name: name.as_bytes(), size_bytes: (1_000_000 - number) * CHUNK, mtime_s: None };
+        // All but the first ones have another name altogether, and are as large.
+        let _ = search.found_file(EntryId::TOP, file);
+    }
+    let entries = search.entries.len() as u64;
+    assert!(entries > 9_000, "{entries}");
+    let before = search.steps;
+    let mut popped = 0;
+    for left in (900_001..1_000_000).rev().step_by(1000) {
+        search.want(0, left);
+        popped += u64::from(search.next(&mut || 1000).is_some());
+    }
+    assert_eq!((search.steps, popped), (before, 100), "nothing changed by a tenth");
+    search.want(0, 899_000);
+    let mut now_us = 1000;
+    let mut clock = || {
+        now_us += 50;
+        now_us
+    };
+    assert!(search.next(&mut clock).is_some());
+    assert_eq!(search.steps, before + entries, "a step for each file, whatever the chunks");
+    search.want(0, 700_000);
+    assert!(search.next(&mut || 1500).is_some());
+    assert_eq!(search.steps, before + entries, "ranking took 50 us, and 400 us are not ten times that");
+    assert!(search.next(&mut || 1600).is_some());
+    assert_eq!(search.steps, before + 2 * entries);
+}
+
+/// A home with millions of entries takes no more memory than its bound, and what is hopeless takes no room of what is not.
+#[test]
+fn memory_is_bounded() {
+    let mut search = Search::new(config(5.0), names(&["proj", "b"]), vec![wanted("x", 100)]);
+    for number in 0..3 * SEARCH_ENTRIES_MAX {
+        let name = format!("object-{number}");
+        assert!(search.found_file(EntryId(2), seen(&name, 3, 5)).is_none());
+        // One of three names in a path is the destination's: a ninth.
+        if let Some(directory) = search.found_directory(EntryId::TOP, name.as_bytes()) {
+            // With another one below it, a sixteenth; and below that nothing.
+            let below = search.found_directory(directory, name.as_bytes());
+            assert!(below.is_none_or(|below| {
+                let deeper = search.found_directory(below, b"x");
+                deeper.is_none_or(|deeper| search.found_directory(deeper, b"x").is_none())
+            }));
+        }
+    }
+    assert_eq!(search.entries.len(), SEARCH_ENTRIES_MAX);
+    assert!(search.queue.len() <= SEARCH_ENTRIES_MAX);
+    assert!(search.found_file(EntryId(2), seen("x", 100, 1000)).is_none());
+    let hopeless = Search::new(config(5.0), names(&["b"]), vec![wanted("x", 100)]);
+    assert_eq!(hopeless.entries.len(), 2);
+}
+
+/// What is hardly wanted any more is not read for: a file of which most was found elsewhere has nothing to give that is worth it. When
+/// more is wanted again, it is.
+#[test]
+fn what_is_not_worth_it_is_not_read() {
+    let mut search = Search::new(config(5.0), names(&[]), vec![wanted("x", 0)]);
+    assert_eq!(search.next(&mut || 0), None, "nothing is wanted");
+    let file = search.found_file(EntryId::TOP, seen("y", 1000, 5));
+    assert_eq!(file, None);
+    let mut search = Search::new(config(5.0), names(&[]), vec![wanted("x", 1000)]);
+    let file = search.found_file(EntryId::TOP, seen("x", 1000, 1000)).unwrap();
+    assert!(search.is_hopeful(file));
+    // Of 1000 chunks to be read, 10 may be of use.
+    search.want(0, 10);
+    assert!(!search.is_hopeful(file));
+    assert_eq!(search.next(&mut || 1), Some(Operation::Stat(EntryId::TOP)));
+    assert_eq!(search.next(&mut || 1), None);
+    search.want(0, 500);
+    assert_eq!(search.next(&mut || 2), Some(Operation::Hash(file)));
+    search.hashed(file, 1000, 50_000);
+    search.listed(EntryId::TOP, 10);
+    search.want(0, 1000);
+    assert_eq!(search.next(&mut || 3), None);
+    assert!(!search.is_hopeful(file));
+}
+
+/// Y19: what the disk promises soon is expected soon, and what it does not, after the network.
+#[test]
+fn arrival_follows_the_schedule() {
+    let mut search = Search::new(config(5.0), names(&["a"]), vec![wanted("x", 1000)]);
+    // The destination's directory may have it for certain, as far as paths tell.
+    assert_eq!(search.arrival_us(), 200 + 80_000);
+    for directory in [1, 0] {
+        search.listed(EntryId(directory), 200);
+    }
+    assert_eq!(search.arrival_us(), 200_000, "nothing is left but the network");
+    search.queue.clear();
+    search.found_file(EntryId(1), seen("x", 1000, 1000));
+    assert_eq!(search.arrival_us(), 200_000, "what was listed has nothing more");
+    let mut search = Search::new(config(5.0), names(&["a"]), vec![wanted("x", 1000)]);
+    let file = search.found_file(EntryId(1), seen("x", 1000, 4000)).unwrap();
+    [0, 1].into_iter().for_each(|directory| search.listed(EntryId(directory), 200));
+    assert_eq!(search.next(&mut || 0), Some(Operation::Hash(file)));
+    search.rank_all();
+    // 0.7 of it after 80 ms.
+    assert_eq!(search.arrival_us(), 80_000 + 60_000);
+}

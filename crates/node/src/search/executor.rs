@@ -1,0 +1,222 @@
+//! Does what the engine says: lists directories and reads files, and waits before each step for whoever has more urgent things to do.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dray_core::chunker::Profile;
+use dray_core::recipe::ChunkDescriptor;
+use dray_engine::search::{EntryId, Operation};
+use dray_store::index::{ChunkKey, key as chunk_key};
+
+use super::Shared;
+use super::scope::{Found, Identity, Scope};
+use crate::lock;
+
+/// Bytes of one read (Y5).
+const READ_BYTES: usize = 64 << 10;
+/// After how many bytes of a file that had nothing it is looked again whether there is hope.
+const HOPE_BYTES: u64 = 1 << 20;
+/// How soon it is looked again whether the transfer still has something to do.
+const BUSY: Duration = Duration::from_millis(1);
+/// How often it is looked whether somebody wants something.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// Searches until it is over, or there is nothing left that could ever be of use.
+pub(super) fn run(shared: &Shared, scope: &Scope, profile: Profile, older: Option<Identity>) {
+    let mut executor = Executor { shared, scope, profile, seen: older.into_iter().collect(), yields: false };
+    let mut goes_on = true;
+    while goes_on {
+        // Before it stands back: that there is nothing to do is told at once.
+        let (next, questions) = {
+            let mut order = lock(&shared.order);
+            let next = order.search.next(&mut || shared.now_us());
+            order.is_idle = next.is_none();
+            (next, order.questions)
+        };
+        goes_on = match next {
+            Some(Operation::Stat(directory)) => executor.stand_back() && executor.list(directory),
+            Some(Operation::Hash(file)) => {
+                executor.await_demand() && executor.stand_back() && executor.read(file)
+            }
+            None => executor.await_question(questions),
+        };
+    }
+}
+
+struct Executor<'a> {
+    shared: &'a Shared,
+    scope: &'a Scope,
+    profile: Profile,
+    /// Files that were read, and the older version, by whatever names. As many as the engine knows files.
+    seen: HashSet<Identity>,
+    /// Others come first for the processor, too. Not before the first file is read: whether there is hope is waited for.
+    yields: bool,
+}
+
+impl Executor<'_> {
+    /// Waits as long as the transfer has something to do itself. False when the search is over.
+    fn stand_back(&self) -> bool {
+        let pressure = lock(&self.shared.pressure).clone().filter(|_| self.shared.heeds_pressure);
+        while !self.shared.is_over() {
+            if !pressure.as_ref().is_some_and(|pressure| pressure.is_high()) {
+                return true;
+            }
+            thread::sleep(BUSY);
+        }
+        false
+    }
+
+    /// Waits until somebody has asked for chunks.
+    fn await_demand(&self) -> bool {
+        self.await_that(|order| order.is_demanded)
+    }
+
+    /// Waits until somebody has asked more than `questions`.
+    fn await_question(&self, questions: u64) -> bool {
+        self.await_that(|order| order.questions > questions)
+    }
+
+    fn await_that(&self, is_so: impl Fn(&super::Order) -> bool) -> bool {
+        let mut order = lock(&self.shared.order);
+        self.shared.changed.notify_all();
+        while !self.shared.is_over() && !is_so(&order) {
+            order = self.shared.changed.wait_timeout(order, IDLE).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        !self.shared.is_over()
+    }
+
+    fn path(&self, entry: EntryId) -> PathBuf {
+        lock(&self.shared.order).search.path(entry).into_iter().map(OsStr::from_bytes).collect()
+    }
+
+    /// STAT (Y11). False when the search is over.
+    fn list(&self, directory: EntryId) -> bool {
+        let (path, begun) = (self.path(directory), Instant::now());
+        let mut is_news = false;
+        let waited = Cell::new(Duration::ZERO);
+        let goes_on = || {
+            let since = Instant::now();
+            let goes_on = self.stand_back();
+            waited.set(waited.get() + since.elapsed());
+            goes_on
+        };
+        self.scope.list(&path, &goes_on, &mut |found| {
+            let mut order = lock(&self.shared.order);
+            match found {
+                Found::Directory(name) => {
+                    let _ = order.search.found_directory(directory, name);
+                }
+                Found::File(file) => {
+                    let entered = order.search.found_file(directory, file);
+                    let is_hopeful = entered.is_some_and(|file| order.search.is_hopeful(file));
+                    is_news |= is_hopeful && !std::mem::replace(&mut order.is_hopeful, true);
+                }
+            }
+        });
+        lock(&self.shared.order).search.listed(directory, us(begun.elapsed().saturating_sub(waited.get())));
+        if is_news {
+            self.shared.changed.notify_all();
+        }
+        !self.shared.is_over()
+    }
+
+    /// HASH (Y10): reads the file and remembers where its chunks lie. False when the search is over.
+    fn read(&mut self, entry: EntryId) -> bool {
+        if !std::mem::replace(&mut self.yields, true) {
+            // Best effort.
+            let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
+        }
+        let path = self.path(entry);
+        let opened = self.scope.open(&path).filter(|opened| self.seen.insert(opened.identity));
+        let Some(opened) = opened else {
+            lock(&self.shared.order).search.hashed(entry, 0, 0);
+            return true;
+        };
+        let Some((number, dropped)) = lock(&self.shared.finds).take(&opened) else {
+            // Of all that may be open, something is used.
+            return false;
+        };
+        drop(dropped);
+        let (mut chunks, mut took) = (0, Duration::ZERO);
+        let has_room = self.cut(entry, number, &opened.file, &mut chunks, &mut took);
+        lock(&self.shared.order).search.hashed(entry, chunks, us(took));
+        self.shared.changed.notify_all();
+        has_room && !self.shared.is_over()
+    }
+
+    /// True if all of the object is known, and nothing of it is wanted.
+    fn has_all(&self) -> bool {
+        let is_told = {
+            let order = lock(&self.shared.order);
+            order.told_bytes >= order.size_bytes
+        };
+        is_told && lock(&self.shared.finds).wanted() == 0
+    }
+
+    /// False if the search is over, or nothing more can be remembered.
+    fn cut(
+        &self,
+        entry: EntryId,
+        number: u32,
+        file: &std::fs::File,
+        chunks: &mut u64,
+        took: &mut Duration,
+    ) -> bool {
+        let mut is_of_use = false;
+        let mut chunker = self.profile.chunker();
+        let mut buffer = vec![0; READ_BYTES];
+        let (mut position, mut offset) = (0, 0);
+        let mut cut: Vec<(ChunkKey, u64)> = Vec::new();
+        loop {
+            if !self.stand_back() {
+                return false;
+            }
+            // Others may have found meanwhile what it was opened for. A file that had something is read to its end.
+            let looks = position % HOPE_BYTES == 0 && !is_of_use;
+            if self.has_all() || looks && !lock(&self.shared.order).search.is_hopeful(entry) {
+                return true;
+            }
+            let begun = Instant::now();
+            // What cannot be read ends the file: what was found before is as good as ever.
+            let len = file.read_at(&mut buffer, position).unwrap_or(0);
+            position += len as u64;
+            self.shared.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            let mut take = |chunk: &[u8]| {
+                cut.push((chunk_key(&ChunkDescriptor::of(chunk)), offset));
+                offset += chunk.len() as u64;
+            };
+            match len {
+                0 => chunker.finish(&mut take),
+                len => chunker.push(&buffer[..len], &mut take),
+            }
+            *chunks += cut.len() as u64;
+            *took += begun.elapsed();
+            let (has_room, is_news) = {
+                let mut finds = lock(&self.shared.finds);
+                let before = finds.news();
+                let has_room = finds.add(number, &cut);
+                (has_room, finds.news() > before)
+            };
+            cut.clear();
+            is_of_use |= is_news;
+            if is_news {
+                self.shared.changed.notify_all();
+            }
+            if len == 0 || !has_room {
+                return has_room;
+            }
+        }
+    }
+}
+
+fn us(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,323 @@
+//! Where a search looks, when it waits, and what it remembers.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use dray_core::Oid;
+use dray_core::limits::{SEARCH_CHUNKS_MAX, SEARCH_FILES_OPEN_MAX, UNIT_BYTES};
+use dray_core::message::ObjectName;
+use dray_core::recipe::ChunkDescriptor;
+use dray_core::source::{Grade, Source, SourceCall, SourceCapabilities, SourceDescription};
+use dray_store::index::key as chunk_key;
+
+use super::found::Finds;
+use super::*;
+
+/// Long enough for any machine.
+const LONG: Duration = Duration::from_secs(30);
+
+/// Bytes that depend on `seed` alone and repeat nowhere.
+fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+const SIZE: usize = 4 << 20;
+
+fn directory(path: &Path) -> OwnedFd {
+    fs::create_dir_all(path).unwrap();
+    fs::File::open(path).unwrap().into()
+}
+
+/// Below `top`, for a file in `to`.
+pub(crate) fn scope(top: &Path, to: &Path) -> Scope {
+    Scope::new(directory(top), directory(to).as_fd()).unwrap()
+}
+
+/// What is looked for: an object called `name`.
+pub(crate) fn target(name: &str, size_bytes: usize) -> Target {
+    Target { name: name.into(), size_bytes: size_bytes as u64, mtime_s: None, older: None }
+}
+
+/// The chunks of an object.
+fn keys(data: &[u8]) -> Vec<ChunkKey> {
+    let mut keys = Vec::new();
+    let mut chunker = Profile::for_size(data.len() as u64).unwrap().chunker();
+    chunker.push(data, &mut |chunk| keys.push(chunk_key(&ChunkDescriptor::of(chunk))));
+    chunker.finish(&mut |chunk| keys.push(chunk_key(&ChunkDescriptor::of(chunk))));
+    keys
+}
+
+/// Looks for `keys` until they are found, or there is nothing left to do; how many were found.
+fn found(search: &DiskSearch, keys: &[ChunkKey], told_bytes: usize) -> usize {
+    let begun = Instant::now();
+    search.find(keys, told_bytes as u64);
+    loop {
+        let is_promising = search.is_promising();
+        let found = search.find(keys, told_bytes as u64).len();
+        if found == keys.len() || !is_promising {
+            return found;
+        }
+        assert!(begun.elapsed() < LONG, "{found} of {} were found", keys.len());
+        search.await_news(Duration::from_millis(10));
+    }
+}
+
+/// Design 16: only regular files below the scope are read, over no link and no mount, and nothing that is being received; what a device or a
+/// fifo may do when it is opened does not happen. Seen to fail with `open` in the place of `open_straight`.
+#[test]
+fn a_search_stays_in_its_scope() {
+    let dir = tempfile::tempdir().unwrap();
+    let (top, to) = (dir.path().join("top"), dir.path().join("top/to"));
+    let data = bytes(SIZE, 1);
+    fs::create_dir_all(&to).unwrap();
+    let outside = dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("image"), &data).unwrap();
+    std::os::unix::fs::symlink(outside.join("image"), to.join("image")).unwrap();
+    std::os::unix::fs::symlink(&outside, to.join("link")).unwrap();
+    std::os::unix::fs::symlink("../other", to.join("inside")).unwrap();
+    fs::write(to.join(".image.dray-0123456789abcdef"), &data).unwrap();
+    fs::write(to.join("image.short"), &data[..UNIT_BYTES as usize - 1]).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, to.join("image.fifo"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let search = || DiskSearch::begin(scope(&top, &to), target("image", SIZE), SearchPolicy::Cost).unwrap();
+    let vain = search();
+    assert!(!vain.is_hopeful_soon());
+    assert_eq!((found(&vain, &keys(&data), SIZE), vain.read_bytes()), (0, 0));
+    let inside = top.join("other");
+    fs::create_dir(&inside).unwrap();
+    fs::write(inside.join("image"), &data).unwrap();
+    let search = search();
+    assert!(search.is_hopeful_soon());
+    assert_eq!(search.read_bytes(), 0, "nobody has asked for anything");
+    let all = keys(&data);
+    assert_eq!(found(&search, &all, SIZE), all.len());
+    let opened = scope(&top, &to);
+    for path in [
+        "to/image",
+        "to/link/image",
+        "to/inside/image",
+        "../outside/image",
+        "to/image.fifo",
+        "to",
+        "/etc/passwd",
+        "to/image.short",
+    ] {
+        assert!(opened.open(Path::new(path)).is_none(), "{path}");
+    }
+    assert!(opened.open(Path::new("other/image")).is_some());
+    assert_eq!(opened.destination(), Some(vec![b"to".to_vec()]));
+}
+
+/// A file that is at its path twice, or is the older version, is read once, or not at all; bytes that are nowhere are not found.
+#[test]
+fn a_file_is_read_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = bytes(SIZE, 2);
+    fs::write(dir.path().join("image"), &data).unwrap();
+    fs::hard_link(dir.path().join("image"), dir.path().join("image.1")).unwrap();
+    fs::write(dir.path().join("image.2"), bytes(SIZE, 3)).unwrap();
+    let search =
+        DiskSearch::begin(scope(dir.path(), dir.path()), target("image", SIZE), SearchPolicy::Cost).unwrap();
+    let mut wanted = keys(&data);
+    wanted.extend(keys(&bytes(SIZE, 4)));
+    let of_object = keys(&data).len();
+    assert_eq!(found(&search, &wanted, SIZE), of_object);
+    assert_eq!(search.read_bytes(), 2 * SIZE as u64);
+    assert!(search.was_used());
+    let stat = rustix::fs::stat(dir.path().join("image")).unwrap();
+    let older = Some((stat.st_dev, stat.st_ino));
+    let search = DiskSearch::begin(
+        scope(dir.path(), dir.path()),
+        Target { older, ..target("image", SIZE) },
+        SearchPolicy::Cost,
+    )
+    .unwrap();
+    assert_eq!(found(&search, &keys(&data), SIZE), 0);
+    assert_eq!(search.read_bytes(), SIZE as u64, "image.2 alone");
+}
+
+/// Of a source that has something to be read until it is told otherwise; it counts how often it is asked.
+#[derive(Debug, Default)]
+struct Unread {
+    is_empty: AtomicBool,
+    asked: AtomicU64,
+}
+
+impl Source for Unread {
+    fn describe(&self) -> SourceDescription {
+        let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true };
+        SourceDescription { label: "unread".into(), priority: 0, weight: 1, capabilities }
+    }
+
+    fn object(&self) -> ObjectName {
+        ObjectName::Oid(Oid::of(b""))
+    }
+
+    fn has_unread(&self) -> bool {
+        self.asked.fetch_add(1, Ordering::AcqRel);
+        !self.is_empty.load(Ordering::Acquire)
+    }
+
+    fn call(&self, _: SourceCall) {}
+}
+
+/// Y5: while something is written, or a socket can be read, not a byte of any file is read; after that it is. With `no-pressure` it is
+/// read all the same (Y25).
+#[test]
+fn a_search_stands_back_for_the_transfer() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = bytes(SIZE, 5);
+    fs::write(dir.path().join("image"), &data).unwrap();
+    let all = keys(&data);
+    let begin =
+        |policy| DiskSearch::begin(scope(dir.path(), dir.path()), target("image", SIZE), policy).unwrap();
+    let unread = Arc::new(Unread::default());
+    let source: Arc<dyn Source> = unread.clone();
+    let pressure = Arc::new(Pressure::default());
+    pressure.watch(&source);
+    let search = begin(SearchPolicy::Cost);
+    search.attend(pressure.clone());
+    assert!(search.find(&all, SIZE as u64).is_empty());
+    // It has looked so often whether it may go on.
+    let begun = Instant::now();
+    while unread.asked.load(Ordering::Acquire) < 20 {
+        assert!(begun.elapsed() < LONG, "nobody looks at the sockets");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(search.read_bytes(), 0);
+    let writing = pressure.begin();
+    unread.is_empty.store(true, Ordering::Release);
+    for _ in 0..20 {
+        thread::sleep(Duration::from_millis(1));
+        assert_eq!(search.read_bytes(), 0, "while something is written");
+    }
+    let asked = unread.asked.load(Ordering::Acquire);
+    drop(writing);
+    assert_eq!(found(&search, &all, SIZE), all.len());
+    let looks = unread.asked.load(Ordering::Acquire) - asked;
+    assert!(looks >= SIZE as u64 / (64 << 10), "{looks}: not before each read");
+    unread.is_empty.store(false, Ordering::Release);
+    let search = begin(SearchPolicy::NoPressure);
+    search.attend(pressure.clone());
+    assert_eq!(found(&search, &all, SIZE), all.len());
+    assert!(
+        DiskSearch::begin(scope(dir.path(), dir.path()), target("image", SIZE), SearchPolicy::NoDisk)
+            .is_err()
+    );
+}
+
+/// P7 "never slower": where nothing is left that is worth it, nobody waits, however long the transfer itself has something to do.
+#[test]
+fn a_search_with_nothing_to_do_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = keys(&bytes(SIZE, 9));
+    let older = Some((0, 0));
+    let target = Target { older, ..target("image", SIZE) };
+    let search = DiskSearch::begin(scope(dir.path(), dir.path()), target, SearchPolicy::Cost).unwrap();
+    assert_eq!(found(&search, &all[..10], SIZE / 2), 0);
+    let pressure = Arc::new(Pressure::default());
+    let _writing = pressure.begin();
+    search.attend(pressure.clone());
+    search.find(&all, SIZE as u64);
+    let begun = Instant::now();
+    while search.is_promising() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it promises something");
+        search.await_news(Duration::from_millis(10));
+    }
+    assert!(search.is_vain());
+}
+
+/// Y8: of a file that changes after it was read nothing is told any more.
+#[test]
+fn a_file_that_changes_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, path) = (bytes(SIZE, 6), dir.path().join("image"));
+    fs::write(&path, &data).unwrap();
+    let search =
+        DiskSearch::begin(scope(dir.path(), dir.path()), target("image", SIZE), SearchPolicy::Cost).unwrap();
+    let all = keys(&data);
+    assert_eq!(found(&search, &all, SIZE), all.len());
+    let told = search.find(&all, SIZE as u64);
+    let permissions: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o640);
+    fs::set_permissions(&path, permissions).unwrap();
+    let (file, offset) = told[&all[0]];
+    assert!(search.find(&all, SIZE as u64).is_empty());
+    assert_eq!(found(&search, &all, SIZE), 0, "it is not read again");
+    // Who was told of it before reads what is there, and holds that against the root.
+    let mut read = vec![0; 1000];
+    search.read_at(file, offset, &mut read).unwrap();
+    assert_eq!(read, data[..1000]);
+}
+
+/// Where an older version lies at the destination, nothing is read before it is known to lack something, and not for a little (Y14).
+#[test]
+fn nothing_is_read_where_nothing_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = bytes(SIZE, 7);
+    fs::write(dir.path().join("image.1"), &data).unwrap();
+    let older = Some((0, 0));
+    let search = DiskSearch::begin(
+        scope(dir.path(), dir.path()),
+        Target { older, ..target("image", SIZE) },
+        SearchPolicy::Cost,
+    )
+    .unwrap();
+    assert_eq!(found(&search, &[], SIZE / 2), 0);
+    let all = keys(&data);
+    assert_eq!(found(&search, &all[..1], SIZE / 2 + 1), 0);
+    assert_eq!(search.read_bytes(), 0);
+    assert_eq!(found(&search, &all, SIZE), all.len());
+}
+
+/// Memory and descriptors of a search have bounds: files that nobody needs give way, those that are used do not.
+#[test]
+fn what_is_remembered_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("image"), bytes(UNIT_BYTES as usize, 8)).unwrap();
+    let scope = scope(dir.path(), dir.path());
+    let opened = scope.open(Path::new("image")).unwrap();
+    let mut finds = Finds::default();
+    let key = |number: usize| -> ChunkKey {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&number.to_le_bytes());
+        key
+    };
+    let _ = finds.find(&[key(7)]);
+    let (first, _) = finds.take(&opened).unwrap();
+    assert!(finds.add(first, &[(key(7), 70), (key(8), 80)]));
+    assert_eq!((finds.news(), finds.wanted()), (1, 0));
+    for _ in 0..3 * SEARCH_FILES_OPEN_MAX {
+        finds.take(&opened).unwrap();
+    }
+    assert_eq!(finds.held().1, SEARCH_FILES_OPEN_MAX);
+    assert!(finds.file(first).is_some(), "it is used");
+    let (last, _) = finds.take(&opened).unwrap();
+    let mut chunks = (100..100 + 2 * SEARCH_CHUNKS_MAX).map(|number| (key(number), 0));
+    let mut next = || chunks.by_ref().take(1000).collect::<Vec<(ChunkKey, u64)>>();
+    while finds.add(last, &next()) {
+        assert!(finds.held().0 <= SEARCH_CHUNKS_MAX);
+    }
+    assert_eq!(finds.held().0, SEARCH_CHUNKS_MAX);
+    // What lay in a file that changed makes room.
+    finds.forget(last);
+    let (next, _) = finds.take(&opened).unwrap();
+    assert!(finds.add(next, &[(key(1), 10)]));
+    let (spots, checks) = finds.find(&[key(7), key(1), key(100)]);
+    assert_eq!(spots, HashMap::from([(key(7), (first, 70)), (key(1), (next, 10))]));
+    assert_eq!((checks.len(), finds.wanted()), (2, 1));
+    // All that are open are used: nothing more is read.
+    let mut finds = Finds::default();
+    for number in 0..SEARCH_FILES_OPEN_MAX {
+        let (file, _) = finds.take(&opened).unwrap();
+        let _ = finds.find(&[key(number)]);
+        assert!(finds.add(file, &[(key(number), 0)]));
+    }
+    assert!(finds.take(&opened).is_none());
+}

@@ -1,0 +1,467 @@
+//! The disk is searched while a transfer goes on (Y4-Y21).
+
+use std::collections::BTreeSet;
+
+use dray_core::hash_tree::Collector;
+use dray_core::message::BlockRun;
+use dray_core::source::SourceEvents;
+use dray_core::store::PartialObject;
+
+use super::*;
+use crate::search::tests::{scope, target};
+use crate::search::{Pace, SearchPolicy};
+
+/// A network that is always waited for, and never too fast to be spared.
+const PATIENT: Pace = Pace {
+    held_back_below_bytes_per_s: u64::MAX,
+    spared_bytes_per_s: 1 << 50,
+    idle: Duration::from_secs(60),
+    measuring: Duration::from_millis(50),
+};
+
+/// What is fetched before the recipe has come.
+const AHEAD_BYTES: u64 = 4 * GROUP_BYTES;
+
+/// A search below `dir` for what will be `copy` in it.
+fn searching(dir: &Path, pace: Pace) -> DiskSearch {
+    let search = DiskSearch::begin(scope(dir, dir), target("copy", SIZE), SearchPolicy::Cost).unwrap();
+    assert!(search.is_hopeful_soon(), "there is no hope");
+    search.with_pace(pace)
+}
+
+fn alone(search: DiskSearch) -> OlderVersion {
+    OlderVersion::searching(None, Some(search)).unwrap()
+}
+
+/// Y26: what a file of another name has costs no network, as if it lay at the destination.
+#[test]
+fn a_sibling_is_as_good_as_an_older_version() {
+    let (object, old) = versions();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/copy"), &old).unwrap();
+    let older = alone(searching(dir.path(), PATIENT));
+    let (result, shares) = update_from(dir.path(), &older, &object, &old, &[Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[0] <= CHANGED_BYTES + AHEAD_BYTES, "{shares:?}");
+}
+
+/// Y26, "Useless": a file of the same name and size that has nothing of the object costs no byte of data, and the holder reads each once.
+#[test]
+fn a_search_in_vain_costs_no_byte() {
+    let (object, old) = versions();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/copy"), bytes(SIZE, 91)).unwrap();
+    let older = alone(searching(dir.path(), PATIENT));
+    let holders = [lying_holder(1, &object, &old, Lie::None)];
+    let (result, shares) = update_with(dir.path(), &older, &object, &holders);
+    assert_eq!((result.unwrap(), shares[0]), (Oid::of(&object), SIZE as u64));
+    let read: u64 = holders[0].1.read_groups().iter().map(|groups| groups.end - groups.start).sum();
+    assert_eq!(read, (SIZE as u64).div_ceil(GROUP_BYTES));
+    assert!(older.disk.as_ref().unwrap().read_bytes() > 0, "nothing was searched");
+}
+
+/// Where the older version at the destination has all but a little, no other file is read for the rest of it.
+#[test]
+fn an_older_version_is_enough() {
+    let (object, old) = versions();
+    let mut nearly = object.clone();
+    nearly[SIZE / 2..][..1000].copy_from_slice(&bytes(1000, 92));
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/copy"), &object).unwrap();
+    let (_kept, at_destination) = older(&nearly);
+    let identity = at_destination.identity();
+    let search = DiskSearch::begin(
+        scope(dir.path(), dir.path()),
+        crate::search::Target { older: identity, ..target("copy", SIZE) },
+        SearchPolicy::Cost,
+    );
+    let older =
+        OlderVersion::searching(Some(at_destination), Some(search.unwrap().with_pace(PATIENT))).unwrap();
+    let (result, shares) = update_from(dir.path(), &older, &object, &old, &[Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[0] <= 4 * GROUP_BYTES, "{shares:?}");
+    assert_eq!(older.disk.as_ref().unwrap().read_bytes(), 0);
+}
+
+/// P7 "never slower": on a network that is as fast as the disk, nothing is read, here or at the holder, and nothing waits for the recipe. That
+/// never comes, so that only the speed can end the wait before its time.
+#[test]
+fn a_fast_path_is_left_alone() {
+    let (object, old) = versions();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/copy"), &old).unwrap();
+    let measuring = Duration::from_secs(60);
+    let pace = Pace { held_back_below_bytes_per_s: 0, spared_bytes_per_s: 1, measuring, ..PATIENT };
+    let older = alone(searching(dir.path(), pace));
+    let holders = [lying_holder(1, &object, &old, Lie::MuteOnRecipe)];
+    let (result, shares) = update_with(dir.path(), &older, &object, &holders);
+    assert_eq!((result.unwrap(), shares[0]), (Oid::of(&object), SIZE as u64));
+    let disk = older.disk.as_ref().unwrap();
+    assert_eq!((disk.read_bytes(), disk.is_promising()), (0, false));
+    assert_eq!(holders[0].1.described(), 0, "the holder read all of it to describe it");
+}
+
+/// Y3 "slower, never wrong": a file that is written to while it is copied from costs the bytes that it no longer has; the holder, who
+/// told the truth, is not blamed.
+#[test]
+fn a_file_that_changes_after_it_was_found_is_not_believed() {
+    let (object, old) = versions();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    let path = dir.path().join("sub/copy");
+    std::fs::write(&path, &old).unwrap();
+    let search = searching(dir.path(), PATIENT);
+    // All of it is known before the transfer begins, and the file says that it was not changed.
+    let keys: Vec<ChunkKey> =
+        cut(&old, SIZE as u64).into_iter().map(|chunk| chunk_key(&ChunkDescriptor::of(chunk))).collect();
+    let begun = Instant::now();
+    while search.find(&keys, SIZE as u64).len() < keys.len() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it is not found");
+        search.await_news(Duration::from_millis(10));
+    }
+    search.lie_about_changes();
+    std::fs::write(&path, bytes(SIZE, 93)).unwrap();
+    let older = alone(search);
+    let (result, shares) = update_from(dir.path(), &older, &object, &old, &[Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[0] > SIZE as u64 / 2 && shares[0] <= SIZE as u64 + CHANGED_BYTES, "{shares:?}");
+    assert!(!older.is_unchanged(), "the holder would be blamed");
+}
+
+/// S91, design 16: the holder is asked for the very same groups whether a file outside of the scope is what it guesses or not.
+#[test]
+fn a_sender_learns_nothing_of_files_outside_of_the_scope() {
+    let (object, old) = versions();
+    let asked = |guess: Option<&[u8]>| {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = dir.path().join("in");
+        std::fs::create_dir_all(inside.join("sub")).unwrap();
+        std::fs::write(inside.join("sub/copy"), &old).unwrap();
+        if let Some(guess) = guess {
+            std::fs::write(dir.path().join("copy"), guess).unwrap();
+            std::os::unix::fs::symlink(dir.path().join("copy"), inside.join("copy.1")).unwrap();
+        }
+        let older = alone(searching(&inside, PATIENT));
+        let holders = [lying_holder(1, &object, &old, Lie::None)];
+        let (result, shares) = update_with(&inside, &older, &object, &holders);
+        assert_eq!(result.unwrap(), Oid::of(&object));
+        (shares, holders[0].1.read_groups())
+    };
+    let without = asked(None);
+    assert!(without.0[0] <= CHANGED_BYTES + AHEAD_BYTES, "{without:?}");
+    assert_eq!(asked(Some(&object)), without);
+}
+
+/// Tells the recipe of an object, and never sends a byte of it.
+#[derive(Debug)]
+struct Withholding {
+    recipe: Arc<Recipe>,
+    events: crossing::Events,
+    asked: Mutex<HashMap<dray_core::source::RequestId, dray_core::permit::Permit>>,
+    cancelled: Mutex<u64>,
+    /// Runs of blocks of 1024 bytes whose sums were asked for; all that is told is wrong.
+    sums: Mutex<Vec<Vec<BlockRun>>>,
+}
+
+/// Events of a source that are told from a thread of their own: a call never leads to one from within.
+mod crossing {
+    use super::*;
+
+    pub(super) struct Events(pub(super) Arc<dyn SourceEvents>);
+
+    impl std::fmt::Debug for Events {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Events")
+        }
+    }
+
+    impl Events {
+        pub(super) fn tell(&self, tell: impl FnOnce(&dyn SourceEvents) + Send + 'static) {
+            let events = self.0.clone();
+            thread::spawn(move || tell(&*events));
+        }
+    }
+}
+
+impl Source for Withholding {
+    fn describe(&self) -> SourceDescription {
+        let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true };
+        SourceDescription { label: "withholding".into(), priority: 0, weight: 1, capabilities }
+    }
+
+    fn object(&self) -> ObjectName {
+        ObjectName::Oid(Oid::of(b""))
+    }
+
+    fn call(&self, call: SourceCall) {
+        use dray_core::source::SourceEvent;
+        let id = SourceId(0);
+        match call {
+            SourceCall::Describe => {
+                let root = self.recipe.root();
+                self.events.tell(move |events| {
+                    events.event(id, SourceEvent::Described { root: Some(root) });
+                });
+            }
+            SourceCall::Nodes { ids } => {
+                let recipe = self.recipe.clone();
+                self.events.tell(move |events| {
+                    for node in ids {
+                        let bytes = recipe.node(&node).unwrap();
+                        events.event(id, SourceEvent::Node { id: node, bytes });
+                    }
+                });
+            }
+            SourceCall::Fetch { request, permit, .. } => {
+                drop(self.asked.lock().unwrap().insert(request, permit))
+            }
+            SourceCall::Cancel { request } => {
+                let was_asked = self.asked.lock().unwrap().remove(&request).is_some();
+                *self.cancelled.lock().unwrap() += u64::from(was_asked);
+                self.events.tell(move |events| {
+                    events.event(id, SourceEvent::Done { request });
+                });
+            }
+            SourceCall::Sums { number, block_bytes, sum_bytes, runs } => {
+                let blocks: usize = runs.iter().map(|run| run.blocks as usize).sum();
+                if block_bytes == 1024 {
+                    self.sums.lock().unwrap().push(runs);
+                }
+                self.events.tell(move |events| {
+                    let sums = vec![0; blocks * usize::from(sum_bytes)];
+                    events.event(id, SourceEvent::Summed { number, sums: Some(&sums) });
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A transfer of `object` to `copy` in `dir` whose only source never sends a byte, into what `sink` makes of the delivery.
+fn withheld(
+    dir: &Path,
+    object: &[u8],
+    truth: impl FnOnce(Geometry, Oid, Arc<Delivery>) -> Truth,
+    sink: impl FnOnce(Arc<Delivery>) -> Arc<dyn PartialObject>,
+) -> (Arc<Transfer>, RangeSet, Arc<Withholding>, Arc<Delivery>) {
+    let (oid, geometry) = (Oid::of(object), Geometry::new(object.len() as u64));
+    let destination = dir.join("copy");
+    let delivery =
+        Delivery::open(&destination, ObjectName::Oid(oid), geometry.size_bytes(), DeliveryOptions::default());
+    let delivery = Arc::new(delivery.unwrap());
+    let mut wanted = RangeSet::new();
+    wanted.insert(0..geometry.units());
+    let transfer = Transfer::new(
+        truth(geometry, oid, delivery.clone()),
+        Sink::Rest(sink(delivery.clone())),
+        wanted.clone(),
+        0,
+        Budget::new(64 << 20),
+        DeliveryMode::OutOfOrder,
+        Start::Update,
+    );
+    let source = Arc::new(Withholding {
+        recipe: recipe_of(object),
+        events: crossing::Events(transfer.events()),
+        asked: Mutex::default(),
+        cancelled: Mutex::default(),
+        sums: Mutex::default(),
+    });
+    transfer.add_source(SourceId(0), source.clone());
+    let size_bytes = object.len() as u64;
+    let up = dray_core::source::SourceEvent::Up { size_bytes, name: None, round_trip_us: None };
+    transfer.events().event(SourceId(0), up);
+    (transfer, wanted, source, delivery)
+}
+
+fn proven(geometry: Geometry, oid: Oid, delivery: Arc<Delivery>) -> Truth {
+    Truth::updated(geometry, oid, delivery).unwrap()
+}
+
+/// ADR 28, design 16: which blocks a sender is asked to tell sums of is the same with chunks on the disk as without, in all groups that
+/// are asked for: it hears of groups, and of nothing smaller.
+#[test]
+fn a_sender_hears_of_no_chunk_on_the_disk() {
+    // So much that it is worth searching for.
+    let new = SIZE - (4 << 20);
+    let (object, mut old) = versions();
+    old[new..].copy_from_slice(&bytes(4 << 20, 96));
+    // All of what the older version has not, but for a chunk in each group.
+    let mut partly = object.clone();
+    for group in partly[new..].chunks_mut(GROUP) {
+        group[GROUP / 2] ^= 1;
+    }
+    let asked = |has_disk: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        std::fs::write(dir.path().join("sub/copy"), &partly).unwrap();
+        let (_kept, at_destination) = older(&old);
+        let target = crate::search::Target { older: at_destination.identity(), ..target("copy", SIZE) };
+        let search = DiskSearch::begin(scope(dir.path(), dir.path()), target, SearchPolicy::Cost).unwrap();
+        let search = has_disk.then(|| search.with_pace(PATIENT));
+        let older = OlderVersion::searching(Some(at_destination), search).unwrap();
+        let vouched =
+            |geometry, _, delivery| Truth::Vouched(Collector::new(geometry, delivery as Arc<dyn PairStore>));
+        let (transfer, wanted, source, _) = withheld(dir.path(), &object, vouched, |delivery| delivery);
+        let over = Stop::new();
+        thread::scope(|scope| {
+            scope.spawn(|| transfer.update(&older, &wanted, &over));
+            let begun = Instant::now();
+            while source.asked.lock().unwrap().is_empty() {
+                assert!(begun.elapsed() < Duration::from_secs(20), "nothing is asked for");
+                thread::sleep(Duration::from_millis(1));
+            }
+            over.set();
+        });
+        transfer.close();
+        assert_eq!(older.disk.as_ref().is_some_and(|disk| disk.was_used()), has_disk);
+        // The disk may have all of a group at which a change begins.
+        let first = (new + GROUP) as u64 / 1024;
+        let runs = source.sums.lock().unwrap().concat();
+        let blocks = runs.iter().flat_map(|run| run.start..run.start + u64::from(run.blocks));
+        let blocks: BTreeSet<u64> = blocks.filter(|block| *block >= first).collect();
+        assert!(blocks.len() > 100, "no sums were asked for");
+        blocks
+    };
+    assert_eq!(asked(true), asked(false));
+}
+
+/// Y21: a chunk that is found on the disk after it was asked of the network cancels its request. Here all is asked for before anything is
+/// found, and nothing of it ever comes; without taking it back the transfer would end with an error after 25 s.
+///
+/// Y5: until then the transfer writes, and of no file a byte is read. P7 "never slower": nobody waits for a search that cannot go on, though
+/// the network is busy all the time.
+#[test]
+fn what_is_found_late_is_taken_back_from_the_network() {
+    let object = bytes(SIZE, 94);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/copy"), &object).unwrap();
+    let older = alone(searching(dir.path(), Pace { idle: Duration::ZERO, ..PATIENT }));
+    let (transfer, wanted, source, delivery) = withheld(dir.path(), &object, proven, |delivery| delivery);
+    let stop = Stop::new();
+    let (result, held_back) = thread::scope(|scope| {
+        let writing = transfer.pressure.begin();
+        let running = scope.spawn(|| transfer.run(Some(&older), &wanted, &stop, &mut || {}));
+        let begun = Instant::now();
+        let is_all_asked = || transfer.wanted_groups.load(Ordering::Acquire) == SIZE as u64 / GROUP_BYTES;
+        while !is_all_asked() && begun.elapsed() < Duration::from_secs(15) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let held_back = (is_all_asked(), older.disk.as_ref().unwrap().read_bytes());
+        drop(writing);
+        (running.join().unwrap(), held_back)
+    });
+    assert_eq!(
+        held_back,
+        (true, 0),
+        "asked for everything, and bytes that the search read while something was written"
+    );
+    result.unwrap();
+    assert_eq!(transfer.seal(&stop, &mut || {}).unwrap(), Oid::of(&object));
+    delivery.finish(FinishOptions::default()).unwrap();
+    assert!(std::fs::read(dir.path().join("copy")).unwrap() == object, "not the object's bytes");
+    assert_eq!(transfer.other_bytes(), SIZE as u64);
+    assert!(*source.cancelled.lock().unwrap() > 0, "nothing was asked for");
+    assert!(source.asked.lock().unwrap().is_empty(), "something is still asked for");
+}
+
+/// An object at rest on a disk that is full after a MiB.
+#[derive(Debug)]
+struct Full(Arc<Delivery>);
+
+impl PairStore for Full {
+    fn read_pairs(&self, first_index: u64, out: &mut [u8]) -> Result<()> {
+        self.0.read_pairs(first_index, out)
+    }
+    fn write_at(&self, offset: u64, pairs: &[u8]) -> Result<()> {
+        self.0.write_at(offset, pairs)
+    }
+}
+
+impl PartialObject for Full {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+    fn marked_units(&self) -> RangeSet {
+        self.0.marked_units()
+    }
+    fn write_data(&self, offset: u64, data: &[u8]) -> Result<()> {
+        if offset >= UNIT_BYTES {
+            return Err(Error::new(ErrorKind::NoSpace, "no space is left"));
+        }
+        self.0.write_data(offset, data)
+    }
+    fn write_hole(&self, range: Range<u64>) -> Result<()> {
+        self.0.write_hole(range)
+    }
+    fn read_data(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.0.read_data(offset, out)
+    }
+    fn mark_unit(&self, unit: u64) -> Result<()> {
+        self.0.mark_unit(unit)
+    }
+    fn unmark_unit(&self, unit: u64) -> Result<()> {
+        self.0.unmark_unit(unit)
+    }
+}
+
+/// What is taken back and cannot be stored ends the transfer with that error: nobody else would store it, and nobody would miss it.
+#[test]
+fn a_disk_that_is_full_ends_what_is_taken_back() {
+    let object = bytes(SIZE, 95);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/copy"), &object).unwrap();
+    let older = alone(searching(dir.path(), PATIENT));
+    let (transfer, wanted, ..) = withheld(dir.path(), &object, proven, |delivery| Arc::new(Full(delivery)));
+    let want = |groups| transfer.want_groups(groups);
+    let mut plan = Plan::new(transfer.geometry, &wanted, &want);
+    plan.late.keep();
+    // All of it is asked for, and found after that.
+    let all = object.len() as u64 / GROUP_BYTES;
+    transfer.want_groups(0..all);
+    let disk = older.disk.as_ref().unwrap();
+    let mut offset = 0;
+    let chunks: Vec<PlacedChunk> = cut(&object, SIZE as u64)
+        .into_iter()
+        .map(|chunk| {
+            let placed = PlacedChunk { offset, chunk: ChunkDescriptor::of(chunk) };
+            offset += chunk.len() as u64;
+            placed
+        })
+        .collect();
+    let keys: Vec<ChunkKey> = chunks.iter().map(|placed| chunk_key(&placed.chunk)).collect();
+    let begun = Instant::now();
+    while disk.find(&keys, SIZE as u64).len() < keys.len() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it is not found");
+        disk.await_news(Duration::from_millis(10));
+    }
+    for (group, range) in (0..all).map(|group| (group, group * GROUP_BYTES..(group + 1) * GROUP_BYTES)) {
+        let parts = chunks.iter().filter_map(|placed| {
+            let (start, end) = (placed.offset, placed.offset + u64::from(placed.chunk.len));
+            let (from, to) = (start.max(range.start), end.min(range.end));
+            let key = chunk_key(&placed.chunk);
+            (from < to).then(|| late::LatePart::Wanted((to - from) as u32, key, from - start))
+        });
+        plan.late.add(group, parts.collect());
+    }
+    let error = transfer.take_back(&older, &mut plan.late).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    // Whoever waits hears of it.
+    let stop = Stop::new();
+    let ended = thread::scope(|scope| {
+        let waiting = scope.spawn(|| transfer.wait(&stop, &mut || {}));
+        let begun = Instant::now();
+        while !waiting.is_finished() && begun.elapsed() < Duration::from_secs(10) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        stop.set();
+        waiting.join().unwrap()
+    });
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::NoSpace);
+}

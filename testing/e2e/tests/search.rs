@@ -1,0 +1,227 @@
+//! The receiver's own disk as a source (S90, S91, Y4-Y26): the five initial states of dsync's paper by bytes on the wire, and the scope that
+//! a search keeps to.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dray_e2e::actions::{self, share};
+use dray_e2e::data::{self, MIB};
+use dray_e2e::{Host, Lab};
+
+/// Bytes of the file: small enough for a slow link, large enough that one hundredth of it is more than what a copy takes anyway.
+const SIZE: u64 = 24 * MIB;
+/// Of the link, in Mbit/s: the disk is faster, also on a busy machine.
+const SLOW: u32 = 16;
+/// Where all is fetched.
+const FAST: u32 = 80;
+/// What a search may cost beyond a twentieth, whatever the size: the first groups, which come before the sender has made its recipe, twice as much
+/// once more where the path seemed fast at first, as one with a bucket of tokens does, and the groups in which the change begins and ends, of
+/// which an older version at the destination has blocks to spare.
+const CONSTANT: u64 = MIB;
+
+fn configure(host: &Host, text: &str) {
+    let config = host.home().join(".config/dray/config.toml");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    fs::write(config, text).unwrap();
+}
+
+/// The bytes on the wire of a host while `work` is done.
+fn carried(what: &str, host: &Host, work: impl FnOnce()) -> u64 {
+    let before = host.counters();
+    work();
+    let carried = host.counters() - before;
+    let bytes = carried.received_bytes + carried.sent_bytes;
+    eprintln!("{what}: {bytes} bytes on the wire of {SIZE}");
+    bytes
+}
+
+/// A copy of `base` in which `pieces` of so many bytes are others, all over it.
+fn write_similar(base: &Path, path: &Path, pieces: u64, piece_bytes: u64) {
+    fs::copy(base, path).unwrap();
+    let file = File::options().write(true).open(path).unwrap();
+    for piece in 0..pieces {
+        let at = SIZE / pieces * piece + SIZE / 50;
+        file.write_all_at(&data::random_bytes(piece_bytes as usize, 7_000 + piece), at).unwrap();
+    }
+}
+
+/// Copies `source` by login to a new directory of the home, which `prepare` fills before, along with what is beside it; the bytes on the wire.
+fn cost(what: &str, lab: &Lab, source: &Path, prepare: impl FnOnce(&Path)) -> u64 {
+    let (from, to) = lab.pair();
+    let top = to.home().join(what);
+    let directory = top.join("b");
+    fs::create_dir_all(&directory).unwrap();
+    prepare(&top);
+    let copy = directory.join("image");
+    let bytes = carried(what, to, || {
+        let copied = actions::copy_to(from, to, source, &copy).time_limit(Duration::from_secs(120)).run();
+        copied.expect(0);
+    });
+    data::assert_same(source, &copy);
+    fs::remove_dir_all(top).unwrap();
+    bytes
+}
+
+/// Y26, R8, S90: with a near-identical copy in a directory beside the destination's, next to nothing more crosses the wire than with the
+/// same copy at the destination.
+#[test]
+fn a_sibling_costs_what_an_older_version_does() {
+    let Some(lab) = Lab::of(2).alone().rate_mbit(SLOW).build() else { return };
+    let (from, to) = lab.pair();
+    to.sshd();
+    configure(to, "search = true\n");
+    let source = from.file("image");
+    data::write_random(&source, SIZE, 501);
+    let at_99 = lab.dir().join("similar-99");
+    write_similar(&source, &at_99, 1, SIZE / 100);
+    let at_50 = lab.dir().join("similar-50");
+    write_similar(&source, &at_50, 12, MIB);
+    let place = |from: &Path, at: PathBuf| {
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::copy(from, at).unwrap();
+    };
+    let similar_99 = cost("similar-99", &lab, &source, |top| place(&at_99, top.join("b/image")));
+    let sibling = cost("sibling", &lab, &source, |top| place(&at_99, top.join("a/image")));
+    assert!(similar_99 < SIZE / 10, "{similar_99}");
+    assert!(sibling <= similar_99 + similar_99 / 20 + CONSTANT, "{sibling} beside {similar_99}");
+    let similar_50 = cost("similar-50", &lab, &source, |top| place(&at_50, top.join("b/image")));
+    assert!(similar_50 < SIZE * 65 / 100, "{similar_50}");
+
+    configure(to, "search = true\nsearch_policy = \"no-disk\"\n");
+    lab.limit_rate(FAST);
+    let off = cost("no-disk", &lab, &source, |top| place(&at_99, top.join("a/image")));
+    assert!(off > SIZE, "{off}");
+}
+
+/// Y26, R8, S90: where nothing is of use, no more than a hundredth more crosses the wire than without a search, be there nothing that looks alike
+/// or a file of the same name and size with nothing in common, for which the sender tells its recipe in vain. By a ticket, as a copy that
+/// goes over to a direct connection costs a tenth more or less for that alone.
+#[test]
+fn what_is_of_no_use_costs_nothing() {
+    let Some(lab) = Lab::of(2).alone().rate_mbit(FAST).build() else { return };
+    let (from, to) = lab.pair();
+    let source = from.file("image");
+    data::write_random(&source, SIZE, 531);
+    let shared = share(from, &source);
+    let useless = to.directory("useless");
+    for number in 0..20 {
+        data::write_random(&useless.join(format!("other-{number}")), MIB + number * 1000, 600 + number);
+    }
+    let in_vain = to.directory("in-vain");
+    data::write_random(&in_vain.join("copy"), SIZE, 532);
+    let copy = to.directory("to").join("copy");
+    let get = |what: &str, search: Option<&Path>| {
+        let bytes = carried(what, to, || {
+            let mut program = actions::get(to, &shared.ticket, &copy).time_limit(Duration::from_secs(120));
+            if let Some(search) = search {
+                program = program.arg("--search").arg(search);
+            }
+            program.run().expect(0);
+        });
+        data::assert_same(&source, &copy);
+        fs::remove_file(&copy).unwrap();
+        actions::forget(to);
+        bytes
+    };
+    let empty = get("empty", None);
+    assert!(empty > SIZE, "{empty}");
+    for (what, directory) in [("useless", &useless), ("in-vain", &in_vain)] {
+        let bytes = get(what, Some(directory));
+        assert!(bytes <= empty + empty / 100, "{what}: {bytes} beside {empty}");
+    }
+}
+
+/// Y25: what dsync is compared with are configurations of the same program, and each of them finds the sibling.
+#[test]
+fn each_policy_finds_what_there_is() {
+    let Some(lab) = Lab::of(2).alone().rate_mbit(SLOW).build() else { return };
+    let (from, to) = lab.pair();
+    to.sshd();
+    let source = from.file("image");
+    data::write_random(&source, SIZE, 511);
+    for policy in ["cost", "breadth-first", "all-stats", "no-pressure"] {
+        configure(to, &format!("search = true\nsearch_policy = \"{policy}\"\n"));
+        let bytes = cost(policy, &lab, &source, |top| {
+            fs::create_dir(top.join("a")).unwrap();
+            fs::copy(&source, top.join("a/image")).unwrap();
+        });
+        assert!(bytes < SIZE / 4, "{policy}: {bytes}");
+    }
+}
+
+/// S91, design 16: whoever is logged in may use what lies in the home; one who was logged in to, and the holder of a ticket, only what lies below the
+/// directory that `--search` names, if the user says so. Without `search = true` nobody searches.
+#[test]
+fn a_search_keeps_to_its_scope() {
+    let Some(lab) = Lab::of(2).alone().rate_mbit(FAST).build() else { return };
+    let (from, to) = lab.pair();
+    to.sshd();
+    from.sshd();
+    let source = from.file("image");
+    data::write_random(&source, SIZE, 521);
+    let beside = |top: &Path| {
+        fs::create_dir(top.join("a")).unwrap();
+        fs::copy(&source, top.join("a/image")).unwrap();
+    };
+    let off = cost("without-search", &lab, &source, beside);
+    assert!(off > SIZE, "{off}");
+    configure(to, "search = true\n");
+    // Beside the home, not in it.
+    let outside = lab.dir().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::copy(&source, outside.join("image")).unwrap();
+    let bytes = cost("outside-of-the-home", &lab, &source, |top| {
+        std::os::unix::fs::symlink(&outside, top.join("b/link")).unwrap();
+    });
+    assert!(bytes > SIZE, "{bytes}");
+
+    let top = to.home().join("pulled");
+    fs::create_dir_all(top.join("b")).unwrap();
+    beside(&top);
+    let copy = top.join("b/image");
+    let pull = |what: &str, search: Option<&Path>| {
+        let bytes = carried(what, to, || {
+            let mut program =
+                actions::copy_from(from, to, &source, &copy).time_limit(Duration::from_secs(120));
+            if let Some(search) = search {
+                program = program.arg("--search").arg(search);
+            }
+            program.run().expect(0);
+        });
+        data::assert_same(&source, &copy);
+        fs::remove_file(&copy).unwrap();
+        bytes
+    };
+    let without = pull("pulled", None);
+    assert!(without > SIZE, "{without}");
+    let shared = share(from, &source);
+    let get = |what: &str, search: Option<&Path>| {
+        let bytes = carried(what, to, || {
+            let mut program = actions::get(to, &shared.ticket, &copy).time_limit(Duration::from_secs(120));
+            if let Some(search) = search {
+                program = program.arg("--search").arg(search);
+            }
+            program.run().expect(0);
+        });
+        data::assert_same(&source, &copy);
+        fs::remove_file(&copy).unwrap();
+        actions::forget(to);
+        bytes
+    };
+    let without = get("got", None);
+    assert!(without > SIZE, "{without}");
+    lab.limit_rate(SLOW);
+    let named = top.join("a");
+    let found = pull("pulled with --search", Some(&named));
+    assert!(found < SIZE / 4, "{found}");
+    let found = get("got with --search", Some(&named));
+    assert!(found < SIZE / 4, "{found}");
+    // What cannot be searched is told, and nothing is left behind.
+    let nowhere = top.join("nowhere");
+    let refused = actions::get(to, &shared.ticket, &copy).arg("--search").arg(&nowhere).run().expect(3);
+    assert!(refused.stderr_text().contains("--search"), "{refused}");
+    assert!(data::names(&top.join("b")).is_empty());
+}
