@@ -69,7 +69,7 @@ fn found(search: &DiskSearch, keys: &[ChunkKey], told_bytes: usize) -> usize {
 }
 
 /// Design 16: only regular files below the scope are read, over no link and no mount, and nothing that is being received; what a device or a
-/// fifo may do when it is opened does not happen. Seen to fail with `open` in the place of `open_straight`.
+/// fifo may do when it is opened does not happen.
 #[test]
 fn a_search_stays_in_its_scope() {
     let dir = tempfile::tempdir().unwrap();
