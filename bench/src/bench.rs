@@ -1,10 +1,10 @@
 //! A cell of a table: several contenders, in turn, at the same task between the same two ends.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dray_lab::Turn;
 use serde_json::{Value, json};
 
 use crate::contenders::{self, Contender, Job, Task, Way};
@@ -79,7 +79,8 @@ impl Bench {
     }
 
     pub(crate) fn pair(&self, between: Between) -> Result<Pair, String> {
-        Pair::new(&self.site, &self.tools, between, self.options.is_pinned)
+        let congestion = self.options.congestion.as_deref();
+        Pair::new(&self.site, &self.tools, between, self.options.is_pinned, congestion)
     }
 
     pub(crate) fn ground<'a>(&'a self, pair: &'a Pair) -> Ground<'a> {
@@ -93,6 +94,12 @@ impl Bench {
             return vec![200_000];
         }
         self.options.sizes.clone().unwrap_or_else(|| own.to_vec())
+    }
+
+    /// The size of a row that has one: the user's first, or its own.
+    pub(crate) fn size(&self, own: u64) -> u64 {
+        let sizes = self.options.sizes.as_deref().unwrap_or_default();
+        sizes.first().copied().unwrap_or(own)
     }
 
     /// Numbers of files in trees.
@@ -201,7 +208,7 @@ impl Bench {
             run.status = "what arrived differs".into();
         }
         let command = contenders::shown(contender, &job, &task, &self.site, pair);
-        let mut line = self.line(cell.row, &cell_name(cell), pair, &run);
+        let mut line = self.line(cell.row, &cell_name(cell), pair.between.name(), &run);
         line["contender"] = json!(self.label(contender, build));
         line["title"] = json!(self.title(contender, build));
         line["bytes"] = json!(cell.what.bytes());
@@ -212,11 +219,11 @@ impl Bench {
     }
 
     /// What every line of a run has.
-    pub(crate) fn line(&self, row: &str, cell: &str, pair: &Pair, run: &Run) -> Value {
+    fn line(&self, row: &str, cell: &str, link: &str, run: &Run) -> Value {
         let mut line = json!({
             "row": row,
             "cell": cell,
-            "link": pair.between.name(),
+            "link": link,
             "status": run.status,
             "seconds": run.seconds,
             "near_cpu_us": run.near_cpu_us,
@@ -305,7 +312,19 @@ impl Bench {
         run: &Run,
         told: Told,
     ) -> Result<(), String> {
-        let mut line = self.line(row, cell, pair, run);
+        self.tell_on(row, cell, pair.between.name(), run, told)
+    }
+
+    /// The same of a row in which no pair of hosts takes part; `link` is then empty.
+    pub(crate) fn tell_on(
+        &mut self,
+        row: &str,
+        cell: &str,
+        link: &str,
+        run: &Run,
+        told: Told,
+    ) -> Result<(), String> {
+        let mut line = self.line(row, cell, link, run);
         line["contender"] = json!(told.label);
         line["title"] = json!(told.title);
         line["round"] = json!(told.round);
@@ -371,10 +390,7 @@ fn cell_name(cell: &Cell<'_>) -> String {
     format!("{}{}", cell.what.name(), if cell.is_again { "-again" } else { "" })
 }
 
-/// Where the kernel keeps a machine-wide lock for benches and calibrations, so that none measures another.
-pub(crate) fn lock_machine() -> Result<fs::File, String> {
-    let path = std::env::temp_dir().join("dray-bench.lock");
-    let file = fs::File::create(&path).map_err(|error| format!("make {}: {error}", path.display()))?;
-    file.lock().map_err(|error| format!("lock {}: {error}", path.display()))?;
-    Ok(file)
+/// The turn of what measures, as the calibrations of the lab take it: none of them runs beside another, nor beside a test that needs a lab.
+pub(crate) fn lock_machine() -> Result<Turn, String> {
+    Turn::take(true).map_err(|error| format!("lock dray-e2e.lock among temporary files: {error}"))
 }

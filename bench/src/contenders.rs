@@ -64,7 +64,7 @@ impl Contender {
 use Way::{Pull, Push};
 
 /// All that move a file or a tree as it is.
-pub(crate) const ALL: [Contender; 30] = [
+pub(crate) const ALL: [Contender; 33] = [
     one("dray-get", Pull, &[], "dray get, file already hashed").syncs(),
     one("dray-get-clear", Pull, &[], "dray get, clear-text data allowed by both").syncs(),
     one("dray-put-get", Pull, &[], "dray put + get, file never hashed").syncs(),
@@ -87,6 +87,8 @@ pub(crate) const ALL: [Contender; 30] = [
     one("rsync-gcm", Push, &["rsync"], "rsync over ssh with AES-GCM").syncs().trees(),
     one("scp", Pull, &[], "scp").trees(),
     one("scp", Push, &[], "scp").trees(),
+    one("scp-gcm", Pull, &[], "scp with AES-GCM").trees(),
+    one("scp-gcm", Push, &[], "scp with AES-GCM").trees(),
     one("curl", Pull, &["curl", "nginx"], "curl from nginx (clear text, not verified)"),
     one("curl-b3sum", Pull, &["curl", "nginx"], "curl from nginx, then b3sum (clear text)"),
     one("wget", Pull, &["wget", "nginx"], "wget from nginx (clear text, not verified)"),
@@ -95,7 +97,14 @@ pub(crate) const ALL: [Contender; 30] = [
     one("syq", Pull, &["syq"], "syq").trees(),
     one("syq", Push, &["syq"], "syq").trees(),
     one("sendme", Pull, &["sendme"], "sendme").trees(),
+    one("bittorrent", Pull, &["libtorrent"], "BitTorrent (libtorrent; clear text), torrent already made"),
 ];
+
+/// What `dray cp` has its ssh try first (ADR 5), for rivals too.
+const GCM: &str = "aes128-gcm@openssh.com";
+
+/// Where a seeder listens.
+const BITTORRENT_PORT: u16 = 6881;
 
 /// What is moved from where to where.
 #[derive(Clone, Debug)]
@@ -215,12 +224,15 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
                     false => add(&[&from, &below(&into)]),
                 }
             } else {
-                let cipher = if contender.name == "rsync-gcm" { " -c aes128-gcm@openssh.com" } else { "" };
+                let cipher = if contender.name == "rsync-gcm" { format!(" -c {GCM}") } else { String::new() };
                 add(&["-e", &format!("{ssh}{cipher}"), &source, &target]);
             }
         }
-        "scp" => {
+        "scp" | "scp-gcm" => {
             add(&["scp", "-q"]);
+            if contender.name == "scp-gcm" {
+                add(&["-c", GCM]);
+            }
             if what.is_tree() {
                 add(&["-r", "-p"]);
             }
@@ -271,6 +283,15 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
                 site.path("far/out")
             );
             job.serve = Some(vec!["sh".into(), "-c".into(), text]);
+        }
+        "bittorrent" => {
+            let (script, torrent) = (site.path("etc/bittorrent.py"), site.path("etc/torrent"));
+            let folder = task.to.parent().unwrap_or(&task.to).to_string_lossy().into_owned();
+            let (address, port) = (far.to_string(), BITTORRENT_PORT.to_string());
+            add(&["/usr/bin/python3", &script, "fetch", &torrent, &folder, &address, &port]);
+            let listen = format!("{address}:{port}");
+            let words = ["/usr/bin/python3", &script, "seed", &from, &torrent, &listen];
+            job.serve = Some(words.map(str::to_owned).to_vec());
         }
         _ => {}
     }

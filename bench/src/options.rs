@@ -19,6 +19,7 @@ docs/performance.md. Without a ROW: all of them, which takes hours.
   --dir DIR          files on the file system of DIR instead of a tmpfs
   --fsync            every contender makes its files durable before it ends; those that cannot are left out
   --pin              each end on a core of its own
+  --congestion NAME  TCP congestion control of both ends (what the machine has)
   --seed N           of the data, and of the moments at which something happens (1)
   --note TEXT        kept beside the numbers, for example what else the machine did
   --no-install       install no rival; those that are missing are named
@@ -39,6 +40,7 @@ pub(crate) struct Options {
     pub(crate) folder: Option<PathBuf>,
     pub(crate) syncs: bool,
     pub(crate) is_pinned: bool,
+    pub(crate) congestion: Option<String>,
     pub(crate) seed: u64,
     pub(crate) note: String,
     pub(crate) installs: bool,
@@ -60,6 +62,7 @@ impl Options {
             folder: None,
             syncs: false,
             is_pinned: false,
+            congestion: None,
             seed: 1,
             note: String::new(),
             installs: true,
@@ -120,6 +123,7 @@ impl Options {
                 self.builds.push((name.into(), path.into()));
             }
             "--dir" => self.folder = Some(value.into()),
+            "--congestion" => self.congestion = Some(value.into()),
             "--seed" => self.seed = number(value)?,
             "--note" => self.note = value.into(),
             _ => return Err(format!("there is no option {flag}")),

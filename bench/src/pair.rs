@@ -76,7 +76,14 @@ pub(crate) struct Wire {
 }
 
 impl Pair {
-    pub(crate) fn new(site: &Site, tools: &Tools, between: Between, is_pinned: bool) -> Result<Pair, String> {
+    /// With the congestion control of that name at both ends, or the machine's.
+    pub(crate) fn new(
+        site: &Site,
+        tools: &Tools,
+        between: Between,
+        is_pinned: bool,
+        congestion: Option<&str>,
+    ) -> Result<Pair, String> {
         let said = |error: io::Error| format!("two hosts: {error}");
         let mut lab = Lab::new().map_err(said)?;
         let link = match between {
@@ -86,6 +93,12 @@ impl Pair {
             }
         };
         let (near, far) = (lab.host("near").map_err(said)?, lab.host("far").map_err(said)?);
+        if let Some(name) = congestion {
+            for host in [&near, &far] {
+                let set = host.enter(|| fs::write("/proc/sys/net/ipv4/tcp_congestion_control", name));
+                set.and_then(|set| set).map_err(|error| format!("use congestion control {name}: {error}"))?;
+            }
+        }
         let far_ip = link.map_or(FAR_VETH.into(), |ids| lab.address(ids.b));
         let [near_cgroup, far_cgroup] = cgroups()?;
         let program = std::env::current_exe().map_err(|error| format!("find this program: {error}"))?;

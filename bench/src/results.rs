@@ -22,6 +22,7 @@ pub(crate) struct Results {
 /// What the user chose that the numbers depend on.
 pub(crate) struct Setting<'a> {
     pub(crate) is_pinned: bool,
+    pub(crate) congestion: Option<&'a str>,
     pub(crate) syncs: bool,
     pub(crate) seed: u64,
     pub(crate) note: &'a str,
@@ -61,8 +62,9 @@ fn facts(site: &Site, tools: &Tools, setting: &Setting<'_>) -> Value {
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:")?.trim().split(' ').next()?.parse::<u64>().ok());
     let control = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
-    let commit = said("git", &["rev-parse", "--short", "HEAD"]);
-    let is_dirty = !said("git", &["status", "--porcelain", "--untracked-files=no"]).is_empty();
+    let root = crate::repository().to_string_lossy().into_owned();
+    let commit = said("git", &["-C", &root, "rev-parse", "--short", "HEAD"]);
+    let is_dirty = !said("git", &["-C", &root, "status", "--porcelain", "--untracked-files=no"]).is_empty();
     let builds: serde_json::Map<String, Value> = setting
         .builds
         .iter()
@@ -78,7 +80,8 @@ fn facts(site: &Site, tools: &Tools, setting: &Setting<'_>) -> Value {
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
         "memory_mib": memory.unwrap_or(0) / 1024,
         "kernel": said("uname", &["-sr"]),
-        "congestion_control": control.trim(),
+        "congestion_control": setting.congestion.unwrap_or(control.trim()),
+        "is_congestion_chosen": setting.congestion.is_some(),
         "file_system": site.file_system(),
         "fsync": if setting.syncs { "at the end" } else { "none" },
         "pinned": setting.is_pinned,

@@ -69,6 +69,7 @@ impl Site {
         }
         site.write("etc/default.toml", "")?;
         site.write("etc/clear.toml", "clear_text_data = true\n")?;
+        site.write("etc/bittorrent.py", include_str!("bittorrent.py"))?;
         // Through these the near end orders a `put` and gets its ticket.
         for pipe in ["etc/ticket", "etc/ticket.go"] {
             run(Command::new("mkfifo").arg(site.root.join(pipe)))?;

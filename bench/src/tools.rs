@@ -29,7 +29,7 @@ const fn debian(
     Tool { name, program, source: Source::Debian(package), version }
 }
 
-const TOOLS: [Tool; 12] = [
+const TOOLS: [Tool; 13] = [
     debian("rsync", "rsync", "rsync", &["--version"]),
     debian("ssh", "ssh", "openssh-client", &["-V"]),
     debian("sshd", "/usr/sbin/sshd", "openssh-server", &[]),
@@ -40,6 +40,13 @@ const TOOLS: [Tool; 12] = [
     debian("rclone", "rclone", "rclone", &["version"]),
     debian("casync", "casync", "casync", &["--version"]),
     debian("zsync", "zsync", "zsync", &["-V"]),
+    // A module for Debian's own Python; this is there when it is.
+    Tool {
+        name: "libtorrent",
+        program: "/usr/lib/python3/dist-packages/libtorrent.egg-info",
+        source: Source::Debian("python3-libtorrent"),
+        version: &[],
+    },
     Tool {
         name: "sendme",
         program: "sendme",
@@ -183,6 +190,12 @@ fn install_from_cargo(package: &str, version: &str, folder: &Path) -> Result<(),
 }
 
 fn version_of(program: &Path, arguments: &[&str]) -> String {
+    if program.is_dir() {
+        // A module of Python's says it in a file.
+        let text = std::fs::read_to_string(program.join("PKG-INFO")).unwrap_or_default();
+        let version = text.lines().find_map(|line| line.strip_prefix("Version: "));
+        return version.unwrap_or("").to_owned();
+    }
     if arguments.is_empty() {
         return String::new();
     }

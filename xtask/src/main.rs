@@ -6,6 +6,7 @@
 
 mod agree;
 mod bench;
+mod group;
 mod mutate;
 mod sim;
 mod suite;

@@ -119,7 +119,7 @@ pub(crate) struct Show {
 pub(crate) enum Command {
     /// Share a file or directory: print a ticket, then serve it until interrupted, or leave that to the daemon
     #[command(
-        after_help = "The ticket is the only thing on standard output (with --json: in the event \"shared\"). Whoever has it can fetch the file while this command runs. Where a daemon runs (dray serve), it serves the file instead, and this command ends at once; dray done TICKET ends that. The same file shared again, the same way, keeps its ticket.\n\nA directory is shared as it is at each moment, by this command alone: dray get TICKET -o DIR fetches it, dray sync TICKET DIR brings a copy up to date. It has another ticket each time, which ends with the command. What is mounted below is not shared, nor are directories with those in which dray keeps its keys.\n\nStandard input is kept in the data directory, also when this command has ended, until you remove it there (docs/operating.md says how); a file is read where it is.\n\nWith --expire the command ends by itself some 30 s after that time: until then it tells who comes late that the ticket has expired."
+        after_help = "The ticket is the only thing on standard output (with --json: in the event \"shared\"). Whoever has it can fetch the file while this command runs. Where a daemon runs (dray serve), it serves the file instead, and this command ends at once; dray done TICKET ends that. The same file shared again, the same way, keeps its ticket.\n\nA directory is shared as it is at each moment: dray get TICKET -o DIR fetches it, dray sync TICKET DIR brings a copy up to date. By this command it has another ticket each time, which ends with it; by the daemon the same one again, which lasts until dray done TICKET. What is mounted below is not shared, nor are directories with those in which dray keeps its keys.\n\nStandard input is kept in the data directory, also when this command has ended, until you remove it there (docs/operating.md says how); a file is read where it is.\n\nWith --expire the command ends by itself some 30 s after that time: until then it tells who comes late that the ticket has expired."
     )]
     Put {
         /// File or directory to share, or - for standard input
@@ -244,7 +244,7 @@ pub(crate) enum Command {
         /// Copy this program into the far host's ~/.cache first, unless it is there, and use it
         #[arg(long, conflicts_with = "remote_dray")]
         deploy: bool,
-        /// Copying a file to here: look for parts of it in the files below this directory, too; the other end can tell what was found there
+        /// Copying to here: look for parts of it in the files below this directory, too; the other end can tell what was found there
         #[arg(long, value_name = "DIR", conflicts_with = "whole_file")]
         search: Option<PathBuf>,
         /// Send everything, also where an older version of the file lies at DST
@@ -279,7 +279,7 @@ pub(crate) enum Command {
     Ls,
     /// Stop sharing what the daemon shares
     Done {
-        /// Ticket (dray:…) or object id (blake3:…)
+        /// Ticket (dray:…), object id (blake3:…) or id of a directory (directory:…)
         wanted: String,
     },
     /// Say whether a daemon runs, and what it does

@@ -1,5 +1,7 @@
 //! `dray serve`, and the commands that ask it: `put` where it runs, `ls`, `done`, `status`.
 
+pub(crate) mod directories;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -41,13 +43,15 @@ pub(crate) fn serve(output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Result<
     let daemon = Daemon::start(Config::load()?, aside.observer())?;
     let (node, port, socket) =
         (daemon.id().to_string(), daemon.port(), daemon.socket().to_string_lossy().into_owned());
-    let shares = daemon.shares();
+    let (shares, directories) = (daemon.shares(), daemon.directories());
     aside.settle();
     output.told(
-        &format!("daemon of node {node}: {shares} objects shared at TCP port {port}, API at {socket:?}"),
+        &format!(
+            "daemon of node {node}: {shares} objects and {directories} directories shared at TCP port {port}, API at {socket:?}"
+        ),
         &json!({
             "event": "ready", "node": node, "port": port, "socket": socket, "shares": shares,
-            "metrics": daemon.metrics().map(|address| address.to_string()),
+            "directories": directories, "metrics": daemon.metrics().map(|address| address.to_string()),
         }),
     );
     daemon.run(stop, reload, &signals)
@@ -271,10 +275,12 @@ pub(crate) fn options(
 
 /// `dray ls`.
 pub(crate) fn ls(output: &Output, stop: &Stop) -> Result<()> {
-    let shares = required(output, stop)?.0.shares()?;
-    if shares.is_empty() {
+    let client = required(output, stop)?.0;
+    let (shares, directories) = (client.shares()?, directories::of(&client)?);
+    if shares.is_empty() && directories.is_empty() {
         output.note("nothing is shared by the daemon");
     }
+    directories::ls(&directories, output)?;
     for share in shares {
         let mut event = serde_json::to_value(&share)
             .map_err(|error| Error::new(ErrorKind::Internal, "a share is no JSON").caused_by(error))?;
@@ -285,13 +291,13 @@ pub(crate) fn ls(output: &Output, stop: &Stop) -> Result<()> {
 }
 
 fn line(share: &ShareLine) -> String {
-    let until = match share.expires_unix_s {
-        Some(end) => format!("{} left", time(end.saturating_sub(now_s()))),
-        None if share.pinned => "until done".into(),
-        None if share.sessions > 0 => "in session".into(),
-        None => "cached".into(),
+    let without_end = match share.sessions {
+        _ if share.pinned => "until done",
+        0 => "cached",
+        _ => "in session",
     };
-    let whom = if share.public { "public" } else { "ticket" };
+    let until = until_when(share.expires_unix_s, without_end);
+    let whom = whom(share.public);
     let what = match (&share.path, &share.name) {
         (Some(path), _) => format!("{path:?}"),
         (None, Some(name)) => format!("{name:?} (kept by the daemon)"),
@@ -305,8 +311,24 @@ fn line(share: &ShareLine) -> String {
     )
 }
 
+/// How long a share lasts, or `without_end`.
+fn until_when(expires_unix_s: Option<u64>, without_end: &str) -> String {
+    match expires_unix_s {
+        Some(end) => format!("{} left", time(end.saturating_sub(now_s()))),
+        None => without_end.to_owned(),
+    }
+}
+
+/// Who may have it.
+fn whom(is_public: bool) -> &'static str {
+    if is_public { "public" } else { "ticket" }
+}
+
 /// `dray done`.
 pub(crate) fn done(wanted: &str, output: &Output, stop: &Stop) -> Result<()> {
+    if let Some(id) = pasted::directory_id(wanted)? {
+        return directories::done(&required(output, stop)?.0, id, output);
+    }
     let oid: Oid = match pasted::wanted(wanted)? {
         dray_node::Wanted::Ticket(ticket) => ticket.oid,
         dray_node::Wanted::Oid(oid) => oid,
@@ -339,7 +361,7 @@ pub(crate) fn status(output: &Output, stop: &Stop) -> Result<()> {
 
 fn told(info: &Info) -> String {
     format!(
-        "{} (process {}) runs for {}\nnode          {}\nTCP port      {}\ndata          {:?}\nshared        {} objects\ncached        {}\nsessions      {}\ntransactions  {}",
+        "{} (process {}) runs for {}\nnode          {}\nTCP port      {}\ndata          {:?}\nshared        {} objects, {} directories\ncached        {}\nsessions      {}\ntransactions  {}",
         info.agent,
         info.pid,
         time(now_s().saturating_sub(info.started_unix_s)),
@@ -347,6 +369,7 @@ fn told(info: &Info) -> String {
         info.port,
         info.data_dir,
         info.shares,
+        info.directories,
         bytes(info.cached_bytes),
         info.sessions,
         info.transactions,

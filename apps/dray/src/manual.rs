@@ -8,7 +8,7 @@ use dray_core::{Error, Result};
 use crate::arguments::{Arguments, EXIT_CODES};
 
 /// What is read and written, and where.
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 11] = [
     (
         "~/.config/dray/config.toml",
         "Configuration, TOML, optional: allow_local_targets, clear_text_data (false or true), connections (1 to 16), \
@@ -23,6 +23,7 @@ const FILES: [(&str, &str); 10] = [
         "What is known of an object that was put; the file data in it is what put took from standard input, and stays \
          until it is removed.",
     ),
+    ("~/.local/share/dray/store/directories", "What the daemon shares of directories, a file for each."),
     ("~/.local/share/dray/origins", "What a killed cp needs to go on."),
     ("~/.local/share/dray/index", "Where chunks of files lie that were put or fetched; may be removed."),
     ("~/.local/share/dray/ended", "The last 16 transfers that ended, for dray explain."),

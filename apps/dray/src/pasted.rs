@@ -2,7 +2,7 @@
 //! behind them, broken over lines.
 
 use dray_core::hint::{Hint, HintUri};
-use dray_core::ticket::{AnyTicket, DirectoryTicket, TICKET_PREFIX, Ticket};
+use dray_core::ticket::{AnyTicket, DirectoryId, DirectoryTicket, TICKET_PREFIX, Ticket};
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_node::Wanted;
 
@@ -32,6 +32,15 @@ pub(crate) fn directory(text: &str) -> Result<Option<DirectoryTicket>> {
         AnyTicket::Directory(ticket) => Some(ticket),
         AnyTicket::Object(_) => None,
     })
+}
+
+/// The directory that a ticket is for, or that is named by its id; `None` if it is neither.
+pub(crate) fn directory_id(text: &str) -> Result<Option<DirectoryId>> {
+    let plain = unwrap(text);
+    if plain.starts_with("directory:") {
+        return plain.parse().map(Some);
+    }
+    Ok(directory(text)?.map(|ticket| ticket.id))
 }
 
 /// True for what can hardly be anything but a ticket, where a host called `dray` may be meant, too.

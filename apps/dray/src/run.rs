@@ -128,7 +128,15 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                     return Err(Error::new(ErrorKind::Usage, "a directory has a ticket of its own")
                         .advise("leave --ticket out"));
                 }
-                return put_directory(config, &path, (public, expire), output, stop);
+                let terms = (public, expire);
+                if !foreground
+                    && !until_stdin_closes
+                    && let Some(client) = daemon::find(&config, output, stop)?
+                    && daemon::directories::put(&client, &path, terms, output, stop)?
+                {
+                    return Ok(());
+                }
+                return put_directory(config, &path, terms, output, stop);
             }
             // What is neither a file nor standard input gets its answer here.
             let is_for_daemon = path_is_for_daemon && !foreground && !until_stdin_closes;
@@ -278,11 +286,6 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                     Copied::Files(copied) => tell_copied(&copied, false, begun.elapsed(), output),
                 };
             }
-            if let Some(search) = &search {
-                let text =
-                    format!("--search {search:?} is for a copy of one file, without -a, -n and the like");
-                return Err(Error::new(ErrorKind::Usage, text).advise("leave --search out"));
-            }
             let options = TreeOptions {
                 recursive,
                 preserve,
@@ -296,6 +299,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                 rate_bytes,
                 compress: pack,
                 whole_file,
+                search,
                 fsync,
                 sync: None,
                 ssh,
@@ -327,6 +331,10 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
     }
 }
 
+/// Said of a directory that is shared without a secret.
+pub(crate) const PUBLIC_DIRECTORY: &str =
+    "public: the ticket has no secret, so whoever learns of it gets the directory";
+
 /// Shares a directory as long as this runs.
 fn put_directory(
     config: Config,
@@ -337,7 +345,7 @@ fn put_directory(
 ) -> Result<()> {
     let shared = Node::open(config)?.put_directory(path, public, expire, &**output)?;
     if public {
-        output.note("public: the ticket has no secret, so whoever learns of it gets the directory");
+        output.note(PUBLIC_DIRECTORY);
     }
     let observer: Arc<dyn Observer> = output.clone();
     shared.serve(stop, &observer)
@@ -383,14 +391,14 @@ pub(crate) fn fail_partly(copied: &TreeCopied) -> Result<()> {
     if copied.failed == 0 {
         return Ok(());
     }
-    // The run came to its end, so the rule of scp counts again.
-    let advice = match copied.made_destination {
-        true => {
-            "each is named above, with the reason; the destination is there now, so write SRC/. for SRC the next time"
-        }
-        false => NAMED_ABOVE,
-    };
-    Err(partly_failed(copied.failed).advise(advice))
+    let failed = partly_failed(copied.failed);
+    Err(match copied.made_destination {
+        // The run came to its end, so the rule of scp counts again.
+        true => failed.advise(
+            "each is named above, with the reason; the destination is there now, so write SRC/. for SRC the next time",
+        ),
+        false => failed,
+    })
 }
 
 /// What some entries of a tree came to.

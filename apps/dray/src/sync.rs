@@ -390,6 +390,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
     };
     let options = TreeOptions {
         recursive: is_recursive,
+        search: None,
         numeric_ids: arguments.numeric_ids,
         one_file_system: arguments.one_file_system,
         chmod: joined(&arguments.chmod),

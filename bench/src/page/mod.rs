@@ -3,13 +3,15 @@
 
 mod numbers;
 mod plot;
+mod receiver;
 mod targets;
 
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use numbers::{Cell, Entry, Numbers, amount, median};
+pub(crate) use numbers::amount;
+use numbers::{Cell, Entry, Numbers, median};
 
 const HEAD: &str = include_str!("head.txt");
 /// What was tried, written by hand.
@@ -32,7 +34,10 @@ pub(crate) fn render(root: &Path) -> Result<String, String> {
         if cells.is_empty() {
             page += "\nNot measured yet.\n";
         }
-        for cell in cells {
+        // What was measured on a machine that is gone stands behind.
+        let (newest, older): (Vec<&Cell>, Vec<&Cell>) =
+            cells.into_iter().partition(|cell| cell.is_newest(&numbers));
+        for cell in newest.into_iter().chain(older) {
             page += &section(cell, &numbers, root)?;
         }
     }
@@ -46,6 +51,10 @@ pub(crate) fn render(root: &Path) -> Result<String, String> {
 
 fn section(cell: &Cell, numbers: &Numbers, root: &Path) -> Result<String, String> {
     let mut text = format!("\n### {}\n\n", cell.title());
+    if numbers.cells.iter().any(|other| other.is_elsewhere(cell)) {
+        let earlier = if cell.is_newest(numbers) { "" } else { ", earlier" };
+        let _ = writeln!(text, "On {}{earlier}.\n", cell.machine());
+    }
     let figures = cell.figure_names();
     let is_transfer = cell.entries.iter().any(|entry| entry.bytes.is_some());
     let large = cell.entries.iter().filter_map(|entry| entry.bytes).any(|bytes| bytes >= 1 << 20);
@@ -106,15 +115,27 @@ fn section(cell: &Cell, numbers: &Numbers, root: &Path) -> Result<String, String
             }
         }
     }
-    for (title, why) in &cell.missing {
+    for (title, why) in cell.missing() {
         let _ = writeln!(text, "* not measured: {title}: {why}");
     }
     if is_transfer {
-        let losers = cell.slower_than_ssh();
-        let said = if losers.is_empty() { "no row of Drayman".to_owned() } else { losers.join("; ") };
-        let _ = writeln!(text, "\nSlower than rsync over ssh: {said}.");
+        let (slower, alone) = cell.beside_ssh();
+        let others = cell.entries.iter().filter(|entry| entry.is_ours()).count() > alone.len();
+        match slower.is_empty() {
+            true if others => {
+                text += "\nSlower than rsync over ssh: no row of Drayman that was measured in turn with it.\n"
+            }
+            true => {}
+            false => {
+                let _ = writeln!(text, "\nSlower than rsync over ssh: {}.", slower.join("; "));
+            }
+        }
+        if !alone.is_empty() {
+            let _ = writeln!(text, "\nNot measured in turn with rsync over ssh: {}.", alone.join("; "));
+        }
     }
-    if cell.entries.iter().filter(|entry| entry.seconds().is_some()).count() > 1 {
+    // Where no hosts take part, counts are what matters.
+    if cell.has_link() && cell.entries.iter().filter(|entry| entry.seconds().is_some()).count() > 1 {
         let name = format!("{}.svg", cell.slug());
         let path = root.join(PLOTS).join(&name);
         fs::write(&path, plot::bars(cell, unit, scale))

@@ -20,9 +20,21 @@ pub(crate) struct Cell {
     name: String,
     link: String,
     setting: String,
+    /// What was measured on another machine is another table.
+    machine: String,
+    /// The newest file that says something of it.
+    file: String,
     pub(crate) entries: Vec<Entry>,
-    /// Rivals that could not be had, and why.
-    pub(crate) missing: BTreeSet<(String, String)>,
+    missing: Vec<Missing>,
+}
+
+/// A rival that could not be had.
+#[derive(Debug)]
+struct Missing {
+    file: String,
+    contender: String,
+    title: String,
+    why: String,
 }
 
 /// One line of a table.
@@ -35,6 +47,22 @@ pub(crate) struct Entry {
     runs: Vec<Run>,
     /// The newest of them; only its runs are shown.
     file: String,
+}
+
+/// A ratio of two contenders' times.
+#[derive(Debug)]
+pub(crate) struct Paired {
+    pub(crate) ratio: f64,
+    pub(crate) basis: Basis,
+    pub(crate) file: String,
+}
+
+/// How many runs a figure rests on, how many of those the lab does not vouch for, and how many failed beside them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Basis {
+    pub(crate) runs: usize,
+    pub(crate) invalid: usize,
+    pub(crate) failed: usize,
 }
 
 /// One run.
@@ -84,24 +112,36 @@ impl Numbers {
             self.facts.insert(file.to_owned(), facts.clone());
             return;
         }
-        let setting = self.facts.get(file).map(setting_of).unwrap_or_default();
+        let facts = self.facts.get(file);
+        let setting = facts.map(setting_of).unwrap_or_default();
+        let machine = facts.map(machine_of).unwrap_or_default();
         let text = |key: &str| line[key].as_str().unwrap_or("").to_owned();
-        let key = (text("row"), text("cell"), text("link"), setting);
+        let (row, name, link) = (text("row"), text("cell"), link_of(&text("link")));
         let found = self.cells.iter().position(|cell| {
-            (&cell.row, &cell.name, &cell.link, &cell.setting) == (&key.0, &key.1, &key.2, &key.3)
+            cell.is(&row, &name, &link) && (&cell.setting, &cell.machine) == (&setting, &machine)
         });
         let at = found.unwrap_or_else(|| {
-            let (row, name, link, setting) = key;
-            let (entries, missing) = (Vec::new(), BTreeSet::new());
-            self.cells.push(Cell { row, name, link, setting, entries, missing });
+            let (entries, missing) = (Vec::new(), Vec::new());
+            self.cells.push(Cell {
+                row,
+                name,
+                link,
+                setting,
+                machine,
+                file: String::new(),
+                entries,
+                missing,
+            });
             self.cells.len() - 1
         });
         let cell = &mut self.cells[at];
+        file.clone_into(&mut cell.file);
+        let contender = text("contender");
         if line["missing"] == true {
-            cell.missing.insert((text("title"), text("status")));
+            let (title, why) = (text("title"), text("status"));
+            cell.missing.push(Missing { file: file.to_owned(), contender, title, why });
             return;
         }
-        let contender = text("contender");
         let at = cell.entries.iter().position(|entry| entry.contender == contender).unwrap_or_else(|| {
             let entry = Entry {
                 contender: contender.clone(),
@@ -115,9 +155,8 @@ impl Numbers {
         });
         let entry = &mut cell.entries[at];
         file.clone_into(&mut entry.file);
-        let title = text("title");
-        cell.missing.retain(|(missing, _)| *missing != title);
-        entry.title = title;
+        cell.missing.retain(|missing| missing.contender != contender);
+        entry.title = text("title");
         entry.bytes = line["bytes"].as_u64();
         entry.runs.push(Run::parse(file, line));
     }
@@ -174,6 +213,18 @@ impl Numbers {
     }
 }
 
+/// Links that have had two names.
+fn link_of(name: &str) -> String {
+    match name {
+        "100M/132ms" => "100m-132ms".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn machine_of(facts: &Value) -> String {
+    format!("{}, {} cores", facts["cpu"].as_str().unwrap_or("unknown"), facts["cores"])
+}
+
 fn setting_of(facts: &Value) -> String {
     let mut words = vec![facts["file_system"].as_str().unwrap_or("").to_owned()];
     words.push(match facts["fsync"].as_str() {
@@ -183,12 +234,44 @@ fn setting_of(facts: &Value) -> String {
     if facts["pinned"] == true {
         words.push("each end on a core of its own".to_owned());
     }
+    if facts["is_congestion_chosen"] == true {
+        words.push(format!("{} at both ends", facts["congestion_control"].as_str().unwrap_or("")));
+    }
     words.join(", ")
 }
 
 impl Cell {
     pub(crate) fn title(&self) -> String {
-        format!("{}, {}, {}", self.what(), self.link, self.setting)
+        let link = if self.has_link() { format!("{}, ", self.link) } else { String::new() };
+        format!("{}, {link}{}", self.what(), self.setting)
+    }
+
+    /// What it was measured on.
+    pub(crate) fn machine(&self) -> &str {
+        &self.machine
+    }
+
+    /// True if it was measured with the same settings on the same machine.
+    pub(crate) fn is_set_as(&self, other: &Cell) -> bool {
+        (&self.setting, &self.machine) == (&other.setting, &other.machine)
+    }
+
+    /// True for the same task, measured on another machine.
+    pub(crate) fn is_elsewhere(&self, other: &Cell) -> bool {
+        self.is(&other.row, &other.name, &other.link)
+            && self.setting == other.setting
+            && self.machine != other.machine
+    }
+
+    /// True if nobody measured this later on another machine.
+    pub(crate) fn is_newest(&self, numbers: &Numbers) -> bool {
+        !numbers.cells.iter().any(|other| other.is_elsewhere(self) && other.file > self.file)
+    }
+
+    /// Who could not be had when it was measured last, and why.
+    pub(crate) fn missing(&self) -> BTreeSet<(&str, &str)> {
+        let newest = self.missing.iter().filter(|missing| missing.file == self.file);
+        newest.map(|missing| (missing.title.as_str(), missing.why.as_str())).collect()
     }
 
     /// The task in words.
@@ -215,7 +298,7 @@ impl Cell {
 
     /// For a file name.
     pub(crate) fn slug(&self) -> String {
-        let text = format!("{}-{}-{}-{}", self.row, self.name, self.link, self.setting);
+        let text = format!("{}-{}-{}-{}-{}", self.row, self.name, self.link, self.setting, self.machine);
         let words =
             text.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
         words.collect::<Vec<_>>().join("-").to_lowercase()
@@ -227,6 +310,21 @@ impl Cell {
 
     pub(crate) fn is(&self, row: &str, name: &str, link: &str) -> bool {
         self.row == row && (name.is_empty() || self.name == name) && (link.is_empty() || self.link == link)
+    }
+
+    /// Its name in the results.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// False of one in which no hosts take part.
+    pub(crate) fn has_link(&self) -> bool {
+        !self.link.is_empty()
+    }
+
+    /// True of a cell of the same row, measured in the same way.
+    pub(crate) fn is_beside(&self, other: &Cell) -> bool {
+        (&self.row, &self.link) == (&other.row, &other.link) && self.is_set_as(other)
     }
 
     /// Fastest first; those without a time at the end.
@@ -246,11 +344,17 @@ impl Cell {
         self.entries.iter().find(|entry| entry.contender == contender)
     }
 
-    pub(crate) fn slower_than_ssh(&self) -> Vec<String> {
-        let ours = self.entries.iter().filter(|entry| entry.is_ours());
-        let slow = ours
-            .filter(|entry| entry.ratio_to(self.rival(entry, "rsync-ssh")).is_some_and(|ratio| ratio > 1.0));
-        slow.map(|entry| entry.title.clone()).collect()
+    /// Rows of ours that are slower than rsync over ssh, and those that were never measured in turn with it.
+    pub(crate) fn beside_ssh(&self) -> (Vec<&str>, Vec<&str>) {
+        let (mut slower, mut alone) = (Vec::new(), Vec::new());
+        for entry in self.entries.iter().filter(|entry| entry.is_ours()) {
+            match entry.paired(self.rival(entry, "rsync-ssh")) {
+                None => alone.push(entry.title.as_str()),
+                Some(paired) if paired.ratio > 1.0 => slower.push(entry.title.as_str()),
+                Some(_) => {}
+            }
+        }
+        (slower, alone)
     }
 
     /// Figures of this cell beyond those that all have, in the order they were told.
@@ -296,21 +400,37 @@ impl Entry {
 
     /// The median of the ratios within a round, in the newest file that has both; `None` if they were never measured in turn.
     pub(crate) fn ratio_to(&self, rival: Option<&Entry>) -> Option<f64> {
+        self.paired(rival).map(|paired| paired.ratio)
+    }
+
+    /// The same, and what it rests on.
+    pub(crate) fn paired(&self, rival: Option<&Entry>) -> Option<Paired> {
         let rival = rival?;
-        let counts = |run: &&Run| run.round > 0 && run.status == "ok";
-        let mut pairs: Vec<(&str, f64)> = Vec::new();
-        for run in self.runs.iter().filter(counts) {
-            let beside = rival
-                .runs
-                .iter()
-                .filter(counts)
-                .find(|other| (&other.file, other.round) == (&run.file, run.round));
-            pairs.extend(beside.map(|other| (run.file.as_str(), run.seconds / other.seconds)));
+        let good = |run: &&Run| run.round > 0 && run.status == "ok";
+        let mut pairs: Vec<(&Run, &Run)> = Vec::new();
+        for run in self.runs.iter().filter(good) {
+            let mut others = rival.runs.iter().filter(good);
+            let beside = others.find(|other| (&other.file, other.round) == (&run.file, run.round));
+            pairs.extend(beside.map(|other| (run, other)));
         }
-        let newest = pairs.iter().map(|(file, _)| *file).max()?;
-        let ratios: Vec<f64> =
-            pairs.iter().filter(|(file, _)| *file == newest).map(|(_, ratio)| *ratio).collect();
-        median(&ratios)
+        let newest = pairs.iter().map(|(run, _)| run.file.clone()).max()?;
+        pairs.retain(|(run, _)| run.file == newest);
+        let ratios: Vec<f64> = pairs.iter().map(|(run, other)| run.seconds / other.seconds).collect();
+        let basis = Basis {
+            runs: pairs.len(),
+            invalid: pairs.iter().filter(|(run, other)| run.is_invalid || other.is_invalid).count(),
+            failed: self.runs.iter().filter(|run| run.file == newest && run.has_failed()).count(),
+        };
+        Some(Paired { ratio: median(&ratios)?, basis, file: newest })
+    }
+
+    /// What the medians of the newest runs rest on.
+    pub(crate) fn basis(&self) -> Basis {
+        Basis {
+            runs: self.good().count(),
+            invalid: self.good().filter(|run| run.is_invalid).count(),
+            failed: self.newest().filter(|run| run.has_failed()).count(),
+        }
     }
 
     /// KiB, the most of any run that was watched.
@@ -341,6 +461,10 @@ impl Run {
             command: line["command"].as_str().map(str::to_owned),
             figures: figures.collect(),
         }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.round > 0 && self.status != "ok"
     }
 
     pub(crate) fn figure(&self, name: &str) -> Option<f64> {
@@ -402,7 +526,7 @@ mod tests {
         let cell = &numbers.cells[0];
         let entry = cell.entry("dray-cp-pull").unwrap();
         assert_eq!((entry.seconds(), entry.ratio_to(cell.rival(entry, "rsync-ssh"))), (Some(4.0), Some(1.0)));
-        assert!(cell.slower_than_ssh().is_empty());
+        assert_eq!(cell.beside_ssh(), (Vec::new(), Vec::new()));
     }
 
     #[test]
@@ -442,7 +566,60 @@ mod tests {
             ("bench-1.jsonl", run("dray-cp-pull", 1, 3.0)),
             ("bench-1.jsonl", run("rsync-ssh-pull", 1, 2.0)),
         ]);
-        assert_eq!(numbers.cells[0].slower_than_ssh(), ["dray-cp-pull"]);
+        assert_eq!(numbers.cells[0].beside_ssh(), (vec!["dray-cp-pull"], vec![]));
+    }
+
+    /// Nothing is said of rsync over ssh where it did not run.
+    #[test]
+    fn who_was_not_beside_is_named() {
+        let numbers = numbers(&[
+            ("bench-1.jsonl", run("dray-cp-pull", 1, 3.0)),
+            ("bench-2.jsonl", run("rsync-ssh-pull", 1, 2.0)),
+        ]);
+        assert_eq!(numbers.cells[0].beside_ssh(), (vec![], vec!["dray-cp-pull"]));
+    }
+
+    /// Machines are not mixed, and a rival that was had later is not missing any more.
+    #[test]
+    fn each_machine_has_its_table() {
+        let facts = |cpu: &str| json!({"facts": {"cpu": cpu, "cores": 2}});
+        let miss = json!({"row": "P1", "cell": "file-1024", "link": "unshaped", "contender": "syq-pull", "title": "syq",
+                          "status": "not installed", "missing": true});
+        let numbers = numbers(&[
+            ("bench-1.jsonl", facts("one")),
+            ("bench-1.jsonl", run("dray-cp-pull", 1, 3.0)),
+            ("bench-1.jsonl", miss.clone()),
+            ("bench-2.jsonl", facts("other")),
+            ("bench-2.jsonl", run("syq-pull", 1, 2.0)),
+            ("bench-3.jsonl", facts("one")),
+            ("bench-3.jsonl", run("syq-pull", 1, 2.0)),
+        ]);
+        let [first, second] = &numbers.cells[..] else { panic!("{:?}", numbers.cells) };
+        assert!(first.is_elsewhere(second) && first.is_newest(&numbers) && !second.is_newest(&numbers));
+        assert!(first.missing().is_empty());
+        assert!(first.entry("dray-cp-pull").unwrap().paired(first.entry("syq-pull")).is_none());
+        let numbers = self::numbers(&[("bench-1.jsonl", facts("one")), ("bench-1.jsonl", miss)]);
+        assert_eq!(numbers.cells[0].missing().into_iter().collect::<Vec<_>>(), [("syq", "not installed")]);
+    }
+
+    /// What a ratio rests on is told: pairs, those of them the lab does not vouch for, and failures.
+    #[test]
+    fn a_ratio_tells_its_basis() {
+        let mut bad = run("dray-cp-pull", 2, 1.0);
+        bad["invalid"] = json!("late");
+        let mut failed = run("dray-cp-pull", 3, 1.0);
+        failed["status"] = json!("exit 5");
+        let numbers = numbers(&[
+            ("bench-1.jsonl", run("dray-cp-pull", 1, 1.0)),
+            ("bench-1.jsonl", bad),
+            ("bench-1.jsonl", failed),
+            ("bench-1.jsonl", run("rsync-ssh-pull", 1, 2.0)),
+            ("bench-1.jsonl", run("rsync-ssh-pull", 2, 2.0)),
+            ("bench-1.jsonl", run("rsync-ssh-pull", 3, 2.0)),
+        ]);
+        let cell = &numbers.cells[0];
+        let paired = cell.entry("dray-cp-pull").unwrap().paired(cell.entry("rsync-ssh-pull")).unwrap();
+        assert_eq!(paired.basis, Basis { runs: 2, invalid: 1, failed: 1 });
     }
 
     #[test]

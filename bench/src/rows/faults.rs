@@ -46,7 +46,7 @@ fn frozen(bench: &mut Bench) -> Result<(), String> {
         true => ("100M/4ms", 4 << 20, Duration::from_millis(100)),
         false => ("200M/20ms", 128 << 20, Duration::from_millis(1500)),
     };
-    let bytes = bench.options.sizes.as_ref().map_or(own, |sizes| sizes[0]);
+    let bytes = bench.size(own);
     let what = What::File { bytes };
     for between in bench.links(&[link])? {
         let pair = bench.pair(between)?;
@@ -178,7 +178,11 @@ fn one_frozen(
     }
     servers.into_iter().for_each(|server| server.end());
     pair.end_leftovers();
-    Ok((run?, Job { argv, ..Job::default() }))
+    let mut run = run?;
+    if after.is_some() && !is_frozen {
+        run.status = "it had ended before anybody was frozen".into();
+    }
+    Ok((run, Job { argv, ..Job::default() }))
 }
 
 /// Who takes part in P13.
@@ -191,7 +195,7 @@ const RESUMERS: [(&str, &str, &str); 4] = [
 
 fn killed(bench: &mut Bench) -> Result<(), String> {
     let (link, own) = if bench.options.is_smoke { ("200M/4ms", 8 << 20) } else { ("1g-50ms", 512 << 20) };
-    let bytes = bench.options.sizes.as_ref().map_or(own, |sizes| sizes[0]);
+    let bytes = bench.size(own);
     let what = What::File { bytes };
     let mut random = Random::new(bench.options.seed, "moments");
     for between in bench.links(&[link])? {
@@ -332,6 +336,10 @@ fn one_killed(
     pair.end_leftovers();
     if second.status == "ok" && !site::is_same(from.as_ref(), to.as_ref()) {
         second.status = "what arrived differs".into();
+    } else if !is_done {
+        second.status = "it had ended before it was killed".into();
+    } else if first_byte.is_none() {
+        second.status = "nothing came after it was killed".into();
     }
     let overhead = whole as f64 / what.bytes() as f64;
     let crossed = (before + second.wire.received) as f64 / overhead;

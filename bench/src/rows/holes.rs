@@ -4,12 +4,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::SeekFrom;
 
 use super::BenchRow;
 use crate::bench::{Bench, Told};
 use crate::contenders::{self, Task, Way};
+use crate::measure::Ground;
 use crate::site::{self, Random, What};
 
 const TIB: u64 = 1 << 40;
@@ -18,9 +20,12 @@ const ISLAND_BYTES: u64 = 4 << 20;
 /// rsync reads and writes every zero; up to this size it takes part.
 const RIVAL_BYTES_MAX: u64 = 8 << 30;
 
+/// Slower than this, a run has failed.
+const BYTES_PER_S_MIN: u64 = 512 << 20;
+
 pub(super) const ROW: BenchRow = BenchRow {
     name: "P14",
-    about: "memory: an object of 1 TiB, holes but for 12 MiB; the same at 8 GiB beside rsync -S",
+    about: "memory: an object of 1 TiB, holes but for 12 MiB (half an hour); the same at 8 GiB beside rsync -S",
     run: measure,
 };
 
@@ -55,7 +60,9 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
                 if contender.name == "rsync-ssh" {
                     job.argv.insert(1, "-S".into());
                 }
-                let mut run = bench.ground(&pair).run(&job, round == 1, None)?;
+                let ground = bench.ground(&pair);
+                let patience = ground.patience.max(Duration::from_secs(bytes / BYTES_PER_S_MIN));
+                let mut run = Ground { patience, ..ground }.run(&job, round == 1, None)?;
                 if run.status == "ok" && !is_same(&from, &to).unwrap_or(false) {
                     run.status = "what arrived differs".into();
                 }

@@ -2,8 +2,14 @@
 
 mod faults;
 mod holes;
+mod home;
+mod receiver;
 mod roofline;
+mod slow_disk;
+mod states;
 mod update;
+
+pub(crate) use home::{HASHES, PAPER_HASHES, PAPER_STATS, STATS};
 
 use crate::bench::{Bench, Cell};
 use crate::contenders::Way::{self, Pull, Push};
@@ -46,10 +52,13 @@ pub(crate) const ALL: &[BenchRow] = &[
     },
     BenchRow {
         name: "floor",
-        about: "{1 KiB, 2 GiB, 10,000 and 50,000 files} x {direct, only ssh} x {unshaped, 100 Mbit/s 132 ms} against rsync over ssh; unshaped also with daemons at both ends against none",
+        about: "{1 KiB, 2 GiB, 10,000 and 50,000 files} x {direct, only ssh, daemons} x {unshaped, 100 Mbit/s 132 ms} against rsync over ssh, also with daemons at both ends",
         run: floor,
     },
     update::ROW,
+    receiver::ROW,
+    slow_disk::ROW,
+    home::ROW,
     faults::FROZEN,
     faults::KILLED,
     holes::ROW,
@@ -67,6 +76,7 @@ fn p1(bench: &mut Bench) -> Result<(), String> {
         "rsync-ssh",
         "rsync-gcm",
         "scp",
+        "scp-gcm",
         "curl",
         "curl-b3sum",
         "wget",
@@ -74,6 +84,7 @@ fn p1(bench: &mut Bench) -> Result<(), String> {
         "rclone",
         "syq",
         "sendme",
+        "bittorrent",
     ];
     for between in bench.links(&["unshaped"])? {
         let pair = bench.pair(between)?;
@@ -84,8 +95,6 @@ fn p1(bench: &mut Bench) -> Result<(), String> {
                 &pair,
                 &Cell { row: "P1", what, is_again: false, names: NAMES, ways: BOTH, warms_up: true, pairs },
             )?;
-            let why = "no contender yet: it needs a tracker, which Debian's package does not bring";
-            bench.miss("P1", &what.name(), pair.between.name(), "BitTorrent (transmission)", why)?;
             bench.site.remove(what);
         }
     }
@@ -160,17 +169,18 @@ fn floor(bench: &mut Bench) -> Result<(), String> {
             trees.into_iter().map(|files| What::Tree { files, bytes_each: SMALL_FILE, is_flat: false });
         for what in files.chain(trees) {
             let is_slow = between != Between::Nothing && what.bytes() >= SLOW_BYTES;
-            let mut names = vec!["dray-cp", "dray-ssh", "rsync-ssh"];
+            let mut names = vec!["dray-cp", "dray-ssh", "dray-daemon-cp", "rsync-ssh"];
+            // Where the cipher is what counts, the rival has ours, too.
+            if between == Between::Nothing && what.bytes() >= SLOW_BYTES {
+                names.push("rsync-gcm");
+            }
             // scp needs minutes for a tree over a long link, and nobody doubts it.
             if !what.is_tree() && !is_slow {
                 names.push("scp");
             }
             // What a daemon costs is seen where nothing else takes time.
-            if between == Between::Nothing {
-                names.extend(match what.is_tree() {
-                    true => &["dray-daemon-cp"][..],
-                    false => &["dray-put-get", "dray-daemon-put-get"],
-                });
+            if between == Between::Nothing && !what.is_tree() {
+                names.extend(["dray-put-get", "dray-daemon-put-get"]);
             }
             let pairs = bench.pairs();
             let cell = Cell {

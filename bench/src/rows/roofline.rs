@@ -26,6 +26,9 @@ pub(super) const ROW: BenchRow = BenchRow {
     run: measure,
 };
 
+/// Bytes in a smoke test.
+const SMOKE_BYTES: u64 = 200_000;
+
 /// Seconds of wall clock and of CPU, all threads together, for some bytes.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
@@ -35,7 +38,10 @@ struct Cost {
 
 fn measure(bench: &mut Bench) -> Result<(), String> {
     let pair = bench.pair(Between::Nothing)?;
-    let bytes = bench.sizes(&[1 << 30])[0].max(BLOCK_BYTES as u64) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    let bytes =
+        bench.size(if bench.options.is_smoke { SMOKE_BYTES } else { 1 << 30 }).max(BLOCK_BYTES as u64)
+            / BLOCK_BYTES as u64
+            * BLOCK_BYTES as u64;
     let what = What::File { bytes };
     bench.site.make(what, bench.options.seed)?;
     for round in 1..=bench.pairs() {

@@ -200,6 +200,8 @@ fn versions(bench: &Bench) -> Result<[PathBuf; 2], String> {
             return Err(format!("{PACKAGE} {version} is not here"));
         }
         let work = cache.join(format!("{PACKAGE}-{version}"));
+        // What a download left that was broken off.
+        site::remove(&work);
         let wheel = format!("{PACKAGE}=={version}");
         let folder = work.to_string_lossy().into_owned();
         let mut download = Command::new("python3");

@@ -95,16 +95,10 @@ impl Client {
 
     /// What it shares.
     pub fn shares(&self) -> Result<Vec<ShareLine>> {
-        let mut page: Shares = self.read("GET", "/v1/shares", &["shares"])?;
-        let mut shares = std::mem::take(&mut page.shares);
-        while let Some(last) = page.next.take() {
-            page = self.read("GET", &format!("/v1/shares?after={last}"), &["shares"])?;
-            if page.shares.is_empty() {
-                break;
-            }
-            shares.append(&mut page.shares);
-        }
-        Ok(shares)
+        paged(|after| {
+            let page: Shares = self.read("GET", &format!("/v1/shares{after}"), &["shares"])?;
+            Ok((page.shares, page.next))
+        })
     }
 
     /// What is going on.
@@ -114,8 +108,7 @@ impl Client {
 
     /// Stops sharing an object (D10). `NotFound` if it was not shared.
     pub fn done(&self, oid: &Oid) -> Result<()> {
-        let reply = self.ask("DELETE", &format!("/v1/shares/{oid}"), &["shares"], "", &[], Some(PATIENCE))?;
-        checked(reply).map(|_| ())
+        self.delete(&format!("/v1/shares/{oid}"), "shares")
     }
 
     /// Shares a file without a session, in one request: its descriptor goes to the daemon, which pins it, so `options.pin` must be
@@ -128,13 +121,7 @@ impl Client {
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<Shared> {
         let wish = options.new_put("", Some(self.hand_over(file)?));
-        let required = ["put", "put-descriptor", "put-at-once"];
-        let body = json(&wish)?;
-        let mut connection = self.connection()?;
-        connection.send("POST", "/v1/shares", &required, "application/json", &body)?;
-        connection.await_answer(is_stopped)?;
-        connection.set_patience(Some(PATIENCE))?;
-        parse(checked(connection.read_reply()?)?)
+        self.post_required("/v1/shares", &["put", "put-descriptor", "put-at-once"], &wish, is_stopped)
     }
 
     /// What the chunk index has.
@@ -225,8 +212,20 @@ impl Client {
         document: &impl Serialize,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<A> {
+        self.post_required(target, &[], document, is_stopped)
+    }
+
+    /// The same of a daemon that has all that is `required`.
+    pub(crate) fn post_required<A: DeserializeOwned>(
+        &self,
+        target: &str,
+        required: &[&str],
+        document: &impl Serialize,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<A> {
+        let body = json(document)?;
         let mut connection = self.connection()?;
-        connection.send("POST", target, &[], "application/json", &json(document)?)?;
+        connection.send("POST", target, required, "application/json", &body)?;
         connection.await_answer(is_stopped)?;
         connection.set_patience(Some(PATIENCE))?;
         let reply = connection.read_reply()?;
@@ -236,7 +235,17 @@ impl Client {
         parse(checked(reply)?)
     }
 
-    fn read<A: DeserializeOwned>(&self, method: &str, target: &str, required: &[&str]) -> Result<A> {
+    /// Ends what `target` names.
+    pub(crate) fn delete(&self, target: &str, required: &str) -> Result<()> {
+        checked(self.ask("DELETE", target, &[required], "", &[], Some(PATIENCE))?).map(|_| ())
+    }
+
+    pub(crate) fn read<A: DeserializeOwned>(
+        &self,
+        method: &str,
+        target: &str,
+        required: &[&str],
+    ) -> Result<A> {
         parse(checked(self.ask(method, target, required, "", &[], Some(PATIENCE))?)?)
     }
 
@@ -283,6 +292,20 @@ pub fn while_busy<T>(is_stopped: &dyn Fn() -> bool, mut ask: impl FnMut() -> Res
 /// Whether the daemon refused only for now. One that ended before it answered may be followed by another one.
 fn is_passing(error: &Error) -> bool {
     error.kind() == ErrorKind::Refused && error.is_retryable()
+}
+
+/// A list that comes in pages: `page` is asked with the end of its target, and tells what is on it and the name after which the next begins.
+pub(crate) fn paged<A>(mut page: impl FnMut(&str) -> Result<(Vec<A>, Option<String>)>) -> Result<Vec<A>> {
+    let (mut all, mut next) = page("")?;
+    while let Some(last) = next {
+        let (mut more, after) = page(&format!("?after={last}"))?;
+        if more.is_empty() {
+            break;
+        }
+        all.append(&mut more);
+        next = after;
+    }
+    Ok(all)
 }
 
 fn stopped() -> Error {

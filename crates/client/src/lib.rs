@@ -20,6 +20,7 @@ pub mod aio;
 mod client;
 mod descriptor;
 mod dial;
+mod directories;
 mod get;
 mod http;
 mod place;
@@ -27,6 +28,7 @@ mod session;
 pub mod types;
 
 pub use client::{Client, while_busy};
+pub use directories::DirectoryOptions;
 pub use get::{Get, GetOptions, Piece};
 pub use place::{descriptor_socket, is_socket_named, socket_path};
 pub use session::{Event, Put, PutOptions, Session};

@@ -2,17 +2,22 @@
 //! readers ignore fields that they do not know; of wishes they do not: a misspelt `expires_s` would share for ever. A client that
 //! sends a field of a later version names the feature behind it (`Dray-Require`), and hears that it is missing.
 
+mod directories;
+
 use dray_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
+pub use directories::{Directories, DirectoryLine, NewDirectory, SharedDirectory};
+
 /// Features of this version of the API, by the names that `Dray-Require` takes.
-pub const FEATURES: [&str; 9] = [
+pub const FEATURES: [&str; 10] = [
     "put",
     "put-descriptor",
     "put-at-once",
     "get",
     "get-descriptor",
     "shares",
+    "directories",
     "explain",
     "metrics",
     "index",
@@ -38,6 +43,8 @@ pub struct Info {
     pub data_dir: String,
     /// Objects it shares.
     pub shares: u64,
+    /// Directories it shares.
+    pub directories: u64,
     /// Bytes that it keeps itself and may drop when there is no room: those of no open session and without a pin.
     pub cached_bytes: u64,
     /// Open sessions.

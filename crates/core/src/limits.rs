@@ -301,10 +301,18 @@ pub const TREE_DIGESTS_MAX: usize = 2048;
 pub const TREE_DIGESTS_HELD_MAX: usize = 1 << 17;
 /// Entries from which on a tree is worth digests: those of fewer take no more bytes, and wait for nobody.
 pub const TREE_DIGESTS_ENTRIES_MIN: u64 = 128;
+/// Directories that one daemon shares as they are.
+pub const LIVE_TREES_MAX: usize = 1024;
 /// Receivers that fetch shared directories from one process at a time.
 pub const LIVE_TREE_RECEIVERS_MAX: usize = 16;
 /// Receivers of one directory that have left, or had to, while the holder's disk keeps their threads; with as many, nobody else is let in.
 pub const LIVE_TREE_LEAVING_MAX: usize = 4;
+/// Receivers of one directory that are gone and whose threads are still there, whatever keeps them; with as many, nobody else is let in.
+pub const LIVE_TREE_GONE_MAX: usize = 16;
+/// Receivers from one address that are going, and have not been for long; with as many, nobody else is let in from there.
+pub const LIVE_TREE_GOING_ADDRESS_MAX: usize = 8;
+/// Receivers of shared directories of one process, those that are gone and whose threads are still there included.
+pub const LIVE_TREE_PLACES_MAX: usize = 48;
 /// Names of owners that the writer of a tree takes.
 pub const TREE_OWNERS_MAX: usize = 1 << 16;
 
@@ -335,5 +343,7 @@ pub const SEARCH_CHUNKS_MAX: usize = 1 << 19;
 pub const SEARCH_FILES_OPEN_MAX: usize = 64;
 /// Groups of one transfer that are taken back from the network when the disk has them.
 pub const SEARCH_LATE_GROUPS_MAX: usize = 1 << 16;
+/// Directories of which the receiver of a tree remembers where their like is.
+pub const SIBLING_PLACES_MAX: usize = 16;
 /// Searches of the disk in one process.
 pub const SEARCHES_MAX: usize = 64;

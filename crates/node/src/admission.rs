@@ -380,6 +380,11 @@ impl Notices {
         })
     }
 
+    /// It could be sent: if it cannot once more, that is told once more.
+    pub(crate) fn well(&self) {
+        self.state().last_trouble = None;
+    }
+
     /// The object cannot be sent as it is: told once, with what to do.
     pub(crate) fn trouble(&self, error: &Error) {
         let text = match error.advice() {
@@ -531,6 +536,21 @@ mod tests {
         let public = Bed::new(None, None);
         assert!(public.open(public.object(), None).is_ok());
         assert_eq!(refused(public.open(ObjectName::Oid(Oid::of(b"another")), None)), answers[0]);
+    }
+
+    /// The same trouble is told once, and again if it went in between: a disk that is unplugged a second time.
+    #[test]
+    fn trouble_that_comes_back_is_told_again() {
+        let told: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let hearing = told.clone();
+        let notices = Notices::new(Arc::new(move |event| lock(&hearing).push(event)));
+        let error = Error::new(ErrorKind::Changed, "it is gone");
+        notices.trouble(&error);
+        notices.trouble(&error);
+        assert_eq!(lock(&told).len(), 1);
+        notices.well();
+        notices.trouble(&error);
+        assert_eq!(lock(&told).len(), 2);
     }
 
     /// The user hears once that a receiver has gone, however many connections it had, and whether it was lost; a

@@ -242,27 +242,50 @@ impl Elsewhere {
         is_over: &dyn Fn() -> bool,
         spots: &mut HashMap<ChunkKey, Spot>,
     ) {
-        let named = chunks.iter().map(|chunk| hex(&key(chunk)));
-        let question = IndexQuestion { chunks: named.collect(), ..IndexQuestion::default() };
-        self.asked.fetch_add(chunks.len() as u64, Ordering::Relaxed);
-        let Ok(answer) = self.door.ask(self.directory.as_fd(), question, self.patience.answer, is_over)
-        else {
-            lock(&self.files).is_over = true;
-            return;
-        };
-        let files: Vec<Option<u32>> = answer.files.iter().map(|file| self.open_file(file)).collect();
-        for (chunk, file, offset, _) in answer.found {
+        let keys: Vec<ChunkKey> = chunks.iter().map(key).collect();
+        for (at, file, offset) in self.look_up(&keys, is_over) {
             if is_over() {
                 return;
             }
-            let Some(chunk) = chunks.get(chunk as usize) else { continue };
-            let Some(Some(file)) = files.get(file as usize) else { continue };
-            let spot = Spot { by: Finder::Index, file: *file, offset };
+            let Some(chunk) = chunks.get(at) else { continue };
+            let spot = Spot { by: Finder::Index, file, offset };
             if self.is_there(chunk, spot) && spots.insert(key(chunk), spot).is_none() {
-                self.found.fetch_add(1, Ordering::Relaxed);
-                lock(&self.spent).found_bytes += u64::from(chunk.len);
+                self.found(u64::from(chunk.len));
             }
         }
+    }
+
+    /// CACHE-CHECK (Y8): where `keys` lie, as the index says: which of them, in which file, and at which byte. There are
+    /// [`INDEX_CHUNKS_ASKED_MAX`] of them at the most, and nothing of a file is read. Where the index does not answer, it is not asked again.
+    pub(crate) fn look_up(&self, keys: &[ChunkKey], is_over: &dyn Fn() -> bool) -> Vec<(usize, u32, u64)> {
+        if keys.is_empty() || self.is_over() {
+            return Vec::new();
+        }
+        let named = keys.iter().map(|key| hex(key));
+        let question = IndexQuestion { chunks: named.collect(), ..IndexQuestion::default() };
+        self.asked.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        let Ok(answer) = self.door.ask(self.directory.as_fd(), question, self.patience.answer, is_over)
+        else {
+            lock(&self.files).is_over = true;
+            return Vec::new();
+        };
+        let files: Vec<Option<u32>> = answer.files.iter().map(|file| self.open_file(file)).collect();
+        let place = |(chunk, file, offset, _): (u32, u32, u64, u32)| {
+            let file = files.get(file as usize).copied().flatten()?;
+            Some((chunk as usize, file, offset))
+        };
+        answer.found.into_iter().filter_map(place).collect()
+    }
+
+    /// A chunk that the index was asked for was found.
+    pub(crate) fn found(&self, bytes: u64) {
+        self.found.fetch_add(1, Ordering::Relaxed);
+        lock(&self.spent).found_bytes += bytes;
+    }
+
+    /// A file that an answer named, and when it was changed last as it was opened.
+    pub(crate) fn opened(&self, number: u32) -> Option<(Arc<File>, (i64, i64))> {
+        lock(&self.files).opened.get(number as usize).cloned()
     }
 
     /// Whether the search, at it again since `begun`, takes longer than it is worth.

@@ -12,7 +12,7 @@ use crate::put::unix_s;
 /// Refuses a ticket under which nothing can be shared, before anything is hashed. `size_bytes` is that of the file, if
 /// known.
 pub(crate) fn check(ticket: &Ticket, size_bytes: Option<u64>) -> Result<()> {
-    check_version(ticket)?;
+    check_version(ticket.protocol)?;
     if ticket.expires_unix_s.is_some_and(|end| end <= unix_s()) {
         return Err(Error::new(ErrorKind::Refused, "the ticket has expired").advise("ask for a new one"));
     }
@@ -26,11 +26,10 @@ pub(crate) fn check(ticket: &Ticket, size_bytes: Option<u64>) -> Result<()> {
 }
 
 /// Refuses a ticket whose sender speaks another version of the protocol.
-pub(crate) fn check_version(ticket: &Ticket) -> Result<()> {
-    if ticket.protocol != PROTOCOL_VERSION {
+pub(crate) fn check_version(protocol: u16) -> Result<()> {
+    if protocol != PROTOCOL_VERSION {
         let what = format!(
-            "the ticket's sender speaks version {} of the protocol, this dray speaks {PROTOCOL_VERSION}",
-            ticket.protocol
+            "the ticket's sender speaks version {protocol} of the protocol, this dray speaks {PROTOCOL_VERSION}"
         );
         return Err(
             Error::new(ErrorKind::Unsupported, what).advise("install the same version of dray at both ends")

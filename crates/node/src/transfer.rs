@@ -841,6 +841,11 @@ impl Transfer {
 
     fn store(&self, group: u64, bytes: &[u8], data: &[DataPiece], cv: Cv) -> Result<()> {
         let _working = self.pressure.begin();
+        self.write(group, bytes, data)?;
+        self.count_stored(group, bytes.len(), cv)
+    }
+
+    fn write(&self, group: u64, bytes: &[u8], data: &[DataPiece]) -> Result<()> {
         let offset = group * GROUP_BYTES;
         match &self.sink {
             Sink::Rest(partial) => {
@@ -863,7 +868,12 @@ impl Transfer {
                 lock(&stream.waiting).insert(group, bytes.to_vec());
             }
         }
-        self.done_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The bytes of a group are where they belong, and have this value.
+    fn count_stored(&self, group: u64, len: usize, cv: Cv) -> Result<()> {
+        self.done_bytes.fetch_add(len as u64, Ordering::Relaxed);
         let number = group / UNIT_GROUPS;
         let node = self.geometry.unit(number);
         let complete = {

@@ -1,6 +1,6 @@
 //! A disk that is really full: a file system of 8 MiB in a mount namespace of the test's own. Alone in its file because
 //! it runs itself again as the child that lives there.
-#![allow(clippy::unwrap_used, clippy::print_stderr)] // Helpers of tests are not seen as tests; a skip is said aloud.
+#![allow(clippy::unwrap_used)] // Helpers of tests are not seen as tests.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -34,10 +34,9 @@ fn a_full_disk_is_named_and_gone_on_from() {
     };
     let mount = "mount -t tmpfs -o size=8m none \"$DRAY_TEST_SMALL_DISK\"";
     if !run(mount, OsStr::new("sh")).is_ok_and(|output| output.status.success()) {
-        eprintln!(
-            "SKIPPED: this machine lets the test make no file system of its own (unshare, mount): disk full is not tested"
+        return dray_testkit::say_skip(
+            "this machine lets nobody make a file system (unshare, mount): disk full is not tested",
         );
-        return;
     }
     let program = std::env::current_exe().unwrap();
     let script = format!("{mount} && exec \"$0\" --exact a_full_disk_is_named_and_gone_on_from --nocapture");

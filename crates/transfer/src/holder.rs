@@ -24,7 +24,7 @@ mod rests;
 mod zeros;
 
 pub use held::{ClearGrantor, Held, Outbox, Provider, StoredHeld};
-pub use recipes::{RecipeBudget, RecipeCache, RecipeMaker, RecipeState, RecipeWish};
+pub use recipes::{RecipeCache, RecipeMaker, RecipeState, RecipeWish};
 
 /// Bytes read from the object and sent at a time; small enough to stay in the cache between the two.
 const CHUNK_BYTES: u64 = 256 * 1024;
@@ -566,11 +566,7 @@ impl Server<'_> {
                 self.push_run(FrameKind::Hole, job.request, piece.len() as u64);
             } else {
                 self.settle(job.request);
-                if !self.push_packed(job.request, piece)? {
-                    let head = FrameHead::new(FrameKind::Data, piece.len(), job.request);
-                    self.out.extend_from_slice(&head.encode());
-                    self.out.extend_from_slice(piece);
-                }
+                self.push_data(job.request, piece)?;
             }
             at = piece_end;
         }

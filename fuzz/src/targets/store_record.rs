@@ -1,12 +1,13 @@
-//! Target `store-record`: records of objects and hints of files in a data directory, damaged or made by somebody else
+//! Target `store-record`: records of objects and directories, and hints of files, in a data directory, damaged or made by somebody else
 //! (design 11, 12). The checksum is made right, so that what lies behind it is reached.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use dray_core::store::Store;
+use dray_core::ticket::DirectoryId;
 use dray_core::{Error, ErrorKind, Oid};
-use dray_store::local::LocalStore;
+use dray_store::local::{DirectoryRecord, LocalStore};
 
 use crate::item::Item;
 use crate::{Seed, novelty};
@@ -17,8 +18,13 @@ const IS_BORROWED: u8 = 2;
 /// whether the backing's and the outboard's identity are put in, as no input could guess them,
 const TRUE_BACKING: u8 = 4;
 const TRUE_OUTBOARD: u8 = 8;
-/// and whether the bytes are taken as they are.
+/// whether the bytes are taken as they are,
 const UNSEALED: u8 = 16;
+/// and whether they are the record of a directory.
+const IS_DIRECTORY: u8 = 32;
+
+/// The directory's name.
+const DIRECTORY: [u8; 32] = [9; 32];
 
 /// Bytes of the objects: two groups, so that there is an outboard.
 const OBJECT_BYTES: usize = 70_000;
@@ -45,6 +51,8 @@ struct Place {
     hint: PathBuf,
     /// What `hint` was when the file was put.
     hint_bytes: Vec<u8>,
+    directory: PathBuf,
+    directory_bytes: Vec<u8>,
 }
 
 struct Known {
@@ -76,11 +84,23 @@ impl Place {
             Known { oid, bytes, record_bytes: std::fs::read(&record).expect("readable"), record }
         };
         let hint = find(&root.join("files"), &|_| true).expect("a hint for the file that was put");
+        let shared = DirectoryRecord {
+            id: DirectoryId::from_bytes(DIRECTORY),
+            path: folder.path().to_owned(),
+            lasting: None,
+            secret: None,
+            expires_unix_s: None,
+            since_unix_s: 1,
+        };
+        store.keep_directory(&shared).expect("room");
+        let directory = find(&root.join("directories"), &|_| true).expect("its record");
         Place {
             owned: known(owned_oid, owned_bytes),
             borrowed: known(borrowed_oid, borrowed_bytes),
             hint_bytes: std::fs::read(&hint).expect("readable"),
             hint,
+            directory_bytes: std::fs::read(&directory).expect("readable"),
+            directory,
             file,
             store,
             _folder: folder,
@@ -91,6 +111,11 @@ impl Place {
         let known = if choice & IS_BORROWED == 0 { &self.owned } else { &self.borrowed };
         for known in [&self.owned, &self.borrowed] {
             std::fs::write(&known.record, &known.record_bytes).expect("room");
+        }
+        if choice & IS_DIRECTORY != 0 {
+            let bytes = sealed(choice, &self.directory_bytes, payload, &[]);
+            std::fs::write(&self.directory, bytes).expect("room");
+            return self.list_directories();
         }
         if choice & IS_HINT != 0 {
             let bytes = sealed(choice, &self.hint_bytes, payload, &[(2, TRUE_BACKING)]);
@@ -118,6 +143,19 @@ impl Place {
         }
         for outcome in [self.store.share(&known.oid).map(drop), self.store.list().map(drop)] {
             outcome.unwrap_or_else(|error| assert_documented(&error));
+        }
+    }
+
+    /// ADR 31: a record is of the directory that its name says, at a path that can be, or is told to be none; nothing that stands there now is
+    /// what was shared.
+    fn list_directories(&self) {
+        let (records, unknown) = self.store.directory_records().expect("the folder can be listed");
+        assert_eq!(records.len() + unknown.len(), 1);
+        unknown.iter().for_each(assert_documented);
+        for record in records {
+            novelty::note("a directory");
+            assert!(record.id == DirectoryId::from_bytes(DIRECTORY) && record.path.is_absolute());
+            assert!(record.directory().open().is_err());
         }
     }
 
@@ -197,6 +235,15 @@ pub fn seeds() -> Vec<Seed> {
     let hint = |oid| hint_of(oid, 1_795_000_000_000_000_000);
     let owned = record(oids[0], Item::Array(vec![number(0)]));
     let borrowed = record(oids[1], Item::Array(vec![number(1), bytes(b"/nowhere/file")]));
+    let directory = map(vec![
+        number(1),
+        bytes(&DIRECTORY),
+        bytes(b"/"),
+        map([0xef53, 7, 12, 1_795_000_000, 5].map(number).to_vec()),
+        bytes(&[4; 16]),
+        number(1_900_000_000),
+        number(1_800_000_000),
+    ]);
     let all = TRUE_BACKING | TRUE_OUTBOARD;
     [
         ("owned", all, &owned),
@@ -208,6 +255,7 @@ pub fn seeds() -> Vec<Seed> {
         ("hint-to-the-other-object", IS_HINT | TRUE_BACKING, &hint(oids[0])),
         ("hint-from-the-future", IS_HINT | TRUE_BACKING, &hint_of(oids[0], 4_000_000_000_000_000_000)),
         ("hint-for-another-file", IS_HINT, &hint(oids[1])),
+        ("directory", IS_DIRECTORY, &directory),
     ]
     .into_iter()
     .map(|(name, choice, item)| (name.to_owned(), [&[choice][..], &item.to_bytes()].concat()))
@@ -230,6 +278,7 @@ mod tests {
                 "owned" | "owned-outboard-changed" | "owned-data-changed" => {
                     assert!(opens(&place.owned), "{name}")
                 }
+                "directory" => assert_eq!(place.store.directory_records().unwrap().0.len(), 1),
                 "of-the-other-object" | "cut" => assert!(!opens(&place.owned), "{name}"),
                 _ => {}
             }

@@ -5,11 +5,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dray_core::ticket::Ticket;
+use rustix::process::Signal;
 
 use crate::data;
 use crate::gate;
 use crate::lab::Host;
 use crate::process::{Outcome, Program, Running};
+use crate::sweep;
+use crate::twins::LONG;
 
 /// Room for the blocks in which ext4 keeps the extents of a file in many pieces; they count in `st_blocks`.
 const EXTENT_TREE_BYTES: u64 = 32 * 1024;
@@ -187,6 +190,20 @@ pub fn let_settle(file: &Path) {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock after 1970");
     let age = i64::try_from(now.as_secs()).unwrap_or(i64::MAX) - changed;
     std::thread::sleep(Duration::from_millis(3100 - (age.clamp(0, 3) as u64) * 1000));
+}
+
+/// Kills a command: `running` itself, or what it started on `far`, of which it must hear then. Nothing of it is left on `far`.
+#[track_caller]
+pub fn kill_one_end(running: Running, far: &Host, kills_far: bool) {
+    if kills_far {
+        for pid in far.pids_of("dray") {
+            sweep::signal(pid, Signal::KILL);
+        }
+        assert_ne!(running.wait().code(), Some(0));
+    } else {
+        running.kill();
+    }
+    await_no_dray(far, LONG);
 }
 
 /// Waits until no `dray` runs on `host`; panics after `patience`.

@@ -1,4 +1,4 @@
-//! Faults, one after the other, by a seed: connections that are shut, processes that stand still, packets that vanish in bursts,
+//! Faults, by a seed: connections that are shut all the while; and, one after the other, processes that stand still, packets that vanish in bursts,
 //! a disk that is full for a while, bits that turn over in what is cached.
 
 use std::fs::{self, File};
@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -44,16 +45,34 @@ impl std::ops::AddAssign for Struck {
     }
 }
 
+/// A fault that takes its time, beside connections that are shut all the while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Pause,
+    Lose,
+    Cut,
+    Fill,
+    Rot,
+}
+
 /// What may happen.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct Faults {
     /// A small disk that is filled up for a moment.
-    pub disk: Option<PathBuf>,
+    disk: Option<PathBuf>,
     /// Files whose bits turn over, found anew each time: those below the directory that have one of the names.
-    pub rotting: Option<(PathBuf, Vec<&'static str>)>,
+    rotting: Option<(PathBuf, Vec<&'static str>)>,
+    /// What strikes next, from the end. Each kind has had its turn before one comes again: chance decides the order, not whether.
+    deck: Mutex<Vec<Kind>>,
 }
 
 impl Faults {
+    /// Connections that are shut, processes that stand still, packets that are lost; where there is a `disk` it is full for moments, and
+    /// bits of files below the directory of `rotting` turn over that have one of the names.
+    pub fn new(disk: Option<PathBuf>, rotting: Option<(PathBuf, Vec<&'static str>)>) -> Faults {
+        Faults { disk, rotting, deck: Mutex::default() }
+    }
+
     /// Lets faults strike the two hosts of `lab`, which are joined by a link, while `body` runs. When it returns the link is whole,
     /// all processes run, and the disk has room.
     pub fn during<T: Send>(
@@ -63,12 +82,14 @@ impl Faults {
         body: impl FnOnce() -> T + Send,
     ) -> (T, Struck) {
         let is_over = AtomicBool::new(false);
-        let mut own = Random::new(random.next_word());
+        let [mut own, mut shutting] = [random.next_word(), random.next_word()].map(Random::new);
         std::thread::scope(|scope| {
             let strikes = scope.spawn(|| self.strike_until(lab, &mut own, &is_over));
+            let shuts = scope.spawn(|| shut_until(lab, &mut shutting, &is_over));
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
             is_over.store(true, Ordering::Relaxed);
-            let struck = strikes.join().expect("thread of the faults");
+            let mut struck = strikes.join().expect("thread of the faults");
+            struck.shut = shuts.join().expect("thread that shuts connections");
             match result {
                 Ok(result) => (result, struck),
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -76,68 +97,115 @@ impl Faults {
         })
     }
 
-    fn strike_until(&self, lab: &Lab, random: &mut Random, is_over: &AtomicBool) -> Struck {
-        let mut struck = Struck::default();
-        let hosts = [lab.host(0), lab.host(1)];
-        let mut shut_at = Instant::now() + SHUT_EVERY;
-        // Sleeps that end when all is over.
-        let pause = |time: Duration| {
-            let until = Instant::now() + time;
-            while Instant::now() < until && !is_over.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        };
-        while !is_over.load(Ordering::Relaxed) {
-            let now = Instant::now();
-            if now >= shut_at {
-                shut_at = now + SHUT_EVERY;
-                let host = hosts[random.within(0..2) as usize];
-                struck.shut += u32::from(shut_connection(host, random));
-            }
-            let time = Duration::from_millis(random.within(50..400));
-            match random.within(0..8) {
-                0 => {
-                    let host = hosts[random.within(0..2) as usize];
-                    let pids = host.pids_of("dray");
-                    if !pids.is_empty() {
-                        let pid = pids[random.within(0..pids.len() as u64) as usize];
-                        sweep::signal(pid, Signal::STOP);
-                        pause(time * 3);
-                        sweep::signal(pid, Signal::CONT);
-                        struck.paused += 1;
-                    }
-                }
-                1 | 2 => {
-                    let (from, to) = if random.within(0..2) == 0 { (0, 1) } else { (1, 0) };
-                    let loss = Loss::Random(random.within(2..50) as f64 / 100.0);
-                    lab.change(from, to, Change::Loss(loss));
-                    pause(time);
-                    lab.change(from, to, Change::Loss(Loss::None));
-                    struck.lost += 1;
-                }
-                3 => {
-                    lab.change(0, 1, Change::Up(false));
-                    pause(time);
-                    lab.change(0, 1, Change::Up(true));
-                    struck.lost += 1;
-                }
-                4 => {
-                    if let Some(disk) = &self.disk {
-                        fill(disk);
-                        pause(time);
-                        let _ = fs::remove_file(filler(disk));
-                        struck.filled += 1;
-                    }
-                }
-                5 => {
-                    if let Some((directory, names)) = &self.rotting {
-                        struck.flipped += u32::from(rot(directory, names, random));
-                    }
-                }
-                _ => pause(time),
+    /// Panics unless every kind of fault that was asked for is among those that `struck`: a fault that never strikes proves nothing.
+    #[track_caller]
+    pub fn assert_all_struck(&self, struck: Struck) {
+        assert!(struck.shut > 0, "no connection was shut (is CONFIG_INET_DIAG_DESTROY set?): {struck:?}");
+        assert!(struck.paused > 0, "no process stood still: {struck:?}");
+        assert!(struck.lost > 0, "no packet was to be lost: {struck:?}");
+        assert!(self.disk.is_none() || struck.filled > 0, "the disk was never full: {struck:?}");
+        assert!(self.rotting.is_none() || struck.flipped > 0, "nothing rotted: {struck:?}");
+    }
+
+    fn next_kind(&self, random: &mut Random) -> Kind {
+        let mut deck = self.deck.lock().expect("one thread strikes");
+        if deck.is_empty() {
+            deck.extend([Kind::Pause, Kind::Lose, Kind::Lose, Kind::Cut]);
+            deck.extend(self.disk.as_ref().map(|_| Kind::Fill));
+            deck.extend(self.rotting.as_ref().map(|_| Kind::Rot));
+            for last in (1..deck.len()).rev() {
+                deck.swap(last, random.within(0..last as u64 + 1) as usize);
             }
         }
+        deck.pop().unwrap_or(Kind::Lose)
+    }
+
+    fn strike_until(&self, lab: &Lab, random: &mut Random, is_over: &AtomicBool) -> Struck {
+        let mut struck = Struck::default();
+        while !is_over.load(Ordering::Relaxed) {
+            let kind = self.next_kind(random);
+            if !self.strike(kind, lab, random, is_over, &mut struck) {
+                // There was nothing to strike yet: its turn comes again.
+                self.deck.lock().expect("one thread strikes").insert(0, kind);
+            }
+            sleep_until(Instant::now() + Duration::from_millis(random.within(5..100)), is_over);
+        }
         struck
+    }
+
+    /// Lets one fault strike and pass; false if it found nothing.
+    fn strike(
+        &self,
+        kind: Kind,
+        lab: &Lab,
+        random: &mut Random,
+        is_over: &AtomicBool,
+        struck: &mut Struck,
+    ) -> bool {
+        let time = Duration::from_millis(random.within(50..400));
+        let pass = |time: Duration| sleep_until(Instant::now() + time, is_over);
+        match kind {
+            Kind::Pause => {
+                let pids = lab.host(random.within(0..2) as usize).pids_of("dray");
+                if pids.is_empty() {
+                    return false;
+                }
+                let pid = pids[random.within(0..pids.len() as u64) as usize];
+                sweep::signal(pid, Signal::STOP);
+                pass(time * 3);
+                sweep::signal(pid, Signal::CONT);
+                struck.paused += 1;
+            }
+            Kind::Lose => {
+                let (from, to) = if random.within(0..2) == 0 { (0, 1) } else { (1, 0) };
+                let loss = Loss::Random(random.within(2..50) as f64 / 100.0);
+                lab.change(from, to, Change::Loss(loss));
+                pass(time);
+                lab.change(from, to, Change::Loss(Loss::None));
+                struck.lost += 1;
+            }
+            Kind::Cut => {
+                lab.change(0, 1, Change::Up(false));
+                pass(time);
+                lab.change(0, 1, Change::Up(true));
+                struck.lost += 1;
+            }
+            Kind::Fill => {
+                let Some(disk) = &self.disk else { return true };
+                fill(disk);
+                pass(time);
+                let _ = fs::remove_file(filler(disk));
+                struck.filled += 1;
+            }
+            Kind::Rot => {
+                let Some((directory, names)) = &self.rotting else { return true };
+                let is_flipped = rot(directory, names, random);
+                struck.flipped += u32::from(is_flipped);
+                return is_flipped;
+            }
+        }
+        true
+    }
+}
+
+/// Sleeps, for less long if all is over before.
+fn sleep_until(until: Instant, is_over: &AtomicBool) {
+    while Instant::now() < until && !is_over.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Shuts a connection of one of the hosts every [`SHUT_EVERY`], whatever else happens meanwhile; how many it were.
+fn shut_until(lab: &Lab, random: &mut Random, is_over: &AtomicBool) -> u32 {
+    let mut shut = 0;
+    let mut next = Instant::now() + SHUT_EVERY;
+    loop {
+        sleep_until(next, is_over);
+        if is_over.load(Ordering::Relaxed) {
+            return shut;
+        }
+        next += SHUT_EVERY;
+        shut += u32::from(shut_connection(lab.host(random.within(0..2) as usize), random));
     }
 }
 

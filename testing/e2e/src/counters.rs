@@ -19,10 +19,15 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Bytes in both directions.
+    pub fn bytes(&self) -> u64 {
+        self.received_bytes + self.sent_bytes
+    }
+
     /// Bytes in both directions that ssh did not carry.
     pub fn other_bytes(&self) -> u64 {
         // Rules are counted one after the other.
-        (self.received_bytes + self.sent_bytes).saturating_sub(self.ssh_bytes)
+        self.bytes().saturating_sub(self.ssh_bytes)
     }
 }
 

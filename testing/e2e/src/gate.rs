@@ -45,7 +45,7 @@ pub(crate) fn skip(reason: &str) -> bool {
     let in_ci = std::env::var("CI").is_ok_and(|value| value == "true")
         || std::env::var("DRAY_CI").is_ok_and(|value| value == "1");
     assert!(!in_ci, "{test} cannot run, and a skip counts as a failure in CI: {reason}");
-    eprintln!("SKIP {test}: {reason}");
+    dray_lab::say_skip(&test, reason);
     false
 }
 

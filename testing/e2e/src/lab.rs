@@ -19,6 +19,7 @@ use rustix::thread::LinkNameSpaceType;
 use crate::capture::Capture;
 use crate::counters::{self, Counters};
 use crate::gate::{self, Turn};
+use crate::janitor;
 use crate::process::Program;
 use crate::sshd::Sshd;
 use crate::sweep;
@@ -66,7 +67,10 @@ impl Setup {
         if !gate::can_run() {
             return None;
         }
-        SWEEP.call_once(sweep::remove_stale);
+        SWEEP.call_once(|| {
+            sweep::remove_stale();
+            janitor::start();
+        });
         Some(Lab::build(self))
     }
 }
@@ -334,6 +338,15 @@ impl Host {
     /// What its device carried so far.
     pub fn counters(&self) -> Counters {
         counters::read(self)
+    }
+
+    /// The bytes on its wire, both ways, while `work` is done; and says so of `what`.
+    pub fn carried(&self, what: &str, work: impl FnOnce()) -> u64 {
+        let before = self.counters();
+        work();
+        let bytes = (self.counters() - before).bytes();
+        eprintln!("{what}: {bytes} bytes on the wire");
+        bytes
     }
 
     /// Limits what it sends to `rate` Mbit/s.

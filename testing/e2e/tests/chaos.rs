@@ -62,16 +62,27 @@ fn held_by(pid: u32) -> (Vec<String>, usize) {
     (held, fs::read_dir(format!("/proc/{pid}/task")).unwrap().count())
 }
 
+/// Sockets that process `pid` has open.
+fn sockets_of(pid: u32) -> usize {
+    held_by(pid).0.iter().filter(|name| *name == "socket").count()
+}
+
 /// Panics unless process `pid` soon holds no more than `before`.
 #[track_caller]
 fn assert_holds_no_more(pid: u32, before: &(Vec<String>, usize)) {
-    let deadline = Instant::now() + NOTICE;
-    loop {
+    assert_soon(|| {
         let now = held_by(pid);
-        if now.0.len() <= before.0.len() && now.1 <= before.1 {
-            return;
-        }
-        assert!(Instant::now() < deadline, "holds {now:?}, held {before:?}");
+        let is_as_before = now.0.len() <= before.0.len() && now.1 <= before.1;
+        if is_as_before { Ok(()) } else { Err(format!("holds {now:?}, held {before:?}")) }
+    });
+}
+
+/// Panics unless what is looked at is soon as it should be.
+#[track_caller]
+fn assert_soon(mut look: impl FnMut() -> Result<(), String>) {
+    let deadline = Instant::now() + NOTICE;
+    while let Err(what) = look() {
+        assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -183,18 +194,13 @@ fn a_get_survives_chaos() {
         fs::remove_file(place.join("first")).unwrap();
         actions::forget(taker);
         let at_rest = held_by(share.process.pid());
-        let faults = Faults {
-            disk: Some(disk.clone()),
-            rotting: Some((holder.data_dir().join("store/objects"), vec!["outboard"])),
-        };
+        let rotting = (holder.data_dir().join("store/objects"), vec!["outboard"]);
+        let faults = Faults::new(Some(disk.clone()), Some(rotting));
         let copy = place.join("copy");
         // Nobody there in time; no room. A mangled outboard is mended without a word.
         let struck =
             until_done(lab, random, &faults, &[5, 7], || actions::get(taker, &share.ticket, &copy), |_| {});
-        assert!(
-            struck.shut > 0,
-            "no connection was shut (does this kernel have CONFIG_INET_DIAG_DESTROY?): {struck:?}"
-        );
+        faults.assert_all_struck(struck);
         assert_delivered(&source, &copy, Some(&share.hash()));
         assert_holds_no_more(share.process.pid(), &at_rest);
         share.end();
@@ -213,19 +219,22 @@ fn owned_bytes_that_rot_are_found_under_chaos() {
             Share::of(program.time_limit(Duration::from_secs(600)).start())
         };
         let copy = taker.directory("there").join("copy");
-        let faults = Faults {
-            disk: None,
-            rotting: Some((holder.data_dir().join("store/objects"), vec!["outboard", "data"])),
-        };
+        let rotting = (holder.data_dir().join("store/objects"), vec!["outboard", "data"]);
+        let faults = Faults::new(None, Some(rotting));
         let mut struck = Struck::default();
         let mut is_done = false;
         for run in 0..RUNS_MAX {
             let share = put();
+            let at_rest = sockets_of(share.process.pid());
             let (outcome, hits) =
                 faults.during(lab, random, || actions::get(taker, &share.ticket, &copy).arg("--json").run());
             struck += hits;
             eprintln!("run {run}: exit {:?} after {:.1?}, {hits:?}", outcome.code(), outcome.elapsed);
             assert_typed(&outcome, &[4, 5]);
+            assert_soon(|| {
+                let now = sockets_of(share.process.pid());
+                if now <= at_rest { Ok(()) } else { Err(format!("{now} sockets, {at_rest} at rest")) }
+            });
             let ended = share.process.terminate();
             assert_eq!(ended.code(), Some(0), "{ended}");
             is_done = outcome.code() == Some(0);
@@ -238,7 +247,7 @@ fn owned_bytes_that_rot_are_found_under_chaos() {
             actions::get(taker, &share.ticket, &copy).run().expect(0);
             share.end();
         }
-        assert!(struck.flipped > 0, "nothing rotted: {struck:?}");
+        faults.assert_all_struck(struck);
         assert_delivered(&source, &copy, None);
     });
 }
@@ -260,14 +269,14 @@ fn copies_survive_chaos() {
             let disk = disks[usize::from(is_upload)].clone();
             let copy = disk.join("there/copy");
             fs::create_dir(copy.parent().unwrap()).unwrap();
-            let faults = Faults { disk: Some(disk), rotting: None };
+            let faults = Faults::new(Some(disk), None);
             let start = || match is_upload {
                 true => actions::copy_to(near, far, &source, &copy),
                 false => actions::copy_from(far, near, &source, &copy),
             };
             let wait = |_: &Outcome| await_no_dray(far, NOTICE);
             let struck = until_done(lab, random, &faults, &COPY_CODES, start, wait);
-            assert!(struck.shut > 0, "{struck:?}");
+            faults.assert_all_struck(struck);
             assert_delivered(&source, &copy, None);
         }
     });
@@ -289,7 +298,7 @@ fn a_tree_survives_chaos() {
             );
         }
         let disk = small_disk(far, "small");
-        let faults = Faults { disk: Some(disk.clone()), rotting: None };
+        let faults = Faults::new(Some(disk.clone()), None);
         let copy = disk.join("copy");
         fs::create_dir(&copy).unwrap();
         let start = || {
@@ -301,7 +310,7 @@ fn a_tree_survives_chaos() {
             assert_whole_files(&tree, &copy);
         };
         let struck = until_done(lab, random, &faults, &allowed, start, wait);
-        assert!(struck.shut > 0, "{struck:?}");
+        faults.assert_all_struck(struck);
         assert_same_tree(far, &tree, &copy, None);
     });
 }

@@ -187,7 +187,7 @@ fn the_examples_of_the_api_work() {
     assert_eq!(outcome.code(), Some(0), "{outcome}");
     let text = outcome.stdout_text();
     let blocks: Vec<&str> = text.split("== ").skip(1).collect();
-    assert_eq!(blocks.len(), 10, "{outcome}");
+    assert_eq!(blocks.len(), 11, "{outcome}");
     assert!(blocks[0].contains("\"features\":[\"put\""), "{outcome}");
     assert!(blocks[2].contains("{\"size_bytes\":13}") && blocks[2].contains("\"kind\":\"put\""), "{outcome}");
     assert!(blocks[3].contains("\"size_bytes\":16") && blocks[3].contains("\"ticket\":\"dray:"), "{outcome}");
@@ -195,9 +195,13 @@ fn the_examples_of_the_api_work() {
     assert!(blocks[5].contains("hello, world"), "{outcome}");
     assert!(blocks[6].contains("\"name\":\"copy\"") && blocks[6].contains("hello, world"), "{outcome}");
     assert!(blocks[7].contains("greeting.txt") && blocks[7].contains("\"pinned\":true"), "{outcome}");
-    assert!(blocks[8].contains("{\"transfers\":[]}") && blocks[8].contains("dray_shares 1"), "{outcome}");
-    assert_eq!(blocks[9].matches("\"hopeful\":false,\"files\":[],\"found\":[]").count(), 2, "{outcome}");
-    assert!(blocks[9].contains("\"read_bytes\":0"), "{outcome}");
+    assert!(
+        blocks[8].contains("\"id\":\"directory:") && blocks[8].contains("/folder\",\"public\":false"),
+        "{outcome}"
+    );
+    assert!(blocks[9].contains("{\"transfers\":[]}") && blocks[9].contains("dray_shares 1"), "{outcome}");
+    assert_eq!(blocks[10].matches("\"hopeful\":false,\"files\":[],\"found\":[]").count(), 2, "{outcome}");
+    assert!(blocks[10].contains("\"read_bytes\":0"), "{outcome}");
     let left = daemon.ask("GET /v1/shares", b"").1;
     assert_eq!(left["shares"].as_array().unwrap().len(), 1, "{left}");
     // The share of the greeting was ended; the file's is there.

@@ -437,7 +437,7 @@ fn a_long_list_comes_in_pages() {
 /// Issue 4, "metrics": a command of the same user that is stopped keeps nobody waiting for the figures.
 #[test]
 fn a_stopped_command_does_not_hold_up_the_figures() {
-    let Some(lab) = Lab::of(2).rate_mbit(20).build() else { return };
+    let Some(lab) = Lab::of(2).alone().rate_mbit(20).build() else { return };
     let (a, b) = lab.pair();
     let (holder, daemon) = (Daemon::start(a), Daemon::start(b));
     let file = a.file("file");

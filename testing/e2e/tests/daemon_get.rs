@@ -618,7 +618,8 @@ fn one_feature_apart() {
     assert_ne!(outcome.code(), Some(0));
     assert!(outcome.stderr_text().contains("put"), "{outcome}");
     let features = daemon.ask("GET /v1", b"").1["features"].clone();
-    assert_eq!(features, json!(["get", "get-descriptor", "shares", "explain", "metrics", "index"]));
+    let others = ["get", "get-descriptor", "shares", "directories", "explain", "metrics", "index"];
+    assert_eq!(features, json!(others));
     // An older client asks for nothing by name and sends no field that is new. A newer one may send more, and hears of it.
     let (_stream, session) = daemon.session();
     let mut wish = json!({"session": session, "ticket": ticket.to_text().unwrap()});

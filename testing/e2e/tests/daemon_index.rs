@@ -78,20 +78,10 @@ fn versions(from: &Host) -> Versions {
     Versions { first: share(from, &old), second: share(from, &new), old }
 }
 
-/// The bytes on the wire of a host while `work` is done.
-fn carried(what: &str, host: &Host, work: impl FnOnce()) -> u64 {
-    let before = host.counters();
-    work();
-    let carried = host.counters() - before;
-    let bytes = carried.received_bytes + carried.sent_bytes;
-    eprintln!("{what}: {bytes} bytes on the wire of {SIZE}");
-    bytes
-}
-
 /// Fetches `share` to `path` and removes it again; the bytes on the wire.
 #[track_caller]
 fn cost(what: &str, to: &Host, share: &Share, path: &Path) -> u64 {
-    let bytes = carried(what, to, || {
+    let bytes = to.carried(what, || {
         let got = actions::get(to, &share.ticket, path).time_limit(Duration::from_secs(120)).run();
         got.expect(0).assert_manners();
     });
@@ -183,7 +173,7 @@ fn gets_of_the_daemon_use_it() {
     let wish =
         json!({"session": session, "ticket": versions.second.ticket, "descriptor": folder, "name": "got"});
     lab.limit_rate(SLOW);
-    let bytes = carried("a get of the daemon", to, || {
+    let bytes = to.carried("a get of the daemon", || {
         let get = daemon.transaction("/v1/gets", &wish);
         let (status, got) = daemon.ask(&format!("POST /v1/gets/{get}/finish"), b"{}");
         assert_eq!((status, &got["size_bytes"]), (200, &(SIZE + 28).into()), "{got}");
@@ -222,7 +212,7 @@ fn copies_over_ssh_use_it() {
             true => actions::copy_to(from, to, &new, &copy),
             false => actions::copy_from(from, to, &new, &copy),
         };
-        let bytes = carried(what, to, || {
+        let bytes = to.carried(what, || {
             program.args(flags).time_limit(Duration::from_secs(120)).run().expect(0);
         });
         assert_eq!(data::b3sum(&copy), versions.second.hash());

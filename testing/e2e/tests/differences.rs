@@ -7,10 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use dray_e2e::actions::{self, assert_same_tree, await_no_dray};
+use dray_e2e::actions::{self, assert_same_tree, kill_one_end};
 use dray_e2e::data::{self, GIB, MIB};
-use dray_e2e::{Host, Lab, Program, gate, sweep};
-use rustix::process::Signal;
+use dray_e2e::{Host, Lab, Program, gate};
 
 /// Longest time one command may take.
 const LONG: Duration = Duration::from_secs(300);
@@ -62,7 +61,7 @@ fn cost(host: &Host, program: Program<'_>) -> u64 {
     let before = host.counters();
     program.time_limit(LONG).run().expect(0);
     let carried = host.counters() - before;
-    carried.received_bytes + carried.sent_bytes
+    carried.bytes()
 }
 
 /// A new directory `name` in the one that `host` has for a case.
@@ -193,15 +192,7 @@ fn a_killed_difference_goes_on() {
         let running = program().start();
         let is_half = running.wait_until(false, || (b.counters() - before).received_bytes > 6 * MIB);
         assert!(is_half, "it ended before it could be killed");
-        if kills_far {
-            for pid in b.pids_of("dray") {
-                sweep::signal(pid, Signal::KILL);
-            }
-            assert_ne!(running.wait().code(), Some(0));
-        } else {
-            running.kill();
-        }
-        await_no_dray(b, LONG);
+        kill_one_end(running, b, kills_far);
         assert!(fs::read(to.join("file")).unwrap() == old, "neither old nor new");
         let bytes = cost(b, program());
         eprintln!("again: {bytes} bytes on the wire");

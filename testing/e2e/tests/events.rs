@@ -77,7 +77,10 @@ fn every_event_occurs() {
     let daemon = Daemon::start(a);
     let kept = a.dray().args(["put", "--json"]).arg(&small).run().expect(0);
     let kept = ticket_in(kept.stdout_text());
-    for command in [&["ls"][..], &["status"], &["done", &kept]] {
+    let shared = a.dray().args(["put", "--json"]).arg(&tree).run().expect(0);
+    hear(&shared);
+    let directory = ticket_in(shared.stdout_text());
+    for command in [&["ls"][..], &["status"], &["done", &kept], &["done", &directory]] {
         hear(&a.dray().args(command).arg("--json").run().expect(0));
     }
     daemon.process.signal(Signal::HUP);

@@ -5,58 +5,16 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use dray_core::ticket::{AnyTicket, DirectoryTicket};
+use dray_core::ticket::DirectoryTicket;
 use dray_e2e::data::{self, MIB};
-use dray_e2e::{Host, Lab, Outcome, Running, gate};
-
-fn tool(argv: &[&str]) -> String {
-    let program = gate::find_tool(argv[0]).unwrap_or_else(|| panic!("{} is not installed", argv[0]));
-    let output = Command::new(program).args(&argv[1..]).output().unwrap();
-    assert!(output.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
+use dray_e2e::live::{differences, directory_ticket, get, sample, sync, tool};
+use dray_e2e::{Host, Lab, Running};
 
 fn put(host: &Host, path: &Path, options: &[&str]) -> (Running, String) {
     let running = host.dray().arg("put").args(options).arg(path).start();
     let ticket = running.first_line();
     (running, ticket)
-}
-
-fn get(host: &Host, ticket: &str, to: &Path) -> Outcome {
-    host.dray().args(["get", ticket, "-o"]).arg(to).run()
-}
-
-fn sync(host: &Host, options: &[&str], ticket: &str, to: &Path) -> Outcome {
-    host.dray().arg("sync").args(options).arg(ticket).arg(to).run()
-}
-
-fn directory_ticket(text: &str) -> DirectoryTicket {
-    match text.parse().unwrap() {
-        AnyTicket::Directory(ticket) => ticket,
-        AnyTicket::Object(_) => panic!("{text} is of an object"),
-    }
-}
-
-/// What `rsync` would still have to do, by contents; permission bits and owners are the receiver's.
-fn differences(from: &Path, to: &Path) -> String {
-    let (from, to) = (format!("{}/", from.display()), format!("{}/", to.display()));
-    tool(&["rsync", "-rltn", "--checksum", "--delete", "-i", &from, &to])
-}
-
-fn sample(root: &Path) {
-    for directory in ["a/deep/er", "b", "empty"] {
-        fs::create_dir_all(root.join(directory)).unwrap();
-    }
-    data::write_random(&root.join("large"), 5 * MIB + 77, 1);
-    data::write_sparse(&root.join("a/sparse"), 64 * MIB, 3, 4);
-    for number in 0..300 {
-        data::write_random(&root.join(format!("a/deep/er/{number}")), number * 37, number);
-    }
-    fs::write(root.join("b/two\nlines"), b"x").unwrap();
-    symlink("../large", root.join("b/link")).unwrap();
-    symlink("nowhere", root.join("b/dangling")).unwrap();
 }
 
 /// Issue 7 "daemon to daemon by ticket": a tree comes whole, is brought up to date, and loses what the source has not when that is asked for; a
@@ -136,7 +94,7 @@ fn what_is_the_same_costs_a_constant() {
     }
     for cost in &costs {
         // Headers of packets and the handshake of TLS are among them.
-        assert!(cost.received_bytes + cost.sent_bytes < 8_000, "{cost:?}");
+        assert!(cost.bytes() < 8_000, "{cost:?}");
     }
     let packets = |at: usize| costs[at].received_packets + costs[at].sent_packets;
     assert!(packets(1) <= packets(0) + 6, "{costs:?}");
@@ -227,4 +185,23 @@ fn a_fetch_goes_on_after_a_kill() {
     assert_eq!(differences(&from, &to), "");
     assert_eq!(data::unfinished(&to), [""; 0]);
     sharing.terminate().expect(0);
+}
+
+/// Threat model, ADR 29: who is fetching when `put` is ended by its user hears that, as if the right had ended otherwise.
+#[test]
+fn who_is_fetching_hears_that_put_ends() {
+    let Some(lab) = Lab::of(2).rate_mbit(40).build() else { return };
+    let (a, b) = lab.pair();
+    let from = a.directory("from");
+    for number in 0..8 {
+        data::write_random(&from.join(number.to_string()), 4 * MIB, number);
+    }
+    let (sharing, ticket) = put(a, &from, &[]);
+    let to = b.file("to");
+    let running = b.dray().args(["get", &ticket, "-o"]).arg(&to).start();
+    let has_some = || to.is_dir() && data::names(&to).iter().any(|name| name.len() == 1);
+    assert!(running.wait_until(false, has_some));
+    sharing.terminate().expect(0);
+    let cut = running.wait().expect(6);
+    assert!(cut.stderr_text().contains("no longer shared"), "{cut}");
 }

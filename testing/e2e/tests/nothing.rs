@@ -21,7 +21,7 @@ fn cost(host: &Host, program: Program<'_>) -> u64 {
     let before = host.counters();
     program.time_limit(LARGE).run().expect(0);
     let carried = host.counters() - before;
-    carried.received_bytes + carried.sent_bytes
+    carried.bytes()
 }
 
 /// Writes a file of zeros that are data.

@@ -2,6 +2,7 @@
 //! lost or not. After "power on" the same command ends with the right bytes, and nothing that did not reach the disk is believed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -81,19 +82,31 @@ fn a_get_goes_on_after_a_loss_of_power() {
         let get = || actions::get(b, &share.ticket, &copy).env("DRAY_DATA_DIR", &data);
         // Nobody else makes the data durable: only what the checkpoints did counts.
         let other = disk.disturb(false);
-        get().run().expect(0);
+        let running = get().start();
+        // Nine tenths are there, so two checkpoints are.
+        let there = copy.parent().unwrap();
+        running.wait_until(false, || data::unfinished_bytes(there) >= size / 10 * 9);
+        let late = disk.now();
+        running.wait().expect(0);
         std::thread::sleep(Duration::from_millis(1500));
         drop(other);
         let end = disk.now();
         disk.stop();
         lab.lift_rate();
-        cut(&mut disk, &mut cases, &format!("{file_system:?}"), begin..end, 2, |_| {
+        let sent_again = Cell::new(0);
+        let go_on = |_: &Path| {
             let before = a.counters();
             get().run().expect(0);
-            let sent = (a.counters() - before).sent_bytes;
-            eprintln!("{} MiB sent again", sent / MIB);
+            sent_again.set((a.counters() - before).sent_bytes);
+            eprintln!("{} MiB sent again", sent_again.get() / MIB);
             assert_delivered(&source, &copy, Some(&share.hash()));
-        });
+        };
+        // What was synced is believed, too: without that nothing would ever go wrong.
+        disk.power_on(late, Loss::Everything);
+        go_on(disk.path());
+        assert!(sent_again.get() < size, "{} bytes sent again, as if nothing was there", sent_again.get());
+        disk.power_off();
+        cut(&mut disk, &mut cases, &format!("{file_system:?}"), begin..end, 2, go_on);
         share.end();
         lab.limit_rate(160);
     }
@@ -160,7 +173,7 @@ fn a_file_that_lost_bytes_is_never_delivered() {
     let lab = Lab::of(2).build().unwrap();
     let (host, taker) = lab.pair();
     let mut cases = Cases::default();
-    let lost = std::cell::Cell::new(0);
+    let lost = Cell::new(0);
     for &file_system in file_systems() {
         let (mut disk, data) = disk(host, file_system, seed);
         let put = |file: &Path| Share::of(actions::put(host, file).env("DRAY_DATA_DIR", &data).start());
@@ -177,12 +190,13 @@ fn a_file_that_lost_bytes_is_never_delivered() {
         let begin = disk.now();
         // The system writes files when it likes; here those of the store first.
         sync_below(&data);
+        let synced = disk.now();
         let other = disk.disturb(true);
         std::thread::sleep(Duration::from_millis(2500));
         drop(other);
         let end = disk.now();
         disk.stop();
-        cut(&mut disk, &mut cases, &format!("{file_system:?}"), begin..end, 1, |_| {
+        let check = |_: &Path| {
             let copy = taker.file("copy");
             let get = |share: &Share| actions::get(taker, &share.ticket, &copy).run();
             let mut share = put(&file);
@@ -198,7 +212,14 @@ fn a_file_that_lost_bytes_is_never_delivered() {
             share.end();
             actions::forget(taker);
             std::fs::remove_file(&copy).unwrap();
-        });
+        };
+        // Once for sure: what the store knows is on the disk, and nobody has synced the file.
+        let before = lost.get();
+        disk.power_on(synced, Loss::Everything);
+        check(disk.path());
+        disk.power_off();
+        assert!(lost.get() > before, "the file had all its bytes: that is no test of one that lost some");
+        cut(&mut disk, &mut cases, &format!("{file_system:?}"), begin..end, 1, check);
     }
     eprintln!("{} times the file had lost bytes", lost.get());
     cases.finish(4 * file_systems().len());

@@ -241,9 +241,7 @@ fn a_get_outlives_a_restart_of_the_put() {
     let running = actions::get(taker, &serving.ticket, &copy).start();
     assert!(await_share(&running, copy.parent().unwrap(), 0.3, 100 * MIB));
     serving.process.kill();
-    let killed = Instant::now();
     let serving = share(holder, &source);
-    assert!(killed.elapsed() < Duration::from_secs(5), "the restart is what takes at most five seconds");
     running.wait().expect(0);
     assert_delivered(&source, &copy, Some(&serving.hash()));
 }

@@ -5,11 +5,11 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-use dray_e2e::actions::{self, share};
+use dray_e2e::actions::{self, assert_same_tree, share};
 use dray_e2e::data::{self, MIB};
-use dray_e2e::{Host, Lab};
+use dray_e2e::{Host, Lab, Program};
 
 /// Bytes of the file: small enough for a slow link, large enough that one hundredth of it is more than what a copy takes anyway.
 const SIZE: u64 = 24 * MIB;
@@ -26,16 +26,6 @@ fn configure(host: &Host, text: &str) {
     let config = host.home().join(".config/dray/config.toml");
     fs::create_dir_all(config.parent().unwrap()).unwrap();
     fs::write(config, text).unwrap();
-}
-
-/// The bytes on the wire of a host while `work` is done.
-fn carried(what: &str, host: &Host, work: impl FnOnce()) -> u64 {
-    let before = host.counters();
-    work();
-    let carried = host.counters() - before;
-    let bytes = carried.received_bytes + carried.sent_bytes;
-    eprintln!("{what}: {bytes} bytes on the wire of {SIZE}");
-    bytes
 }
 
 /// A copy of `base` in which `pieces` of so many bytes are others, all over it.
@@ -56,12 +46,32 @@ fn cost(what: &str, lab: &Lab, source: &Path, prepare: impl FnOnce(&Path)) -> u6
     fs::create_dir_all(&directory).unwrap();
     prepare(&top);
     let copy = directory.join("image");
-    let bytes = carried(what, to, || {
+    let bytes = to.carried(what, || {
         let copied = actions::copy_to(from, to, source, &copy).time_limit(Duration::from_secs(120)).run();
         copied.expect(0);
     });
     data::assert_same(source, &copy);
     fs::remove_dir_all(top).unwrap();
+    bytes
+}
+
+/// Brings `source` to `copy` by `program`, with `--search` if that is named, and removes it again; the bytes on the wire.
+fn fetched(
+    what: &str,
+    to: &Host,
+    mut program: Program<'_>,
+    search: Option<&Path>,
+    source: &Path,
+    copy: &Path,
+) -> u64 {
+    if let Some(search) = search {
+        program = program.arg("--search").arg(search);
+    }
+    let bytes = to.carried(what, || {
+        program.time_limit(Duration::from_secs(120)).run().expect(0);
+    });
+    data::assert_same(source, copy);
+    fs::remove_file(copy).unwrap();
     bytes
 }
 
@@ -114,15 +124,7 @@ fn what_is_of_no_use_costs_nothing() {
     data::write_random(&in_vain.join("copy"), SIZE, 532);
     let copy = to.directory("to").join("copy");
     let get = |what: &str, search: Option<&Path>| {
-        let bytes = carried(what, to, || {
-            let mut program = actions::get(to, &shared.ticket, &copy).time_limit(Duration::from_secs(120));
-            if let Some(search) = search {
-                program = program.arg("--search").arg(search);
-            }
-            program.run().expect(0);
-        });
-        data::assert_same(&source, &copy);
-        fs::remove_file(&copy).unwrap();
+        let bytes = fetched(what, to, actions::get(to, &shared.ticket, &copy), search, &source, &copy);
         actions::forget(to);
         bytes
     };
@@ -183,31 +185,13 @@ fn a_search_keeps_to_its_scope() {
     beside(&top);
     let copy = top.join("b/image");
     let pull = |what: &str, search: Option<&Path>| {
-        let bytes = carried(what, to, || {
-            let mut program =
-                actions::copy_from(from, to, &source, &copy).time_limit(Duration::from_secs(120));
-            if let Some(search) = search {
-                program = program.arg("--search").arg(search);
-            }
-            program.run().expect(0);
-        });
-        data::assert_same(&source, &copy);
-        fs::remove_file(&copy).unwrap();
-        bytes
+        fetched(what, to, actions::copy_from(from, to, &source, &copy), search, &source, &copy)
     };
     let without = pull("pulled", None);
     assert!(without > SIZE, "{without}");
     let shared = share(from, &source);
     let get = |what: &str, search: Option<&Path>| {
-        let bytes = carried(what, to, || {
-            let mut program = actions::get(to, &shared.ticket, &copy).time_limit(Duration::from_secs(120));
-            if let Some(search) = search {
-                program = program.arg("--search").arg(search);
-            }
-            program.run().expect(0);
-        });
-        data::assert_same(&source, &copy);
-        fs::remove_file(&copy).unwrap();
+        let bytes = fetched(what, to, actions::get(to, &shared.ticket, &copy), search, &source, &copy);
         actions::forget(to);
         bytes
     };
@@ -224,4 +208,116 @@ fn a_search_keeps_to_its_scope() {
     let refused = actions::get(to, &shared.ticket, &copy).arg("--search").arg(&nowhere).run().expect(3);
     assert!(refused.stderr_text().contains("--search"), "{refused}");
     assert!(data::names(&top.join("b")).is_empty());
+}
+
+/// Writes a tree of large and small files: a little of each large one is another if it is an `older` one, and its times are others.
+fn write_tree(top: &Path, is_older: bool) -> u64 {
+    let mut size = 0;
+    let mut write = |path: String, bytes: u64, seed, is_changed: bool| {
+        let path = top.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        data::write_random(&path, bytes, seed);
+        let file = File::options().write(true).open(&path).unwrap();
+        if is_changed && is_older {
+            file.write_all_at(&data::random_bytes(4096, seed + 1), bytes / 2).unwrap();
+        }
+        let time = if is_changed && is_older { 1_000_000 } else { 2_000_000 };
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(time)).unwrap();
+        size += bytes;
+    };
+    for number in 0..6 {
+        write(format!("disks/{number}/image"), (1 + number) * MIB, 700 + number, true);
+    }
+    for number in 0..20 {
+        write(format!("lib/deep/{number}.o"), 100_000 + number, 800 + number, number % 2 == 0);
+        write(format!("src/{number}.c"), 9_000 + number, 900 + number, false);
+    }
+    size
+}
+
+/// Y26, R8 "Sibling": a tree of which another state lies in a directory beside the destination costs about what it costs where that lies at the
+/// destination; without `search = true` all of it crosses the wire.
+#[test]
+fn a_tree_beside_costs_what_an_older_one_does() {
+    let Some(lab) = Lab::of(2).alone().rate_mbit(FAST).build() else { return };
+    let (from, to) = lab.pair();
+    to.sshd();
+    let source = from.directory("tree");
+    let size = write_tree(&source, false);
+    let copy = |what: &str, older: &str| {
+        let work = to.home().join(what);
+        write_tree(&work.join(older), true);
+        let copy = work.join("here");
+        fs::create_dir_all(&copy).unwrap();
+        let bytes = to.carried(what, || {
+            let copied = actions::copy_to(from, to, &source.join("."), &copy).arg("-a");
+            copied.time_limit(Duration::from_secs(120)).run().expect(0);
+        });
+        assert_same_tree(from, &source, &copy, None);
+        fs::remove_dir_all(work).unwrap();
+        bytes
+    };
+    let off = copy("search-off", "beside");
+    assert!(off > size, "{off}");
+    configure(to, "search = true\n");
+    let older = copy("older", "here");
+    let beside = copy("beside", "beside");
+    eprintln!("{size} bytes: {older} over an older version, {beside} beside one, {off} without a search");
+    assert!(older < size / 10, "{older}");
+    assert!(beside < older + size / 20, "{beside} beside {older}");
+}
+
+/// S90, issue "the same command goes on": a get that goes on where it was killed looks for the rest on the disk, and keeps what it has.
+#[test]
+fn a_get_that_goes_on_searches_for_the_rest() {
+    let Some(lab) = Lab::of(2).alone().rate_mbit(SLOW).build() else { return };
+    let (from, to) = lab.pair();
+    let source = from.file("image");
+    data::write_random(&source, SIZE, 541);
+    let shared = share(from, &source);
+    let (beside, directory) = (to.directory("beside"), to.directory("to"));
+    fs::copy(&source, beside.join("copy")).unwrap();
+    let copy = directory.join("copy");
+    let get = || actions::get(to, &shared.ticket, &copy).time_limit(Duration::from_secs(120));
+    let running = get().start();
+    assert!(running.wait_until(true, || data::unfinished_bytes(&directory) >= SIZE / 4));
+    running.kill();
+    let bytes = fetched("gone on", to, get(), Some(&beside), &source, &copy);
+    assert!(bytes < SIZE / 4, "{bytes}");
+}
+
+/// S91, S97: a tree that is fetched from a host that was logged in to is looked for below the directory that `--search` names, and nowhere else, whatever the
+/// configuration says.
+#[test]
+fn a_tree_that_is_fetched_is_looked_for_where_that_is_said() {
+    let Some(lab) = Lab::of(2).alone().rate_mbit(FAST).build() else { return };
+    let (from, to) = lab.pair();
+    from.sshd();
+    configure(to, "search = true\n");
+    let source = from.directory("tree");
+    let size = write_tree(&source, false);
+    let beside = to.home().join("beside");
+    write_tree(&beside, true);
+    let copy = to.home().join("here");
+    let fetch = |what: &str, search: Option<&Path>| {
+        fs::create_dir(&copy).unwrap();
+        let mut program = actions::copy_from(from, to, &source.join("."), &copy).arg("-a");
+        if let Some(search) = search {
+            program = program.arg("--search").arg(search);
+        }
+        let bytes = to.carried(what, || {
+            program.time_limit(Duration::from_secs(120)).run().expect(0);
+        });
+        assert_same_tree(to, &source, &copy, None);
+        fs::remove_dir_all(&copy).unwrap();
+        bytes
+    };
+    let without = fetch("without --search", None);
+    assert!(without > size, "{without}");
+    let found = fetch("with --search", Some(&beside));
+    assert!(found < size / 10, "{found}");
+    let nowhere =
+        actions::copy_from(from, to, &source.join("."), &copy).arg("-a").arg("--search").arg(to.file("no"));
+    let refused = nowhere.run().expect(3);
+    assert!(refused.stderr_text().contains("--search"), "{refused}");
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use dray_e2e::actions::await_no_dray;
+use dray_e2e::actions::kill_one_end;
 use dray_e2e::twins::{Case, LONG, Way, case, check, set_times, sync, time, up, write};
 use dray_e2e::{Host, Lab, data, gate};
 
@@ -438,15 +438,7 @@ fn a_large_file_goes_on_where_it_was_cut_off() {
             let came = options.len() == 1 || lab_bytes(&copy) > before + (10 << 20);
             came && (options.len() > 1 || elapsed(&copy) > 2)
         });
-        if kills_far {
-            for pid in b.pids_of("dray") {
-                dray_e2e::sweep::signal(pid, rustix::process::Signal::KILL);
-            }
-            assert_ne!(running.wait().code(), Some(0));
-        } else {
-            running.kill();
-        }
-        await_no_dray(b, LONG);
+        kill_one_end(running, b, kills_far);
         assert!(!copy.join("large").exists());
         let outcome = up(a, b, &[options, &["--stats"]].concat(), &source, &copy).wait().expect(0);
         let line = outcome

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use dray_e2e::actions::await_no_dray;
+use dray_e2e::actions::kill_one_end;
 use dray_e2e::data::{self, MIB};
 use dray_e2e::twins::{LONG, tree, up, write};
 use dray_e2e::{Lab, gate};
@@ -75,15 +75,7 @@ fn a_killed_run_deletes_nothing() {
         extras.iter().for_each(|path| write(path, b"extra", 0));
         let running = up(a, b, &["-a", "--delete"], &source, &copy);
         running.wait_until(false, || copy.join("05/00005").exists());
-        if kills_far {
-            for pid in b.pids_of("dray") {
-                dray_e2e::sweep::signal(pid, rustix::process::Signal::KILL);
-            }
-            assert_ne!(running.wait().code(), Some(0));
-        } else {
-            running.kill();
-        }
-        await_no_dray(b, LONG);
+        kill_one_end(running, b, kills_far);
         extras.iter().for_each(|path| assert!(path.exists(), "{path:?} is gone"));
         up(a, b, &["-a", "--delete"], &source, &copy).wait().expect(0);
         dray_e2e::actions::assert_same_tree(a, &source, &copy, None);

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dray_e2e::actions::{assert_same_tree, await_no_dray};
+use dray_e2e::actions::{assert_same_tree, await_no_dray, kill_one_end};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::sweep::signal;
 use dray_e2e::twins::{LONG, Way, case, set_times, source_and_destination, sync, told, tree, up, write};
@@ -277,15 +277,7 @@ fn a_killed_run_loses_nothing() {
         let running = up(a, b, &["-a", "--remove-source-files"], &source, &copy);
         // Some have gone.
         running.wait_until(false, || !source.join("00/00000").exists());
-        if kills_far {
-            for pid in b.pids_of("dray") {
-                signal(pid, Signal::KILL);
-            }
-            assert_ne!(running.wait().code(), Some(0));
-        } else {
-            running.kill();
-        }
-        await_no_dray(b, LONG);
+        kill_one_end(running, b, kills_far);
         let mut gone = 0;
         for path in paths(&whole).iter().filter(|path| !path.ends_with('/')) {
             let (here, there) = (source.join(path), copy.join(path));

@@ -137,7 +137,7 @@ fn trees_arrive_as_they_are() {
             };
             program.run().expect(0);
             let carried = b.counters() - before;
-            let bytes = carried.received_bytes + carried.sent_bytes;
+            let bytes = carried.bytes();
             assert!(bytes < 2 * MIB, "{what} {way}: {bytes} bytes for nothing");
             assert_same_tree(a, &tree, &copy, None);
         }

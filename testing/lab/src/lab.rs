@@ -1,5 +1,6 @@
 //! The lab: hosts, devices, pipes, and which packets go through which.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
@@ -93,7 +94,7 @@ pub struct Lab {
     hosts: Vec<Host>,
     nics: Vec<Nic>,
     pipes: Mutex<Vec<PipeState>>,
-    paths: Vec<Path>,
+    paths: usize,
     engine: Option<Engine>,
     spawner: Arc<Spawner>,
     /// Ticks that were idle, and all, when counting began.
@@ -106,12 +107,8 @@ struct Nic {
     addresses: Vec<IpAddr>,
     tun: Arc<OwnedFd>,
     offloads: Mutex<Offloads>,
-}
-
-#[derive(Debug)]
-struct Path {
-    from: NicId,
-    pipes: Vec<PipeId>,
+    /// Those that its paths lead through.
+    pipes: HashSet<PipeId>,
 }
 
 /// What decides whether super-packets may pass.
@@ -156,7 +153,7 @@ impl Lab {
             hosts: Vec::new(),
             nics: Vec::new(),
             pipes: Mutex::default(),
-            paths: Vec::new(),
+            paths: 0,
             engine: Some(Engine::start(seed)?),
             spawner: Arc::new(Spawner::start()?),
             machine_before: Mutex::new(machine_ticks()),
@@ -210,7 +207,7 @@ impl Lab {
         let tun = Arc::new(within(name, self.hosts[host].add_device(number, mtu, addresses))?);
         self.order(Order::Device(Arc::clone(&tun)));
         let offloads = Mutex::new(Offloads::Checksums);
-        self.nics.push(Nic { host, addresses: addresses.to_owned(), tun, offloads });
+        self.nics.push(Nic { host, addresses: addresses.to_owned(), tun, offloads, pipes: HashSet::new() });
         Ok(NicId(self.nics.len() - 1))
     }
 
@@ -240,17 +237,27 @@ impl Lab {
     /// they share.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// What the kernel refuses, or `InvalidInput` for a pipe that this lab has not.
     pub fn path(&mut self, from: NicId, to: NicId, pipes: &[PipeId]) -> io::Result<()> {
-        check_room(self.paths.len(), PATHS_MAX, "paths")?;
-        self.paths.push(Path { from, pipes: pipes.to_owned() });
+        check_room(self.paths, PATHS_MAX, "paths")?;
+        let takes_super_packets = {
+            let states = self.pipes.lock().map_err(poisoned)?;
+            let takes = pipes.iter().map(|pipe| Ok(state_of(&states, *pipe)?.takes_super_packets()));
+            takes.collect::<io::Result<Vec<bool>>>()?.into_iter().all(|takes| takes)
+        };
+        self.paths += 1;
+        let is_first = self.nics[from.0].pipes.is_empty();
+        self.nics[from.0].pipes.extend(pipes);
         self.order(Order::Path {
             from: from.0,
             to: to.0,
             pipes: pipes.iter().map(|pipe| pipe.0).collect(),
             addresses: self.nics[to.0].addresses.clone(),
         });
-        self.tune(from)
+        // What the device's other paths allow it is known, so that they need not be looked at again for each new one.
+        let nic = &self.nics[from.0];
+        let allowed = is_first || *nic.offloads.lock().map_err(poisoned)? == Offloads::Segments;
+        nic.offload(allowed && takes_super_packets)
     }
 
     /// Joins two hosts, made if they are not there, each by a new device. Called again with the same host, that host is
@@ -322,13 +329,14 @@ impl Lab {
     /// Changes a pipe while packets run.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// What the kernel refuses, or `InvalidInput` for a pipe that this lab has not.
     pub fn set(&self, pipe: PipeId, change: Change) -> io::Result<()> {
         {
             let mut pipes = self.pipes.lock().map_err(poisoned)?;
+            let state = state_of_mut(&mut pipes, pipe)?;
             match change {
-                Change::Rate(rate) => pipes[pipe.0].slowest = rate,
-                Change::Loss(loss) => pipes[pipe.0].loss = loss,
+                Change::Rate(rate) => state.slowest = rate,
+                Change::Loss(loss) => state.loss = loss,
                 Change::Delay(_) | Change::Up(_) => {}
             }
         }
@@ -340,9 +348,9 @@ impl Lab {
     /// Lets the rate of a pipe follow a trace from now on, until its rate is set.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// What the kernel refuses, or `InvalidInput` for a pipe that this lab has not.
     pub fn play(&self, pipe: PipeId, trace: Trace) -> io::Result<()> {
-        self.pipes.lock().map_err(poisoned)?[pipe.0].slowest = Some(trace.slowest());
+        state_of_mut(&mut self.pipes.lock().map_err(poisoned)?, pipe)?.slowest = Some(trace.slowest());
         self.tune_around(pipe)?;
         self.order(Order::Play(pipe.0, trace));
         Ok(())
@@ -401,30 +409,38 @@ impl Lab {
         Ipv4Addr::new(10, 88, high, low).into()
     }
 
-    /// Lets every device that sends through `pipe` make super-packets, or not.
+    /// Lets every device that sends through `pipe` make super-packets if every pipe of its paths is fast and loses nothing, or not.
     fn tune_around(&self, pipe: PipeId) -> io::Result<()> {
-        let mut senders: Vec<NicId> =
-            self.paths.iter().filter(|path| path.pipes.contains(&pipe)).map(|path| path.from).collect();
-        senders.dedup();
-        senders.into_iter().try_for_each(|nic| self.tune(nic))
-    }
-
-    /// A device may make super-packets if every pipe of its paths is fast and loses nothing.
-    fn tune(&self, nic: NicId) -> io::Result<()> {
         let pipes = self.pipes.lock().map_err(poisoned)?;
-        let mut used = self.paths.iter().filter(|path| path.from == nic).flat_map(|path| &path.pipes);
-        let wanted = match used.all(|pipe| pipes[pipe.0].takes_super_packets()) {
-            true => Offloads::Segments,
-            false => Offloads::Checksums,
-        };
-        let nic = &self.nics[nic.0];
-        let mut offloads = nic.offloads.lock().map_err(poisoned)?;
+        for nic in self.nics.iter().filter(|nic| nic.pipes.contains(&pipe)) {
+            nic.offload(nic.pipes.iter().all(|used| pipes[used.0].takes_super_packets()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Nic {
+    fn offload(&self, takes_super_packets: bool) -> io::Result<()> {
+        let wanted = if takes_super_packets { Offloads::Segments } else { Offloads::Checksums };
+        let mut offloads = self.offloads.lock().map_err(poisoned)?;
         if *offloads != wanted {
-            kernel::set_offloads(&nic.tun, wanted)?;
+            kernel::set_offloads(&self.tun, wanted)?;
             *offloads = wanted;
         }
         Ok(())
     }
+}
+
+fn state_of(pipes: &[PipeState], pipe: PipeId) -> io::Result<&PipeState> {
+    pipes.get(pipe.0).ok_or_else(|| no_such_pipe(pipe))
+}
+
+fn state_of_mut(pipes: &mut [PipeState], pipe: PipeId) -> io::Result<&mut PipeState> {
+    pipes.get_mut(pipe.0).ok_or_else(|| no_such_pipe(pipe))
+}
+
+fn no_such_pipe(pipe: PipeId) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("pipe {} belongs to another lab", pipe.0))
 }
 
 impl Drop for Lab {

@@ -31,6 +31,7 @@
 //! [`Stats::validity`] says whether a run's timings can be believed.
 
 pub mod conditions;
+pub mod disk;
 mod engine;
 mod host;
 mod kernel;
@@ -51,4 +52,4 @@ pub use lab::{Access, AccessIds, Lab, LinkIds, MeshIds, NicId, PipeId};
 pub use link::{Change, Link, Loss, Queue, Rate};
 pub use stats::{Lateness, PipeStats, Stats};
 pub use trace::Trace;
-pub use turn::{Turn, can_run};
+pub use turn::{Turn, can_run, say_skip};

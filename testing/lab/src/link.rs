@@ -111,7 +111,7 @@ pub struct Link {
     pub delay: Duration,
     /// What vanishes.
     pub loss: Loss,
-    /// What may wait. Without a rate nothing waits.
+    /// What may wait. Without a rate nothing waits; what is on its way takes at most 128 MiB of memory, and more is dropped.
     pub queue: Queue,
     /// Longest IP packet, bytes; used by the devices at both ends.
     pub mtu: u16,

@@ -105,7 +105,8 @@ impl Stats {
     ///
     /// # Errors
     /// Why not: served late (99.9 % within 1 ms, or a twentieth of the smallest delay but no less than 0.25 ms), the engine busy
-    /// for more than 70 % of a core, or less than 10 % of the machine idle.
+    /// for more than 70 % of a core, less than 10 % of the machine idle, or packets lost where no link loses them: a device did not
+    /// take them.
     pub fn validity(&self) -> Result<(), String> {
         let twentieth = self.smallest_delay.map_or(Duration::MAX, |delay| delay / 20);
         let bound = twentieth.clamp(Duration::from_micros(250), Duration::from_millis(1));
@@ -120,6 +121,10 @@ impl Stats {
         }
         if let Some(idle) = self.idle_share.filter(|idle| *idle < 0.1) {
             reasons.push(format!("only {:.0} % of the machine was idle", idle * 100.0));
+        }
+        if self.refused_packets > 0 {
+            reasons
+                .push(format!("{} packets were refused by the device they were for", self.refused_packets));
         }
         if reasons.is_empty() { Ok(()) } else { Err(reasons.join("; ")) }
     }
@@ -203,8 +208,15 @@ mod tests {
         late_for_its_delay.smallest_delay = Some(Duration::from_millis(10));
         let busy = Stats { engine_cpu: Duration::from_millis(701), ..good() };
         let loaded = Stats { idle_share: Some(0.09), ..good() };
-        for (stats, word) in [(late, "late"), (late_for_its_delay, "late"), (busy, "core"), (loaded, "idle")]
-        {
+        let refused = Stats { refused_packets: 1, ..good() };
+        let reasons = [
+            (late, "late"),
+            (late_for_its_delay, "late"),
+            (busy, "core"),
+            (loaded, "idle"),
+            (refused, "refused"),
+        ];
+        for (stats, word) in reasons {
             let why = stats.validity().unwrap_err();
             assert!(why.contains(word), "{why}");
             assert!(stats.to_string().starts_with("INVALID"), "{stats}");

@@ -25,9 +25,9 @@ fn losses_are_those_asked_for() {
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
         let (to, sink) = sink(&b, lab.address(link.b));
         let flood = flood(&a, lab.address(link.a), to, 200e6, SENT);
-        while lab.stats().unwrap().pipes[link.up.index()].offered_packets < SENT {
-            run_for(5 * MS);
-        }
+        await_that("all packets have been offered", || {
+            lab.stats().unwrap().pipes[link.up.index()].offered_packets >= SENT
+        });
         assert_eq!(flood.finish(), SENT);
         let came = sink.finish();
         let pipe = lab.stats().unwrap().pipes[link.up.index()];
@@ -258,9 +258,7 @@ fn the_end_of_a_lab_ends_its_programs() {
     let mut detached = shell(&format!("setsid nohup sleep {marker} >/dev/null 2>&1 & sleep {marker}"));
     detached.stdin(Stdio::null());
     let mut child = adopted.spawn(detached).unwrap();
-    while processes_with(&marker).len() < 2 {
-        run_for(MS);
-    }
+    await_that("two programs run", || processes_with(&marker).len() >= 2);
     let started = std::time::Instant::now();
     drop(other);
     assert!(started.elapsed() < Duration::from_secs(4), "the end of a lab waits for no zombie");
@@ -270,12 +268,8 @@ fn the_end_of_a_lab_ends_its_programs() {
     // The namespace stands, and the device that the other lab put into it goes: with the last process that holds it, which the kernel may still
     // be taking down.
     let devices = || maker.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
-    let deadline = std::time::Instant::now() + Duration::from_secs(10);
-    while devices().contains("e0:") && std::time::Instant::now() < deadline {
-        run_for(MS);
-    }
-    let devices = devices();
-    assert!(devices.contains("lo:") && !devices.contains("e0:"), "{devices}");
+    await_that("the device has gone", || !devices().contains("e0:"));
+    assert!(devices().contains("lo:"), "{}", devices());
 }
 
 fn adopted_fd(host: &Host) -> OwnedFd {
@@ -295,21 +289,17 @@ fn a_killed_lab_leaves_nothing() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    while sleeping_with(&marker).len() < 3 {
+    await_that("three programs run", || {
         assert!(victim.try_wait().unwrap().is_none(), "lab-run ended by itself");
-        run_for(MS);
-    }
+        sleeping_with(&marker).len() >= 3
+    });
     let inside = sleeping_with(&marker)[0];
     let network = std::fs::read_link(format!("/proc/{inside}/ns/net")).unwrap();
     assert_ne!(network, std::fs::read_link("/proc/self/ns/net").unwrap());
     victim.kill().unwrap();
     victim.wait().unwrap();
     // The kernel needs a moment for what it does; nobody does anything else meanwhile.
-    let deadline = std::time::Instant::now() + Duration::from_secs(10);
-    while !processes_with(&marker).is_empty() {
-        assert!(std::time::Instant::now() < deadline, "still there: {:?}", processes_with(&marker));
-        run_for(MS);
-    }
+    await_that("all programs have gone", || processes_with(&marker).is_empty());
     let holders = all_processes()
         .filter(|pid| std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|own| own == network));
     assert_eq!(holders.collect::<Vec<_>>(), Vec::<u32>::new());
@@ -333,6 +323,46 @@ fn sleeping_with(marker: &str) -> Vec<u32> {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep")
     };
     processes_with(marker).into_iter().filter(sleeps).collect()
+}
+
+/// A pipe of another lab is refused in words, whatever is asked of it.
+#[test]
+fn a_foreign_pipe_is_refused() {
+    dray_lab::require!();
+    let _turn = Turn::take(false).unwrap();
+    let (mut lab, mut other) = (Lab::new().unwrap(), Lab::new().unwrap());
+    let link = other.link("a", "b", Link::UNSHAPED, Link::UNSHAPED).unwrap();
+    let [a, b] = ["a", "b"].map(|name| lab.nic(name, &[], 1500).unwrap());
+    let trace = dray_lab::Trace::steps(vec![(MS, Rate::mbit(1))]);
+    let refused = [
+        lab.set(link.up, dray_lab::Change::Up(false)),
+        lab.play(link.up, trace.unwrap()),
+        lab.path(a, b, &[link.up]),
+    ];
+    for error in refused.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
+    }
+    assert!(lab.stats().is_ok(), "the engine runs");
+}
+
+/// A device that takes nothing loses packets that no link is asked to lose: they are counted, and the gate closes.
+#[test]
+fn what_a_device_refuses_closes_the_gate() {
+    dray_lab::require!();
+    let _turn = Turn::take(false).unwrap();
+    let mut lab = Lab::new().unwrap();
+    let link = lab.link("a", "b", Link::UNSHAPED, Link::UNSHAPED).unwrap();
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    let (to, sink) = sink(&b, lab.address(link.b));
+    assert!(b.run(shell("ip link set e0 down")).unwrap().status.success());
+    const SENT: u64 = 50;
+    let flood = flood(&a, lab.address(link.a), to, 10e6, SENT);
+    await_that("all packets have been refused", || lab.stats().unwrap().refused_packets >= SENT);
+    assert_eq!((flood.finish(), sink.finish().len()), (SENT, 0));
+    let stats = lab.stats().unwrap();
+    assert_eq!(stats.pipes[link.up.index()].lost_packets, 0);
+    let why = stats.validity().unwrap_err();
+    assert!(why.contains("refused"), "{why}");
 }
 
 /// A TCP connection sees an end that goes: nothing in the lab answers for a host.

@@ -1,6 +1,7 @@
 //! The simulator (design 6): a few seeds of the fault mix, that a seed decides a run to the byte, and experiments whose outcome is
 //! known.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use dray_core::error::ErrorKind;
@@ -31,14 +32,28 @@ fn clean(plan: &Plan) -> Report {
     report
 }
 
-/// Design 9: the fault mix, a few seeds of it; `cargo xtask sim` runs more.
+/// Design 9: the fault mix, a few seeds of it; `cargo xtask sim` runs more. What is in the mix happens: receivers serve others what they
+/// have fetched, under faults, too, and every kind of fault is planned.
 #[test]
 fn a_few_seeds_of_the_fault_mix() {
-    let mut done = 0;
+    let (mut done, mut served_groups) = (0, 0);
+    let mut kinds = BTreeMap::new();
     for seed in 1_000_000..1_000_040 {
-        done += clean(&Plan::mix(seed, None)).done();
+        let plan = Plan::mix(seed, None);
+        let report = clean(&plan);
+        done += report.done();
+        let sent = plan.nodes.iter().zip(&report.sent_groups);
+        let by_receivers = sent.filter(|(node, _)| matches!(node.role, Role::Receiver { .. }));
+        served_groups +=
+            by_receivers.map(|(_, groups)| *groups).sum::<u64>() * u64::from(!plan.faults.is_empty());
+        for planned in &plan.faults {
+            let name = format!("{:?}", planned.fault);
+            *kinds.entry(name.split('(').next().unwrap().to_owned()).or_insert(0) += 1;
+        }
     }
     assert!(done > 100, "most receivers get the object: {done}");
+    assert!(served_groups > 0, "no receiver served another one");
+    assert_eq!(kinds.len(), 7, "{kinds:?}");
 }
 
 /// Issue: "one printed seed reproduces a run to the byte": twice here, and in two other processes.
@@ -163,6 +178,47 @@ fn disks_are_full_or_slow() {
     let report = clean(&plan);
     assert_eq!(report.ended[0].result, Ok(()));
     assert!(report.took_ns() > 15 * SECOND_NS, "the disk decides: {} ns", report.took_ns());
+}
+
+/// Faults of one kind that overlap: the first that passes takes the other one not with it.
+#[test]
+fn faults_that_overlap_pass_one_by_one() {
+    let took_ns = |faults: Vec<PlannedFault>| {
+        let mut plan = one_receiver(4 << 20, &[Conduct::Honest]);
+        plan.faults = faults;
+        let report = clean(&plan);
+        assert_eq!(report.ended[0].result, Ok(()));
+        report.took_ns()
+    };
+    let long = |fault| PlannedFault { at_ns: 0, for_ns: None, fault };
+    let alone_ns = took_ns(vec![long(Fault::SlowLinks(1, 10))]);
+    let both_ns = took_ns(vec![
+        long(Fault::SlowLinks(1, 10)),
+        fault(SECOND_NS / 100, SECOND_NS / 10, Fault::SlowLinks(1, 2)),
+    ]);
+    assert!(both_ns >= alone_ns * 9 / 10, "{both_ns} instead of {alone_ns}");
+    let mut plan = one_receiver(16 << 20, &[Conduct::Honest]);
+    plan.faults = vec![long(Fault::FullDisk(1)), fault(SECOND_NS / 100, SECOND_NS / 100, Fault::FullDisk(1))];
+    assert_eq!(clean(&plan).ended[0].result.clone().unwrap_err().0, ErrorKind::NoSpace);
+}
+
+/// S17: what was delivered without a sync and went with the power is not served any more: pairs and bytes of different times would make of an
+/// honest node a liar.
+#[test]
+fn who_lost_its_power_serves_nothing_that_it_lost() {
+    let mut plan = one_receiver(8 << 20, &[Conduct::Honest]);
+    let link = plan.nodes[0].up;
+    if let Role::Receiver { serves, .. } = &mut plan.nodes[1].role {
+        *serves = true;
+    }
+    let hints = Hints::These(vec![(1, 0)]);
+    plan.nodes.push(NodePlan::new(Role::Receiver { starts_ns: 5 * SECOND_NS, hints, serves: false }, link));
+    assert_eq!(clean(&plan).done(), 2, "served by a receiver");
+    plan.faults = vec![fault(3 * SECOND_NS, SECOND_NS, Fault::PowerCut(1))];
+    let report = clean(&plan);
+    assert_eq!((report.done(), report.sent_groups[1]), (1, 0));
+    plan.faults = vec![fault(3 * SECOND_NS, SECOND_NS, Fault::Kill(1))];
+    assert_eq!(clean(&plan).done(), 2, "a kill takes nothing away");
 }
 
 /// P4, P8: what a link can carry arrives in the time that it needs for it and a few round trips; two links carry twice as much.

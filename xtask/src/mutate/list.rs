@@ -30,7 +30,7 @@ const fn mutation(
 }
 
 /// All of them, cheapest packages first.
-pub(crate) const MUTATIONS: [Mutation; 19] = [
+pub(crate) const MUTATIONS: [Mutation; 33] = [
     mutation(
         "parents-unproven",
         "crates/core/src/hash_tree/verify.rs",
@@ -153,5 +153,92 @@ pub(crate) const MUTATIONS: [Mutation; 19] = [
             "Ok(Some((expected, _))) => expected,",
         ],
         ["dray-node", "--lib", "one_honest_holder_among_random_liars_is_enough"],
+    ),
+    mutation(
+        "costs-remembered",
+        "crates/engine/src/search/cost.rs",
+        ["const SMOOTHING: f64 = 0.2;", "const SMOOTHING: f64 = 0.5;"],
+        ["dray-engine", "--lib", "costs_follow_what_is_measured"],
+    ),
+    mutation(
+        "hash-by-chunk",
+        "crates/engine/src/search/cost.rs",
+        ["self.chunk_hash_us * chunks / expected", "self.chunk_hash_us / expected"],
+        ["dray-engine", "--lib", "table_1_of_the_paper"],
+    ),
+    mutation(
+        "stat-unweighted",
+        "crates/engine/src/search/cost.rs",
+        ["weight * (self.stat_us", "1.0 * (self.stat_us"],
+        ["dray-engine", "--lib", "table_1_of_the_paper"],
+    ),
+    mutation(
+        "arrival-certain",
+        "crates/engine/src/search/cost.rs",
+        ["left *= 1.0 - likelihood;", "left *= likelihood;"],
+        ["dray-engine", "--lib", "the_arrival_of_the_paper"],
+    ),
+    mutation(
+        "dearest-first",
+        "crates/engine/src/search/mod.rs",
+        ["other.cost.total_cmp(&self.cost)", "self.cost.total_cmp(&other.cost)"],
+        ["dray-engine", "--lib", "policies_rank_differently"],
+    ),
+    mutation(
+        "ranking-unbounded",
+        "crates/engine/src/search/mod.rs",
+        ["self.ranking_us.saturating_mul(RANKING_PART) <=", "self.ranking_us.saturating_mul(0) <="],
+        ["dray-engine", "--lib", "ranking_takes_steps_by_files"],
+    ),
+    mutation(
+        "paths-unlike",
+        "crates/engine/src/search/likeness.rs",
+        ["right.max(elsewhere * elsewhere)", "right.max(elsewhere)"],
+        ["dray-engine", "--lib", "table_1_of_the_paper"],
+    ),
+    mutation(
+        "search-in-the-way",
+        "crates/node/src/search/pressure.rs",
+        ["self.works.load(Ordering::Acquire) > 0 || ", ""],
+        ["dray-node", "--lib", "a_search_stands_back_for_the_transfer"],
+    ),
+    mutation(
+        "sockets-unheeded",
+        "crates/node/src/search/pressure.rs",
+        ["source.upgrade().is_some_and(|source| source.has_unread())", "source.upgrade().is_none()"],
+        ["dray-node", "--lib", "a_search_stands_back_for_the_transfer"],
+    ),
+    mutation(
+        "changed-file-told",
+        "crates/node/src/search/mod.rs",
+        ["is_ok_and(|stat| scope::changed_at(&stat) == *before)", "is_ok()"],
+        ["dray-node", "--lib", "a_file_that_changes_is_forgotten"],
+    ),
+    mutation(
+        "partial-files-read",
+        "crates/node/src/search/scope.rs",
+        ["self.is_usual(&stat) && !is_partial(name)", "self.is_usual(&stat)"],
+        ["dray-node", "--lib", "a_search_stays_in_its_scope"],
+    ),
+    mutation(
+        "late-find-fetched",
+        "crates/node/src/transfer/update/late.rs",
+        ["if lock(&self.planner).handle_found(self.now_us(), group) {", "if false {"],
+        ["dray-node", "--lib", "what_is_found_late_is_taken_back_from_the_network"],
+    ),
+    mutation(
+        "changed-file-kept",
+        "crates/store/src/local/tree/regular.rs",
+        [
+            "if target.compared.is_some_and(|compared| !compared.is(&FileState::of(&found))) {",
+            "if target.compared.is_some_and(|compared| compared.is(&FileState::of(&found)) && false) {",
+        ],
+        ["dray-node", "--lib", "a_file_that_changes_after_it_was_hashed_is_not_kept"],
+    ),
+    mutation(
+        "times-lost",
+        "crates/store/src/local/tree/place.rs",
+        ["            && now.mtime != Some(kept.mtime)\n", "            && now.mtime == Some(kept.mtime)\n"],
+        ["dray-store", "--lib", "a_tree_arrives_as_it_is"],
     ),
 ];

@@ -5,10 +5,17 @@ mod list;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::process::Signal;
+
+use super::group::{self, Exit};
+use super::suite::programs::{self, Program};
 use super::{repository, say, target_folder};
 use list::{MUTATIONS, Mutation};
 
@@ -20,8 +27,8 @@ pub(crate) const USAGE: &str = "usage: cargo xtask mutate [NAME…] [--random N 
   --list       print their names
 ";
 
-/// A test that takes longer than this hangs, which is red as well.
-const PATIENCE: Duration = Duration::from_secs(900);
+/// A test that takes longer than this hangs, which is red as well; building it takes the time that it takes.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What came of a test.
 #[derive(PartialEq, Eq, Debug)]
@@ -37,7 +44,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         let names: Vec<&str> = MUTATIONS.iter().map(|mutation| mutation.name).collect();
         return say(&format!("{}\n", names.join("\n"))).map(|()| ExitCode::SUCCESS);
     };
-    let copy = target_folder().join("mutate");
+    let copy = own_folder().join("repository");
     copy_repository(&repository(), &copy)?;
     let mut failed = 0;
     let mut known_green = BTreeSet::new();
@@ -81,19 +88,14 @@ fn choose(arguments: &[String]) -> Result<Option<Vec<Mutation>>, String> {
     Ok(Some(sample(count, seed)))
 }
 
-/// `count` different mutations that follow from `seed`.
+/// `count` different mutations that follow from `seed`, for as long as the toolchain is the same.
 fn sample(count: u64, seed: u64) -> Vec<Mutation> {
     let mut left = MUTATIONS.to_vec();
-    let mut state = seed;
     let mut chosen = Vec::new();
     while (chosen.len() as u64) < count && !left.is_empty() {
-        // splitmix64 (Steele, Lea, Flood 2014).
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = state;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let at = (word ^ word >> 31) as usize % left.len();
-        chosen.push(left.swap_remove(at));
+        let mut hasher = DefaultHasher::new();
+        (seed, left.len()).hash(&mut hasher);
+        chosen.push(left.swap_remove((hasher.finish() % left.len() as u64) as usize));
     }
     chosen
 }
@@ -110,7 +112,7 @@ fn judge(
     // Before it is broken it must be green, or red proves nothing.
     let test = [mutation.package, mutation.program, mutation.test];
     if known_green.insert(test) {
-        match run_test(mutation, copy)? {
+        match run_test(mutation, copy, PATIENCE)? {
             Outcome::Green => {}
             Outcome::Red => return Ok("NOT TRIED: red as it is,".into()),
             Outcome::Broken(why) => return Ok(format!("NOT TRIED: cargo says: {why},")),
@@ -119,7 +121,7 @@ fn judge(
     let write =
         |text: &str| fs::write(&path, text).map_err(|error| format!("write {}: {error}", mutation.file));
     write(&mutated)?;
-    let outcome = run_test(mutation, copy);
+    let outcome = run_test(mutation, copy, PATIENCE);
     write(&text)?;
     Ok(match outcome? {
         Outcome::Red => "caught".into(),
@@ -141,47 +143,76 @@ fn mutate(mutation: &Mutation, text: &str) -> Result<String, String> {
     }
 }
 
-fn run_test(mutation: &Mutation, copy: &Path) -> Result<Outcome, String> {
+/// Builds the test of a mutation, then runs it for at most `limit`.
+fn run_test(mutation: &Mutation, copy: &Path, limit: Duration) -> Result<Outcome, String> {
+    match build_test(mutation, copy)? {
+        Ok(program) => run_program(&program, mutation.test, &copy.join("mutate.out"), limit),
+        Err(why) => Ok(Outcome::Broken(why)),
+    }
+}
+
+/// The copy and what is built of it.
+fn own_folder() -> PathBuf {
+    target_folder().join("mutations")
+}
+
+/// The program with the test in it, or why it cannot be built: a compiler that was killed proves nothing of a test, nor does a wait for
+/// somebody else's build.
+fn build_test(mutation: &Mutation, copy: &Path) -> Result<Result<Program, String>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = copy.join("mutate.out");
-    let file = fs::File::create(&output).map_err(|error| format!("write {}: {error}", output.display()))?;
-    let both = file.try_clone().map_err(|error| format!("write {}: {error}", output.display()))?;
     let mut command = Command::new(cargo);
     command.current_dir(copy).args(["test", "--locked", "--offline", "--package", mutation.package]);
     match mutation.program {
         "--lib" => command.arg("--lib"),
         program => command.args(["--test", program]),
     };
-    // Dependencies are shared with the ordinary builds; only what changes is built again.
-    command.env("CARGO_TARGET_DIR", target_folder()).arg(mutation.test);
-    let child = command.stdin(Stdio::null()).stdout(file).stderr(both).spawn();
-    let mut child = child.map_err(|error| format!("start cargo: {error}"))?;
-    let deadline = Instant::now() + PATIENCE;
-    let status = loop {
-        match child.try_wait().map_err(|error| format!("wait for cargo: {error}"))? {
-            Some(status) => break status,
-            None if Instant::now() >= deadline => {
-                // It cannot be waited for any longer, whatever comes of that.
-                let _ = child.kill();
-                let _ = child.wait();
-                return Ok(Outcome::Red);
-            }
-            None => std::thread::sleep(Duration::from_millis(50)),
-        }
-    };
-    let text = fs::read_to_string(&output).unwrap_or_default();
-    if status.success() {
-        let ran = text.lines().any(|line| line.starts_with("test ") && line.ends_with("... ok"));
-        let none = || Outcome::Broken(format!("no test is called {}", mutation.test));
-        return Ok(if ran { Outcome::Green } else { none() });
+    command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
+    // Not where ordinary builds are: cargo tells packages apart by their place in the workspace, so it would take what was built of the copy, or
+    // of a mutation, for what stands in the repository.
+    command.env("CARGO_TARGET_DIR", own_folder().join("target")).stdin(Stdio::null());
+    let output = command.output().map_err(|error| format!("start cargo: {error}"))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let why = text.lines().find(|line| line.starts_with("error")).unwrap_or("it failed").to_owned();
+        return Ok(Err(why));
     }
-    let is_red = text.lines().any(|line| line.starts_with("test ") && line.contains("FAILED"));
-    let is_dead = text.contains("process didn't exit successfully");
-    if is_red || is_dead {
-        return Ok(Outcome::Red);
+    let programs = programs::read(&String::from_utf8_lossy(&output.stdout))?;
+    let count = programs.len();
+    let mut programs = programs.into_iter();
+    match (programs.next(), count) {
+        (Some(program), 1) => Ok(Ok(program)),
+        _ => Ok(Err(format!("{count} test programs, not one"))),
     }
-    let why = text.lines().find(|line| line.starts_with("error")).unwrap_or("it failed").to_owned();
-    Ok(Outcome::Broken(why))
+}
+
+/// Runs `test` of a program. What takes longer than `limit` hangs, and is killed with all that it started.
+fn run_program(program: &Program, test: &str, output: &Path, limit: Duration) -> Result<Outcome, String> {
+    let failed = |error: io::Error| format!("{}: {error}", output.display());
+    let file = fs::File::create(output).map_err(failed)?;
+    let both = file.try_clone().map_err(failed)?;
+    let mut command = Command::new(&program.path);
+    command.arg(test).current_dir(&program.folder);
+    command.env("CARGO_MANIFEST_DIR", &program.folder).env("CARGO_PKG_NAME", &program.package);
+    command.stdin(Stdio::null()).stdout(file).stderr(both);
+    let exit = group::run(&mut command, limit, &[]);
+    let exit = exit.map_err(|error| format!("{}: {error}", program.path.display()))?;
+    let text = String::from_utf8_lossy(&fs::read(output).map_err(failed)?).into_owned();
+    Ok(judge_exit(&exit, &text, test))
+}
+
+/// What the end of a test program says of its test.
+fn judge_exit(exit: &Exit, text: &str, test: &str) -> Outcome {
+    let lines_end = |word: &str| text.lines().any(|line| line.starts_with("test ") && line.contains(word));
+    match exit.status.code() {
+        _ if exit.is_killed => Outcome::Red,
+        Some(0) if lines_end("... ok") => Outcome::Green,
+        Some(0) => Outcome::Broken(format!("no test is called {test}")),
+        Some(_) if lines_end("FAILED") => Outcome::Red,
+        // A panic while it panics, a stack that is too small: the process ends itself. Somebody else's SIGKILL, as of a machine without
+        // memory, is no word of the test.
+        None if exit.status.signal() != Some(Signal::KILL.as_raw()) => Outcome::Red,
+        _ => Outcome::Broken(format!("the test program ended with {}", exit.status)),
+    }
 }
 
 /// Copies what git knows of and what is new; files that are equal are left alone, so that they are not built again.
@@ -198,7 +229,7 @@ fn copy_repository(from: &Path, to: &Path) -> Result<(), String> {
     let names: BTreeSet<&str> = listed.split('\0').filter(|name| !name.is_empty()).collect();
     for name in &names {
         let (source, copy) = (from.join(name), to.join(name));
-        let failed = |error: std::io::Error| format!("copy {name}: {error}");
+        let failed = |error: io::Error| format!("copy {name}: {error}");
         // Removed and not committed yet.
         let Ok(bytes) = fs::read(&source) else { continue };
         if fs::read(&copy).is_ok_and(|known| known == bytes) {
@@ -212,7 +243,7 @@ fn copy_repository(from: &Path, to: &Path) -> Result<(), String> {
 
 /// Removes what an earlier copy had and the repository has no more.
 fn remove_others(root: &Path, folder: &Path, names: &BTreeSet<&str>) -> Result<(), String> {
-    let failed = |error: std::io::Error| format!("read {}: {error}", folder.display());
+    let failed = |error: io::Error| format!("read {}: {error}", folder.display());
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
@@ -249,5 +280,22 @@ mod tests {
         assert_eq!(names(1).len(), 3);
         assert!((2..20).any(|seed| names(seed) != names(1)));
         assert_eq!(sample(1000, 1).len(), MUTATIONS.len());
+    }
+
+    /// Only a word of the test, or its silence, is red: not what the machine does to it, nor a compiler that fails.
+    #[test]
+    fn red_is_what_a_test_says() {
+        let run = |script: &str, limit: Duration| {
+            let exit = group::run(Command::new("sh").args(["-c", script]), limit, &[]).unwrap();
+            move |text: &str| judge_exit(&exit, text, "a")
+        };
+        let long = Duration::from_secs(600);
+        assert_eq!(run("exit 0", long)("test a ... ok"), Outcome::Green);
+        assert!(matches!(run("exit 0", long)("running 0 tests"), Outcome::Broken(_)));
+        assert_eq!(run("exit 101", long)("test a ... FAILED"), Outcome::Red);
+        assert_eq!(run("kill -ABRT $$", long)(""), Outcome::Red);
+        assert_eq!(run("sleep 1000", Duration::from_millis(100))(""), Outcome::Red);
+        assert!(matches!(run("kill -KILL $$", long)(""), Outcome::Broken(_)));
+        assert!(matches!(run("exit 1", long)("error: cannot list"), Outcome::Broken(_)));
     }
 }

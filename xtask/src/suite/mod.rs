@@ -7,8 +7,9 @@
 
 mod alone;
 mod pool;
-mod programs;
+pub(crate) mod programs;
 mod times;
+mod turn;
 mod unsteady;
 
 use std::process::ExitCode;
@@ -29,6 +30,8 @@ pub(crate) const USAGE: &str =
   --through COMMAND  what starts the tests, such as 'sudo'; they are built without it
 ";
 
+/// Packages whose tests run real programs on a real network stack.
+const LAB_PACKAGES: [&str; 2] = ["dray-e2e", "dray-lab"];
 /// How many of the slowest are told.
 const SLOWEST: usize = 10;
 
@@ -137,17 +140,20 @@ fn report(ended: &mut [Ended], ignored: usize, begun: Instant) -> Result<ExitCod
     let processor: f64 = ended.iter().map(|ended| ended.processor.as_secs_f64()).sum();
     text.push_str(&format!("processor time of all: {processor:.1} s\n"));
     let failed: Vec<_> = ended.iter().filter(|ended| !ended.is_ok).collect();
-    for ended in ended.iter().filter(|ended| ended.is_unsteady) {
-        text.push_str(&format!("UNSTEADY: {} failed, and passed when it was run again\n", ended.name));
+    text.push_str(&unsteady::told(ended)?);
+    let skipped: Vec<_> = ended.iter().filter(|ended| !ended.skips.is_empty()).collect();
+    for ended in &skipped {
+        text.push_str(&format!("SKIP: {}: {}\n", ended.name, ended.skips.join("; ")));
     }
     for ended in &failed {
         text.push_str(&format!("failed: {}\n", ended.name));
     }
     text.push_str(&format!(
-        "\ntest result: {}. {} passed; {} failed; {ignored} ignored; finished in {:.2}s\n",
+        "\ntest result: {}. {} passed; {} failed; {ignored} ignored; {} skipped; finished in {:.2}s\n",
         if failed.is_empty() { "ok" } else { "FAILED" },
-        ended.len() - failed.len(),
+        ended.iter().filter(|ended| ended.is_ok && ended.skips.is_empty()).count(),
         failed.len(),
+        skipped.len(),
         begun.elapsed().as_secs_f64()
     ));
     say(&text)?;

@@ -1,21 +1,22 @@
 //! Runs tests, a number of them side by side, each one as a process of its own.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
-
-use super::Test;
-use crate::{say, target_folder};
+use super::{Test, turn};
+use crate::{group, say, target_folder};
 
 /// Set for tests that run beside others; `dray_lab::Turn` refuses to be taken alone then.
 const BESIDE: &str = "DRAY_TEST_BESIDE";
-/// In which `/proc` tells times (`USER_HZ`, the same on every Linux that Rust runs on).
-const TICK: Duration = Duration::from_millis(10);
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(600);
+/// The same with `DRAY_E2E_FULL=1`, which repeats and enlarges.
+const LIMIT_FULL: Duration = Duration::from_secs(7200);
 
 /// A test that has ended.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(super) struct Ended {
     pub(super) is_ok: bool,
     /// It failed, and passed when it was run again.
     pub(super) is_unsteady: bool,
+    /// Why it, or a part of it, did not run.
+    pub(super) skips: Vec<String>,
     /// From its start to its end.
     pub(super) time: Duration,
     /// Of the test and the processes that it waited for.
@@ -47,14 +50,21 @@ pub(super) fn run(
 ) -> Result<Vec<Ended>, String> {
     let outputs = target_folder().join("tests");
     fs::create_dir_all(&outputs).map_err(|error| format!("create {}: {error}", outputs.display()))?;
+    let is_full = std::env::var("DRAY_E2E_FULL").is_ok_and(|value| value == "1");
+    let limit = if is_full { LIMIT_FULL } else { LIMIT };
     let next = AtomicUsize::new(0);
     let ended = Mutex::new(Vec::new());
     let work = |job: usize| -> Result<(), String> {
         while let Some(test) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
             // Another run may use the same target folder.
             let output = outputs.join(format!("{}-{job}.out", std::process::id()));
-            let one = run_one(test, through, is_beside, &output)?;
-            say(&format!("{} {}\n", if one.is_ok { "ok    " } else { "FAILED" }, one.line()))?;
+            let one = run_one(test, through, is_beside, &output, limit)?;
+            let word = match (one.is_ok, one.skips.is_empty()) {
+                (false, _) => "FAILED",
+                (true, false) => "SKIP  ",
+                (true, true) => "ok    ",
+            };
+            say(&format!("{word} {}\n", one.line()))?;
             if !one.is_ok {
                 say(&String::from_utf8_lossy(&fs::read(&output).unwrap_or_default()))?;
             }
@@ -71,8 +81,14 @@ pub(super) fn run(
     ended.into_inner().map_err(|_| "a job has failed".into())
 }
 
-/// Runs one test. What it prints goes to a file: a process that outlives the test would keep a pipe open.
-fn run_one(test: &Test, through: &[String], is_beside: bool, output: &Path) -> Result<Ended, String> {
+/// Runs one test, for at most `limit`. What it prints goes to a file: a process that outlives the test would keep a pipe open.
+fn run_one(
+    test: &Test,
+    through: &[String],
+    is_beside: bool,
+    output: &Path,
+    limit: Duration,
+) -> Result<Ended, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", test.full_name());
     let file = File::create(output).map_err(failed)?;
     let both = file.try_clone().map_err(failed)?;
@@ -92,47 +108,82 @@ fn run_one(test: &Test, through: &[String], is_beside: bool, output: &Path) -> R
     } else {
         command.env_remove(BESIDE);
     }
+    let turn = turn::hold(test, is_beside);
+    match &turn {
+        Some(_) => command.env(turn::HELD, "1"),
+        None => command.env_remove(turn::HELD),
+    };
     let begun = Instant::now();
-    let mut child = command.stdin(Stdio::null()).stdout(file).stderr(both).spawn().map_err(failed)?;
-    let (status, processor) = wait(&mut child).map_err(failed)?;
+    command.stdin(Stdio::null()).stdout(file).stderr(both);
+    let exit = group::run(&mut command, limit, through).map_err(failed)?;
     let time = begun.elapsed();
-    // A name that libtest does not know is a success to it.
-    let text = fs::read(output).map_err(failed)?;
-    let is_ok = status.success() && String::from_utf8_lossy(&text).contains("test result: ok. 1 passed");
-    Ok(Ended { name: test.full_name(), is_ok, is_unsteady: false, time, processor })
-}
-
-/// Waits for a process; how it ended, and its processor time, with that of those it has waited for.
-fn wait(child: &mut Child) -> std::io::Result<(ExitStatus, Duration)> {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| std::io::Error::other("it has no process id"))?;
-    // It stays in /proc until it is waited for in earnest.
-    while let Err(error) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
-        if error != rustix::io::Errno::INTR {
-            return Err(error.into());
-        }
+    drop(turn);
+    if exit.is_killed {
+        let words = format!("\nxtask: killed after {} s, the most that a test may take\n", limit.as_secs());
+        let file = File::options().append(true).open(output);
+        file.and_then(|mut file| file.write_all(words.as_bytes())).map_err(failed)?;
     }
-    let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
-    Ok((child.wait()?, processor_time(&text)))
+    let text = fs::read(output).map_err(failed)?;
+    let text = String::from_utf8_lossy(&text);
+    // A name that libtest does not know is a success to it.
+    let is_ok = exit.status.success() && !exit.is_killed && text.contains("test result: ok. 1 passed");
+    Ok(Ended {
+        name: test.full_name(),
+        is_ok,
+        is_unsteady: false,
+        skips: skips(&text),
+        time,
+        processor: exit.processor,
+    })
 }
 
-/// The fields 14 to 17 of `/proc/PID/stat`; see proc_pid_stat(5).
-fn processor_time(stat: &str) -> Duration {
-    // The name of the program, in brackets, may contain anything.
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let ticks: u32 =
-        fields.split_whitespace().skip(11).take(4).filter_map(|word| word.parse::<u32>().ok()).sum();
-    TICK * ticks
+/// Why tests did not run, by what they printed: `SKIP NAME: REASON`.
+fn skips(text: &str) -> Vec<String> {
+    let reason = |line: &str| Some(line.strip_prefix("SKIP ")?.split_once(": ")?.1.to_owned());
+    text.lines().filter_map(reason).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::programs::Program;
     use super::*;
 
+    /// Runs a "test program" that is a script.
+    fn run_script(script: &str, limit: Duration) -> (Ended, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let output = folder.path().join("out");
+        let program =
+            Program { package: "some".into(), name: "suite".into(), path, folder: folder.path().to_owned() };
+        let test = Test { program, name: "a".into() };
+        // By way of a shell: a script that was written just now may be busy for a moment.
+        let ended = run_one(&test, &["sh".into()], true, &output, limit).unwrap();
+        let text = fs::read_to_string(output).unwrap();
+        (ended, text)
+    }
+
+    const ENOUGH: Duration = Duration::from_secs(600);
+    const PASSED: &str = "echo 'test result: ok. 1 passed; 0 failed'";
+
     #[test]
-    fn processor_time_is_read() {
-        let stat = "7 (a) b) Z 1 7 7 0 -1 4194304 10 20 0 0 3 4 50 60 20 0 1 0 99";
-        assert_eq!(processor_time(stat), Duration::from_millis(1170));
-        assert_eq!(processor_time(""), Duration::ZERO);
+    fn a_test_that_hangs_has_failed() {
+        let (ended, text) = run_script(&format!("{PASSED}; sleep 1000"), Duration::from_secs(1));
+        assert!(!ended.is_ok && text.contains("killed after 1 s"), "{ended:?}: {text}");
+        let (ended, text) = run_script(PASSED, ENOUGH);
+        assert!(ended.is_ok && ended.skips.is_empty(), "{ended:?}: {text}");
+        let (ended, _) = run_script("echo 'test result: ok. 0 passed'", ENOUGH);
+        assert!(!ended.is_ok, "a name that nobody knows");
+    }
+
+    #[test]
+    fn a_skip_is_seen_though_the_test_passes() {
+        let script = format!("echo 'test a ... '; echo; echo 'SKIP a: no root'; {PASSED}");
+        let (ended, _) = run_script(&script, ENOUGH);
+        assert!(ended.is_ok);
+        assert_eq!(ended.skips, ["no root"]);
     }
 }

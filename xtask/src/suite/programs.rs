@@ -10,13 +10,13 @@ use crate::repository;
 
 /// A program made of tests.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
-    pub(super) package: String,
+pub(crate) struct Program {
+    pub(crate) package: String,
     /// Name of its target: the package's library or program, or one in `tests/`.
-    pub(super) name: String,
-    pub(super) path: PathBuf,
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
     /// Where cargo would start it: the folder of the package.
-    pub(super) folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 /// What is in a program.
@@ -40,13 +40,19 @@ pub(super) fn build() -> Result<Vec<Program>, String> {
     if !output.status.success() {
         return Err("the tests cannot be built".into());
     }
+    let mut programs = read(&String::from_utf8_lossy(&output.stdout))?;
+    programs.sort_by(|left, right| (&left.package, &left.name).cmp(&(&right.package, &right.name)));
+    Ok(programs)
+}
+
+/// The test programs that cargo tells of, a message a line.
+pub(crate) fn read(messages: &str) -> Result<Vec<Program>, String> {
     let mut programs = Vec::new();
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
+    for line in messages.lines() {
         let message: Value =
             serde_json::from_str(line).map_err(|error| format!("a message of cargo: {error}"))?;
         programs.extend(program(&message));
     }
-    programs.sort_by(|left, right| (&left.package, &left.name).cmp(&(&right.package, &right.name)));
     Ok(programs)
 }
 

@@ -1,13 +1,15 @@
 //! Tests of real programs on a real network stack that failed are run once more, with the machine for themselves: what the machine did to
 //! them at that moment is told from what is broken. Nothing is hidden: the output of both runs is shown, and a test that passed only the
-//! second time is told at the end. It is a fault, of the test or of the product, and waits to be mended; several at once are a failure.
+//! second time is told at the end, and its name kept in the target folder and told again by every run. It is a fault, of the test or of the product, and waits to be mended; several at once are a failure.
 
-use super::Test;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use super::pool::{self, Ended};
-use crate::say;
+use super::{LAB_PACKAGES, Test};
+use crate::{say, target_folder};
 
-/// Packages whose tests depend on the machine's time. All others are the same each time: a failure is one.
-const PACKAGES: [&str; 2] = ["dray-e2e", "dray-lab"];
 /// How many tests may fail in one run and be tried again.
 const FAILED_MAX: usize = 2;
 
@@ -27,7 +29,8 @@ pub(super) fn run_again(tests: &[&Test], ended: &mut [Ended], through: &[String]
 fn chosen(tests: &[&Test], failed: &[String]) -> Vec<Test> {
     let mut again: Vec<Test> = Vec::new();
     for test in tests.iter().filter(|test| failed.contains(&test.full_name())) {
-        if !PACKAGES.contains(&test.program.package.as_str()) {
+        // All others do not depend on the machine's time and are the same each time: a failure is one.
+        if !LAB_PACKAGES.contains(&test.program.package.as_str()) {
             return Vec::new();
         }
         again.push((**test).clone());
@@ -42,6 +45,37 @@ fn note(ended: &mut [Ended], again: &[Ended]) {
             (first.is_ok, first.is_unsteady) = (true, true);
         }
     }
+}
+
+/// Where a name stands for each time that a test was unsteady, until somebody has mended it and deletes the file.
+fn path() -> PathBuf {
+    target_folder().join("tests/unsteady")
+}
+
+/// What there is to tell: which tests were unsteady, now and in earlier runs. Those of now are kept.
+pub(super) fn told(ended: &[Ended]) -> Result<String, String> {
+    let path = path();
+    let mut kept = fs::read_to_string(&path).unwrap_or_default();
+    let now: Vec<&str> = ended.iter().filter(|one| one.is_unsteady).map(|one| one.name.as_str()).collect();
+    if !now.is_empty() {
+        kept.extend(now.iter().map(|name| format!("{name}\n")));
+        fs::write(&path, &kept).map_err(|error| format!("write {}: {error}", path.display()))?;
+    }
+    Ok(words(&now, &kept, &path))
+}
+
+/// A line for each name in `kept`.
+fn words(now: &[&str], kept: &str, path: &Path) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    kept.lines().for_each(|name| *counts.entry(name).or_default() += 1);
+    let line = |(name, count): (&str, usize)| match now.contains(&name) {
+        true => format!(
+            "UNSTEADY: {name} failed, and passed when it was run again ({count} times, {})\n",
+            path.display()
+        ),
+        false => format!("UNSTEADY before: {name} ({count} times, {})\n", path.display()),
+    };
+    counts.into_iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -84,6 +118,7 @@ mod tests {
             name: name.into(),
             is_ok,
             is_unsteady: false,
+            skips: Vec::new(),
             time: Duration::ZERO,
             processor: Duration::ZERO,
         };
@@ -92,6 +127,16 @@ mod tests {
         assert_eq!(
             first.map(|one| (one.is_ok, one.is_unsteady)),
             [(true, true), (false, false), (true, false)]
+        );
+    }
+
+    /// A test that was unsteady is told by every later run, too.
+    #[test]
+    fn who_was_unsteady_is_not_forgotten() {
+        let words = words(&["b"], "a\nb\na\n", Path::new("kept"));
+        assert_eq!(
+            words,
+            "UNSTEADY before: a (2 times, kept)\nUNSTEADY: b failed, and passed when it was run again (1 times, kept)\n"
         );
     }
 }

@@ -150,3 +150,73 @@ proptest! {
         }
     }
 }
+
+/// Flags of a copy are on the wire: each has its own bit, and they are all that are taken.
+#[test]
+fn each_flag_has_its_bit() {
+    use super::sync_flag::*;
+    let flags = [
+        LINKS,
+        DEVICES,
+        SPECIALS,
+        USERS,
+        GROUPS,
+        ACLS,
+        ATTRIBUTES,
+        CHECKSUM,
+        SIZE_ONLY,
+        UPDATE,
+        EXISTING,
+        IGNORE_EXISTING,
+        DELETE,
+        DELETE_EXCLUDED,
+        ITEMIZE,
+        NO_COMPARING,
+        INTO_DIRECTORY,
+        CHOSEN,
+        ROOTS_STAY,
+        OMIT_DIRECTORY_TIMES,
+        OMIT_LINK_TIMES,
+        MAKE_PATH,
+        PRUNE_EMPTY,
+        PARTIAL,
+        DIRECTORIES,
+        REMOVE_SOURCES,
+    ];
+    for (bit, flag) in flags.into_iter().enumerate() {
+        assert_eq!(flag, 1 << bit, "{bit}");
+    }
+    assert_eq!(flags.into_iter().sum::<u64>(), ALL);
+}
+
+/// What an object is called in errors tells it from others, and a copy that has no name yet from an object.
+#[test]
+fn names_of_objects_are_told() {
+    let oid = Oid::of(b"sample");
+    assert_eq!(ObjectName::Oid(oid).to_string(), oid.to_string());
+    assert_eq!(ObjectName::Provisional([0xab; 32]).to_string(), format!("provisional:{}", "ab".repeat(32)));
+}
+
+/// S4: of sources that follow there is one at least, no more than a message may have, and each with a path or name that can be one.
+#[test]
+fn more_sources_are_bounded() {
+    use crate::limits::{NAME_BYTES_MAX, TREE_SOURCES_IN_MESSAGE_MAX};
+    let many = |count, bytes| vec![minicbor::bytes::ByteVec::from(vec![b'x'; bytes]); count];
+    let most = TREE_SOURCES_IN_MESSAGE_MAX;
+    for (paths, names, is_taken) in [
+        (many(1, 1), many(0, 0), true),
+        (many(0, 0), many(1, 1), true),
+        (many(most, 1), many(1, 1), true),
+        (many(1, 1), many(most, 1), true),
+        (many(1, PATH_BYTES_MAX), many(1, NAME_BYTES_MAX), true),
+        (many(0, 0), many(0, 0), false),
+        (many(most + 1, 1), many(0, 0), false),
+        (many(0, 0), many(most + 1, 1), false),
+        (many(1, PATH_BYTES_MAX + 1), many(0, 0), false),
+        (many(0, 0), many(1, NAME_BYTES_MAX + 1), false),
+    ] {
+        let lengths = [&paths, &names].map(|list| (list.len(), list.first().map(|first| first.len())));
+        let message = Message::MoreSources(MoreSources { paths, names, is_last: true });
+        assert_eq!(Message::from_bytes(&message.to_bytes()).is_ok(), is_taken, "{lengths:?}");
+    }
+}

@@ -7,10 +7,11 @@ use super::{TICKET_VERSION, Ticket, Wire, print, read, wire_hints};
 use crate::hint::Hint;
 use crate::message::{ObjectName, feature};
 use crate::rights::Secret;
-use crate::{Error, Oid, Result};
+use crate::text::from_hex;
+use crate::{Error, ErrorKind, Oid, Result};
 
 /// Name of a shared directory: random, and no hash of anything, as what is in it changes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DirectoryId([u8; 32]);
 
 impl DirectoryId {
@@ -30,9 +31,25 @@ impl DirectoryId {
     }
 }
 
+/// What stands in front of the 64 hex digits.
+const ID_PREFIX: &str = "directory:";
+
 impl fmt::Display for DirectoryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "directory:{}", data_encoding::HEXLOWER.encode(&self.0))
+        write!(f, "{ID_PREFIX}{}", data_encoding::HEXLOWER.encode(&self.0))
+    }
+}
+
+impl FromStr for DirectoryId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<DirectoryId> {
+        let bytes = text.strip_prefix(ID_PREFIX).and_then(from_hex);
+        let id = bytes.and_then(|bytes| bytes.try_into().ok()).map(DirectoryId);
+        id.ok_or_else(|| {
+            Error::new(ErrorKind::Usage, format!("{text:?} is no id of a directory"))
+                .advise("it is directory: and 64 hex digits, as `dray ls` shows it")
+        })
     }
 }
 
@@ -101,7 +118,7 @@ impl FromStr for AnyTicket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ErrorKind, NodeId};
+    use crate::NodeId;
 
     fn sample() -> DirectoryTicket {
         DirectoryTicket {
@@ -160,6 +177,18 @@ mod tests {
         }
         assert_eq!((decoder.u8().unwrap(), decoder.array().unwrap()), (8, Some(1)));
         assert_eq!(decoder.str().unwrap(), "live-tree");
+    }
+
+    /// `dray ls` shows ids, and `dray done` takes them: each form of one is read, and nothing else is.
+    #[test]
+    fn an_id_is_read_as_it_is_told() {
+        let id = DirectoryId::from_bytes([0xab; 32]);
+        assert_eq!(id.to_string().parse::<DirectoryId>().unwrap(), id);
+        for bad in ["", "directory:", "directory:ab", &id.to_string()[10..], &format!("{id}00"), "blake3:00"]
+        {
+            let error = bad.parse::<DirectoryId>().unwrap_err();
+            assert!(error.kind() == ErrorKind::Usage && error.advice().is_some(), "{bad}");
+        }
     }
 
     /// Golden vector: the text is what applications store.

@@ -346,3 +346,27 @@ proptest! {
         prop_assert_eq!(cbor::check(&bytes).is_err() && Entry::from_bytes(&bytes).is_ok(), false);
     }
 }
+
+/// A file is as large as an object may be, and no larger.
+#[test]
+fn sizes_are_bounded() {
+    use crate::limits::OBJECT_BYTES_MAX;
+    for (size_bytes, is_taken) in [(OBJECT_BYTES_MAX, true), (OBJECT_BYTES_MAX + 1, false)] {
+        let kind = Kind::File { size_bytes, oid: None };
+        let entry = Entry { name: None, kind, metadata: Metadata::default() };
+        assert_eq!(Entry::from_bytes(&entry.to_bytes()).is_ok(), is_taken);
+    }
+}
+
+/// Entries are counted as they come, and what ends a directory is none.
+#[test]
+fn entries_are_counted() {
+    let mut order = Order::new(1);
+    let directory =
+        Entry { name: None, kind: Kind::Directory { entries: None }, metadata: Metadata::default() };
+    let file = Entry { name: name("a"), kind: Kind::Fifo, metadata: Metadata::default() };
+    for (item, entries) in [(Item::Entry(directory), 1), (Item::Entry(file), 2), (Item::Leave, 2)] {
+        order.accept(&item).unwrap();
+        assert_eq!(order.entries(), entries);
+    }
+}

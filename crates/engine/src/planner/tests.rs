@@ -2,7 +2,9 @@
 //! reference model in the testkit.
 
 mod bounds;
+mod hearing;
 mod many;
+mod telling;
 
 use dray_core::hash_tree::Geometry;
 use dray_core::limits::{GROUP_BYTES, UNIT_BYTES, UNIT_GROUPS};

@@ -247,6 +247,66 @@ mod tests {
         assert_eq!(window.round_trip_us(), 35_000);
     }
 
+    /// Design 8: once its path is full, the rate of a source follows what comes, also when that is less.
+    #[test]
+    fn the_rate_follows_a_path_that_gets_slower() {
+        let mut window = Window::new(WindowLimits::default());
+        window.set_round_trip(1_000);
+        let mut now_us = 0;
+        for (every_us, bytes_per_s) in [(10_000, 6_553_600.0), (100_000, 655_360.0)] {
+            for _ in 0..100 {
+                now_us += every_us;
+                window.arrived(now_us, GROUP_BYTES);
+            }
+            let rate = window.rate().unwrap();
+            assert!((rate / bytes_per_s - 1.0).abs() < 0.01, "{rate} is not {bytes_per_s}");
+        }
+        // One sample that is ten times as fast weighs a quarter.
+        window.arrived(now_us + 10_000, GROUP_BYTES);
+        let rate = window.rate().unwrap() / 655_360.0;
+        assert!((rate - 3.25).abs() < 0.05, "{rate}");
+        // While nothing is owed nothing can come.
+        let known = window.rate();
+        window.pause();
+        window.arrived(now_us + 60_000_000, GROUP_BYTES);
+        assert_eq!(window.rate(), known);
+    }
+
+    /// P4: while the rate grows, the transport below may be about to be twice as fast; once it does not, the window is what the path needs.
+    #[test]
+    fn a_window_is_generous_while_the_rate_grows() {
+        let mut window = Window::new(WindowLimits::default());
+        window.set_round_trip(100_000);
+        let mut now_us = 0;
+        let mut sample = |bytes_per_s: u64| {
+            now_us += 500_000;
+            window.arrived(now_us, bytes_per_s / 2);
+            window.bytes()
+        };
+        sample(0);
+        let grown = (0..6).map(|doubled| sample(1_000_000 << doubled)).last().unwrap();
+        let needed = (UNIT_BYTES + 32_000_000 * 404 / 1000).next_multiple_of(GROUP_BYTES);
+        assert_eq!(grown, 2 * needed);
+        assert_eq!((0..3).map(|_| sample(32_000_000)).collect::<Vec<_>>(), [2 * needed, 2 * needed, needed]);
+    }
+
+    /// S10, design 8: of a long path about a second of the rate may be owed, or three round trips; of a local network 8 MiB.
+    #[test]
+    fn windows_end_at_a_second_or_three_round_trips() {
+        let window_bytes = |round_trip_us, bytes_per_sample| {
+            let mut window = Window::new(WindowLimits::default());
+            window.set_round_trip(round_trip_us);
+            // Samples of half a second each.
+            (0..100).for_each(|number| window.arrived(number * 500_000, bytes_per_sample));
+            window.bytes()
+        };
+        let rate = 8_000_000;
+        assert_eq!(window_bytes(300_000, rate / 2), rate);
+        assert_eq!(window_bytes(400_000, rate / 2), rate + rate / 5);
+        assert_eq!(window_bytes(LAN_ROUND_TRIP_US, 1 << 30), LAN_WINDOW_BYTES);
+        assert!(window_bytes(LAN_ROUND_TRIP_US + 1, 1 << 30) > LAN_WINDOW_BYTES);
+    }
+
     /// However slow a source is, it may owe a unit and what is on its way meanwhile, so that it is never left without work.
     #[test]
     fn a_slow_source_may_owe_a_unit_and_more() {

@@ -37,6 +37,16 @@ impl Costs {
         self.chunk_hash_us * chunks / expected
     }
 
+    /// Of reading a chunk where an index says that it lies: one chunk is read and hashed, and it is the one (Y13).
+    pub(super) fn of_cache_read(&self) -> f64 {
+        self.chunk_hash_us
+    }
+
+    /// Of asking an index: what reading what it knows costs, for it takes nothing itself (Y13).
+    pub(super) fn of_cache_check(&self) -> f64 {
+        self.of_cache_read()
+    }
+
     /// Of listing a directory in which each of the `wanted` chunks is with likelihood `ppc` (Y16): its own cost, and that of the best file
     /// that it may turn up, which has the `all` chunks of what is wanted. Times `weight`, as the code of dsync has it; the paper has 1.
     pub(super) fn of_stat(&self, all: f64, wanted: f64, ppc: f64, weight: f64) -> f64 {

@@ -110,6 +110,11 @@ impl PathMatch {
         Some(PathMatch { runs, names, left: if is_left { names } else { self.left }, longest })
     }
 
+    /// Names at the end of the destination's path that this one has not; none below the destination.
+    pub(super) fn apart(&self) -> u8 {
+        u8::try_from(self.runs.len().saturating_sub(usize::from(self.left))).unwrap_or(u8::MAX)
+    }
+
     /// `ppc`: the longest run of equal names by the length of the longer path; its square unless the run is the end of both.
     pub(super) fn likeness(&self) -> f64 {
         let all = self.runs.len().max(usize::from(self.names)) as f64;
@@ -154,6 +159,9 @@ mod tests {
         assert_near(of_file(Metadata { mtime_s: None, ..source }, source), 0.7);
         assert_near(of_names(b".profile", b".other.profile"), 0.7);
         assert_near(of_names(b".bashrc", b".zbashrc"), 0.1);
+        assert_near(of_names(b".bashrc", b"copy-of-mine.bashrc"), 0.1);
+        assert_near(of_names(b"one.", b"another."), 0.1);
+        assert_near(of_file(source, file("report.txt", 0, 100)), 0.0);
     }
 
     /// Y15: runs that end both paths count as they are, others as squares.

@@ -4,6 +4,7 @@
 //! Sans-IO: whoever drives it asks [`Search::next`], does that, and tells what was there and how long it took. Nothing here opens, reads or
 //! waits. Wanted chunks of equal metadata are one [`Wanted`] (Y18), so that the schedule takes steps by files and directories, never by chunks.
 
+mod cached;
 mod cost;
 mod likeness;
 #[cfg(test)]
@@ -14,14 +15,14 @@ use std::collections::BinaryHeap;
 
 use dray_core::limits::SEARCH_ENTRIES_MAX;
 
+use cached::{Cached, Index};
 use cost::Costs;
 pub use likeness::Metadata;
 use likeness::PathMatch;
 
-/// What is less likely than that is not looked at: nearly nothing of it would be of use.
-const LIKELIHOOD_MIN: f64 = 0.05;
-/// A file is read if at least this part of its chunks is expected to be of use. Reading costs the disk, which others use, too.
-const YIELD_MIN: f64 = 0.02;
+/// Factor of the cost of listing a directory above the destination: there are as many as its path has names, and whatever lies beside it is
+/// found only through them.
+const ABOVE_WEIGHT: f64 = 2.0;
 /// By how much of them the number of wanted chunks changes before everything is ranked again (Y7).
 const CHANGE_MIN: f64 = 0.1;
 /// Ranking may take this part of the time (Y7).
@@ -35,7 +36,7 @@ pub enum Policy {
     /// By cost per chunk.
     #[default]
     Cost,
-    /// As they were found.
+    /// The destination's directory and all below it, then its parent's, and so on; files and directories as they were found.
     BreadthFirst,
     /// All directories first, then files by cost per chunk.
     AllStats,
@@ -50,6 +51,30 @@ pub struct SearchConfig {
     pub stat_weight: f64,
     /// Average bytes of a chunk.
     pub chunk_bytes: u32,
+    /// What is not looked at.
+    pub floors: Floors,
+}
+
+/// What is too little to look at.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Floors {
+    /// What is less likely to have a chunk is not remembered: nearly nothing of it would be of use.
+    pub likelihood: f64,
+    /// Nor is a file that is less like what is wanted in name, size and time together, wherever it lies: of the same kind is not the same.
+    pub metadata: f64,
+    /// A file is read if at least this part of its chunks is expected to be of use. Reading costs the disk, which others use, too.
+    pub part_of_use: f64,
+}
+
+impl Floors {
+    /// Everything is looked at that there is room for.
+    pub const NONE: Floors = Floors { likelihood: 0.0, metadata: 0.0, part_of_use: 0.0 };
+}
+
+impl Default for Floors {
+    fn default() -> Floors {
+        Floors { likelihood: 0.015, metadata: 0.05, part_of_use: 0.015 }
+    }
 }
 
 /// Wanted chunks of equal metadata: those of one file.
@@ -81,6 +106,10 @@ pub enum Operation {
     Stat(EntryId),
     /// Read a file from end to end and cut it; then [`Search::hashed`].
     Hash(EntryId),
+    /// Ask the index for wanted chunks; tell what it knows by [`Search::found_cached`] and [`Search::known_in`], then [`Search::checked`].
+    CacheCheck,
+    /// Read and compare chunks where the index says that they lie, in the order of the file; then [`Search::cache_read`].
+    CacheRead(EntryId),
 }
 
 #[derive(Debug)]
@@ -93,6 +122,8 @@ enum Kind {
         chunks: f64,
         likelihoods: Box<[f32]>,
     },
+    /// A file that an index named.
+    Cached(Cached),
     /// It was looked at.
     Done,
 }
@@ -102,6 +133,8 @@ struct Entry {
     above: EntryId,
     name: Box<[u8]>,
     kind: Kind,
+    /// Names at the end of the destination's path that are not in its own: none below the destination.
+    apart: u8,
 }
 
 /// An operation and its rank: lower is sooner.
@@ -139,6 +172,7 @@ pub struct Search {
     /// The first one is the top of the scope. None is ever removed: numbers are used once.
     entries: Vec<Entry>,
     queue: BinaryHeap<Ranked>,
+    index: Index,
     costs: Costs,
     /// Chunks wanted when everything was ranked last, and when and for how long that was.
     ranked_for: u64,
@@ -153,13 +187,15 @@ impl Search {
     /// nothing.
     pub fn new(config: SearchConfig, destination: Option<Vec<Vec<u8>>>, wanted: Vec<Wanted>) -> Search {
         let path = PathMatch::top(destination.as_deref().unwrap_or(&[]));
-        let top = Entry { above: EntryId::TOP, name: Box::default(), kind: Kind::Directory { path } };
+        let apart = path.apart();
+        let top = Entry { above: EntryId::TOP, name: Box::default(), kind: Kind::Directory { path }, apart };
         let mut search = Search {
             config,
             wanted,
             destination,
             entries: vec![top],
             queue: BinaryHeap::new(),
+            index: Index::default(),
             costs: Costs::default(),
             ranked_for: 0,
             ranked_at_us: 0,
@@ -183,7 +219,7 @@ impl Search {
         if on_the_way.is_some_and(|known| known == name) {
             return None;
         }
-        let found = self.enter_directory(above, name, LIKELIHOOD_MIN)?;
+        let found = self.enter_directory(above, name, self.config.floors.likelihood)?;
         self.rank(found.0);
         Some(found)
     }
@@ -198,15 +234,17 @@ impl Search {
         let of = |wanted: &Wanted| {
             let Wanted { name, size_bytes, mtime_s, .. } = wanted;
             let source = Metadata { name, size_bytes: *size_bytes, mtime_s: *mtime_s };
-            (ppc * likeness::of_file(file, source)) as f32
+            let alike = likeness::of_file(file, source);
+            if alike < self.config.floors.metadata { 0.0 } else { (ppc * alike) as f32 }
         };
         let likelihoods: Box<[f32]> = self.wanted.iter().map(of).collect();
         let best = likelihoods.iter().copied().fold(0.0, f32::max);
-        let chunks = (file.size_bytes as f64 / f64::from(self.config.chunk_bytes)).max(1.0);
-        if f64::from(best) < LIKELIHOOD_MIN {
+        let chunks = self.chunks_of(file.size_bytes);
+        if f64::from(best) < self.config.floors.likelihood {
             return None;
         }
-        let found = self.enter(above, file.name, Kind::File { chunks, likelihoods });
+        let apart = self.entries.get(above.0 as usize)?.apart;
+        let found = self.enter(above, file.name, Kind::File { chunks, likelihoods }, apart);
         self.rank(found.0);
         Some(found)
     }
@@ -253,17 +291,32 @@ impl Search {
     /// The first operation that is worth it. Those before it are worth nothing for what is wanted now: they are ranked again when that has
     /// changed.
     fn pop(&mut self) -> Option<Operation> {
-        while let Some(ranked) = self.queue.pop() {
+        while let Some(ranked) = self.queue.peek().copied() {
+            // What an index knows is ranked at once: there is little of it. Whatever it is compared with has no use for costs.
+            if let Some((cost, operation)) = self.best_cached()
+                && (cost <= ranked.cost || self.config.policy != Policy::Cost)
+            {
+                return Some(operation);
+            }
+            self.queue.pop();
             if let Some((operation, true)) = self.operation(ranked.number) {
                 return Some(operation);
             }
         }
-        None
+        self.best_cached().map(|(_, operation)| operation)
     }
 
     /// Whether the file is worth reading for what is wanted now.
     pub fn is_hopeful(&self, file: EntryId) -> bool {
         matches!(self.operation(file.0), Some((Operation::Hash(_), true)))
+    }
+
+    /// How likely the file has a chunk of what is wanted, by its metadata: of the wanted file of which that is most likely (Y15).
+    pub fn likeness(&self, file: EntryId) -> f64 {
+        match self.entries.get(file.0 as usize).map(|entry| &entry.kind) {
+            Some(Kind::File { likelihoods, .. }) => likelihoods.iter().copied().fold(0.0, f32::max).into(),
+            _ => 0.0,
+        }
     }
 
     /// When a chunk that is wanted is to be expected from here, in microseconds from now, or from the network after that (Y19).
@@ -287,9 +340,10 @@ impl Search {
                 let likelihood = self.expected(likelihoods) / wanted;
                 Some((self.costs.chunk_hash_us * chunks, likelihood.min(1.0)))
             }
-            Kind::Done => None,
+            Kind::Cached(_) | Kind::Done => None,
         };
-        cost::expected_with_network_us(first.filter_map(of)) as u64
+        let cached = self.cached_arrivals().take(AHEAD);
+        cost::expected_with_network_us(cached.chain(first.filter_map(of))) as u64
     }
 
     /// Names from the top of the scope to an entry.
@@ -310,10 +364,10 @@ impl Search {
         self.entries.len() < SEARCH_ENTRIES_MAX
     }
 
-    fn enter(&mut self, above: EntryId, name: &[u8], kind: Kind) -> EntryId {
+    fn enter(&mut self, above: EntryId, name: &[u8], kind: Kind, apart: u8) -> EntryId {
         // Far below 2^32.
         let number = self.entries.len() as u32;
-        self.entries.push(Entry { above, name: name.into(), kind });
+        self.entries.push(Entry { above, name: name.into(), kind, apart });
         EntryId(number)
     }
 
@@ -324,14 +378,29 @@ impl Search {
         }
         let Kind::Directory { path } = &self.entries.get(above.0 as usize)?.kind else { return None };
         let path = path.below(name, self.destination.as_deref().unwrap_or(&[]))?;
-        (self.likelihood(&path) >= likelihood_min).then(|| self.enter(above, name, Kind::Directory { path }))
+        let apart = path.apart();
+        (self.likelihood(&path) >= likelihood_min)
+            .then(|| self.enter(above, name, Kind::Directory { path }, apart))
+    }
+
+    fn kind_mut(&mut self, entry: EntryId) -> Option<&mut Kind> {
+        self.entries.get_mut(entry.0 as usize).map(|entry| &mut entry.kind)
     }
 
     fn done(&mut self, entry: EntryId) {
-        if let Some(entry) = self.entries.get_mut(entry.0 as usize) {
+        if let Some(kind) = self.kind_mut(entry) {
             // Its name may stand in the paths of others.
-            entry.kind = Kind::Done;
+            *kind = Kind::Done;
         }
+    }
+
+    fn chunks_of(&self, size_bytes: u64) -> f64 {
+        (size_bytes as f64 / f64::from(self.config.chunk_bytes)).max(1.0)
+    }
+
+    /// True for the destination's directory and those above it: they are the first ones.
+    fn is_on_the_way(&self, number: u32) -> bool {
+        self.destination.as_ref().is_some_and(|names| number as usize <= names.len())
     }
 
     fn likelihood(&self, path: &PathMatch) -> f64 {
@@ -355,7 +424,7 @@ impl Search {
     }
 
     fn is_worth(&self, chunks: f64, likelihoods: &[f32]) -> bool {
-        self.expected(likelihoods) >= YIELD_MIN * chunks
+        self.expected(likelihoods) >= self.config.floors.part_of_use * chunks
     }
 
     /// The operation of an entry, and whether it is worth it for what is wanted now.
@@ -364,6 +433,10 @@ impl Search {
             Kind::Directory { .. } => Some((Operation::Stat(EntryId(number)), self.all_wanted() > 0)),
             Kind::File { chunks, likelihoods } => {
                 let is_worth = self.all_wanted() > 0 && self.is_worth(*chunks, likelihoods);
+                Some((Operation::Hash(EntryId(number)), is_worth))
+            }
+            Kind::Cached(cached) => {
+                let is_worth = self.all_wanted() > 0 && cached.is_worth();
                 Some((Operation::Hash(EntryId(number)), is_worth))
             }
             Kind::Done => None,
@@ -393,13 +466,16 @@ impl Search {
         let Some(entry) = self.entries.get(number as usize) else { return };
         let wanted = self.all_wanted();
         let (is_file, cost) = match &entry.kind {
+            // These are ranked when they are asked for.
+            Kind::Cached(_) | Kind::Done => return,
             // Nothing is wanted yet: nothing costs less than another.
-            Kind::Done => return,
             _ if wanted == 0 => (matches!(entry.kind, Kind::File { .. }), f64::INFINITY),
             Kind::Directory { path } => {
                 let all = self.all_chunks();
                 let ppc = self.likelihood(path);
-                (false, self.costs.of_stat(all, wanted as f64, ppc, self.config.stat_weight))
+                let usual = self.config.stat_weight;
+                let weight = if self.is_on_the_way(number) { usual.min(ABOVE_WEIGHT) } else { usual };
+                (false, self.costs.of_stat(all, wanted as f64, ppc, weight))
             }
             Kind::File { chunks, likelihoods } => {
                 (true, self.costs.of_hash(*chunks, self.expected(likelihoods)))
@@ -407,7 +483,7 @@ impl Search {
         };
         let (class, cost) = match self.config.policy {
             Policy::Cost => (0, cost),
-            Policy::BreadthFirst => (0, 0.0),
+            Policy::BreadthFirst => (entry.apart, 0.0),
             Policy::AllStats => (u8::from(is_file), cost),
         };
         self.queue.push(Ranked { class, cost, number });

@@ -5,7 +5,9 @@ use super::*;
 const CHUNK: u64 = 16 << 10;
 
 fn config(stat_weight: f64) -> SearchConfig {
-    SearchConfig { policy: Policy::Cost, stat_weight, chunk_bytes: CHUNK as u32 }
+    // So high that a few entries tell what is below and what is not.
+    let floors = Floors { likelihood: 0.05, metadata: 0.0, part_of_use: 0.02 };
+    SearchConfig { policy: Policy::Cost, stat_weight, chunk_bytes: CHUNK as u32, floors }
 }
 
 fn wanted(name: &str, chunks: u64) -> Wanted {
@@ -60,6 +62,116 @@ fn table_1_of_the_paper() {
     assert_eq!(search.path(EntryId(3)), [&b"d"[..], b"new", b"a.txt"]);
     // As dsync's code has it, all of the cost of a STAT is five times that.
     near(search.costs.of_stat(8.0, 8.0, 4.0 / 9.0, 5.0), 5.0 * 2.53125);
+    // Y13: what an index is asked for, or knows, costs what a chunk costs: more than `a.txt`, less than `/d`.
+    near(search.costs.of_cache_check(), 1.0);
+    near(search.costs.of_cache_read(), 1.0);
+}
+
+/// Y12, Y13: CACHE-CHECK and CACHE-READ take their turn among STAT and HASH, by the costs of Table 1: after a HASH of 0.741, before a STAT of
+/// 1.125.
+#[test]
+fn what_an_index_knows_is_ranked_with_the_rest() {
+    let files = vec![wanted("a.txt", 4), Wanted { mtime_s: Some(5000), ..wanted("b.txt", 4) }];
+    let mut search = Search::new(config(1.0), names(&["d", "new"]), files);
+    search.costs = Costs { chunk_hash_us: 1.0, stat_us: 1.0 };
+    search.rank_all();
+    search.to_check(4, 0);
+    assert_eq!(search.next(&mut || 0), Some(Operation::CacheCheck));
+    let known = search.found_cached(64 * CHUNK).unwrap();
+    search.known_in(known, 2);
+    search.checked(4, 0);
+    assert_eq!(search.next(&mut || 0), Some(Operation::CacheRead(known)));
+    search.cache_read(known, 2, 0, 2);
+    assert_eq!(search.next(&mut || 0), Some(Operation::Stat(EntryId(2))));
+    let file = search.found_file(EntryId(2), seen("a.txt", 4, 1000)).unwrap();
+    search.known_in(known, 1);
+    search.to_check(3, 0);
+    assert_eq!(search.next(&mut || 0), Some(Operation::Hash(file)), "0.741");
+    assert_eq!(search.next(&mut || 0), Some(Operation::CacheCheck), "1");
+    search.checked(3, 0);
+    assert_eq!(search.next(&mut || 0), Some(Operation::CacheRead(known)), "1");
+    // Nothing is wanted any more: nothing is read, nor asked for.
+    search.to_check(9, 0);
+    [0, 1].into_iter().for_each(|at| search.want(at, 0));
+    assert_eq!(search.next(&mut || 0), None);
+}
+
+/// What is read of a file that an index knows: of 512 chunks that are asked for in pieces of 64, `known` of each lie there, in a file of as many.
+fn operations_on_a_known_file(known: u64) -> Vec<Operation> {
+    let mut search = Search::new(config(5.0), None, vec![wanted("x", 512)]);
+    search.done(EntryId::TOP);
+    let (mut trace, mut file) = (Vec::new(), None);
+    for piece in 1..=8u64 {
+        search.to_check(64, 512 - 64 * piece);
+        while let Some(operation) = search.next(&mut || 0) {
+            trace.push(operation);
+            match operation {
+                Operation::CacheCheck => {
+                    let file = *file.get_or_insert_with(|| search.found_cached(512 * CHUNK).unwrap());
+                    search.known_in(file, known);
+                    search.checked(64, 0);
+                }
+                Operation::CacheRead(file) => search.cache_read(file, known, 0, 80),
+                Operation::Hash(file) => search.hashed(file, 512, 512 * 80),
+                Operation::Stat(_) => panic!("there is no directory"),
+            }
+        }
+    }
+    trace
+}
+
+/// Y9: with the number of chunks to be read from a file, its priority rises to be read from end to end: reading in order beats going to each
+/// chunk. From a third of it on that is so, and then it is read once.
+#[test]
+fn many_reads_of_a_file_become_one_from_end_to_end() {
+    let reads = |trace: &[Operation]| {
+        let count = |is_it: fn(&Operation) -> bool| trace.iter().filter(|operation| is_it(operation)).count();
+        (
+            count(|operation| matches!(operation, Operation::CacheRead(_))),
+            count(|operation| matches!(operation, Operation::Hash(_))),
+        )
+    };
+    let few = operations_on_a_known_file(20);
+    assert_eq!(reads(&few), (8, 0), "{few:?}");
+    let many = operations_on_a_known_file(22);
+    assert_eq!(reads(&many), (0, 1), "{many:?}");
+    assert!(matches!(many[..], [Operation::CacheCheck, Operation::Hash(_), ..]), "{many:?}");
+    // One that comes to have more switches, and what is read after is that.
+    let mut search = Search::new(config(5.0), None, vec![wanted("x", 100)]);
+    search.done(EntryId::TOP);
+    let file = search.found_cached(99 * CHUNK).unwrap();
+    search.checked(100, 0);
+    let mut next = |known| {
+        search.known_in(file, known);
+        search.next(&mut || 0).unwrap()
+    };
+    assert_eq!(next(16), Operation::CacheRead(file));
+    assert_eq!(next(16), Operation::CacheRead(file));
+    assert_eq!(next(1), Operation::Hash(file));
+}
+
+/// Y13: a chunk that was read by itself counts for the cost of a chunk as one that was read in order does.
+#[test]
+fn reads_of_chunks_are_measured() {
+    let mut search = Search::new(config(5.0), None, vec![wanted("x", 100)]);
+    let file = search.found_cached(99 * CHUNK).unwrap();
+    search.known_in(file, 10);
+    search.cache_read(file, 10, 0, 1800);
+    assert!((search.costs.chunk_hash_us - 100.0).abs() < 1e-9);
+}
+
+/// Y19: what an index knows to be here is expected soon.
+#[test]
+fn what_an_index_knows_arrives_soon() {
+    let mut search = Search::new(config(5.0), None, vec![wanted("x", 1000)]);
+    search.done(EntryId::TOP);
+    search.rank_all();
+    assert_eq!(search.arrival_us(), 200_000);
+    let file = search.found_cached(10_000 * CHUNK).unwrap();
+    search.checked(1000, 0);
+    search.known_in(file, 500);
+    // Half of it after 500 chunks of 80 us, the rest from the network.
+    assert_eq!(search.arrival_us(), 500 * 80 + 100_000);
 }
 
 /// Y19, Y17: when a chunk of `b.txt` is to be expected, in the units of the paper's example.
@@ -70,7 +182,7 @@ fn the_arrival_of_the_paper_by_its_schedule() {
     search.costs = Costs { chunk_hash_us: 1.0, stat_us: 1.0 };
     search.found_file(EntryId(2), seen("a.txt", 4, 1000)).unwrap();
     // Which no search would read; and the table has no other directory.
-    search.enter(EntryId(2), b"core", Kind::File { chunks: 64.0, likelihoods: Box::new([0.007; 2]) });
+    search.enter(EntryId(2), b"core", Kind::File { chunks: 64.0, likelihoods: Box::new([0.007; 2]) }, 0);
     search.done(EntryId(2));
     search.done(EntryId::TOP);
     search.want(0, 0);
@@ -106,7 +218,7 @@ fn policies_rank_differently() {
         let mut search = Search::new(config, names(&["a"]), vec![wanted("x", 100)]);
         let mut order = Vec::new();
         while let Some(operation) = search.next(&mut || 0) {
-            let (Operation::Stat(id) | Operation::Hash(id)) = operation;
+            let (Operation::Stat(id) | Operation::Hash(id)) = operation else { panic!("there is no index") };
             let path = search
                 .path(id)
                 .into_iter()
@@ -126,14 +238,14 @@ fn policies_rank_differently() {
             }
             match operation {
                 Operation::Stat(id) => search.listed(id, 200),
-                Operation::Hash(id) => search.hashed(id, 100, 8000),
+                _ => search.hashed(id, 100, 8000),
             }
         }
         order
     };
-    assert_eq!(order(Policy::Cost), ["/a", "/a/x.bak", "/a/sub", "", "/b"]);
-    assert_eq!(order(Policy::BreadthFirst), ["", "/a", "/b", "/a/sub", "/a/x.bak"]);
-    assert_eq!(order(Policy::AllStats), ["/a", "/a/sub", "", "/b", "/a/x.bak"]);
+    assert_eq!(order(Policy::Cost), ["/a", "", "/a/x.bak", "/a/sub", "/b"]);
+    assert_eq!(order(Policy::BreadthFirst), ["/a", "/a/sub", "/a/x.bak", "", "/b"]);
+    assert_eq!(order(Policy::AllStats), ["/a", "", "/a/sub", "/b", "/a/x.bak"]);
 }
 
 /// Y18 "1 M chunks x 10 k candidates in less than 100 ms": as steps, which are those of the candidates. Y7: they are ranked again only when a
@@ -170,6 +282,24 @@ fn ranking_takes_steps_by_files() {
     assert_eq!(search.steps, before + entries, "ranking took 50 us, and 400 us are not ten times that");
     assert!(search.next(&mut || 1600).is_some());
     assert_eq!(search.steps, before + 2 * entries);
+}
+
+/// P7 "never slower": what is of the same kind says nothing, however near it lies, and gives no hope; what is the same but for its place does.
+#[test]
+fn what_is_of_the_same_kind_gives_no_hope() {
+    let path = ["home", "films", "of", "this", "year"];
+    let config = SearchConfig { floors: Floors::default(), ..config(5.0) };
+    let mut search = Search::new(config, names(&path), vec![wanted("one.mp4", 100)]);
+    let destination = EntryId(path.len() as u32);
+    for chunks in [70, 100, 109, 200] {
+        let other = Metadata { mtime_s: Some(9), ..seen("other.mp4", chunks, 9) };
+        let found = search.found_file(destination, other);
+        assert_eq!(found.is_some(), chunks == 100 || chunks == 109, "{chunks}");
+    }
+    assert!(search.found_file(destination, seen("other.mkv", 50, 9)).is_none());
+    let elsewhere = search.found_directory(EntryId(1), b"backup").unwrap();
+    let same = search.found_file(elsewhere, seen("one.mp4", 100, 1000)).unwrap();
+    assert!(search.is_hopeful(same));
 }
 
 /// A home with millions of entries takes no more memory than its bound, and what is hopeless takes no room of what is not.

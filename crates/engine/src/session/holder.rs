@@ -271,9 +271,7 @@ impl Holder {
     /// Whether a question for the recipe of `handle` is to be answered; false if the object was refused, which the fault
     /// of its opening has said.
     fn may_describe(&self, handle: u32) -> Result<bool> {
-        if !self.agreed.as_ref().is_some_and(|agreed| agreed.has(feature::RECIPE)) {
-            return Err(protocol("receiver asked for a recipe, which was not agreed on".into()));
-        }
+        self.check_agreed(feature::RECIPE, "asked for a recipe")?;
         match self.objects.get(&handle) {
             Some(Slot::Open { .. }) => Ok(true),
             Some(Slot::Refused) => Ok(false),
@@ -490,6 +488,7 @@ mod tests {
         assert_eq!(holder.next_job().unwrap(), None);
         holder.opened(1, Geometry::new(40 * GROUP_BYTES));
         assert_eq!(holder.next_job().unwrap().unwrap().unwrap().request, 1);
+        assert!(!holder.is_cancelled(1));
         holder.handle_control(&Message::Cancel(Cancel { request: 1 }).to_bytes()).unwrap();
         assert!(holder.is_cancelled(1));
         holder.finished(1);
@@ -508,6 +507,19 @@ mod tests {
         assert_eq!(holder.next_job().unwrap(), Some(Err(1)));
     }
 
+    /// Protocol "Objects without an OID": what has an OID is not sealed.
+    #[test]
+    fn only_what_has_no_oid_is_sealed() {
+        let seal = || Message::Seal(Seal { handle: 1, root: Oid::of(b"") }).to_bytes();
+        assert_eq!(open_holder().handle_control(&seal()).unwrap_err().kind(), ErrorKind::Protocol);
+        let mut holder = Holder::new(hello());
+        holder.handle_control(&Message::Hello(hello()).to_bytes()).unwrap();
+        let open = Open { handle: 1, object: ObjectName::Provisional([7; 32]), proof: None };
+        holder.handle_control(&Message::Open(open).to_bytes()).unwrap();
+        holder.opened(1, Geometry::new(5));
+        assert!(matches!(holder.handle_control(&seal()).unwrap(), HolderInput::Seal(_)));
+    }
+
     #[test]
     fn rule_breakers_are_named() {
         let no_hello = Holder::new(hello()).handle_control(&fetch(1, 0, 16)).unwrap_err();
@@ -520,6 +532,13 @@ mod tests {
                 ErrorKind::Protocol
             );
         }
+        for (kind, request) in [(FrameKind::Control, 1), (FrameKind::Data, 0), (FrameKind::Data, 1)] {
+            assert!(open_holder().handle_head(FrameHead { kind, body_bytes: 8, request }).is_err());
+        }
+        open_holder().handle_head(FrameHead { kind: FrameKind::Control, body_bytes: 8, request: 0 }).unwrap();
+        let mut largest = open_holder();
+        largest.opened(1, Geometry::new(4000 * GROUP_BYTES));
+        largest.handle_control(&fetch(1, 0, REQUEST_GROUPS_MAX)).unwrap();
         let mut holder = open_holder();
         holder.opened(1, Geometry::new(4000 * GROUP_BYTES));
         for request in 1..=64 {
@@ -536,7 +555,8 @@ mod tests {
         holder.opened(1, Geometry::new(4000 * GROUP_BYTES));
         assert!(holder.next_job().is_err());
         let mut holder = open_holder();
-        assert!(holder.handle_control(&Message::Hello(hello()).to_bytes()).is_err());
+        let again = holder.handle_control(&Message::Hello(hello()).to_bytes()).unwrap_err();
+        assert!(again.to_string().contains("a second hello"), "{again}");
     }
 
     /// D17: single groups may be asked for, and pairs compared, of an object named by OID.

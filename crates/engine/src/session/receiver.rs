@@ -407,6 +407,41 @@ mod tests {
         assert!(receiver.agreed().is_some());
     }
 
+    /// A copy learns what it copies on the way: from then on answers are held against that.
+    #[test]
+    fn the_shape_may_come_later() {
+        let mut receiver = Receiver::new(hello(), None, true);
+        receiver.handle_control(&Message::Hello(hello()).to_bytes()).unwrap();
+        receiver.set_geometry(Geometry::new(50));
+        assert_eq!(receiver.oldest(), None);
+        receiver.fetch(&fetch(5, 0, 1));
+        assert_eq!((receiver.oldest(), receiver.outstanding()), (Some(5), 1));
+        assert_eq!(receiver.room(), REQUESTS_PER_CONNECTION_MAX - 1);
+        assert_eq!(receiver.handle_head(head(FrameKind::Data, 50, 5)).unwrap(), Body::Data);
+        let all = Piece { group: 0, offset: 0, len: 50, completes_group: true };
+        assert_eq!(receiver.piece(50).unwrap(), all);
+    }
+
+    /// Protocol "Order": pairs come before the first byte of their request, once.
+    #[test]
+    fn pairs_come_first() {
+        let mut early = receiver(17 * GROUP_BYTES);
+        early.fetch(&fetch(1, 0, 2));
+        early.handle_head(head(FrameKind::Parents, 64, 1)).unwrap();
+        assert_eq!(
+            early.handle_head(head(FrameKind::Parents, 64, 1)).unwrap_err().kind(),
+            ErrorKind::Protocol
+        );
+        let mut late = receiver(17 * GROUP_BYTES);
+        late.fetch(&fetch(1, 0, 2));
+        late.handle_head(head(FrameKind::Data, 1, 1)).unwrap();
+        late.piece(1).unwrap();
+        assert_eq!(
+            late.handle_head(head(FrameKind::Parents, 64, 1)).unwrap_err().kind(),
+            ErrorKind::Protocol
+        );
+    }
+
     #[test]
     fn pieces_follow_the_groups() {
         let size = 17 * GROUP_BYTES + 100;
@@ -478,6 +513,13 @@ mod tests {
         assert!(!receiver.is_rest());
         let error = receiver.handle_head(head(FrameKind::Parents, 32, 2)).unwrap_err();
         assert!(error.to_string().contains("out of place"), "of a whole group of a vouched object");
+        let mut late = Receiver::new(able(), Some(Geometry::new(3 * GROUP_BYTES)), false);
+        late.handle_control(&Message::Hello(able()).to_bytes()).unwrap();
+        late.fetch_rest(&FetchRest { request: 1, handle: 1, group: 1, known_depth: 0, have });
+        late.handle_head(head(FrameKind::Data, 1, 1)).unwrap();
+        late.rest_piece(1).unwrap();
+        let error = late.handle_head(head(FrameKind::Parents, 32, 1)).unwrap_err();
+        assert!(error.to_string().contains("out of place"), "behind the first byte of a rest");
         let mut old = Receiver::new(able(), Some(Geometry::new(GROUP_BYTES)), true);
         old.handle_control(&Message::Hello(hello()).to_bytes()).unwrap();
         old.fetch(&fetch(1, 0, 1));

@@ -35,6 +35,7 @@ pub use tree::{
     BasisUse, Chosen, DirectoryWish, SharedTree, SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions,
     TreeRequest, read_rule,
 };
+pub(crate) use tree::{LiveTrees, OwnDirectories, live_hello};
 
 /// Files up to this size do not pay for a second connection.
 const DIRECT_FROM_BYTES: u64 = 4 << 20;

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use dray_transfer::transport::{Channel, push_control};
 use rustix::fs::{Mode, OFlags};
 
 use super::DIRECT_FROM_BYTES;
-use super::direct::{Door, ReceivingDoor};
+use super::direct::{Door, ReceivingDoor, ssh_connection};
 use super::reach::{Confinement, Target, confined_target};
 use crate::elsewhere::{Elsewhere, Prospect, up_to_home};
 use crate::explain::{Figures, Role, Snapshot, Watch, figures_of, nothing_yet};
 use crate::get::{report, resumed, split};
 use crate::search::{self, Scope};
 use crate::transfer::{OlderVersion, Sink, Start, Transfer, Truth};
-use crate::{Delivered, Event, Node, Observer, Stop};
+use crate::{Delivered, Event, Node, Observer, SearchPolicy, Stop};
 
 const SSH: SourceId = SourceId(0);
 const DIRECT: SourceId = SourceId(1);
@@ -183,6 +183,7 @@ impl Node {
         }
         let resumed_bytes = resumed(geometry, marked.iter().flatten());
         let pairs: Arc<dyn PairStore> = delivery.clone();
+        let budget = Budget::new(self.config.window_bytes);
         // Between two ends of one machine reading twice costs more than it saves.
         let older = if incoming.whole_file || !incoming.is_other_host {
             None
@@ -191,13 +192,13 @@ impl Node {
             // What an earlier run received is worth more than what a similar file may have.
             let elsewhere = marked.is_empty().then(|| self.others(&target, &incoming)).flatten();
             let older = OlderVersion::beside(older, elsewhere);
-            let disk = self.search_in(scope, older.as_ref(), |older| search::Target {
+            let disk = self.search_in(scope, older.as_ref(), &budget, |older| search::Target {
                 name: target.path.file_name().unwrap_or_default().as_bytes().to_vec(),
                 size_bytes: geometry.size_bytes(),
                 mtime_s: Some(incoming.offer.mtime_s),
                 older,
             });
-            OlderVersion::searching(older, disk)
+            OlderVersion::searching(older, disk).map(|older| older.shared_with(&delivery))
         };
         let to_fetch = wanted.clone();
         let transfer = Transfer::new(
@@ -205,7 +206,7 @@ impl Node {
             Sink::Rest(delivery.clone()),
             wanted,
             resumed_bytes,
-            Budget::new(self.config.window_bytes),
+            budget,
             DeliveryMode::OutOfOrder,
             if older.is_some() { Start::Update } else { Start::Whole },
         );
@@ -280,6 +281,17 @@ impl Node {
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let top = up_to_home(directory.as_fd(), home.as_deref());
         Ok(top.and_then(|top| Scope::new(top, directory.as_fd()).ok()))
+    }
+
+    /// Where the disk is searched for what may stand in for older versions of a tree's files, for whoever logged in here (design 16).
+    pub(super) fn scope_for_tree(&self, base: BorrowedFd<'_>, is_confined: bool) -> Option<Scope> {
+        let sees = ssh_connection().map(|(sees, _)| sees);
+        let is_off = self.config.search_policy == SearchPolicy::NoDisk;
+        if is_off || !searches_home(self.config.search, sees, is_confined) {
+            return None;
+        }
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        Scope::new(up_to_home(base, home.as_deref())?, base).ok()
     }
 
     /// The ssh channel as a source, and a second one for what comes beside it.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use dray_api::EventSender;
 use dray_core::limits::API_SESSIONS_MAX;
+use dray_core::ticket::DirectoryId;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use serde_json::{Value, json};
 
@@ -97,6 +98,25 @@ impl Hub {
         match &event {
             Event::TurnedAway { reason } => self.tell("turned-away", &json!({"reason": reason})),
             Event::Warning(text) => self.tell("warning", &json!({"text": text})),
+            _ => {}
+        }
+        self.observer.event(event);
+    }
+
+    /// Tells the log and all sessions of something about a directory.
+    pub(super) fn log_of_directory(&self, id: DirectoryId, event: Event) {
+        self.metrics.note(&event);
+        let id = id.to_string();
+        log_event(&id, &event);
+        match &event {
+            Event::ServingDirectory { node } => {
+                self.tell("serving-directory", &json!({"directory": id, "node": node}));
+            }
+            Event::ServedDirectory { node, sent_bytes, lost } => self.tell(
+                "served-directory",
+                &json!({"directory": id, "node": node, "sent_bytes": sent_bytes, "lost": lost}),
+            ),
+            Event::Warning(text) => self.tell("warning", &json!({"directory": id, "text": text})),
             _ => {}
         }
         self.observer.event(event);

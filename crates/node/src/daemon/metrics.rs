@@ -62,8 +62,10 @@ impl Metrics {
             counter.fetch_add(count, Ordering::Relaxed);
         };
         match event {
-            Event::Serving { .. } => add(&self.receivers, 1),
-            Event::Served { sent_bytes, .. } => add(&self.sent_bytes, *sent_bytes),
+            Event::Serving { .. } | Event::ServingDirectory { .. } => add(&self.receivers, 1),
+            Event::Served { sent_bytes, .. } | Event::ServedDirectory { sent_bytes, .. } => {
+                add(&self.sent_bytes, *sent_bytes);
+            }
             Event::TurnedAway { .. } => add(&self.turned_away, 1),
             Event::SourceDown { is_barred: true, has_lied, .. } => {
                 add(&self.sources_barred, 1);
@@ -136,6 +138,7 @@ pub(super) fn page(state: &State) -> String {
     let mut page = Page::default();
     for (name, help, value) in [
         ("shares", "Objects shared.", shares as u64),
+        ("directories", "Directories shared.", state.directories.count() as u64),
         ("cached_bytes", "Bytes kept that nobody holds.", cached_bytes),
         ("incoming_bytes", "Bytes of puts that are not committed yet.", state.desk.incoming_bytes()),
         ("sessions", "Open sessions.", state.hub.sessions() as u64),

@@ -5,6 +5,7 @@
 //! is in memory here (sessions, transactions, who is connected) ends with the process, and may.
 
 mod desk;
+mod directories;
 mod getting;
 mod hub;
 mod indexing;
@@ -37,15 +38,17 @@ use dray_engine::session::Holder;
 use dray_store::local::LocalStore;
 use dray_store::lock_file;
 use dray_transfer::direct::Listener;
-use dray_transfer::holder::serve;
+use dray_transfer::holder::serve_or_leave;
 use dray_transfer::transport::{Channel, TlsChannel};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::copy::{LiveTrees, OwnDirectories, live_hello};
 use crate::elsewhere::Index;
 use crate::put::unix_s;
 use crate::{Config, Event, Node, Observer, Stop, lock};
 
 pub(crate) use desk::given_name;
+use directories::Directories;
 use hub::Hub;
 use indexing::{Indexing, Means, Pace, REST_PER_WORK};
 use metrics::Exporter;
@@ -83,6 +86,7 @@ struct State {
     /// Replaced when the configuration is read again.
     node: RwLock<Arc<Node>>,
     shelf: Arc<Shelf>,
+    directories: Directories,
     desk: desk::Desk,
     hub: Arc<Hub>,
     /// The chunk index.
@@ -150,6 +154,7 @@ impl Daemon {
         let hub = Arc::new(Hub::new(observer));
         let shelf =
             Arc::new(Shelf::load(node.store()?.clone(), node.id(), hub.clone(), listener.clear_tokens())?);
+        let directories = State::directories(&node, hub.clone())?;
         if let Some(missed) = &missed {
             hub.log(Event::Warning(missed.warning.clone()));
         }
@@ -157,6 +162,7 @@ impl Daemon {
         let state = Arc::new(State {
             node: RwLock::new(Arc::new(node)),
             shelf,
+            directories,
             desk: desk::Desk::default(),
             hub,
             indexing,
@@ -202,6 +208,11 @@ impl Daemon {
         self.state.shelf.counts().0
     }
 
+    /// How many directories it shares.
+    pub fn directories(&self) -> usize {
+        self.state.directories.count()
+    }
+
     /// Serves until `stop`; reads the configuration again each time `reload` is set, and unsets it. Both are looked at when there is
     /// something to read from `signals`, which does not block. Then ends what is under way: receivers are cut off and go on when
     /// it runs again, sessions end.
@@ -214,7 +225,7 @@ impl Daemon {
             let state = state.clone();
             move || state.node().config.cache_bytes.saturating_sub(state.desk.caching_bytes())
         };
-        let keep_house = move || state.shelf.keep_house(&cache_bytes);
+        let keep_house = move || state.shelf.keep_house(&cache_bytes, &|| state.directories.tick());
         let keeping = thread::Builder::new().name("housekeeping".into()).spawn(keep_house);
         keeping.map_err(|error| Error::file("start a thread", error))?;
         let state = self.state.clone();
@@ -236,6 +247,8 @@ impl Daemon {
         // New clients first, so that nobody begins what cannot be finished.
         self.sockets.remove();
         self.descriptors.stop();
+        // They hear so while the others are told.
+        self.state.directories.trees().close();
         drop(self.exporter.take());
         self.state.hub.end();
         self.state.indexing.end();
@@ -245,6 +258,7 @@ impl Daemon {
         for accepting in accepting {
             let _ = accepting.join();
         }
+        self.state.directories.trees().wait();
         self.state.shelf.rest();
         self.state.shelf.finish();
         match stop.is_set() {
@@ -296,14 +310,33 @@ impl State {
         started.ok()
     }
 
+    /// The directories that `node` shares.
+    fn directories(node: &Node, hub: Arc<Hub>) -> Result<Directories> {
+        let logging = hub.clone();
+        let own = OwnDirectories::of(&node.config.paths);
+        let trees = LiveTrees::new(node.id(), own, Arc::new(move |event| logging.log(event)));
+        Directories::load(node.store()?.clone(), trees, hub)
+    }
+
     /// One connection of a receiver.
     fn serve(&self, channel: TlsChannel) {
         let peer = channel.security().map(|security| security.peer);
-        let holder = Holder::new(self.node().hello());
+        let address = channel.peer_addr().ok().map(|address| address.ip());
+        let holder = Holder::new(live_hello(&self.node()));
         let counter = self.shelf.counter();
         self.serving.fetch_add(1, Ordering::Relaxed);
         let _served = Served(&self.serving);
-        let Err(error) = serve(Box::new(channel), holder, Vec::new(), &counter, None) else { return };
+        let error = match serve_or_leave(Box::new(channel), holder, Vec::new(), &counter, None) {
+            Ok(None) => return,
+            Ok(Some(left)) => {
+                // What became of it has been told, but for what was held back.
+                if self.directories.trees().give(left, address).is_err() {
+                    self.shelf.stir();
+                }
+                return;
+            }
+            Err(error) => error,
+        };
         if error.kind() == ErrorKind::Protocol {
             self.shelf.turned_away(error.to_string());
         }

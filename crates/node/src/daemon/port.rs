@@ -89,8 +89,12 @@ pub(super) fn listen(node: &Node) -> Result<Port> {
 /// Whether tickets may be around that name the port of last time.
 fn is_named_by_tickets(node: &Node) -> Result<bool> {
     let (retained, unknown) = node.store()?.retained()?;
+    let (directories, strange) = node.store()?.directory_records()?;
     // What cannot be read may be shared, too.
-    Ok(!unknown.is_empty() || retained.iter().any(|kept| kept.retention.share.is_some()))
+    Ok(!unknown.is_empty()
+        || !strange.is_empty()
+        || !directories.is_empty()
+        || retained.iter().any(|kept| kept.retention.share.is_some()))
 }
 
 /// The port of last time. Only what a daemon wrote counts as one.

@@ -461,9 +461,11 @@ mod tests {
         node.store = Some(store.clone());
         let hub = Arc::new(Hub::new(observer));
         let shelf = Arc::new(Shelf::load(store, node.id(), hub.clone(), Arc::default()).unwrap());
+        let directories = State::directories(&node, hub.clone()).unwrap();
         State {
             node: RwLock::new(Arc::new(node)),
             shelf,
+            directories,
             desk: desk::Desk::default(),
             hub,
             memory: Budget::new(1 << 20),

@@ -2,14 +2,17 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use dray_api::{Answer, Answering, Descriptors, Method, Question, events};
 use dray_client::types::{
-    Begun, FEATURES, IndexQuestion, Info, NewGet, NewPut, Nothing, Problem, Shares, Transactions, Written,
+    Begun, Directories, FEATURES, IndexQuestion, Info, NewDirectory, NewGet, NewPut, Nothing, Problem,
+    Shares, Transactions, Written,
 };
 use dray_core::limits::API_BODY_BYTES_MAX;
+use dray_core::ticket::DirectoryId;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -66,6 +69,14 @@ impl Routes {
             (Method::Delete, ["v1", "shares", oid]) => {
                 state.shelf.done(&oid.parse::<Oid>()?, &|| question.is_abandoned())?;
                 Ok(Answer::empty())
+            }
+            (Method::Get, ["v1", "directories"]) => document(200, &self.directories(&question.query)?),
+            (Method::Post, ["v1", "directories"]) => self.share_directory(question),
+            (Method::Delete, ["v1", "directories", id]) => {
+                let ended = state.directories.done(id.parse::<DirectoryId>()?, &|| question.is_abandoned());
+                // What the disk did not take is tried again soon.
+                state.shelf.stir();
+                ended.map(|()| Answer::empty())
             }
             (Method::Get, ["v1", "transactions"]) => {
                 document(200, &Transactions { transactions: state.desk.lines() })
@@ -145,6 +156,7 @@ impl Routes {
             started_unix_s: state.started_unix_s,
             data_dir: node.config.paths.data_dir.to_string_lossy().into_owned(),
             shares: shares as u64,
+            directories: state.directories.count() as u64,
             cached_bytes,
             sessions: state.hub.sessions() as u64,
             transactions: state.desk.count() as u64,
@@ -154,23 +166,32 @@ impl Routes {
 
     /// What is shared after the object that the query names, as much as fits into an answer.
     fn shares(&self, query: &str) -> Result<Shares> {
-        let after = match query.split_once('=') {
-            None if query.is_empty() => None,
-            Some(("after", oid)) => Some(oid.parse::<Oid>()?),
-            _ => return Err(Error::new(ErrorKind::Usage, format!("{query:?} means nothing here"))),
-        };
-        let (mut shares, mut left_bytes) = (Vec::new(), API_BODY_BYTES_MAX - ENVELOPE_BYTES);
-        let mut lines = self.state.shelf.lines(after.as_ref()).into_iter().peekable();
-        while let Some(line) = lines.peek() {
-            let bytes = serde_json::to_string(line).map_or(0, |text| text.len() + 1);
-            if bytes > left_bytes {
-                break;
-            }
-            left_bytes -= bytes;
-            shares.extend(lines.next());
-        }
-        let next = lines.peek().and(shares.last()).map(|line| line.oid.clone());
+        let after = after::<Oid>(query)?;
+        let (shares, is_all) = page(self.state.shelf.lines(after.as_ref()));
+        let next = shares.last().filter(|_| !is_all).map(|line| line.oid.clone());
         Ok(Shares { shares, next })
+    }
+
+    /// The same of directories.
+    fn directories(&self, query: &str) -> Result<Directories> {
+        let (directories, is_all) = page(self.state.directories.lines(after(query)?));
+        let next = directories.last().filter(|_| !is_all).map(|line| line.id.clone());
+        Ok(Directories { directories, next })
+    }
+
+    /// Shares a directory that was handed over.
+    fn share_directory(&self, question: &Question) -> Result<Answer> {
+        let wish: NewDirectory = parse(&question.body)?;
+        let handed = self.handed_over("directories", Some(&wish.descriptor))?;
+        let handed = handed.ok_or_else(|| Error::new(ErrorKind::Usage, "descriptor is missing"))?;
+        let state = &self.state;
+        let is_abandoned = || question.is_abandoned();
+        let shared = state.directories.put(&state.node(), state.port(), &wish, &handed, &is_abandoned);
+        // It may be the first to expire.
+        state.shelf.stir();
+        let mut shared = shared?;
+        shared.warnings.extend(state.port_warning());
+        document(200, &shared)
     }
 
     /// A session begins, and ends when the answer does.
@@ -254,6 +275,7 @@ fn feature_of(parts: &[&str]) -> &'static str {
         ["v1", "puts", ..] => "put",
         ["v1", "gets", ..] => "get",
         ["v1", "shares", ..] => "shares",
+        ["v1", "directories", ..] => "directories",
         ["v1", "explain", ..] => "explain",
         ["v1", "metrics", ..] => "metrics",
         ["v1", "index", ..] => "index",
@@ -270,6 +292,30 @@ fn check_required(without: &[String], required: &str) -> Result<()> {
     }
     Err(Error::new(ErrorKind::Unsupported, format!("this daemon ({AGENT}) has no {}", missing.join(", ")))
         .advise("update the daemon, or look at api_without in its configuration, and start it again"))
+}
+
+/// Of a list, the name after which it is to begin.
+fn after<T: FromStr<Err = Error>>(query: &str) -> Result<Option<T>> {
+    match query.split_once('=') {
+        None if query.is_empty() => Ok(None),
+        Some(("after", name)) => name.parse().map(Some),
+        _ => Err(Error::new(ErrorKind::Usage, format!("{query:?} means nothing here"))),
+    }
+}
+
+/// As much of a list as fits into an answer, and whether that is all of it.
+fn page<T: Serialize>(lines: Vec<T>) -> (Vec<T>, bool) {
+    let mut left_bytes = API_BODY_BYTES_MAX - ENVELOPE_BYTES;
+    let all = lines.len();
+    let mut fits = |line: &T| {
+        let bytes = serde_json::to_string(line).map_or(0, |text| text.len() + 1);
+        let left = left_bytes.checked_sub(bytes);
+        left_bytes = left.unwrap_or(0);
+        left.is_some()
+    };
+    let page: Vec<T> = lines.into_iter().take_while(|line| fits(line)).collect();
+    let is_all = page.len() == all;
+    (page, is_all)
 }
 
 /// The numbers of a query, in the order of `names`.

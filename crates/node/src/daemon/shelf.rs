@@ -27,12 +27,13 @@ use serde_json::json;
 use super::hub::Hub;
 use super::pulse::Pulse;
 use crate::admission::{Doorkeeper, Notices, admit};
+use crate::copy::LiveTrees;
 use crate::put::unix_s;
 use crate::{Event, Observer, lock};
 
 use entry::{Ending, Entry, Opening, Tally};
 use room::Changes;
-pub(super) use room::Changing;
+pub(super) use room::{Changing, ROUND, ROUND_MAX};
 
 /// How long a receiver waits while the object is opened for another one, which takes long where all of it is hashed for it.
 const OPENING_PATIENCE: Duration = Duration::from_secs(8);
@@ -421,6 +422,10 @@ impl Provider for Counter<'_> {
         Ok(held)
     }
 
+    fn is_other(&self, open: &Open) -> bool {
+        LiveTrees::is_name(&open.object)
+    }
+
     fn clear_data(&self) -> Option<ClearGrantor> {
         let is_allowed = self.shelf.clear_data.load(Ordering::Acquire);
         is_allowed.then(|| self.shelf.tokens.grant().ok()).flatten()
@@ -439,6 +444,7 @@ impl Shelf {
             security.ok_or_else(|| Error::new(ErrorKind::Refused, "this channel proves nobody"))?;
         let found = match &open.object {
             ObjectName::Oid(oid) => self.find(oid).map(|found| (*oid, found)),
+            // A directory, which is not here.
             ObjectName::Provisional(_) => None,
         };
         // Nothing is read from disk for who has no right to it.

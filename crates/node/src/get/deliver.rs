@@ -159,15 +159,16 @@ impl Fetch<'_> {
         // Who does not answer is not told anything either: that would take as long again.
         let is_index_mute = matches!(prospect, Prospect::Mute);
         let older = OlderVersion::beside(older, prospect.files());
-        // What an earlier run proved is worth more than a file that looks alike.
-        let scope = scope.filter(|_| intact.is_empty() && at_hand.is_none());
-        let disk = node.search_in(scope, older.as_ref(), |older| search::Target {
+        // What an earlier run left stays, and the rest may be elsewhere.
+        let scope = scope.filter(|_| at_hand.is_none() && !wanted.is_empty());
+        let budget = Budget::new(node.config.window_bytes);
+        let disk = node.search_in(scope, older.as_ref(), &budget, |older| search::Target {
             name: name.map_or_else(Vec::new, |name| name.as_bytes().to_vec()),
             size_bytes: geometry.size_bytes(),
             mtime_s: None,
             older,
         });
-        let older = OlderVersion::searching(older, disk);
+        let older = OlderVersion::searching(older, disk).map(|older| older.shared_with(&delivery));
         let truth = match older.is_some() || is_unproven {
             true => Truth::updated(geometry, oid, delivery.clone())?,
             false => Truth::Proven(verifier),
@@ -179,7 +180,7 @@ impl Fetch<'_> {
             Sink::Rest(delivery.clone()),
             wanted,
             resumed_bytes,
-            Budget::new(node.config.window_bytes),
+            budget,
             DeliveryMode::OutOfOrder,
             start,
         );

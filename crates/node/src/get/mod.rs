@@ -120,7 +120,7 @@ impl Node {
             Wanted::Oid(oid) => (*oid, None, None),
         };
         if let Wanted::Ticket(ticket) = &request.wanted {
-            join::check_version(ticket)?;
+            join::check_version(ticket.protocol)?;
         }
         let at_hand = if request.whole_file { None } else { AtHand::find(self.store()?, &oid, size_bytes) };
         let size_bytes = size_bytes.or(at_hand.as_ref().map(AtHand::size_bytes));

@@ -17,13 +17,16 @@ use dray_engine::search::{EntryId, Operation};
 use dray_store::index::{ChunkKey, key as chunk_key};
 
 use super::Shared;
+use super::cached::CachedFiles;
 use super::scope::{Found, Identity, Scope};
 use crate::lock;
 
 /// Bytes of one read (Y5).
-const READ_BYTES: usize = 64 << 10;
+pub(super) const READ_BYTES: usize = 64 << 10;
 /// After how many bytes of a file that had nothing it is looked again whether there is hope.
 const HOPE_BYTES: u64 = 1 << 20;
+/// What a directory or file that is ranked takes beside its name, in lists that are being enlarged.
+pub(super) const ENTRY_HELD_BYTES: u64 = 320;
 /// How soon it is looked again whether the transfer still has something to do.
 const BUSY: Duration = Duration::from_millis(1);
 /// How often it is looked whether somebody wants something.
@@ -31,7 +34,15 @@ const IDLE: Duration = Duration::from_millis(500);
 
 /// Searches until it is over, or there is nothing left that could ever be of use.
 pub(super) fn run(shared: &Shared, scope: &Scope, profile: Profile, older: Option<Identity>) {
-    let mut executor = Executor { shared, scope, profile, seen: older.into_iter().collect(), yields: false };
+    let mut executor = Executor {
+        shared,
+        scope,
+        profile,
+        seen: older.into_iter().collect(),
+        cached: CachedFiles::default(),
+        yields: false,
+        ranked_bytes: Cell::new(0),
+    };
     let mut goes_on = true;
     while goes_on {
         // Before it stands back: that there is nothing to do is told at once.
@@ -41,29 +52,39 @@ pub(super) fn run(shared: &Shared, scope: &Scope, profile: Profile, older: Optio
             order.is_idle = next.is_none();
             (next, order.questions)
         };
+        #[cfg(test)]
+        lock(&shared.trace).extend(next);
         goes_on = match next {
             Some(Operation::Stat(directory)) => executor.stand_back() && executor.list(directory),
             Some(Operation::Hash(file)) => {
                 executor.await_demand() && executor.stand_back() && executor.read(file)
             }
+            // It reads tables of the index, and opens files.
+            Some(Operation::CacheCheck) => executor.stand_back() && executor.check(),
+            Some(Operation::CacheRead(file)) => executor.stand_back() && executor.read_known(file),
             None => executor.await_question(questions),
         };
     }
+    executor.end();
 }
 
-struct Executor<'a> {
-    shared: &'a Shared,
+pub(super) struct Executor<'a> {
+    pub(super) shared: &'a Shared,
     scope: &'a Scope,
     profile: Profile,
     /// Files that were read, and the older version, by whatever names. As many as the engine knows files.
-    seen: HashSet<Identity>,
+    pub(super) seen: HashSet<Identity>,
+    /// Files that an index named.
+    pub(super) cached: CachedFiles,
     /// Others come first for the processor, too. Not before the first file is read: whether there is hope is waited for.
     yields: bool,
+    /// Bytes of memory that what is ranked takes.
+    ranked_bytes: Cell<u64>,
 }
 
 impl Executor<'_> {
     /// Waits as long as the transfer has something to do itself. False when the search is over.
-    fn stand_back(&self) -> bool {
+    pub(super) fn stand_back(&self) -> bool {
         let pressure = lock(&self.shared.pressure).clone().filter(|_| self.shared.heeds_pressure);
         while !self.shared.is_over() {
             if !pressure.as_ref().is_some_and(|pressure| pressure.is_high()) {
@@ -109,16 +130,24 @@ impl Executor<'_> {
             goes_on
         };
         self.scope.list(&path, &goes_on, &mut |found| {
+            let held_bytes = ENTRY_HELD_BYTES + found.name().len() as u64;
+            if !self.shared.memory.take(held_bytes) {
+                // What is not remembered is not looked at.
+                return;
+            }
             let mut order = lock(&self.shared.order);
-            match found {
-                Found::Directory(name) => {
-                    let _ = order.search.found_directory(directory, name);
-                }
+            let entered = match found {
+                Found::Directory(name) => order.search.found_directory(directory, name),
                 Found::File(file) => {
                     let entered = order.search.found_file(directory, file);
                     let is_hopeful = entered.is_some_and(|file| order.search.is_hopeful(file));
                     is_news |= is_hopeful && !std::mem::replace(&mut order.is_hopeful, true);
+                    entered
                 }
+            };
+            match entered {
+                Some(_) => self.ranked_bytes.set(self.ranked_bytes.get() + held_bytes),
+                None => self.shared.memory.give(held_bytes),
             }
         });
         lock(&self.shared.order).search.listed(directory, us(begun.elapsed().saturating_sub(waited.get())));
@@ -128,15 +157,30 @@ impl Executor<'_> {
         !self.shared.is_over()
     }
 
-    /// HASH (Y10): reads the file and remembers where its chunks lie. False when the search is over.
-    fn read(&mut self, entry: EntryId) -> bool {
+    /// Gives the memory back, but for that of what was of use: the network may need it.
+    fn end(self) {
+        self.shared.end();
+        let dropped = lock(&self.shared.finds).end();
+        drop(dropped);
+        let ranked = lock(&self.shared.order).end();
+        drop(ranked);
+        self.shared.memory.give(self.ranked_bytes.get() + self.cached.held_bytes());
+    }
+
+    /// From the first file that is read on.
+    pub(super) fn yield_to_others(&mut self) {
         if !std::mem::replace(&mut self.yields, true) {
             // Best effort.
             let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
         }
-        let path = self.path(entry);
-        let opened = self.scope.open(&path).filter(|opened| self.seen.insert(opened.identity));
-        let Some(opened) = opened else {
+    }
+
+    /// HASH (Y10): reads the file and remembers where its chunks lie. False when the search is over.
+    fn read(&mut self, entry: EntryId) -> bool {
+        self.yield_to_others();
+        let cached = self.cached.take(entry, &self.shared.memory);
+        let opened = cached.unwrap_or_else(|| self.scope.open(&self.path(entry)));
+        let Some(opened) = opened.filter(|opened| self.seen.insert(opened.identity)) else {
             lock(&self.shared.order).search.hashed(entry, 0, 0);
             return true;
         };
@@ -217,6 +261,6 @@ impl Executor<'_> {
     }
 }
 
-fn us(duration: Duration) -> u64 {
+pub(super) fn us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -5,10 +5,13 @@
 //! read of 64 KiB it waits as long as the transfer itself has something to do (`pressure`). What it comes across is remembered while the
 //! transfer lasts (`found`). Nobody waits for the thread: a disk that hangs keeps it, and nothing else. No lock is held while a file is touched.
 
+mod cached;
 mod executor;
 mod found;
+mod memory;
 mod pressure;
 mod scope;
+mod sibling;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -20,16 +23,20 @@ use std::time::{Duration, Instant};
 
 use dray_core::chunker::Profile;
 use dray_core::limits::SEARCHES_MAX;
+use dray_core::permit::Budget;
 use dray_core::{Error, ErrorKind, Result};
-use dray_engine::search::{Policy, Search, SearchConfig, Wanted};
+use dray_engine::search::{Floors, Policy, Search, SearchConfig, Wanted};
 use dray_store::index::ChunkKey;
 use serde::Deserialize;
 
+use crate::elsewhere::Elsewhere;
 use crate::transfer::OlderVersion;
 use crate::{Node, lock};
 use found::Finds;
+pub(crate) use memory::Memory;
 pub(crate) use pressure::Pressure;
 pub(crate) use scope::{Identity, Scope};
+pub(crate) use sibling::{Coming, Siblings};
 
 /// How long a transfer waits for a file that gives hope to turn up before it begins without.
 const HOPE_PATIENCE: Duration = Duration::from_millis(30);
@@ -56,7 +63,7 @@ pub enum SearchPolicy {
     /// What costs least for each chunk that it may find comes first, and all of it after the transfer's own work.
     #[default]
     Cost,
-    /// Directories and files as they are found.
+    /// The destination's directory and all below it first, then its parent's, as they are found.
     BreadthFirst,
     /// All directories before the first file.
     AllStats,
@@ -120,11 +127,20 @@ struct Shared {
     /// Something in the order has changed, or in what was found.
     changed: Condvar,
     finds: Mutex<Finds>,
+    memory: Arc<Memory>,
+    /// Whoever has the chunk index, if that is part of this search.
+    index: Mutex<Option<Arc<Elsewhere>>>,
     pressure: Mutex<Option<Arc<Pressure>>>,
     heeds_pressure: bool,
     is_over: AtomicBool,
     read_bytes: AtomicU64,
     clock: Instant,
+    /// What was done, in order.
+    #[cfg(test)]
+    trace: Mutex<Vec<dray_engine::search::Operation>>,
+    /// Where chunks were read one by one, in order.
+    #[cfg(test)]
+    places_read: Mutex<Vec<u64>>,
 }
 
 #[derive(Debug)]
@@ -149,23 +165,36 @@ struct Order {
 
 impl Node {
     /// A search in `scope` for what `target` names, given which file the older version is; `None` where it is not worth it. Without anything
-    /// else that makes the object's recipe worth asking for, that takes a file which gives hope.
+    /// else that makes the object's recipe worth asking for, that takes a file which gives hope. Its memory is reserved of `budget`.
     pub(crate) fn search_in(
         &self,
         scope: Option<Scope>,
         older: Option<&OlderVersion>,
+        budget: &Budget,
         target: impl FnOnce(Option<Identity>) -> Target,
     ) -> Option<DiskSearch> {
         let target = target(older.and_then(OlderVersion::identity));
         let scope = scope.filter(|_| OlderVersion::is_usual(target.size_bytes))?;
-        let search = DiskSearch::begin(scope, target, self.config.search_policy).ok()?;
+        let search = DiskSearch::begin_within(budget, scope, target, self.config.search_policy).ok()?;
         (older.is_some() || search.is_hopeful_soon()).then_some(search)
     }
 }
 
 impl DiskSearch {
-    /// Begins to look for files in `scope` that are like `target`. Nothing is read before chunks are asked for.
+    /// The same with as much memory as it may want.
+    #[cfg(test)]
     pub(crate) fn begin(scope: Scope, target: Target, policy: SearchPolicy) -> Result<DiskSearch> {
+        DiskSearch::begin_within(&Budget::new(u64::MAX), scope, target, policy)
+    }
+
+    /// Begins to look for files in `scope` that are like `target`. Nothing is read before chunks are asked for. What it remembers is reserved
+    /// of `budget`, half of that at the most.
+    pub(crate) fn begin_within(
+        budget: &Budget,
+        scope: Scope,
+        target: Target,
+        policy: SearchPolicy,
+    ) -> Result<DiskSearch> {
         let unusual = || Error::new(ErrorKind::Unsupported, "the object is too large to be searched for");
         let profile = Profile::for_size(target.size_bytes).ok_or_else(unusual)?;
         let order = match policy {
@@ -180,8 +209,12 @@ impl DiskSearch {
         if SEARCHING.fetch_add(1, Ordering::AcqRel) >= SEARCHES_MAX {
             return Err(Error::new(ErrorKind::Refused, "too many searches are under way"));
         }
-        let config =
-            SearchConfig { policy: order, stat_weight: STAT_WEIGHT, chunk_bytes: profile.average_bytes() };
+        let config = SearchConfig {
+            policy: order,
+            stat_weight: STAT_WEIGHT,
+            chunk_bytes: profile.average_bytes(),
+            floors: Floors::default(),
+        };
         let chunks = target.size_bytes.div_ceil(u64::from(profile.average_bytes()));
         let wants_untold = target.older.is_none();
         let wanted = Wanted {
@@ -190,6 +223,7 @@ impl DiskSearch {
             mtime_s: target.mtime_s,
             chunks: if wants_untold { chunks } else { 0 },
         };
+        let memory = Arc::new(Memory::of(budget));
         let shared = Arc::new(Shared {
             order: Mutex::new(Order {
                 search: Search::new(config, scope.destination(), vec![wanted]),
@@ -203,18 +237,23 @@ impl DiskSearch {
                 wants_untold,
             }),
             changed: Condvar::new(),
-            finds: Mutex::default(),
+            finds: Mutex::new(Finds::within(memory.clone())),
+            memory,
+            index: Mutex::default(),
             pressure: Mutex::default(),
             heeds_pressure: policy != SearchPolicy::NoPressure,
             is_over: AtomicBool::new(false),
             read_bytes: AtomicU64::new(0),
             clock: Instant::now(),
+            #[cfg(test)]
+            trace: Mutex::default(),
+            #[cfg(test)]
+            places_read: Mutex::default(),
         });
         let (on_thread, older) = (shared.clone(), target.older);
         let run = move || {
             let _searching = searching;
             executor::run(&on_thread, &scope, profile, older);
-            on_thread.end();
         };
         let started = thread::Builder::new().name("disk-search".into()).spawn(run);
         started.map_err(|error| Error::file("search the disk", error))?;
@@ -239,6 +278,17 @@ impl DiskSearch {
             let waited = self.shared.changed.wait_timeout(order, left);
             order = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// From here on, asks `index` too: what that knows is ranked with what is found on the disk.
+    pub(crate) fn ask(&self, index: Arc<Elsewhere>) {
+        *lock(&self.shared.index) = Some(index);
+        lock(&self.shared.finds).ask_index();
+    }
+
+    /// True if an index gives hope.
+    pub(crate) fn has_index(&self) -> bool {
+        !self.shared.is_over() && lock(&self.shared.index).as_ref().is_some_and(|index| !index.is_vain())
     }
 
     /// From here on, waits for what `pressure` counts.
@@ -271,6 +321,11 @@ impl DiskSearch {
         spots
     }
 
+    /// The memory of this search: what others remember for it counts, too.
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.shared.memory
+    }
+
     /// Nobody waits for these any more.
     pub(crate) fn give_up<'a>(&self, keys: impl IntoIterator<Item = &'a ChunkKey>) {
         lock(&self.shared.finds).give_up(keys);
@@ -279,8 +334,12 @@ impl DiskSearch {
 
     /// Tells the engine what is wanted now.
     fn want(&self, told_bytes: u64) {
-        let wanted = lock(&self.shared.finds).wanted();
         let mut order = lock(&self.shared.order);
+        // While the order is locked: whoever comes later has seen more.
+        let (wanted, unasked, has_index) = {
+            let finds = lock(&self.shared.finds);
+            (finds.wanted(), finds.unasked(), finds.has_index())
+        };
         let is_new = told_bytes > order.told_bytes || !order.is_demanded;
         order.told_bytes = order.told_bytes.max(told_bytes);
         let untold = order.size_bytes.saturating_sub(order.told_bytes) / order.chunk_bytes.max(1);
@@ -292,6 +351,9 @@ impl DiskSearch {
             told => untold.saturating_mul(wanted.min(told)) / told,
         };
         order.search.want(0, wanted + untold);
+        if has_index {
+            order.search.to_check(unasked, untold);
+        }
         if !is_new {
             return;
         }
@@ -365,6 +427,11 @@ impl DiskSearch {
         }
     }
 
+    /// A file in which something was found.
+    pub(crate) fn file(&self, number: u32) -> Option<Arc<std::fs::File>> {
+        lock(&self.shared.finds).file(number)
+    }
+
     /// Reads bytes that were found.
     pub(crate) fn read_at(&self, file: u32, offset: u64, out: &mut [u8]) -> Result<()> {
         let file = lock(&self.shared.finds).file(file);
@@ -392,6 +459,18 @@ impl DiskSearch {
         lock(&self.shared.finds).lie_about_changes();
     }
 
+    /// What was done, in order.
+    #[cfg(test)]
+    pub(crate) fn trace(&self) -> Vec<dray_engine::search::Operation> {
+        lock(&self.shared.trace).clone()
+    }
+
+    /// Where chunks were read one by one, in order.
+    #[cfg(test)]
+    pub(crate) fn places_read(&self) -> Vec<u64> {
+        lock(&self.shared.places_read).clone()
+    }
+
     /// Bytes of files that were read.
     #[cfg(test)]
     pub(crate) fn read_bytes(&self) -> u64 {
@@ -402,6 +481,21 @@ impl DiskSearch {
 impl Drop for DiskSearch {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+impl Order {
+    /// Nothing is ranked any more. What was is to be dropped where it may take time.
+    fn end(&mut self) -> Search {
+        let nothing = Wanted { name: Vec::new(), size_bytes: 0, mtime_s: None, chunks: 0 };
+        let config = SearchConfig {
+            policy: Policy::Cost,
+            stat_weight: STAT_WEIGHT,
+            chunk_bytes: u32::try_from(self.chunk_bytes).unwrap_or(u32::MAX),
+            floors: Floors::default(),
+        };
+        (self.is_idle, self.wants_untold) = (true, false);
+        std::mem::replace(&mut self.search, Search::new(config, None, vec![nothing]))
     }
 }
 

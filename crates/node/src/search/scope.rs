@@ -31,6 +31,8 @@ pub(crate) struct Scope {
     mounts: HashSet<PathBuf>,
     /// Names from it to the destination's directory, if that is below.
     destination: Option<Vec<Vec<u8>>>,
+    /// Smaller files are left out.
+    from_bytes: u64,
 }
 
 /// What is in a directory.
@@ -39,12 +41,27 @@ pub(super) enum Found<'a> {
     File(Metadata<'a>),
 }
 
+impl Found<'_> {
+    pub(super) fn name(&self) -> &[u8] {
+        match self {
+            Found::Directory(name) | Found::File(Metadata { name, .. }) => name,
+        }
+    }
+}
+
 /// A file that is open to be read.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) file: Arc<File>,
     pub(super) identity: Identity,
     pub(super) changed: ChangeTime,
+}
+
+impl Opened {
+    /// CACHE-CHECK (Y8): whether it is what it was, as far as its file system tells.
+    pub(super) fn is_unchanged(&self) -> bool {
+        rustix::fs::fstat(&*self.file).is_ok_and(|stat| changed_at(&stat) == self.changed)
+    }
 }
 
 impl Scope {
@@ -85,7 +102,33 @@ impl Scope {
             device: stat.st_dev,
             mounts: mounts.below(&path).map(Path::to_owned).collect(),
             destination: names,
+            from_bytes: UNIT_BYTES,
         })
+    }
+
+    /// With files from `from_bytes` on.
+    pub(crate) fn with_files_from(self, from_bytes: u64) -> Scope {
+        Scope { from_bytes, ..self }
+    }
+
+    /// As if something were mounted at `path`.
+    #[cfg(test)]
+    pub(super) fn with_mount(mut self, path: &str) -> Scope {
+        self.mounts.insert(path.into());
+        self
+    }
+
+    /// The size of the file `path`, if it is one that may be read.
+    pub(super) fn size_of(&self, path: &Path) -> Option<u64> {
+        self.may_name(path).then_some(())?;
+        let seen = self.within.open_straight(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
+        let stat = rustix::fs::fstat(seen).ok().filter(|stat| self.is_usual(stat))?;
+        u64::try_from(stat.st_size).ok()
+    }
+
+    /// The file `path`, if it is one that may be read.
+    pub(crate) fn file(&self, path: &Path) -> Option<File> {
+        Arc::into_inner(self.open(path)?.file)
     }
 
     /// Names from its top to the destination's directory; `None` if that is elsewhere.
@@ -135,6 +178,7 @@ impl Scope {
 
     /// Opens the file `path` to be read. `None` if it is none that may be.
     pub(super) fn open(&self, path: &Path) -> Option<Opened> {
+        self.may_name(path).then_some(())?;
         // Looked at before it is opened: a device or a fifo may act on being opened.
         let seen = self.within.open_straight(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
         let before = rustix::fs::fstat(seen).ok().filter(|stat| self.is_usual(stat))?;
@@ -152,11 +196,18 @@ impl Scope {
         })
     }
 
+    /// Whether a path that others named may be looked at: it leads to no other file system, and is not what is being received.
+    fn may_name(&self, path: &Path) -> bool {
+        let is_below_mount = || path.ancestors().any(|above| self.mounts.contains(above));
+        let is_partial = path.file_name().is_some_and(|name| is_partial(name.as_bytes()));
+        !is_partial && !is_below_mount()
+    }
+
     /// A regular file of this file system that is neither too small nor too large.
     fn is_usual(&self, stat: &Stat) -> bool {
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
         let size_bytes = u64::try_from(stat.st_size).unwrap_or(0);
-        is_file && stat.st_dev == self.device && (UNIT_BYTES..=UPDATE_BYTES_MAX).contains(&size_bytes)
+        is_file && stat.st_dev == self.device && (self.from_bytes..=UPDATE_BYTES_MAX).contains(&size_bytes)
     }
 }
 

@@ -1,5 +1,8 @@
 //! Where a search looks, when it waits, and what it remembers.
 
+mod cached;
+mod sibling;
+
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -148,6 +151,8 @@ fn a_file_is_read_once() {
 struct Unread {
     is_empty: AtomicBool,
     asked: AtomicU64,
+    /// The first so many times that it is asked there is nothing.
+    free: AtomicU64,
 }
 
 impl Source for Unread {
@@ -161,8 +166,8 @@ impl Source for Unread {
     }
 
     fn has_unread(&self) -> bool {
-        self.asked.fetch_add(1, Ordering::AcqRel);
-        !self.is_empty.load(Ordering::Acquire)
+        let asked = self.asked.fetch_add(1, Ordering::AcqRel);
+        asked >= self.free.load(Ordering::Acquire) && !self.is_empty.load(Ordering::Acquire)
     }
 
     fn call(&self, _: SourceCall) {}
@@ -283,7 +288,7 @@ fn what_is_remembered_is_bounded() {
     fs::write(dir.path().join("image"), bytes(UNIT_BYTES as usize, 8)).unwrap();
     let scope = scope(dir.path(), dir.path());
     let opened = scope.open(Path::new("image")).unwrap();
-    let mut finds = Finds::default();
+    let mut finds = Finds::within(Arc::default());
     let key = |number: usize| -> ChunkKey {
         let mut key = [0; 16];
         key[..8].copy_from_slice(&number.to_le_bytes());
@@ -301,8 +306,13 @@ fn what_is_remembered_is_bounded() {
     let (last, _) = finds.take(&opened).unwrap();
     let mut chunks = (100..100 + 2 * SEARCH_CHUNKS_MAX).map(|number| (key(number), 0));
     let mut next = || chunks.by_ref().take(1000).collect::<Vec<(ChunkKey, u64)>>();
-    while finds.add(last, &next()) {
-        assert!(finds.held().0 <= SEARCH_CHUNKS_MAX);
+    loop {
+        let some = next();
+        if some.is_empty() {
+            break;
+        }
+        // Those that nobody wants are left out.
+        assert!(finds.add(last, &some) && finds.held().0 <= SEARCH_CHUNKS_MAX);
     }
     assert_eq!(finds.held().0, SEARCH_CHUNKS_MAX);
     // What lay in a file that changed makes room.
@@ -313,11 +323,149 @@ fn what_is_remembered_is_bounded() {
     assert_eq!(spots, HashMap::from([(key(7), (first, 70)), (key(1), (next, 10))]));
     assert_eq!((checks.len(), finds.wanted()), (2, 1));
     // All that are open are used: nothing more is read.
-    let mut finds = Finds::default();
+    let mut finds = Finds::within(Arc::default());
     for number in 0..SEARCH_FILES_OPEN_MAX {
         let (file, _) = finds.take(&opened).unwrap();
         let _ = finds.find(&[key(number)]);
         assert!(finds.add(file, &[(key(number), 0)]));
     }
     assert!(finds.take(&opened).is_none());
+}
+
+/// The most memory this process had so far.
+fn peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() * 1024
+}
+
+/// Remembers chunks, wants others, and enters files, until there is no memory left for more.
+fn fill_memory(dir: &Path, budget: &Budget) {
+    let memory = Arc::new(Memory::of(budget));
+    let before = peak_bytes();
+    let scope = scope(dir, dir);
+    let mut finds = Finds::within(memory.clone());
+    finds.ask_index();
+    let (number, _) = finds.take(&scope.open(Path::new("image")).unwrap()).unwrap();
+    let mut order = Search::new(
+        SearchConfig {
+            policy: Policy::Cost,
+            stat_weight: STAT_WEIGHT,
+            chunk_bytes: 16 << 10,
+            floors: Floors::default(),
+        },
+        scope.destination(),
+        vec![Wanted { name: b"image".into(), size_bytes: 1 << 40, mtime_s: None, chunks: 1 << 26 }],
+    );
+    let mut fills = 0;
+    for round in 0.. {
+        let key = |half: u64| -> ChunkKey {
+            let mut key = [0; 16];
+            key[..8].copy_from_slice(&(round * 2 + half).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+            key
+        };
+        let wanted = finds.wanted();
+        let _ = finds.find(&[key(0)]);
+        let known = finds.held().0;
+        assert!(finds.add(number, &[(key(1), round)]));
+        let name = format!("image.{round}");
+        let held_bytes = executor::ENTRY_HELD_BYTES + name.len() as u64;
+        if round % 16 == 0 && memory.take(held_bytes) {
+            let file =
+                dray_engine::search::Metadata { name: name.as_bytes(), size_bytes: 1 << 40, mtime_s: None };
+            let _ = order.found_file(dray_engine::search::EntryId::TOP, file);
+        }
+        if finds.wanted() == wanted && finds.held().0 == known {
+            break;
+        }
+        fills = round;
+    }
+    let (peak, used) = (peak_bytes() - before, budget.used_bytes());
+    assert!(used <= budget.limit_bytes() / 2 && used >= budget.limit_bytes() / 2 - (2 << 20));
+    assert!(fills > 50_000, "{fills} chunks, and as many that are wanted");
+    // What a process has of its own while it runs.
+    assert!(peak <= used + (2 << 20), "{peak} bytes of memory, and {used} were reserved");
+}
+
+/// Design 7, issue "memory within its budget": what a search remembers is reserved of the budget of its transfer, half of that at the most, and no more
+/// is taken than that, as the kernel counts it. When there is no more, it gets along with less.
+#[test]
+fn what_is_remembered_is_reserved() {
+    const PLACE: &str = "DRAY_TEST_SEARCH_MEMORY";
+    if let Some(dir) = std::env::var_os(PLACE) {
+        return fill_memory(Path::new(&dir), &Budget::new(32 << 20));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("image"), bytes(UNIT_BYTES as usize, 9)).unwrap();
+    // The peak of a process is that of everything in it.
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "search::tests::what_is_remembered_is_reserved", "--nocapture"])
+        .env(PLACE, dir.path())
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+    let told = String::from_utf8_lossy(&child.stdout);
+    assert!(told.contains("1 passed"), "{told}");
+}
+
+/// Design 7: where there is no memory for more, what nobody wants yet is left out, and what is wanted is found all the same, in the room that it had
+/// while it was looked for.
+#[test]
+fn what_is_wanted_is_found_without_room_for_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("image"), bytes(UNIT_BYTES as usize, 8)).unwrap();
+    let scope = scope(dir.path(), dir.path());
+    let budget = Budget::new(4 << 20);
+    let mut finds = Finds::within(Arc::new(Memory::of(&budget)));
+    let key = |number: u64| -> ChunkKey {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        key
+    };
+    let wanted: Vec<ChunkKey> = (0..100_000).map(key).collect();
+    assert!(finds.find(&wanted).0.is_empty());
+    let count = finds.wanted() as usize;
+    assert!((1000..10_000).contains(&count), "half of the memory is for what is found: {count}");
+    let (number, _) = finds.take(&scope.open(Path::new("image")).unwrap()).unwrap();
+    for at in 100_000..200_000 {
+        assert!(finds.add(number, &[(key(at), at)]), "the search is over");
+    }
+    assert!(finds.held().0 < 20_000);
+    for (at, key) in wanted.iter().enumerate() {
+        assert!(finds.add(number, &[(*key, at as u64)]), "{at} of {count}");
+    }
+    assert_eq!((finds.wanted(), finds.news()), (0, count as u64));
+    assert_eq!(finds.find(&wanted[..count]).0.len(), count);
+    assert!(budget.used_bytes() <= budget.limit_bytes() / 2);
+}
+
+/// Design 7: memory of a search that is over is the network's, but for that of what was of use.
+#[test]
+fn a_search_that_is_over_gives_its_memory_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (top, data) = (dir.path(), bytes(SIZE, 4));
+    fs::write(top.join("image.old"), &data).unwrap();
+    let budget = Budget::new(64 << 20);
+    let ended = |is_used: bool| {
+        let target = target("image", SIZE);
+        let search =
+            DiskSearch::begin_within(&budget, scope(top, &top.join("to")), target, SearchPolicy::Cost)
+                .unwrap();
+        let looked_for = if is_used { keys(&data) } else { keys(&bytes(SIZE, 5)) };
+        assert_eq!(found(&search, &looked_for, SIZE), if is_used { looked_for.len() } else { 0 });
+        assert!(budget.used_bytes() > 0);
+        search.end();
+        let begun = Instant::now();
+        while Arc::strong_count(&search.shared) > 1 {
+            assert!(begun.elapsed() < LONG, "its thread goes on");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(search.find(&looked_for, SIZE as u64).len(), if is_used { looked_for.len() } else { 0 });
+        let used = budget.used_bytes();
+        drop(search);
+        (used, budget.used_bytes())
+    };
+    assert_eq!(ended(false), (0, 0));
+    let (used, left) = ended(true);
+    assert!(used > 0 && left == 0, "{used} bytes, {left} after");
 }

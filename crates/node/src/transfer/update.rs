@@ -13,6 +13,7 @@ mod pairs;
 mod plan;
 mod rests;
 mod search;
+mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,7 @@ use dray_core::source::{DataPiece, SourceCall, SourceId};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::planner::SourceState;
 use dray_store::index::{ChunkKey, key as chunk_key};
+use dray_store::local::Delivery;
 use dray_transfer::recipe::Recipe;
 
 use super::{Sink, Transfer, Truth, interrupted};
@@ -49,6 +51,7 @@ use plan::{Copies, Origin, Parts, Plan};
 use rests::Looked;
 pub(super) use rests::Rests;
 use search::{Ahead, MEASURING_INTERVAL, PIECE_CHUNKS, Search};
+use shared::Runs;
 
 /// Smaller objects and older versions are not worth the questions.
 const UPDATE_FROM_BYTES: u64 = UNIT_BYTES;
@@ -96,6 +99,8 @@ pub(crate) struct OlderVersion {
     disk: Option<Arc<DiskSearch>>,
     /// Enough stands in the object more than once.
     has_repeats: bool,
+    /// Where blocks of all these may be shared.
+    delivery: Option<Arc<Delivery>>,
 }
 
 /// When a file was changed last.
@@ -133,8 +138,15 @@ impl OlderVersion {
             std::fs::File::from(rustix::fs::openat(directory, path, flags, rustix::fs::Mode::empty()).ok()?);
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
         let (size_bytes, file) = (metadata.len(), Some((Arc::new(file), changed_at(&metadata))));
-        Some(OlderVersion { size_bytes, file, elsewhere: None, disk: None, has_repeats: false })
-            .filter(|old| Self::is_usual(old.size_bytes))
+        Some(OlderVersion {
+            size_bytes,
+            file,
+            elsewhere: None,
+            disk: None,
+            has_repeats: false,
+            delivery: None,
+        })
+        .filter(|old| Self::is_usual(old.size_bytes))
     }
 
     /// None at all, if so much of an object of `size_bytes` stands in it before that its recipe may pay.
@@ -149,6 +161,7 @@ impl OlderVersion {
             elsewhere: None,
             disk: None,
             has_repeats: true,
+            delivery: None,
         })
     }
 
@@ -157,17 +170,35 @@ impl OlderVersion {
         if elsewhere.is_none() {
             return older;
         }
-        let none =
-            OlderVersion { file: None, size_bytes: 0, elsewhere: None, disk: None, has_repeats: false };
+        let none = OlderVersion::nothing();
         Some(OlderVersion { elsewhere: elsewhere.map(Arc::new), ..older.unwrap_or(none) })
     }
 
-    /// `older`, if there is such, and what a search of the disk may find, if there is one.
+    /// `older`, if there is such, and what a search of the disk may find, if there is one. What an index knows is then part of that search:
+    /// looking it up, and reading what it named, take their turn among what else is to be done.
     pub(crate) fn searching(older: Option<OlderVersion>, disk: Option<DiskSearch>) -> Option<OlderVersion> {
         let Some(disk) = disk else { return older };
-        let none =
-            OlderVersion { file: None, size_bytes: 0, elsewhere: None, disk: None, has_repeats: false };
-        Some(OlderVersion { disk: Some(Arc::new(disk)), ..older.unwrap_or(none) })
+        let mut older = older.unwrap_or_else(OlderVersion::nothing);
+        if let Some(index) = older.elsewhere.take() {
+            disk.ask(index);
+        }
+        Some(OlderVersion { disk: Some(Arc::new(disk)), ..older })
+    }
+
+    fn nothing() -> OlderVersion {
+        OlderVersion {
+            file: None,
+            size_bytes: 0,
+            elsewhere: None,
+            disk: None,
+            has_repeats: false,
+            delivery: None,
+        }
+    }
+
+    /// The same where `delivery`, into which it goes, may share blocks of all this.
+    pub(crate) fn shared_with(self, delivery: &Arc<Delivery>) -> OlderVersion {
+        OlderVersion { delivery: Some(delivery.clone()), ..self }
     }
 
     /// Which file it is, if it is one.
@@ -187,9 +218,10 @@ impl OlderVersion {
             && !self.disk.as_ref().is_some_and(|disk| disk.was_used())
     }
 
-    /// True if the recipe is of use without a search of the disk.
+    /// True if the recipe is of use whatever a search of the disk comes upon.
     fn is_needed(&self) -> bool {
-        self.file.is_some() || self.has_repeats || self.elsewhere.is_some()
+        let has_index = self.elsewhere.is_some() || self.disk.as_ref().is_some_and(|disk| disk.has_index());
+        self.file.is_some() || self.has_repeats || has_index
     }
 
     /// Where its bytes are read, also when the search for them is over.
@@ -238,7 +270,7 @@ impl Transfer {
         let mut plan = Plan::new(self.geometry, wanted_units, &want);
         if let Some(disk) = &old.disk {
             disk.attend(self.pressure.clone());
-            plan.late.keep();
+            plan.late.keep(disk.memory().clone());
         }
         // Without a recipe, or with a wrong one, what it did not tell of is fetched as if there were no older version.
         let is_followed = self.update_from(old, &mut plan, stop).is_ok();
@@ -282,9 +314,9 @@ impl Transfer {
             }
             let (sender, copies) = sync_channel::<(u64, Parts)>(COPIES_WAITING_MAX);
             let copier = scope.spawn(move || {
-                let result = copies.iter().try_for_each(|(group, parts)| {
-                    let filled = self.fill(old, group, &parts);
-                    self.pressure.done();
+                let result = Runs::of(copies).try_for_each(|run| {
+                    let filled = self.fill_run(old, &run);
+                    run.iter().for_each(|_| self.pressure.done());
                     filled
                 });
                 if let Err(error) = &result {
@@ -398,7 +430,7 @@ impl Transfer {
         let (mut told_bytes, told_since) = (0, Instant::now());
         let mut looked = Looked::default();
         // Which blocks come tells the sender what is here, finer than chunks do: only whoever may log in is asked (design 16). What
-        // other files may have is looked for while the network goes on: it does not wait for that.
+        // an index alone knows is looked for while the network goes on: it does not wait for that. A search waits by itself.
         let is_vouched = matches!(self.truth, Truth::Vouched(_));
         if is_vouched && old.file.is_some() && old.elsewhere.is_none() {
             plan.hold_back();
@@ -418,7 +450,7 @@ impl Transfer {
             for chunks in chunks.chunks(PIECE_CHUNKS) {
                 let mut elsewhere =
                     self.find_elsewhere(old, chunks, known, plan, &mut search, copies.over)?;
-                self.find_on_disk(old, chunks, known, &mut elsewhere, &mut search, copies.over)?;
+                self.find_on_disk(old, chunks, known, plan, &mut elsewhere, &mut search, copies.over)?;
                 chunks.iter().try_for_each(|chunk| plan.place(*chunk, known, &elsewhere, copies))?;
                 plan.tell();
                 // What is held back is not asked for yet.

@@ -422,6 +422,12 @@ pub fn key(chunk: &ChunkDescriptor) -> ChunkKey {
     key
 }
 
+/// How long the chunk is that is looked up like this, in bytes.
+pub fn len(key: &ChunkKey) -> u32 {
+    let [.., a, b, c, d] = *key;
+    u32::from_be_bytes([a, b, c, d])
+}
+
 fn make_directory(path: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|error| failed("make", path, error))

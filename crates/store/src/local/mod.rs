@@ -7,6 +7,7 @@
 mod boot;
 mod delivered;
 pub mod delivery;
+mod directories;
 mod extents;
 mod hashing;
 mod landing;
@@ -47,6 +48,7 @@ use repeats::Repeats;
 
 pub use boot::{BootId, boot_id};
 pub use delivery::{Delivery, DeliveryOptions, FinishOptions, may_share, new_file_mode};
+pub use directories::DirectoryRecord;
 pub(crate) use extents::identity as identity_of;
 pub use hashing::hash_file;
 pub use landing::{LONG_BYTES, Landing};

@@ -69,6 +69,11 @@ impl Place {
         Place { root: self.root.clone(), patience: Some(patience) }
     }
 
+    /// The data directory.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// How long a lock is waited for; `None` is without end.
     pub(super) fn patience(&self) -> Option<Duration> {
         self.patience
@@ -290,7 +295,8 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn remove_if_there(path: &Path) -> Result<bool> {
+/// Says whether there was one.
+pub(super) fn remove_if_there(path: &Path) -> Result<bool> {
     match std::fs::remove_file(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -229,14 +229,16 @@ fn other_version(version: u8) -> Error {
         .advise("another version of dray wrote it; use that, or remove the object and put it again")
 }
 
-fn seal(magic: [u8; 8], payload: &[u8]) -> Vec<u8> {
+/// A record as it stands on disk.
+pub(super) fn seal(magic: [u8; 8], payload: &[u8]) -> Vec<u8> {
     let mut bytes = magic.to_vec();
     bytes.extend_from_slice(blake3::hash(payload).as_bytes());
     bytes.extend_from_slice(payload);
     bytes
 }
 
-fn unseal<'b, T: Decode<'b, ()>>(magic: [u8; 8], bytes: &'b [u8], what: &str) -> Result<T> {
+/// What `seal` made of it. `Damaged` if that is not what `bytes` are.
+pub(super) fn unseal<'b, T: Decode<'b, ()>>(magic: [u8; 8], bytes: &'b [u8], what: &str) -> Result<T> {
     let damaged = |why: &str| Error::new(ErrorKind::Damaged, format!("{what} {why}"));
     if bytes.len() > RECORD_BYTES_MAX {
         return Err(damaged("is too long"));

@@ -21,6 +21,15 @@ impl Server<'_> {
         self.may_pack && self.packer.is_some()
     }
 
+    /// Puts `data`, the next bytes of `request`, into what leaves next, packed where that is better.
+    pub(super) fn push_data(&mut self, request: u32, data: &[u8]) -> Result<(), Failure> {
+        if !self.push_packed(request, data)? {
+            self.out.extend_from_slice(&FrameHead::new(FrameKind::Data, data.len(), request).encode());
+            self.out.extend_from_slice(data);
+        }
+        Ok(())
+    }
+
     /// Puts `data`, the next bytes of `request`, packed into what leaves next; false if it is better sent as it is.
     pub(super) fn push_packed(&mut self, request: u32, data: &[u8]) -> Result<bool, Failure> {
         let Some(packer) = self.packer.as_mut().filter(|_| self.may_pack) else { return Ok(false) };

@@ -49,7 +49,7 @@ impl Drop for Wisher {
 
 /// What all recipes of a process may take: memory, and threads that make them.
 #[derive(Debug)]
-pub struct RecipeBudget {
+pub(crate) struct RecipeBudget {
     making_max: usize,
     bytes_max: u64,
     failed_for: Duration,
@@ -62,7 +62,7 @@ pub struct RecipeBudget {
 
 impl RecipeBudget {
     /// At most `making_max` are made at a time, and all together take at most `bytes_max`.
-    pub fn new(making_max: usize, bytes_max: u64) -> RecipeBudget {
+    fn new(making_max: usize, bytes_max: u64) -> RecipeBudget {
         RecipeBudget {
             making_max,
             bytes_max,
@@ -75,7 +75,7 @@ impl RecipeBudget {
     }
 
     /// That of this process: [`RECIPES_MAKING_MAX`] and [`RECIPES_BYTES_MAX`].
-    pub fn of_process() -> Arc<RecipeBudget> {
+    pub(crate) fn of_process() -> Arc<RecipeBudget> {
         static BUDGET: LazyLock<Arc<RecipeBudget>> =
             LazyLock::new(|| Arc::new(RecipeBudget::new(RECIPES_MAKING_MAX, RECIPES_BYTES_MAX)));
         BUDGET.clone()
@@ -192,7 +192,7 @@ impl Default for RecipeCache {
 
 impl RecipeCache {
     /// Empty; what it takes is charged to `budget`.
-    pub fn new(budget: Arc<RecipeBudget>) -> RecipeCache {
+    fn new(budget: Arc<RecipeBudget>) -> RecipeCache {
         let state = State { wishers: 0, left: Instant::now(), stage: Stage::Empty };
         RecipeCache { budget, state: Mutex::new(state) }
     }

@@ -57,10 +57,12 @@ impl Server<'_> {
             self.out.extend_from_slice(&head.encode());
             self.out.extend_from_slice(&proof);
         }
-        let rest: Vec<u8> = have.rest(bytes.len()).flat_map(|range| &bytes[range]).copied().collect();
-        if !rest.is_empty() && !self.push_packed(job.request, &rest)? {
-            self.out.extend_from_slice(&FrameHead::new(FrameKind::Data, rest.len(), job.request).encode());
-            self.out.extend_from_slice(&rest);
+        let mut rest = Vec::with_capacity(bytes.len());
+        for range in have.rest(bytes.len()) {
+            rest.extend_from_slice(&bytes[range]);
+        }
+        if !rest.is_empty() {
+            self.push_data(job.request, &rest)?;
         }
         held.sent(bytes.len() as u64);
         self.flush().map_err(Failure::Connection)

@@ -90,7 +90,6 @@ impl Lane<'_> {
         };
         // At most a data frame's length: the session has checked it.
         let mut data = std::mem::take(&mut self.unpacked);
-        data.clear();
         data.resize(data_bytes as usize, 0);
         let unpacked = unpacker.unpack(&body, &mut data);
         self.unpacked = data;

@@ -23,6 +23,8 @@ pub(super) struct Desk {
     wake: Wake,
     /// How long one read of a file may take.
     patience: Duration,
+    /// What the thread keeps as long as it is there.
+    hold: Mutex<Option<Box<dyn Send>>>,
 }
 
 #[derive(Default)]
@@ -58,9 +60,10 @@ fn closed() -> Error {
 }
 
 impl Desk {
-    /// `wake` is signalled when something is to leave; one read of a file may take as long as `patience`.
-    pub(super) fn new(wake: Wake, patience: Duration) -> Arc<Desk> {
-        Arc::new(Desk { inner: Mutex::default(), changed: Condvar::new(), wake, patience })
+    /// `wake` is signalled when something is to leave; one read of a file may take as long as `patience`. Whoever cuts has `hold` until it ends.
+    pub(super) fn new(wake: Wake, patience: Duration, hold: Option<Box<dyn Send>>) -> Arc<Desk> {
+        let hold = Mutex::new(hold);
+        Arc::new(Desk { inner: Mutex::default(), changed: Condvar::new(), wake, patience, hold })
     }
 
     /// Has somebody cut, unless there is who does. The copy does not wait for that thread: it may be in a read that never ends.
@@ -69,7 +72,11 @@ impl Desk {
             return Ok(());
         }
         let desk = self.clone();
-        let started = std::thread::Builder::new().spawn(move || desk.serve());
+        let hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let started = std::thread::Builder::new().spawn(move || {
+            desk.serve();
+            drop(hold);
+        });
         started.map(|_| ()).map_err(|error| Error::io("start a thread", error))
     }
 
@@ -268,7 +275,7 @@ mod tests {
     }
 
     fn new_desk() -> Arc<Desk> {
-        Desk::new(Wake::new().unwrap(), Duration::from_millis(1))
+        Desk::new(Wake::new().unwrap(), Duration::from_millis(1), None)
     }
 
     fn jobs(request: u32, count: usize) -> impl Iterator<Item = (Owed, Arc<dyn TreeFile>)> {
@@ -309,6 +316,28 @@ mod tests {
         assert!(out < 3 * WAITING_BYTES, "{out} bytes waited");
         assert!(owed > 0 && desk.check().is_ok());
     }
+
+    /// Threat model "a disk that does not answer": what counts whoever works for a copy counts the thread that is left behind in a read, too.
+    #[test]
+    fn what_is_held_is_held_until_the_read_ends() {
+        let (release, held) = std::sync::mpsc::channel();
+        let counted = Arc::new(());
+        let desk = Desk::new(Wake::new().unwrap(), Duration::from_millis(1), Some(Box::new(counted.clone())));
+        let mute: Arc<dyn TreeFile> = Arc::new(Mute(Mutex::new(held)));
+        desk.start().unwrap();
+        desk.push(jobs(1, 1).map(|(owed, _)| (owed, mute.clone()))).unwrap();
+        while desk.lock().worked_at.is_none() {
+            std::thread::yield_now();
+        }
+        desk.close();
+        drop(desk);
+        assert_eq!(Arc::strong_count(&counted), 2, "it is in that read");
+        drop(release);
+        while Arc::strong_count(&counted) > 1 {
+            std::thread::yield_now();
+        }
+    }
+
     /// S10 "every transfer ends": a read that does not end is an error, and nobody waits for whoever reads.
     #[test]
     fn a_file_that_cannot_be_read_ends_the_wait() {

@@ -7,6 +7,8 @@ mod desk;
 mod frames;
 mod lanes;
 mod removing;
+#[cfg(test)]
+mod script;
 mod send;
 mod take;
 

@@ -60,6 +60,14 @@ pub trait TreeSource: Send {
     fn on_end(&self) -> Option<Box<dyn Fn() + Send + Sync>> {
         None
     }
+    /// Whether a receiver that is cut off is heard until it hangs up, for as long as last words take: over TCP alone it might not hear them.
+    fn hears_out(&self) -> bool {
+        false
+    }
+    /// What threads keep as long as they work for this copy, also those that nobody waits for any more.
+    fn hold(&self) -> Option<Box<dyn Send>> {
+        None
+    }
     /// Batches that the walk may be ahead of what leaves: while the other end starts there is time to walk.
     fn batches_ahead(&self) -> usize;
 }
@@ -81,9 +89,10 @@ pub fn send(
     let (word, words) = mpsc::channel();
     source.listen(words);
     let removing = Removing::new(source.removes());
+    let hears_out = source.hears_out();
     let on_end = source.on_end();
     let desk_wake = wake.duplicate().map_err(|error| Error::io("make a wake event", error))?;
-    let desk = Desk::new(desk_wake, FILE_PATIENCE);
+    let desk = Desk::new(desk_wake, FILE_PATIENCE, source.hold());
     let mut server = Server {
         channel,
         reader: ControlReader::default(),
@@ -93,6 +102,7 @@ pub fn send(
         digests: 0,
         removing,
         removed: Vec::new(),
+        hears_out,
         wake,
         lanes,
         desk: desk.clone(),
@@ -149,6 +159,7 @@ struct Server<'a> {
     removing: Removing,
     /// What is to be said of what was removed.
     removed: Vec<Message>,
+    hears_out: bool,
     wake: &'a Wake,
     lanes: Option<&'a SendLanes>,
     desk: Arc<Desk>,
@@ -410,13 +421,17 @@ impl Server<'_> {
             self.listen()?;
             return self.done.ok_or(error);
         }
+        let begun = Instant::now();
         // What left in part leaves whole, so that the last word is understood.
         self.frames.end();
         if self.frames.left == 0 {
             self.frames.clear();
         }
         self.frames.control(&Message::Fault(Fault::from_error(None, &error)));
-        let _ = last_words(&mut *self.channel, &self.frames.out[self.frames.left..]);
+        let told = last_words(&mut *self.channel, &self.frames.out[self.frames.left..]);
+        if told.is_ok() && self.hears_out {
+            let _ = hear_out(&mut *self.channel, begun + LAST_WORDS);
+        }
         Err(error)
     }
 }
@@ -461,6 +476,23 @@ impl Outlet for Server<'_> {
     }
 }
 
+/// Reads what the other side still says, until it hangs up or `deadline`: of a connection that is closed with something unread, what has not
+/// left yet is lost.
+fn hear_out(channel: &mut dyn Duplex, deadline: Instant) -> std::io::Result<()> {
+    let mut unheard = vec![0; 64 * 1024];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        match channel.try_read(&mut unheard)? {
+            Some(0) => return Ok(()),
+            Some(_) => {}
+            None => channel.wait_for(Wants { read: true, write: false }, None, left.min(IDLE))?,
+        }
+    }
+}
+
 /// Writes `data` as long as the other side reads it, and not for long.
 pub(super) fn last_words(channel: &mut dyn Duplex, mut data: &[u8]) -> std::io::Result<()> {
     let deadline = Instant::now() + LAST_WORDS;
@@ -484,4 +516,81 @@ pub(super) fn last_words(channel: &mut dyn Duplex, mut data: &[u8]) -> std::io::
 
 fn lost(error: std::io::Error) -> Error {
     Error::io("connection lost", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use dray_core::message::Run;
+    use dray_core::tree::Record;
+
+    use super::super::answer::{RecordSink, SendError};
+    use super::super::script::{Script, frames};
+    use super::*;
+    use crate::transport::push_control;
+
+    /// One file, which has this content.
+    struct OneFile(Option<Batch>);
+
+    struct Content(&'static [u8]);
+
+    impl TreeFile for Content {
+        fn send(
+            &self,
+            _: Option<[u8; 32]>,
+            _: Option<dray_core::message::Part>,
+            sink: &mut dyn RecordSink,
+        ) -> std::result::Result<(), SendError> {
+            sink.record(&Record::Bytes(self.0))
+        }
+    }
+
+    impl TreeSource for OneFile {
+        fn next_batch(&mut self) -> Option<Batch> {
+            self.0.take()
+        }
+        fn batches_ahead(&self) -> usize {
+            1
+        }
+    }
+
+    /// Protocol "Tree copies": a sender that ends while a frame has left in part sends the rest of it first, so that the receiver understands why it ended.
+    #[test]
+    fn the_last_word_comes_behind_a_whole_frame() {
+        use FrameKind::{Control, Data, End};
+        const CONTENT: &[u8] = &[7; 1000];
+        let entries = Entries { items: vec![vec![0].into()], owners: None, is_last: true, listed: None };
+        let frame = |message: &Message| {
+            let mut frame = Vec::new();
+            push_control(&mut frame, message);
+            frame
+        };
+        let run = Run { first: 0, count: 1, known: None, part: None, cut: None };
+        let batches = dray_core::limits::TREE_BATCHES_MAX.into();
+        let pull = Pull { request: 1, runs: vec![run], settled: 0, batches, lane: None, lost: None };
+        let preface = frame(&progress());
+        let told_at = preface.len() + frame(&Message::Entries(entries.clone())).len();
+        let script =
+            Script::new([(told_at, frame(&Message::Pull(pull))), (told_at + 300, frame(&progress()))]);
+        let taken = script.taken();
+        let files: Vec<(u64, Arc<dyn TreeFile>)> = vec![(0, Arc::new(Content(CONTENT)))];
+        let batch = Batch { entries: Some(entries), count: 1, files, ..Batch::default() };
+        // Whatever it hears ends it.
+        let mut heard = |message: Option<Message>| match message {
+            Some(_) => Err(Error::new(ErrorKind::Interrupted, "stopped here")),
+            None => Ok(()),
+        };
+        let patience = || Duration::from_secs(600);
+        let ended = send(Box::new(script), preface, &mut OneFile(Some(batch)), None, &mut heard, &patience)
+            .unwrap_err();
+        assert_eq!(ended.kind(), ErrorKind::Interrupted);
+        let taken = frames(&taken.lock().unwrap());
+        let mut content = Vec::new();
+        Record::Bytes(CONTENT).push(&mut content);
+        let kinds: Vec<FrameKind> = taken.iter().map(|(head, _)| head.kind).collect();
+        assert_eq!(kinds, [Control, Control, Data, End, Control]);
+        assert!(taken[0].1 == progress().to_bytes() && taken[2].1 == content);
+        let why = &taken[4].1;
+        let Message::Fault(fault) = Message::from_bytes(why).unwrap() else { panic!("{why:?}") };
+        assert_eq!(fault, Fault::from_error(None, &ended));
+    }
 }

@@ -71,6 +71,10 @@ pub trait TreeSink {
     fn work(&mut self) -> Result<bool> {
         Ok(false)
     }
+    /// Whether something is being done of which the sink will be woken: who waits then waits for this side.
+    fn is_at_work(&self) -> bool {
+        false
+    }
     /// What the sender is to be told now: pulls, and entries that failed here.
     fn say(&mut self, out: &mut Vec<Message>);
     /// What became of everything, once all of it has come.

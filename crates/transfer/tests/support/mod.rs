@@ -5,6 +5,7 @@
 pub mod beds;
 pub mod receive;
 pub mod relay;
+pub mod trees;
 
 use std::io;
 use std::net::{TcpListener, TcpStream};

@@ -5,7 +5,7 @@
 //! in a mount namespace of the test's own. What lies: power fails between two requests of the kernel, not within one; there are
 //! no bad sectors, and no disk that says "flushed" and has not.
 
-mod fuse;
+mod contents;
 mod log;
 
 use std::fs::{self, File};
@@ -16,9 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use dray_lab::disk::Served;
+
 use crate::data::Random;
 use crate::gate;
-use fuse::{Contents, Service};
+use contents::{Contents, Current};
 pub use log::{Loss, WriteLog};
 
 /// Set in a test that has its own mount namespace.
@@ -47,7 +49,9 @@ pub fn is_isolated(name: &str) -> bool {
         .output()
         .expect("run a test in its own mount namespace");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{name}:\n{}{}", text(&output.stdout), text(&output.stderr));
+    // A name that libtest does not know is a success to it.
+    let has_run = text(&output.stdout).contains("test result: ok. 1 passed");
+    assert!(output.status.success() && has_run, "{name}:\n{}{}", text(&output.stdout), text(&output.stderr));
     eprint!("{}", text(&output.stderr));
     false
 }
@@ -91,7 +95,8 @@ pub struct Disk {
     mount: PathBuf,
     device: String,
     log: Arc<Mutex<WriteLog>>,
-    service: Option<Service>,
+    current: Option<Current>,
+    served: Option<Served>,
     random: Random,
     boots: u64,
     is_mounted: bool,
@@ -112,7 +117,8 @@ impl Disk {
             mount: mount.to_owned(),
             device: String::new(),
             log: Arc::default(),
-            service: None,
+            current: None,
+            served: None,
             random: Random::new(seed),
             boots: 0,
             is_mounted: false,
@@ -120,8 +126,9 @@ impl Disk {
         disk.boot();
         let recorded = disk.copy_of_blank("recorded");
         let file = dir.join("disk");
-        disk.service =
-            Some(Service::start(Contents { backing: recorded, log: Some(Arc::clone(&disk.log)) }, &file));
+        let current = Current::new(Contents { backing: recorded, log: Some(Arc::clone(&disk.log)) });
+        disk.served = Some(Served::start(current.clone(), &file).expect("serve the disk"));
+        disk.current = Some(current);
         let device = run(&["losetup", "--find", "--show"], &[&file]);
         disk.device = String::from_utf8_lossy(&device).trim().to_owned();
         disk.mount();
@@ -183,11 +190,12 @@ impl Disk {
     /// many writes or sectors were lost.
     pub fn power_on(&mut self, moment: usize, loss: Loss) -> u64 {
         let left = self.copy_of_blank("left");
-        let service = self.service.as_ref().expect("a disk");
+        let (current, served) = self.current.as_ref().zip(self.served.as_ref()).expect("a disk");
         let log = Arc::clone(&self.log);
         let lost = log.lock().expect("log of the disk").replay(&left, moment, loss, &mut self.random);
         // The same device: its number is in the state of files.
-        service.replace(Contents { backing: left, log: None });
+        current.replace(Contents { backing: left, log: None });
+        served.forget_cached().expect("forget what is cached of the disk");
         self.boot();
         self.mount();
         lost
@@ -253,10 +261,10 @@ impl Drop for Disk {
         let _ = Command::new("umount").arg("--lazy").arg(&self.mount).output();
         let _ = Command::new("losetup").arg("-d").arg(&self.device).output();
         let is_unmounted = Command::new("umount").arg(self.dir.join("disk")).output();
-        if let Some(service) = self.service.take()
+        if let Some(served) = self.served.take()
             && is_unmounted.is_ok_and(|output| output.status.success())
         {
-            service.join();
+            assert!(served.join() || std::thread::panicking(), "the disk");
         }
         let _ = Command::new("umount").arg(BOOT_ID).output();
     }

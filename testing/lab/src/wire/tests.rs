@@ -203,3 +203,20 @@ fn framing_costs_rate() {
     wire.send(0, &packet_to(1, 1250 - 38, 0), 0, &mut |_, _| {});
     assert_eq!(run(&mut wire, Time::MAX), [(MS, 1, 0)]);
 }
+
+/// Without a rate no queue bounds what a flood leaves on its way.
+#[test]
+fn what_is_on_its_way_is_bounded() {
+    let mut wire = line(&[Link::delay(Duration::from_secs(1000))]);
+    // Each takes a buffer of 2 KiB.
+    const FITTING: u64 = (128 << 20) / 2048;
+    let packet = packet_to(1, 1250, 0);
+    for _ in 0..FITTING + 1000 {
+        wire.send(0, &packet, 0, &mut |_, _| panic!("nothing passes at once"));
+    }
+    let stats = wire.pipes()[0].stats;
+    assert_eq!((stats.carried_packets, stats.dropped_full), (FITTING, 1000));
+    assert_eq!(run(&mut wire, Time::MAX / 2).len() as u64, FITTING);
+    wire.send(0, &packet, 0, &mut |_, _| panic!("nothing passes at once"));
+    assert_eq!(wire.pipes()[0].stats.dropped_full, 1000, "room again");
+}

@@ -31,6 +31,16 @@ pub(crate) fn measured(mut attempt: impl FnMut() -> (Result<(), String>, Stats))
     }
 }
 
+/// Waits until `condition` holds, with a deadline that no busy machine misses.
+#[track_caller]
+pub(crate) fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not so within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Gives the calling thread, and those it starts, the most of the processors that ordinary threads can have.
 pub(crate) fn go_first() {
     rustix::process::setpriority_process(None, -20).unwrap();

@@ -255,6 +255,7 @@ impl Plan {
             }
             plan.nodes.push(node);
         }
+        plan.tell_of_servers(&mut Random::new(seed, "servers"));
         plan.connections = chance.between(1, 4) as usize;
         plan.window_bytes = chance.pick(&[2 << 20, 8 << 20, 64 << 20, 64 << 20]);
         if chance.chance(200) {
@@ -271,6 +272,32 @@ impl Plan {
             plan.faults.push(fault);
         }
         plan
+    }
+
+    /// Tells some receivers also of others that serve what they have fetched, sooner or later.
+    fn tell_of_servers(&mut self, chance: &mut Random) {
+        let serves = |node: &NodePlan| matches!(node.role, Role::Receiver { serves: true, .. });
+        let servers: Vec<usize> =
+            (0..self.nodes.len()).filter(|number| serves(&self.nodes[*number])).collect();
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            let Role::Receiver { starts_ns, hints: Hints::These(told), .. } = &mut node.role else {
+                continue;
+            };
+            if !chance.chance(400) {
+                continue;
+            }
+            told.extend(
+                chance
+                    .sample(&servers, 2)
+                    .into_iter()
+                    .filter(|server| *server != number)
+                    .map(|server| (server, 0)),
+            );
+            // Some come when others have the object.
+            if chance.chance(500) {
+                *starts_ns += chance.below(30 * SECOND_NS);
+            }
+        }
     }
 
     fn chance_fault(&self, chance: &mut Random, during_ns: u64) -> PlannedFault {

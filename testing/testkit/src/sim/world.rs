@@ -38,7 +38,10 @@ struct Node {
     sent_groups: u64,
     stored: Stored,
     transfer: Option<Transfer>,
-    is_disk_full: bool,
+    /// Faults that slow its disk or its links down, and how much; those that fill its disk.
+    slow_disk: BTreeMap<usize, u64>,
+    slow_links: BTreeMap<usize, u64>,
+    full_disk: BTreeSet<usize>,
     begun_ns: Option<u64>,
     kills: u64,
     ended: Option<Ended>,
@@ -83,7 +86,9 @@ impl<'a> World<'a> {
                 sent_groups: 0,
                 stored: Stored::new(object.geometry)?,
                 transfer: None,
-                is_disk_full: false,
+                slow_disk: BTreeMap::new(),
+                slow_links: BTreeMap::new(),
+                full_disk: BTreeSet::new(),
                 begun_ns: None,
                 kills: 0,
                 ended: None,
@@ -258,7 +263,7 @@ impl<'a> World<'a> {
             processors: &mut node.processors,
             node: number,
             process: node.process,
-            is_disk_full: node.is_disk_full,
+            is_disk_full: !node.full_disk.is_empty(),
             findings: &mut self.findings,
         };
         what(&mut transfer, &mut hands);
@@ -289,10 +294,6 @@ impl<'a> World<'a> {
             shares: transfer.shares().into_iter().map(|(holder, _, bytes)| (holder, bytes)).collect(),
             most_reserved_bytes: transfer.most_reserved_bytes,
         });
-        if is_done {
-            // A finished transfer removes its resume state; what was written is there.
-            node.stored.durable = node.stored.marked.clone();
-        }
         let serves = matches!(self.plan.nodes[number].role, Role::Receiver { serves: true, .. });
         if is_done && serves {
             self.network.set_listening(number, true);
@@ -326,7 +327,14 @@ impl<'a> World<'a> {
         let now_ns = self.network.now_ns();
         self.nodes[number].begun_ns.get_or_insert(now_ns);
         match &self.nodes[number].ended {
-            Some(ended) if ended.result.is_ok() && *serves => self.network.set_listening(number, true),
+            // What it was delivered without a sync may have gone with the power: then it has nothing to serve.
+            Some(ended)
+                if ended.result.is_ok()
+                    && *serves
+                    && self.nodes[number].stored.is_whole(self.object.geometry) =>
+            {
+                self.network.set_listening(number, true);
+            }
             Some(_) => self.nodes[number].is_running = false,
             None => {
                 let hints = self.hints(number, hints);
@@ -366,7 +374,7 @@ impl<'a> World<'a> {
             processors: &mut node.processors,
             node: number,
             process: node.process,
-            is_disk_full: node.is_disk_full,
+            is_disk_full: !node.full_disk.is_empty(),
             findings: &mut self.findings,
         };
         match Transfer::begin(&mut hands, hints, self.plan.connections, self.plan.window_bytes) {
@@ -393,9 +401,17 @@ impl<'a> World<'a> {
                     self.network.set_cut_off(*node, number, true);
                 }
             }
-            Fault::SlowDisk(node, factor) => self.nodes[*node].disk.slowness = *factor,
-            Fault::SlowLinks(node, factor) => self.slow_links(*node, *factor),
-            Fault::FullDisk(node) => self.nodes[*node].is_disk_full = true,
+            Fault::SlowDisk(node, factor) => {
+                self.nodes[*node].slow_disk.insert(number, *factor);
+                self.set_slowness(*node);
+            }
+            Fault::SlowLinks(node, factor) => {
+                self.nodes[*node].slow_links.insert(number, *factor);
+                self.set_slowness(*node);
+            }
+            Fault::FullDisk(node) => {
+                self.nodes[*node].full_disk.insert(number);
+            }
         }
     }
 
@@ -414,14 +430,27 @@ impl<'a> World<'a> {
                     self.network.set_cut_off(*node, number, false);
                 }
             }
-            Fault::SlowDisk(node, _) => self.nodes[*node].disk.slowness = 1,
-            Fault::SlowLinks(node, _) => self.slow_links(*node, 1),
-            Fault::FullDisk(node) => self.nodes[*node].is_disk_full = false,
+            Fault::SlowDisk(node, _) => {
+                self.nodes[*node].slow_disk.remove(&number);
+                self.set_slowness(*node);
+            }
+            Fault::SlowLinks(node, _) => {
+                self.nodes[*node].slow_links.remove(&number);
+                self.set_slowness(*node);
+            }
+            Fault::FullDisk(node) => {
+                self.nodes[*node].full_disk.remove(&number);
+            }
         }
     }
 
-    fn slow_links(&mut self, node: usize, slowness: u64) {
-        for link in self.nodes[node].links {
+    /// Of several faults at once the worst counts, until the last of them has passed.
+    fn set_slowness(&mut self, node: usize) {
+        let worst = |faults: &BTreeMap<usize, u64>| faults.values().copied().max().unwrap_or(1);
+        let node = &mut self.nodes[node];
+        node.disk.slowness = worst(&node.slow_disk);
+        let slowness = worst(&node.slow_links);
+        for link in node.links {
             self.network.set_link_slowness(link, slowness);
         }
     }

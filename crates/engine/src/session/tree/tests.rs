@@ -1,5 +1,7 @@
 //! Both machines against what a peer may say.
 
+mod counting;
+
 use dray_core::limits::{
     OBJECT_BYTES_MAX, TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PART_BYTES,
     TREE_PARTS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
@@ -92,6 +94,9 @@ fn parts_are_counted_by_themselves() {
     assert!(fits(&sent(Record::Done(finished), true), done));
     assert!(fits(&sent(Record::Same(finished), true), done));
     assert!(fits(&sent(Record::Done(finished), true), TreeDone { files: 1, ..done }));
+    let mut lanes = TreeLanes::default();
+    lanes.sent.record(&Record::Done(finished), true, false);
+    sender().handle_done(&TreeDone { files: 1, ..done }, &lanes).unwrap();
 }
 
 /// A receiver that asks for what it was not told, twice, too much, or takes something back, breaks the protocol.
@@ -147,6 +152,9 @@ fn an_end_is_believed_only_if_the_account_fits() {
     assert!(refused(&sender, TreeDone { files: 2, ..done }).contains("2 of 1 files"));
     assert!(refused(&sender, TreeDone { unchanged: 0, ..done }).contains("0 files unchanged"));
     assert!(refused(&sender, TreeDone { unchanged: u64::MAX, ..done }).contains("unchanged"));
+    // All of it may have been there already, and no more than that.
+    sender.handle_done(&TreeDone { unchanged: 100, ..done }, &TreeLanes::default()).unwrap();
+    assert!(refused(&sender, TreeDone { unchanged: 101, ..done }).contains("unchanged"));
 }
 
 /// Issue "hard links": what may still be asked for is not settled.
@@ -292,7 +300,12 @@ fn what_came_weighs_nothing_and_holes_are_passed_fast() {
     receiver.take(None, pull.request, &mut &frame[..]).unwrap();
     assert_eq!(receiver.weight(None), full - 1000);
     let frame = done();
+    receiver.want(1, None, 10);
+    receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
     receiver.take(None, pull.request, &mut &frame[..]).unwrap();
+    assert_eq!(receiver.weight(None), weight(10, false), "that of the other");
+    receiver.handle_end(None, pull.request).unwrap();
+    receiver.take(None, pull.request + 1, &mut &frame[..]).unwrap();
     assert_eq!(receiver.weight(None), 0);
     receiver.want_parts(1, 1 << 40, 1 << 22);
     let mut pulls = 0;
@@ -396,6 +409,7 @@ fn cuts_are_answered_beside_contents() {
 fn impossible_cuts_are_refused() {
     let chunk = |len| Record::Chunks(Box::leak(encode_chunks(&[ChunkHint { len, hash: [1; 16] }]).into()));
     let many = vec![ChunkHint { len: 1, hash: [1; 16] }; chunks_max(8192, 4096) as usize + 1];
+    let most = encode_chunks(&many[1..]);
     let many = encode_chunks(&many);
     let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
     for records in [
@@ -416,6 +430,13 @@ fn impossible_cuts_are_refused() {
         let taken = records.iter().try_for_each(|_| receiver.take(None, pull.request, &mut rest).map(|_| ()));
         assert_eq!(taken.unwrap_err().kind(), ErrorKind::Protocol, "{records:?}");
     }
+    // As many as it can have are taken.
+    let mut receiver = told(2);
+    receiver.want_cut(1, whole(8192), 4096, None);
+    let pull = receiver.pull_cuts().unwrap();
+    let mut frame = Vec::new();
+    Record::Chunks(&most).push(&mut frame);
+    receiver.take(None, pull.request, &mut &frame[..]).unwrap();
     // Nor do chunks come where bytes were asked for.
     let mut receiver = told(2);
     receiver.want(1, None, 8192);
@@ -486,6 +507,7 @@ fn what_may_hang_is_asked_for_by_itself() {
     let lane = receiver.pull(Some(2), weight(1, false), 0, None).unwrap();
     assert_eq!((lane.runs[0].first, lane.settled), (1, 0), "entry 0 is not settled");
     assert!(receiver.has_alone() && !receiver.owes_alone());
+    assert_eq!(receiver.pull(None, 0, 0, None), None, "there is no room");
     let ssh = receiver.pull(None, u64::MAX, 0, None).unwrap();
     assert_eq!((ssh.runs.len(), ssh.runs[0].first, ssh.runs[0].count), (1, 0, 1));
     assert!(!receiver.has_alone() && receiver.owes_alone());

@@ -289,17 +289,7 @@ fn slashed(path: &Path) -> PathBuf {
 
 /// As `sync -a`, and what `with` adds.
 fn archive(with: impl FnOnce(&mut SyncOptions)) -> TreeOptions {
-    let mut sync = SyncOptions {
-        links: true,
-        modes: true,
-        times: true,
-        users: true,
-        groups: true,
-        devices: true,
-        specials: true,
-        itemize: true,
-        ..SyncOptions::default()
-    };
+    let mut sync = SyncOptions { itemize: true, ..SyncOptions::archive() };
     with(&mut sync);
     TreeOptions { recursive: true, sync: Some(sync), ..TreeOptions::default() }
 }

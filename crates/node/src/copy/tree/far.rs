@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -113,10 +113,13 @@ impl Node {
                 let doors = may_dial.map(|seen| TakingDoors::new(self, seen));
                 let make = || {
                     let writer = TreeWriter::new(landing, options).with_changes(changes);
+                    let scope = self.scope_for_tree(writer.base().as_fd(), within.is_some());
                     let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
                     let writing = Writing::new(writer, names.len(), fsync, &|_| {}).with_doors(doors);
                     let is_whole = tree.flags & tree_flag::WHOLE_FILE != 0;
-                    let writing = writing.with_deltas(knows.deltas && !is_whole).landing(hears);
+                    let scope = scope.filter(|_| knows.deltas && !is_whole);
+                    let writing =
+                        writing.with_deltas(knows.deltas && !is_whole).searching(scope).landing(hears);
                     Ok(writing.comparing(comparing).removing(Arrivals::of(tree)))
                 };
                 let lanes = doors.as_ref().map(|doors| &*doors.lanes);

@@ -32,6 +32,8 @@ mod local;
 mod near;
 mod preview;
 mod removal;
+#[cfg(test)]
+mod siblings_tests;
 mod sink;
 mod source;
 mod sources;
@@ -57,6 +59,7 @@ use self::again::Whereabouts;
 pub use dray_store::local::tree::{BasisUse, Chosen, read_rule};
 pub(super) use far::AskedTrees;
 pub use live::{DirectoryWish, SharedTree};
+pub(crate) use live::{LiveTrees, OwnDirectories, live_hello};
 pub(super) use sources::{read_chosen, read_more};
 pub(super) use sync::is_told_a_list;
 pub use sync::{SyncBackup, SyncBasis, SyncOptions};
@@ -92,6 +95,8 @@ pub struct TreeOptions {
     pub compress: bool,
     /// Send every content, whatever is there.
     pub whole_file: bool,
+    /// Look for what may stand in for older versions of files below this directory here (`--search`).
+    pub search: Option<PathBuf>,
     /// Make everything durable before reporting done.
     pub fsync: bool,
     /// The destination is brought to the state of the sources; `preserve` and `archive` count for nothing then.
@@ -244,7 +249,7 @@ fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
         specials: has(tree_flag::SPECIALS),
         attributes: sync::attributes(tree),
         tells_vanished: tree.sync.is_some(),
-        prunes_empty: tree.sync.as_ref().is_some_and(|wish| wish.flags & sync_flag::PRUNE_EMPTY != 0),
+        prunes_empty: sync::has(tree, sync_flag::PRUNE_EMPTY),
         chosen: None,
         guard: None,
     })

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +37,8 @@ use super::{
     Counted, Knows, TreeCopied, TreeOptions, changes, landing_name, names_owners, show, sync, tree_message,
     walk_options, write_options,
 };
-use crate::{Event, Node, Observer, Stop, lock};
+use crate::search::Scope;
+use crate::{Event, Node, Observer, SearchPolicy, Stop, lock};
 
 impl Node {
     /// The hello of a tree copy: who does not know trees is refused by name.
@@ -238,9 +240,17 @@ impl Node {
         let doors = may_dial.then(|| TakingDoors::new(self, seen(host)));
         let hears = |landed| whereabouts.hear(landed);
         let hears = Hears::Here(&hears);
+        let search = self.named_search(options);
         receive_trees(
-            far, channel, landing, &names, &tree, options, hears, observer, stop, doors, knows, comparing,
+            far, channel, landing, &names, &tree, options, search, hears, observer, stop, doors, knows,
+            comparing,
         )
+    }
+
+    /// The directory that the user wants searched (`--search`), if searching is not turned off.
+    fn named_search<'a>(&self, options: &'a TreeOptions) -> Option<&'a Path> {
+        let is_off = self.config.search_policy == SearchPolicy::NoDisk || options.whole_file;
+        options.search.as_deref().filter(|_| !is_off)
     }
 
     /// Asks the far end for `tree`, with what was chosen of it, and hears its hello; until when it may take for what it says next.
@@ -293,6 +303,7 @@ impl Node {
             rate_bytes: options.rate_bytes,
             compress: options.compress,
             whole_file: options.whole_file,
+            search: options.search.clone(),
             fsync: options.fsync,
             ..TreeOptions::default()
         };
@@ -313,8 +324,10 @@ impl Node {
                 let tree = tree_message(CopyRole::Send, Vec::new(), names.clone(), &options, false)?;
                 let knows = Knows::default();
                 let hears = Hears::Nobody;
+                let search = self.named_search(&options);
                 receive_trees(
-                    far, channel, landing, &names, &tree, &options, hears, observer, stop, None, knows, None,
+                    far, channel, landing, &names, &tree, &options, search, hears, observer, stop, None,
+                    knows, None,
                 )
             }
             Err(error) if stop.is_set() => {
@@ -380,6 +393,7 @@ fn receive_trees(
     names: &[Vec<u8>],
     tree: &Tree,
     options: &TreeOptions,
+    search: Option<&Path>,
     hears: Hears<'_>,
     observer: &dyn Observer,
     stop: &Stop,
@@ -416,9 +430,11 @@ fn receive_trees(
         let make = || {
             let writer = TreeWriter::new(landing, write_options(tree))
                 .with_changes(changes(tree, &sync::beside_here)?);
+            let scope = search.map(|named| Scope::named(named, writer.base().as_fd())).transpose()?;
             let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
             let writing = Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors);
             let writing = writing.landing(hears).with_deltas(knows.deltas && !options.whole_file);
+            let writing = writing.searching(scope);
             Ok(writing.telling(&on_planned).comparing(comparing).removing(Arrivals::of(tree)))
         };
         take(&mut *channel, Vec::new(), make, lanes, &mut tick, silence_max)

@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use dray_core::limits::{SYNC_IN_PLACE_ENTRIES, SYNC_REMOVALS_MAX, TREE_PULL_RUNS_MAX, TREE_WANTED_MAX};
-use dray_core::message::{EntryFailed, InPlace, InPlaceRun, SyncWish, Tree, sync_flag, tree_flag};
+use dray_core::message::{EntryFailed, InPlace, InPlaceRun, Tree, sync_flag, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{Origin, Remover, ToldEntry, Walked, Walker};
 use dray_transfer::tree::Removes;
@@ -15,8 +15,7 @@ use crate::lock;
 
 /// True if what is in place leaves its source.
 pub(super) fn removes(tree: &Tree) -> bool {
-    let wishes = |wish: &SyncWish| wish.flags & sync_flag::REMOVE_SOURCES != 0;
-    tree.sync.as_deref().is_some_and(wishes) && tree.flags & tree_flag::DRY_RUN == 0
+    has(tree, sync_flag::REMOVE_SOURCES) && tree.flags & tree_flag::DRY_RUN == 0
 }
 
 /// What does not go together with removing sources, whose names may be the only ones left of what a run brought: `Usage` if it is asked for.

@@ -355,6 +355,7 @@ impl<'a> Writing<'a> {
 
     fn ask(&mut self, mut pending: Pending) {
         let (number, size_bytes) = (pending.number, pending.size_bytes);
+        self.deltas.forget_sibling(number);
         if pending.known.is_none() {
             pending.left_bytes = size_bytes;
             self.wanted_bytes = self.wanted_bytes.saturating_add(size_bytes);
@@ -625,6 +626,10 @@ impl TreeSink for Writing<'_> {
             self.conclude()?;
         }
         Ok(true)
+    }
+
+    fn is_at_work(&self) -> bool {
+        self.deltas.is_at_work()
     }
 
     fn say(&mut self, out: &mut Vec<Message>) {

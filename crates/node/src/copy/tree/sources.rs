@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use dray_core::limits::{
-    SYNC_LIST_MAX, TREE_SOURCES_BYTES_MAX, TREE_SOURCES_IN_MESSAGE_MAX, TREE_SOURCES_MAX,
+    CBOR_ELEMENTS_MAX, SYNC_LIST_MAX, TREE_SOURCES_BYTES_MAX, TREE_SOURCES_IN_MESSAGE_MAX, TREE_SOURCES_MAX,
 };
 use dray_core::message::{Message, MoreSources, Tree, tree_flag};
 use dray_core::{Error, ErrorKind, Result};
@@ -18,8 +18,15 @@ use crate::{Event, Observer};
 /// Bytes of paths and names in one message.
 const MESSAGE_BYTES: usize = 48 * 1024;
 
+/// Elements of one message, a path or a name being one.
+const ELEMENTS_MAX: usize = CBOR_ELEMENTS_MAX as usize;
+/// Elements of one message that are neither a path, a name, a rule nor a place.
+const OTHER_ELEMENTS: usize = 256;
+
 /// The largest place: a map of two numbers.
 const PLACE_BYTES: usize = 21;
+/// Elements of a place.
+const PLACE_ELEMENTS: usize = 5;
 
 /// `Usage` if there are more sources than a copy takes.
 pub(super) fn check(paths: &[Vec<u8>], names: &[Vec<u8>]) -> Result<()> {
@@ -79,16 +86,24 @@ pub(super) fn push_tree(out: &mut Vec<u8>, tree: &Tree) {
     let mut rules: usize =
         tree.sync.iter().flat_map(|wish| wish.rules.iter().flatten()).map(|rule| rule.len() + 3).sum();
     let places = tree.sync.iter().filter_map(|wish| wish.near.as_ref()).map(|near| near.places.len());
-    rules += places.sum::<usize>() * PLACE_BYTES;
+    let places: usize = places.sum();
+    rules += places * PLACE_BYTES;
+    let mut elements = OTHER_ELEMENTS + places * PLACE_ELEMENTS;
+    elements += tree.sync.iter().filter_map(|wish| wish.rules.as_ref()).map(Vec::len).sum::<usize>();
     let mut next = || {
         let (mut bytes, mut counts) = (std::mem::take(&mut rules), [0, 0]);
+        let mut elements = std::mem::replace(&mut elements, OTHER_ELEMENTS);
+        let mut has_any = false;
         for (list, count) in [paths, names].into_iter().zip(&mut counts) {
             for item in list.iter().take(TREE_SOURCES_IN_MESSAGE_MAX) {
                 // Of each message something leaves.
-                if bytes > 0 && bytes + item.len() > MESSAGE_BYTES {
+                let is_full = bytes + item.len() > MESSAGE_BYTES || elements >= ELEMENTS_MAX;
+                if has_any && is_full {
                     break;
                 }
                 bytes += item.len() + 3;
+                elements += 1;
+                has_any = true;
                 *count += 1;
             }
         }
@@ -175,7 +190,8 @@ pub(in crate::copy) fn read_chosen(read: &mut dyn FnMut() -> Result<Vec<u8>>) ->
 #[cfg(test)]
 mod tests {
     use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
-    use dray_core::message::CopyRole;
+    use dray_core::limits::{SYNC_PLACES_MAX, SYNC_RULES_MAX};
+    use dray_core::message::{CopyRole, Near, Place, SyncWish};
 
     use super::super::{TreeOptions, tree_message};
     use super::*;
@@ -207,6 +223,19 @@ mod tests {
         bodies
     }
 
+    /// What the other end has of it; nothing else crossed.
+    fn crossed(tree: &Tree) -> Tree {
+        let mut out = Vec::new();
+        push_tree(&mut out, tree);
+        let mut bodies = bodies(&out).into_iter();
+        let Message::Tree(first) = Message::from_bytes(&bodies.next().unwrap()).unwrap() else {
+            panic!("the first is the tree")
+        };
+        let read = read_more(first, &mut || Ok(bodies.next().unwrap())).unwrap();
+        assert_eq!(bodies.next(), None);
+        read
+    }
+
     /// Issue "several sources", as many as a shell's pattern gives: they cross in as many messages as it takes, none is lost.
     #[test]
     fn as_many_sources_as_a_command_line_holds() {
@@ -219,19 +248,35 @@ mod tests {
                 let is_sender = matches!(role, CopyRole::Send);
                 let paths = if is_sender { paths } else { vec![b"there".to_vec()] };
                 let tree = tree_message(role, paths, names, &TreeOptions::default(), true).unwrap();
-                let mut out = Vec::new();
-                push_tree(&mut out, &tree);
-                let mut bodies = bodies(&out).into_iter();
-                let Message::Tree(first) = Message::from_bytes(&bodies.next().unwrap()).unwrap() else {
-                    panic!("the first is the tree")
-                };
-                let read = read_more(first, &mut || Ok(bodies.next().unwrap())).unwrap();
+                let read = crossed(&tree);
                 assert!(read.paths == tree.paths && read.names == tree.names, "{count} of {len}");
-                assert_eq!(bodies.next(), None);
             }
         }
         let many = vec![Vec::new(); TREE_SOURCES_MAX + 1];
         assert_eq!(check(&[], &many).unwrap_err().kind(), ErrorKind::Usage);
+    }
+
+    /// Issue "several sources": they cross beside as many rules, and as many directories of the near end, as a copy may have.
+    #[test]
+    fn sources_cross_beside_rules_and_places() {
+        let names: Vec<Vec<u8>> = (0..5000).map(|number| format!("{number}").into_bytes()).collect();
+        let rules = vec![b"- x".to_vec().into(); SYNC_RULES_MAX];
+        let near = Near {
+            boot: vec![7; 16].into(),
+            places: vec![Place { device: u64::MAX, inode: u64::MAX }; SYNC_PLACES_MAX],
+        };
+        for (rules, near) in [(Some(rules), None), (None, Some(Box::new(near)))] {
+            let tree = tree_message(
+                CopyRole::Receive,
+                vec![b"there".to_vec()],
+                names.clone(),
+                &TreeOptions::default(),
+                true,
+            );
+            let tree = tree.unwrap();
+            let tree = Tree { sync: Some(Box::new(SyncWish { rules, near, ..SyncWish::default() })), ..tree };
+            assert!(crossed(&tree).names == tree.names);
+        }
     }
 
     /// Design 17: what a peer says is bounded, also over many messages.

@@ -98,6 +98,23 @@ pub struct SyncOptions {
     pub chosen: Option<Arc<Chosen>>,
 }
 
+#[cfg(test)]
+impl SyncOptions {
+    /// As `-a`.
+    pub(super) fn archive() -> SyncOptions {
+        SyncOptions {
+            links: true,
+            modes: true,
+            times: true,
+            users: true,
+            groups: true,
+            devices: true,
+            specials: true,
+            ..SyncOptions::default()
+        }
+    }
+}
+
 /// Where what is replaced or deleted is kept.
 #[derive(Clone, Debug, Default)]
 pub struct SyncBackup {
@@ -281,7 +298,7 @@ pub(super) fn walk_chosen(walk: WalkOptions, options: &TreeOptions) -> WalkOptio
 
 /// True if a list follows `tree`: a far end that sends is told of it.
 pub(in crate::copy) fn is_told_a_list(tree: &Tree) -> bool {
-    tree.role == CopyRole::Send && tree.sync.as_ref().is_some_and(|wish| wish.flags & sync_flag::CHOSEN != 0)
+    tree.role == CopyRole::Send && has(tree, sync_flag::CHOSEN)
 }
 
 /// What the receiver does; `None` in a copy.
@@ -427,12 +444,12 @@ pub(super) fn patience(tree: &Tree, usual: Duration) -> Duration {
 
 /// True if what may differ is wanted without comparing first.
 pub(super) fn compares_nothing(tree: &Tree) -> bool {
-    tree.sync.as_ref().is_some_and(|wish| wish.flags & sync_flag::NO_COMPARING != 0)
+    has(tree, sync_flag::NO_COMPARING)
 }
 
 /// True if the receiver deletes what the source has not.
 pub(super) fn deletes(tree: &Tree) -> bool {
-    tree.sync.as_ref().is_some_and(|wish| wish.flags & sync_flag::DELETE != 0)
+    has(tree, sync_flag::DELETE)
 }
 
 /// What becomes of directories above the destination that are not there; `None` in a copy.

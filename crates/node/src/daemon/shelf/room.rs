@@ -22,9 +22,9 @@ const RECIPE_KEPT: Duration = Duration::from_secs(300);
 /// How often whoever waits for an object that somebody else changes looks whether it shall go on waiting.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Between two rounds, as long as there is something to look after.
-const ROUND: Duration = Duration::from_secs(1);
+pub(in super::super) const ROUND: Duration = Duration::from_secs(1);
 /// At the longest: a clock may be set.
-const ROUND_MAX: Duration = Duration::from_secs(60);
+pub(in super::super) const ROUND_MAX: Duration = Duration::from_secs(60);
 
 /// The objects whose records are being changed by this process.
 #[derive(Default)]
@@ -82,12 +82,13 @@ struct Findings {
 }
 
 impl Shelf {
-    /// Keeps house until [`Shelf::rest`]. `cache_bytes` is what may be cached.
-    pub(in super::super) fn keep_house(&self, cache_bytes: &dyn Fn() -> u64) {
+    /// Keeps house until [`Shelf::rest`]. `cache_bytes` is what may be cached; `others` keep theirs in the same rounds, and say how long there is
+    /// nothing to do for them.
+    pub(in super::super) fn keep_house(&self, cache_bytes: &dyn Fn() -> u64, others: &dyn Fn() -> Duration) {
         let mut patience = ROUND;
         while self.pulse.wait(patience) != Woken::Over {
             let begun = Instant::now();
-            patience = self.tick(cache_bytes());
+            patience = self.tick(cache_bytes()).min(others());
             // Whatever happens meanwhile is seen in the next round, and rounds do not follow each other closely.
             if !self.pulse.rest(ROUND.saturating_sub(begun.elapsed())) {
                 return;

@@ -1,6 +1,7 @@
 //! Groups that were asked of the network and of which the disk turns out to have everything: they are taken back (Y21).
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dray_core::limits::{SEARCH_CHUNKS_MAX, SEARCH_LATE_GROUPS_MAX};
@@ -9,7 +10,7 @@ use super::plan::{Origin, Parts};
 use super::{ChunkKey, OlderVersion, Spot, Transfer};
 use crate::elsewhere::Finder;
 use crate::lock;
-use crate::search::DiskSearch;
+use crate::search::{DiskSearch, Memory};
 
 /// How often it is looked whether there are any, at the most, and how much longer than that takes it waits.
 const INTERVAL_MIN: Duration = Duration::from_millis(20);
@@ -17,6 +18,12 @@ const REST_PER_LOOK: u32 = 10;
 
 /// How long it takes at the most until the search hears what has come from the network.
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
+
+/// Parts of groups that are looked up together.
+const PARTS_AT_A_TIME: usize = 1 << 16;
+
+/// What a group takes beside its parts.
+const GROUP_HELD_BYTES: u64 = 96;
 
 /// A part of such a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +37,8 @@ pub(super) enum LatePart {
 /// Such groups.
 #[derive(Debug, Default)]
 pub(super) struct Late {
-    is_kept: bool,
+    /// Of the search, if there is one.
+    memory: Option<Arc<Memory>>,
     groups: BTreeMap<u64, Vec<LatePart>>,
     /// Of all of them.
     parts: usize,
@@ -42,9 +50,9 @@ pub(super) struct Late {
 }
 
 impl Late {
-    /// Remembers groups from here on.
-    pub(super) fn keep(&mut self) {
-        self.is_kept = true;
+    /// Remembers groups from here on, within `memory`.
+    pub(super) fn keep(&mut self, memory: Arc<Memory>) {
+        self.memory = Some(memory);
     }
 
     /// True if none may be taken back.
@@ -53,7 +61,7 @@ impl Late {
     }
 
     pub(super) fn is_kept(&self) -> bool {
-        self.is_kept
+        self.memory.is_some()
     }
 
     /// True if something may be here by now, and looking for it takes a small part of the time.
@@ -70,19 +78,34 @@ impl Late {
     }
 
     /// A group that is asked for. Those beyond the limits come whole.
-    pub(super) fn add(&mut self, group: u64, parts: Vec<LatePart>) {
+    pub(super) fn add(&mut self, group: u64, mut parts: Vec<LatePart>) {
         let has_room =
             self.groups.len() < SEARCH_LATE_GROUPS_MAX && self.parts + parts.len() <= SEARCH_CHUNKS_MAX;
-        if self.is_kept && has_room {
+        if let Some(memory) = &self.memory
+            && has_room
+            && memory.take_waiting(held_bytes(&parts))
+        {
+            parts.shrink_to_fit();
             self.parts += parts.len();
             self.groups.insert(group, parts);
             self.has_new = true;
         }
     }
 
-    /// Takes out what is here by now, as `find` knows of chunks.
-    fn take_found(&mut self, find: impl FnOnce(&[ChunkKey]) -> HashMap<ChunkKey, Spot>) -> Vec<(u64, Parts)> {
-        let mut keys: Vec<ChunkKey> = self.groups.values().flatten().filter_map(LatePart::wanted).collect();
+    /// Takes out what is here by now, as `find` knows of chunks: of some groups at a time, from `from` on, and which are next.
+    fn take_found(
+        &mut self,
+        from: u64,
+        find: impl FnOnce(&[ChunkKey]) -> HashMap<ChunkKey, Spot>,
+    ) -> (Vec<(u64, Parts)>, Option<u64>) {
+        let mut parts = 0;
+        let next = self.groups.range(from..).find_map(|(group, of_group)| {
+            parts += of_group.len();
+            (parts > PARTS_AT_A_TIME && *group > from).then_some(*group)
+        });
+        let looked_at = || self.groups.range(from..next.unwrap_or(u64::MAX));
+        let mut keys: Vec<ChunkKey> =
+            looked_at().flat_map(|(_, parts)| parts).filter_map(LatePart::wanted).collect();
         keys.sort_unstable();
         keys.dedup();
         let found = find(&keys);
@@ -92,13 +115,11 @@ impl Late {
                 found.get(key).map(|spot| (*len, Origin::Elsewhere(*spot).after(*at)))
             }
         };
-        let whole: Vec<(u64, Parts)> = self
-            .groups
-            .iter()
+        let whole: Vec<(u64, Parts)> = looked_at()
             .filter_map(|(group, parts)| Some((*group, parts.iter().map(here).collect::<Option<Parts>>()?)))
             .collect();
         whole.iter().for_each(|(group, _)| drop(self.remove(*group)));
-        whole
+        (whole, next)
     }
 
     /// Forgets what came meanwhile; the chunks of that, some of which may be wanted by others.
@@ -110,8 +131,16 @@ impl Late {
     fn remove(&mut self, group: u64) -> Vec<LatePart> {
         let parts = self.groups.remove(&group).unwrap_or_default();
         self.parts -= parts.len();
+        if let Some(memory) = self.memory.as_ref().filter(|_| !parts.is_empty()) {
+            memory.give_waiting(held_bytes(&parts));
+        }
         parts
     }
+}
+
+/// What a group takes that may be taken back.
+fn held_bytes(parts: &[LatePart]) -> u64 {
+    GROUP_HELD_BYTES + size_of_val(parts) as u64
 }
 
 impl LatePart {
@@ -126,7 +155,7 @@ impl LatePart {
 impl Transfer {
     /// Takes back from the network what the disk has by now, and stores it.
     pub(super) fn take_back(&self, old: &OlderVersion, late: &mut Late) -> dray_core::Result<()> {
-        let Some(disk) = old.disk.as_ref().filter(|_| late.is_kept) else { return Ok(()) };
+        let Some(disk) = old.disk.as_ref().filter(|_| late.is_kept()) else { return Ok(()) };
         if !late.is_due(disk.news()) {
             return Ok(());
         }
@@ -136,8 +165,27 @@ impl Transfer {
             late.forget(|group| planner.has_group(group))
         };
         disk.give_up(&come);
-        let found = late.take_found(|keys| spots(disk, keys, 0));
-        late.looked = Some((Instant::now(), begun.elapsed()));
+        // Copying is no looking.
+        let mut looking = begun.elapsed();
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let begun = Instant::now();
+            let (found, next) = late.take_found(at, |keys| spots(disk, keys, 0));
+            from = next;
+            looking += begun.elapsed();
+            self.store_found(old, disk, found)?;
+        }
+        late.looked = Some((Instant::now(), looking));
+        Ok(())
+    }
+
+    /// Stores groups that the disk has, and takes them back from the network, as far as they have not come.
+    fn store_found(
+        &self,
+        old: &OlderVersion,
+        disk: &DiskSearch,
+        found: Vec<(u64, Parts)>,
+    ) -> dray_core::Result<()> {
         for (group, parts) in found {
             if lock(&self.planner).handle_found(self.now_us(), group) {
                 // Whoever was asked for it is told before it is copied.
@@ -174,24 +222,25 @@ mod tests {
         let mut late = Late::default();
         late.add(0, vec![LatePart::Wanted(9, key(1), 0)]);
         assert!(late.groups.is_empty(), "nobody searches");
-        late.keep();
+        late.keep(Arc::default());
         late.add(3, vec![LatePart::Here(5, Origin::Old(7)), LatePart::Wanted(4, key(1), 2)]);
         late.add(4, vec![LatePart::Wanted(9, key(1), 6), LatePart::Wanted(9, key(2), 0)]);
         late.add(8, vec![LatePart::Wanted(1, key(3), 0)]);
-        let found = late.take_found(|keys| {
+        let (found, _) = late.take_found(0, |keys| {
             assert_eq!(keys, [key(1), key(2), key(3)]);
             HashMap::from([(key(1), spot(100))])
         });
         assert_eq!(found, [(3, vec![(5, Origin::Old(7)), (4, Origin::Elsewhere(spot(102)))])]);
         assert_eq!(late.forget(|group| group == 8), [key(3)]);
         assert!(
-            late.take_found(|keys| {
+            late.take_found(0, |keys| {
                 assert_eq!(keys, [key(1), key(2)]);
                 HashMap::new()
             })
+            .0
             .is_empty()
         );
-        let found = late.take_found(|_| HashMap::from([(key(1), spot(0)), (key(2), spot(50))]));
+        let (found, _) = late.take_found(0, |_| HashMap::from([(key(1), spot(0)), (key(2), spot(50))]));
         assert_eq!(found, [(4, vec![(9, Origin::Elsewhere(spot(6))), (9, Origin::Elsewhere(spot(50)))])]);
         assert_eq!((late.parts, late.groups.len()), (0, 0));
         for group in 0..SEARCH_LATE_GROUPS_MAX as u64 + 10 {

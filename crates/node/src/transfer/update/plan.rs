@@ -9,7 +9,7 @@ use std::time::Duration;
 use dray_core::Result;
 use dray_core::hash_tree::Geometry;
 use dray_core::limits::{
-    UNIT_GROUPS, UPDATE_DEFERRED_GROUPS_MAX, UPDATE_FETCHED_CHUNKS_MAX, UPDATE_LACKING_GROUPS_MAX,
+    UNIT_BYTES, UNIT_GROUPS, UPDATE_DEFERRED_GROUPS_MAX, UPDATE_FETCHED_CHUNKS_MAX, UPDATE_LACKING_GROUPS_MAX,
 };
 use dray_core::range::RangeSet;
 use dray_core::recipe::PlacedChunk;
@@ -140,6 +140,13 @@ impl<'a> Plan<'a> {
         self.want(start..end);
         self.tell();
         true
+    }
+
+    /// Whether something of the chunk is to come: the rest of it may be here from an earlier run.
+    pub(super) fn wants(&self, placed: &PlacedChunk) -> bool {
+        let end = placed.offset.saturating_add(u64::from(placed.chunk.len));
+        let units = placed.offset / UNIT_BYTES..end.div_ceil(UNIT_BYTES);
+        self.wanted_units.next_from(units.start).is_some_and(|wanted| wanted.start < units.end)
     }
 
     /// Takes the next chunk of the object; `elsewhere` is what other files have.

@@ -23,6 +23,10 @@ pub(super) const PIECE_CHUNKS: usize = 256;
 
 /// Groups that are fetched first where the disk may have the others: enough to see how fast the network is.
 const MEASURED_GROUPS: u64 = 4;
+/// Of these the first: on a very slow network all of them would take longer than the search.
+const FIRST_GROUPS: u64 = 1;
+/// What the first tells is that: the network is so many times slower than one that may be kept waiting.
+const VERY_SLOW: u64 = 16;
 /// Of less, a fast network cannot be told from a slow one.
 const MEASURED_BYTES: u64 = 1 << 20;
 /// How soon it is looked whether they have come.
@@ -65,7 +69,7 @@ struct Spared {
 impl Ahead {
     /// Where `disk` may have what comes, next to nothing comes over a slow network before that is known.
     pub(super) fn new(disk: Option<&Arc<DiskSearch>>) -> Ahead {
-        let groups = if disk.is_some() { MEASURED_GROUPS } else { AHEAD_GROUPS };
+        let groups = if disk.is_some() { FIRST_GROUPS } else { AHEAD_GROUPS };
         let spared = disk.map(|disk| Spared {
             disk: disk.clone(),
             begun: None,
@@ -118,7 +122,10 @@ impl Ahead {
             spared.asked = Some((now, self.groups * GROUP_BYTES));
             spared.held = None;
         }
-        self.groups = self.groups.saturating_mul(2);
+        self.groups = match self.groups {
+            FIRST_GROUPS => MEASURED_GROUPS - FIRST_GROUPS,
+            groups => groups.max(MEASURED_GROUPS).saturating_mul(2),
+        };
     }
 }
 
@@ -130,7 +137,11 @@ fn rate(bytes: u64, took: Duration) -> u64 {
 /// most part: what a connection carries later, it does not in its beginning.
 fn is_slow(pace: Pace, bytes: u64, took: Duration, round_trip: Duration) -> bool {
     let trips = if bytes < MEASURED_BYTES / 2 { START_ROUND_TRIPS } else { 1 };
-    rate(bytes, took.saturating_sub(round_trip * trips).max(took / 4)) < pace.held_back_below_bytes_per_s
+    let below = match bytes > FIRST_GROUPS * GROUP_BYTES {
+        true => pace.held_back_below_bytes_per_s,
+        false => pace.held_back_below_bytes_per_s / VERY_SLOW,
+    };
+    rate(bytes, took.saturating_sub(round_trip * trips).max(took / 4)) < below
 }
 
 /// The search of one update.
@@ -147,9 +158,10 @@ impl Search {
 }
 
 impl Known {
-    /// Those of `chunks` that the older version has not, and that are more than zeros.
-    fn missing(&self, chunks: &[PlacedChunk]) -> Vec<ChunkDescriptor> {
-        let mut missing: Vec<ChunkDescriptor> = chunks.iter().map(|placed| placed.chunk).collect();
+    /// Those of `chunks` that `plan` wants something of, that the older version has not, and that are more than zeros.
+    fn missing(&self, chunks: &[PlacedChunk], plan: &Plan<'_>) -> Vec<ChunkDescriptor> {
+        let wanted = chunks.iter().filter(|placed| plan.wants(placed));
+        let mut missing: Vec<ChunkDescriptor> = wanted.map(|placed| placed.chunk).collect();
         missing.retain(|chunk| {
             let key = chunk_key(chunk);
             key != self.zeros && self.offset_of(&key).is_none()
@@ -164,6 +176,7 @@ impl OlderVersion {
         &self,
         chunks: &[PlacedChunk],
         known: &Known,
+        plan: &Plan<'_>,
     ) -> Result<Option<(&Arc<Elsewhere>, Vec<ChunkDescriptor>)>> {
         let Some(elsewhere) = &self.elsewhere else { return Ok(None) };
         if elsewhere.is_vain() {
@@ -173,7 +186,7 @@ impl OlderVersion {
                 false => Err(Error::new(ErrorKind::NotFound, "other files have nothing more of the object")),
             };
         }
-        let missing = known.missing(chunks);
+        let missing = known.missing(chunks, plan);
         Ok((!missing.is_empty()).then_some((elsewhere, missing)))
     }
 }
@@ -189,7 +202,7 @@ impl Transfer {
         search: &mut Search,
         over: &(dyn Fn() -> bool + Sync),
     ) -> Result<HashMap<ChunkKey, Spot>> {
-        let Some((elsewhere, missing)) = old.missing(chunks, known)? else { return Ok(HashMap::new()) };
+        let Some((elsewhere, missing)) = old.missing(chunks, known, plan)? else { return Ok(HashMap::new()) };
         let searching = Searching;
         if SEARCHING.fetch_add(1, Ordering::AcqRel) >= SEARCHING_MAX {
             return Ok(HashMap::new());
@@ -212,6 +225,7 @@ impl Transfer {
         found
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what is known of an update")]
     /// Adds to `found` where the disk has some more of `chunks`, as long as it is worth waiting for that. `NotFound` if there is nothing to be
     /// found, and the recipe is of no other use.
     pub(super) fn find_on_disk(
@@ -219,6 +233,7 @@ impl Transfer {
         old: &OlderVersion,
         chunks: &[PlacedChunk],
         known: &Known,
+        plan: &Plan<'_>,
         found: &mut HashMap<ChunkKey, Spot>,
         search: &mut Search,
         over: &(dyn Fn() -> bool + Sync),
@@ -229,7 +244,7 @@ impl Transfer {
         if self.rate_bytes_per_s() >= disk.pace().spared_bytes_per_s {
             disk.end();
         }
-        let missing = known.missing(chunks);
+        let missing = known.missing(chunks, plan);
         let mut keys: Vec<ChunkKey> = missing.iter().map(chunk_key).collect();
         keys.retain(|key| !found.contains_key(key));
         let mut spots = HashMap::new();
@@ -328,6 +343,9 @@ mod tests {
         assert!(!is_slow(pace, first, ms(10), ms(0)));
         assert!(is_slow(pace, first, ms(30), ms(0)));
         assert!(!is_slow(pace, first, ms(30), ms(5)));
+        // A T1 line, which shows with the first group; 16 Mbit/s does not yet.
+        assert!(is_slow(pace, GROUP_BYTES, ms(390), ms(40)));
+        assert!(!is_slow(pace, GROUP_BYTES, ms(34), ms(0)));
         // 16 Mbit/s, and 30 ms for the first group of four.
         assert!(is_slow(pace, first, ms(131), ms(33)));
         // 100 Mbit/s, and 1 Gbit/s with 40 ms.

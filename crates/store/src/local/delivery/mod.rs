@@ -22,8 +22,8 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Geometry, PAIR_BYTES, PairStore};
@@ -141,6 +141,8 @@ impl Delivery {
             interval: options.checkpoint_interval,
             opened: Instant::now(),
             noted_ms: AtomicU64::new(0),
+            may_share_parts: OnceLock::new(),
+            failed_to_share: AtomicBool::new(false),
         };
         Ok(Delivery { shared: Arc::new(shared), data_name, state_name })
     }
@@ -326,6 +328,10 @@ struct Shared {
     opened: Instant,
     /// When the state file was last known to be as new as the data, milliseconds after `opened`.
     noted_ms: AtomicU64,
+    /// Whether the file system is of a kind that can share parts of files, once that was asked.
+    may_share_parts: OnceLock<bool>,
+    /// It refused to.
+    failed_to_share: AtomicBool,
 }
 
 impl Shared {

@@ -3,10 +3,12 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use dray_core::{Oid, Result};
-use rustix::fs::{StatFs, fstatfs, ioctl_ficlone, statfs};
+use rustix::fs::{StatFs, copy_file_range, fstatfs, ioctl_ficlone, statfs};
 
 use super::Delivery;
 use super::checkpoint::lock;
@@ -18,15 +20,29 @@ const TRIES_MAX: usize = 3;
 /// `f_type` (statfs(2)) of ext2 to ext4 and of tmpfs, which share no blocks: there nothing needs to be made to find out.
 const SHARELESS: [i64; 2] = [0xef53, 0x0102_1994];
 
+/// The same of btrfs, of XFS and of bcachefs, where parts of files can be shared. Elsewhere the kernel would copy them, and what it copied be read
+/// once more.
+const PART_SHARERS: [i64; 3] = [0x9123_683e, 0x5846_5342, 0xca45_1a4e];
+/// Where blocks of these begin on nearly all machines: only whole ones can be shared.
+const BLOCK_BYTES: u64 = 4096;
+
 /// Whether it is worth trying to share the blocks of `source` with a file in `directory`.
 pub fn may_share(source: &File, directory: &Path) -> bool {
-    // The field's type differs between architectures.
-    #[allow(clippy::unnecessary_cast)]
-    let kind = |about: StatFs| about.f_type as i64;
-    match (fstatfs(source).map(kind), statfs(directory).map(kind)) {
-        (Ok(one), Ok(other)) => one == other && !SHARELESS.contains(&one),
+    match (kind(source), statfs(directory).map(|about| type_of(&about))) {
+        (Some(one), Ok(other)) => one == other && !SHARELESS.contains(&one),
         _ => false,
     }
+}
+
+/// What kind of file system a file lies on.
+fn kind(file: &File) -> Option<i64> {
+    fstatfs(file).ok().map(|about| type_of(&about))
+}
+
+// The field's type differs between architectures.
+#[allow(clippy::unnecessary_cast)]
+fn type_of(about: &StatFs) -> i64 {
+    about.f_type as i64
 }
 
 impl Delivery {
@@ -57,6 +73,48 @@ impl Delivery {
         }
         self.empty()?;
         Err(source.changed())
+    }
+
+    /// Whether its own file system can share parts of files, and did so far.
+    fn shares_parts(&self) -> bool {
+        let shared = &self.shared;
+        // Asked once: on a network it is a question to the other end.
+        let is_able = || kind(&shared.data).is_some_and(|kind| PART_SHARERS.contains(&kind));
+        !shared.failed_to_share.load(Ordering::Relaxed) && *shared.may_share_parts.get_or_init(is_able)
+    }
+
+    /// Has the bytes of `range` share the blocks that `source` has from `from` on. False where that cannot be: then some of `range` may have been
+    /// written all the same, and all of it is to be written. After the first time that the file system refuses, nothing more is tried.
+    /// What is there after is a snapshot, and nobody has said what of: it is to be read back and hashed.
+    pub fn share_part(&self, source: &File, from: u64, range: Range<u64>) -> Result<bool> {
+        let shared = &self.shared;
+        let range = shared.check(range.start, range.end.saturating_sub(range.start))?;
+        // The last block of an object need not be whole: the kernel shares it where the source ends there, too.
+        let is_end = range.end == shared.geometry.size_bytes();
+        let is_aligned = |at: u64| at.is_multiple_of(BLOCK_BYTES);
+        if !is_aligned(from) || !is_aligned(range.start) || !(is_aligned(range.end) || is_end) {
+            return Ok(false);
+        }
+        if !self.shares_parts() || kind(source) != kind(&shared.data) {
+            return Ok(false);
+        }
+        shared.space.use_for_shared(&range);
+        let (mut source_at, mut at) = (from, range.start);
+        while at < range.end {
+            let len = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+            match copy_file_range(source, Some(&mut source_at), &shared.data, Some(&mut at), len) {
+                Ok(1..) => {}
+                // The source ends before.
+                Ok(0) => break,
+                // It lies on another one of the kind, it may be, or this one was made without sharing.
+                Err(_) => {
+                    shared.failed_to_share.store(true, Ordering::Relaxed);
+                    break;
+                }
+            }
+        }
+        shared.note_writing();
+        Ok(at == range.end)
     }
 
     /// Hashes the bytes that will get the name. `progress` hears the bytes hashed so far, from any thread; `Interrupted` soon after
@@ -126,6 +184,24 @@ mod tests {
         assert_eq!(oid, Oid::of(&std::fs::read(&to).unwrap()));
         assert_eq!(oid, Oid::of(&bytes));
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2);
+    }
+
+    /// S98: a file system that refuses once to share blocks is not asked again: what could be shared by its kind is written.
+    #[test]
+    fn who_refuses_to_share_is_not_asked_again() {
+        let place = tempfile::tempdir().unwrap();
+        let (from, to) = (place.path().join("from"), place.path().join("to"));
+        std::fs::write(&from, vec![1; 2 * MIB]).unwrap();
+        let object = ObjectName::Provisional([7; 32]);
+        let delivery = Delivery::open(&to, object, 2 * MIB as u64, DeliveryOptions::default()).unwrap();
+        // Whatever it is: the call copies where nothing can be shared.
+        delivery.shared.may_share_parts.set(true).unwrap();
+        let half = MIB as u64;
+        let source = File::open(&from).unwrap();
+        assert!(delivery.share_part(&source, 0, 0..half).unwrap());
+        let unreadable = File::options().write(true).open(&from).unwrap();
+        assert!(!delivery.share_part(&unreadable, 0, 0..half).unwrap());
+        assert!(!delivery.share_part(&source, 0, 0..half).unwrap());
     }
 
     /// S5: a source that has another size by now is `changed`, and the delivery has none of it.

@@ -56,6 +56,15 @@ impl Space {
         }
     }
 
+    /// Says that `range`, which is not empty, is about to share blocks of another file: no room is reserved for it.
+    pub(super) fn use_for_shared(&self, range: &Range<u64>) {
+        let mut inner = self.inner();
+        for unit in units_of(range) {
+            inner.used.put(unit, true);
+            inner.settled.put(unit, true);
+        }
+    }
+
     /// Makes `range`, which is not empty, a hole.
     pub(super) fn use_for_hole(&self, file: &File, range: &Range<u64>) -> io::Result<()> {
         let is_used = {

@@ -319,9 +319,8 @@ impl Settings {
             if self.is_source(&found) {
                 return Err(is_source());
             }
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let above: Directory = match rustix::fs::openat(&at, "..", flags, Mode::empty()) {
-                Ok(above) => above.into(),
+            let above = match at.above() {
+                Ok(above) => above,
                 // What it lies in is not ours to read: no run of ours reads it as a source.
                 Err(Errno::ACCESS) => return Ok(()),
                 Err(error) => return Err(failed(error.into())),

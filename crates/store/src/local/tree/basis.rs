@@ -17,7 +17,7 @@ use super::beside::Beside;
 use super::content::FileState;
 use super::directory::Directory;
 use super::opened::OpenDirectory;
-use super::place::{FileTarget, Identity, NewFile, OlderFile, There, taken};
+use super::place::{FileTarget, Identity, NewFile, OlderFile, There, identity_of, taken};
 use super::regular::hash_of;
 use super::settings::Settings;
 use super::sync::{Done, How, Verdict, is_of_kind, remove_file};
@@ -240,7 +240,7 @@ impl Basis {
     }
 
     fn identity(&self) -> Identity {
-        (self.found.stx_dev_major, self.found.stx_dev_minor, self.found.stx_ino)
+        identity_of(&self.found)
     }
 
     /// Makes `name` in `parent` another name of it, be it in the place of something else; false where that cannot be, and a copy is needed.
@@ -340,8 +340,7 @@ impl TreeWriter {
         let Some(basis) = self.basis(name, entry).filter(Basis::spares_making) else {
             return Ok(None);
         };
-        let is_there =
-            |other: &Statx| (other.stx_dev_major, other.stx_dev_minor, other.stx_ino) == basis.identity();
+        let is_there = |other: &Statx| identity_of(other) == basis.identity();
         if is_there(found)
             || likeness(&self.settings, &parent.directory, name, entry, found) == Likeness::Whole
         {

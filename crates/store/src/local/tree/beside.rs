@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 
 use super::directory::Directory;
 use super::origin::Origin;
@@ -70,9 +70,7 @@ impl Beside {
                 for component in path.components() {
                     match component {
                         Component::ParentDir if matches!(origin, Origin::Anywhere) => {
-                            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                            let above = rustix::fs::openat(&directory, "..", flags, Mode::empty());
-                            directory = above.map_err(|error| failed(error.into()))?.into();
+                            directory = directory.above().map_err(|error| failed(error.into()))?;
                         }
                         Component::Normal(name) => {
                             directory = directory.child(name.as_bytes()).map_err(failed)?

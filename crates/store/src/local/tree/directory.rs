@@ -111,6 +111,21 @@ impl Directory {
         Ok(self.fd.try_clone()?.into())
     }
 
+    /// The directory that this one lies in; the same one again at the root.
+    pub(super) fn above(&self) -> rustix::io::Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.fd, "..", flags, Mode::empty())?.into())
+    }
+
+    /// The directory that `path`, names between slashes, leads to from here, over no link.
+    pub(super) fn below(&self, path: &[u8]) -> io::Result<Directory> {
+        let mut directory = self.duplicate()?;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            directory = directory.child(name)?;
+        }
+        Ok(directory)
+    }
+
     /// Opens `name`, one component, below this directory and never through a link.
     pub(super) fn open_at(&self, name: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         match self.open_beneath(name, flags, mode, ResolveFlags::empty()) {

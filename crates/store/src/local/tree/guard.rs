@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::Statx;
 
+use super::place::{Identity, identity_of};
+
 /// Device and inode of a directory.
-pub type DirectoryKey = (u32, u32, u64);
+pub type DirectoryKey = Identity;
 
 /// What keeps a walk and a scan within bounds.
 #[derive(Clone, Debug, Default)]
@@ -27,13 +29,8 @@ impl Guard {
 
     /// True for a directory that is not looked into.
     pub(super) fn spares(&self, found: &Statx) -> bool {
-        self.never.contains(&key(found))
+        self.never.contains(&identity_of(found))
     }
-}
-
-/// The key of what `found` tells of.
-pub(super) fn key(found: &Statx) -> DirectoryKey {
-    (found.stx_dev_major, found.stx_dev_minor, found.stx_ino)
 }
 
 /// Shared by whoever reads a tree and whoever looks after that.

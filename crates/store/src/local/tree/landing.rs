@@ -8,12 +8,13 @@ use std::path::Path;
 
 use dray_core::tree::{Entry, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{Mode, Statx};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 
 use super::contested::Contested;
 use super::directory::Directory;
 use super::origin::Origin;
+use super::place::identity_of;
 use super::settings::Settings;
 use super::unfinished;
 
@@ -127,9 +128,8 @@ impl Landing {
         let name = Name::new(&text[start..end]).ok()?;
         let parent = if start == 0 { Path::new(".") } else { Path::new(OsStr::from_bytes(&text[..start])) };
         let parent = origin.directory(parent).ok()?;
-        let identity = |of: &Statx| (of.stx_dev_major, of.stx_dev_minor, of.stx_ino);
         let (named, base) = (parent.stat(name.as_bytes()).ok()?, self.base.stat_self().ok()?);
-        (identity(&named) == identity(&base)).then_some((parent, name))
+        (identity_of(&named) == identity_of(&base)).then_some((parent, name))
     }
 
     /// True if what comes goes below a directory of which `is_it`, by device and inode; false where nobody can tell. One that is the very directory that a tree without a name goes

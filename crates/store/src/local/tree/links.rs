@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::backup::Away;
 use super::directory::Directory;
 use super::opened::{OpenDirectory, Way};
-use super::place::{FileTarget, Identity, taken};
+use super::place::{FileTarget, Identity, identity_of, taken};
 use super::sync::{Done, How};
 use super::temporary::{self, Temporary, replace};
 use super::write::{TreeWriter, file_type, is_directory};
@@ -186,8 +186,7 @@ impl TreeWriter {
 
     /// Makes `name` another name of `linked`; false if it was.
     pub(super) fn link_to(&mut self, linked: &Linked, to: &OpenDirectory, name: &Name) -> Result<bool> {
-        let is_it =
-            |found: &Statx| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino) == linked.identity;
+        let is_it = |found: &Statx| identity_of(found) == linked.identity;
         let mut waits = false;
         if !to.is_new {
             let there = to.directory.stat(name.as_bytes());

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::directory::stat_fd;
 use super::opened::OpenDirectory;
-use super::place::OlderFile;
+use super::place::{OlderFile, identity_of};
 use super::temporary::{self, Temporary};
 use super::write::file_type;
 
@@ -83,7 +83,7 @@ impl Left {
     /// It is not needed any more.
     pub(super) fn remove(&self) {
         let directory = &self.directory.directory;
-        let identity = |found: Statx| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+        let identity = |found: Statx| identity_of(&found);
         let named = directory.stat(&self.name).map(identity).ok();
         if named.is_none() || named != stat_fd(self.file.as_fd()).map(identity).ok() {
             // Another run's.

@@ -10,7 +10,7 @@ use dray_core::limits::TREE_GROWTH_BYTES_MAX;
 use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid,
+    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Statx, Timespec, Timestamps, Uid,
 };
 use rustix::io::Errno;
 
@@ -28,6 +28,11 @@ use super::temporary::{self, Temporary};
 
 /// Device and inode.
 pub(super) type Identity = (u32, u32, u64);
+
+/// The identity of what `found` tells of.
+pub(super) fn identity_of(found: &Statx) -> Identity {
+    (found.stx_dev_major, found.stx_dev_minor, found.stx_ino)
+}
 
 /// Where a file goes, and what it is to be; its content is to come.
 #[derive(Debug)]
@@ -102,6 +107,11 @@ impl OlderFile {
         let state = FileState::of(&found);
         let has_one_name = found.stx_nlink == 1;
         is_file.then_some(OlderFile { file, size_bytes: found.stx_size, has_holes, has_one_name, state })
+    }
+
+    /// Its size and modification time, when it was opened.
+    pub fn size_and_time(&self) -> SizeAndTime {
+        (self.size_bytes, self.state.mtime.0, self.state.mtime.1)
     }
 }
 
@@ -335,7 +345,7 @@ impl FileTarget {
             return Ok((0, 0, 0));
         }
         let found = stat_fd(file.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
-        Ok((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
+        Ok(identity_of(&found))
     }
 }
 

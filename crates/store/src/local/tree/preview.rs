@@ -17,11 +17,16 @@ use super::directory::Directory;
 use super::landing::Landing;
 use super::listing::Listing;
 use super::opened::Mark;
-use super::place::{Identity, same_name};
+use super::place::{Identity, identity_of, same_name};
 use super::settings::{Changes, Differences, Settings, WriteOptions};
 use super::sync::{Done, How, Verdict, in_the_way};
 use super::unfinished::Landed;
 use super::write::{file_type, is_directory, is_same};
+
+/// Path below the destination of what `way` leads to, or of `name` in it.
+fn path_to(way: &[Name], name: Option<&Name>) -> Vec<u8> {
+    way.iter().chain(name).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/')
+}
 
 /// What would become of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -249,7 +254,7 @@ impl Preview {
         };
         let is_entered = entry.is_directory() && self.skipping == 0;
         let last = last.filter(|_| !is_entered);
-        self.way.iter().chain(last).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/')
+        path_to(&self.way, last)
     }
 
     fn place(&mut self, parent: Option<&Directory>, name: &Name, entry: &Entry) -> Result<Planned> {
@@ -272,7 +277,7 @@ impl Preview {
             return Ok(Planned::Keep);
         }
         if entry.is_directory() {
-            let path = || self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+            let path = || path_to(&self.way, Some(name));
             self.contested.claim_directory(path)?;
         }
         // What is of another kind makes way.
@@ -308,8 +313,7 @@ impl Preview {
             self.way.push(name.clone());
             return Ok(planned);
         }
-        self.contested
-            .claim(|| self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/'))?;
+        self.contested.claim(|| path_to(&self.way, Some(name)))?;
         let mut is_free = true;
         if is_directory_there
             && is_sync
@@ -321,7 +325,7 @@ impl Preview {
         if there.is_some_and(|(_, found)| file_type(found) == FileType::Directory) {
             return Err(is_directory());
         }
-        let identity = found.as_ref().map(|found| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino));
+        let identity = found.as_ref().map(identity_of);
         if let Some(first) = entry.metadata.link_group.and_then(|group| self.groups.get(&group)) {
             // It becomes another name of the first, whatever it is now.
             return Ok(match identity {
@@ -354,7 +358,7 @@ impl Preview {
         };
         if found.is_some() && basis.as_ref().is_some_and(Basis::spares) {
             // What is there goes, as with rsync.
-            let path = self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+            let path = path_to(&self.way, Some(name));
             self.settings.did(Some(Done { letters: None, path, link: None }));
         }
         match basis {
@@ -382,7 +386,7 @@ impl Preview {
             return if is_empty.map_err(failed)? { Ok(true) } else { Err(in_the_way()) };
         };
         let stamp = Stamp::of(&parent.stat_for(name.as_bytes(), Stamp::FACTS).map_err(failed)?);
-        let path = self.way.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+        let path = path_to(&self.way, None);
         let identity = identity(&parent.stat_self().map_err(failed)?);
         let standing = candidates.standing().cloned();
         let name = name.as_bytes().to_vec();
@@ -407,7 +411,7 @@ impl Preview {
 
     /// Tells of an entry that would be made, beside what another directory has of it.
     fn say_beside(&self, basis: &Basis, name: &Name, entry: &Entry, how: How) {
-        let path = || self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+        let path = || path_to(&self.way, Some(name));
         self.settings.did(basis.describe(&self.settings, entry, how, &path));
     }
 
@@ -421,7 +425,7 @@ impl Preview {
             };
             scope.of(sort).zip(parent).is_some_and(|(scope, parent)| is(scope, parent))
         };
-        let path = || self.way.iter().chain([name]).map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+        let path = || path_to(&self.way, Some(name));
         let mut done = self.settings.describe(entry, found, how, &has, &path);
         // Contents are not read for a plan, so nobody knows yet.
         if let Some(letter) =

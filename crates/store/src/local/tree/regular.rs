@@ -14,7 +14,7 @@ use super::attributes;
 use super::content::{FileState, hash_content};
 use super::directory::{Directory, stat_fd};
 use super::opened::OpenDirectory;
-use super::place::{FileTarget, Identity, Now, There};
+use super::place::{FileTarget, Identity, Now, There, identity_of};
 use super::removing::mark_changed;
 use super::settings::{Differences, mtime_of};
 use super::sync::{How, Verdict};
@@ -62,7 +62,7 @@ impl TreeWriter {
                         let done = done(Some(&found), How::Stays);
                         let kept = self.keep(parent, name, &entry.metadata, &found);
                         if let Some(group) = &entry.metadata.link_group {
-                            let was = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+                            let was = identity_of(&found);
                             self.came(group, parent, name, *kept.as_ref().unwrap_or(&was));
                         }
                         kept.map(|_| {
@@ -95,7 +95,7 @@ impl TreeWriter {
 
     /// Brings what the copy keeps of a file whose content is right up to date. `Changed` if somebody wrote to it, or put another in its
     /// place, since it was compared: what is there now nobody has compared.
-    pub fn keep_same(&mut self, target: &mut FileTarget, finished: &Finished) -> Result<(u32, u32, u64)> {
+    pub fn keep_same(&mut self, target: &mut FileTarget, finished: &Finished) -> Result<Identity> {
         (target.metadata.mtime_s, target.metadata.mtime_ns) = (finished.mtime_s, finished.mtime_ns);
         if let Some(basis) = target.basis.take() {
             return self.keep_basis(target, *basis);
@@ -124,7 +124,7 @@ impl TreeWriter {
         metadata: &Metadata,
         found: &Statx,
     ) -> Result<Identity> {
-        let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+        let identity = identity_of(found);
         self.settings.count_lacking(metadata);
         if self.settings.is_shared(found) {
             return Ok(self.renew(parent, name, metadata, found)?.unwrap_or(identity));

@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::content::FileState;
 use super::directory::{Directory, stat_fd};
 use super::origin::Origin;
-use super::place::times_of;
+use super::place::{Identity, identity_of, times_of};
 use super::settings::mtime_of;
 use super::temporary;
 use super::walk::{root_directory, split};
@@ -54,7 +54,7 @@ pub struct Remover {
     /// The directory of the entry that was removed last.
     last: Option<(Arc<PathBuf>, Vec<u8>, Directory)>,
     /// Of files with further names: when they last changed by losing one here.
-    lessened: HashMap<(u32, u32, u64), (i64, u32)>,
+    lessened: HashMap<Identity, (i64, u32)>,
 }
 
 impl Remover {
@@ -74,7 +74,7 @@ impl Remover {
             Err(error) => return Err(failed(error)),
         };
         let found = stat_now(fd.as_fd()).map_err(failed)?;
-        let inode = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+        let inode = identity_of(&found);
         let state = FileState::of(&found);
         let is_lessened = || self.lessened.get(&inode) == Some(&ctime(&found));
         let is_it = |told: FileState| told == state || (told.is_but_for_links(&state) && is_lessened());
@@ -114,14 +114,12 @@ impl Remover {
         if self.last.as_ref().is_some_and(is_open) {
             return Ok(name);
         }
-        let mut directory = match split(source).filter(|_| is_root) {
+        let directory = match split(source).filter(|_| is_root) {
             Some((parent, _)) => self.origin.directory(parent)?,
             None => root_directory(&self.origin, source, false)?
                 .ok_or_else(|| failed(io::ErrorKind::NotADirectory.into()))?,
         };
-        for name in above.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            directory = directory.child(name).map_err(failed)?;
-        }
+        let directory = directory.below(above).map_err(failed)?;
         let above = if is_root { b"/".to_vec() } else { above.to_vec() };
         self.last = Some((told.source.clone(), above, directory));
         Ok(name)

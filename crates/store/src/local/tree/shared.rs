@@ -1,29 +1,43 @@
 //! A directory that is shared as it is, by its path: what stands there later is the same directory, or is not given to anybody.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use dray_core::limits::PATH_BYTES_MAX;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use super::super::within::Within;
-use super::guard::{DirectoryKey, key};
+use super::guard::DirectoryKey;
+use super::lasting::LastingIdentity;
+use super::place::identity_of;
 
 /// `STATX_MNT_ID_UNIQUE` (Linux 6.8): the number of a mount that no other one gets, before or after.
 const MOUNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 /// Times an opening is tried again where somebody renames directories meanwhile.
 const TRIES_MAX: usize = 100;
 
-/// A directory, its path without links, and what tells it from all others that may stand there as long as this process lives.
+/// A directory, its path without links, and what tells it from all others that may stand there.
 #[derive(Debug)]
 pub struct SharedDirectory {
     path: PathBuf,
-    identity: Identity,
+    known: Known,
     /// Where the numbers of mounts are given out again: as long as this is open its own is not, nor is the number of its disk.
     _pin: Option<OwnedFd>,
+}
+
+/// By what it is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Known {
+    /// As long as this process lives.
+    Here(Identity),
+    /// Wherever and whenever its file system is mounted.
+    Always(LastingIdentity),
+    /// It was, by a process that is gone, and is not any more.
+    Nowhere,
 }
 
 /// Another disk at the same place has another mount; another directory on the same one has another inode, or was born later.
@@ -52,7 +66,7 @@ impl Identity {
         }
         let born =
             has(&found, StatxFlags::BTIME).then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec));
-        Ok(Identity { mount: found.stx_mnt_id, is_mount_unique, key: key(&found), born })
+        Ok(Identity { mount: found.stx_mnt_id, is_mount_unique, key: identity_of(&found), born })
     }
 }
 
@@ -62,16 +76,75 @@ impl SharedDirectory {
         let failed = |error| Error::file(format!("open directory {path:?}"), error);
         let whole = std::fs::canonicalize(path).map_err(failed)?;
         let opened = place(&whole).map_err(|error| failed(error.into()))?;
+        SharedDirectory::known_here(whole, opened)
+    }
+
+    /// The directory that somebody else has opened for reading and handed over, at the path that the kernel has for it. Where its file system
+    /// tells, it is known again by later processes ([`SharedDirectory::lasting`]). `Usage` if it is no directory, is not open for
+    /// reading, or cannot be found by that path.
+    pub fn of_opened(handed: &OwnedFd) -> Result<SharedDirectory> {
+        let bad = |what: &str, advice: &str| {
+            Error::new(ErrorKind::Usage, format!("what was handed over {what}")).advise(advice.to_owned())
+        };
+        let failed = |error: std::io::Error| Error::file("look at the directory that was handed over", error);
+        let found = rustix::fs::fstat(handed).map_err(|error| failed(error.into()))?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
+            return Err(bad("is no directory", "a file is put with POST /v1/shares"));
+        }
+        let flags = rustix::fs::fcntl_getfl(handed).map_err(|error| failed(error.into()))?;
+        if flags.contains(OFlags::PATH) {
+            return Err(bad("is not open for reading", "open the directory with O_RDONLY"));
+        }
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", handed.as_raw_fd())).map_err(failed)?;
+        let same = |opened: &OwnedFd| {
+            rustix::fs::fstat(opened)
+                .is_ok_and(|other| (other.st_dev, other.st_ino) == (found.st_dev, found.st_ino))
+        };
+        let opened = place(&path).ok().filter(|opened| path.is_absolute() && same(opened));
+        let opened = opened.ok_or_else(|| {
+            bad(
+                "has no path by which it is found again",
+                "it was removed, something is mounted over it, or it lies where only some programs see it: `dray put --foreground` shares it",
+            )
+        })?;
+        if path.as_os_str().len() > PATH_BYTES_MAX {
+            return Err(bad("has a path that is too long", "share one further up"));
+        }
+        match LastingIdentity::of(&opened).map_err(|error| failed(error.into()))? {
+            Some(lasting) => Ok(SharedDirectory { path, known: Known::Always(lasting), _pin: None }),
+            None => SharedDirectory::known_here(path, opened),
+        }
+    }
+
+    /// The one that an earlier process shared. Nothing is looked at so far. One of which it did not know what it is known by is `Changed`.
+    pub fn again(path: PathBuf, lasting: Option<LastingIdentity>) -> SharedDirectory {
+        SharedDirectory { path, known: lasting.map_or(Known::Nowhere, Known::Always), _pin: None }
+    }
+
+    /// By what later processes know it again, if they can.
+    pub fn lasting(&self) -> Option<LastingIdentity> {
+        match self.known {
+            Known::Always(lasting) => Some(lasting),
+            Known::Here(_) | Known::Nowhere => None,
+        }
+    }
+
+    /// True if `other` is the same directory at the same path, known by the same.
+    pub fn is_same(&self, other: &SharedDirectory) -> bool {
+        self.path == other.path && self.known == other.known && self.known != Known::Nowhere
+    }
+
+    fn known_here(path: PathBuf, opened: OwnedFd) -> Result<SharedDirectory> {
         let identity = Identity::of(&opened).map_err(|error| match error {
             Errno::NOSYS => Error::new(
                 ErrorKind::Unsupported,
                 "this kernel does not tell one mount from another, so that another disk might be shared at the same place",
             )
             .advise("statx tells of mounts since Linux 5.8"),
-            error => failed(error.into()),
+            error => Error::file(format!("open directory {path:?}"), error.into()),
         })?;
         let pin = (!identity.is_mount_unique).then_some(opened);
-        Ok(SharedDirectory { path: whole, identity, _pin: pin })
+        Ok(SharedDirectory { path, known: Known::Here(identity), _pin: pin })
     }
 
     /// Its path, without links.
@@ -87,7 +160,12 @@ impl SharedDirectory {
             Err(Errno::LOOP | Errno::NOTDIR) => return Err(self.changed()),
             opened => opened.map_err(failed)?,
         };
-        if Identity::of(&opened).map_err(failed)? != self.identity {
+        let is_it = match self.known {
+            Known::Here(identity) => Identity::of(&opened).map_err(failed)? == identity,
+            Known::Always(lasting) => LastingIdentity::of(&opened).map_err(failed)? == Some(lasting),
+            Known::Nowhere => false,
+        };
+        if !is_it {
             return Err(self.changed());
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -96,6 +174,11 @@ impl SharedDirectory {
 
     fn changed(&self) -> Error {
         let path = &self.path;
+        if self.known == Known::Nowhere {
+            let what = format!("whether {path:?} is the directory that was shared cannot be known any more");
+            return Error::new(ErrorKind::Changed, what)
+                .advise("its file system does not tell it from others after a restart: share it again");
+        }
         Error::new(ErrorKind::Changed, format!("{path:?} is not the directory that was shared"))
             .advise("something else is there, or is mounted there, by now: share that, if it is meant")
     }
@@ -119,7 +202,7 @@ pub fn directory_key(path: &Path) -> Option<DirectoryKey> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     let found = rustix::fs::statx(opened.as_fd(), c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).ok()?;
-    Some(key(&found))
+    Some(identity_of(&found))
 }
 
 /// True if `path`, without links, is, holds or lies in the directory at `other`, by whatever names: what is mounted twice is the same.

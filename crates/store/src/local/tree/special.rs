@@ -15,7 +15,7 @@ use super::backup::Away;
 use super::basis::{Basis, has_attributes};
 use super::directory::{Directory, stat_fd};
 use super::opened::OpenDirectory;
-use super::place::{Identity, Now, taken, times_of};
+use super::place::{Identity, Now, identity_of, taken, times_of};
 use super::removing::mark_changed;
 use super::settings::Settings;
 use super::sync::How;
@@ -96,7 +96,7 @@ pub(super) fn make(
         mark_changed(&parent.directory, name.as_bytes())?;
     }
     settings.did(done);
-    let identity = (there.stx_dev_major, there.stx_dev_minor, there.stx_ino);
+    let identity = identity_of(&there);
     Ok((if is_same_there { Placed::Unchanged } else { Placed::Done }, identity))
 }
 

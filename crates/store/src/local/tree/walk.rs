@@ -25,6 +25,7 @@ use super::filter::{Asked, Local};
 use super::guard::Guard;
 use super::listing::Listing;
 use super::origin::Origin;
+use super::place::{Identity, identity_of};
 use super::prune::Pruning;
 use super::removing::{ToldEntry, kind_of_disk, require_told, settled};
 use super::special;
@@ -183,7 +184,7 @@ pub struct Walker {
     source: PathBuf,
     device: (u32, u32),
     /// Group and names still to come of files with several.
-    links: HashMap<(u32, u32, u64), ([u8; 16], u32)>,
+    links: HashMap<Identity, ([u8; 16], u32)>,
     /// Names of files with several that there was no room to remember.
     links_lost: u64,
     waiting: Vec<Walked>,
@@ -679,7 +680,7 @@ impl Walker {
         if !self.options.hard_links || found.stx_nlink < 2 {
             return;
         }
-        let key = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+        let key = identity_of(found);
         if let Some((group, left)) = self.links.get_mut(&key) {
             metadata.link_group = Some(*group);
             *left -= 1;

@@ -24,7 +24,7 @@ use super::landing::Landing;
 use super::links::LinkTable;
 use super::opened::{Bits, Listed, Mark, OpenDirectory, Opening, Way};
 use super::others::OthersToFind;
-use super::place::{FileTarget, There, taken};
+use super::place::{FileTarget, Identity, There, taken};
 use super::settings::{Changes, Settings, WriteOptions};
 use super::special;
 use super::sync::{Done, How, remove_file};
@@ -429,7 +429,7 @@ impl TreeWriter {
     }
 
     /// A target's content has come and it is in place, or it will not be.
-    pub fn settle(&mut self, mut target: FileTarget, identity: Option<(u32, u32, u64)>) {
+    pub fn settle(&mut self, mut target: FileTarget, identity: Option<Identity>) {
         if identity.is_some() {
             self.settings.did(target.done.take().map(|done| *done));
         }

@@ -411,6 +411,18 @@ mod tests {
         assert!(lanes.is_closed());
     }
 
+    /// Connections that ended leave room for others before the receiver says that they are lost.
+    #[test]
+    fn ended_lanes_leave_room_for_others() {
+        let lanes = SendLanes::new().unwrap();
+        for lane in 0..4 * TREE_LANES_MAX as u32 {
+            lanes.begin(lane).unwrap();
+            assert_eq!(lanes.count(), 1);
+            drop(End(&lanes, lane));
+            assert!(lanes.is_over(lane) && lanes.count() == 0);
+        }
+    }
+
     /// Issue 4 "direct paths join": however many lanes were lost, another may come; and each has a number of its own.
     #[test]
     fn lost_lanes_leave_room_for_others() {

@@ -309,7 +309,68 @@ impl LaneTaker<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use dray_core::message::{Opened, PROTOCOL_VERSION};
+
     use super::*;
+    use crate::tree::progress;
+    use crate::tree::script::Script;
+
+    /// A connection of a sender that has greeted, says `frames` and hangs up: what the sink hears, and how it ended.
+    fn taken(frames: &[u8]) -> (Vec<Heard>, Error) {
+        let hello =
+            Hello { version: PROTOCOL_VERSION, features: vec![], required: vec![], agent: "test/0".into() };
+        let mut said = Vec::new();
+        push_control(&mut said, &Message::Hello(hello.clone()));
+        push_control(&mut said, &Message::Opened(Opened { handle: 1, size_bytes: 0, name: None }));
+        said.extend_from_slice(frames);
+        let lanes = TakeLanes::new();
+        let (sink, heard) = mpsc::sync_channel(16);
+        lanes.attach(sink);
+        let channel = Box::new(Script::new([(0, said)]));
+        let receiver = NodeId::from_bytes([3; 32]);
+        let ended =
+            lanes.run(channel, &hello, receiver, &Secret::from_bytes([4; 16]), 1, &|| {}).unwrap_err();
+        assert_eq!(lanes.count(), 0);
+        lanes.close();
+        (heard.into_iter().map(|(heard, _)| heard).collect(), ended)
+    }
+
+    fn frame(kind: FrameKind, request: u32, body: &[u8]) -> Vec<u8> {
+        [&FrameHead::new(kind, body.len(), request).encode()[..], body].concat()
+    }
+
+    /// Protocol "Tree copies": over a lane come contents, each for its request; a sender that says that it works is heard, and no more.
+    #[test]
+    fn contents_come_over_a_lane() {
+        let mut works = Vec::new();
+        push_control(&mut works, &progress());
+        let [data, end] = [frame(FrameKind::Data, 7, b"content"), frame(FrameKind::End, 7, b"")];
+        let (heard, ended) = taken(&[&works[..], &data, &works, &end, &works].concat());
+        assert!(
+            matches!(
+                &heard[..],
+                [Heard::Up(_), Heard::Data(Some(1), 7, body), Heard::End(Some(1), 7), Heard::Down(_)]
+                    if body == b"content"
+            ),
+            "{heard:?}"
+        );
+        assert_eq!(ended.kind(), ErrorKind::Unreachable);
+    }
+
+    /// Everything else that comes over a lane ends it, and the sink hears that it is gone.
+    #[test]
+    fn nothing_else_comes_over_a_lane() {
+        let mut another = Vec::new();
+        push_control(&mut another, &Message::Opened(Opened { handle: 1, size_bytes: 0, name: None }));
+        let numbered = frame(FrameKind::Control, 1, &progress().to_bytes());
+        for bad in [another, numbered, frame(FrameKind::Zeros, 1, &[0; 8])] {
+            let (heard, ended) = taken(&bad);
+            assert!(matches!(&heard[..], [Heard::Up(_), Heard::Down(_)]), "{heard:?}");
+            assert_eq!(ended.kind(), ErrorKind::Protocol);
+        }
+    }
 
     /// Issue 4 "a lane is silent because the path is dead, or because the sender is": only the first counts against it, however the two
     /// alternate, and time in which we did not run ourselves counts little.

@@ -15,5 +15,7 @@ mod tests;
 mod watched;
 mod wish;
 
+pub(crate) use serving::{LiveTrees, OwnDirectories};
 pub use sharing::SharedTree;
+pub(crate) use sharing::live_hello;
 pub use taking::DirectoryWish;

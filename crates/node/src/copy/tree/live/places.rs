@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dray_core::limits::LIVE_TREE_LEAVING_MAX;
+use dray_core::limits::{
+    LIVE_TREE_GOING_ADDRESS_MAX, LIVE_TREE_GONE_MAX, LIVE_TREE_LEAVING_MAX, LIVE_TREE_PLACES_MAX,
+};
 use dray_core::ticket::DirectoryId;
 use dray_core::{Error, ErrorKind, Result};
 use dray_transfer::transport::counted_address;
@@ -19,6 +21,10 @@ pub(super) const DISK_PATIENCE: Duration = Duration::from_secs(60);
 const OPENING_PATIENCE: Duration = Duration::from_secs(5);
 /// How long one that left, or gave way, may take to go, which its last words do, before a disk is taken to hold its thread.
 const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
+/// What whoever finds no place is told.
+const TOO_MANY: &str = "too many are fetching from the holder";
+/// How often it is looked whether all have gone.
+const WAIT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The places of one process.
 #[derive(Debug)]
@@ -57,19 +63,27 @@ impl Taken {
             || lasts(Some(self.passed), DISK_PATIENCE)
     }
 
-    /// It takes a place from others. Those that are leaving do not: the listener has bounds for how many of them there are.
+    /// It takes a place from others. Those that are gone do not; [`State::is_full`] bounds them.
     fn is_here(&self) -> bool {
         self.leaving.is_none() && !self.is_stuck()
     }
 }
 
-/// One receiver's place, given back when this is dropped.
+/// One receiver's place, given back when this is dropped, and whoever works for it is done.
 #[derive(Debug)]
 pub(super) struct Place {
     places: Arc<Places>,
     number: u64,
     /// Set when it has to give way, or the directory is not shared any more.
     pub(super) stop: Stop,
+    held: Arc<Held>,
+}
+
+/// A place that is taken.
+#[derive(Debug)]
+struct Held {
+    places: Arc<Places>,
+    number: u64,
 }
 
 /// Of those for whom `group` says something, what it says most often, and how often.
@@ -87,21 +101,58 @@ fn most<T: PartialEq + Copy>(all: &[&Taken], group: impl Fn(&Taken) -> T) -> Opt
 
 impl State {
     /// Who gives way to a newcomer: of the directory that has most receivers, if that leaves it no fewer than the newcomer's then has; else of
-    /// the newcomer's own directory. There, by the same rule, of the address that has most; its newest.
+    /// the newcomer's own directory. There, by the same rule, of the address that has most; its newest. If nobody does by that, the newest of the
+    /// address that has most in all directories, by the same rule once more. No address takes a place from another that has no more than itself.
     fn who_gives_way(&self, directory: DirectoryId, address: Option<IpAddr>) -> Option<u64> {
         let here: Vec<&Taken> = self.taken.values().filter(|taken| taken.is_here()).collect();
         let count = |is_it: &dyn Fn(&Taken) -> bool| here.iter().filter(|taken| is_it(taken)).count();
+        let of_address = |address| count(&|taken| taken.address == address);
+        let newest = |is_it: &dyn Fn(&Taken) -> bool| {
+            let mut taken = self.taken.iter().rev();
+            taken.find(|(_, taken)| taken.is_here() && is_it(taken)).map(|(number, _)| *number)
+        };
+        let own_all = of_address(address);
+        let may_give = |taken: &Taken| taken.address == address || of_address(taken.address) > own_all;
+        let from_in = |of: DirectoryId| {
+            let theirs: Vec<&Taken> =
+                here.iter().copied().filter(|taken| taken.directory == of && may_give(taken)).collect();
+            most(&theirs, |taken| taken.address)
+        };
+        let in_directory = |of: DirectoryId, from: Option<IpAddr>| {
+            newest(&|taken| taken.directory == of && taken.address == from)
+        };
         let own = count(&|taken| taken.directory == directory);
         let (greedy, all) = most(&here, |taken| taken.directory)?;
-        let of = if greedy != directory && all > own + 1 { greedy } else { directory };
-        let theirs: Vec<&Taken> = here.iter().copied().filter(|taken| taken.directory == of).collect();
-        let (from, many) = most(&theirs, |taken| taken.address)?;
-        let own = count(&|taken| taken.directory == of && taken.address == address);
-        if of == directory && (from == address || many <= own + 1) {
-            return None;
+        if greedy != directory
+            && all > own + 1
+            && let Some((from, _)) = from_in(greedy)
+        {
+            return in_directory(greedy, from);
         }
-        let is_it = |taken: &Taken| taken.is_here() && taken.directory == of && taken.address == from;
-        self.taken.iter().rev().find(|(_, taken)| is_it(taken)).map(|(number, _)| *number)
+        let own = count(&|taken| taken.directory == directory && taken.address == address);
+        if let Some((from, many)) = from_in(directory)
+            && from != address
+            && many > own + 1
+        {
+            return in_directory(directory, from);
+        }
+        let (from, many) = most(&here, |taken| taken.address)?;
+        if many > own_all + 1 { newest(&|taken| taken.address == from) } else { None }
+    }
+
+    /// Why nobody is let in, whoever would give way: threads that a disk, or anything else, keeps are bounded.
+    fn is_full(&self, directory: DirectoryId, address: Option<IpAddr>) -> Option<&'static str> {
+        let count = |is_it: &dyn Fn(&Taken) -> bool| self.taken.values().filter(|taken| is_it(taken)).count();
+        let stuck = count(&|taken| taken.directory == directory && taken.is_stuck());
+        if stuck >= LIVE_TREE_LEAVING_MAX {
+            return Some("the holder's disk does not answer");
+        }
+        let gone = count(&|taken| taken.directory == directory && !taken.is_here());
+        let going = count(&|taken| taken.address == address && !taken.is_here() && !taken.is_stuck());
+        let is_full = self.taken.len() >= LIVE_TREE_PLACES_MAX
+            || gone >= LIVE_TREE_GONE_MAX
+            || going >= LIVE_TREE_GOING_ADDRESS_MAX;
+        is_full.then_some(TOO_MANY)
     }
 }
 
@@ -119,15 +170,13 @@ impl Places {
             Error::new(ErrorKind::TimedOut, what.to_owned()).advise("run the same command again in a while")
         };
         let mut state = lock(&self.state);
-        let stuck =
-            state.taken.values().filter(|taken| taken.is_stuck() && taken.directory == directory).count();
-        if stuck >= LIVE_TREE_LEAVING_MAX {
-            return Err(refused("the holder's disk does not answer"));
+        if let Some(why) = state.is_full(directory, address) {
+            return Err(refused(why));
         }
         if state.taken.values().filter(|taken| taken.is_here()).count() >= self.max {
             let number = state.who_gives_way(directory, address);
             let way = number.and_then(|number| state.taken.get_mut(&number));
-            let way = way.ok_or_else(|| refused("too many are fetching from the holder"))?;
+            let way = way.ok_or_else(|| refused(TOO_MANY))?;
             way.leaving = Some(Instant::now());
             way.stop.set();
         }
@@ -137,13 +186,28 @@ impl Places {
         let opening = Some(now);
         let taken = Taken { directory, address, stop: stop.clone(), leaving: None, opening, passed: now };
         state.taken.insert(number, taken);
-        Ok(Place { places: self.clone(), number, stop })
+        let held = Arc::new(Held { places: self.clone(), number });
+        Ok(Place { places: self.clone(), number, stop, held })
     }
 
     /// The directory is not shared any more: everybody who fetches it is stopped.
     pub(super) fn end(&self, directory: DirectoryId) {
         for taken in lock(&self.state).taken.values_mut().filter(|taken| taken.directory == directory) {
             taken.stop.set();
+        }
+    }
+
+    /// Everybody is stopped.
+    pub(super) fn end_all(&self) {
+        lock(&self.state).taken.values().for_each(|taken| taken.stop.set());
+    }
+
+    /// Waits until everybody has gone whom no disk keeps, at most for `patience`.
+    pub(super) fn wait(&self, patience: Duration) {
+        let begun = Instant::now();
+        let is_empty = || lock(&self.state).taken.values().all(Taken::is_stuck);
+        while !is_empty() && begun.elapsed() < patience {
+            std::thread::sleep(WAIT_INTERVAL);
         }
     }
 }
@@ -163,6 +227,11 @@ impl Place {
         }
     }
 
+    /// For a thread that may hang in a read: as long as it has this the place is taken.
+    pub(super) fn hold(&self) -> Box<dyn Send> {
+        Box::new(self.held.clone())
+    }
+
     /// What is to be called when nobody waits for this receiver any more: it stands in nobody's way then, whatever holds its thread.
     pub(super) fn leaving(&self) -> Box<dyn Fn() + Send + Sync> {
         let (places, number, stop) = (self.places.clone(), self.number, self.stop.clone());
@@ -175,7 +244,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Held {
     fn drop(&mut self) {
         lock(&self.places.state).taken.remove(&self.number);
     }
@@ -217,6 +286,57 @@ mod tests {
         // A place that is given back is free.
         drop(third);
         assert!(places.take(directory(3), at(9)).is_ok());
+    }
+
+    /// Threat model "one ticket holder keeps all places": nor does an address that has tickets of many directories.
+    #[test]
+    fn no_address_keeps_others_out_by_many_tickets() {
+        let places = Places::of(16);
+        let greedy: Vec<Place> = (0..16).map(|one| places.take(directory(one), at(1)).unwrap()).collect();
+        let honest = places.take(directory(17), at(2)).unwrap();
+        assert!(greedy[15].stop.is_set());
+        let other = places.take(directory(3), at(3)).unwrap();
+        assert_eq!(greedy.iter().filter(|place| place.stop.is_set()).count(), 2);
+        drop(greedy.into_iter().rev().take(2).collect::<Vec<_>>());
+        // The same of a ticket that both have: whoever has more takes nothing back.
+        let second = places.take(directory(17), at(4)).unwrap();
+        for one in 20..30 {
+            let _ = places.take(directory(one), at(1));
+        }
+        let kept = [honest, other, second];
+        assert!(kept.iter().all(|place| !place.stop.is_set()), "{kept:?}");
+    }
+
+    /// Threat model "a disk that does not answer": threads are bounded, in one directory, from one address, and in all.
+    #[test]
+    fn threads_that_are_left_behind_are_bounded() {
+        let leave = |place: Place| {
+            place.leaving()();
+            place
+        };
+        let places = Places::of(16);
+        let mut left = Vec::new();
+        for host in 1.. {
+            let before = left.len();
+            let room = std::iter::from_fn(|| places.take(directory(1), at(host)).ok().map(leave));
+            left.extend(room.take(LIVE_TREE_GONE_MAX + 1));
+            assert!(left.len() <= before + LIVE_TREE_GOING_ADDRESS_MAX);
+            if left.len() == before {
+                break;
+            }
+        }
+        assert_eq!(left.len(), LIVE_TREE_GONE_MAX);
+        assert!(places.take(directory(2), at(200)).is_ok(), "other directories are not touched");
+        // All directories of a disk that does not answer.
+        for one in 2..100 {
+            left.extend(places.take(directory(one), at(one)).map(leave));
+        }
+        assert_eq!(left.len(), LIVE_TREE_PLACES_MAX);
+        left.iter().for_each(set_back);
+        let error = places.take(directory(200), at(200)).unwrap_err();
+        assert!(error.is_retryable() && error.to_string() == TOO_MANY, "{error}");
+        drop(left);
+        assert!(places.take(directory(1), at(1)).is_ok());
     }
 
     /// As if it had left long ago.
@@ -302,6 +422,25 @@ mod tests {
             std::mem::forget(honest);
         }
         drop(greedy);
+    }
+
+    /// Threat model "a disk that does not answer": a thread that is left behind in a read counts as long as it is there, though nobody waits
+    /// for it any more.
+    #[test]
+    fn a_thread_that_is_left_behind_counts() {
+        let places = Places::of(LIVE_TREE_LEAVING_MAX);
+        let held: Vec<Box<dyn Send>> = (0..LIVE_TREE_LEAVING_MAX)
+            .map(|_| {
+                let place = places.take(directory(1), at(1)).unwrap();
+                place.leaving()();
+                set_back(&place);
+                place.hold()
+            })
+            .collect();
+        assert!(places.take(directory(1), at(2)).unwrap_err().to_string().contains("does not answer"));
+        assert!(places.take(directory(2), at(1)).is_ok());
+        drop(held);
+        assert!(places.take(directory(1), at(2)).is_ok() && lock(&places.state).taken.is_empty());
     }
 
     /// D10: what is not shared any more is given to nobody, whoever is fetching it included.

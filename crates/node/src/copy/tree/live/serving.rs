@@ -35,14 +35,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long, and how much of it, a receiver is heard that was refused: what nobody reads would cost it the answer.
 const HEARD_OUT: Duration = Duration::from_secs(2);
 const HEARD_OUT_BYTES: usize = 1 << 20;
+/// How long the last words to those who are fetching may take: they are stopped within 200 ms, and have 2 s to hear why.
+const FAREWELL: Duration = Duration::from_millis(2200);
 
 /// A directory, and who may have what is in it.
-pub(super) struct LiveTree {
+struct LiveTree {
     id: DirectoryId,
     directory: SharedDirectory,
     share: Share,
     /// Set when it is not shared any more.
     ended: Arc<AtomicBool>,
+    /// Hears who comes and goes.
+    observer: Arc<dyn Observer>,
+    /// And why it cannot be given.
+    notices: Notices,
 }
 
 /// The directories that a process shares.
@@ -52,19 +58,21 @@ pub(crate) struct LiveTrees {
     own: OwnDirectories,
     trees: Mutex<HashMap<DirectoryId, Arc<LiveTree>>>,
     places: Arc<Places>,
+    /// Of those who are turned away.
     notices: Notices,
-    observer: Arc<dyn Observer>,
+    /// Set when this process ends.
+    closing: AtomicBool,
 }
 
 /// Directories of this node's own: whoever has what is in them is this node, or has all that it shares.
-pub(super) struct OwnDirectories {
+pub(crate) struct OwnDirectories {
     paths: Vec<PathBuf>,
     /// What they were when this was made, wherever they are moved to.
     keys: Vec<DirectoryKey>,
 }
 
 impl OwnDirectories {
-    pub(super) fn of(paths: &Paths) -> OwnDirectories {
+    pub(crate) fn of(paths: &Paths) -> OwnDirectories {
         let config = paths.config_file.parent().filter(|folder| folder.ends_with("dray"));
         // Its sockets; the directory itself may be `/tmp`.
         let runtime = paths.runtime_dir.as_ref().map(|dir| dir.join("dray"));
@@ -80,7 +88,7 @@ impl OwnDirectories {
     }
 
     /// `Usage` if `directory` is, holds or lies in one of them.
-    pub(super) fn require_foreign(&self, directory: &SharedDirectory) -> Result<()> {
+    pub(crate) fn require_foreign(&self, directory: &SharedDirectory) -> Result<()> {
         let path = directory.path();
         let Some(own) = self.paths.iter().find(|own| touches(path, own)) else { return Ok(()) };
         let what = format!(
@@ -92,11 +100,16 @@ impl OwnDirectories {
 }
 
 impl LiveTrees {
-    /// None so far.
-    pub(super) fn new(
+    /// None so far, with as many places as a process has. `observer` hears who is turned away.
+    pub(crate) fn new(node: NodeId, own: OwnDirectories, observer: Arc<dyn Observer>) -> LiveTrees {
+        LiveTrees::among(Places::of(LIVE_TREE_RECEIVERS_MAX), node, own, observer)
+    }
+
+    /// The same, with these places.
+    pub(super) fn among(
+        places: Arc<Places>,
         node: NodeId,
         own: OwnDirectories,
-        places: Arc<Places>,
         observer: Arc<dyn Observer>,
     ) -> LiveTrees {
         LiveTrees {
@@ -104,8 +117,8 @@ impl LiveTrees {
             own,
             trees: Mutex::default(),
             places,
-            notices: Notices::new(observer.clone()),
-            observer,
+            notices: Notices::new(observer),
+            closing: AtomicBool::new(false),
         }
     }
 
@@ -114,25 +127,66 @@ impl LiveTrees {
         matches!(object, ObjectName::Provisional(_))
     }
 
-    /// Shares a directory from now on.
-    pub(super) fn add(&self, id: DirectoryId, directory: SharedDirectory, share: Share) -> Result<()> {
-        self.own.require_foreign(&directory)?;
-        let tree = LiveTree { id, directory, share, ended: Arc::default() };
+    /// Which directories are not shared by this node.
+    pub(crate) fn own(&self) -> &OwnDirectories {
+        &self.own
+    }
+
+    /// Shares a directory from now on; nothing is looked at before a receiver asks. `observer` hears who fetches it.
+    pub(crate) fn add(
+        &self,
+        id: DirectoryId,
+        directory: SharedDirectory,
+        share: Share,
+        observer: Arc<dyn Observer>,
+    ) {
+        let notices = Notices::new(observer.clone());
+        let tree = LiveTree { id, directory, share, ended: Arc::default(), observer, notices };
         lock(&self.trees).insert(id, Arc::new(tree));
-        Ok(())
+    }
+
+    /// One that is this directory at this path, and shared as `is_wanted` says.
+    pub(crate) fn same(
+        &self,
+        directory: &SharedDirectory,
+        is_wanted: &dyn Fn(&Share) -> bool,
+    ) -> Option<DirectoryId> {
+        let trees = lock(&self.trees);
+        let mut trees = trees.values();
+        trees.find(|tree| tree.directory.is_same(directory) && is_wanted(&tree.share)).map(|tree| tree.id)
     }
 
     /// Shares it no longer; who is fetching it is cut off.
-    pub(super) fn end(&self, id: DirectoryId) {
+    pub(crate) fn end(&self, id: DirectoryId) {
         if let Some(tree) = lock(&self.trees).remove(&id) {
             tree.ended.store(true, Ordering::Release);
         }
         self.places.end(id);
     }
 
-    /// To be called now and then: tells what was held back.
-    pub(super) fn tick(&self) {
-        self.notices.tick();
+    /// Gives nothing any more, since this process ends: who is fetching hears that the same command goes on later.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.places.end_all();
+    }
+
+    /// Waits until those have gone who were stopped, or their time for last words is over.
+    pub(crate) fn wait(&self) {
+        self.places.wait(FAREWELL);
+    }
+
+    /// To be called now and then: tells what was held back; false if there is something left to tell.
+    pub(crate) fn tick(&self) -> bool {
+        self.notices.tick()
+    }
+
+    /// `TimedOut` once this process ends, by which the receiver knows that it may come again.
+    fn check_open(&self) -> Result<()> {
+        if !self.closing.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::TimedOut, "the holder stops")
+            .advise("the same command again goes on where this one stopped, once the holder runs again"))
     }
 
     /// Goes on with a connection whose receiver opened what may be a shared directory; where it comes from. An error has been told to it.
@@ -175,7 +229,12 @@ impl LiveTrees {
                     )),
                 },
             );
-        let begun = asked.and_then(|asked| Ok((self.places.take(tree.id, address)?, asked)));
+        let begun = asked.and_then(|asked| {
+            // In this order: whoever has a place when all are stopped is stopped.
+            let place = self.places.take(tree.id, address)?;
+            self.check_open()?;
+            Ok((place, asked))
+        });
         let (place, asked) = match begun {
             Ok(begun) => begun,
             Err(error) => {
@@ -185,12 +244,12 @@ impl LiveTrees {
         };
         channel.keep_place();
         let node = security.peer.to_string();
-        self.observer.event(Event::ServingDirectory { node: node.clone() });
+        tree.observer.event(Event::ServingDirectory { node: node.clone() });
         let digests = agreed.has(feature::TREE_DIGESTS);
         let result = self.send(channel, preface, tree, &place, &asked, digests);
         let lost = result.as_ref().err().map(ToString::to_string);
         let sent_bytes = sent_bytes.load(Ordering::Relaxed);
-        self.observer.event(Event::ServedDirectory { node, sent_bytes, lost });
+        tree.observer.event(Event::ServedDirectory { node, sent_bytes, lost });
         result
     }
 
@@ -210,8 +269,12 @@ impl LiveTrees {
         let (within, options) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                self.notices.trouble(&error);
-                return Err(tell(&mut *channel, preface, for_strangers(error.kind())));
+                tree.notices.trouble(&error);
+                // Nobody waits for it to hear why.
+                place.leaving()();
+                let error = tell(&mut *channel, preface, for_strangers(error.kind()));
+                hear_out(&mut *channel);
+                return Err(error);
             }
         };
         place.opened();
@@ -231,29 +294,51 @@ impl LiveTrees {
         let source = Telling::new(source, asked, alike, paths, place.stop.clone()).at(origin);
         let mut source = Guarded { source, place };
         let right = Right { end: tree.share.expires_unix_s, ended: tree.ended.clone() };
+        // A right that ends, a place that is taken, and the end of this process are no trouble of the directory's.
+        let check = || {
+            right.check()?;
+            self.check_open()?;
+            if !place.stop.is_set() {
+                return Ok(());
+            }
+            Err(Error::new(ErrorKind::TimedOut, "others fetch from the holder, who had their turn")
+                .advise("the same command again goes on where this one stopped"))
+        };
+        let (mut is_cut_off, mut said_at) = (false, Instant::now());
         let mut heard = |message: Option<Message>| match message {
             None => {
                 place.passes();
-                right.check()?;
-                if place.stop.is_set() {
-                    return Err(Error::new(
-                        ErrorKind::TimedOut,
-                        "others fetch from the holder, who had their turn",
-                    )
-                    .advise("the same command again goes on where this one stopped"));
-                }
+                check().inspect_err(|_| is_cut_off = true)?;
                 if pulse.hangs_for() > DISK_PATIENCE {
                     return Err(Error::new(ErrorKind::TimedOut, "the holder's disk does not answer"));
                 }
                 Ok(())
             }
-            Some(Message::Progress(_) | Message::EntryFailed(_) | Message::Planned(_)) => Ok(()),
+            Some(Message::Progress(_) | Message::EntryFailed(_) | Message::Planned(_)) => {
+                said_at = Instant::now();
+                Ok(())
+            }
             Some(Message::Fault(fault)) => {
                 Err(Error::new(ErrorKind::Interrupted, fault.to_error("the receiver").to_string()))
             }
             Some(_) => Err(Error::new(ErrorKind::Protocol, "message out of place")),
         };
-        send(channel, preface, &mut source, None, &mut heard, &|| PATIENCE).map(|_| ())
+        let sent = send(channel, preface, &mut source, None, &mut heard, &|| PATIENCE);
+        match &sent {
+            Ok(_) => tree.notices.well(),
+            Err(error) if is_of_the_disk(error, is_cut_off, said_at) => tree.notices.trouble(error),
+            Err(_) => {}
+        }
+        sent.map(|_| ())
+    }
+}
+
+/// Whether a tree broke off for what was read here: not for its receiver, who `said` something last then, nor because it was `cut_off`.
+fn is_of_the_disk(error: &Error, cut_off: bool, said: Instant) -> bool {
+    match error.kind() {
+        ErrorKind::Unreachable | ErrorKind::Protocol | ErrorKind::Interrupted => false,
+        ErrorKind::TimedOut => !cut_off && said.elapsed() < PATIENCE,
+        _ => !cut_off,
     }
 }
 
@@ -261,8 +346,8 @@ impl LiveTrees {
 fn for_strangers(kind: ErrorKind) -> Error {
     match kind {
         ErrorKind::Changed | ErrorKind::NotFound | ErrorKind::Usage => {
-            Error::new(ErrorKind::Changed, "the directory that was shared is not there any more")
-                .advise("ask for it to be put again, and for the new ticket")
+            Error::new(ErrorKind::Changed, "the directory that was shared is not at its place")
+                .advise("the same command again works once it is; otherwise ask for it to be put again, and for the new ticket")
         }
         ErrorKind::Unsupported => Error::new(kind, "the holder cannot share directories"),
         _ => Error::new(ErrorKind::Refused, "the holder cannot read the directory")
@@ -308,6 +393,14 @@ impl TreeSource for Guarded<'_> {
 
     fn on_end(&self) -> Option<Box<dyn Fn() + Send + Sync>> {
         Some(self.place.leaving())
+    }
+
+    fn hears_out(&self) -> bool {
+        true
+    }
+
+    fn hold(&self) -> Option<Box<dyn Send>> {
+        Some(self.place.hold())
     }
 
     fn batches_ahead(&self) -> usize {

@@ -55,7 +55,7 @@ impl Provider for NoObjects {
 }
 
 /// The hello of a node that shares directories, or fetches one.
-pub(super) fn live_hello(node: &Node) -> Hello {
+pub(crate) fn live_hello(node: &Node) -> Hello {
     let mut hello = node.hello();
     hello.features.push(feature::LIVE_TREE.to_owned());
     hello
@@ -102,8 +102,8 @@ impl SharedTree {
     ) -> Result<()> {
         let SharedTree { ticket, text, directory, own, share, listener, node } = self;
         let path = directory.path().to_owned();
-        let trees = Arc::new(LiveTrees::new(node.id(), own, places, observer.clone()));
-        trees.add(ticket.id, directory, share.clone())?;
+        let trees = Arc::new(LiveTrees::among(places, node.id(), own, observer.clone()));
+        trees.add(ticket.id, directory, share.clone(), observer.clone());
         let addresses = ticket.hints.iter().map(|hint| hint.uri.to_string()).collect();
         observer.event(Event::SharedDirectory { path, ticket: text, addresses });
         let (hello, id) = (live_hello(&node), node.id());
@@ -133,6 +133,8 @@ impl SharedTree {
         trees.end(ticket.id);
         listener.stop();
         let _ = accepting.join();
+        // So that whoever is fetching hears why that ends.
+        trees.wait();
         Ok(())
     }
 }

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use dray_core::hint::Hint;
 use dray_core::limits::HELLO_TIMEOUT_MS;
-use dray_core::message::{
-    CopyRole, EntryFailed, Hello, Message, Open, PROTOCOL_VERSION, Tree, feature, sync_flag, tree_flag,
-};
+use dray_core::message::{CopyRole, EntryFailed, Hello, Message, Open, Tree, feature, sync_flag, tree_flag};
 use dray_core::ticket::DirectoryTicket;
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::negotiate;
@@ -32,6 +30,7 @@ use super::super::{
 use super::sharing::live_hello;
 use super::watched::{Life, Watched};
 use super::wish::as_told;
+use crate::join::check_version;
 use crate::{Event, Node, Observer, Stop};
 
 /// What to fetch, and where to.
@@ -66,7 +65,7 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<TreeCopied> {
-        check_version(&wish.ticket)?;
+        check_version(wish.ticket.protocol)?;
         let sync = SyncOptions { links: true, times: true, ..SyncOptions::default() };
         let options =
             TreeOptions { recursive: true, fsync, whole_file, sync: Some(sync), ..TreeOptions::default() };
@@ -99,7 +98,7 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<TreeCopied> {
-        check_version(&wish.ticket)?;
+        check_version(wish.ticket.protocol)?;
         let options = harmless(options)?;
         let tree = tree_of(&options)?;
         // It may lie in the destination, and would be no entry of itself.
@@ -170,18 +169,6 @@ impl Node {
             _ => Err(Error::new(ErrorKind::Protocol, "the holder did not say hello first")),
         }
     }
-}
-
-/// Refuses a ticket whose holder speaks another version of the protocol.
-fn check_version(ticket: &DirectoryTicket) -> Result<()> {
-    if ticket.protocol == PROTOCOL_VERSION {
-        return Ok(());
-    }
-    let what = format!(
-        "the ticket's sender speaks version {} of the protocol, this dray speaks {PROTOCOL_VERSION}",
-        ticket.protocol
-    );
-    Err(Error::new(ErrorKind::Unsupported, what).advise("install the same version of dray at both ends"))
 }
 
 /// What is wanted of the holder.
@@ -392,18 +379,7 @@ mod tests {
         let sync = SyncOptions { links: true, times: true, ..SyncOptions::default() };
         let options = TreeOptions { recursive: true, sync: Some(sync), ..TreeOptions::default() };
         let options = harmless(&options).unwrap();
-        let wish = DirectoryWish {
-            ticket: DirectoryTicket {
-                protocol: PROTOCOL_VERSION,
-                id: dray_core::ticket::DirectoryId::from_bytes([0; 32]),
-                secret: None,
-                expires_unix_s: None,
-                hints: Vec::new(),
-            },
-            hints: Vec::new(),
-            allow_local: false,
-            destination: to.clone(),
-        };
+        let wish = hostile::wish(&to);
         let landing = Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new()]).unwrap();
         let tree = tree_of(&options).unwrap();
         let taking = Taking { wish: &wish, options: &options, tree, landing, comparing: None };

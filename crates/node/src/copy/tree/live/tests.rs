@@ -120,19 +120,6 @@ impl Drop for Bed {
     }
 }
 
-fn archive() -> SyncOptions {
-    SyncOptions {
-        links: true,
-        modes: true,
-        times: true,
-        users: true,
-        groups: true,
-        devices: true,
-        specials: true,
-        ..SyncOptions::default()
-    }
-}
-
 /// Everything below a directory: path, bits, and content or where a link points.
 fn listing(root: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
     let mut all = Vec::new();
@@ -178,10 +165,10 @@ fn a_directory_comes_and_is_brought_up_to_date() {
     fs::remove_file(bed.path("from/sub/link")).unwrap();
     fs::write(bed.path("from/sub/new"), b"new").unwrap();
     fs::write(bed.path("to/own"), b"the user's").unwrap();
-    let copied = bed.sync("to", archive()).unwrap();
+    let copied = bed.sync("to", SyncOptions::archive()).unwrap();
     assert_eq!((copied.files, copied.deleted), (2, 0));
     assert!(bed.path("to/own").exists() && bed.path("to/sub/link").is_symlink());
-    let copied = bed.sync("to", SyncOptions { delete: true, ..archive() }).unwrap();
+    let copied = bed.sync("to", SyncOptions { delete: true, ..SyncOptions::archive() }).unwrap();
     assert_eq!((copied.files, copied.deleted), (0, 2));
     assert_eq!(listing(&bed.path("from")), listing(&bed.path("to")));
 }
@@ -222,7 +209,7 @@ fn what_comes_from_a_stranger_is_harmless() {
         fs::set_permissions(root, fs::Permissions::from_mode(0o777)).unwrap();
     });
     bed.get("got").unwrap();
-    bed.sync("synced", archive()).unwrap();
+    bed.sync("synced", SyncOptions::archive()).unwrap();
     for to in ["got", "synced"] {
         let mode = |name: &str| bed.path(to).join(name).metadata().unwrap().mode() & 0o7777;
         for name in ["program", "open", "."] {
@@ -237,7 +224,7 @@ fn what_comes_from_a_stranger_is_harmless() {
     // The same where the user changes some bits himself: the others are the sender's, as far as the umask lets them.
     let options = TreeOptions {
         recursive: true,
-        sync: Some(archive()),
+        sync: Some(SyncOptions::archive()),
         chmod: Some(b"F-x".to_vec()),
         ..TreeOptions::default()
     };
@@ -272,7 +259,7 @@ fn the_nodes_own_directories_are_not_shared() {
     fs::rename(bed.path("holder"), bed.path("from/sub/moved")).unwrap();
     fs::create_dir_all(bed.path("to/sub/moved")).unwrap();
     fs::write(bed.path("to/sub/moved/mine"), b"mine").unwrap();
-    let copied = bed.sync("to", SyncOptions { delete: true, ..archive() }).unwrap();
+    let copied = bed.sync("to", SyncOptions { delete: true, ..SyncOptions::archive() }).unwrap();
     assert_eq!((copied.files, copied.failed, copied.deleted), (2, 0, 0));
     let names = |path: PathBuf| fs::read_dir(path).unwrap().count();
     assert_eq!(
@@ -314,13 +301,13 @@ fn what_is_the_same_costs_next_to_nothing() {
     });
     bed.get("to").unwrap();
     assert!(bed.sent_bytes() > 20_000);
-    let copied = bed.sync("to", archive()).unwrap();
+    let copied = bed.sync("to", SyncOptions::archive()).unwrap();
     assert_eq!((copied.entries, copied.files, copied.unchanged), (2001, 0, 2000));
     let sent = bed.sent_bytes();
     assert!(sent < 1500, "{sent}");
     // One file of them is told with those beside it, and comes alone.
     fs::write(bed.path("from/file-0007"), b"longer").unwrap();
-    assert_eq!(bed.sync("to", archive()).unwrap().files, 1);
+    assert_eq!(bed.sync("to", SyncOptions::archive()).unwrap().files, 1);
 }
 
 /// Design 10: a fetch that was cut off goes on in the directory that it made, with what came; for this ticket alone.
@@ -362,7 +349,13 @@ fn a_fetch_that_was_cut_off_goes_on() {
 
 fn told(change: impl FnOnce(&mut Tree)) -> Tree {
     // As `sync_directory` has it.
-    let sync = SyncOptions { users: false, groups: false, devices: false, specials: false, ..archive() };
+    let sync = SyncOptions {
+        users: false,
+        groups: false,
+        devices: false,
+        specials: false,
+        ..SyncOptions::archive()
+    };
     let options = TreeOptions { recursive: true, sync: Some(sync), ..TreeOptions::default() };
     let mut tree =
         tree_message(CopyRole::Send, vec![b".".to_vec()], vec![Vec::new()], &options, false).unwrap();
@@ -437,9 +430,9 @@ fn options_that_do_not_go_with_tickets_are_refused() {
     let destination = place.path().join("to");
     let wish = DirectoryWish { ticket, hints: Vec::new(), allow_local: false, destination };
     for (change, word) in [
-        (SyncOptions { checksum: true, ..archive() }, "-c"),
-        (SyncOptions { acls: true, ..archive() }, "-A"),
-        (SyncOptions { remove_sources: true, ..archive() }, "--remove-source-files"),
+        (SyncOptions { checksum: true, ..SyncOptions::archive() }, "-c"),
+        (SyncOptions { acls: true, ..SyncOptions::archive() }, "-A"),
+        (SyncOptions { remove_sources: true, ..SyncOptions::archive() }, "--remove-source-files"),
     ] {
         let options = TreeOptions { recursive: true, sync: Some(change), ..TreeOptions::default() };
         let error = receiver.sync_directory(&wish, &options, &|_| {}, &Stop::new()).unwrap_err();
@@ -498,7 +491,7 @@ fn what_is_shared_here_deletes_nothing_here() {
     let bed = Bed::new(sample);
     let receiver = node(&bed.path("holder"));
     let sync = |to: &str, delete: bool| {
-        let sync = SyncOptions { delete, ..archive() };
+        let sync = SyncOptions { delete, ..SyncOptions::archive() };
         let options = TreeOptions { recursive: true, sync: Some(sync), ..TreeOptions::default() };
         receiver.sync_directory(&bed.wish(to), &options, &|_| {}, &Stop::new())
     };
@@ -524,8 +517,9 @@ fn what_is_replaced_is_kept_if_that_is_wished() {
     fs::create_dir(&kept).unwrap();
     let directory = Some(kept.as_os_str().as_encoded_bytes().to_vec());
     let backup = Some(super::super::SyncBackup { directory, suffix: Vec::new() });
-    let copied =
-        bed.sync("to", SyncOptions { delete: true, max_delete: Some(2), backup, ..archive() }).unwrap();
+    let copied = bed
+        .sync("to", SyncOptions { delete: true, max_delete: Some(2), backup, ..SyncOptions::archive() })
+        .unwrap();
     assert_eq!((copied.files, copied.deleted, copied.failed), (1, 2, 1));
     assert_eq!(fs::read(kept.join("one")).unwrap(), b"an older one");
     assert_eq!(fs::read(bed.path("to/one")).unwrap(), b"one");

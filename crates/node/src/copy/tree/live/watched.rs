@@ -49,11 +49,12 @@ pub(super) struct Watched<S> {
     pub(super) life: Arc<Life>,
 }
 
-impl<S> Watched<S> {
+impl<S: TreeSink> Watched<S> {
     fn busy<T>(&mut self, act: impl FnOnce(&mut S) -> T) -> T {
         self.life.is_busy.store(true, Ordering::Release);
         let done = act(&mut self.sink);
-        self.life.is_busy.store(false, Ordering::Release);
+        // It is woken, and comes by here, when that is over.
+        self.life.is_busy.store(self.sink.is_at_work(), Ordering::Release);
         done
     }
 }
@@ -78,6 +79,10 @@ impl<S: TreeSink> TreeSink for Watched<S> {
         self.busy(TreeSink::work)
     }
 
+    fn is_at_work(&self) -> bool {
+        self.sink.is_at_work()
+    }
+
     fn say(&mut self, out: &mut Vec<Message>) {
         self.sink.say(out);
     }
@@ -92,5 +97,50 @@ impl<S: TreeSink> TreeSink for Watched<S> {
 
     fn missing(&self) -> Option<String> {
         self.sink.missing()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sink that has something done on another thread, or not.
+    struct Working(bool);
+
+    impl TreeSink for Working {
+        fn handle(&mut self, _: Heard) -> Result<()> {
+            Ok(())
+        }
+        fn is_at_work(&self) -> bool {
+            self.0
+        }
+        fn say(&mut self, _: &mut Vec<Message>) {}
+        fn done(&mut self) -> Result<Option<TreeDone>> {
+            Ok(None)
+        }
+        fn done_bytes(&self) -> u64 {
+            0
+        }
+        fn missing(&self) -> Option<String> {
+            None
+        }
+    }
+
+    /// `--timeout`: who is waited for while this side puts a file together or proves it is this side; after that it is the holder.
+    #[test]
+    fn what_this_side_does_is_no_silence_of_the_holder() {
+        let life: Arc<Life> = Arc::default();
+        let mut watched = Watched { sink: Working(true), life: life.clone() };
+        watched.handle(Heard::Woken).unwrap();
+        for _ in 0..3 {
+            life.check(Duration::ZERO).unwrap();
+        }
+        watched.sink.0 = false;
+        assert!(life.check(Duration::ZERO).is_ok(), "nobody has come by here since");
+        watched.work().unwrap();
+        let error = life.check(Duration::ZERO).unwrap_err();
+        assert!(error.kind() == ErrorKind::TimedOut && error.advice().is_some(), "{error}");
+        watched.handle(Heard::Woken).unwrap();
+        assert!(life.check(Duration::ZERO).is_ok(), "something came");
     }
 }

@@ -12,6 +12,7 @@
 
 mod index;
 mod meter;
+mod siblings;
 mod state;
 mod work;
 
@@ -29,8 +30,10 @@ use dray_store::local::tree::{Cut, FileTarget, OlderFile};
 
 use super::parts::Parts;
 use super::{Pending, Writing};
+use crate::search::{Coming, Scope};
 use index::Found;
 pub(super) use meter::Meter;
+use siblings::Sibling;
 pub(super) use state::Deltas;
 use state::{Asking, Delta, Phase, Search, fine_average, may_pay, whole};
 use work::{Outcome, Task, Worker, sum};
@@ -82,6 +85,22 @@ impl Writing<'_> {
         self
     }
 
+    /// With what lies in `scope`, too.
+    pub(in crate::copy::tree) fn searching(mut self, scope: Option<Scope>) -> Self {
+        if let Some(scope) = scope {
+            self.deltas.search_in(scope.with_files_from(OTHERS_FROM_BYTES));
+        }
+        self
+    }
+
+    /// Whether a file elsewhere on the disk is looked for that may have most of one that comes: of one that has nothing of its own here.
+    fn may_have_sibling(&self, pending: &Pending) -> bool {
+        pending.size_bytes >= OTHERS_FROM_BYTES
+            && !may_have_older(&pending.target)
+            && self.deltas.looks_for_siblings()
+            && !self.meter.is_fast()
+    }
+
     fn looks_for_others(&self) -> bool {
         !self.deltas.is_discreet && self.writer.may_have_others()
     }
@@ -90,7 +109,8 @@ impl Writing<'_> {
     pub(super) fn may_differ(&self, pending: &Pending) -> bool {
         let has_older = pending.size_bytes >= DELTA_FROM_BYTES && may_have_older(&pending.target);
         let may_have_other = pending.size_bytes >= OTHERS_FROM_BYTES && self.looks_for_others();
-        self.deltas.can_work() && pending.known.is_none() && (has_older || may_have_other)
+        let has_candidate = has_older || may_have_other || self.may_have_sibling(pending);
+        self.deltas.can_work() && pending.known.is_none() && has_candidate
     }
 
     /// The file that is likely to have much in common with one that comes, and whether that has another name. `None` while others are
@@ -123,24 +143,49 @@ impl Writing<'_> {
                 }
             }
         }
-        Some(own_older(target).map(|own| (own, false)))
+        if let Some(own) = own_older(target) {
+            return Some(Some((own, false)));
+        }
+        match self.deltas.sibling_of(number) {
+            Sibling::Awaited => None,
+            _ => {
+                let sibling = self.deltas.open_sibling(number);
+                // What is small and another is sooner sent than compared.
+                let is_worth = |sibling: &OlderFile| {
+                    sibling.size_and_time() == target.size_and_time()
+                        || sibling.size_bytes.min(target.size_bytes()) >= DELTA_FROM_BYTES
+                };
+                Some(sibling.filter(is_worth).map(|sibling| (sibling, true)))
+            }
+        }
     }
 
     /// Whether there is, or was, a file that it may have much in common with; `None` while others are looked for.
     fn has_candidate(&self, pending: &Pending) -> Option<bool> {
         let has_older = pending.size_bytes >= DELTA_FROM_BYTES && may_have_older(&pending.target);
-        match &self.deltas.others {
+        let has_other = match &self.deltas.others {
             _ if !self.looks_for_others() => Some(has_older),
             Search::Over(others) => {
                 let target = &pending.target;
                 Some(has_older || others.has(target.size_and_time(), target.name()))
             }
             Search::NotBegun | Search::Going => None,
+        };
+        match (has_other, self.deltas.sibling_of(pending.number)) {
+            (Some(false), Sibling::Found(_)) => Some(true),
+            (Some(false), Sibling::Awaited) => None,
+            (known, _) => known,
         }
     }
 
     /// The entry is to come as a difference when its turn comes; at once, and whole, if it has nothing to differ from.
     pub(super) fn differ(&mut self, pending: Pending) -> Result<()> {
+        if self.may_have_sibling(&pending) {
+            let (size_bytes, mtime_s, _) = pending.target.size_and_time();
+            let path = pending.target.path();
+            let path = path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
+            self.deltas.find_sibling(pending.number, Coming { path, size_bytes, mtime_s });
+        }
         if self.has_candidate(&pending) == Some(false) {
             self.ask(pending);
             return Ok(());
@@ -185,6 +230,7 @@ impl Writing<'_> {
             }
             let is_same_size = older.size_bytes == size_bytes && !self.deltas.is_discreet;
             let mut delta = Delta::new(older, is_other, size_bytes);
+            delta.is_sibling = is_other && matches!(self.deltas.sibling_of(number), Sibling::Found(_));
             if !self.deltas.has_room(delta.held) {
                 self.deltas.next = Some((number, delta.held));
                 return Ok(());
@@ -204,6 +250,7 @@ impl Writing<'_> {
             self.deltas.held += delta.held;
             if let Search::Over(others) = &mut self.deltas.others
                 && delta.is_other
+                && !delta.is_sibling
             {
                 others.read(size_bytes);
             }
@@ -246,6 +293,12 @@ impl Writing<'_> {
         for (number, outcome) in outcomes {
             if let Ok(Outcome::Others(others)) = outcome {
                 self.deltas.others = Search::Over(others);
+                self.ask_new();
+                self.begin_deltas()?;
+                continue;
+            }
+            if let Ok(Outcome::Sibling(found)) = outcome {
+                self.deltas.sibling_found(number, found);
                 self.ask_new();
                 self.begin_deltas()?;
                 continue;
@@ -436,6 +489,12 @@ impl Writing<'_> {
 
     /// What the older version has of the coarse chunks is in place.
     fn compared(&mut self, number: u64, found: Found) -> Result<()> {
+        let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
+        if delta.is_sibling {
+            // What is the same was copied without a comparison.
+            let common_bytes = if delta.is_same { delta.size_bytes } else { found.common_bytes() };
+            self.deltas.sibling_had(common_bytes);
+        }
         let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
         let unused = found.unused(delta.older.size_bytes);
         let unused_bytes = unused.iter().map(|range| range.end - range.start).sum();

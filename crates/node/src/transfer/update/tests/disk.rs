@@ -1,6 +1,7 @@
 //! The disk is searched while a transfer goes on (Y4-Y21).
 
 use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 
 use dray_core::hash_tree::Collector;
 use dray_core::message::BlockRun;
@@ -60,6 +61,29 @@ fn a_search_in_vain_costs_no_byte() {
     let read: u64 = holders[0].1.read_groups().iter().map(|groups| groups.end - groups.start).sum();
     assert_eq!(read, (SIZE as u64).div_ceil(GROUP_BYTES));
     assert!(older.disk.as_ref().unwrap().read_bytes() > 0, "nothing was searched");
+}
+
+/// Y2, Y8: what an index knows to lie in a file that looks like nothing is not fetched where the disk is searched, either; what is read of it is read once.
+#[test]
+fn an_index_is_part_of_the_search() {
+    let (object, old) = versions();
+    let dir = tempfile::tempdir().unwrap();
+    let index = Indexed::new(dir.path());
+    let unlike = [&old[..], &bytes(SIZE, 94)].concat();
+    index.take_in(&dir.path().join("to/unlike"), &unlike);
+    let to = dir.path().join("to");
+    let opened = std::fs::File::open(&to).unwrap();
+    let prospect = node(dir.path(), index).elsewhere(opened.as_fd(), SIZE as u64, Some(b"unlike"));
+    let (_kept, unrelated) = older(&bytes(UNIT_BYTES as usize, 95));
+    let older = OlderVersion::beside(Some(unrelated), prospect.files());
+    let search = DiskSearch::begin(scope(&to, &to), target("copy", SIZE), SearchPolicy::Cost).unwrap();
+    assert!(!search.is_hopeful_soon(), "nothing looks alike");
+    let older = OlderVersion::searching(older, Some(search.with_pace(PATIENT))).unwrap();
+    assert!(older.elsewhere.is_none(), "it is asked beside the search");
+    let (result, shares) = update_from(dir.path(), &older, &object, &old, &[Lie::None]);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert!(shares[0] <= CHANGED_BYTES, "{shares:?}");
+    assert!(older.disk.as_ref().unwrap().read_bytes() <= unlike.len() as u64);
 }
 
 /// Where the older version at the destination has all but a little, no other file is read for the rest of it.
@@ -421,7 +445,7 @@ fn a_disk_that_is_full_ends_what_is_taken_back() {
     let (transfer, wanted, ..) = withheld(dir.path(), &object, proven, |delivery| Arc::new(Full(delivery)));
     let want = |groups| transfer.want_groups(groups);
     let mut plan = Plan::new(transfer.geometry, &wanted, &want);
-    plan.late.keep();
+    plan.late.keep(Arc::default());
     // All of it is asked for, and found after that.
     let all = object.len() as u64 / GROUP_BYTES;
     transfer.want_groups(0..all);

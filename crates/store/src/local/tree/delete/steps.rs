@@ -22,10 +22,7 @@ pub(super) fn narrow(directory: &Directory, found: &Statx) {
 /// The directory below `base` that `path` leads to, if it still is the one that was listed.
 pub(super) fn open(base: &Directory, path: &[u8], wanted: (u64, u64)) -> Result<(Directory, Statx)> {
     let failed = |error| Error::file("open the directory to delete in it", error);
-    let mut directory = base.duplicate().map_err(failed)?;
-    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-        directory = directory.child(name).map_err(failed)?;
-    }
+    let directory = base.below(path).map_err(failed)?;
     let found = directory.stat_self_for(Stamp::FACTS).map_err(failed)?;
     if identity(&found) == wanted { Ok((directory, found)) } else { Err(replaced()) }
 }

@@ -12,10 +12,10 @@ use rustix::io::Errno;
 
 use super::super::attributes::{self, Scope};
 use super::super::directory::Directory;
-use super::super::filter::{Asked, Local};
 use super::super::guard::Guard;
 use super::super::listing::Listing;
 use super::super::origin::Origin;
+use super::super::place::{Identity, identity_of};
 use super::super::settings::WriteOptions;
 use super::super::special::kind_of;
 use super::super::sync::DeleteOptions;
@@ -382,16 +382,13 @@ impl<'a> Scan<'a> {
     /// Whether the sender leaves out what is at the end of the path.
     fn is_left_out(&self, is_directory: bool) -> bool {
         let excludes = &self.options.excludes;
-        !excludes.is_empty()
-            && !self.path.is_empty()
-            && excludes.leaves_out(Asked::Sending, &self.path, is_directory, &Local::default())
+        !excludes.is_empty() && !self.path.is_empty() && excludes.has(&self.path, is_directory)
     }
 
     /// What the sender leaves out is here: an error if it would be deleted.
     fn check_protected(&self, is_directory: bool) -> Result<(), Extraordinary> {
         let Some(delete) = self.receiving.and_then(|it| it.delete) else { return Ok(()) };
-        let asked = Asked::Deleting { goes_with_directory: false, deletes_left_out: delete.excluded };
-        match self.options.excludes.leaves_out(asked, &self.path, is_directory, &Local::default()) {
+        match self.options.excludes.protects(&self.path, is_directory, delete.excluded) {
             true => Ok(()),
             false => Err(Extraordinary),
         }
@@ -428,9 +425,9 @@ fn push_xattrs(out: &mut Vec<u8>, xattrs: &[Xattr]) -> Result<(), Extraordinary>
 }
 
 /// Whether no directory before was the same as `place`; true if it cannot be looked at, as then it has no digest.
-fn is_first(seen: &mut HashSet<(u32, u32, u64)>, place: &Directory) -> bool {
+fn is_first(seen: &mut HashSet<Identity>, place: &Directory) -> bool {
     let Ok(found) = place.stat_self() else { return true };
-    seen.insert((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
+    seen.insert(identity_of(&found))
 }
 
 /// What stands under `name`, if it is kept.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -225,6 +226,82 @@ fn a_shared_directory_is_known_again() {
     fs::create_dir(at("disk")).unwrap();
     let mount = format!("cd \"${PLACE}\" && mount -t tmpfs tmpfs disk");
     let name = "local::tree::tests::guarded::a_shared_directory_is_known_again";
+    run_with_mounts(name, (PLACE, place.path()), &mount);
+}
+
+/// ADR 31: what was handed over is known again by a later process, wherever its disk is mounted by then, and nothing else is taken for it.
+#[test]
+fn what_is_handed_over_is_known_again() {
+    const PLACE: &str = "DRAY_TEST_HANDED";
+    if let Some(root) = std::env::var_os(PLACE) {
+        let root = Path::new(&root);
+        let disk = root.join("disk");
+        let handed = OwnedFd::from(fs::File::open(disk.join("one")).unwrap());
+        let shared = SharedDirectory::of_opened(&handed).unwrap();
+        drop(handed);
+        let lasting = shared.lasting();
+        assert!(lasting.is_some(), "tmpfs tells");
+        let again = || SharedDirectory::again(shared.path().to_owned(), lasting);
+        let kind = || again().open().err().map(|error| error.kind());
+        let run = |script: &str| {
+            let done = std::process::Command::new("sh").args(["-ec", script]).current_dir(root).status();
+            assert!(done.unwrap().success(), "{script}");
+        };
+        assert!(kind().is_none() && again().is_same(&shared));
+        // Each part of what it is known by counts: none of them alone tells it from others.
+        let known = lasting.unwrap();
+        let others = [
+            LastingIdentity { kind: known.kind ^ 1, ..known },
+            LastingIdentity { file_system: known.file_system ^ 1, ..known },
+            LastingIdentity { inode: known.inode ^ 1, ..known },
+            LastingIdentity { born_s: known.born_s ^ 1, ..known },
+            LastingIdentity { born_ns: known.born_ns ^ 1, ..known },
+        ];
+        for other in others {
+            let other = SharedDirectory::again(shared.path().to_owned(), Some(other));
+            assert_eq!(other.open().unwrap_err().kind(), ErrorKind::Changed, "{other:?}");
+            assert!(!other.is_same(&shared));
+        }
+        // Another mount of the same disk.
+        run("mkdir other; mount --bind disk other; umount disk; mount --bind other disk");
+        assert!(kind().is_none() && shared.open().is_ok());
+        run("mv disk/one disk/two; mkdir disk/one");
+        assert_eq!(kind(), Some(ErrorKind::Changed), "another directory");
+        run("rmdir disk/one");
+        assert_eq!(kind(), Some(ErrorKind::NotFound));
+        run("ln -s two disk/one");
+        assert_eq!(kind(), Some(ErrorKind::Changed), "a link to it");
+        run("rm disk/one; mv disk/two disk/one");
+        assert!(kind().is_none(), "it is back");
+        run("umount disk; mount -t tmpfs tmpfs disk; mkdir disk/one");
+        assert_eq!(kind(), Some(ErrorKind::Changed), "another disk, on which the inodes are alike");
+        // Of which nobody knows for sure.
+        let unknown = SharedDirectory::again(shared.path().to_owned(), None);
+        assert_eq!(unknown.open().unwrap_err().kind(), ErrorKind::Changed);
+        assert!(!unknown.is_same(&unknown), "whatever stands there");
+        // What is mounted over it is in the way of the path.
+        let handed = OwnedFd::from(fs::File::open(disk.join("one")).unwrap());
+        run("mount -t tmpfs tmpfs disk/one");
+        assert_eq!(SharedDirectory::of_opened(&handed).unwrap_err().kind(), ErrorKind::Usage);
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("file");
+    fs::write(&file, b"x").unwrap();
+    let removed = place.path().join("removed");
+    fs::create_dir(&removed).unwrap();
+    let gone = OwnedFd::from(fs::File::open(&removed).unwrap());
+    fs::remove_dir(&removed).unwrap();
+    fs::create_dir(&removed).unwrap();
+    let by_path = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
+    let by_path = rustix::fs::open(place.path(), by_path, rustix::fs::Mode::empty()).unwrap();
+    for handed in [gone, OwnedFd::from(fs::File::open(&file).unwrap()), by_path] {
+        let error = SharedDirectory::of_opened(&handed).unwrap_err();
+        assert!(error.kind() == ErrorKind::Usage && error.advice().is_some(), "{error}");
+    }
+    fs::create_dir(place.path().join("disk")).unwrap();
+    let mount = format!("cd \"${PLACE}\" && mount -t tmpfs tmpfs disk && mkdir disk/one");
+    let name = "local::tree::tests::guarded::what_is_handed_over_is_known_again";
     run_with_mounts(name, (PLACE, place.path()), &mount);
 }
 

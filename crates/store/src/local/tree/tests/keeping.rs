@@ -1,5 +1,4 @@
 //! What a copy keeps and what it must not: owners, setuid, ACLs, attributes, the bits of directories.
-#![expect(clippy::print_stderr, reason = "a test says what it leaves out, and why")]
 
 use dray_core::tree::Xattr;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -50,7 +49,7 @@ fn setuid_is_not_given_to_new_bytes() {
 #[test]
 fn an_owner_that_cannot_be_set_costs_the_owner_alone() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("left out: needs root");
+        return dray_testkit::say_skip("it needs root");
     }
     let temporary = tempfile::tempdir().unwrap();
     shared(&temporary.path().join("tree"));
@@ -107,7 +106,7 @@ fn a_default_acl_does_not_disturb_the_bits() {
     let none = u32::MAX;
     let default = acl(&[(1, 7, none), (4, 4, none), (32, 0, none)]);
     if let Err(error) = setxattr(&tree, "system.posix_acl_default", &default, XattrFlags::empty()) {
-        return eprintln!("left out: no ACLs here: {error}");
+        return dray_testkit::say_skip(&format!("no ACLs here: {error}"));
     }
     let mut keeping = open(temporary.path(), WriteOptions { modes: true, ..PLAIN });
     put(&mut keeping, &file("kept", b"x"), b"x").unwrap();

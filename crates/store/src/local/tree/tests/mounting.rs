@@ -5,7 +5,6 @@ use std::process::Command;
 
 /// Runs the test `name` again, alone, after the shell has done `mount` in mounts of its own; there the variable `variable` has the path
 /// `place`. A machine that lets nobody mount skips it aloud.
-#[allow(clippy::print_stderr)] // A skip is said aloud.
 pub(in crate::local::tree) fn run_with_mounts(name: &str, (variable, place): (&str, &Path), mount: &str) {
     let run = |script: &str| {
         let mut unshare = Command::new("unshare");
@@ -13,10 +12,9 @@ pub(in crate::local::tree) fn run_with_mounts(name: &str, (variable, place): (&s
         unshare.arg(std::env::current_exe().unwrap()).env(variable, place).output()
     };
     if !run(mount).is_ok_and(|output| output.status.success()) {
-        eprintln!(
-            "SKIPPED: this machine lets the test mount nothing: mounts below a destination are not tested"
+        return dray_testkit::say_skip(
+            "this machine lets nobody mount: mounts below a destination are not tested",
         );
-        return;
     }
     let output = run(&format!("{mount} && exec \"$0\" --exact {name} --nocapture")).unwrap();
     let said = [output.stdout, output.stderr].concat();

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::thread;
 
 use dray_core::frame::FrameKind;
+use dray_core::message::PROTOCOL_VERSION;
 use dray_core::tree::{Entry, Finished, Item, Kind, Metadata, Name, Record, Xattr};
 
 use super::super::super::copies::channels;
@@ -13,7 +14,7 @@ use super::super::super::hostile::Peer;
 use super::*;
 
 /// The ticket names nobody.
-fn wish(to: &Path) -> DirectoryWish {
+pub(super) fn wish(to: &Path) -> DirectoryWish {
     DirectoryWish {
         ticket: DirectoryTicket {
             protocol: PROTOCOL_VERSION,
@@ -30,17 +31,7 @@ fn wish(to: &Path) -> DirectoryWish {
 
 /// What `get` asks for, or `sync` with everything that is kept.
 fn wanted(is_get: bool) -> TreeOptions {
-    let all = SyncOptions {
-        links: true,
-        modes: true,
-        times: true,
-        users: true,
-        groups: true,
-        devices: true,
-        specials: true,
-        attributes: true,
-        ..SyncOptions::default()
-    };
+    let all = SyncOptions { attributes: true, ..SyncOptions::archive() };
     let get = SyncOptions { links: true, times: true, ..SyncOptions::default() };
     TreeOptions { recursive: true, sync: Some(if is_get { get } else { all }), ..TreeOptions::default() }
 }

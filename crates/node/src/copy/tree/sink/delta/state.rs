@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,8 +16,10 @@ use dray_store::local::tree::{Cut, OlderFile, Others, OthersToFind};
 use dray_transfer::tree::SinkWake;
 
 use super::index::Index;
+use super::siblings::{Finder, Sibling};
 use super::work::{Job, Task, Worker};
 use super::{DELTA_FROM_BYTES, OTHERS_FROM_BYTES, WINDOW_BYTES};
+use crate::search::{Coming, Scope};
 
 /// An older version with less than one in so many bytes of the newer one saves too little, and one that is so many times as large takes too
 /// long to read: a log that was begun anew, a database that was emptied.
@@ -60,6 +63,8 @@ pub(in crate::copy::tree::sink) struct Deltas {
     /// Bytes that the active ones, and those that leave, may take here.
     pub(super) held: u64,
     pub(super) others: Search,
+    /// The search of the rest of the disk, if there is one.
+    siblings: Option<Finder>,
 }
 
 /// The search for files under other names.
@@ -76,6 +81,8 @@ pub(super) struct Delta {
     pub(super) older: Arc<OlderFile>,
     /// That is another file, and the sender found it to be the same.
     pub(super) is_other: bool,
+    /// And it was found elsewhere on the disk.
+    pub(super) is_sibling: bool,
     pub(super) is_same: bool,
     pub(super) size_bytes: u64,
     /// Of a coarse chunk; `None` if it is hashed only.
@@ -184,6 +191,48 @@ impl Deltas {
         }
     }
 
+    /// Looks for siblings in `scope`.
+    pub(super) fn search_in(&mut self, scope: Scope) {
+        self.siblings = Some(Finder::new(scope));
+    }
+
+    /// Whether a sibling of a file is worth looking for.
+    pub(super) fn looks_for_siblings(&self) -> bool {
+        self.can_work() && self.siblings.as_ref().is_some_and(Finder::is_hopeful)
+    }
+
+    /// Looks for a sibling of the entry of this number.
+    pub(super) fn find_sibling(&mut self, number: u64, coming: Coming) {
+        self.start_worker();
+        if let (Some(siblings), Some(worker), Some(wake)) =
+            (&mut self.siblings, &self.worker, self.wake.clone())
+        {
+            siblings.ask(number, coming, &worker.told(wake));
+        }
+    }
+
+    pub(super) fn sibling_found(&mut self, number: u64, found: Option<PathBuf>) {
+        if let Some(siblings) = &mut self.siblings {
+            siblings.handle_answer(number, found);
+        }
+    }
+
+    /// What is known of the entry's sibling.
+    pub(super) fn sibling_of(&self, number: u64) -> Sibling {
+        self.siblings.as_ref().map_or(Sibling::None, |siblings| siblings.of(number))
+    }
+
+    pub(super) fn open_sibling(&self, number: u64) -> Option<OlderFile> {
+        self.siblings.as_ref()?.open(number)
+    }
+
+    /// A sibling had so much of what comes.
+    pub(super) fn sibling_had(&mut self, common_bytes: u64) {
+        if let Some(siblings) = &mut self.siblings {
+            siblings.had(common_bytes);
+        }
+    }
+
     pub(super) fn push(&mut self, number: u64, task: Task) {
         self.start_worker();
         let is_void = match self.active.get_mut(&number) {
@@ -196,6 +245,11 @@ impl Deltas {
         if let Some(worker) = &self.worker {
             worker.push(Job { number, task, is_void });
         }
+    }
+
+    /// Something is being cut, copied, hashed or looked for here.
+    pub(in crate::copy::tree::sink) fn is_at_work(&self) -> bool {
+        self.worker.as_ref().is_some_and(Worker::is_busy)
     }
 
     /// The worker has done what it had to do for it; true if somebody waits for that.
@@ -225,7 +279,15 @@ impl Deltas {
         Some(Task::Cut { older, average_bytes })
     }
 
+    /// Nobody wants to know any more what stands in for the older version of this entry.
+    pub(in crate::copy::tree::sink) fn forget_sibling(&mut self, number: u64) {
+        if let Some(siblings) = &mut self.siblings {
+            siblings.forget(number);
+        }
+    }
+
     pub(super) fn remove(&mut self, number: u64) {
+        self.forget_sibling(number);
         if let Some(delta) = self.active.remove(&number) {
             if delta.is_working {
                 // Its place is free when the worker has done with it.
@@ -268,6 +330,7 @@ impl Delta {
         Delta {
             older: Arc::new(older),
             is_other,
+            is_sibling: false,
             is_same: false,
             size_bytes,
             average_bytes,

@@ -4,10 +4,11 @@
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dray_core::message::Part;
 use dray_core::tree::cut_profile;
@@ -23,6 +24,8 @@ use crate::lock;
 /// Bytes that the kernel copies, or that are read, at a time.
 const PIECE_BYTES: u64 = 8 << 20;
 const READ_BYTES: usize = 256 * 1024;
+/// How long a step of a job may last before the disk is taken for one that does not answer.
+const DISK_PATIENCE: Duration = Duration::from_secs(60);
 /// Where blocks of most file systems begin: only whole ones can be shared.
 const BLOCK_BYTES: u64 = 4096;
 
@@ -49,19 +52,40 @@ pub(super) enum Task {
 
 /// What came of it.
 pub(super) enum Outcome {
-    Cut { index: Index, hash: [u8; 32] },
-    CutUnused { index: Index },
+    Cut {
+        index: Index,
+        hash: [u8; 32],
+    },
+    CutUnused {
+        index: Index,
+    },
     Compared(Found),
     Proven([u8; 32]),
     Others(Others),
+    /// Where a file lies that may have most of it.
+    Sibling(Option<PathBuf>),
 }
 
 /// What came of the jobs that are done.
 #[derive(Default)]
 struct Done {
     outcomes: Vec<(u64, Result<Outcome>)>,
+    /// How many there will be.
+    under_way: usize,
     /// The thread broke: nothing comes any more.
     is_broken: bool,
+    /// When a job was begun, or came on, last.
+    stepped: Option<Instant>,
+}
+
+impl Done {
+    /// Another job: the time of whoever does it begins now, unless it has something to do.
+    fn begin(&mut self) {
+        if self.under_way == 0 {
+            self.stepped = Some(Instant::now());
+        }
+        self.under_way += 1;
+    }
 }
 
 /// The thread.
@@ -78,7 +102,11 @@ struct Guard {
 
 impl Guard {
     fn done(&self, number: u64, outcome: Result<Outcome>) {
-        lock(&self.done).outcomes.push((number, outcome));
+        let mut done = lock(&self.done);
+        done.outcomes.push((number, outcome));
+        done.under_way = done.under_way.saturating_sub(1);
+        done.stepped = Some(Instant::now());
+        drop(done);
         self.wake.wake();
     }
 }
@@ -92,7 +120,41 @@ impl Drop for Guard {
     }
 }
 
+/// Where those go that find out something beside the thread.
+pub(super) struct Told(Guard);
+
+impl Told {
+    pub(super) fn another(&self) -> Told {
+        Told(Guard { done: self.0.done.clone(), wake: self.0.wake.clone() })
+    }
+
+    pub(super) fn sibling(&self, number: u64, found: Option<PathBuf>) {
+        self.0.done(number, Ok(Outcome::Sibling(found)));
+    }
+
+    #[cfg(test)]
+    pub(super) fn to_nobody() -> Told {
+        Told(Guard { done: Arc::default(), wake: Arc::default() })
+    }
+
+    /// What was told of siblings since the last call.
+    #[cfg(test)]
+    pub(super) fn siblings(&self) -> Vec<Option<PathBuf>> {
+        let told = std::mem::take(&mut lock(&self.0.done).outcomes);
+        let sibling = |(_, outcome)| match outcome {
+            Ok(Outcome::Sibling(found)) => Some(found),
+            _ => None,
+        };
+        told.into_iter().filter_map(sibling).collect()
+    }
+}
+
 impl Worker {
+    /// For somebody else who finds out something.
+    pub(super) fn told(&self, wake: Arc<SinkWake>) -> Told {
+        Told(Guard { done: self.done.clone(), wake })
+    }
+
     /// Wakes the sink after each job, and gives up soon once `stop` is set.
     pub(super) fn start(wake: Arc<SinkWake>, stop: Arc<AtomicBool>) -> Worker {
         let (jobs, todo) = mpsc::channel::<Job>();
@@ -101,14 +163,23 @@ impl Worker {
         // It ends with the sink, which drops the other end.
         thread::spawn(move || {
             for Job { number, task, is_void } in todo {
-                let outcome = run(task, &[&stop, &is_void]);
+                let step = || lock(&guard.done).stepped = Some(Instant::now());
+                let outcome = run(task, &[&stop, &is_void], &step);
                 guard.done(number, outcome);
             }
         });
         Worker { jobs, done }
     }
 
+    /// Whether it does something, and comes on with it: whoever waits then waits for this side. A disk that does not answer is nobody to wait
+    /// for.
+    pub(super) fn is_busy(&self) -> bool {
+        let done = lock(&self.done);
+        done.under_way > 0 && done.stepped.is_some_and(|stepped| stepped.elapsed() < DISK_PATIENCE)
+    }
+
     pub(super) fn push(&self, job: Job) {
+        lock(&self.done).begin();
         if self.jobs.send(job).is_err() {
             lock(&self.done).is_broken = true;
         }
@@ -122,6 +193,7 @@ impl Worker {
         patience: Duration,
         search: impl FnOnce() -> Others + Send + 'static,
     ) {
+        lock(&self.done).begin();
         let (found, awaited) = mpsc::sync_channel(1);
         // If it cannot begin, or breaks, `found` is dropped, and nothing was found.
         let _ = thread::Builder::new().spawn(move || {
@@ -147,11 +219,14 @@ impl Worker {
     }
 }
 
-/// Does it, unless one of `stops` is set before it is done.
-fn run(task: Task, stops: &[&AtomicBool]) -> Result<Outcome> {
-    let mut between = || match stops.iter().any(|stop| stop.load(Ordering::Acquire)) {
-        true => Err(Error::new(ErrorKind::Interrupted, "interrupted")),
-        false => Ok(()),
+/// Does it, unless one of `stops` is set before it is done; calls `step` all the time.
+fn run(task: Task, stops: &[&AtomicBool], step: &dyn Fn()) -> Result<Outcome> {
+    let mut between = || {
+        step();
+        match stops.iter().any(|stop| stop.load(Ordering::Acquire)) {
+            true => Err(Error::new(ErrorKind::Interrupted, "interrupted")),
+            false => Ok(()),
+        }
     };
     between()?;
     match task {
@@ -177,6 +252,7 @@ fn run(task: Task, stops: &[&AtomicBool]) -> Result<Outcome> {
         Task::Compare { older, index, newer, pieces } => {
             let mut found = Found::default();
             for (start, pieces) in &pieces {
+                between()?;
                 index.compare(*start, pieces, &mut found);
             }
             for common in &found.common {
@@ -336,9 +412,9 @@ mod tests {
         let older = || Arc::new(OlderFile::new(tempfile::tempfile().unwrap()).unwrap());
         let task = || Task::Cut { older: older(), average_bytes: Some(4096) };
         let (no, yes) = (AtomicBool::new(false), AtomicBool::new(true));
-        assert!(run(task(), &[&no, &no]).is_ok());
+        assert!(run(task(), &[&no, &no], &|| {}).is_ok());
         for stops in [[&no, &yes], [&yes, &no]] {
-            let error = run(task(), &stops).map(|_| ()).unwrap_err();
+            let error = run(task(), &stops, &|| {}).map(|_| ()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Interrupted);
         }
     }
@@ -364,6 +440,57 @@ mod tests {
         let long = Duration::from_secs(3600);
         assert!(heard(long, Box::new(|| panic!("on purpose"))));
         assert!(heard(long, Box::new(Others::default)));
+    }
+
+    /// `--timeout` counts what the holder does not send, and not what this side does: a task is under way from the moment on at which it is
+    /// given until what came of it is there.
+    #[test]
+    fn a_task_is_under_way_until_it_is_done() {
+        let done = Arc::<Mutex<Done>>::default();
+        let guard = Guard { done: done.clone(), wake: Arc::default() };
+        let (jobs, todo) = mpsc::channel();
+        let worker = Worker { jobs, done };
+        assert!(!worker.is_busy());
+        for number in 0..2 {
+            let task = Task::Prove { newer: Arc::new(tempfile::tempfile().unwrap()), size_bytes: 1 };
+            worker.push(Job { number, task, is_void: Arc::default() });
+        }
+        for (left, job) in [(1, todo.recv().unwrap()), (0, todo.recv().unwrap())] {
+            assert!(worker.is_busy());
+            guard.done(job.number, run(job.task, &[], &|| {}));
+            assert_eq!(worker.is_busy(), left > 0);
+        }
+        assert_eq!(worker.outcomes().unwrap().len(), 2);
+    }
+
+    /// `--timeout`: a task that hangs in a disk is no work, and what is given to its thread meanwhile does not make it one; when it comes on it
+    /// is.
+    #[test]
+    fn a_task_that_hangs_is_no_work() {
+        let done = Arc::<Mutex<Done>>::default();
+        let guard = Guard { done: done.clone(), wake: Arc::default() };
+        let (jobs, todo) = mpsc::channel();
+        let worker = Worker { jobs, done: done.clone() };
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1).unwrap();
+        let newer = Arc::new(file);
+        let push = |number| {
+            let task = Task::Prove { newer: newer.clone(), size_bytes: 1 };
+            worker.push(Job { number, task, is_void: Arc::default() });
+        };
+        let hang = || lock(&done).stepped = Instant::now().checked_sub(2 * DISK_PATIENCE);
+        push(0);
+        assert!(worker.is_busy());
+        hang();
+        push(1);
+        assert!(!worker.is_busy());
+        let job = todo.recv().unwrap();
+        let step = || lock(&done).stepped = Some(Instant::now());
+        let outcome = run(job.task, &[], &step);
+        assert!(worker.is_busy(), "it came on");
+        hang();
+        guard.done(job.number, outcome);
+        assert!(worker.is_busy(), "the next one has only begun");
     }
 
     /// S10: a worker that breaks is an error of the copy, not a wait for ever.

@@ -1,0 +1,145 @@
+//! P10: a receiver whose disk is slower than the network, and one that gets slow midway.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dray_lab::disk::{SlowDisk, Speed};
+
+use super::receiver::{Around, Bringer, Brought, NO_PRESSURE, RSYNC, SEARCHING, WITHOUT, bring, source};
+use super::states::State;
+use super::{BenchRow, GIB, MIB};
+use crate::bench::Bench;
+use crate::pair::Between;
+use crate::site;
+
+/// That of the paper: 70 MB/s, reading and writing together; and what a jump takes on a disk of 10,000 turns a minute.
+const SPEED: Speed = Speed { bytes_per_s: 70_000_000, seek: Duration::from_millis(8) };
+/// The disk is so much larger than what comes.
+const ROOM: u64 = 6;
+/// When others begin to write, in shares of the time that the file needs on the line: after 20 of 86 s in the paper.
+const LOAD_AFTER: f64 = 20.0 / 86.0;
+/// What each of the others writes at once, and how many they are: together they leave less of the disk than the line of 100 Mbit/s carries.
+const LOAD_BYTES: usize = 1 << 20;
+const LOADERS: usize = 4;
+
+pub(super) const ROW: BenchRow = BenchRow {
+    name: "P10",
+    about: "256 MiB to a disk of 70 MB/s with seeks of 8 ms: at 1 Gbit/s, and at 100 Mbit/s where others begin to write midway",
+    run: measure,
+};
+
+const BRINGERS: [Bringer; 4] = [SEARCHING, NO_PRESSURE, WITHOUT, RSYNC];
+
+fn measure(bench: &mut Bench) -> Result<(), String> {
+    let dir = bench.site.root.join("far/disk");
+    let home = bench.site.root.join("far/home/slow");
+    for bytes in bench.sizes(&[256 * MIB]) {
+        std::fs::create_dir_all(&dir).map_err(|error| format!("make {}: {error}", dir.display()))?;
+        // Before the hosts: what is mounted later they do not see.
+        let size = (bytes * ROOM).clamp(64 * MIB, 64 * GIB);
+        let disk = match SlowDisk::new(&dir, &home, size, SPEED) {
+            Ok(disk) => disk,
+            Err(why) => return bench.miss("P10", "slow disk", "lan", "all", &format!("no slow disk: {why}")),
+        };
+        let source = source(bench, bytes)?;
+        for (link, load) in [("lan", false), ("100M/4ms", true)] {
+            for between in bench.links(&[link])? {
+                let pair = bench.pair(between)?;
+                let mut load = Load::new(&disk, if load { load_after(between, bytes) } else { None });
+                let loaded = if load.after.is_some() { ", load midway" } else { "" };
+                for round in 1..=bench.pairs() {
+                    for state in [State::Empty, State::Similar99, State::Sibling] {
+                        let mut bringers = BRINGERS;
+                        bringers.rotate_left(round as usize % BRINGERS.len());
+                        for bringer in bringers {
+                            let cell = format!("{}{loaded}", state.name());
+                            let task = Brought {
+                                row: "P10",
+                                cell: &cell,
+                                state,
+                                round,
+                                home: &home,
+                                source: &source,
+                            };
+                            bring(bench, &pair, bringer, &task, &mut load)?;
+                        }
+                    }
+                }
+            }
+            if bench.options.links.is_some() {
+                // The user's links are measured once, without load.
+                break;
+            }
+        }
+        site::remove(&source);
+        site::remove(&home.join("project"));
+    }
+    bench.site.forget()
+}
+
+fn load_after(between: Between, bytes: u64) -> Option<Duration> {
+    let Between::Link(condition) = between else { return None };
+    let rate = condition.up.rate?.bits_per_second();
+    Some(Duration::from_secs_f64(bytes as f64 * 8.0 / rate as f64 * LOAD_AFTER))
+}
+
+/// Others who write to the disk.
+struct Load<'a> {
+    disk: &'a SlowDisk,
+    after: Option<Duration>,
+    path: PathBuf,
+    is_over: Arc<AtomicBool>,
+    writers: Vec<JoinHandle<()>>,
+}
+
+impl Load<'_> {
+    fn new(disk: &SlowDisk, after: Option<Duration>) -> Load<'_> {
+        let (path, is_over) = (disk.path().join("others"), Arc::default());
+        Load { disk, after, path, is_over, writers: Vec::new() }
+    }
+}
+
+impl Around for Load<'_> {
+    fn before(&mut self) -> Result<(), String> {
+        self.disk.cool(self.disk.path()).map_err(|error| format!("let the disk cool: {error}"))
+    }
+
+    fn meanwhile(&mut self, elapsed: Duration) {
+        if !self.writers.is_empty() || self.after.is_none_or(|after| elapsed < after) {
+            return;
+        }
+        self.is_over.store(false, Ordering::Relaxed);
+        for number in 0..LOADERS {
+            let (path, is_over) = (self.path.with_extension(number.to_string()), self.is_over.clone());
+            self.writers.push(std::thread::spawn(move || write(&path, &is_over)));
+        }
+    }
+
+    fn after(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        for (number, writer) in self.writers.drain(..).enumerate() {
+            let _ = writer.join();
+            site::remove(&self.path.with_extension(number.to_string()));
+        }
+    }
+}
+
+/// Writes to `path`, over and over, until `is_over`.
+fn write(path: &Path, is_over: &AtomicBool) {
+    let block = vec![7; LOAD_BYTES];
+    while !is_over.load(Ordering::Relaxed) {
+        // A full disk is no less busy.
+        let Ok(mut file) = File::create(path) else { return };
+        for _ in 0..64 {
+            if is_over.load(Ordering::Relaxed) || file.write_all(&block).is_err() {
+                break;
+            }
+            let _ = file.sync_data();
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Files that are copied between two ends: what was told and asked for comes, over whatever path, and both ends agree on how it ended.
+#![allow(clippy::unwrap_used)] // Helpers of tests are not seen as tests.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::mpsc;
+
+use dray_core::limits::TREE_BATCHES_MAX;
+use dray_core::message::TreeDone;
+use dray_core::{Error, ErrorKind};
+use dray_testkit::sample;
+use support::trees::{Content, Copy, RECORD_BYTES};
+
+/// Protocol "Copying trees": more batches than are granted at first, contents of all sizes, one that the receiver has and one that cannot be
+/// read. Both ends give the same account.
+#[test]
+fn contents_come_over_the_channel_of_the_copy() {
+    let sizes = [0, 1, RECORD_BYTES, RECORD_BYTES + 1, 3 << 20];
+    let data: Vec<Vec<u8>> = sizes
+        .into_iter()
+        .chain((0..4 * TREE_BATCHES_MAX as usize).map(|number| number % 7))
+        .map(|size| sample::bytes(size, 1))
+        .collect();
+    let mut files: Vec<Content> = data.iter().map(|data| Content::of(&data[..])).collect();
+    files[2].broken = Some(ErrorKind::Changed);
+    let count = files.len() as u64;
+    let known = BTreeMap::from([(3, data[3].clone()), (4, b"another".to_vec())]);
+    let (taken, sent, came) = Copy { at_a_time: 1, known, ..Copy::of(files) }.run();
+    let bytes: usize = data.iter().map(Vec::len).sum::<usize>() - data[2].len() - data[3].len();
+    let done = TreeDone { entries: count, files: count - 2, unchanged: 1, bytes: bytes as u64, failed: 1 };
+    assert_eq!((taken.unwrap(), sent.unwrap()), (done, done));
+    assert_eq!(came.failed.into_iter().collect::<Vec<_>>(), [2]);
+    for (number, data) in (0..).zip(&data).filter(|(number, _)| *number != 2) {
+        assert!(came.contents[&number] == *data, "file {number}");
+    }
+    assert_eq!(came.bytes, BTreeMap::from([(None, bytes as u64)]));
+}
+
+/// Protocol "Lanes": contents asked for over a connection come over it, also one that the sender waits for: it says meanwhile that it
+/// works, and no path is lost by that.
+#[test]
+fn contents_come_over_a_lane() {
+    let data = sample::bytes(3 * RECORD_BYTES, 1);
+    let (release, gate) = mpsc::channel();
+    let slow = Content { gate: Some(Mutex::new(gate)), ..Content::of(&data[..]) };
+    let files = vec![slow, Content::of(&data[..5]), Content::of(vec![])];
+    // Four times 200 ms: it says so in between.
+    let (ticks, release) = (Mutex::new(0), Mutex::new(Some(release)));
+    let tick = move || {
+        let mut ticks = ticks.lock().unwrap();
+        *ticks += 1;
+        if *ticks == 4 {
+            release.lock().unwrap().take();
+        }
+        Ok(())
+    };
+    let (taken, sent, came) = Copy { has_lane: true, tick: Box::new(tick), ..Copy::of(files) }.run();
+    let bytes = data.len() as u64 + 5;
+    let done = TreeDone { entries: 3, files: 3, unchanged: 0, bytes, failed: 0 };
+    assert_eq!((taken.unwrap(), sent.unwrap()), (done, done));
+    assert_eq!(came.bytes, BTreeMap::from([(Some(1), bytes)]), "over one lane, which was never lost");
+    assert!(came.contents[&0] == data && came.contents[&1] == data[..5]);
+}
+
+/// Protocol "Lanes": what a lost connection owed is asked for another way, from its beginning, and what came twice is counted as lost.
+#[test]
+fn what_a_lost_lane_owed_comes_another_way() {
+    let data = sample::bytes(3 * RECORD_BYTES, 1);
+    let (release, gate) = mpsc::channel();
+    let slow = Content { gate: Some(Mutex::new(gate)), ..Content::of(&data[..]) };
+    let mut copy = Copy { has_lane: true, ..Copy::of(vec![Content::of(&data[..5]), slow]) };
+    let (cut, release) = (copy.cut.clone(), Mutex::new(Some(release)));
+    copy.on_data = Box::new(move |path| {
+        // The slow one has come in part.
+        if path.is_some() {
+            cut.now();
+            release.lock().unwrap().take();
+        }
+        Ok(())
+    });
+    let (taken, sent, came) = copy.run();
+    let (taken, sent) = (taken.unwrap(), sent.unwrap());
+    assert_eq!(taken, sent);
+    assert_eq!((taken.entries, taken.files, taken.failed), (2, 2, 0));
+    assert!(came.contents[&0] == data[..5] && came.contents[&1] == data);
+    assert!(came.bytes[&Some(1)] > 0 && came.bytes[&None] >= data.len() as u64, "{:?}", came.bytes);
+}
+
+/// Protocol "Faults": whichever end cannot go on, the other says why.
+#[test]
+fn the_end_that_fails_says_why() {
+    let files = || vec![Content::of(sample::bytes(8 << 20, 1))];
+    let full = || Error::new(ErrorKind::NoSpace, "the disk is full");
+    let (taken, sent, _) = Copy { on_data: Box::new(move |_| Err(full())), ..Copy::of(files()) }.run();
+    assert_eq!(taken.unwrap_err().kind(), ErrorKind::NoSpace);
+    let sent = sent.unwrap_err();
+    assert!(sent.kind() == ErrorKind::NoSpace && sent.to_string().contains("the disk is full"), "{sent}");
+
+    let tick = || Err(Error::new(ErrorKind::Changed, "the source went away"));
+    let (_release, gate) = mpsc::channel();
+    let mut files = files();
+    files[0].gate = Some(Mutex::new(gate));
+    let (taken, sent, _) = Copy { tick: Box::new(tick), ..Copy::of(files) }.run();
+    assert_eq!(sent.unwrap_err().kind(), ErrorKind::Changed);
+    let taken = taken.unwrap_err();
+    assert!(taken.kind() == ErrorKind::Changed && taken.to_string().contains("went away"), "{taken}");
+}
