@@ -16,11 +16,23 @@ pub(super) struct Script {
     words: VecDeque<(usize, Vec<u8>)>,
     said: VecDeque<u8>,
     taken: Arc<Mutex<Vec<u8>>>,
+    /// It takes nothing at all.
+    is_deaf: bool,
 }
 
 impl Script {
     pub(super) fn new(words: impl IntoIterator<Item = (usize, Vec<u8>)>) -> Script {
-        Script { words: words.into_iter().collect(), said: VecDeque::new(), taken: Arc::default() }
+        Script {
+            words: words.into_iter().collect(),
+            said: VecDeque::new(),
+            taken: Arc::default(),
+            is_deaf: false,
+        }
+    }
+
+    /// Who has hung up: it takes nothing any more, and this is what it said before.
+    pub(super) fn deaf(said: Vec<u8>) -> Script {
+        Script { said: said.into(), is_deaf: true, ..Script::new([]) }
     }
 
     /// What it takes.
@@ -70,6 +82,9 @@ impl Channel for Script {
 
 impl Duplex for Script {
     fn try_write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.is_deaf {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         let mut taken = self.taken.lock().unwrap();
         let room = self.words.front().map_or(usize::MAX, |(after, _)| after.saturating_sub(taken.len()));
         let count = data.len().min(room);

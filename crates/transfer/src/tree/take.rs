@@ -12,9 +12,9 @@ use dray_core::message::{Fault, Message, Progress, TreeDone};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::PathId;
 
-use super::TOLD_INTERVAL;
 use super::lanes::{Arrived, LANES_FRAMES, Lane, TakeLanes};
 use super::send::{IDLE, last_words};
+use super::{LAST_WORDS, TOLD_INTERVAL};
 use crate::transport::{Duplex, Wake, Wants, push_control};
 
 /// Frames that may wait for the sink.
@@ -175,6 +175,7 @@ pub fn take<S: TreeSink>(
         heard_at: Instant::now(),
         received_bytes: 0,
         told_at: Instant::now(),
+        unheard: None,
     };
     let result = thread::scope(|scope| {
         let sinking = scope.spawn(|| {
@@ -284,6 +285,8 @@ struct Taker<'a> {
     heard_at: Instant,
     received_bytes: u64,
     told_at: Instant,
+    /// Why nothing can be said any more: the sender does not read. It may have said why before, and that is yet to be read.
+    unheard: Option<Error>,
 }
 
 impl Taker<'_> {
@@ -326,6 +329,11 @@ impl Taker<'_> {
         if has_said {
             return Ok(());
         }
+        if self.heard_at.elapsed() > LAST_WORDS
+            && let Some(error) = self.unheard.take()
+        {
+            return Err(error);
+        }
         if self.heard_at.elapsed() > self.patience {
             return Err(Error::new(ErrorKind::TimedOut, "the other side said nothing for too long")
                 .advise("the same command again goes on where this one stopped"));
@@ -347,9 +355,18 @@ impl Taker<'_> {
         if self.left == self.out.len() {
             return Ok(false);
         }
-        let count = self.channel.try_write(&self.out[self.left..]).map_err(lost)?;
+        let mut count = 0;
+        if self.unheard.is_none() {
+            match self.channel.try_write(&self.out[self.left..]) {
+                Ok(written) => count = written,
+                Err(error) => {
+                    self.unheard = Some(lost(error));
+                    self.heard_at = Instant::now();
+                }
+            }
+        }
         self.left += count;
-        if self.left == self.out.len() {
+        if self.left == self.out.len() || self.unheard.is_some() {
             self.out.clear();
             self.left = 0;
         }
@@ -385,12 +402,15 @@ impl Taker<'_> {
             &mut self.body[self.filled - FRAME_HEAD_BYTES..]
         };
         if !room.is_empty() {
-            match self.channel.try_read(room).map_err(lost)? {
-                None => return Ok(false),
-                Some(0) => {
-                    return Err(Error::new(ErrorKind::Unreachable, "the other side closed the connection"));
+            match self.channel.try_read(room) {
+                Ok(None) => return Ok(false),
+                Ok(Some(0)) => {
+                    let closed =
+                        || Error::new(ErrorKind::Unreachable, "the other side closed the connection");
+                    return Err(self.unheard.take().unwrap_or_else(closed));
                 }
-                Some(count) => self.filled += count,
+                Ok(Some(count)) => self.filled += count,
+                Err(error) => return Err(self.unheard.take().unwrap_or_else(|| lost(error))),
             }
         }
         if is_head && self.filled == FRAME_HEAD_BYTES {
@@ -428,4 +448,53 @@ impl Taker<'_> {
 
 fn lost(error: std::io::Error) -> Error {
     Error::io("connection lost", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::script::Script;
+    use super::*;
+
+    /// Waits for entries that do not come.
+    struct Waiting;
+
+    impl TreeSink for Waiting {
+        fn handle(&mut self, _: Heard) -> Result<()> {
+            Ok(())
+        }
+        fn say(&mut self, _: &mut Vec<Message>) {}
+        fn done(&mut self) -> Result<Option<TreeDone>> {
+            Ok(None)
+        }
+        fn done_bytes(&self) -> u64 {
+            0
+        }
+        fn missing(&self) -> Option<String> {
+            Some("the entries".into())
+        }
+    }
+
+    fn frame(message: &Message) -> Vec<u8> {
+        let mut frame = Vec::new();
+        push_control(&mut frame, message);
+        frame
+    }
+
+    /// How a copy ends whose sender reads nothing more, and has said this.
+    fn ended(said: Vec<u8>) -> Error {
+        let preface = frame(&super::super::progress());
+        let make = || Ok(Waiting);
+        take(&mut Script::deaf(said), preface, make, None, &mut |_| Ok(()), LAST_WORDS * 10).unwrap_err()
+    }
+
+    /// Protocol "Faults": what a sender said before it hung up is heard, also when it is noticed first that nothing reaches it any more.
+    #[test]
+    fn who_hung_up_is_heard_out() {
+        let why = Error::new(ErrorKind::Changed, "the source went away");
+        let error = ended(frame(&Message::Fault(Fault::from_error(None, &why))));
+        assert!(error.kind() == ErrorKind::Changed && error.to_string().contains("went away"), "{error}");
+        let error = ended(Vec::new());
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        assert!(error.to_string().contains("the entries did not come"), "{error}");
+    }
 }
