@@ -32,6 +32,8 @@ pub(crate) const USAGE: &str =
 
 /// Packages whose tests run real programs on a real network stack.
 const LAB_PACKAGES: [&str; 2] = ["dray-e2e", "dray-lab"];
+/// Packages some of whose tests have both ends of a transfer in threads, over real sockets and pipes and by the machine's clock.
+const CLOCK_PACKAGES: [&str; 2] = ["dray-node", "dray-transfer"];
 /// How many of the slowest are told.
 const SLOWEST: usize = 10;
 

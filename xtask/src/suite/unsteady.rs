@@ -1,4 +1,4 @@
-//! Tests of real programs on a real network stack that failed are run once more, with the machine for themselves: what the machine did to
+//! Tests of real programs on a real network stack, and of packages whose tests go by the machine's clock, that failed are run once more, with the machine for themselves: what the machine did to
 //! them at that moment is told from what is broken. Nothing is hidden: the output of both runs is shown, and a test that passed only the
 //! second time is told at the end, and its name kept in the target folder and told again by every run. It is a fault, of the test or of the product, and waits to be mended; several at once are a failure.
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::pool::{self, Ended};
-use super::{LAB_PACKAGES, Test};
+use super::{CLOCK_PACKAGES, LAB_PACKAGES, Test};
 use crate::{say, target_folder};
 
 /// How many tests may fail in one run and be tried again.
@@ -30,7 +30,8 @@ fn chosen(tests: &[&Test], failed: &[String]) -> Vec<Test> {
     let mut again: Vec<Test> = Vec::new();
     for test in tests.iter().filter(|test| failed.contains(&test.full_name())) {
         // All others do not depend on the machine's time and are the same each time: a failure is one.
-        if !LAB_PACKAGES.contains(&test.program.package.as_str()) {
+        let package = test.program.package.as_str();
+        if !LAB_PACKAGES.contains(&package) && !CLOCK_PACKAGES.contains(&package) {
             return Vec::new();
         }
         again.push((**test).clone());
@@ -104,6 +105,7 @@ mod tests {
         assert_eq!(chosen(&all, &names(1)).len(), 1);
         assert_eq!(chosen(&all, &names(2)).len(), 2);
         assert!(chosen(&all, &names(3)).is_empty(), "so many are no accident");
+        assert_eq!(chosen(&[&test("dray-node", "a")], &[test("dray-node", "a").full_name()]).len(), 1);
         let unit = test("dray-core", "a");
         let both = [unit.full_name(), tests[0].full_name()];
         assert!(
