@@ -201,7 +201,10 @@ impl Node {
                 mtime_s: Some(incoming.offer.mtime_s),
                 older,
             });
-            OlderVersion::searching(older, disk).map(|older| older.shared_with(&delivery))
+            // Whoever is logged in here without bounds may read the home that is searched (design 16).
+            let may_read = incoming.search.is_none() && incoming.sees.is_some() && incoming.within.is_none();
+            let older = OlderVersion::searching(older, disk);
+            older.map(|older| older.shared_with(&delivery).told_to_the_sender(may_read))
         };
         let to_fetch = wanted.clone();
         let transfer = Transfer::new(
