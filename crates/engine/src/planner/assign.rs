@@ -127,9 +127,7 @@ impl Planner {
                     let Some(entry) = self.requests.get(request) else { continue };
                     let is_under_way = before_bytes < record.under_way_bytes(now_us);
                     before_bytes += entry.outstanding_bytes;
-                    if entry.wanted
-                        && !(entry.started && std::mem::take(&mut may_keep_one))
-                        && !is_under_way
+                    if entry.wanted && !(entry.started && std::mem::take(&mut may_keep_one)) && !is_under_way
                     {
                         unwanted.push(*request);
                     }

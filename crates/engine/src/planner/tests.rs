@@ -42,7 +42,8 @@ fn planner(units: u64) -> Planner {
 }
 
 fn add(planner: &mut Planner, source: SourceId, label: &str, priority: u16) {
-    let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true, under_way_bytes: 0 };
+    let capabilities =
+        SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true, under_way_bytes: 0 };
     let description = SourceDescription { label: label.into(), priority, weight: 1, capabilities };
     planner.add_source(source, description);
 }

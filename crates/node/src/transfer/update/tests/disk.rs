@@ -215,7 +215,8 @@ mod crossing {
 
 impl Source for Withholding {
     fn describe(&self) -> SourceDescription {
-        let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true, under_way_bytes: 0 };
+        let capabilities =
+            SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true, under_way_bytes: 0 };
         SourceDescription { label: "withholding".into(), priority: 0, weight: 1, capabilities }
     }
 
