@@ -25,8 +25,8 @@ const CONSTANT: u64 = MIB;
 
 /// A login, what a recipe and sums take of which a few nodes are not known, and everything's acknowledgements.
 const RECIPE_BYTES: u64 = 64 << 10;
-/// The first group, and two chunks of the usual length or somewhat longer.
-const FIRST_AND_EDGES_BYTES: u64 = (64 + 64) << 10;
+/// The first group, the rest of the recipe, and the edges of two chunks.
+const FIRST_AND_EDGES_BYTES: u64 = (64 + 64 + 16) << 10;
 
 fn configure(host: &Host, text: &str) {
     let config = host.home().join(".config/dray/config.toml");
@@ -113,8 +113,8 @@ fn a_sibling_costs_what_an_older_version_does() {
 }
 
 /// P7 "Sibling as fast as Similar-99", R8, S90: over a T1 line, where bytes are time, a near-identical copy in a directory beside costs what one at the
-/// destination does, but for the first group, and the chunks in which the change begins and ends, which single blocks of the older version
-/// shorten. What is new is looked at closely in a few places alone.
+/// destination does, but for the first group, the whole recipe, and the chunks in which the change begins and ends, which single blocks of
+/// the older version shorten. What is new is looked at closely in a few places alone.
 #[test]
 fn a_sibling_costs_next_to_nothing_more_over_a_slow_line() {
     let Some(lab) = Lab::of(2).alone().condition(T1).build() else { return };
