@@ -367,7 +367,7 @@ fn a_sender_hears_of_no_chunk_on_the_disk() {
 #[test]
 fn whoever_may_read_the_disk_sends_the_rest_alone() {
     let object = bytes(SIZE, 97);
-    // Chunks of 16 KiB: the change takes three groups, of the first and the last of which most is here.
+    // The change and the chunk in which it ends take four groups, of the first and the last of which something is here.
     let changed = 5 * UNIT_BYTES as usize + GROUP - 2000..5 * UNIT_BYTES as usize + 2 * GROUP + 2000;
     let mut sibling = object.clone();
     sibling[changed.clone()].copy_from_slice(&bytes(changed.len(), 98));
@@ -383,8 +383,8 @@ fn whoever_may_read_the_disk_sends_the_rest_alone() {
         thread::scope(|scope| {
             scope.spawn(|| transfer.update(&older, &wanted, &over));
             let begun = Instant::now();
-            // The first group, and the three.
-            while transfer.wanted_groups.load(Ordering::Acquire) < 4 {
+            // The first group of all, and the four.
+            while transfer.wanted_groups.load(Ordering::Acquire) < 5 {
                 assert!(begun.elapsed() < Duration::from_secs(20), "not enough is asked for");
                 thread::sleep(Duration::from_millis(1));
             }
@@ -395,11 +395,9 @@ fn whoever_may_read_the_disk_sends_the_rest_alone() {
     };
     let rests = asked(true);
     let first = changed.start as u64 / GROUP_BYTES;
-    assert!(rests.keys().all(|group| (first..first + 3).contains(group)) && rests.len() >= 2, "{rests:?}");
-    let whole: usize = (3 - rests.len()) * GROUP;
-    let bytes = rests.values().sum::<usize>() + whole;
-    // A chunk of 64 KiB at the most on either side.
-    assert!((changed.len()..2 * GROUP + GROUP / 2).contains(&bytes), "{bytes} of {}", changed.len());
+    assert_eq!(rests.keys().copied().collect::<Vec<_>>(), [first, first + 3]);
+    let bytes = rests.values().sum::<usize>() + 2 * GROUP;
+    assert!((changed.len()..3 * GROUP).contains(&bytes), "{bytes} of {}", changed.len());
     assert!(asked(false).is_empty());
 }
 
