@@ -25,8 +25,8 @@ const CONSTANT: u64 = MIB;
 
 /// A login, what a recipe and sums take of which a few nodes are not known, and everything's acknowledgements.
 const RECIPE_BYTES: u64 = 64 << 10;
-/// The first group, the rest of the recipe, and the edges of two chunks.
-const FIRST_AND_EDGES_BYTES: u64 = (64 + 64 + 16) << 10;
+/// The first group, the rest of the recipe, and the chunks in which the change begins and ends, of which one may be as long as a group.
+const FIRST_AND_EDGES_BYTES: u64 = (64 + 64 + 72) << 10;
 
 fn configure(host: &Host, text: &str) {
     let config = host.home().join(".config/dray/config.toml");
