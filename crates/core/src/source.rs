@@ -39,6 +39,9 @@ pub struct SourceCapabilities {
     pub cancel: bool,
     /// Reports holes as holes.
     pub holes: bool,
+    /// So many bytes may lie on the way where no cancellation reaches them, as in the buffers of an ssh channel: what was asked for first
+    /// and begins within them comes in any case.
+    pub under_way_bytes: u64,
 }
 
 /// Name and place in the order of use.

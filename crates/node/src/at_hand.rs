@@ -68,7 +68,8 @@ impl AtHand {
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         let to_receiver = PipeChannel::new(holder_reads, holder_writes).map_err(failed)?;
         let to_holder = PipeChannel::new(receiver_reads, receiver_writes).map_err(failed)?;
-        let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true };
+        let capabilities =
+            SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true, under_way_bytes: 0 };
         let description =
             SourceDescription { label: "own copy".into(), priority: 0, weight: 1, capabilities };
         let (oid, size_bytes) = (self.object.oid(), self.object.size_bytes());

@@ -345,6 +345,7 @@ impl Transfer {
 
     fn wait_inner(&self, stop: &Stop, tick: &mut dyn FnMut()) -> Result<()> {
         loop {
+            self.hear_bytes();
             self.pump();
             tick();
             if stop.is_set() {
@@ -532,6 +533,16 @@ impl Transfer {
     }
 
     /// Carries out what the planner wants, until it wants nothing.
+    /// Tells the planner what has come from each source, whole groups or not.
+    fn hear_bytes(&self) {
+        let received = |(id, source): (&SourceId, &Arc<dyn Source>)| Some((*id, source.received_bytes()?));
+        let received: Vec<(SourceId, u64)> = lock(&self.sources).iter().filter_map(received).collect();
+        let (now_us, mut planner) = (self.now_us(), lock(&self.planner));
+        for (id, bytes) in received {
+            planner.handle_received(now_us, id, bytes);
+        }
+    }
+
     fn pump(&self) {
         loop {
             let command = lock(&self.planner).poll(self.now_us());

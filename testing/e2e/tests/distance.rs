@@ -9,14 +9,14 @@ use dray_e2e::actions::{self, assert_delivered, share};
 use dray_e2e::capture::Packet;
 use dray_e2e::data::{self, MIB};
 use dray_e2e::{Host, Lab};
-use dray_lab::conditions::{LONG_FAT, LONG_FAT_LOSSY};
+use dray_lab::conditions::{LONG_FAT, LONG_FAT_LOSSY, T1};
 use dray_lab::{Change, PipeStats};
 
 const SSH_PORT: u16 = 22;
-/// What a channel of OpenSSH lets be under way (`CHAN_SES_WINDOW_DEFAULT`).
-const SSH_WINDOW_BYTES: u64 = 2 * MIB;
 /// What handshake and hello of the sender stay below, and its first payload goes beyond.
 const HANDSHAKE_BYTES_MAX: u64 = 4096;
+/// A login, the handshakes of direct connections, and what both sides say, with their headers.
+const LOGIN_BYTES: u64 = 32 << 10;
 /// Logins, handshakes, searches, and acknowledgements of a transfer of some megabytes.
 const OVERHEAD_BYTES: u64 = MIB / 2;
 
@@ -89,8 +89,8 @@ fn a_get_crosses_a_long_link_once() {
     share.end();
 }
 
-/// Issue 6 "dray cp over ssh with sshd in a lab host", both directions: the bytes arrive, and cross the link once, but for what
-/// ssh has in flight when direct connections take over: at most the window of its channel.
+/// Issue 6 "dray cp over ssh with sshd in a lab host", Y20, both directions: the bytes arrive, and cross the link once, also what ssh
+/// has under way when direct connections take over.
 #[test]
 fn a_copy_crosses_a_long_link_once() {
     let Some(lab) = Lab::of(2).condition(LONG_FAT).build() else { return };
@@ -112,9 +112,36 @@ fn a_copy_crosses_a_long_link_once() {
         let carried = [0, 1].map(|way| after[way].carried_bytes - before[way].carried_bytes);
         let [forth, back] = if is_upload { carried } else { [carried[1], carried[0]] };
         eprintln!("up: {is_upload}: {forth} bytes forth, {back} back");
-        let most = on_wire(8 * MIB + SSH_WINDOW_BYTES) + OVERHEAD_BYTES;
+        let most = on_wire(8 * MIB) + OVERHEAD_BYTES;
         assert!((on_wire(8 * MIB)..most).contains(&forth), "{forth} bytes");
         assert!(back < OVERHEAD_BYTES, "{back} bytes");
+    }
+}
+
+/// Y20, P7 "Empty": over a T1 line, where a second of ssh's channel takes ten of the line's, both ways: less than a hundredth comes twice.
+#[test]
+fn a_copy_crosses_a_slow_line_once() {
+    let Some(lab) = Lab::of(2).condition(T1).build() else { return };
+    let (near, far) = lab.pair();
+    for is_upload in [true, false] {
+        let (from, to) = if is_upload { (near, far) } else { (far, near) };
+        let source = from.file(format!("source-{is_upload}"));
+        data::write_random(&source, 5 * MIB, 2);
+        let copy = to.directory(&format!("there-{is_upload}")).join("copy");
+        let before = both_ways(&lab);
+        let program = if is_upload {
+            actions::copy_to(near, far, &source, &copy)
+        } else {
+            actions::copy_from(far, near, &source, &copy)
+        };
+        program.time_limit(Duration::from_secs(300)).run().expect(0);
+        assert_delivered(&source, &copy, None);
+        let after = both_ways(&lab);
+        let carried = [0, 1].map(|way| after[way].carried_bytes - before[way].carried_bytes);
+        let [forth, back] = if is_upload { carried } else { [carried[1], carried[0]] };
+        eprintln!("up: {is_upload}: {forth} bytes forth, {back} back");
+        let most = on_wire(5 * MIB) * 101 / 100 + LOGIN_BYTES;
+        assert!((on_wire(5 * MIB)..most).contains(&forth), "{forth} bytes");
     }
 }
 

@@ -124,6 +124,7 @@ impl<'a> Simulation<'a> {
                     grade: Grade::Proven,
                     cancel: script.can_cancel,
                     holes: false,
+                    under_way_bytes: script.under_way_bytes,
                 },
             };
             planner.add_source(SourceId(index as u32), description);
@@ -270,8 +271,13 @@ impl<'a> Simulation<'a> {
                     if !simulated.script.can_cancel {
                         return Err(format!("cancel told to {source:?}, which cannot"));
                     }
-                    if let Some(job) = simulated.queue.iter_mut().find(|job| job.request == request) {
-                        job.cancelled = true;
+                    let mut before_bytes = 0;
+                    for job in &mut simulated.queue {
+                        if job.request == request {
+                            job.cancelled = before_bytes >= simulated.script.under_way_bytes;
+                            break;
+                        }
+                        before_bytes += (job.groups.end() - job.next_group) * GROUP_BYTES;
                     }
                     self.ledger.end_live(request);
                 }

@@ -45,11 +45,13 @@ prop_compose! {
         round_trip_us in prop::sample::select(vec![0u64, 100, 40_000, 132_000]),
         up_at_us in prop::sample::select(vec![0u64, 0, 50_000, 3_000_000, 24_000_000]),
         can_cancel in prop::bool::weighted(0.8),
+        under_way_bytes in prop::sample::select(vec![0u64, 0, 2 << 20]),
         tells_round_trip in any::<bool>(),
         is_noisy in prop::bool::weighted(0.3),
     ) -> SourceScript {
         SourceScript {
-            behaviour, priority, rate_bytes_per_s, round_trip_us, up_at_us, can_cancel, tells_round_trip, is_noisy,
+            behaviour, priority, rate_bytes_per_s, round_trip_us, up_at_us, can_cancel, under_way_bytes, tells_round_trip,
+            is_noisy,
         }
     }
 }
@@ -211,6 +213,7 @@ fn honest(rate_bytes_per_s: u64, round_trip_us: u64) -> SourceScript {
         round_trip_us,
         up_at_us: 0,
         can_cancel: true,
+        under_way_bytes: 0,
         tells_round_trip: true,
         is_noisy: false,
     }
@@ -299,6 +302,17 @@ fn a_spare_takes_over_from_a_frozen_path() {
     // Silence is enough; nobody waits for the deadline.
     let ideal_s = 100.0 * GROUP_BYTES as f64 / 10e6 + (40.0 * 16.0 - 100.0) * GROUP_BYTES as f64 / 5e6;
     assert!(took_s < ideal_s + 2.0, "{took_s} of {ideal_s}");
+}
+
+/// Y20: over a line of T1's rate, what the spare's channel holds when the better path comes up is not asked for again.
+#[test]
+fn nothing_that_is_under_way_comes_twice() {
+    let channel = SourceScript { priority: 1, under_way_bytes: 2 << 20, ..honest(100_000, 40_000) };
+    let direct = SourceScript { up_at_us: 250_000, ..honest(100_000, 40_000) };
+    let (_, report) = seconds(&transfer(6, vec![direct, channel])).unwrap();
+    assert_eq!(report.repeated_groups, [0, 0]);
+    assert_eq!(report.delivered_groups.iter().sum::<u64>(), 6 * UNIT_GROUPS);
+    assert!(report.delivered_groups[0] > report.delivered_groups[1], "{:?}", report.delivered_groups);
 }
 
 /// P12: a frozen source alone is a typed error that names it, within 30 s.

@@ -115,19 +115,20 @@ impl Planner {
         }
     }
 
-    /// Spares give their work back when a better source is up; only what their oldest running request has begun to
-    /// send is let finish.
+    /// Spares give their work back when a better source is up. What their oldest running request has begun to send is let finish,
+    /// and so is what is under way, which would come a second time.
     pub(super) fn stand_back_spares(&mut self, now_us: u64) {
         let Some(priority) = self.best_priority(now_us) else { return };
         let mut unwanted = Vec::new();
         for record in self.sources.values() {
             if record.description.priority > priority && record.description.capabilities.cancel {
-                let mut may_keep_one = true;
+                let (mut before_bytes, mut may_keep_one) = (0, true);
                 for request in &record.requests {
-                    let Some(entry) = self.requests.get(request).filter(|entry| entry.wanted) else {
-                        continue;
-                    };
-                    if !(entry.started && std::mem::take(&mut may_keep_one)) {
+                    let Some(entry) = self.requests.get(request) else { continue };
+                    let is_under_way = before_bytes < record.under_way_bytes(now_us);
+                    before_bytes += entry.outstanding_bytes;
+                    if entry.wanted && !(entry.started && std::mem::take(&mut may_keep_one)) && !is_under_way
+                    {
                         unwanted.push(*request);
                     }
                 }

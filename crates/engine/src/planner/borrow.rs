@@ -6,6 +6,9 @@
 //! what neither needs any more is cancelled. A source that has been silent for a while loses even what it has begun. All
 //! of it happens only where the borrower would be through sooner, and only while what may come twice stays below
 //! [`DUPLICATE_BYTES_MAX`].
+//!
+//! What is under way where no cancellation reaches it comes in any case. It is left alone unless the borrower is so much faster that it
+//! cannot be on the same line, where whatever it brings keeps the other from coming.
 
 use dray_core::hash_tree::Subtree;
 use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
@@ -25,6 +28,8 @@ const LOOK_AGAIN_US: u64 = 1_000;
 /// How much sooner a borrower must be through: by a factor and by seconds. A duplicate costs bytes, so it must win more.
 const BORROW_PAYS: (f64, f64) = (1.1, 0.005);
 const DUPLICATE_PAYS: (f64, f64) = (1.5, 0.05);
+/// Sources whose rates differ by this factor are not taken for two on one line.
+const OTHER_LINE: f64 = 8.0;
 
 /// Something that pays.
 struct Loan {
@@ -105,12 +110,16 @@ impl Planner {
         let mut ahead_bytes: u64 =
             record.requests.iter().filter_map(wanted).map(|entry| entry.outstanding_bytes).sum();
         let at_risk_bytes = self.at_risk_bytes(now_us);
+        let mut before_bytes = record.outstanding_bytes;
         for request in record.requests.iter().rev() {
+            before_bytes -= self.requests.get(request).map_or(0, |entry| entry.outstanding_bytes);
             let Some(entry) = wanted(request) else { continue };
             let until_end_bytes = ahead_bytes;
             ahead_bytes -= entry.outstanding_bytes;
             let is_fresh = !entry.started && !entry.borrowed && !entry.duplicate;
-            let takes = can_cancel && ((strategy.borrowing && is_fresh) || (strategy.end_game && is_silent));
+            let is_under_way = before_bytes < record.under_way_bytes(now_us);
+            let takes = can_cancel
+                && ((strategy.borrowing && is_fresh && !is_under_way) || (strategy.end_game && is_silent));
             if !takes && !strategy.end_game {
                 continue;
             }
@@ -123,7 +132,7 @@ impl Planner {
             let Some(unit) = self.work.last_missing(rest, &owed) else {
                 // Somebody else owes it, too. Once both are silent, neither counts.
                 if !is_silent {
-                    *retry_s = retry_s.min(record.silent_after_s() - silence_s);
+                    *retry_s = retry_s.min(record.silent_in_s(now_us));
                 }
                 continue;
             };
@@ -135,12 +144,18 @@ impl Planner {
             let Some((borrower_s, borrower)) = self.soonest(now_us, borrowers, lender, unit, rate) else {
                 continue;
             };
+            let borrower_record = self.sources.get(&borrower)?;
+            let borrower_rate = borrower_record.window.rate();
+            if is_under_way && rate.zip(borrower_rate).is_none_or(|(rate, other)| other < rate * OTHER_LINE) {
+                *retry_s = retry_s.min(record.silent_in_s(now_us));
+                return None;
+            }
             let (factor, more_s) = if takes { BORROW_PAYS } else { DUPLICATE_PAYS };
             let needed_s = borrower_s * factor + more_s;
             if lender_s <= needed_s {
                 *retry_s = retry_s.min(needed_s - lender_s);
                 if !is_silent && can_cancel && strategy.end_game {
-                    *retry_s = retry_s.min(record.silent_after_s() - silence_s);
+                    *retry_s = retry_s.min(record.silent_in_s(now_us));
                 }
                 // Whatever is older will be here sooner still.
                 return None;
@@ -152,13 +167,12 @@ impl Planner {
             };
             if risk_bytes > 0 && at_risk_bytes + risk_bytes > DUPLICATE_BYTES_MAX {
                 if can_cancel {
-                    *retry_s = retry_s.min((record.silent_after_s() - silence_s).max(0.1));
+                    *retry_s = retry_s.min(record.silent_in_s(now_us).max(0.1));
                 }
                 return None;
             }
-            let borrower_record = self.sources.get(&borrower)?;
             // No more than it would have before the lender.
-            let rate = borrower_record.window.rate().or(rate).unwrap_or(UNKNOWN_RATE);
+            let rate = borrower_rate.or(rate).unwrap_or(UNKNOWN_RATE);
             let pays_bytes = unit_bytes + ((lender_s - needed_s).max(0.0) * rate) as u64;
             let piece_bytes = self.work.piece_bytes();
             let units_max = borrower_record.request_pieces_max(unit_bytes, piece_bytes);

@@ -37,10 +37,7 @@ impl Planner {
             return None;
         }
         let best = up().filter(|record| record.description.priority == priority);
-        let silent_us = best.map(|record| {
-            let after_us = (record.silent_after_s() * 1e6).ceil() as u64;
-            record.silent_since_us.saturating_add(after_us)
-        });
+        let silent_us = best.map(SourceRecord::silent_from_us);
         silent_us.max().filter(|silent_us| *silent_us > self.polled_us)
     }
 

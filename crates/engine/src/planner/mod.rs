@@ -341,6 +341,15 @@ impl Planner {
         Disposition::Deliver
     }
 
+    /// So many bytes have come from the source so far, of whatever kind. Over a slow path a group takes its time, and who sends one is
+    /// not silent.
+    pub fn handle_received(&mut self, now_us: u64, source: SourceId, received_bytes: u64) {
+        self.begin(now_us);
+        if let Some(record) = self.sources.get_mut(&source) {
+            record.received(now_us, received_bytes);
+        }
+    }
+
     /// A group of the request did not match. A source is barred for that at once if there is another one, and
     /// otherwise after its second chance: its undelivered units are asked for again with `recheck`, so that the holder
     /// checks its own copy, and so is everything else of it until a rechecked request comes out clean.

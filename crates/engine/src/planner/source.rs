@@ -13,6 +13,8 @@ use super::{Outstanding, SourceState, SourceStats, WindowLimits};
 const FAILURES_BEFORE_STALLED: u32 = 3;
 /// A source that owes something is silent after this long, at least.
 const SILENT_S: f64 = 1.0;
+/// Whoever has sent so many bytes more is at work, though no group of it is whole: several connections may share a slow path.
+const SIGN_BYTES: u64 = GROUP_BYTES / 4;
 /// First pause after a repeated failure, and the longest, in microseconds.
 const PAUSE_US_MIN: u64 = 100_000;
 const PAUSE_US_MAX: u64 = 5_000_000;
@@ -35,6 +37,9 @@ pub(super) struct SourceRecord {
     pub(super) outstanding_bytes: u64,
     /// Since when it has owed something without a sign of life.
     pub(super) silent_since_us: u64,
+    /// Bytes that had come from it when it was seen at work last, and when that was.
+    received_bytes: u64,
+    received_us: u64,
     /// Until when it is left alone after a failure.
     pub(super) paused_until_us: u64,
     failures: u32,
@@ -69,6 +74,8 @@ impl SourceRecord {
             running: 0,
             outstanding_bytes: 0,
             silent_since_us: 0,
+            received_bytes: 0,
+            received_us: 0,
             paused_until_us: 0,
             failures: 0,
             failed_us: 0,
@@ -136,9 +143,32 @@ impl SourceRecord {
         SILENT_S.max(round_trips_s).max(groups_s)
     }
 
+    /// When it will be silent, if it owes something and nothing comes.
+    pub(super) fn silent_from_us(&self) -> u64 {
+        let after_us = (self.silent_after_s() * 1e6).ceil() as u64;
+        self.silent_since_us.max(self.received_us).saturating_add(after_us)
+    }
+
+    /// Seconds until then; 0 if it is silent.
+    pub(super) fn silent_in_s(&self, now_us: u64) -> f64 {
+        self.silent_from_us().saturating_sub(now_us) as f64 / 1e6
+    }
+
     /// It owes something and has said nothing for so long that others should help out. It is not given up yet.
     pub(super) fn is_silent(&self, now_us: u64) -> bool {
-        self.silence_s(now_us) >= self.silent_after_s()
+        !self.requests.is_empty() && now_us >= self.silent_from_us()
+    }
+
+    /// So many bytes have come from it in all, of whatever kind.
+    pub(super) fn received(&mut self, now_us: u64, received_bytes: u64) {
+        if received_bytes >= self.received_bytes.saturating_add(SIGN_BYTES) {
+            (self.received_bytes, self.received_us) = (received_bytes, now_us);
+        }
+    }
+
+    /// Bytes of what it owes that come whether they are wanted or not; none while it is silent.
+    pub(super) fn under_way_bytes(&self, now_us: u64) -> u64 {
+        if self.is_silent(now_us) { 0 } else { self.description.capabilities.under_way_bytes }
     }
 
     /// Seconds it is likely to need for what it owes and `more_bytes`: whoever has been silent for a while is expected

@@ -5,6 +5,7 @@ mod bounds;
 mod hearing;
 mod many;
 mod telling;
+mod under_way;
 
 use dray_core::hash_tree::Geometry;
 use dray_core::limits::{GROUP_BYTES, UNIT_BYTES, UNIT_GROUPS};
@@ -41,7 +42,8 @@ fn planner(units: u64) -> Planner {
 }
 
 fn add(planner: &mut Planner, source: SourceId, label: &str, priority: u16) {
-    let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true };
+    let capabilities =
+        SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true, under_way_bytes: 0 };
     let description = SourceDescription { label: label.into(), priority, weight: 1, capabilities };
     planner.add_source(source, description);
 }

@@ -35,6 +35,9 @@ use crate::{Delivered, Event, Node, Observer, SearchPolicy, Stop};
 
 const SSH: SourceId = SourceId(0);
 const DIRECT: SourceId = SourceId(1);
+/// Bytes that OpenSSH lets be under way in a channel (`CHAN_SES_WINDOW_DEFAULT`), and takes from whoever sends whether the line carries
+/// them or not.
+const SSH_WINDOW_BYTES: u64 = 2 << 20;
 /// How long an earlier run may take to let go of its files.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How often the sending side is told how far we are.
@@ -198,7 +201,10 @@ impl Node {
                 mtime_s: Some(incoming.offer.mtime_s),
                 older,
             });
-            OlderVersion::searching(older, disk).map(|older| older.shared_with(&delivery))
+            // Whoever is logged in here without bounds may read the home that is searched (design 16).
+            let may_read = incoming.search.is_none() && incoming.sees.is_some() && incoming.within.is_none();
+            let older = OlderVersion::searching(older, disk);
+            older.map(|older| older.shared_with(&delivery).told_to_the_sender(may_read))
         };
         let to_fetch = wanted.clone();
         let transfer = Transfer::new(
@@ -302,20 +308,25 @@ impl Node {
         object: ObjectName,
         geometry: Geometry,
     ) -> Lanes {
-        let describe = |label: &str, priority| SourceDescription {
+        let describe = |label: &str, priority, under_way_bytes| SourceDescription {
             label: label.into(),
             priority,
             weight: 1,
-            capabilities: SourceCapabilities { grade: Grade::Vouched, cancel: true, holes: true },
+            capabilities: SourceCapabilities {
+                grade: Grade::Vouched,
+                cancel: true,
+                holes: true,
+                under_way_bytes,
+            },
         };
         let (peer, size_bytes) = (incoming.peer.clone(), Some(geometry.size_bytes()));
-        let add_source = |id, label, priority| {
-            let description = describe(label, priority);
+        let add_source = |id, label, priority, under_way_bytes| {
+            let description = describe(label, priority, under_way_bytes);
             let set = LaneSet::facing(peer.clone(), id, object, description, size_bytes, transfer.events());
             transfer.add_source(id, set.clone());
             set
         };
-        let ssh = add_source(SSH, "ssh", 1);
+        let ssh = add_source(SSH, "ssh", 1, SSH_WINDOW_BYTES);
         let mut door = None;
         if geometry.size_bytes() >= DIRECT_FROM_BYTES
             && incoming.is_other_host
@@ -326,7 +337,7 @@ impl Node {
             && let Ok(opened) = Door::open(self, &incoming.seen_as)
         {
             push_control(&mut incoming.preface, &Message::Direct(opened.invitation.clone()));
-            let direct = add_source(DIRECT, "direct", 0);
+            let direct = add_source(DIRECT, "direct", 0, 0);
             door = Some(Arc::new(ReceivingDoor::new(self, opened, direct, geometry.size_bytes())));
         }
         let (lane, knocking, sees, allow_local) =

@@ -81,7 +81,12 @@ impl Others {
                 // Behind what is at hand.
                 priority: priority.saturating_add(1),
                 weight: 1,
-                capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
+                capabilities: SourceCapabilities {
+                    grade: Grade::Proven,
+                    cancel: true,
+                    holes: true,
+                    under_way_bytes: 0,
+                },
             };
             let set = LaneSet::new(id, object, description, config.size_bytes, transfer.events());
             // All are known before the first is dialled: one that fails must not be taken for the last one.

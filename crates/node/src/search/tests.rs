@@ -157,7 +157,8 @@ struct Unread {
 
 impl Source for Unread {
     fn describe(&self) -> SourceDescription {
-        let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true };
+        let capabilities =
+            SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true, under_way_bytes: 0 };
         SourceDescription { label: "unread".into(), priority: 0, weight: 1, capabilities }
     }
 

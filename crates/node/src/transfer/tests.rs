@@ -94,7 +94,12 @@ fn fetch(object: &[u8], lies: &[(Lie, u64)]) -> Result<()> {
             label: format!("holder {number}"),
             priority: 0,
             weight: 1,
-            capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
+            capabilities: SourceCapabilities {
+                grade: Grade::Proven,
+                cancel: true,
+                holes: true,
+                under_way_bytes: 0,
+            },
         };
         let size = Some(geometry.size_bytes());
         let set = LaneSet::new(SourceId(number), ObjectName::Oid(oid), description, size, transfer.events());

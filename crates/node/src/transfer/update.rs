@@ -97,6 +97,8 @@ pub(crate) struct OlderVersion {
     elsewhere: Option<Arc<Elsewhere>>,
     /// A search of the disk, if there is hope for that.
     disk: Option<Arc<DiskSearch>>,
+    /// The sender may read all that the disk may have, so it may hear which blocks that are, too.
+    tells_disk: bool,
     /// Enough stands in the object more than once.
     has_repeats: bool,
     /// Where blocks of all these may be shared.
@@ -143,6 +145,7 @@ impl OlderVersion {
             file,
             elsewhere: None,
             disk: None,
+            tells_disk: false,
             has_repeats: false,
             delivery: None,
         })
@@ -160,6 +163,7 @@ impl OlderVersion {
             size_bytes: 0,
             elsewhere: None,
             disk: None,
+            tells_disk: false,
             has_repeats: true,
             delivery: None,
         })
@@ -185,12 +189,24 @@ impl OlderVersion {
         Some(OlderVersion { disk: Some(Arc::new(disk)), ..older })
     }
 
+    /// The same where the sender may read all that is searched.
+    pub(crate) fn told_to_the_sender(self, may_read: bool) -> OlderVersion {
+        OlderVersion { tells_disk: may_read, ..self }
+    }
+
+    /// True if the sender may hear of single blocks that are here.
+    fn tells_blocks(&self) -> bool {
+        let tells_disk = self.tells_disk && self.disk.is_some();
+        (self.file.is_some() || tells_disk) && self.elsewhere.is_none()
+    }
+
     fn nothing() -> OlderVersion {
         OlderVersion {
             file: None,
             size_bytes: 0,
             elsewhere: None,
             disk: None,
+            tells_disk: false,
             has_repeats: false,
             delivery: None,
         }
@@ -432,7 +448,7 @@ impl Transfer {
         // Which blocks come tells the sender what is here, finer than chunks do: only whoever may log in is asked (design 16). What
         // an index alone knows is looked for while the network goes on: it does not wait for that. A search waits by itself.
         let is_vouched = matches!(self.truth, Truth::Vouched(_));
-        if is_vouched && old.file.is_some() && old.elsewhere.is_none() {
+        if is_vouched && old.tells_blocks() {
             plan.hold_back();
         }
         loop {

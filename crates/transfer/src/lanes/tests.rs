@@ -98,7 +98,8 @@ fn hello() -> Hello {
 #[test]
 fn a_lane_waits_for_its_first_group_before_it_takes_more_than_a_unit() {
     let events = Arc::new(Asks::default());
-    let capabilities = SourceCapabilities { grade: Grade::Vouched, cancel: true, holes: true };
+    let capabilities =
+        SourceCapabilities { grade: Grade::Vouched, cancel: true, holes: true, under_way_bytes: 0 };
     let description = SourceDescription { label: "test".into(), priority: 0, weight: 1, capabilities };
     let object = ObjectName::Provisional([7; 32]);
     let size_bytes = 3 * UNIT_BYTES;

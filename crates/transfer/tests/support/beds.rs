@@ -36,7 +36,7 @@ fn name(grade: Grade, object: &TestObject) -> ObjectName {
 }
 
 fn describe(label: &str, grade: Grade) -> SourceDescription {
-    let capabilities = SourceCapabilities { grade, cancel: true, holes: true };
+    let capabilities = SourceCapabilities { grade, cancel: true, holes: true, under_way_bytes: 0 };
     SourceDescription { label: label.into(), priority: 0, weight: 1, capabilities }
 }
 

@@ -120,7 +120,8 @@ impl TestReceiver {
         clear_data: bool,
     ) -> TestReceiver {
         let sink = Arc::new(Sink::default());
-        let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true };
+        let capabilities =
+            SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true, under_way_bytes: 0 };
         let description = SourceDescription { label: "test".into(), priority: 0, weight: 1, capabilities };
         let object = ObjectName::Oid(oid);
         let source = LaneSet::new(SourceId(1), object, description, Some(size_bytes), sink.clone());

@@ -78,6 +78,8 @@ pub struct SourceScript {
     pub up_at_us: u64,
     /// Ends requests early when told to.
     pub can_cancel: bool,
+    /// But for what begins within so many bytes of what it owes.
+    pub under_way_bytes: u64,
     /// Tells its round trip.
     pub tells_round_trip: bool,
     /// Reports groups twice, late, and of requests nobody made.

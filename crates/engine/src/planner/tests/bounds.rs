@@ -47,7 +47,8 @@ fn what_is_sent_again_counts_up_to_two_units() {
     for (is_cancelled, can_cancel, ends_s) in [(false, true, 58), (true, true, 58), (true, false, 86)] {
         let mut planner = wide(4, 64);
         planner.config.strategy.deadlines = false;
-        let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: can_cancel, holes: true };
+        let capabilities =
+            SourceCapabilities { grade: Grade::Proven, cancel: can_cancel, holes: true, under_way_bytes: 0 };
         let description = SourceDescription { label: "a".into(), priority: 0, weight: 1, capabilities };
         planner.add_source(A, description);
         planner.handle_up(0, A, Some(MS));
@@ -143,7 +144,8 @@ fn requests_shrink_to_the_room_in_the_budget() {
 fn the_greater_weight_is_asked_first() {
     let mut planner = planner(4);
     for (source, weight) in [(A, 1), (B, 5), (C, 3)] {
-        let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true };
+        let capabilities =
+            SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true, under_way_bytes: 0 };
         planner.add_source(
             source,
             SourceDescription { label: "direct".into(), priority: 0, weight, capabilities },
@@ -273,7 +275,8 @@ fn the_end_of_a_request_does_not_make_its_front_late() {
 #[test]
 fn older_requests_are_late_by_their_own_length() {
     let mut planner = wide(2, 2);
-    let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true };
+    let capabilities =
+        SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true, under_way_bytes: 0 };
     let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
     planner.add_source(A, description);
     planner.handle_up(0, A, Some(MS));
@@ -320,7 +323,8 @@ fn what_nobody_was_asked_for_comes_first() {
     wanted.insert(0..2);
     wanted.insert(4..5);
     let mut planner = Planner::new(config, wanted);
-    let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true };
+    let capabilities =
+        SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true, under_way_bytes: 0 };
     let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
     planner.add_source(A, description);
     planner.handle_up(0, A, Some(MS));

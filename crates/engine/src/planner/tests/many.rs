@@ -95,7 +95,8 @@ fn duplicates_are_bounded() {
     // So late that every single unit would pay.
     planner.config.give_up_us = 1000 * S;
     planner.config.window = WindowLimits { initial_bytes: 64 << 20, ..WindowLimits::default() };
-    let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true };
+    let capabilities =
+        SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true, under_way_bytes: 0 };
     let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
     planner.add_source(A, description);
     planner.handle_up(0, A, Some(MS));

@@ -18,6 +18,11 @@ const LOOKED_THROUGH_MAX: u64 = 32 << 20;
 /// No more than so many times what is missing is looked through for it, and what is around.
 const LOOKED_THROUGH_TIMES: u64 = 4;
 
+/// Of a piece longer than this a few blocks are looked at closely first: so often, and so many bytes.
+const SAMPLED_FROM: u64 = 64 << 10;
+const SAMPLE_INTERVAL: u64 = 32 << 10;
+const SAMPLE_BYTES: u64 = 2 << 10;
+
 /// One look.
 pub(super) struct Round {
     pub(super) block_bytes: u64,
@@ -34,6 +39,8 @@ pub(super) struct Piece {
     shifts: Vec<i64>,
     /// Where in the older version it may be found at all.
     around: Range<u64>,
+    /// It may lie elsewhere than where its samples were looked for.
+    has_moved: bool,
 }
 
 /// Parts of the object that the older version has, by their first byte: where they end, and where they lie there.
@@ -60,7 +67,7 @@ impl Piece {
         // What moved far from what was next to it is not looked for in all that lies between.
         let before = before.min(after.saturating_add(len.saturating_mul(LOOKED_THROUGH_TIMES)));
         let around = after.saturating_sub(AROUND_BYTES)..before.saturating_add(AROUND_BYTES);
-        Piece { range, shifts: from_start.into_iter().chain(from_end).collect(), around }
+        Piece { range, shifts: from_start.into_iter().chain(from_end).collect(), around, has_moved: false }
     }
 
     /// What is left of it at `range`: next to what was found, it is looked for next to that.
@@ -74,8 +81,42 @@ impl Piece {
         if shifts.is_empty() {
             shifts.clone_from(&self.shifts);
         }
-        Piece { range, shifts, around: self.around.clone() }
+        let has_moved = self.has_moved || shifts.iter().any(|shift| !self.shifts.contains(shift));
+        Piece { range, shifts, around: self.around.clone(), has_moved }
     }
+
+    fn part(&self, range: Range<u64>) -> Piece {
+        Piece { range, ..self.clone() }
+    }
+
+    /// As long a piece as a sample was taken of.
+    fn is_long(&self) -> bool {
+        self.range.end - self.range.start > SAMPLED_FROM
+    }
+}
+
+/// Parts of long pieces, by which the rest of them is judged: looking closely costs a thirtieth of the bytes that it is about, and where all
+/// is new nothing is found.
+pub(super) fn samples(pieces: &[Piece]) -> Vec<Piece> {
+    let of_one = |piece: &Piece| {
+        let starts = (piece.range.start..piece.range.end).step_by(SAMPLE_INTERVAL as usize).skip(1);
+        let piece = piece.clone();
+        starts.map(move |start| piece.part(start..(start + SAMPLE_BYTES).min(piece.range.end)))
+    };
+    pieces.iter().filter(|piece| piece.is_long()).flat_map(of_one).collect()
+}
+
+/// What to look at closely of `left`, of which samples were looked at: of a long piece none of them was found, so that only its ends are
+/// worth it, unless it may lie elsewhere.
+pub(super) fn worth_a_close_look(left: Vec<Piece>) -> Vec<Piece> {
+    let ends = |piece: Piece| {
+        if !piece.is_long() || piece.has_moved {
+            return vec![piece];
+        }
+        let (start, end) = (piece.range.start, piece.range.end);
+        vec![piece.part(start..start + SAMPLE_BYTES), piece.part(end - SAMPLE_BYTES..end)]
+    };
+    left.into_iter().flat_map(ends).collect()
 }
 
 /// The questions for all whole blocks of `pieces`.
@@ -214,4 +255,53 @@ pub(super) fn left_of(pieces: &[Piece], found: &Found) -> Vec<Piece> {
         }
     }
     left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FINE: Round = Round { block_bytes: 64, sum_bytes: 2, is_search: false };
+
+    fn piece(range: Range<u64>) -> Piece {
+        let len = range.end - range.start;
+        Piece::new(range.clone(), &Gap { range, after: Some(0), before: Some(len) })
+    }
+
+    fn sums_bytes(pieces: &[Piece]) -> u64 {
+        questions(&FINE, pieces).iter().map(|question| question.blocks * u64::from(FINE.sum_bytes)).sum()
+    }
+
+    /// P7, R8: of a MiB that is new, sums of single blocks are asked of a few places and of both ends: less than a third of a hundredth
+    /// of it, where all of them are a thirtieth.
+    #[test]
+    fn what_is_new_is_looked_at_closely_in_a_few_places() {
+        let pieces = [piece(1000..(1 << 20) + 1000)];
+        let samples = samples(&pieces);
+        let left = worth_a_close_look(left_of(&pieces, &Found::new()));
+        assert_eq!(left.len(), 2);
+        assert_eq!((left[0].range.start, left[1].range.end), (1000, (1 << 20) + 1000));
+        let bytes = sums_bytes(&samples) + sums_bytes(&left);
+        assert!(bytes > 0 && bytes < (1 << 20) / 300, "{bytes}");
+    }
+
+    /// P6: where a sample is found, all around it is looked at closely; and so is a short piece, and one that may have moved with what is
+    /// next to it.
+    #[test]
+    fn what_changed_here_and_there_is_looked_at_closely() {
+        let pieces = [piece(0..256 << 10)];
+        let places: Vec<u64> = samples(&pieces).iter().map(|sample| sample.range.start).collect();
+        assert_eq!(places, (1..8).map(|place| place * SAMPLE_INTERVAL).collect::<Vec<_>>());
+        let found: Found = places.iter().map(|&at| (at, (at + 64, at))).collect();
+        let left = left_of(&pieces, &found);
+        let found_bytes = 64 * found.len() as u64;
+        let asked_of = |pieces: &[Piece]| pieces.iter().map(|it| it.range.end - it.range.start).sum::<u64>();
+        assert_eq!(asked_of(&worth_a_close_look(left)), (256 << 10) - found_bytes);
+        let short = [piece(0..SAMPLED_FROM)];
+        assert!(samples(&short).is_empty());
+        assert_eq!(asked_of(&worth_a_close_look(short.to_vec())), SAMPLED_FROM);
+        // Its neighbour was found 5000 bytes further on.
+        let moved = left_of(&pieces, &Found::from([(0, (1024, 5000))]));
+        assert_eq!(asked_of(&worth_a_close_look(moved)), (256 << 10) - 1024);
+    }
 }

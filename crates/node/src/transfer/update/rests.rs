@@ -11,7 +11,9 @@ use dray_core::source::{SourceCall, SourceId};
 use dray_core::{Error, ErrorKind, Result};
 
 use super::gaps::Gap;
-use super::looking::{Found, Piece, Question, Round, compare, left_of, questions};
+use super::looking::{
+    Found, Piece, Question, Round, compare, left_of, questions, samples, worth_a_close_look,
+};
 use super::plan::{Origin, Parts, Plan};
 use super::{NODE_PATIENCE, OldBytes, OlderVersion, Transfer, interrupted, lost};
 use crate::lock;
@@ -124,8 +126,10 @@ impl Transfer {
         if lacking.is_empty() {
             return Ok(());
         }
-        for (_, parts) in &mut lacking {
-            *parts = without_disk(parts);
+        if !old.tells_disk {
+            for (_, parts) in &mut lacking {
+                *parts = without_disk(parts);
+            }
         }
         let is_fast = told.0 >= TOLD_BYTES_MIN && told.0 as f64 >= FAST_FROM * told.1.as_secs_f64();
         let found = match is_fast || !looked.pays(self.rate_bytes_per_s()) {
@@ -167,7 +171,8 @@ impl Transfer {
         }
     }
 
-    /// Compares the older version with sums of what is missing, twice: roughly, and closely where it differs.
+    /// Compares the older version with sums of what is missing, twice: roughly, and closely where it differs, if samples show that something
+    /// may be found there.
     fn look_between(
         &self,
         old: &OlderVersion,
@@ -179,11 +184,12 @@ impl Transfer {
         let (source, _) = self.best_source(&[]).ok_or_else(lost)?;
         let (bytes, begun) = (old.bytes(), Instant::now());
         let mut found = Found::new();
-        let mut pieces = pieces(lacking, gaps);
+        let pieces = pieces(lacking, gaps);
         looked.bytes += pieces.iter().map(|piece| piece.range.end - piece.range.start).sum::<u64>();
-        for round in [COARSE, FINE] {
-            pieces = self.compare_sums(source, &bytes, &round, &pieces, &mut found, over)?;
-        }
+        let samples = samples(&pieces);
+        self.compare_sums(source, &bytes, &[(COARSE, &pieces[..]), (FINE, &samples[..])], &mut found, over)?;
+        let left = worth_a_close_look(left_of(&pieces, &found));
+        self.compare_sums(source, &bytes, &[(FINE, &left[..])], &mut found, over)?;
         looked.found_bytes += found.iter().map(|(start, (end, _))| end - start).sum::<u64>();
         looked.time += begun.elapsed();
         Ok(found)
@@ -194,27 +200,30 @@ impl Transfer {
         lock(&self.planner).stats().iter().map(|source| source.rate_bytes_per_s).max().unwrap_or(0)
     }
 
-    /// One round: adds to `found` what is equal; the pieces that are left.
+    /// Some looks at once, the roughest first: adds to `found` what is equal.
     fn compare_sums(
         &self,
         source: SourceId,
         bytes: &OldBytes,
-        round: &Round,
-        pieces: &[Piece],
+        looks: &[(Round, &[Piece])],
         found: &mut Found,
         over: &dyn Fn() -> bool,
-    ) -> Result<Vec<Piece>> {
-        let mut questions = questions(round, pieces).into_iter().enumerate();
-        let mut asked: HashMap<u32, Question> = HashMap::new();
+    ) -> Result<()> {
+        // Each turn has numbers of its own.
+        let turn = u32::from(looks.len() == 1);
+        let questions = looks.iter().enumerate().flat_map(|(at, (round, pieces))| {
+            questions(round, pieces).into_iter().map(move |question| (at, question))
+        });
+        let mut questions = (0..).map(|number| number << 1 | turn).zip(questions);
+        let mut asked: HashMap<u32, (usize, Question)> = HashMap::new();
+        let mut of_looks = vec![Found::new(); looks.len()];
         let mut heard = Instant::now();
         loop {
             while asked.len() < QUESTIONS_MAX
-                && let Some((number, question)) = questions.next()
+                && let Some((number, (at, question))) = questions.next()
             {
-                // Questions of both rounds have numbers of their own.
-                let number = (number as u32) << 1 | u32::from(round.block_bytes == FINE.block_bytes);
-                self.ask_for_sums(source, number, round, &question)?;
-                asked.insert(number, question);
+                self.ask_for_sums(source, number, &looks[at].0, &question)?;
+                asked.insert(number, (at, question));
             }
             if asked.is_empty() {
                 break;
@@ -226,14 +235,16 @@ impl Transfer {
                 return Err(lost());
             }
             for (number, sums) in self.await_sums() {
-                let Some(question) = asked.remove(&number) else { continue };
+                let Some((at, question)) = asked.remove(&number) else { continue };
                 let sums =
                     sums.ok_or_else(|| Error::new(ErrorKind::Unsupported, "the sender tells no sums"))?;
-                compare(bytes, round, &question, pieces, &sums, found);
+                let (round, pieces) = &looks[at];
+                compare(bytes, round, &question, pieces, &sums, &mut of_looks[at]);
                 heard = Instant::now();
             }
         }
-        Ok(left_of(pieces, found))
+        of_looks.into_iter().for_each(|more| add(more, found));
+        Ok(())
     }
 
     fn ask_for_sums(&self, id: SourceId, number: u32, round: &Round, question: &Question) -> Result<()> {
@@ -254,6 +265,16 @@ impl Transfer {
             state = self.await_change(state, Duration::from_millis(100));
         }
         std::mem::take(&mut state.sums)
+    }
+}
+
+/// Adds to `found` what of `more` is not part of it.
+fn add(more: Found, found: &mut Found) {
+    for (start, (end, old)) in more {
+        let known = found.range(..=start).next_back().is_some_and(|(_, (known_end, _))| *known_end >= end);
+        if !known {
+            found.insert(start, (end, old));
+        }
     }
 }
 

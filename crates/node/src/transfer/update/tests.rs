@@ -419,7 +419,12 @@ fn update_saying(
                 // The first one is asked first.
                 priority: number as u16,
                 weight: 1,
-                capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
+                capabilities: SourceCapabilities {
+                    grade: Grade::Proven,
+                    cancel: true,
+                    holes: true,
+                    under_way_bytes: 0,
+                },
             };
             let size = Some(geometry.size_bytes());
             let set =

@@ -233,7 +233,12 @@ impl Transfer {
             label: label.clone(),
             priority: hint.priority,
             weight: 1,
-            capabilities: SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true },
+            capabilities: SourceCapabilities {
+                grade: Grade::Proven,
+                cancel: true,
+                holes: true,
+                under_way_bytes: 0,
+            },
         };
         self.planner.add_source(SourceId(self.sources.len() as u32), description);
         let slot = || Slot {

@@ -1,6 +1,6 @@
 //! The disk is searched while a transfer goes on (Y4-Y21).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 
 use dray_core::hash_tree::Collector;
@@ -189,6 +189,8 @@ struct Withholding {
     cancelled: Mutex<u64>,
     /// Runs of blocks of 1024 bytes whose sums were asked for; all that is told is wrong.
     sums: Mutex<Vec<Vec<BlockRun>>>,
+    /// Bytes that are lacking of groups of which only the rest was asked for.
+    rest_bytes: Mutex<BTreeMap<u64, usize>>,
 }
 
 /// Events of a source that are told from a thread of their own: a call never leads to one from within.
@@ -213,7 +215,8 @@ mod crossing {
 
 impl Source for Withholding {
     fn describe(&self) -> SourceDescription {
-        let capabilities = SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true };
+        let capabilities =
+            SourceCapabilities { grade: Grade::Proven, cancel: true, holes: true, under_way_bytes: 0 };
         SourceDescription { label: "withholding".into(), priority: 0, weight: 1, capabilities }
     }
 
@@ -242,6 +245,10 @@ impl Source for Withholding {
             }
             SourceCall::Fetch { request, permit, .. } => {
                 drop(self.asked.lock().unwrap().insert(request, permit))
+            }
+            SourceCall::FetchRest { request, group, have, permit, .. } => {
+                self.rest_bytes.lock().unwrap().insert(group, have.rest_bytes(GROUP));
+                drop(self.asked.lock().unwrap().insert(request, permit));
             }
             SourceCall::Cancel { request } => {
                 let was_asked = self.asked.lock().unwrap().remove(&request).is_some();
@@ -294,6 +301,7 @@ fn withheld(
         asked: Mutex::default(),
         cancelled: Mutex::default(),
         sums: Mutex::default(),
+        rest_bytes: Mutex::default(),
     });
     transfer.add_source(SourceId(0), source.clone());
     let size_bytes = object.len() as u64;
@@ -352,6 +360,45 @@ fn a_sender_hears_of_no_chunk_on_the_disk() {
         blocks
     };
     assert_eq!(asked(true), asked(false));
+}
+
+/// P7 "Sibling", design 16: who may read what is searched sends what a file on the disk lacks of a group, and not all of the group; who may
+/// not is asked for whole groups.
+#[test]
+fn whoever_may_read_the_disk_sends_the_rest_alone() {
+    let object = bytes(SIZE, 97);
+    // The change and the chunk in which it ends take four groups, of the first and the last of which something is here.
+    let changed = 5 * UNIT_BYTES as usize + GROUP - 2000..5 * UNIT_BYTES as usize + 2 * GROUP + 2000;
+    let mut sibling = object.clone();
+    sibling[changed.clone()].copy_from_slice(&bytes(changed.len(), 98));
+    let asked = |may_read: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        std::fs::write(dir.path().join("sub/copy"), &sibling).unwrap();
+        let older = alone(searching(dir.path(), PATIENT)).told_to_the_sender(may_read);
+        let vouched =
+            |geometry, _, delivery| Truth::Vouched(Collector::new(geometry, delivery as Arc<dyn PairStore>));
+        let (transfer, wanted, source, _) = withheld(dir.path(), &object, vouched, |delivery| delivery);
+        let over = Stop::new();
+        thread::scope(|scope| {
+            scope.spawn(|| transfer.update(&older, &wanted, &over));
+            let begun = Instant::now();
+            // The first group of all, and the four.
+            while transfer.wanted_groups.load(Ordering::Acquire) < 5 {
+                assert!(begun.elapsed() < Duration::from_secs(20), "not enough is asked for");
+                thread::sleep(Duration::from_millis(1));
+            }
+            over.set();
+        });
+        transfer.close();
+        source.rest_bytes.lock().unwrap().clone()
+    };
+    let rests = asked(true);
+    let first = changed.start as u64 / GROUP_BYTES;
+    assert_eq!(rests.keys().copied().collect::<Vec<_>>(), [first, first + 3]);
+    let bytes = rests.values().sum::<usize>() + 2 * GROUP;
+    assert!((changed.len()..3 * GROUP).contains(&bytes), "{bytes} of {}", changed.len());
+    assert!(asked(false).is_empty());
 }
 
 /// Y21: a chunk that is found on the disk after it was asked of the network cancels its request. Here all is asked for before anything is

@@ -1,0 +1,119 @@
+//! What comes whether it is wanted or not, because no cancellation reaches it, and who is at work though no group of it is whole:
+//! slow paths, where several connections share a line.
+
+use super::many::serve_some;
+use super::*;
+
+/// Bytes in the buffers of an ssh channel.
+const CHANNEL_BYTES: u64 = 2 * UNIT_BYTES;
+
+/// All of `units` are wanted, windows begin with four of them, and B is up whose channel holds two: it is asked for the first four.
+fn begun_over_a_channel(units: u64) -> (Planner, Vec<Asked>) {
+    let mut planner = bounds::wide(units, 4);
+    let capabilities = SourceCapabilities {
+        grade: Grade::Proven,
+        cancel: true,
+        holes: true,
+        under_way_bytes: CHANNEL_BYTES,
+    };
+    planner.add_source(B, SourceDescription { label: "ssh".into(), priority: 1, weight: 1, capabilities });
+    planner.handle_up(0, B, Some(MS));
+    let (of_b, ..) = drain(&mut planner, 0);
+    assert_eq!(of_b.iter().map(|asked| asked.groups.groups).collect::<Vec<_>>(), [UNIT_GROUPS; 4]);
+    (planner, of_b)
+}
+
+fn numbers(asked: &[Asked]) -> Vec<RequestId> {
+    asked.iter().map(|asked| asked.request).collect()
+}
+
+/// Y20: a spare that stands back keeps what would come all the same, begun or not, and gives the rest back.
+#[test]
+fn a_spare_keeps_what_is_under_way() {
+    let (mut planner, of_b) = begun_over_a_channel(8);
+    add_up(&mut planner, 10 * MS, A, "direct", 0);
+    let (of_a, cancelled, _) = drain(&mut planner, 10 * MS);
+    assert_eq!(cancelled, numbers(&of_b[2..]));
+    let starts: Vec<u64> = of_a.iter().map(|asked| asked.groups.start / UNIT_GROUPS).collect();
+    assert_eq!(starts, [2, 3, 4, 5]);
+    // What was told to leave comes first in the channel, so what stands behind it is no more under way than it was.
+    let (mut planner, of_b) = begun_over_a_channel(8);
+    planner.handle_misfit(MS, B, of_b[0].request);
+    add_up(&mut planner, 10 * MS, A, "direct", 0);
+    assert_eq!(drain(&mut planner, 10 * MS).1, [&numbers(&of_b[..1])[..], &numbers(&of_b[2..])].concat());
+}
+
+/// R6, P12: a spare that is silent gives everything back.
+#[test]
+fn a_silent_spare_keeps_nothing() {
+    let (mut planner, of_b) = begun_over_a_channel(8);
+    add_up(&mut planner, S, A, "direct", 0);
+    assert_eq!(drain(&mut planner, S).1, numbers(&of_b));
+}
+
+/// B has sent three groups of its four units, `b_us` apart; A, which came up meanwhile, the four others, `a_us` apart, and has nothing
+/// to do. What is asked for and cancelled then; and the planner, whose last word of B was at the time returned.
+fn dry_beside_a_channel(a_us: u64, b_us: u64) -> (Planner, Vec<Asked>, Vec<Asked>, Vec<RequestId>, u64) {
+    let (mut planner, of_b) = begun_over_a_channel(6);
+    add_up(&mut planner, 10 * MS, A, "direct", 0);
+    let (of_a, cancelled, _) = drain(&mut planner, 10 * MS);
+    assert_eq!((of_a.len(), cancelled.len()), (4, 2));
+    let last_us = 20 * S;
+    serve_some(&mut planner, last_us - 3 * b_us, b_us, &of_b[0], 3);
+    let mut now_us = last_us - 64 * a_us;
+    for asked in &of_a {
+        now_us = serve_some(&mut planner, now_us, a_us, asked, UNIT_GROUPS);
+        planner.handle_done(now_us, A, asked.request);
+    }
+    let (asked, cancelled, _) = drain(&mut planner, last_us);
+    (planner, of_b, asked, cancelled, last_us)
+}
+
+/// Y20: over a line that both share, nothing of what is under way is asked for a second time, however much sooner the other seems to have it.
+#[test]
+fn what_is_under_way_is_not_asked_for_twice_over_one_line() {
+    let (_, _, asked, cancelled, _) = dry_beside_a_channel(100 * MS, 700 * MS);
+    assert!(asked.is_empty() && cancelled.is_empty(), "{asked:?} {cancelled:?}");
+}
+
+/// R6, design 8: who is eight times as fast is on another line, and helps out.
+#[test]
+fn who_is_much_faster_helps_out_with_what_is_under_way() {
+    let (_, of_b, asked, cancelled, _) = dry_beside_a_channel(50 * MS, 450 * MS);
+    assert_eq!((asked[0].source, asked[0].groups), (A, of_b[1].groups));
+    assert!(cancelled.is_empty(), "it comes in any case");
+}
+
+/// R6, P12: who is silent loses what is under way, too, whatever anybody's rate.
+#[test]
+fn what_is_under_way_moves_at_silence() {
+    let (mut planner, of_b, asked, _, last_us) = dry_beside_a_channel(100 * MS, 300 * MS);
+    assert!(asked.is_empty());
+    let (when_us, asked, cancelled, polls) = bounds::wait(&mut planner, last_us);
+    assert!((last_us + S..=last_us + 2 * S).contains(&when_us), "{}", when_us - last_us);
+    assert_eq!((asked[0].source, asked[0].groups), (A, of_b[1].groups));
+    assert_eq!(cancelled, [of_b[1].request]);
+    assert!(polls <= 4, "{polls} looks");
+}
+
+/// P7, design 9: who sends a group over a slow path is not silent; spares have their turn when nothing more comes.
+#[test]
+fn bytes_are_a_sign_of_work_before_a_group_is_whole() {
+    let mut planner = planner(8);
+    add_up(&mut planner, 0, A, "direct", 0);
+    drain(&mut planner, 0);
+    add_up(&mut planner, 0, B, "ssh", 1);
+    let sixteenth = GROUP_BYTES / 16;
+    for tenth in 1..=30 {
+        planner.handle_received(tenth * 100 * MS, A, tenth * sixteenth);
+        assert!(drain(&mut planner, tenth * 100 * MS).0.is_empty(), "{tenth}");
+    }
+    // Of 30 sixteenths, 28 are whole quarters.
+    let (when_us, asked, ..) = bounds::wait(&mut planner, 3 * S);
+    assert_eq!((when_us, asked[0].source), (2_800 * MS + S, B));
+    // Next to nothing is no sign.
+    planner.handle_received(4 * S, A, 31 * sixteenth);
+    assert_eq!(planner.best_priority(4 * S), Some(1));
+    planner.handle_received(4 * S, A, 32 * sixteenth);
+    assert_eq!(planner.best_priority(4 * S), Some(0));
+}
