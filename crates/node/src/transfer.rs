@@ -532,7 +532,6 @@ impl Transfer {
         elapsed_us.saturating_sub(awake.stopped_us)
     }
 
-    /// Carries out what the planner wants, until it wants nothing.
     /// Tells the planner what has come from each source, whole groups or not.
     fn hear_bytes(&self) {
         let received = |(id, source): (&SourceId, &Arc<dyn Source>)| Some((*id, source.received_bytes()?));
@@ -543,6 +542,7 @@ impl Transfer {
         }
     }
 
+    /// Carries out what the planner wants, until it wants nothing.
     fn pump(&self) {
         loop {
             let command = lock(&self.planner).poll(self.now_us());
