@@ -54,28 +54,28 @@ impl Mover {
     /// Its name in the results.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Mover::DrayGet => "dray-get",
-            Mover::DrayGetClear => "dray-get-clear",
-            Mover::DrayPutGet => "dray-put-get",
-            Mover::DrayDaemonPutGet => "dray-daemon-put-get",
-            Mover::DrayCp => "dray-cp",
-            Mover::DrayDaemonCp => "dray-daemon-cp",
-            Mover::DraySsh => "dray-ssh",
-            Mover::DraySync => "dray-sync",
-            Mover::RsyncDaemon => "rsync-daemon",
-            Mover::RsyncSsh => "rsync-ssh",
-            Mover::RsyncInc => "rsync-inc",
-            Mover::RsyncGcm => "rsync-gcm",
-            Mover::Scp => "scp",
-            Mover::ScpGcm => "scp-gcm",
-            Mover::Curl => "curl",
-            Mover::CurlB3sum => "curl-b3sum",
-            Mover::Wget => "wget",
-            Mover::Aria2 => "aria2",
-            Mover::Rclone => "rclone",
-            Mover::Syq => "syq",
-            Mover::Sendme => "sendme",
-            Mover::Bittorrent => "bittorrent",
+            DrayGet => "dray-get",
+            DrayGetClear => "dray-get-clear",
+            DrayPutGet => "dray-put-get",
+            DrayDaemonPutGet => "dray-daemon-put-get",
+            DrayCp => "dray-cp",
+            DrayDaemonCp => "dray-daemon-cp",
+            DraySsh => "dray-ssh",
+            DraySync => "dray-sync",
+            RsyncDaemon => "rsync-daemon",
+            RsyncSsh => "rsync-ssh",
+            RsyncInc => "rsync-inc",
+            RsyncGcm => "rsync-gcm",
+            Scp => "scp",
+            ScpGcm => "scp-gcm",
+            Curl => "curl",
+            CurlB3sum => "curl-b3sum",
+            Wget => "wget",
+            Aria2 => "aria2",
+            Rclone => "rclone",
+            Syq => "syq",
+            Sendme => "sendme",
+            Bittorrent => "bittorrent",
         }
     }
 
@@ -128,8 +128,8 @@ impl Entrant for Contender {
     fn title(&self) -> String {
         let way = match self.way {
             _ if !self.has_both_ways() => "",
-            Way::Pull => ", from the far host",
-            Way::Push => ", to the far host",
+            Pull => ", from the far host",
+            Push => ", to the far host",
         };
         format!("{}{way}", self.title)
     }
