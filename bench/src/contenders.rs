@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use crate::pair::{Between, Pair, SSH_PORT};
 use crate::site::{Site, What};
+use crate::tools::Tool;
+use crate::turns::Entrant;
 
 /// From the far end or to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,24 +23,84 @@ impl Way {
     }
 }
 
+/// A way to move something, without the direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mover {
+    DrayGet,
+    DrayGetClear,
+    DrayPutGet,
+    DrayDaemonPutGet,
+    DrayCp,
+    DrayDaemonCp,
+    DraySsh,
+    DraySync,
+    RsyncDaemon,
+    RsyncSsh,
+    RsyncInc,
+    RsyncGcm,
+    Scp,
+    ScpGcm,
+    Curl,
+    CurlB3sum,
+    Wget,
+    Aria2,
+    Rclone,
+    Syq,
+    Sendme,
+    Bittorrent,
+}
+
+impl Mover {
+    /// Its name in the results.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            DrayGet => "dray-get",
+            DrayGetClear => "dray-get-clear",
+            DrayPutGet => "dray-put-get",
+            DrayDaemonPutGet => "dray-daemon-put-get",
+            DrayCp => "dray-cp",
+            DrayDaemonCp => "dray-daemon-cp",
+            DraySsh => "dray-ssh",
+            DraySync => "dray-sync",
+            RsyncDaemon => "rsync-daemon",
+            RsyncSsh => "rsync-ssh",
+            RsyncInc => "rsync-inc",
+            RsyncGcm => "rsync-gcm",
+            Scp => "scp",
+            ScpGcm => "scp-gcm",
+            Curl => "curl",
+            CurlB3sum => "curl-b3sum",
+            Wget => "wget",
+            Aria2 => "aria2",
+            Rclone => "rclone",
+            Syq => "syq",
+            Sendme => "sendme",
+            Bittorrent => "bittorrent",
+        }
+    }
+
+    pub(crate) fn is_ours(self) -> bool {
+        self.name().starts_with("dray")
+    }
+}
+
 /// A way to move something, in one direction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contender {
-    /// Its name in the results, without the direction.
-    pub(crate) name: &'static str,
+    pub(crate) mover: Mover,
     pub(crate) way: Way,
     /// Programs it needs besides dray.
-    pub(crate) tools: &'static [&'static str],
+    tools: &'static [Tool],
     /// It can move directories.
     pub(crate) takes_trees: bool,
     /// It can make the file durable before it ends.
     pub(crate) can_sync: bool,
-    /// What readers see.
+    /// What readers see, without the direction.
     pub(crate) title: &'static str,
 }
 
-const fn one(name: &'static str, way: Way, tools: &'static [&'static str], title: &'static str) -> Contender {
-    Contender { name, way, tools, takes_trees: false, can_sync: false, title }
+const fn one(mover: Mover, way: Way, tools: &'static [Tool], title: &'static str) -> Contender {
+    Contender { mover, way, tools, takes_trees: false, can_sync: false, title }
 }
 
 impl Contender {
@@ -52,52 +114,78 @@ impl Contender {
         self
     }
 
-    pub(crate) fn id(&self) -> String {
-        format!("{}-{}", self.name, self.way.word())
-    }
-
-    pub(crate) fn is_ours(&self) -> bool {
-        self.name.starts_with("dray")
+    /// Whether it can be had in the other direction, too.
+    fn has_both_ways(&self) -> bool {
+        ALL.iter().any(|other| other.mover == self.mover && other.way != self.way)
     }
 }
 
+impl Entrant for Contender {
+    fn label(&self) -> String {
+        format!("{}-{}", self.mover.name(), self.way.word())
+    }
+
+    fn title(&self) -> String {
+        let way = match self.way {
+            _ if !self.has_both_ways() => "",
+            Pull => ", from the far host",
+            Push => ", to the far host",
+        };
+        format!("{}{way}", self.title)
+    }
+
+    fn tools(&self) -> &'static [Tool] {
+        self.tools
+    }
+
+    fn is_ours(&self) -> bool {
+        self.mover.is_ours()
+    }
+}
+
+use Mover::*;
 use Way::{Pull, Push};
 
 /// All that move a file or a tree as it is.
 pub(crate) const ALL: [Contender; 33] = [
-    one("dray-get", Pull, &[], "dray get, file already hashed").syncs(),
-    one("dray-get-clear", Pull, &[], "dray get, clear-text data allowed by both").syncs(),
-    one("dray-put-get", Pull, &[], "dray put + get, file never hashed").syncs(),
-    one("dray-daemon-put-get", Pull, &[], "dray put + get, file never hashed, daemons at both ends").syncs(),
-    one("dray-cp", Pull, &[], "dray cp").syncs().trees(),
-    one("dray-cp", Push, &[], "dray cp").syncs().trees(),
-    one("dray-daemon-cp", Pull, &[], "dray cp, daemons at both ends").syncs().trees(),
-    one("dray-daemon-cp", Push, &[], "dray cp, daemons at both ends").syncs().trees(),
-    one("dray-ssh", Pull, &[], "dray cp, only ssh gets through").syncs().trees(),
-    one("dray-ssh", Push, &[], "dray cp, only ssh gets through").syncs().trees(),
-    one("dray-sync", Pull, &[], "dray sync").syncs().trees(),
-    one("dray-sync", Push, &[], "dray sync").syncs().trees(),
-    one("rsync-daemon", Pull, &["rsync"], "rsync daemon (clear text)").syncs().trees(),
-    one("rsync-daemon", Push, &["rsync"], "rsync daemon (clear text)").syncs().trees(),
-    one("rsync-ssh", Pull, &["rsync"], "rsync over ssh").syncs().trees(),
-    one("rsync-ssh", Push, &["rsync"], "rsync over ssh").syncs().trees(),
-    one("rsync-inc", Pull, &["rsync"], "rsync over ssh, without --no-inc-recursive").syncs().trees(),
-    one("rsync-inc", Push, &["rsync"], "rsync over ssh, without --no-inc-recursive").syncs().trees(),
-    one("rsync-gcm", Pull, &["rsync"], "rsync over ssh with AES-GCM").syncs().trees(),
-    one("rsync-gcm", Push, &["rsync"], "rsync over ssh with AES-GCM").syncs().trees(),
-    one("scp", Pull, &[], "scp").trees(),
-    one("scp", Push, &[], "scp").trees(),
-    one("scp-gcm", Pull, &[], "scp with AES-GCM").trees(),
-    one("scp-gcm", Push, &[], "scp with AES-GCM").trees(),
-    one("curl", Pull, &["curl", "nginx"], "curl from nginx (clear text, not verified)"),
-    one("curl-b3sum", Pull, &["curl", "nginx"], "curl from nginx, then b3sum (clear text)"),
-    one("wget", Pull, &["wget", "nginx"], "wget from nginx (clear text, not verified)"),
-    one("aria2", Pull, &["aria2", "nginx"], "aria2 from nginx, 4 connections (clear text, not verified)"),
-    one("rclone", Pull, &["rclone", "nginx"], "rclone copyurl from nginx (clear text, not verified)"),
-    one("syq", Pull, &["syq"], "syq").trees(),
-    one("syq", Push, &["syq"], "syq").trees(),
-    one("sendme", Pull, &["sendme"], "sendme").trees(),
-    one("bittorrent", Pull, &["libtorrent"], "BitTorrent (libtorrent; clear text), torrent already made"),
+    one(DrayGet, Pull, &[], "dray get, file already hashed").syncs(),
+    one(DrayGetClear, Pull, &[], "dray get, clear-text data allowed by both").syncs(),
+    one(DrayPutGet, Pull, &[], "dray put + get, file never hashed").syncs(),
+    one(DrayDaemonPutGet, Pull, &[], "dray put + get, file never hashed, daemons at both ends").syncs(),
+    one(DrayCp, Pull, &[], "dray cp").syncs().trees(),
+    one(DrayCp, Push, &[], "dray cp").syncs().trees(),
+    one(DrayDaemonCp, Pull, &[], "dray cp, daemons at both ends").syncs().trees(),
+    one(DrayDaemonCp, Push, &[], "dray cp, daemons at both ends").syncs().trees(),
+    one(DraySsh, Pull, &[], "dray cp, only ssh gets through").syncs().trees(),
+    one(DraySsh, Push, &[], "dray cp, only ssh gets through").syncs().trees(),
+    one(DraySync, Pull, &[], "dray sync").syncs().trees(),
+    one(DraySync, Push, &[], "dray sync").syncs().trees(),
+    one(RsyncDaemon, Pull, &[Tool::Rsync], "rsync daemon (clear text)").syncs().trees(),
+    one(RsyncDaemon, Push, &[Tool::Rsync], "rsync daemon (clear text)").syncs().trees(),
+    one(RsyncSsh, Pull, &[Tool::Rsync], "rsync over ssh").syncs().trees(),
+    one(RsyncSsh, Push, &[Tool::Rsync], "rsync over ssh").syncs().trees(),
+    one(RsyncInc, Pull, &[Tool::Rsync], "rsync over ssh, without --no-inc-recursive").syncs().trees(),
+    one(RsyncInc, Push, &[Tool::Rsync], "rsync over ssh, without --no-inc-recursive").syncs().trees(),
+    one(RsyncGcm, Pull, &[Tool::Rsync], "rsync over ssh with AES-GCM").syncs().trees(),
+    one(RsyncGcm, Push, &[Tool::Rsync], "rsync over ssh with AES-GCM").syncs().trees(),
+    one(Scp, Pull, &[], "scp").trees(),
+    one(Scp, Push, &[], "scp").trees(),
+    one(ScpGcm, Pull, &[], "scp with AES-GCM").trees(),
+    one(ScpGcm, Push, &[], "scp with AES-GCM").trees(),
+    one(Curl, Pull, &[Tool::Curl, Tool::Nginx], "curl from nginx (clear text, not verified)"),
+    one(CurlB3sum, Pull, &[Tool::Curl, Tool::Nginx], "curl from nginx, then b3sum (clear text)"),
+    one(Wget, Pull, &[Tool::Wget, Tool::Nginx], "wget from nginx (clear text, not verified)"),
+    one(
+        Aria2,
+        Pull,
+        &[Tool::Aria2, Tool::Nginx],
+        "aria2 from nginx, 4 connections (clear text, not verified)",
+    ),
+    one(Rclone, Pull, &[Tool::Rclone, Tool::Nginx], "rclone copyurl from nginx (clear text, not verified)"),
+    one(Syq, Pull, &[Tool::Syq], "syq").trees(),
+    one(Syq, Push, &[Tool::Syq], "syq").trees(),
+    one(Sendme, Pull, &[Tool::Sendme], "sendme").trees(),
+    one(Bittorrent, Pull, &[Tool::Libtorrent], "BitTorrent (libtorrent; clear text), torrent already made"),
 ];
 
 /// What `dray cp` has its ssh try first (ADR 5), for rivals too.
@@ -157,12 +245,13 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
     let url = format!("http://{far}/in/{name}");
     let mut argv: Vec<String> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_owned()));
-    let mut job = Job { has_daemons: contender.name.starts_with("dray-daemon-"), ..Job::default() };
-    match contender.name {
-        "dray-get" | "dray-get-clear" | "dray-put-get" | "dray-daemon-put-get" => {
+    let mut job =
+        Job { has_daemons: matches!(contender.mover, DrayDaemonPutGet | DrayDaemonCp), ..Job::default() };
+    match contender.mover {
+        DrayGet | DrayGetClear | DrayPutGet | DrayDaemonPutGet => {
             let put = vec!["dray".to_owned(), "put".to_owned(), from.clone()];
-            job.allows_clear = contender.name == "dray-get-clear";
-            if contender.name.ends_with("put-get") {
+            job.allows_clear = contender.mover == DrayGetClear;
+            if matches!(contender.mover, DrayPutGet | DrayDaemonPutGet) {
                 // The near end asks for the ticket with the clock on: a named pipe carries it.
                 let pipe = site.path("etc/ticket");
                 let sync = if task.syncs { "--fsync " } else { "" };
@@ -187,7 +276,7 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
                 job.serve = Some(put);
             }
         }
-        "dray-cp" | "dray-daemon-cp" | "dray-ssh" => {
+        DrayCp | DrayDaemonCp | DraySsh => {
             add(&["dray", "cp"]);
             if what.is_tree() {
                 add(&["-a"]);
@@ -198,24 +287,24 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
             add(&["-P", &SSH_PORT.to_string()]);
             add(&options.iter().map(String::as_str).collect::<Vec<_>>());
             add(&[&source, &target]);
-            job.only_ssh = contender.name == "dray-ssh";
+            job.only_ssh = contender.mover == DraySsh;
         }
-        "dray-sync" => {
+        DraySync => {
             add(&["dray", "sync", "-a"]);
             if task.syncs {
                 add(&["--fsync"]);
             }
             add(&["-e", &ssh, &source, &target]);
         }
-        "rsync-daemon" | "rsync-ssh" | "rsync-inc" | "rsync-gcm" => {
+        RsyncDaemon | RsyncSsh | RsyncInc | RsyncGcm => {
             add(&["rsync", if what.is_tree() { "-a" } else { "-W" }]);
-            if what.is_tree() && pair.between != Between::Nothing && contender.name != "rsync-inc" {
+            if what.is_tree() && pair.between != Between::Nothing && contender.mover != RsyncInc {
                 add(&["--no-inc-recursive"]);
             }
             if task.syncs {
                 add(&["--fsync"]);
             }
-            if contender.name == "rsync-daemon" {
+            if contender.mover == RsyncDaemon {
                 let below = |path: &str| {
                     format!("rsync://{far}/far{}", path.strip_prefix(&site.path("far")).unwrap_or(path))
                 };
@@ -224,13 +313,13 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
                     false => add(&[&from, &below(&into)]),
                 }
             } else {
-                let cipher = if contender.name == "rsync-gcm" { format!(" -c {GCM}") } else { String::new() };
+                let cipher = if contender.mover == RsyncGcm { format!(" -c {GCM}") } else { String::new() };
                 add(&["-e", &format!("{ssh}{cipher}"), &source, &target]);
             }
         }
-        "scp" | "scp-gcm" => {
+        Scp | ScpGcm => {
             add(&["scp", "-q"]);
-            if contender.name == "scp-gcm" {
+            if contender.mover == ScpGcm {
                 add(&["-c", GCM]);
             }
             if what.is_tree() {
@@ -240,10 +329,10 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
             add(&options.iter().map(String::as_str).collect::<Vec<_>>());
             add(&[&source, &target]);
         }
-        "curl" => add(&["curl", "-sSf", "-o", &to, &url]),
-        "curl-b3sum" => add(&["sh", "-c", &format!("curl -sSf -o {to} {url} && b3sum {to}")]),
-        "wget" => add(&["wget", "-q", "-O", &to, &url]),
-        "aria2" => {
+        Curl => add(&["curl", "-sSf", "-o", &to, &url]),
+        CurlB3sum => add(&["sh", "-c", &format!("curl -sSf -o {to} {url} && b3sum {to}")]),
+        Wget => add(&["wget", "-q", "-O", &to, &url]),
+        Aria2 => {
             let folder = task.to.parent().unwrap_or(&task.to).to_string_lossy().into_owned();
             add(&[
                 "aria2c",
@@ -260,15 +349,15 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
                 &url,
             ]);
         }
-        "rclone" => add(&["rclone", "--config", "/dev/null", "copyurl", &url, &to]),
-        "syq" => {
+        Rclone => add(&["rclone", "--config", "/dev/null", "copyurl", &url, &to]),
+        Syq => {
             add(&["syq", "rsync", "--no-progress", "--syq-no-bootstrap"]);
             if what.is_tree() {
                 add(&["-a"]);
             }
             add(&["-e", &ssh, &source, &target]);
         }
-        "sendme" => {
+        Sendme => {
             add(&[
                 "sh",
                 "-c",
@@ -284,7 +373,7 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
             );
             job.serve = Some(vec!["sh".into(), "-c".into(), text]);
         }
-        "bittorrent" => {
+        Bittorrent => {
             let (script, torrent) = (site.path("etc/bittorrent.py"), site.path("etc/torrent"));
             let folder = task.to.parent().unwrap_or(&task.to).to_string_lossy().into_owned();
             let (address, port) = (far.to_string(), BITTORRENT_PORT.to_string());
@@ -293,7 +382,6 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
             let words = ["/usr/bin/python3", &script, "seed", &from, &torrent, &listen];
             job.serve = Some(words.map(str::to_owned).to_vec());
         }
-        _ => {}
     }
     job.argv = argv;
     job
@@ -301,13 +389,13 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
 
 /// What a person would type for a contender's job.
 pub(crate) fn shown(contender: &Contender, job: &Job, task: &Task, site: &Site, pair: &Pair) -> String {
-    match contender.name {
-        "dray-put-get" | "dray-daemon-put-get" => {
+    match contender.mover {
+        DrayPutGet | DrayDaemonPutGet => {
             let (from, to) = (task.from.to_string_lossy(), task.to.to_string_lossy());
             let words = ["dray", "put", &from, "&", "dray", "get", "TICKET", "-o", &to];
             readable(&words.map(str::to_owned), site, pair)
         }
-        "dray-get-clear" => format!("DRAY_CONFIG=clear.toml {}", readable(&job.argv, site, pair)),
+        DrayGetClear => format!("DRAY_CONFIG=clear.toml {}", readable(&job.argv, site, pair)),
         _ => readable(&job.argv, site, pair),
     }
 }

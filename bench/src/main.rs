@@ -6,6 +6,7 @@
 //! own: whatever way it ends, its file systems, hosts and processes go with it.
 
 mod bench;
+mod cell;
 mod contenders;
 mod measure;
 mod options;
@@ -14,7 +15,9 @@ mod pair;
 mod results;
 mod rows;
 mod site;
+mod telling;
 mod tools;
+mod turns;
 mod worker;
 
 use std::io::Write;
@@ -22,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use bench::Bench;
+use dray_lab::Turn;
 use options::{HELP, Options};
 use results::{Results, Setting};
 use site::Site;
@@ -83,7 +87,7 @@ fn run(words: &[String]) -> Result<ExitCode, String> {
         absolute.push((name, path));
     }
     let tools = Tools::prepare(options.installs && !options.is_smoke);
-    let _machine = bench::lock_machine()?;
+    let _machine = lock_machine()?;
     let site = Site::new(options.folder.as_deref())?;
     let folder = if options.is_smoke { site.root.join("results") } else { root.join("bench/results") };
     let setting = Setting {
@@ -118,6 +122,11 @@ fn run(words: &[String]) -> Result<ExitCode, String> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The turn of what measures, as the calibrations of the lab take it: none of them runs beside another, nor beside a test that needs a lab.
+fn lock_machine() -> Result<Turn, String> {
+    Turn::take(true).map_err(|error| format!("lock dray-e2e.lock among temporary files: {error}"))
 }
 
 /// Who runs before all others also runs before the lab, and what is measured is not what users have.

@@ -38,6 +38,15 @@ pub(crate) struct Run {
     pub(crate) exit_code: i32,
 }
 
+impl Run {
+    /// One that has ended well, and not brought what it should, has failed.
+    pub(crate) fn check_arrived(&mut self, is_same: impl FnOnce() -> bool) {
+        if self.status == "ok" && !is_same() {
+            self.status = "what arrived differs".into();
+        }
+    }
+}
+
 /// Something that happens to a run on its way, given the time since its start.
 pub(crate) type Meanwhile<'a> = dyn FnMut(Duration) + 'a;
 

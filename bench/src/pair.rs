@@ -13,7 +13,7 @@ use dray_lab::conditions::{self, Condition};
 use dray_lab::{Host, Lab, LinkIds};
 
 use crate::site::{Site, run};
-use crate::tools::Tools;
+use crate::tools::{Tool, Tools};
 use crate::worker;
 
 /// Where the sshd of the far end listens.
@@ -183,7 +183,7 @@ impl Pair {
             &site.path("etc/sshd.log"),
         ])?;
         self.wait_for(SSH_PORT)?;
-        if tools.has("rsync") {
+        if tools.has(Tool::Rsync) {
             site.write(
                 "etc/rsyncd.conf",
                 &format!(
@@ -201,7 +201,7 @@ impl Pair {
             ])?;
             self.wait_for(RSYNC_PORT)?;
         }
-        if tools.has("nginx") {
+        if tools.has(Tool::Nginx) {
             let own = site.path("etc/nginx");
             fs::create_dir_all(&own).map_err(|error| format!("make {own}: {error}"))?;
             let folders: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -424,10 +424,12 @@ pub(crate) fn between(name: &str) -> Result<Between, String> {
     match name {
         "unshaped" => Ok(Between::Nothing),
         other => {
-            let condition = conditions::parse(other)?;
-            // A link given by its numbers is called by them. There are a few links in the life of this program, so none is freed.
-            let name = Box::leak(other.to_owned().into_boxed_str());
-            Ok(Between::Link(Box::leak(Box::new(Condition { name, ..condition }))))
+            let mut condition = conditions::parse(other)?;
+            // A link that has no name is called by its numbers. There are a few links in the life of this program, so none is freed.
+            if condition.name == conditions::GIVEN {
+                condition.name = Box::leak(other.to_owned().into_boxed_str());
+            }
+            Ok(Between::Link(Box::leak(Box::new(condition))))
         }
     }
 }

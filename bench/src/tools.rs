@@ -4,9 +4,48 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A program that is measured, or that measuring needs.
-struct Tool {
-    name: &'static str,
+/// A program that is measured, or that measuring needs, besides ours.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Tool {
+    Rsync,
+    Ssh,
+    Sshd,
+    Nginx,
+    Curl,
+    Wget,
+    Aria2,
+    Rclone,
+    Casync,
+    Zsync,
+    Libtorrent,
+    Sendme,
+    Syq,
+}
+
+impl Tool {
+    /// Its name in the results.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Tool::Rsync => "rsync",
+            Tool::Ssh => "ssh",
+            Tool::Sshd => "sshd",
+            Tool::Nginx => "nginx",
+            Tool::Curl => "curl",
+            Tool::Wget => "wget",
+            Tool::Aria2 => "aria2",
+            Tool::Rclone => "rclone",
+            Tool::Casync => "casync",
+            Tool::Zsync => "zsync",
+            Tool::Libtorrent => "libtorrent",
+            Tool::Sendme => "sendme",
+            Tool::Syq => "syq",
+        }
+    }
+}
+
+/// Where a tool is, and where it comes from.
+struct Program {
+    tool: Tool,
     program: &'static str,
     source: Source,
     /// Arguments that print the version.
@@ -21,39 +60,44 @@ enum Source {
 }
 
 const fn debian(
-    name: &'static str,
+    tool: Tool,
     program: &'static str,
     package: &'static str,
     version: &'static [&'static str],
-) -> Tool {
-    Tool { name, program, source: Source::Debian(package), version }
+) -> Program {
+    Program { tool, program, source: Source::Debian(package), version }
 }
 
-const TOOLS: [Tool; 13] = [
-    debian("rsync", "rsync", "rsync", &["--version"]),
-    debian("ssh", "ssh", "openssh-client", &["-V"]),
-    debian("sshd", "/usr/sbin/sshd", "openssh-server", &[]),
-    debian("nginx", "nginx", "nginx-light", &["-v"]),
-    debian("curl", "curl", "curl", &["--version"]),
-    debian("wget", "wget", "wget", &["--version"]),
-    debian("aria2", "aria2c", "aria2", &["--version"]),
-    debian("rclone", "rclone", "rclone", &["version"]),
-    debian("casync", "casync", "casync", &["--version"]),
-    debian("zsync", "zsync", "zsync", &["-V"]),
+const PROGRAMS: [Program; 13] = [
+    debian(Tool::Rsync, "rsync", "rsync", &["--version"]),
+    debian(Tool::Ssh, "ssh", "openssh-client", &["-V"]),
+    debian(Tool::Sshd, "/usr/sbin/sshd", "openssh-server", &[]),
+    debian(Tool::Nginx, "nginx", "nginx-light", &["-v"]),
+    debian(Tool::Curl, "curl", "curl", &["--version"]),
+    debian(Tool::Wget, "wget", "wget", &["--version"]),
+    debian(Tool::Aria2, "aria2c", "aria2", &["--version"]),
+    debian(Tool::Rclone, "rclone", "rclone", &["version"]),
+    debian(Tool::Casync, "casync", "casync", &["--version"]),
+    debian(Tool::Zsync, "zsync", "zsync", &["-V"]),
     // A module for Debian's own Python; this is there when it is.
-    Tool {
-        name: "libtorrent",
+    Program {
+        tool: Tool::Libtorrent,
         program: "/usr/lib/python3/dist-packages/libtorrent.egg-info",
         source: Source::Debian("python3-libtorrent"),
         version: &[],
     },
-    Tool {
-        name: "sendme",
+    Program {
+        tool: Tool::Sendme,
         program: "sendme",
         source: Source::Cargo("sendme", "0.37.1"),
         version: &["--version"],
     },
-    Tool { name: "syq", program: "syq", source: Source::Cargo("syq", "0.7.1"), version: &["--version"] },
+    Program {
+        tool: Tool::Syq,
+        program: "syq",
+        source: Source::Cargo("syq", "0.7.1"),
+        version: &["--version"],
+    },
 ];
 
 /// Other commands without which nothing works, and their Debian packages.
@@ -68,7 +112,7 @@ const NEEDED: [(&str, &str); 5] = [
 /// What is here.
 #[derive(Debug)]
 pub(crate) struct Tools {
-    found: BTreeMap<&'static str, Result<String, String>>,
+    found: BTreeMap<Tool, Result<String, String>>,
     path: String,
 }
 
@@ -84,7 +128,7 @@ impl Tools {
             install_from_debian(&path);
         }
         let mut found = BTreeMap::new();
-        for tool in &TOOLS {
+        for tool in &PROGRAMS {
             let mut why = Ok(());
             if let (Source::Cargo(package, version), true, None) =
                 (&tool.source, installs, find(tool.program, &path))
@@ -101,24 +145,28 @@ impl Tools {
                     }
                 }),
             };
-            found.insert(tool.name, state);
+            found.insert(tool.tool, state);
         }
         Tools { found, path }
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.found.get(name).is_some_and(Result::is_ok)
+    pub(crate) fn has(&self, tool: Tool) -> bool {
+        self.found.get(&tool).is_some_and(Result::is_ok)
     }
 
-    /// Why a tool is not here.
-    pub(crate) fn missing(&self, name: &str) -> Option<&str> {
-        self.found.get(name)?.as_ref().err().map(String::as_str)
+    /// Which of `tools` is not here, and why.
+    pub(crate) fn missing(&self, tools: &[Tool]) -> Option<String> {
+        tools.iter().find_map(|tool| match self.found.get(tool) {
+            Some(Ok(_)) => None,
+            Some(Err(why)) => Some(format!("{}: {why}", tool.name())),
+            None => Some(format!("{}: not looked for", tool.name())),
+        })
     }
 
     /// The first line each says about its version.
     pub(crate) fn versions(&self) -> BTreeMap<&'static str, &str> {
         let known =
-            self.found.iter().filter_map(|(name, state)| Some((*name, state.as_ref().ok()?.as_str())));
+            self.found.iter().filter_map(|(tool, state)| Some((tool.name(), state.as_ref().ok()?.as_str())));
         known.filter(|(_, version)| !version.is_empty()).collect()
     }
 
@@ -144,7 +192,7 @@ pub(crate) fn find(program: &str, path: &str) -> Option<PathBuf> {
 
 #[allow(clippy::print_stderr, reason = "a command says what it waits for")]
 fn install_from_debian(path: &str) {
-    let tools = TOOLS.iter().filter_map(|tool| match tool.source {
+    let tools = PROGRAMS.iter().filter_map(|tool| match tool.source {
         Source::Debian(package) => Some((tool.program, package)),
         Source::Cargo(..) => None,
     });

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use dray_lab::conditions::{self, Condition};
 use serde_json::Value;
 
 /// Everything that was measured.
@@ -213,11 +214,11 @@ impl Numbers {
     }
 }
 
-/// Links that have had two names.
+/// The one name of a link, which older numbers call by its rate and round trip.
 fn link_of(name: &str) -> String {
-    match name {
-        "100M/132ms" => "100m-132ms".to_owned(),
-        other => other.to_owned(),
+    match conditions::parse(name) {
+        Ok(Condition { name, .. }) if name != conditions::GIVEN => name.to_owned(),
+        _ => name.to_owned(),
     }
 }
 

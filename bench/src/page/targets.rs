@@ -3,6 +3,8 @@
 
 use super::numbers::{Basis, Cell, Entry, Numbers, median};
 use super::receiver;
+use crate::cell::TO_IDEAL;
+use crate::contenders::Mover;
 
 const LARGE: &str = "file-2147483648";
 const SMALL: &str = "file-1024";
@@ -18,7 +20,7 @@ const ROUNDS_MIN: usize = 5;
 
 /// Row, cell and link, two contenders without their direction, in which directions, and what the time of the first over that of the second must not
 /// pass, in one run.
-type Target = (&'static str, &'static str, &'static str, &'static str, &'static str, Ways, f64);
+type Target = (&'static str, &'static str, &'static str, Mover, Mover, Ways, f64);
 
 #[derive(Clone, Copy)]
 enum Ways {
@@ -26,74 +28,75 @@ enum Ways {
     Both,
 }
 
+use Mover::*;
 use Ways::{Both, Pull};
 
 const TARGETS: &[Target] = &[
-    ("P1", LARGE, UNSHAPED, "dray-get", "rsync-daemon", Pull, 0.85),
-    ("P1", LARGE, UNSHAPED, "dray-cp", "rsync-daemon", Both, 1.0),
-    ("P1", LARGE, UNSHAPED, "dray-put-get", "rsync-daemon", Pull, 1.2),
-    ("P1", LARGE, UNSHAPED, "dray-get-clear", "curl", Pull, 0.65),
-    ("P1", LARGE, UNSHAPED, "dray-ssh", "rsync-ssh", Both, 1.0),
-    ("P1", LARGE, UNSHAPED, "dray-ssh", "rsync-gcm", Both, 1.0),
-    ("P1", LARGE, UNSHAPED, "dray-get", "scp", Pull, 0.4),
-    ("P1", LARGE, UNSHAPED, "dray-put-get", "scp", Pull, 0.4),
-    ("P1", LARGE, UNSHAPED, "dray-cp", "scp", Both, 0.4),
-    ("P1", LARGE, UNSHAPED, "dray-cp", "scp-gcm", Both, 0.4),
-    ("P1", LARGE, UNSHAPED, "dray-get", "syq", Pull, 0.45),
-    ("P1", LARGE, UNSHAPED, "dray-put-get", "syq", Pull, 0.45),
-    ("P1", LARGE, UNSHAPED, "dray-cp", "syq", Both, 0.45),
-    ("P1", LARGE, UNSHAPED, "dray-get", "sendme", Pull, 0.2),
-    ("P1", LARGE, UNSHAPED, "dray-put-get", "sendme", Pull, 0.2),
-    ("P1", LARGE, UNSHAPED, "dray-cp", "sendme", Pull, 0.2),
-    ("P1", SMALL, UNSHAPED, "dray-cp", "scp", Both, 1.1),
-    ("P2", MANY, UNSHAPED, "dray-cp", "rsync-daemon", Both, 0.8),
-    ("P2", FLAT, UNSHAPED, "dray-cp", "rsync-daemon", Both, 0.8),
-    ("P2", MANY, UNSHAPED, "dray-ssh", "rsync-ssh", Both, 0.8),
-    ("P2", FLAT, UNSHAPED, "dray-ssh", "rsync-ssh", Both, 0.8),
-    ("P3", "tree-50000x4096-again", "1G/50ms", "dray-ssh", "rsync-ssh", Both, 0.6),
-    ("P3", "tree-50000x4096-again", "1G/50ms", "dray-sync", "rsync-ssh", Both, 0.6),
-    ("P4", HALF, "1g-50ms", "dray-get", "rsync-daemon", Pull, 1.0),
-    ("P4", HALF, "1g-50ms", "dray-cp", "rsync-daemon", Both, 1.0),
-    ("P4", HALF, LONG, "dray-get", "rsync-daemon", Pull, 1.0),
-    ("P4", HALF, LONG, "dray-cp", "rsync-daemon", Both, 1.0),
-    ("P4", HALF, "100m-132ms-lossy", "dray-get", "rsync-daemon", Pull, 1.0),
-    ("P4", HALF, "100m-132ms-lossy", "dray-cp", "rsync-daemon", Both, 1.0),
-    ("floor", SMALL, UNSHAPED, "dray-cp", "rsync-ssh", Both, 1.0),
-    ("floor", LARGE, UNSHAPED, "dray-cp", "rsync-ssh", Both, 1.0),
-    ("floor", FEW, UNSHAPED, "dray-cp", "rsync-ssh", Both, 1.0),
-    ("floor", MANY, UNSHAPED, "dray-cp", "rsync-ssh", Both, 1.0),
-    ("floor", SMALL, LONG, "dray-cp", "rsync-ssh", Both, 1.0),
-    ("floor", LARGE, LONG, "dray-cp", "rsync-ssh", Both, 1.0),
-    ("floor", FEW, LONG, "dray-cp", "rsync-ssh", Both, 1.0),
-    ("floor", MANY, LONG, "dray-cp", "rsync-ssh", Both, 1.0),
-    ("floor", SMALL, UNSHAPED, "dray-ssh", "rsync-ssh", Both, 1.0),
-    ("floor", LARGE, UNSHAPED, "dray-ssh", "rsync-ssh", Both, 1.0),
-    ("floor", LARGE, UNSHAPED, "dray-ssh", "rsync-gcm", Both, 1.0),
-    ("floor", FEW, UNSHAPED, "dray-ssh", "rsync-ssh", Both, 1.0),
-    ("floor", MANY, UNSHAPED, "dray-ssh", "rsync-ssh", Both, 1.0),
-    ("floor", SMALL, LONG, "dray-ssh", "rsync-ssh", Both, 1.0),
-    ("floor", LARGE, LONG, "dray-ssh", "rsync-ssh", Both, 1.0),
-    ("floor", FEW, LONG, "dray-ssh", "rsync-ssh", Both, 1.0),
-    ("floor", MANY, LONG, "dray-ssh", "rsync-ssh", Both, 1.0),
-    ("floor", SMALL, UNSHAPED, "dray-daemon-cp", "rsync-ssh", Both, 1.0),
-    ("floor", LARGE, UNSHAPED, "dray-daemon-cp", "rsync-ssh", Both, 1.0),
-    ("floor", FEW, UNSHAPED, "dray-daemon-cp", "rsync-ssh", Both, 1.0),
-    ("floor", SMALL, LONG, "dray-daemon-cp", "rsync-ssh", Both, 1.0),
-    ("floor", LARGE, LONG, "dray-daemon-cp", "rsync-ssh", Both, 1.0),
-    ("floor", FEW, LONG, "dray-daemon-cp", "rsync-ssh", Both, 1.0),
-    ("floor", SMALL, UNSHAPED, "dray-daemon-put-get", "dray-put-get", Pull, 1.0),
-    ("floor", LARGE, UNSHAPED, "dray-daemon-put-get", "dray-put-get", Pull, 1.0),
-    ("floor", FEW, UNSHAPED, "dray-daemon-cp", "dray-cp", Both, 1.0),
+    ("P1", LARGE, UNSHAPED, DrayGet, RsyncDaemon, Pull, 0.85),
+    ("P1", LARGE, UNSHAPED, DrayCp, RsyncDaemon, Both, 1.0),
+    ("P1", LARGE, UNSHAPED, DrayPutGet, RsyncDaemon, Pull, 1.2),
+    ("P1", LARGE, UNSHAPED, DrayGetClear, Curl, Pull, 0.65),
+    ("P1", LARGE, UNSHAPED, DraySsh, RsyncSsh, Both, 1.0),
+    ("P1", LARGE, UNSHAPED, DraySsh, RsyncGcm, Both, 1.0),
+    ("P1", LARGE, UNSHAPED, DrayGet, Scp, Pull, 0.4),
+    ("P1", LARGE, UNSHAPED, DrayPutGet, Scp, Pull, 0.4),
+    ("P1", LARGE, UNSHAPED, DrayCp, Scp, Both, 0.4),
+    ("P1", LARGE, UNSHAPED, DrayCp, ScpGcm, Both, 0.4),
+    ("P1", LARGE, UNSHAPED, DrayGet, Syq, Pull, 0.45),
+    ("P1", LARGE, UNSHAPED, DrayPutGet, Syq, Pull, 0.45),
+    ("P1", LARGE, UNSHAPED, DrayCp, Syq, Both, 0.45),
+    ("P1", LARGE, UNSHAPED, DrayGet, Sendme, Pull, 0.2),
+    ("P1", LARGE, UNSHAPED, DrayPutGet, Sendme, Pull, 0.2),
+    ("P1", LARGE, UNSHAPED, DrayCp, Sendme, Pull, 0.2),
+    ("P1", SMALL, UNSHAPED, DrayCp, Scp, Both, 1.1),
+    ("P2", MANY, UNSHAPED, DrayCp, RsyncDaemon, Both, 0.8),
+    ("P2", FLAT, UNSHAPED, DrayCp, RsyncDaemon, Both, 0.8),
+    ("P2", MANY, UNSHAPED, DraySsh, RsyncSsh, Both, 0.8),
+    ("P2", FLAT, UNSHAPED, DraySsh, RsyncSsh, Both, 0.8),
+    ("P3", "tree-50000x4096-again", "1g-50ms", DraySsh, RsyncSsh, Both, 0.6),
+    ("P3", "tree-50000x4096-again", "1g-50ms", DraySync, RsyncSsh, Both, 0.6),
+    ("P4", HALF, "1g-50ms", DrayGet, RsyncDaemon, Pull, 1.0),
+    ("P4", HALF, "1g-50ms", DrayCp, RsyncDaemon, Both, 1.0),
+    ("P4", HALF, LONG, DrayGet, RsyncDaemon, Pull, 1.0),
+    ("P4", HALF, LONG, DrayCp, RsyncDaemon, Both, 1.0),
+    ("P4", HALF, "100m-132ms-lossy", DrayGet, RsyncDaemon, Pull, 1.0),
+    ("P4", HALF, "100m-132ms-lossy", DrayCp, RsyncDaemon, Both, 1.0),
+    ("floor", SMALL, UNSHAPED, DrayCp, RsyncSsh, Both, 1.0),
+    ("floor", LARGE, UNSHAPED, DrayCp, RsyncSsh, Both, 1.0),
+    ("floor", FEW, UNSHAPED, DrayCp, RsyncSsh, Both, 1.0),
+    ("floor", MANY, UNSHAPED, DrayCp, RsyncSsh, Both, 1.0),
+    ("floor", SMALL, LONG, DrayCp, RsyncSsh, Both, 1.0),
+    ("floor", LARGE, LONG, DrayCp, RsyncSsh, Both, 1.0),
+    ("floor", FEW, LONG, DrayCp, RsyncSsh, Both, 1.0),
+    ("floor", MANY, LONG, DrayCp, RsyncSsh, Both, 1.0),
+    ("floor", SMALL, UNSHAPED, DraySsh, RsyncSsh, Both, 1.0),
+    ("floor", LARGE, UNSHAPED, DraySsh, RsyncSsh, Both, 1.0),
+    ("floor", LARGE, UNSHAPED, DraySsh, RsyncGcm, Both, 1.0),
+    ("floor", FEW, UNSHAPED, DraySsh, RsyncSsh, Both, 1.0),
+    ("floor", MANY, UNSHAPED, DraySsh, RsyncSsh, Both, 1.0),
+    ("floor", SMALL, LONG, DraySsh, RsyncSsh, Both, 1.0),
+    ("floor", LARGE, LONG, DraySsh, RsyncSsh, Both, 1.0),
+    ("floor", FEW, LONG, DraySsh, RsyncSsh, Both, 1.0),
+    ("floor", MANY, LONG, DraySsh, RsyncSsh, Both, 1.0),
+    ("floor", SMALL, UNSHAPED, DrayDaemonCp, RsyncSsh, Both, 1.0),
+    ("floor", LARGE, UNSHAPED, DrayDaemonCp, RsyncSsh, Both, 1.0),
+    ("floor", FEW, UNSHAPED, DrayDaemonCp, RsyncSsh, Both, 1.0),
+    ("floor", SMALL, LONG, DrayDaemonCp, RsyncSsh, Both, 1.0),
+    ("floor", LARGE, LONG, DrayDaemonCp, RsyncSsh, Both, 1.0),
+    ("floor", FEW, LONG, DrayDaemonCp, RsyncSsh, Both, 1.0),
+    ("floor", SMALL, UNSHAPED, DrayDaemonPutGet, DrayPutGet, Pull, 1.0),
+    ("floor", LARGE, UNSHAPED, DrayDaemonPutGet, DrayPutGet, Pull, 1.0),
+    ("floor", FEW, UNSHAPED, DrayDaemonCp, DrayCp, Both, 1.0),
 ];
 
 /// Row and link, a contender, and a figure of its runs that must not be passed in the median; whether the figure is a time.
 const FIGURES: &[(&str, &str, &str, &str, f64, bool)] = &[
-    ("P4", "1g-50ms", "dray-get-pull", crate::bench::TO_IDEAL, 1.03, true),
-    ("P4", LONG, "dray-get-pull", crate::bench::TO_IDEAL, 1.03, true),
-    ("P4", "100m-132ms-lossy", "dray-get-pull", crate::bench::TO_IDEAL, 1.03, true),
-    ("P4", "1g-50ms", "dray-cp-pull", crate::bench::TO_IDEAL, 1.03, true),
-    ("P4", LONG, "dray-cp-pull", crate::bench::TO_IDEAL, 1.03, true),
-    ("P4", "100m-132ms-lossy", "dray-cp-pull", crate::bench::TO_IDEAL, 1.03, true),
+    ("P4", "1g-50ms", "dray-get-pull", TO_IDEAL, 1.03, true),
+    ("P4", LONG, "dray-get-pull", TO_IDEAL, 1.03, true),
+    ("P4", "100m-132ms-lossy", "dray-get-pull", TO_IDEAL, 1.03, true),
+    ("P4", "1g-50ms", "dray-cp-pull", TO_IDEAL, 1.03, true),
+    ("P4", LONG, "dray-cp-pull", TO_IDEAL, 1.03, true),
+    ("P4", "100m-132ms-lossy", "dray-cp-pull", TO_IDEAL, 1.03, true),
     ("P13", "1g-50ms", "dray-get-kill-near", "first new byte, s", 1.0, true),
     ("P13", "1g-50ms", "dray-get-kill-far", "first new byte, s", 1.0, true),
     ("P13", "1g-50ms", "dray-get-kill-near", "MiB sent again", 16.0, false),
@@ -121,7 +124,7 @@ pub(crate) fn section(numbers: &Numbers) -> String {
             Both => &["pull", "push"],
         };
         for way in ways {
-            let (ours, rival) = (format!("{ours}-{way}"), format!("{rival}-{way}"));
+            let (ours, rival) = (format!("{}-{way}", ours.name()), format!("{}-{way}", rival.name()));
             let what = format!("time of {ours} to {rival}");
             let cells = || numbers.cells.iter().filter(|cell| cell.is(row, at, link));
             let paired = |cell: &Cell| cell.entry(&ours)?.paired(cell.entry(&rival));
@@ -316,6 +319,38 @@ fn roofline(numbers: &Numbers, table: &mut Table) {
         }
         if table.lines.len() == before {
             table.miss("P1", &format!("{LARGE}, {UNSHAPED}"), &what, MOST);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use dray_lab::conditions;
+
+    use super::*;
+    use crate::turns::Entrant;
+    use crate::{contenders, rows};
+
+    /// What nobody is called, or no link, would be "not measured" for ever.
+    #[test]
+    fn targets_name_what_there_is() {
+        let ids = contenders::ALL.iter().map(Entrant::label);
+        let known: BTreeSet<String> =
+            ids.chain(rows::fault_labels().into_iter().map(str::to_owned)).collect();
+        let figures = FIGURES.iter().map(|(row, _, contender, ..)| (row, contender));
+        let peaks = PEAKS.iter().map(|(row, _, contender, _)| (row, contender));
+        for (row, contender) in figures.chain(peaks) {
+            assert!(known.contains(*contender), "{row}: {contender}");
+        }
+        let links = TARGETS.iter().map(|(_, _, link, ..)| *link);
+        for link in links.chain(FIGURES.iter().map(|(_, link, ..)| *link)).filter(|link| *link != UNSHAPED) {
+            assert_eq!(conditions::parse(link).unwrap().name, link);
+        }
+        let all = TARGETS.iter().map(|(row, ..)| row).chain(FIGURES.iter().map(|(row, ..)| row));
+        for row in all.chain(PEAKS.iter().map(|(row, ..)| row)) {
+            assert!(rows::ALL.iter().any(|known| known.name == *row), "{row}");
         }
     }
 }

@@ -1,16 +1,19 @@
 //! P12 and P13: a source that freezes on the way, and ends that are killed.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rustix::process::Signal;
 
 use super::BenchRow;
-use crate::bench::{Bench, Told};
+use crate::bench::Bench;
 use crate::contenders::Job;
 use crate::measure::{Ground, Run};
 use crate::pair::{Between, Pair, signal};
 use crate::site::{self, Random, What};
+use crate::tools::Tool;
+use crate::turns::{Entrant, Place, Turn};
 
 /// A run that is frozen for good is given up after this.
 const FROZEN_PATIENCE: Duration = Duration::from_secs(60);
@@ -31,14 +34,84 @@ pub(super) const KILLED: BenchRow = BenchRow {
     run: killed,
 };
 
-/// Who takes part in P12.
-const SOURCES: [(&str, &str, usize, bool); 6] = [
-    ("dray-get-2", "dray get, two holders, none frozen", 2, false),
-    ("dray-get-2-frozen", "dray get, two holders, one frozen", 2, true),
-    ("dray-get-1-frozen", "dray get, one holder, frozen (must end with a typed error)", 1, true),
-    ("aria2-2", "aria2, two mirrors, none frozen", 2, false),
-    ("aria2-2-frozen", "aria2, two mirrors, one frozen", 2, true),
-    ("rsync-1-frozen", "rsync daemon, frozen", 1, true),
+/// The program that fetches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Fetcher {
+    Dray,
+    Aria2,
+    Rsync,
+    Curl,
+}
+
+impl Fetcher {
+    fn tools(self) -> &'static [Tool] {
+        match self {
+            Fetcher::Dray => &[],
+            Fetcher::Aria2 => &[Tool::Aria2, Tool::Nginx, Tool::Rclone],
+            Fetcher::Rsync => &[Tool::Rsync],
+            Fetcher::Curl => &[Tool::Curl, Tool::Nginx],
+        }
+    }
+}
+
+/// Who takes part: P12 and P13.
+#[derive(Clone, Copy, Debug)]
+struct Sufferer<T> {
+    label: &'static str,
+    title: &'static str,
+    fetcher: Fetcher,
+    what: T,
+}
+
+impl<T: Copy> Entrant for Sufferer<T> {
+    fn label(&self) -> String {
+        self.label.to_owned()
+    }
+
+    fn title(&self) -> String {
+        self.title.to_owned()
+    }
+
+    fn tools(&self) -> &'static [Tool] {
+        self.fetcher.tools()
+    }
+
+    fn is_ours(&self) -> bool {
+        self.fetcher == Fetcher::Dray
+    }
+}
+
+const fn sufferer<T>(label: &'static str, title: &'static str, fetcher: Fetcher, what: T) -> Sufferer<T> {
+    Sufferer { label, title, fetcher, what }
+}
+
+/// What P12 does to one of them.
+#[derive(Clone, Copy, Debug)]
+struct Freeze {
+    sources: usize,
+    freezes: bool,
+}
+
+const fn of(sources: usize) -> Freeze {
+    Freeze { sources, freezes: false }
+}
+
+const fn frozen_of(sources: usize) -> Freeze {
+    Freeze { sources, freezes: true }
+}
+
+const SOURCES: [Sufferer<Freeze>; 6] = [
+    sufferer("dray-get-2", "dray get, two holders, none frozen", Fetcher::Dray, of(2)),
+    sufferer("dray-get-2-frozen", "dray get, two holders, one frozen", Fetcher::Dray, frozen_of(2)),
+    sufferer(
+        "dray-get-1-frozen",
+        "dray get, one holder, frozen (must end with a typed error)",
+        Fetcher::Dray,
+        frozen_of(1),
+    ),
+    sufferer("aria2-2", "aria2, two mirrors, none frozen", Fetcher::Aria2, of(2)),
+    sufferer("aria2-2-frozen", "aria2, two mirrors, one frozen", Fetcher::Aria2, frozen_of(2)),
+    sufferer("rsync-1-frozen", "rsync daemon, frozen", Fetcher::Rsync, frozen_of(1)),
 ];
 
 fn frozen(bench: &mut Bench) -> Result<(), String> {
@@ -46,56 +119,34 @@ fn frozen(bench: &mut Bench) -> Result<(), String> {
         true => ("100M/4ms", 4 << 20, Duration::from_millis(100)),
         false => ("200M/20ms", 128 << 20, Duration::from_millis(1500)),
     };
-    let bytes = bench.size(own);
+    let Some(bytes) = bench.size(own) else { return Ok(()) };
     let what = What::File { bytes };
+    // In a smoke test nobody waits for those that hang.
+    let hangs = |who: &Sufferer<Freeze>| who.what.freezes && (who.what.sources == 1 || !who.is_ours());
+    let is_smoke = bench.options.is_smoke;
+    let all: Vec<_> = SOURCES.into_iter().filter(|who| !(is_smoke && hangs(who))).collect();
     for between in bench.links(&[link])? {
         let pair = bench.pair(between)?;
         bench.site.make(what, bench.options.seed)?;
-        for round in 1..=bench.pairs() {
-            for turn in 0..SOURCES.len() {
-                let (name, title, sources, freezes) = SOURCES[(turn + round as usize) % SOURCES.len()];
-                let is_ours = name.starts_with("dray");
-                // In a smoke test nobody waits for those that hang.
-                let waits = freezes && (sources == 1 || !is_ours);
-                if bench.options.is_smoke && waits || !bench.wants(name) {
-                    continue;
-                }
-                let needed: &[&str] =
-                    if name.starts_with("aria2") { &["aria2", "nginx", "rclone"] } else { &["rsync"] };
-                if let Some(why) = needed.iter().find_map(|tool| bench.tools.missing(tool)).map(str::to_owned)
-                {
-                    bench.miss("P12", &what.name(), pair.between.name(), title, &why)?;
-                    continue;
-                }
-                bench.use_build(&bench.builds[0].1.clone())?;
-                bench.site.forget()?;
-                let (mut run, job) = one_frozen(bench, &pair, what, name, sources, freezes.then_some(after))?;
-                let arrived = site::is_same(
-                    &bench.site.root.join("far/in").join(what.name()),
-                    &bench.site.root.join("near/out/file"),
-                );
-                if run.status == "ok" && !arrived {
-                    run.status = "what arrived differs".into();
-                } else if is_ours && sources == 1 && freezes {
-                    // It cannot succeed; what counts is that it ends by itself and says why.
-                    run.status = match run.exit_code {
-                        5 if run.seconds <= 30.0 + after.as_secs_f64() => "ok".into(),
-                        _ => format!("no typed error within 30 s: {}", run.status),
-                    };
-                }
-                let command = bench.readable(&job, &pair);
-                let told = Told {
-                    is_ours,
-                    label: name.into(),
-                    title: title.into(),
-                    round,
-                    bytes: Some(bytes),
-                    figures: vec![("exit code", f64::from(run.exit_code))],
-                    command,
+        let name = what.name();
+        let place = Place { row: "P12", cell: &name, link: between.name() };
+        bench.in_turn(&place, &all, 1..=bench.pairs(), |bench, turn| {
+            let Freeze { sources, freezes } = turn.who.what;
+            let (mut run, job) = one_frozen(bench, &pair, what, &turn.who, freezes.then_some(after))?;
+            let [from, to] =
+                [format!("far/in/{name}"), "near/out/file".into()].map(|below| bench.site.root.join(below));
+            run.check_arrived(|| site::is_same(&from, &to));
+            if turn.who.is_ours() && sources == 1 && freezes {
+                // It cannot succeed; what counts is that it ends by itself and says why.
+                run.status = match run.exit_code {
+                    5 if run.seconds <= 30.0 + after.as_secs_f64() => "ok".into(),
+                    _ => format!("no typed error within 30 s: {}", run.status),
                 };
-                bench.tell("P12", &what.name(), &pair, &run, told)?;
             }
-        }
+            let command = bench.readable(&job, &pair);
+            let figures = vec![("exit code", f64::from(run.exit_code))];
+            bench.tell(&place, &run, turn.told(Some(bytes), figures, command))
+        })?;
     }
     bench.site.remove(what);
     bench.site.forget()
@@ -106,8 +157,7 @@ fn one_frozen(
     bench: &Bench,
     pair: &Pair,
     what: What,
-    name: &str,
-    sources: usize,
+    who: &Sufferer<Freeze>,
     after: Option<Duration>,
 ) -> Result<(Run, Job), String> {
     let site = &bench.site;
@@ -116,13 +166,13 @@ fn one_frozen(
         (site.path(&format!("far/in/{}", what.name())), site.path("near/out/file"), pair.far_ip);
     let mut servers = Vec::new();
     let mut victims = BTreeSet::new();
-    let argv: Vec<String> = match name.split('-').next() {
-        Some("dray") => {
+    let argv: Vec<String> = match who.fetcher {
+        Fetcher::Dray => {
             let first = ground.serve(&["dray".into(), "put".into(), from.clone()], false)?;
             victims.insert(first.id());
             let mut ticket = first.ticket.clone();
             servers.push(first);
-            if sources == 2 {
+            if who.what.sources == 2 {
                 // Another user's copy: its own data and its own identity.
                 let (data, state) = (site.path("far/data/second"), site.path("far/state/second"));
                 let second = format!(
@@ -134,7 +184,7 @@ fn one_frozen(
             }
             vec!["dray".into(), "get".into(), ticket, "-o".into(), to]
         }
-        Some("aria2") => {
+        Fetcher::Aria2 => {
             let text = format!(
                 "echo up; exec rclone --config /dev/null serve http {} --addr {far}:{SECOND_PORT}",
                 site.path("far")
@@ -155,7 +205,10 @@ fn one_frozen(
             argv.extend(urls);
             argv
         }
-        _ => vec!["rsync".into(), "-W".into(), format!("rsync://{far}/far/in/{}", what.name()), to],
+        Fetcher::Rsync => {
+            vec!["rsync".into(), "-W".into(), format!("rsync://{far}/far/in/{}", what.name()), to]
+        }
+        Fetcher::Curl => return Err("P12 has nobody who fetches with curl".into()),
     };
     let waiting = pair.waiting.clone();
     let mut is_frozen = false;
@@ -185,17 +238,35 @@ fn one_frozen(
     Ok((run, Job { argv, ..Job::default() }))
 }
 
-/// Who takes part in P13.
-const RESUMERS: [(&str, &str, &str); 4] = [
-    ("dray-get-kill-near", "dray get, receiver killed", "rsync"),
-    ("dray-get-kill-far", "dray get, holder killed", "rsync"),
-    ("rsync-kill-near", "rsync daemon --partial --append-verify, receiver killed", "rsync"),
-    ("curl-kill-near", "curl -C - (not verified), receiver killed", "curl"),
+/// The end that P13 kills.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Near,
+    Far,
+}
+
+const RESUMERS: [Sufferer<End>; 4] = [
+    sufferer("dray-get-kill-near", "dray get, receiver killed", Fetcher::Dray, End::Near),
+    sufferer("dray-get-kill-far", "dray get, holder killed", Fetcher::Dray, End::Far),
+    sufferer(
+        "rsync-kill-near",
+        "rsync daemon --partial --append-verify, receiver killed",
+        Fetcher::Rsync,
+        End::Near,
+    ),
+    sufferer("curl-kill-near", "curl -C - (not verified), receiver killed", Fetcher::Curl, End::Near),
 ];
+
+/// Names in the results, for whoever asks for one.
+#[cfg(test)]
+pub(crate) fn labels() -> Vec<&'static str> {
+    let (frozen, killed) = (SOURCES.iter().map(|who| who.label), RESUMERS.iter().map(|who| who.label));
+    frozen.chain(killed).collect()
+}
 
 fn killed(bench: &mut Bench) -> Result<(), String> {
     let (link, own) = if bench.options.is_smoke { ("200M/4ms", 8 << 20) } else { ("1g-50ms", 512 << 20) };
-    let bytes = bench.size(own);
+    let Some(bytes) = bench.size(own) else { return Ok(()) };
     let what = What::File { bytes };
     let mut random = Random::new(bench.options.seed, "moments");
     for between in bench.links(&[link])? {
@@ -204,29 +275,22 @@ fn killed(bench: &mut Bench) -> Result<(), String> {
         let Between::Link(condition) = between else { return Err("P13 needs a link of the lab".into()) };
         let rate = condition.up.rate.map_or(1e9, |rate| rate.bits_per_second() as f64);
         let expected = bytes as f64 * 8.0 / rate + 0.2;
-        // What a run that nobody kills takes from the wire, of each tool.
+        let name = what.name();
+        let place = Place { row: "P13", cell: &name, link: between.name() };
+        // What a run that nobody kills takes from the wire, of each program.
         let mut whole = BTreeMap::new();
         for round in 1..=bench.pairs() {
             // One moment for all of a round.
             let moment = Duration::from_secs_f64(expected * (0.2 + 0.6 * random.share()));
-            for turn in 0..RESUMERS.len() {
-                let (name, title, tool) = RESUMERS[(turn + round as usize) % RESUMERS.len()];
-                if !bench.wants(name) {
-                    continue;
-                }
-                if let Some(why) = bench.tools.missing(tool).map(str::to_owned) {
-                    bench.miss("P13", &what.name(), pair.between.name(), title, &why)?;
-                    continue;
-                }
-                bench.use_build(&bench.builds[0].1.clone())?;
-                bench.site.forget()?;
-                if !whole.contains_key(tool_of(name)) {
-                    whole.insert(tool_of(name), taken_by_a_whole_run(bench, &pair, what, name)?);
+            bench.in_turn(&place, &RESUMERS, round..=round, |bench, turn| {
+                let fetcher = turn.who.fetcher;
+                if let Entry::Vacant(vacant) = whole.entry(fetcher) {
+                    vacant.insert(taken_by_a_whole_run(bench, &pair, what, fetcher)?);
                     bench.site.forget()?;
                 }
-                let plan = Killing { name, title, moment, whole: whole[tool_of(name)] };
-                one_killed(bench, &pair, what, &plan, round)?;
-            }
+                let plan = Killing { moment, whole: whole[&fetcher] };
+                one_killed(bench, &pair, what, &plan, &place, turn)
+            })?;
         }
     }
     bench.site.remove(what);
@@ -235,49 +299,52 @@ fn killed(bench: &mut Bench) -> Result<(), String> {
 
 /// One run of P13.
 struct Killing {
-    name: &'static str,
-    title: &'static str,
     moment: Duration,
     /// Bytes that a run takes from the wire which nobody kills: with headers, proofs and all else that is no payload.
     whole: u64,
 }
 
-fn tool_of(name: &str) -> &str {
-    name.split('-').next().unwrap_or(name)
-}
-
-/// How `name` fetches `what`; `ticket` is for those that take one.
-fn fetching(bench: &Bench, pair: &Pair, what: What, name: &str, ticket: &str) -> Vec<String> {
+/// How `fetcher` fetches `what`; `ticket` is for those that take one.
+fn fetching(
+    bench: &Bench,
+    pair: &Pair,
+    what: What,
+    fetcher: Fetcher,
+    ticket: &str,
+) -> Result<Vec<String>, String> {
     let (far, file) = (pair.far_ip, what.name());
     let to = bench.site.path("near/out/file");
-    let (words, from): (&[&str], String) = match tool_of(name) {
-        "dray" => (&["dray", "get", "FROM", "-o", "TO"], ticket.to_owned()),
-        "rsync" => {
+    let (words, from): (&[&str], String) = match fetcher {
+        Fetcher::Dray => (&["dray", "get", "FROM", "-o", "TO"], ticket.to_owned()),
+        Fetcher::Rsync => {
             (&["rsync", "--partial", "--append-verify", "FROM", "TO"], format!("rsync://{far}/far/in/{file}"))
         }
-        _ => (&["curl", "-sSf", "-C", "-", "-o", "TO", "FROM"], format!("http://{far}/in/{file}")),
+        Fetcher::Curl => {
+            (&["curl", "-sSf", "-C", "-", "-o", "TO", "FROM"], format!("http://{far}/in/{file}"))
+        }
+        Fetcher::Aria2 => return Err("P13 has nobody who fetches with aria2".into()),
     };
     let word = |word: &&str| match *word {
         "FROM" => from.clone(),
         "TO" => to.clone(),
         other => other.to_owned(),
     };
-    words.iter().map(word).collect()
+    Ok(words.iter().map(word).collect())
 }
 
-fn taken_by_a_whole_run(bench: &Bench, pair: &Pair, what: What, name: &str) -> Result<u64, String> {
+fn taken_by_a_whole_run(bench: &Bench, pair: &Pair, what: What, fetcher: Fetcher) -> Result<u64, String> {
     let ground = bench.ground(pair);
     let put = ["dray".to_owned(), "put".into(), bench.site.path(&format!("far/in/{}", what.name()))];
-    let holder = if tool_of(name) == "dray" { Some(ground.serve(&put, false)?) } else { None };
+    let holder = if fetcher == Fetcher::Dray { Some(ground.serve(&put, false)?) } else { None };
     let ticket = holder.as_ref().map(|holder| holder.ticket.clone()).unwrap_or_default();
-    let run = ground.run_near(&fetching(bench, pair, what, name, &ticket), false, false, None)?;
+    let run = ground.run_near(&fetching(bench, pair, what, fetcher, &ticket)?, false, false, None)?;
     if let Some(holder) = holder {
         holder.end();
     }
     pair.end_leftovers();
     match run.status.as_str() {
         "ok" => Ok(run.wire.received),
-        status => Err(format!("{name}, which nobody killed: {status}")),
+        status => Err(format!("{fetcher:?}, which nobody killed: {status}")),
     }
 }
 
@@ -285,15 +352,16 @@ fn one_killed(
     bench: &mut Bench,
     pair: &Pair,
     what: What,
-    &Killing { name, title, moment, whole }: &Killing,
-    round: u32,
+    &Killing { moment, whole }: &Killing,
+    place: &Place<'_>,
+    turn: &Turn<Sufferer<End>>,
 ) -> Result<(), String> {
     let ground = bench.ground(pair);
     let (from, to) = (bench.site.path(&format!("far/in/{}", what.name())), bench.site.path("near/out/file"));
-    let is_ours = tool_of(name) == "dray";
-    let kills_far = name.ends_with("far");
+    let fetcher = turn.who.fetcher;
+    let kills_far = turn.who.what == End::Far;
     let put = ["dray".to_owned(), "put".to_owned(), from.clone()];
-    let mut holder = if is_ours { Some(ground.serve(&put, false)?) } else { None };
+    let mut holder = if turn.who.is_ours() { Some(ground.serve(&put, false)?) } else { None };
     let ticket = holder.as_ref().map(|holder| holder.ticket.clone()).unwrap_or_default();
     let holder_id = holder.as_ref().map(|holder| holder.id());
     let mut is_done = false;
@@ -310,7 +378,7 @@ fn one_killed(
             }
         }
     };
-    ground.run_near(&fetching(bench, pair, what, name, &ticket), false, false, Some(&mut kill))?;
+    ground.run_near(&fetching(bench, pair, what, fetcher, &ticket)?, false, false, Some(&mut kill))?;
     // What was on its way when the end was killed still arrives; it belongs to the first run.
     let before = pair.received_at_rest()?;
     let mut ticket = ticket;
@@ -328,17 +396,16 @@ fn one_killed(
             first_byte = Some(elapsed);
         }
     };
-    let argv = fetching(bench, pair, what, name, &ticket);
+    let argv = fetching(bench, pair, what, fetcher, &ticket)?;
     let mut second = ground.run_near(&argv, false, false, Some(&mut watch))?;
     if let Some(holder) = holder {
         holder.end();
     }
     pair.end_leftovers();
-    if second.status == "ok" && !site::is_same(from.as_ref(), to.as_ref()) {
-        second.status = "what arrived differs".into();
-    } else if !is_done {
+    second.check_arrived(|| site::is_same(from.as_ref(), to.as_ref()));
+    if second.status == "ok" && !is_done {
         second.status = "it had ended before it was killed".into();
-    } else if first_byte.is_none() {
+    } else if second.status == "ok" && first_byte.is_none() {
         second.status = "nothing came after it was killed".into();
     }
     let overhead = whole as f64 / what.bytes() as f64;
@@ -351,14 +418,5 @@ fn one_killed(
     ];
     let job = Job { argv, ..Job::default() };
     let command = bench.readable(&job, pair);
-    let told = Told {
-        is_ours,
-        label: name.into(),
-        title: title.into(),
-        round,
-        bytes: Some(what.bytes()),
-        figures,
-        command,
-    };
-    bench.tell("P13", &what.name(), pair, &second, told)
+    bench.tell(place, &second, turn.told(Some(what.bytes()), figures, command))
 }

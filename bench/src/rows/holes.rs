@@ -9,10 +9,13 @@ use std::time::Duration;
 use rustix::fs::SeekFrom;
 
 use super::BenchRow;
-use crate::bench::{Bench, Told};
-use crate::contenders::{self, Task, Way};
+use crate::bench::Bench;
+use crate::contenders::{self, Contender, Mover, Task, Way};
 use crate::measure::Ground;
+use crate::pair::Pair;
 use crate::site::{self, Random, What};
+use crate::tools::Tool;
+use crate::turns::{Entrant, Place, Turn};
 
 const TIB: u64 = 1 << 40;
 /// So much is data, at each of three places.
@@ -41,54 +44,70 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
             .map_err(|error| format!("make {}: {error}", from.display()))?;
         // Reading a hole of 1 TiB takes minutes of a core; once says what there is to say.
         let pairs = if bytes > RIVAL_BYTES_MAX { 1 } else { bench.pairs() };
-        for round in 1..=pairs {
-            for contender in contenders::ALL.iter().filter(|contender| contender.way == Way::Pull) {
-                let takes_part = match contender.name {
-                    "dray-put-get" | "dray-cp" => true,
-                    "rsync-ssh" => bytes <= RIVAL_BYTES_MAX,
+        let takes_part = |contender: &&Contender| {
+            contender.way == Way::Pull
+                && match contender.mover {
+                    Mover::DrayPutGet | Mover::DrayCp => true,
+                    Mover::RsyncSsh => bytes <= RIVAL_BYTES_MAX,
                     _ => false,
-                };
-                if !takes_part || !bench.wants(contender.name) {
-                    continue;
                 }
-                let to = bench.site.root.join("near/out/holes");
-                bench.use_build(&bench.builds[0].1.clone())?;
-                bench.site.forget()?;
-                let task =
-                    Task { what: What::File { bytes }, from: from.clone(), to: to.clone(), syncs: false };
-                let mut job = contenders::job(contender, &task, &bench.site, &pair);
-                if contender.name == "rsync-ssh" {
-                    job.argv.insert(1, "-S".into());
-                }
-                let ground = bench.ground(&pair);
-                let patience = ground.patience.max(Duration::from_secs(bytes / BYTES_PER_S_MIN));
-                let mut run = Ground { patience, ..ground }.run(&job, round == 1, None)?;
-                if run.status == "ok" && !is_same(&from, &to).unwrap_or(false) {
-                    run.status = "what arrived differs".into();
-                }
-                let disk = to.metadata().map_or(f64::NAN, |metadata| metadata.blocks() as f64 * 512.0);
-                let command = bench.readable(&job, &pair);
-                let title = if contender.is_ours() {
-                    contender.title.to_owned()
-                } else {
-                    format!("{} -S", contender.title)
-                };
-                let told = Told {
-                    is_ours: contender.is_ours(),
-                    label: contender.id(),
-                    title,
-                    round,
-                    bytes: Some(bytes),
-                    figures: vec![("MiB on disk", disk / f64::from(1 << 20))],
-                    command,
-                };
-                bench.tell("P14", &format!("holes-{bytes}"), &pair, &run, told)?;
-            }
-        }
+        };
+        let all: Vec<Bringer> =
+            contenders::ALL.iter().filter(takes_part).map(|contender| Bringer(*contender)).collect();
+        let cell = format!("holes-{bytes}");
+        let place = Place { row: "P14", cell: &cell, link: pair.between.name() };
+        bench
+            .in_turn(&place, &all, 1..=pairs, |bench, turn| one(bench, &pair, &place, &from, bytes, turn))?;
         site::remove(&from);
-        bench.site.forget()?;
     }
     Ok(())
+}
+
+/// A contender that looks for holes.
+#[derive(Clone, Copy, Debug)]
+struct Bringer(Contender);
+
+impl Entrant for Bringer {
+    fn label(&self) -> String {
+        self.0.label()
+    }
+
+    fn title(&self) -> String {
+        let option = if self.is_ours() { "" } else { " -S" };
+        format!("{}{option}", self.0.title)
+    }
+
+    fn tools(&self) -> &'static [Tool] {
+        self.0.tools()
+    }
+
+    fn is_ours(&self) -> bool {
+        self.0.is_ours()
+    }
+}
+
+fn one(
+    bench: &mut Bench,
+    pair: &Pair,
+    place: &Place<'_>,
+    from: &Path,
+    bytes: u64,
+    turn: &Turn<Bringer>,
+) -> Result<(), String> {
+    let to = bench.site.root.join("near/out/holes");
+    let task = Task { what: What::File { bytes }, from: from.to_owned(), to: to.clone(), syncs: false };
+    let mut job = contenders::job(&turn.who.0, &task, &bench.site, pair);
+    if !turn.who.is_ours() {
+        job.argv.insert(1, "-S".into());
+    }
+    let ground = bench.ground(pair);
+    let patience = ground.patience.max(Duration::from_secs(bytes / BYTES_PER_S_MIN));
+    let mut run = Ground { patience, ..ground }.run(&job, turn.round == 1, None)?;
+    run.check_arrived(|| is_same(from, &to).unwrap_or(false));
+    let disk = to.metadata().map_or(f64::NAN, |metadata| metadata.blocks() as f64 * 512.0);
+    let command = bench.readable(&job, pair);
+    let figures = vec![("MiB on disk", disk / f64::from(1 << 20))];
+    bench.tell(place, &run, turn.told(Some(bytes), figures, command))
 }
 
 fn make(path: &Path, bytes: u64, seed: u64) -> io::Result<()> {

@@ -7,8 +7,10 @@ use dray_engine::search::{EntryId, Floors, Metadata, Policy, Search, SearchConfi
 use dray_testkit::home::{Found, Home, MB, Row, TABLE, walk};
 
 use super::BenchRow;
-use crate::bench::{Bench, Told};
+use crate::bench::Bench;
 use crate::measure::Run;
+use crate::telling::Told;
+use crate::turns::Place;
 
 /// Average bytes of a chunk, and the factor of a directory's cost, as a search of the product has them.
 const CHUNK_BYTES: u32 = 16 << 10;
@@ -98,7 +100,7 @@ pub(crate) const PAPER_HASHES: &str = "read by dsync";
 
 fn tell(bench: &mut Bench, cell: &str, seconds: f64, told: Told) -> Result<(), String> {
     let run = Run { status: "ok".into(), seconds, load: crate::measure::load(), ..Run::default() };
-    bench.tell_on("P11", cell, "", &run, told)
+    bench.tell(&Place { row: "P11", cell, link: "" }, &run, told)
 }
 
 /// Seconds for ranking everything that is known once more, at best.

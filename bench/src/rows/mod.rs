@@ -9,9 +9,13 @@ mod slow_disk;
 mod states;
 mod update;
 
+#[cfg(test)]
+pub(crate) use faults::labels as fault_labels;
 pub(crate) use home::{HASHES, PAPER_HASHES, PAPER_STATS, STATS};
 
-use crate::bench::{Bench, Cell};
+use crate::bench::Bench;
+use crate::cell::Cell;
+use crate::contenders::Mover::{self, *};
 use crate::contenders::Way::{self, Pull, Push};
 use crate::pair::Between;
 use crate::site::What;
@@ -66,25 +70,25 @@ pub(crate) const ALL: &[BenchRow] = &[
 ];
 
 fn p1(bench: &mut Bench) -> Result<(), String> {
-    const NAMES: &[&str] = &[
-        "dray-get",
-        "dray-get-clear",
-        "dray-put-get",
-        "dray-cp",
-        "dray-ssh",
-        "rsync-daemon",
-        "rsync-ssh",
-        "rsync-gcm",
-        "scp",
-        "scp-gcm",
-        "curl",
-        "curl-b3sum",
-        "wget",
-        "aria2",
-        "rclone",
-        "syq",
-        "sendme",
-        "bittorrent",
+    const MOVERS: &[Mover] = &[
+        DrayGet,
+        DrayGetClear,
+        DrayPutGet,
+        DrayCp,
+        DraySsh,
+        RsyncDaemon,
+        RsyncSsh,
+        RsyncGcm,
+        Scp,
+        ScpGcm,
+        Curl,
+        CurlB3sum,
+        Wget,
+        Aria2,
+        Rclone,
+        Syq,
+        Sendme,
+        Bittorrent,
     ];
     for between in bench.links(&["unshaped"])? {
         let pair = bench.pair(between)?;
@@ -93,7 +97,7 @@ fn p1(bench: &mut Bench) -> Result<(), String> {
             let pairs = bench.pairs();
             bench.cell(
                 &pair,
-                &Cell { row: "P1", what, is_again: false, names: NAMES, ways: BOTH, warms_up: true, pairs },
+                &Cell { row: "P1", what, is_again: false, movers: MOVERS, ways: BOTH, warms_up: true, pairs },
             )?;
             bench.site.remove(what);
         }
@@ -102,19 +106,13 @@ fn p1(bench: &mut Bench) -> Result<(), String> {
 }
 
 fn p2(bench: &mut Bench) -> Result<(), String> {
-    trees(
-        bench,
-        "P2",
-        &["unshaped"],
-        false,
-        &["dray-cp", "dray-ssh", "rsync-daemon", "rsync-ssh", "scp", "syq", "sendme"],
-    )
+    trees(bench, "P2", &["unshaped"], false, &[DrayCp, DraySsh, RsyncDaemon, RsyncSsh, Scp, Syq, Sendme])
 }
 
 fn p3(bench: &mut Bench) -> Result<(), String> {
-    let link = if bench.options.is_smoke { "1G/2ms" } else { "1G/50ms" };
-    let names = &["dray-cp", "dray-ssh", "dray-sync", "rsync-daemon", "rsync-ssh", "rsync-inc"];
-    trees(bench, "P3", &[link], true, names)
+    let link = if bench.options.is_smoke { "1G/2ms" } else { "1g-50ms" };
+    let movers = &[DrayCp, DraySsh, DraySync, RsyncDaemon, RsyncSsh, RsyncInc];
+    trees(bench, "P3", &[link], true, movers)
 }
 
 fn trees(
@@ -122,7 +120,7 @@ fn trees(
     row: &'static str,
     links: &[&str],
     is_again: bool,
-    names: &[&str],
+    movers: &[Mover],
 ) -> Result<(), String> {
     for between in bench.links(links)? {
         let pair = bench.pair(between)?;
@@ -133,7 +131,8 @@ fn trees(
                 }
                 let what = What::Tree { files, bytes_each: SMALL_FILE, is_flat };
                 let pairs = bench.pairs();
-                bench.cell(&pair, &Cell { row, what, is_again, names, ways: BOTH, warms_up: true, pairs })?;
+                bench
+                    .cell(&pair, &Cell { row, what, is_again, movers, ways: BOTH, warms_up: true, pairs })?;
                 bench.site.remove(what);
             }
         }
@@ -148,9 +147,9 @@ fn p4(bench: &mut Bench) -> Result<(), String> {
         let pair = bench.pair(between)?;
         for bytes in bench.sizes(&[512 * MIB]) {
             let what = What::File { bytes };
-            let names = &["dray-get", "dray-cp", "dray-ssh", "rsync-daemon", "rsync-ssh"];
+            let movers = &[DrayGet, DrayCp, DraySsh, RsyncDaemon, RsyncSsh];
             let pairs = bench.pairs();
-            let cell = Cell { row: "P4", what, is_again: false, names, ways: BOTH, warms_up: false, pairs };
+            let cell = Cell { row: "P4", what, is_again: false, movers, ways: BOTH, warms_up: false, pairs };
             bench.cell(&pair, &cell)?;
             bench.site.remove(what);
         }
@@ -169,25 +168,25 @@ fn floor(bench: &mut Bench) -> Result<(), String> {
             trees.into_iter().map(|files| What::Tree { files, bytes_each: SMALL_FILE, is_flat: false });
         for what in files.chain(trees) {
             let is_slow = between != Between::Nothing && what.bytes() >= SLOW_BYTES;
-            let mut names = vec!["dray-cp", "dray-ssh", "dray-daemon-cp", "rsync-ssh"];
+            let mut movers = vec![DrayCp, DraySsh, DrayDaemonCp, RsyncSsh];
             // Where the cipher is what counts, the rival has ours, too.
             if between == Between::Nothing && what.bytes() >= SLOW_BYTES {
-                names.push("rsync-gcm");
+                movers.push(RsyncGcm);
             }
             // scp needs minutes for a tree over a long link, and nobody doubts it.
             if !what.is_tree() && !is_slow {
-                names.push("scp");
+                movers.push(Scp);
             }
             // What a daemon costs is seen where nothing else takes time.
             if between == Between::Nothing && !what.is_tree() {
-                names.extend(["dray-put-get", "dray-daemon-put-get"]);
+                movers.extend([DrayPutGet, DrayDaemonPutGet]);
             }
             let pairs = bench.pairs();
             let cell = Cell {
                 row: "floor",
                 what,
                 is_again: false,
-                names: &names,
+                movers: &movers,
                 ways: BOTH,
                 warms_up: !is_slow,
                 pairs,

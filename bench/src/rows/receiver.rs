@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use super::states::{self, State};
 use super::{BenchRow, MIB};
-use crate::bench::{Bench, Told};
+use crate::bench::Bench;
 use crate::contenders::{Job, ssh_options};
 use crate::page::amount;
 use crate::pair::{Pair, SSH_PORT};
 use crate::site::{self, Site};
+use crate::tools::Tool;
+use crate::turns::{Entrant, Place};
 
 pub(super) const ROW: BenchRow = BenchRow {
     name: "P7",
@@ -20,15 +22,25 @@ pub(super) const ROW: BenchRow = BenchRow {
 /// Who brings the file, and how the receiver is configured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bringer {
-    pub(super) label: &'static str,
-    pub(super) title: &'static str,
-    pub(super) config: &'static str,
+    label: &'static str,
+    title: &'static str,
+    config: &'static str,
+    how: How,
     /// Takes part only where something lies elsewhere: other orders of a search differ in nothing else.
     is_of_siblings: bool,
 }
 
-const fn bringer(label: &'static str, title: &'static str, config: &'static str) -> Bringer {
-    Bringer { label, title, config, is_of_siblings: false }
+/// The command that brings it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum How {
+    DrayCp,
+    DrayGet,
+    RsyncSsh,
+    RsyncDaemon,
+}
+
+const fn bringer(label: &'static str, title: &'static str, how: How, config: &'static str) -> Bringer {
+    Bringer { label, title, config, how, is_of_siblings: false }
 }
 
 impl Bringer {
@@ -38,43 +50,67 @@ impl Bringer {
     }
 
     fn is_pull(&self) -> bool {
-        self.label.ends_with("-pull")
-    }
-
-    pub(super) fn is_ours(&self) -> bool {
-        self.label.starts_with("dray")
+        matches!(self.how, How::DrayGet | How::RsyncDaemon)
     }
 }
 
-pub(super) const SEARCHING: Bringer = bringer("dray-cp-push", "dray cp, search = true", "search = true\n");
+impl Entrant for Bringer {
+    fn label(&self) -> String {
+        self.label.to_owned()
+    }
+
+    fn title(&self) -> String {
+        self.title.to_owned()
+    }
+
+    fn tools(&self) -> &'static [Tool] {
+        match self.how {
+            How::DrayGet => &[],
+            How::DrayCp => &[Tool::Ssh],
+            How::RsyncSsh => &[Tool::Rsync, Tool::Ssh],
+            How::RsyncDaemon => &[Tool::Rsync],
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        matches!(self.how, How::DrayCp | How::DrayGet)
+    }
+}
+
+pub(super) const SEARCHING: Bringer =
+    bringer("dray-cp-push", "dray cp, search = true", How::DrayCp, "search = true\n");
 pub(super) const WITHOUT: Bringer = bringer(
     "dray-no-disk-push",
     "dray cp, without a search (as it comes)",
+    How::DrayCp,
     "search = true\nsearch_policy = \"no-disk\"\n",
 );
 pub(super) const NO_PRESSURE: Bringer = bringer(
     "dray-no-pressure-push",
     "dray cp, search_policy = \"no-pressure\"",
+    How::DrayCp,
     "search = true\nsearch_policy = \"no-pressure\"\n",
 );
-pub(super) const RSYNC: Bringer = bringer("rsync-ssh-push", "rsync over ssh", "");
+pub(super) const RSYNC: Bringer = bringer("rsync-ssh-push", "rsync over ssh", How::RsyncSsh, "");
 
 const BRINGERS: [Bringer; 8] = [
     SEARCHING,
     WITHOUT,
     RSYNC,
-    bringer("dray-get-pull", "dray get --search", ""),
-    bringer("rsync-daemon-pull", "rsync daemon (clear text)", ""),
+    bringer("dray-get-pull", "dray get --search", How::DrayGet, ""),
+    bringer("rsync-daemon-pull", "rsync daemon (clear text)", How::RsyncDaemon, ""),
     NO_PRESSURE.of_siblings(),
     bringer(
         "dray-breadth-first-push",
         "dray cp, search_policy = \"breadth-first\"",
+        How::DrayCp,
         "search = true\nsearch_policy = \"breadth-first\"\n",
     )
     .of_siblings(),
     bringer(
         "dray-all-stats-push",
         "dray cp, search_policy = \"all-stats\"",
+        How::DrayCp,
         "search = true\nsearch_policy = \"all-stats\"\n",
     )
     .of_siblings(),
@@ -88,23 +124,13 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
             let source = source(bench, bytes)?;
             for round in 1..=bench.pairs() {
                 for state in State::ALL {
-                    let mut bringers = BRINGERS;
-                    bringers.rotate_left(round as usize % BRINGERS.len());
-                    for bringer in bringers {
-                        if !bringer.is_of_siblings || state == State::Sibling {
-                            let homes = ["near/home", "far/home"].map(|home| bench.site.root.join(home));
-                            let home = &homes[usize::from(!bringer.is_pull())];
-                            let task = Brought {
-                                row: "P7",
-                                cell: state.name(),
-                                state,
-                                round,
-                                home,
-                                source: &source,
-                            };
-                            bring(bench, &pair, bringer, &task, &mut Calm)?;
-                        }
-                    }
+                    let takes_part = |bringer: &&Bringer| !bringer.is_of_siblings || state == State::Sibling;
+                    let all: Vec<Bringer> = BRINGERS.iter().filter(takes_part).copied().collect();
+                    let homes = ["near/home", "far/home"].map(|home| bench.site.root.join(home));
+                    let homes = homes.each_ref().map(|home| home.as_path());
+                    let task =
+                        Brought { row: "P7", cell: state.name(), state, round, homes, source: &source };
+                    bring(bench, &pair, &all, &task, &mut Calm)?;
                 }
             }
             site::remove(&source);
@@ -132,7 +158,8 @@ pub(super) struct Brought<'a> {
     pub(super) cell: &'a str,
     pub(super) state: State,
     pub(super) round: u32,
-    pub(super) home: &'a Path,
+    /// Of the near end and of the far one.
+    pub(super) homes: [&'a Path; 2],
     pub(super) source: &'a Path,
 }
 
@@ -159,30 +186,21 @@ impl Around for Calm {
     fn after(&mut self) {}
 }
 
-/// One run with each build.
+/// A round: everybody has a turn.
 pub(super) fn bring(
     bench: &mut Bench,
     pair: &Pair,
-    bringer: Bringer,
+    all: &[Bringer],
     task: &Brought<'_>,
     around: &mut dyn Around,
 ) -> Result<(), String> {
-    if !bench.wants(bringer.label) {
-        return Ok(());
-    }
-    let Brought { row, round, source, home, .. } = *task;
+    let Brought { row, round, source, homes, .. } = *task;
     let bytes = source.metadata().map_err(|error| format!("{}: {error}", source.display()))?.len();
     let cell = format!("{} of {}", task.cell, amount(bytes as f64));
-    let tool = if bringer.is_ours() { "ssh" } else { "rsync" };
-    if let Some(why) = bench.tools.missing(tool).map(str::to_owned) {
-        return bench.miss(row, &cell, pair.between.name(), bringer.title, &why);
-    }
-    for (build, (build_name, path)) in bench.builds.clone().iter().enumerate() {
-        if !bringer.is_ours() && build > 0 {
-            continue;
-        }
-        bench.use_build(path)?;
-        bench.site.forget()?;
+    let place = Place { row, cell: &cell, link: pair.between.name() };
+    bench.in_turn(&place, all, round..=round, |bench, turn| {
+        let bringer = turn.who;
+        let home = homes[usize::from(!bringer.is_pull())];
         states::prepare(task.state, home, source, bench.options.seed)
             .map_err(|error| format!("prepare {cell}: {error}"))?;
         bench.site.write("etc/default.toml", bringer.config)?;
@@ -194,22 +212,11 @@ pub(super) fn bring(
         around.after();
         let mut run = run?;
         bench.site.write("etc/default.toml", "")?;
-        if run.status == "ok" && !site::is_same(source, &to) {
-            run.status = "what arrived differs".into();
-        }
-        let many = bench.builds.len() > 1 && bringer.is_ours();
-        let (mut label, mut title) = (bringer.label.to_owned(), bringer.title.to_owned());
-        if many {
-            label += &format!("@{build_name}");
-            title += &format!(", build {build_name}");
-        }
+        run.check_arrived(|| site::is_same(source, &to));
         let figures = vec![("MB on the wire, both ways", (run.wire.received + run.wire.sent) as f64 / 1e6)];
         let command = bench.readable(&job, pair);
-        let is_ours = bringer.is_ours();
-        let told = Told { is_ours, label, title, round, bytes: Some(bytes), figures, command };
-        bench.tell(row, &cell, pair, &run, told)?;
-    }
-    Ok(())
+        bench.tell(&place, &run, turn.told(Some(bytes), figures, command))
+    })
 }
 
 fn job(site: &Site, pair: &Pair, bringer: Bringer, source: &Path, home: &Path, to: &Path) -> Job {
@@ -218,20 +225,20 @@ fn job(site: &Site, pair: &Pair, bringer: Bringer, source: &Path, home: &Path, t
     let options = ssh_options(site);
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let mut job = Job::default();
-    job.argv = match bringer.label {
-        "dray-get-pull" => {
+    job.argv = match bringer.how {
+        How::DrayGet => {
             job.serve = Some(words(&["dray", "put", &source]));
             words(&["dray", "get", "--search", &home, "TICKET", "-o", &to])
         }
-        "rsync-daemon-pull" => {
+        How::RsyncDaemon => {
             let below = source.strip_prefix(&site.path("far")).unwrap_or(&source);
             words(&["rsync", &format!("rsync://{far}/far{below}"), &to])
         }
-        "rsync-ssh-push" => {
+        How::RsyncSsh => {
             let ssh = format!("ssh -p {SSH_PORT} {}", options.join(" "));
             words(&["rsync", "-e", &ssh, &source, &format!("root@{far}:{to}")])
         }
-        _ => {
+        How::DrayCp => {
             let mut argv = words(&["dray", "cp", "-P", &SSH_PORT.to_string()]);
             argv.extend(options);
             argv.extend(words(&[&source, &format!("root@{far}:{to}")]));

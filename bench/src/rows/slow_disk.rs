@@ -16,6 +16,7 @@ use super::{BenchRow, GIB, MIB};
 use crate::bench::Bench;
 use crate::pair::Between;
 use crate::site;
+use crate::turns::Place;
 
 /// That of the paper: 70 MB/s, reading and writing together; and what a jump takes on a disk of 10,000 turns a minute.
 const SPEED: Speed = Speed { bytes_per_s: 70_000_000, seek: Duration::from_millis(8) };
@@ -44,7 +45,10 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
         let size = (bytes * ROOM).clamp(64 * MIB, 64 * GIB);
         let disk = match SlowDisk::new(&dir, &home, size, SPEED) {
             Ok(disk) => disk,
-            Err(why) => return bench.miss("P10", "slow disk", "lan", "all", &format!("no slow disk: {why}")),
+            Err(why) => {
+                let place = Place { row: "P10", cell: "slow disk", link: "lan" };
+                return bench.miss(&place, "all", "all", &format!("no slow disk: {why}"));
+            }
         };
         let source = source(bench, bytes)?;
         for (link, load) in [("lan", false), ("100M/4ms", true)] {
@@ -54,20 +58,10 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
                 let loaded = if load.after.is_some() { ", load midway" } else { "" };
                 for round in 1..=bench.pairs() {
                     for state in [State::Empty, State::Similar99, State::Sibling] {
-                        let mut bringers = BRINGERS;
-                        bringers.rotate_left(round as usize % BRINGERS.len());
-                        for bringer in bringers {
-                            let cell = format!("{}{loaded}", state.name());
-                            let task = Brought {
-                                row: "P10",
-                                cell: &cell,
-                                state,
-                                round,
-                                home: &home,
-                                source: &source,
-                            };
-                            bring(bench, &pair, bringer, &task, &mut load)?;
-                        }
+                        let cell = format!("{}{loaded}", state.name());
+                        let homes = [home.as_path(); 2];
+                        let task = Brought { row: "P10", cell: &cell, state, round, homes, source: &source };
+                        bring(bench, &pair, &BRINGERS, &task, &mut load)?;
                     }
                 }
             }

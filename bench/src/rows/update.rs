@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::BenchRow;
-use crate::bench::{Bench, Told};
+use crate::bench::Bench;
 use crate::contenders::{Job, ssh_options};
 use crate::pair::{Pair, SSH_PORT};
 use crate::site::{self, run};
+use crate::tools::Tool;
+use crate::turns::{Entrant, Place, Turn};
 
 /// A binary package and two of its patch releases, from the Python package index.
 const PACKAGE: &str = "scipy";
@@ -24,19 +26,19 @@ pub(super) const ROW: BenchRow = BenchRow {
 };
 
 fn measure(bench: &mut Bench) -> Result<(), String> {
+    let place = Place { row: "P6", cell: "update", link: LINK };
     let [old, new] = match versions(bench) {
         Ok(paths) => paths,
-        Err(why) => return bench.miss("P6", "update", LINK, "the package", &why),
+        Err(why) => return bench.miss(&place, "all", "the package", &why),
     };
     let link = if bench.options.is_smoke { "100M/4ms" } else { LINK };
     for between in bench.links(&[link])? {
         let pair = bench.pair(between)?;
+        let place = Place { link: between.name(), ..place };
         prepare(bench, &new)?;
-        for round in 1..=bench.pairs() {
-            for name in turn(round) {
-                one(bench, &pair, &old, &new, name, round)?;
-            }
-        }
+        bench.in_turn(&place, &Updater::ALL, 1..=bench.pairs(), |bench, turn| {
+            one(bench, &pair, &place, [&old, &new], turn)
+        })?;
     }
     for below in ["far/in/store.castr", "far/in/new.caibx", "far/in/new.zsync", "far/in/new"] {
         site::remove(&bench.site.root.join(below));
@@ -44,13 +46,74 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
     bench.site.forget()
 }
 
-const NAMES: [&str; 8] =
-    ["dray-get", "dray-cp", "dray-cp-z", "rsync-z", "rsync-zl19", "casync", "zsync", "whole-rsync-z"];
+/// Who brings the new version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Updater {
+    DrayGet,
+    DrayCp,
+    DrayCpZ,
+    RsyncZ,
+    RsyncZl19,
+    Casync,
+    Zsync,
+    WholeRsyncZ,
+}
 
-fn turn(round: u32) -> Vec<&'static str> {
-    let mut names = NAMES.to_vec();
-    names.rotate_left(round as usize % NAMES.len());
-    names
+impl Updater {
+    const ALL: [Updater; 8] = [
+        Updater::DrayGet,
+        Updater::DrayCp,
+        Updater::DrayCpZ,
+        Updater::RsyncZ,
+        Updater::RsyncZl19,
+        Updater::Casync,
+        Updater::Zsync,
+        Updater::WholeRsyncZ,
+    ];
+}
+
+impl Entrant for Updater {
+    fn label(&self) -> String {
+        let label = match self {
+            Updater::DrayGet => "dray-get",
+            Updater::DrayCp => "dray-cp",
+            Updater::DrayCpZ => "dray-cp-z",
+            Updater::RsyncZ => "rsync-z",
+            Updater::RsyncZl19 => "rsync-zl19",
+            Updater::Casync => "casync",
+            Updater::Zsync => "zsync",
+            Updater::WholeRsyncZ => "whole-rsync-z",
+        };
+        label.to_owned()
+    }
+
+    fn title(&self) -> String {
+        let title = match self {
+            Updater::DrayGet => "dray get",
+            Updater::DrayCp => "dray cp",
+            Updater::DrayCpZ => "dray cp -z",
+            Updater::RsyncZ => "rsync -z over ssh",
+            Updater::RsyncZl19 => "rsync -z --zc=zstd --zl=19 over ssh",
+            Updater::Casync => "casync from nginx",
+            Updater::Zsync => "zsync from nginx",
+            Updater::WholeRsyncZ => "rsync -z over ssh, nothing there before",
+        };
+        title.to_owned()
+    }
+
+    fn tools(&self) -> &'static [Tool] {
+        match self {
+            Updater::DrayGet => &[],
+            Updater::DrayCp | Updater::DrayCpZ => &[Tool::Ssh],
+            Updater::RsyncZ | Updater::RsyncZl19 | Updater::WholeRsyncZ => &[Tool::Rsync, Tool::Ssh],
+            Updater::Casync => &[Tool::Casync, Tool::Nginx],
+            Updater::Zsync => &[Tool::Zsync, Tool::Nginx],
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        matches!(self, Updater::DrayGet | Updater::DrayCp | Updater::DrayCpZ)
+    }
 }
 
 /// What is served to casync and zsync is made once, as a publisher would.
@@ -58,65 +121,39 @@ fn prepare(bench: &Bench, new: &Path) -> Result<(), String> {
     let site = &bench.site;
     std::fs::copy(new, site.root.join("far/in/new"))
         .map_err(|error| format!("copy the new version: {error}"))?;
-    if bench.tools.has("casync") {
+    if bench.tools.has(Tool::Casync) {
         let mut make = Command::new("casync");
         make.args(["make", &format!("--store={}", site.path("far/in/store.castr"))]);
         run(make.args([site.path("far/in/new.caibx"), site.path("far/in/new")]))?;
     }
-    if bench.tools.has("zsync") {
+    if bench.tools.has(Tool::Zsync) {
         let mut make = Command::new("zsyncmake");
         run(make.args(["-u", "new", "-o", &site.path("far/in/new.zsync"), &site.path("far/in/new")]))?;
     }
     Ok(())
 }
 
-fn one(bench: &mut Bench, pair: &Pair, old: &Path, new: &Path, name: &str, round: u32) -> Result<(), String> {
-    let is_ours = name.starts_with("dray");
-    let wanted = bench.options.only.is_empty()
-        || bench.options.only.iter().any(|only| name.starts_with(only.as_str()));
-    if !wanted {
-        return Ok(());
-    }
-    let tool =
-        if is_ours { "ssh" } else { name.trim_start_matches("whole-").split('-').next().unwrap_or(name) };
-    if let Some(why) = bench.tools.missing(tool).map(str::to_owned) {
-        return bench.miss("P6", "update", pair.between.name(), name, &why);
-    }
-    for (build, (build_name, path)) in bench.builds.clone().iter().enumerate() {
-        if !is_ours && build > 0 {
-            continue;
-        }
-        bench.use_build(path)?;
-        bench.site.forget()?;
-        let to = bench.site.root.join("near/out/file");
+fn one(
+    bench: &mut Bench,
+    pair: &Pair,
+    place: &Place<'_>,
+    [old, new]: [&Path; 2],
+    turn: &Turn<Updater>,
+) -> Result<(), String> {
+    let to = bench.site.root.join("near/out/file");
+    if turn.who != Updater::WholeRsyncZ {
         std::fs::copy(old, &to).map_err(|error| format!("copy the old version: {error}"))?;
-        if name == "whole-rsync-z" {
-            site::remove(&to);
-        }
-        let (job, title) = job(bench, pair, name);
-        let mut run = bench.ground(pair).run(&job, round == 1, None)?;
-        if run.status == "ok" && !site::is_same(new, &to) {
-            run.status = "what arrived differs".into();
-        }
-        let wire = (run.wire.received + run.wire.sent) as f64 / 1e6;
-        let many = bench.builds.len() > 1 && is_ours;
-        let label = if many { format!("{name}@{build_name}") } else { name.to_owned() };
-        let title = if many { format!("{title}, build {build_name}") } else { title };
-        let bytes = new.metadata().map(|metadata| metadata.len()).ok();
-        let command = bench.readable(&job, pair);
-        let figures = vec![("MB on the wire, both ways", wire)];
-        bench.tell(
-            "P6",
-            "update",
-            pair,
-            &run,
-            Told { is_ours, label, title, round, bytes, figures, command },
-        )?;
     }
-    Ok(())
+    let job = job(bench, pair, turn.who);
+    let mut run = bench.ground(pair).run(&job, turn.round == 1, None)?;
+    run.check_arrived(|| site::is_same(new, &to));
+    let wire = (run.wire.received + run.wire.sent) as f64 / 1e6;
+    let bytes = new.metadata().map(|metadata| metadata.len()).ok();
+    let command = bench.readable(&job, pair);
+    bench.tell(place, &run, turn.told(bytes, vec![("MB on the wire, both ways", wire)], command))
 }
 
-fn job(bench: &Bench, pair: &Pair, name: &str) -> (Job, String) {
+fn job(bench: &Bench, pair: &Pair, who: Updater) -> Job {
     let site = &bench.site;
     let (from, to, far) = (site.path("far/in/new"), site.path("near/out/file"), pair.far_ip);
     let options = ssh_options(site);
@@ -133,48 +170,29 @@ fn job(bench: &Bench, pair: &Pair, name: &str) -> (Job, String) {
         argv
     };
     let mut job = Job::default();
-    let title = match name {
-        "dray-get" => {
+    job.argv = match who {
+        Updater::DrayGet => {
             job.serve = Some(words(&["dray", "put", &from]));
-            job.argv = words(&["dray", "get", "TICKET", "-o", &to]);
-            "dray get"
+            words(&["dray", "get", "TICKET", "-o", &to])
         }
-        "dray-cp" => {
-            job.argv = dray_cp(&[]);
-            "dray cp"
-        }
-        "dray-cp-z" => {
-            job.argv = dray_cp(&["-z"]);
-            "dray cp -z"
-        }
-        "rsync-z" => {
-            job.argv = words(&["rsync", "-z", "-e", &ssh, &remote, &to]);
-            "rsync -z over ssh"
-        }
-        "rsync-zl19" => {
-            job.argv = words(&["rsync", "-z", "--zc=zstd", "--zl=19", "-e", &ssh, &remote, &to]);
-            "rsync -z --zc=zstd --zl=19 over ssh"
-        }
-        "casync" => {
+        Updater::DrayCp => dray_cp(&[]),
+        Updater::DrayCpZ => dray_cp(&["-z"]),
+        Updater::RsyncZ | Updater::WholeRsyncZ => words(&["rsync", "-z", "-e", &ssh, &remote, &to]),
+        Updater::RsyncZl19 => words(&["rsync", "-z", "--zc=zstd", "--zl=19", "-e", &ssh, &remote, &to]),
+        Updater::Casync => {
             let seed = format!("{to}.old");
             let text = format!(
                 "mv {to} {seed} && exec casync extract --store=http://{far}/in/store.castr --seed={seed} http://{far}/in/new.caibx {to}"
             );
-            job.argv = words(&["sh", "-c", &text]);
-            "casync from nginx"
+            words(&["sh", "-c", &text])
         }
-        "zsync" => {
+        Updater::Zsync => {
             let text =
                 format!("mv {to} {to}.old && exec zsync -q -i {to}.old -o {to} http://{far}/in/new.zsync");
-            job.argv = words(&["sh", "-c", &text]);
-            "zsync from nginx"
-        }
-        _ => {
-            job.argv = words(&["rsync", "-z", "-e", &ssh, &remote, &to]);
-            "rsync -z over ssh, nothing there before"
+            words(&["sh", "-c", &text])
         }
     };
-    (job, title.to_owned())
+    job
 }
 
 /// Both versions, as tars that hold nothing of the moment; kept in the user's cache.

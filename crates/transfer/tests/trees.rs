@@ -6,6 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use dray_core::limits::TREE_BATCHES_MAX;
 use dray_core::message::TreeDone;
@@ -46,12 +47,14 @@ fn contents_come_over_a_lane() {
     let (release, gate) = mpsc::channel();
     let slow = Content { gate: Some(Mutex::new(gate)), ..Content::of(&data[..]) };
     let files = vec![slow, Content::of(&data[..5]), Content::of(vec![])];
-    // Four times 200 ms: it says so in between.
+    // Four times 200 ms: it says so in between. Whoever sends is asked that often, and no more often.
     let (ticks, release) = (Mutex::new(0), Mutex::new(Some(release)));
+    let (begun, (told, fourth)) = (Instant::now(), mpsc::channel());
     let tick = move || {
         let mut ticks = ticks.lock().unwrap();
         *ticks += 1;
         if *ticks == 4 {
+            told.send(begun.elapsed()).unwrap();
             release.lock().unwrap().take();
         }
         Ok(())
@@ -61,6 +64,8 @@ fn contents_come_over_a_lane() {
     let done = TreeDone { entries: 3, files: 3, unchanged: 0, bytes, failed: 0 };
     assert_eq!((taken.unwrap(), sent.unwrap()), (done, done));
     assert_eq!(came.bytes, BTreeMap::from([(Some(1), bytes)]), "over one lane, which was never lost");
+    let fourth = fourth.recv().unwrap();
+    assert!(fourth >= 4 * Duration::from_millis(200), "asked four times within {fourth:?}");
     assert!(came.contents[&0] == data && came.contents[&1] == data[..5]);
 }
 

@@ -160,6 +160,15 @@ impl Lab {
         network.lab.stats().expect("counts of the lab").pipes[pipe.index()]
     }
 
+    /// Runs `work` and says whether the machine let the links be what they were asked to be meanwhile (the validity gate), and why not. Needs
+    /// [`Setup::condition`] or [`Setup::round_trip`].
+    pub fn judged<T>(&self, work: impl FnOnce() -> T) -> (T, Result<(), String>) {
+        let network = self.network.as_ref().expect("hosts on a bridge have no links of their own");
+        network.lab.reset_stats().expect("counts of the lab");
+        let done = work();
+        (done, network.lab.stats().expect("counts of the lab").validity())
+    }
+
     /// Changes the link from one host to another from now on. Needs [`Setup::condition`] or [`Setup::round_trip`].
     pub fn change(&self, from: usize, to: usize, change: Change) {
         let (network, pipe) = self.pipe(from, to);

@@ -8,44 +8,83 @@ use dray_e2e::Lab;
 use dray_e2e::actions::{self, Share, assert_delivered};
 use dray_e2e::data::{self, MIB};
 use dray_lab::conditions::Condition;
-use dray_lab::{Link, Queue, Rate};
+use dray_lab::{Link, Loss, Queue, Rate};
 use dray_testkit::sim::experiment;
 
 /// Largest difference, of the time over real links.
 const APART_MAX: f64 = 0.10;
-/// Runs over real links, whose middle one counts.
-const RUNS: usize = 3;
+/// Runs over real links that the lab vouches for, whose middle one counts; and all in all, after which a machine is too busy.
+const RUNS: usize = 5;
+const TRIES_MAX: usize = 2 * RUNS;
 
 /// One receiver, and holders with a link each.
 struct Experiment {
     rates_mbit: &'static [u64],
     round_trip_ms: u64,
     size_bytes: u64,
+    /// Packets lost on the way from the holders, of a million.
+    lost_per_million: u64,
 }
 
-const EXPERIMENTS: [Experiment; 7] = [
-    Experiment { rates_mbit: &[10], round_trip_ms: 40, size_bytes: 8 * MIB },
-    Experiment { rates_mbit: &[100], round_trip_ms: 20, size_bytes: 48 * MIB },
-    Experiment { rates_mbit: &[100], round_trip_ms: 132, size_bytes: 48 * MIB },
-    Experiment { rates_mbit: &[20, 20], round_trip_ms: 40, size_bytes: 24 * MIB },
-    Experiment { rates_mbit: &[100, 100], round_trip_ms: 132, size_bytes: 48 * MIB },
-    Experiment { rates_mbit: &[40, 10], round_trip_ms: 40, size_bytes: 24 * MIB },
-    Experiment { rates_mbit: &[20, 20, 20, 20], round_trip_ms: 80, size_bytes: 40 * MIB },
+/// What was seen over links of the lab: sorted seconds of the runs that it vouches for, and why it does not for others.
+struct Measured {
+    seconds: Vec<f64>,
+    invalid: Vec<String>,
+}
+
+/// Packets of full length in a segment of the simulator, which is lost as a whole.
+const PACKETS_IN_SEGMENT: u64 = 11;
+
+const EXPERIMENTS: [Experiment; 8] = [
+    over(&[10], 40, 8),
+    over(&[100], 20, 48),
+    over(&[100], 20, 48).losing(1_000),
+    over(&[100], 132, 48),
+    over(&[20, 20], 40, 24),
+    over(&[100, 100], 132, 48),
+    over(&[40, 10], 40, 24),
+    over(&[20, 20, 20, 20], 80, 40),
 ];
 
+const fn over(rates_mbit: &'static [u64], round_trip_ms: u64, size_mib: u64) -> Experiment {
+    Experiment { rates_mbit, round_trip_ms, size_bytes: size_mib * MIB, lost_per_million: 0 }
+}
+
 impl Experiment {
+    /// The same, and so many of a million packets are lost; of a single holder.
+    const fn losing(self, lost_per_million: u64) -> Experiment {
+        Experiment { lost_per_million, ..self }
+    }
+
     fn name(&self) -> String {
         let rates: Vec<_> = self.rates_mbit.iter().map(u64::to_string).collect();
-        format!("{} MiB from {} Mbit/s, {} ms", self.size_bytes / MIB, rates.join(" + "), self.round_trip_ms)
+        let lost = match self.lost_per_million {
+            0 => String::new(),
+            lost => format!(", {:.1} % lost", lost as f64 / 1e4),
+        };
+        format!(
+            "{} MiB from {} Mbit/s, {} ms{lost}",
+            self.size_bytes / MIB,
+            rates.join(" + "),
+            self.round_trip_ms
+        )
     }
 
     fn simulated(&self) -> f64 {
         let rates: Vec<u64> = self.rates_mbit.iter().map(|rate| rate * 1_000_000 / 8).collect();
-        experiment::sources(&rates, self.round_trip_ms * 1_000_000, self.size_bytes).unwrap() as f64 / 1e9
+        let round_trip_ns = self.round_trip_ms * 1_000_000;
+        let took_ns = match self.lost_per_million {
+            0 => experiment::sources(&rates, round_trip_ns, self.size_bytes),
+            lost => {
+                let segments = lost * PACKETS_IN_SEGMENT;
+                experiment::lossy_source(rates[0], round_trip_ns, segments, self.size_bytes)
+            }
+        };
+        took_ns.unwrap() as f64 / 1e9
     }
 
-    /// Seconds from the start of the receiver to its end, over links of the lab: the least, the middle one, the most.
-    fn measured(&self) -> [f64; 3] {
+    /// Seconds from the start of the receiver to its end, over links of the lab.
+    fn measured(&self) -> Measured {
         let delay = Duration::from_millis(self.round_trip_ms) / 2;
         // As the simulator has it.
         let queue = Queue::Time((2 * delay).max(Duration::from_millis(100)));
@@ -57,6 +96,10 @@ impl Experiment {
         for (holder, &rate) in self.rates_mbit.iter().enumerate() {
             for (from, to) in [(holder, holders), (holders, holder)] {
                 lab.change(from, to, dray_lab::Change::Rate(Some(Rate::mbit(rate))));
+            }
+            if self.lost_per_million > 0 {
+                let loss = Loss::Random(self.lost_per_million as f64 / 1e6);
+                lab.change(holder, holders, dray_lab::Change::Loss(loss));
             }
         }
         let taker = lab.host(holders);
@@ -73,17 +116,22 @@ impl Experiment {
             shares.push(Share::of(put.start()));
         }
         let ticket = shares.last().unwrap().ticket.clone();
-        let mut seconds: Vec<f64> = (0..RUNS)
-            .map(|run| {
-                actions::forget(taker);
-                let copy = taker.directory(&run.to_string()).join("copy");
-                let outcome = actions::get(taker, &ticket, &copy).run().expect(0);
-                assert_delivered(&lab.host(0).file("source"), &copy, None);
-                outcome.elapsed.as_secs_f64()
-            })
-            .collect();
-        seconds.sort_by(f64::total_cmp);
-        [seconds[0], seconds[RUNS / 2], seconds[RUNS - 1]]
+        let mut measured = Measured { seconds: Vec::new(), invalid: Vec::new() };
+        for run in 0..TRIES_MAX {
+            if measured.seconds.len() == RUNS {
+                break;
+            }
+            actions::forget(taker);
+            let copy = taker.directory(&run.to_string()).join("copy");
+            let (outcome, validity) = lab.judged(|| actions::get(taker, &ticket, &copy).run().expect(0));
+            assert_delivered(&lab.host(0).file("source"), &copy, None);
+            match validity {
+                Ok(()) => measured.seconds.push(outcome.elapsed.as_secs_f64()),
+                Err(why) => measured.invalid.push(why),
+            }
+        }
+        measured.seconds.sort_by(f64::total_cmp);
+        measured
     }
 }
 
@@ -93,19 +141,32 @@ impl Experiment {
 fn the_simulator_agrees_with_the_lab() {
     let control = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
     eprintln!("congestion control: {}", control.trim());
-    eprintln!("| experiment | simulator, s | lab, s: least, middle, most | apart |");
-    eprintln!("|---|---|---|---|");
+    eprintln!(
+        "| experiment | simulator, s | lab, s: least, middle, most of five | apart | INVALID, left out |"
+    );
+    eprintln!("|---|---|---|---|---|");
     let mut apart_most = 0.0_f64;
+    let mut too_few = Vec::new();
     for experiment in &EXPERIMENTS {
         let simulated = experiment.simulated();
-        let [least, middle, most] = experiment.measured();
+        let Measured { seconds, invalid } = experiment.measured();
+        let (name, left_out) = (experiment.name(), invalid.len());
+        invalid.iter().for_each(|why| eprintln!("INVALID: {name}: {why}"));
+        let [least, _, middle, _, most] = seconds[..] else {
+            eprintln!("| {name} | {simulated:.2} | – | – | {left_out} |");
+            too_few.push(name);
+            continue;
+        };
         let apart = simulated / middle - 1.0;
-        let name = experiment.name();
         eprintln!(
-            "| {name} | {simulated:.2} | {least:.2}, **{middle:.2}**, {most:.2} | {:+.1} % |",
+            "| {name} | {simulated:.2} | {least:.2}, **{middle:.2}**, {most:.2} | {:+.1} % | {left_out} |",
             apart * 100.0
         );
         apart_most = apart_most.max(apart.abs());
     }
-    assert!(apart_most <= APART_MAX, "{:.1} % apart; is the machine idle?", apart_most * 100.0);
+    assert!(
+        too_few.is_empty(),
+        "fewer than {RUNS} valid runs of {TRIES_MAX}: {too_few:?}; is the machine idle?"
+    );
+    assert!(apart_most <= APART_MAX, "{:.1} % apart", apart_most * 100.0);
 }

@@ -5,13 +5,17 @@
 //! `DRAY_E2E_SEED=N` repeats the faults of a seed, as far as the machine does; with `DRAY_E2E_FULL=1` each test takes ten seeds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use dray_client::{Client, GetOptions, Session};
+use dray_core::ErrorKind;
 use dray_e2e::actions::{self, Share, assert_delivered, assert_same_tree, await_no_dray};
 use dray_e2e::chaos::{Faults, Struck};
+use dray_e2e::daemon::{self, Daemon};
 use dray_e2e::data::{self, MIB, Random};
 use dray_e2e::{Host, Lab, Outcome, Program, gate};
 use dray_lab::conditions::Condition;
@@ -75,6 +79,32 @@ fn assert_holds_no_more(pid: u32, before: &(Vec<String>, usize)) {
         let is_as_before = now.0.len() <= before.0.len() && now.1 <= before.1;
         if is_as_before { Ok(()) } else { Err(format!("holds {now:?}, held {before:?}")) }
     });
+}
+
+/// Panics unless the gauges of a daemon are soon at rest: nobody has a session or a transaction, no byte is reserved for what was asked for or owed
+/// by a source, and it holds no more than `before`.
+#[track_caller]
+fn assert_gauges_at_rest(daemon: &Daemon, before: &(Vec<String>, usize)) {
+    const GAUGES: [&str; 6] =
+        ["sessions", "frozen_sources", "queue_bytes", "reserved_bytes", "incoming_bytes", "transactions"];
+    assert_soon(|| {
+        let answer = daemon.fetch("GET /v1/metrics", b"");
+        let page = String::from_utf8_lossy(&answer.body).into_owned();
+        // One that has labels has a line for each of them, and none where it has never counted anything.
+        let lines = |gauge: &&str| {
+            let name = format!("dray_{gauge}");
+            let of =
+                |line: &&str| line.starts_with(&format!("{name} ")) || line.starts_with(&format!("{name}{{"));
+            page.lines().filter(of).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(GAUGES[..5].iter().all(|gauge| lines(gauge).len() == 1), "{page}");
+        let is_used = |line: &String| !line.ends_with(" 0");
+        match GAUGES.iter().flat_map(lines).find(is_used) {
+            None => Ok(()),
+            Some(line) => Err(format!("not at rest: {line}")),
+        }
+    });
+    assert_holds_no_more(daemon.process.pid(), before);
 }
 
 /// Panics unless what is looked at is soon as it should be.
@@ -148,7 +178,9 @@ fn assert_tidy(host: &Host) {
     let store = host.data_dir().join("store/tmp");
     assert_eq!(data::names(&store), Vec::<std::ffi::OsString>::new(), "temporary files of the store");
     for place in [host.data_dir().join("run"), host.dir().join("run/dray"), host.data_dir().join("origins")] {
-        let left = if place.exists() { data::names(&place) } else { Vec::new() };
+        let mut left = if place.exists() { data::names(&place) } else { Vec::new() };
+        // A daemon leaves the file whose lock it held.
+        left.retain(|name| name != "daemon.sock.lock");
         assert!(left.is_empty(), "left in {}: {left:?}", place.display());
     }
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
@@ -249,6 +281,65 @@ fn owned_bytes_that_rot_are_found_under_chaos() {
         }
         faults.assert_all_struck(struck);
         assert_delivered(&source, &copy, None);
+    });
+}
+
+/// What a fetch may end with: nobody there in time, no room.
+const TYPED: [ErrorKind; 3] = [ErrorKind::Unreachable, ErrorKind::TimedOut, ErrorKind::NoSpace];
+
+/// Issue "chaos", "every gauge", S2, S10, S14: programs fetch through a daemon from another one. In the end both daemons, which lived through it all,
+/// hold nothing that they did not hold before.
+#[test]
+fn daemons_survive_chaos() {
+    for_each_seed(|lab, random, seed| {
+        let (holder, taker) = lab.pair();
+        let source = holder.file("source");
+        data::write_random(&source, SIZE, seed);
+        actions::let_settle(&source);
+        let disk = small_disk(taker, "small");
+        let place = disk.join("there");
+        fs::create_dir(&place).unwrap();
+        let daemons = [holder, taker].map(Daemon::start);
+        let small = holder.file("small");
+        data::write_random(&small, MIB, seed + 1);
+        let [ticket, other] = [&source, &small].map(|file| daemon::put(holder, file));
+        let socket = daemons[1].socket.clone();
+        let fetch = |ticket: &str, name: &str| -> dray_core::Result<()> {
+            let client = Client::connect_to(&socket)?.expect("the daemon runs");
+            let session = Session::open(&client, drop)?;
+            let into = File::open(&place).unwrap();
+            session.get_into(ticket, into, Some(OsStr::new(name)), &GetOptions::default()).map(drop)
+        };
+        // What a daemon opens once, it keeps.
+        fetch(&other, "other").unwrap();
+        fs::remove_file(place.join("other")).unwrap();
+        let at_rest = daemons.each_ref().map(|daemon| held_by(daemon.process.pid()));
+        let faults = Faults::new(Some(disk.clone()), None);
+        let mut struck = Struck::default();
+        let mut is_done = false;
+        for run in 0..RUNS_MAX {
+            let (result, hits) = faults.during(lab, random, || fetch(&ticket, "copy"));
+            struck += hits;
+            eprintln!("run {run}: {result:?}, {hits:?}");
+            for (daemon, before) in daemons.iter().zip(&at_rest) {
+                assert_gauges_at_rest(daemon, before);
+            }
+            is_done = result.is_ok();
+            if let Err(error) = result {
+                assert!(TYPED.contains(&error.kind()), "{error:?}");
+            } else {
+                break;
+            }
+        }
+        if !is_done {
+            fetch(&ticket, "copy").unwrap();
+        }
+        faults.assert_all_struck(struck);
+        assert_delivered(&source, &place.join("copy"), None);
+        for daemon in daemons {
+            assert!(!daemon.process.has_ended());
+            daemon.stop();
+        }
     });
 }
 

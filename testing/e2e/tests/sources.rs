@@ -114,6 +114,33 @@ fn frozen_holders_are_all_named() {
     assert_delivered(&lab.host(0).file("source"), &copy, Some(&shares[0].hash()));
 }
 
+/// S34: a get that is stopped for so long while it dials that the holder hangs up is no get that nobody answers: it dials again.
+#[test]
+fn a_get_that_is_stopped_while_it_dials_goes_on() {
+    let Some(lab) = Lab::of(2).round_trip(Duration::from_millis(2)).build() else { return };
+    let (holder, taker) = lab.pair();
+    let source = holder.file("source");
+    data::write_random(&source, MIB, 33);
+    let shared = share(holder, &source);
+    let copy = taker.directory("got").join("copy");
+    // Its connection comes up while it is stopped, so that it can say nothing on it.
+    lab.change(1, 0, dray_lab::Change::Up(false));
+    let running = actions::get(taker, &shared.ticket, &copy).start();
+    running.wait_until(false, || has_connection(taker, "syn-sent"));
+    running.signal(Signal::STOP);
+    lab.change(1, 0, dray_lab::Change::Up(true));
+    running.wait_until(false, || has_connection(holder, "established"));
+    running.wait_until(false, || !has_connection(holder, "established"));
+    running.signal(Signal::CONT);
+    running.wait().expect(0);
+    assert_delivered(&source, &copy, Some(&shared.hash()));
+}
+
+fn has_connection(host: &Host, state: &str) -> bool {
+    let listed = host.program("ss").args(["-H", "-t", "-n", "state", state]).run().expect(0);
+    !listed.stdout_text().trim().is_empty()
+}
+
 /// A ticket is joined only with its own object; what is something else is exit 4, what is no ticket exit 2, and both
 /// before anything is served.
 #[test]

@@ -98,8 +98,12 @@ pub const WIFI_LOSSY: Condition = Condition::symmetric(
 pub const ALL: [Condition; 8] =
     [LAN, GIGABIT_50_MS, LONG_FAT, LONG_FAT_LOSSY, T1, DSL, SATELLITE, WIFI_LOSSY];
 
-/// A condition by its name, or as `RATE/ROUND-TRIP[/LOSS%]`, for example `100M/132ms` or `1.5M/40ms/0.1%`: symmetric, with
-/// half of the round trip each way and a queue of one bandwidth-delay product.
+/// What a condition is called that was given by its numbers and is none of [`ALL`].
+pub const GIVEN: &str = "given";
+
+/// A condition by its name, or as `RATE/ROUND-TRIP[/LOSS%]`, for example `10M/40ms` or `1.5M/40ms/0.1%`: symmetric, with
+/// half of the round trip each way and a queue of one bandwidth-delay product. One of [`ALL`] has its name also if it is asked for by its
+/// numbers.
 ///
 /// # Errors
 /// What is wrong with the text.
@@ -133,7 +137,9 @@ pub fn parse(text: &str) -> Result<Condition, String> {
     };
     let (Some(rate), Some(seconds), Some(loss)) = (rate, seconds, loss) else { return Err(help()) };
     let link = Link::new(Rate::bits(rate as u64), Duration::from_secs_f64(seconds / 2.0)).with_loss(loss);
-    Ok(Condition::symmetric("given", link, "given by hand"))
+    // One link has one name, whoever asks for it.
+    let named = ALL.iter().find(|condition| (condition.up, condition.down) == (link, link));
+    Ok(named.copied().unwrap_or(Condition::symmetric(GIVEN, link, "given by hand")))
 }
 
 #[cfg(test)]
@@ -146,10 +152,23 @@ mod tests {
             assert_eq!(parse(condition.name), Ok(condition));
             assert!(condition.why.len() > 20, "{}", condition.name);
         }
-        assert_eq!(parse("100M/132ms"), Ok(Condition { name: "given", why: "given by hand", ..LONG_FAT }));
+        let given = Condition { name: GIVEN, why: "given by hand", ..parse("100M/131ms").unwrap() };
+        assert_eq!((parse("100M/131ms"), given.round_trip()), (Ok(given), ms(131)));
         let lossy = parse("1.544M/40ms/0.1%").unwrap();
         assert_eq!((lossy.up.rate, lossy.up.loss), (T1.up.rate, Loss::Random(0.001)));
         assert!((WIFI_LOSSY.up.loss.share() - 0.02).abs() < 0.001);
+    }
+
+    /// One link has one name.
+    #[test]
+    fn numbers_of_a_named_link_are_that_link() {
+        for (numbers, named) in
+            [("100M/132ms", LONG_FAT), ("0.1G/0.132s/0.1%", LONG_FAT_LOSSY), ("1G/50ms", GIGABIT_50_MS)]
+        {
+            assert_eq!(parse(numbers), Ok(named), "{numbers}");
+        }
+        // Its queue is another one.
+        assert_eq!(parse("1G/0.2ms").unwrap().name, GIVEN);
     }
 
     /// The page for readers lists every condition.

@@ -38,6 +38,7 @@ pub(crate) enum Order {
     Path { from: usize, to: usize, pipes: Vec<usize>, addresses: Vec<IpAddr> },
     Change(usize, Change),
     Play(usize, Trace),
+    Stall(Duration),
     Stats(Sender<Stats>),
     Reset,
     Stop,
@@ -219,6 +220,7 @@ impl Running {
                     self.devices.deliver(to, packet);
                 }),
                 Order::Play(pipe, trace) => self.wire.play(pipe, trace, now),
+                Order::Stall(time) => std::thread::sleep(time),
                 Order::Stats(answer) => {
                     let _ = answer.send(self.stats());
                 }

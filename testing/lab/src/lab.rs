@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::engine::{Engine, Order};
 use crate::host::Host;
@@ -354,6 +355,11 @@ impl Lab {
         self.tune_around(pipe)?;
         self.order(Order::Play(pipe.0, trace));
         Ok(())
+    }
+
+    /// Moves no packet for so long, as on a machine that is too busy: for calibrating what lateness does to a measurement.
+    pub fn stall(&self, time: Duration) {
+        self.order(Order::Stall(time));
     }
 
     /// What happened since the lab was made or [`Lab::reset_stats`].

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::link::{Change, Link};
 use crate::packet;
 use crate::pipe::{Alarm, Offered, Packet, Pipe, Time};
+use crate::random::SplitMix64;
 use crate::stats::Lateness;
 use crate::trace::Trace;
 
@@ -31,7 +32,7 @@ pub(crate) struct Wire {
     alarms: BinaryHeap<Reverse<(Time, usize, Alarm)>>,
     /// Alarms of the call that runs.
     new_alarms: Vec<(Time, Alarm)>,
-    random: Random,
+    random: SplitMix64,
     spare: Spare,
     pub(crate) lateness: Lateness,
     pub(crate) unrouted_packets: u64,
@@ -45,7 +46,7 @@ impl Wire {
             routes: Vec::new(),
             alarms: BinaryHeap::new(),
             new_alarms: Vec::new(),
-            random: Random(seed),
+            random: SplitMix64::new(seed),
             spare: Spare::new(),
             lateness: Lateness::default(),
             unrouted_packets: 0,
@@ -192,22 +193,6 @@ impl Spare {
             true => self.single.push(buffer),
             false => self.long.push(buffer),
         }
-    }
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014): the same losses for the same seed and packets.
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    /// In 0..1.
-    fn next_share(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^= word >> 31;
-        (word >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 

@@ -10,6 +10,7 @@ pub mod sample;
 pub mod sim;
 mod skip;
 pub mod source_conformance;
+pub mod splitmix;
 pub mod store_conformance;
 
 pub use skip::say_skip;

@@ -6,6 +6,8 @@ use dray_core::hash_tree::{
 use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
 use dray_core::{Oid, Result};
 
+use crate::splitmix::next_word;
+
 /// Sizes at which something changes: nothing, a byte, around a group, a unit, and some of each.
 pub fn sizes() -> Vec<usize> {
     let (group, unit) = (GROUP_BYTES as usize, UNIT_BYTES as usize);
@@ -17,12 +19,7 @@ pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut out = Vec::with_capacity(len + 8);
     while out.len() < len {
-        // splitmix64 (Steele, Lea, Flood 2014).
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = state;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        out.extend_from_slice(&(word ^ word >> 31).to_le_bytes());
+        out.extend_from_slice(&next_word(&mut state).to_le_bytes());
     }
     out.truncate(len);
     out

@@ -252,6 +252,16 @@ fn losses_leave_no_holder_dry() {
     assert!(lossy_ns <= 1.1 * clean_ns, "{lossy_ns} of {clean_ns}");
 }
 
+/// S34: a receiver that is stopped while it makes its connections, for so long that the holder hangs up, was not refused: it dials again.
+#[test]
+fn a_receiver_that_is_stopped_while_it_dials_goes_on() {
+    for at_ns in [0, 1_000_000, 30_000_000] {
+        let mut plan = one_receiver(6 << 20, &[Conduct::Honest]);
+        plan.faults.push(fault(at_ns, 15 * SECOND_NS, Fault::Freeze(1)));
+        assert_eq!(clean(&plan).ended[0].result, Ok(()), "stopped after {at_ns} ns");
+    }
+}
+
 /// Every receiver of a swarm gets the object, and each of those that have it sends some.
 #[test]
 fn a_small_swarm() {

@@ -2,11 +2,13 @@
 //! (`dray_lab::Turn`) and is not named here fails, and so does this list if it names what is not there.
 
 /// Package, program, test, and what would not hold beside others.
-pub(super) const ALONE: [(&str, &str, &str, &str); 25] = [
+pub(super) const ALONE: [(&str, &str, &str, &str); 27] = [
     ("dray-lab", "calibration", "a_link_changes_while_packets_run", TIMES),
     ("dray-lab", "calibration", "a_rate_follows_its_trace", TIMES),
     ("dray-lab", "calibration", "a_round_trip_is_twice_the_delay", TIMES),
     ("dray-lab", "calibration", "fifty_hosts_come_and_go_within_a_second", TIMES),
+    ("dray-lab", "calibration", "lateness_that_the_gate_allows_costs_no_throughput", TIMES),
+    ("dray-lab", "calibration", "tcp_gets_a_gigabit_in_super_packets", TIMES),
     ("dray-lab", "calibration", "tcp_gets_what_its_headers_leave", TIMES),
     ("dray-lab", "calibration", "two_senders_share_a_bottleneck", TIMES),
     ("dray-lab", "calibration", "udp_overload_gets_the_rate", TIMES),

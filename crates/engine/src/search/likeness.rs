@@ -81,7 +81,7 @@ fn of_times(candidate: Option<i64>, source: Option<i64>) -> f64 {
 pub(super) struct PathMatch {
     /// For each name of the destination, how many up to it are the last ones of this path.
     runs: Box<[u8]>,
-    /// Names of this path, how many of them are the destination's first ones, and the longest match anywhere.
+    /// Names of this path, how many of its first ones are the destination's (which is how far apart they lie), and the longest match anywhere.
     names: u8,
     left: u8,
     longest: u8,
@@ -120,7 +120,7 @@ impl PathMatch {
         let all = self.runs.len().max(usize::from(self.names)) as f64;
         let share = |run: u8| f64::from(run) / all;
         let right = share(self.runs.last().copied().unwrap_or(0));
-        let elsewhere = share(self.left.max(self.longest));
+        let elsewhere = share(self.longest);
         right.max(elsewhere * elsewhere)
     }
 }

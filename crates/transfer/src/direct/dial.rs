@@ -1,5 +1,6 @@
 //! Dialling: hints in SRV order, a head start for each, and lanes that come back after a lost connection.
 
+use std::cell::Cell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -34,6 +35,8 @@ const LOST_MAX: u32 = 3;
 const STEADY: Duration = Duration::from_secs(2);
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
+/// Whoever looks several times a second and did not for so long was stopped (by a signal).
+const STOPPED_FROM: Duration = Duration::from_secs(3);
 
 /// A place to dial and the node that must answer.
 #[derive(Clone, Debug)]
@@ -71,7 +74,8 @@ pub struct DialConfig {
 }
 
 /// Dials in threads of its own until the source is closed. A target that refuses, or that stays away after it was
-/// lost, is left for the next one; when no target is left the source is given up with the most telling reason.
+/// lost, is left for the next one; when no target is left the source is given up with the most telling reason. Who was hung up on because this
+/// process was stopped is dialled again: that was no answer.
 pub fn dial(set: Arc<LaneSet>, config: DialConfig) {
     thread::spawn(move || {
         let mut targets = config.targets.clone();
@@ -80,7 +84,12 @@ pub fn dial(set: Arc<LaneSet>, config: DialConfig) {
         let mut was_up = false;
         let mut backoff = FIRST_BACKOFF;
         while !set.is_closed() {
-            match connect_any(&config.tls, &targets, &|| set.is_closed()) {
+            let watch = StopWatch::new(Instant::now());
+            let is_closed = || {
+                watch.look(Instant::now());
+                set.is_closed()
+            };
+            match connect_any(&config.tls, &targets, &is_closed) {
                 Ok((channel, target, round_trip)) => {
                     was_up = true;
                     let begun = Instant::now();
@@ -94,7 +103,10 @@ pub fn dial(set: Arc<LaneSet>, config: DialConfig) {
                     pause(&set, backoff);
                 }
                 // Where it is one way of several, a path may open at any time.
-                Err(error) if !targets.is_empty() && (was_up || !(config.only_way || is_final(&error))) => {
+                Err(error)
+                    if !targets.is_empty()
+                        && (was_up || !is_final(&error) && (!config.only_way || watch.was_stopped.get())) =>
+                {
                     pause(&set, backoff);
                     backoff = (backoff * 2).min(LAST_BACKOFF);
                 }
@@ -113,6 +125,25 @@ pub fn dial(set: Arc<LaneSet>, config: DialConfig) {
             set.give_up(most_telling(errors));
         }
     });
+}
+
+/// Notices that this process did not run, from how long nobody looked.
+struct StopWatch {
+    looked: Cell<Instant>,
+    was_stopped: Cell<bool>,
+}
+
+impl StopWatch {
+    fn new(now: Instant) -> StopWatch {
+        StopWatch { looked: Cell::new(now), was_stopped: Cell::new(false) }
+    }
+
+    /// To be called a few times a second.
+    fn look(&self, now: Instant) {
+        if now.saturating_duration_since(self.looked.replace(now)) >= STOPPED_FROM {
+            self.was_stopped.set(true);
+        }
+    }
 }
 
 /// Runs lanes to one target until the source is closed or they cannot be kept up; `Some` if the target has nothing to
@@ -480,5 +511,18 @@ mod tests {
         assert_eq!(all.to_string(), "connect to 192.0.2.2:1; connect to 192.0.2.1:1; connect to 192.0.2.3:1");
         let many = all_named((1..=9).map(|at| failed(ErrorKind::Unreachable, at)).collect()).unwrap();
         assert!(many.to_string().ends_with("connect to 192.0.2.4:1; and 5 more"), "{many}");
+    }
+
+    /// S34: only who did not look for long was stopped; a slow answer is none.
+    #[test]
+    fn a_stop_is_noticed() {
+        let begun = Instant::now();
+        let watch = StopWatch::new(begun);
+        for turn in 0..100 {
+            watch.look(begun + Duration::from_millis(500) * turn);
+        }
+        assert!(!watch.was_stopped.get());
+        watch.look(begun + Duration::from_millis(500) * 99 + STOPPED_FROM);
+        assert!(watch.was_stopped.get());
     }
 }

@@ -170,36 +170,15 @@ impl Plan {
             })
     }
 
-    /// True if `receiver` is stopped for so long while it makes its connections that the holders hang up. It is not told that they
-    /// did until it goes on, and then takes them for gone: whoever does not answer at first is not dialled again.
-    fn sleeps_through_its_start(&self, receiver: usize) -> bool {
-        const BEGINS_WITHIN_NS: u64 = 20 * SECOND_NS;
-        let Role::Receiver { starts_ns, .. } = self.nodes[receiver].role else { return false };
-        let restarts = self.faults.iter().filter_map(|planned| match planned.fault {
-            Fault::Kill(node) | Fault::PowerCut(node) if node == receiver => {
-                Some(planned.at_ns + planned.for_ns?)
-            }
-            _ => None,
-        });
-        let starts: Vec<u64> = restarts.chain([starts_ns]).collect();
-        self.faults.iter().any(|planned| {
-            let is_close = |start: &u64| (*start..start + BEGINS_WITHIN_NS).contains(&planned.at_ns);
-            planned.fault == Fault::Freeze(receiver)
-                && planned.for_ns.is_none_or(|for_ns| for_ns > 8 * SECOND_NS)
-                && starts.iter().any(is_close)
-        })
-    }
-
     /// True if nothing happens to `receiver` that keeps it from getting the object by itself.
     pub fn can_receive(&self, receiver: usize) -> bool {
-        !self.sleeps_through_its_start(receiver)
-            && !self.faults.iter().any(|planned| match &planned.fault {
-                Fault::FullDisk(node) => *node == receiver,
-                Fault::Kill(node) | Fault::PowerCut(node) | Fault::Freeze(node) => {
-                    *node == receiver && planned.for_ns.is_none()
-                }
-                _ => false,
-            })
+        !self.faults.iter().any(|planned| match &planned.fault {
+            Fault::FullDisk(node) => *node == receiver,
+            Fault::Kill(node) | Fault::PowerCut(node) | Fault::Freeze(node) => {
+                *node == receiver && planned.for_ns.is_none()
+            }
+            _ => false,
+        })
     }
 
     /// The fault mix: a few holders, of which some lie or misbehave, and a few receivers, over links of any kind, with up to

@@ -1,6 +1,8 @@
 //! The only source of chance of a simulation: one number decides everything that follows from it.
 
-/// splitmix64 (Steele, Lea, Flood 2014): small, fast, and the same on every machine.
+use crate::splitmix;
+
+/// SplitMix64 from a seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -18,11 +20,7 @@ impl Random {
 
     /// The next number, any of 2^64.
     pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
+        splitmix::next_word(&mut self.0)
     }
 
     /// A number from `0..end`; 0 if `end` is 0. The bias is below `end` / 2^64.

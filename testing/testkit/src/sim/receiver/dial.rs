@@ -173,7 +173,7 @@ impl Transfer {
         let set = &mut self.sources[source];
         if set.is_closed() {
             self.dial_over(hands, source);
-        } else if set.was_connected {
+        } else if set.was_connected || std::mem::take(&mut set.was_stopped) {
             set.dial = Dial::Pausing;
             let pause_ns = set.backoff_ns;
             set.backoff_ns = (set.backoff_ns * 2).min(LAST_BACKOFF_NS);

@@ -104,6 +104,8 @@ struct Source {
     last_words: Option<Error>,
     dial: Dial,
     was_connected: bool,
+    /// The process was stopped while it waited for a first answer.
+    was_stopped: bool,
     held_ns: u64,
     backoff_ns: u64,
     errors: Vec<Error>,
@@ -268,6 +270,7 @@ impl Transfer {
             last_words: None,
             dial: Dial::Connecting,
             was_connected: false,
+            was_stopped: false,
             held_ns: self.begun_ns,
             backoff_ns: FIRST_BACKOFF_NS,
             errors: Vec::new(),
@@ -317,6 +320,11 @@ impl Transfer {
     pub(crate) fn slept(&mut self, now_ns: u64) {
         self.progress_ns = now_ns;
         self.awake_ns = now_ns;
+        // The threads that dial look that often, too.
+        if now_ns - self.begun_ns >= (self.seen_us + STOPPED_FROM_US) * 1000 {
+            let dialling = self.sources.iter_mut().filter(|set| set.dial == Dial::Connecting);
+            dialling.for_each(|set| set.was_stopped = true);
+        }
     }
 
     fn tick(&mut self, hands: &mut Hands<'_>) {
