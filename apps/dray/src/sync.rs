@@ -374,6 +374,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         directories,
         remove_sources: arguments.further.remove_source_files,
         timeout_s: arguments.further.timeout,
+        fake_super: arguments.further.fake_super,
         partial: arguments.partial || arguments.partial_dir.is_some(),
         max_size_bytes: arguments.max_size,
         min_size_bytes: arguments.min_size,

@@ -26,7 +26,8 @@ pub use object::{
 };
 pub use samples::samples;
 pub use sync::{
-    Backup, Basis, BasisUsage, InPlace, InPlaceRun, Listed, Near, Place, Removed, SyncWish, sync_flag,
+    Backup, Basis, BasisUsage, FakeWish, InPlace, InPlaceRun, Listed, Near, Place, Removed, SyncWish,
+    sync_flag,
 };
 pub use tree::{
     BATCHES_AHEAD_MAX, Entries, EntryFailed, FoundSource, Landed, MoreSources, Owner, Part, Planned,
@@ -194,6 +195,8 @@ pub mod feature {
     pub const SYNC_REMOVE: &str = "sync-remove";
     /// And another patience: `timeout` in `sync`.
     pub const SYNC_TIMEOUT: &str = "sync-timeout";
+    /// And kinds, owners and bits in attributes: `fake` in `sync`.
+    pub const SYNC_FAKE_SUPER: &str = "sync-fake-super";
     /// Contents of trees as differences: cuts in `pull`.
     pub const TREE_DELTA: &str = "tree-delta";
     /// Copies that were cut off go on in the destination that they made: `origin` in `tree`, and `landed`.

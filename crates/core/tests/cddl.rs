@@ -84,6 +84,7 @@ fn every_message_holds() {
             "-listed",
             "-sync-rules",
             "-sync-beside",
+            "-sync-fake",
             "-sync-last",
             "-digests",
             "-owner",

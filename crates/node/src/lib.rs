@@ -166,6 +166,7 @@ fn plain_hello() -> Hello {
         feature::SYNC_MORE,
         feature::SYNC_DIRS,
         feature::SYNC_REMOVE,
+        feature::SYNC_FAKE_SUPER,
         feature::SYNC_TIMEOUT,
         feature::PACKED,
         feature::RESTS,

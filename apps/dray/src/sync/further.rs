@@ -2,6 +2,7 @@
 
 use clap::Args;
 use dray_core::limits::SYNC_TIMEOUT_MAX_S;
+use dray_core::message::FakeWish;
 use dray_node::{Event, Listed, ListedKind, Observer};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -26,6 +27,21 @@ pub(super) struct Further {
     /// Give up a far end that is silent for so many seconds, 0 for never; else it is 60
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=SYNC_TIMEOUT_MAX_S))]
     pub(super) timeout: Option<u64>,
+    /// Keep owners, all permission bits, devices, fifos, sockets and links in an attribute of plain files (user.rsync.%stat, as rsync does) at each end that
+    /// is not root, and read them there; with a value at SRC, at DST or at both, also as root
+    #[arg(long, value_name = "src|dst|both", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = fake_super)]
+    pub(super) fake_super: Option<FakeWish>,
+}
+
+/// Which ends `--fake-super` is for.
+fn fake_super(text: &str) -> Result<FakeWish, &'static str> {
+    match text {
+        "" => Ok(FakeWish::Users),
+        "src" => Ok(FakeWish::Sender),
+        "dst" => Ok(FakeWish::Receiver),
+        "both" => Ok(FakeWish::Both),
+        _ => Err("it is src, dst or both; without a value it counts at each end that is not root"),
+    }
 }
 
 impl Further {

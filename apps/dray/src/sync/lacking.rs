@@ -57,7 +57,6 @@ pub(crate) const LACKING: &[Lacking] = &[
     (&["--usermap", "--groupmap"], "not yet: `--chown` gives everything to one user and group"),
     (&["--copy-devices"], "no: `-D` copies devices as devices"),
     (&["--super", "--drop-D"], "leave it out: root keeps owners and devices, others what they may"),
-    (&["--fake-super"], "not yet: who is not root keeps no owners and devices"),
     (
         &["--copy-as", "--trust-sender", "--insecure-links", "--confine-root"],
         "no: the login there decides who writes, and nothing is written outside of DST",
@@ -80,7 +79,10 @@ pub(crate) const LACKING: &[Lacking] = &[
         &["-s", "--secluded-args", "--protect-args", "--old-args"],
         "leave it out: no shell there reads the names",
     ),
-    (&["-M", "--remote-option"], "no: both ends do what this command says"),
+    (
+        &["-M", "--remote-option"],
+        "no: both ends do what this command says; of `-M--fake-super` say the second half",
+    ),
     (
         &["-4", "--ipv4", "-6", "--ipv6", "--port", "--address", "--sockopts", "--blocking-io"],
         "say it to ssh: `-e 'ssh -4'`, `-e 'ssh -p PORT'`, `-e 'ssh -o BindAddress=…'`",

@@ -305,6 +305,16 @@ pub fn samples() -> Vec<(&'static str, Message)> {
             }),
         ),
         (
+            "tree-sync-fake",
+            Message::Tree(Tree {
+                role: CopyRole::Send,
+                paths: vec![b"dir/".to_vec().into()],
+                names: vec![vec![].into()],
+                sync: Some(Box::new(SyncWish { fake: Some(FakeWish::Users), ..SyncWish::default() })),
+                ..wish()
+            }),
+        ),
+        (
             "tree-sync-last",
             Message::Tree(Tree {
                 role: CopyRole::Send,

@@ -43,6 +43,27 @@ pub struct SyncWish {
     /// Seconds of silence after which either end gives the other up, 0 for never (feature `sync-timeout`); absent: a minute.
     #[n(8)]
     pub timeout_s: Option<u64>,
+    /// Kinds, owners and bits are in attributes (feature `sync-fake-super`).
+    #[n(9)]
+    pub fake: Option<FakeWish>,
+}
+
+/// Where kinds, owners and bits are in attributes, as rsync's `--fake-super` keeps them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(index_only)]
+pub enum FakeWish {
+    /// At each end that is not root.
+    #[n(1)]
+    Users,
+    /// At the sender, whoever it is.
+    #[n(2)]
+    Sender,
+    /// At the receiver, whoever it is.
+    #[n(3)]
+    Receiver,
+    /// At both ends, whoever they are.
+    #[n(4)]
+    Both,
 }
 
 /// Directories that may have what is to come.

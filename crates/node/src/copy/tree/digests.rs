@@ -100,8 +100,11 @@ pub(super) fn digest_options(tree: &Tree, names: &[Vec<u8>]) -> Option<DigestOpt
                 max_size_bytes,
                 min_size_bytes,
                 timeout_s: _,
+                fake,
             } = &**wish;
-            let is_told = basis.is_some() || max_size_bytes.is_some() || min_size_bytes.is_some();
+            // Entries are not what they look like: they are told.
+            let is_told =
+                fake.is_some() || basis.is_some() || max_size_bytes.is_some() || min_size_bytes.is_some();
             sync::rules(wish).ok().filter(|_| flags & !SYNC_FLAGS == 0 && !is_told)?
         }
     };

@@ -52,7 +52,7 @@ use dray_core::message::{
 };
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
-    Changes, Excludes, ModeChange, NotKept, OwnerChange, Unmade, WalkOptions, WriteOptions,
+    Changes, Excludes, FakeSuper, ModeChange, NotKept, OwnerChange, Unmade, WalkOptions, WriteOptions,
 };
 
 use self::again::Whereabouts;
@@ -252,6 +252,7 @@ fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
         prunes_empty: sync::has(tree, sync_flag::PRUNE_EMPTY),
         chosen: None,
         guard: None,
+        fake: sync::fake_super(tree, CopyRole::Send),
     })
 }
 
@@ -274,14 +275,16 @@ fn write_options(tree: &Tree) -> WriteOptions {
 
 /// What the receiver changes.
 fn changes(tree: &Tree, reach: &sync::Reach<'_>) -> Result<Changes> {
+    let sync = sync::options(tree, reach)?;
+    let gives_any = sync.as_ref().is_some_and(|sync| sync.fake == FakeSuper::On);
     Ok(Changes {
         never_compares: sync::compares_nothing(tree),
-        sync: sync::options(tree, reach)?,
         modes: tree.modes.as_ref().map(|text| ModeChange::parse(text)).transpose()?,
         owner: tree
             .owner
             .as_ref()
-            .map_or_else(|| Ok(OwnerChange::default()), |text| OwnerChange::parse(text))?,
+            .map_or_else(|| Ok(OwnerChange::default()), |text| OwnerChange::parse(text, gives_any))?,
+        sync,
     })
 }
 

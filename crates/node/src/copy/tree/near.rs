@@ -352,6 +352,7 @@ pub(super) fn required(sync: Option<&SyncOptions>) -> Vec<String> {
         (wants(|sync| sync.directories), feature::SYNC_DIRS),
         (wants(|sync| sync.remove_sources), feature::SYNC_REMOVE),
         (wants(|sync| sync.timeout_s.is_some()), feature::SYNC_TIMEOUT),
+        (wants(|sync| sync.fake_super.is_some()), feature::SYNC_FAKE_SUPER),
         (
             wants(|sync| sync.rules.iter().any(|rule| !rule.starts_with(b"+") && !rule.starts_with(b"-"))),
             feature::SYNC_RULES,

@@ -13,13 +13,13 @@ use dray_core::limits::{
     SYNC_RULES_MAX, SYNC_SUFFIX_BYTES_MAX,
 };
 use dray_core::message::{
-    Backup, Basis, BasisUsage, CopyRole, Near, Place, SyncWish, Tree, sync_flag, tree_flag,
+    Backup, Basis, BasisUsage, CopyRole, FakeWish, Near, Place, SyncWish, Tree, sync_flag, tree_flag,
 };
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::boot_id;
 use dray_store::local::tree::{
     Above, AttributeSort, BackupOptions, BasisOptions, BasisUse, Beside, Chosen, DeleteOptions, Done,
-    Excludes, Landing, Origin, SyncOptions as StoreOptions, WalkOptions,
+    Excludes, FakeSuper, Landing, Origin, SyncOptions as StoreOptions, WalkOptions,
 };
 
 use super::{TreeOptions, landing_name, removal};
@@ -94,6 +94,8 @@ pub struct SyncOptions {
     pub backup: Option<SyncBackup>,
     /// Other directories may have what is to come.
     pub basis: Option<SyncBasis>,
+    /// Kinds, owners and bits are in attributes, and where.
+    pub fake_super: Option<FakeWish>,
     /// Of the one source only what this names, with the directories on the way.
     pub chosen: Option<Arc<Chosen>>,
 }
@@ -223,6 +225,7 @@ impl SyncOptions {
             max_size_bytes: self.max_size_bytes,
             min_size_bytes: self.min_size_bytes,
             timeout_s: self.timeout_s,
+            fake: self.fake_super,
             backup: self.backup.as_ref().map(SyncBackup::wish).transpose()?,
             basis: self.basis.as_ref().map(SyncBasis::wish).transpose()?,
         })
@@ -291,6 +294,18 @@ pub(super) fn attributes(tree: &Tree) -> AttributeSort {
     }
 }
 
+/// What the sender, or the receiver, makes of attributes in which kinds, owners and bits are.
+pub(super) fn fake_super(tree: &Tree, role: CopyRole) -> FakeSuper {
+    let wish = tree.sync.as_ref().and_then(|wish| wish.fake);
+    let is_named = match wish {
+        None => false,
+        Some(FakeWish::Users | FakeWish::Both) => true,
+        Some(FakeWish::Sender) => role == CopyRole::Send,
+        Some(FakeWish::Receiver) => role == CopyRole::Receive,
+    };
+    FakeSuper::of(is_named, wish != Some(FakeWish::Users))
+}
+
 /// How the sender walks, told what is chosen.
 pub(super) fn walk_chosen(walk: WalkOptions, options: &TreeOptions) -> WalkOptions {
     WalkOptions { chosen: options.sync.as_ref().and_then(|sync| sync.chosen.clone()), ..walk }
@@ -318,6 +333,7 @@ pub(super) fn options(tree: &Tree, reach: &Reach<'_>) -> Result<Option<StoreOpti
         omit_directory_times: has(sync_flag::OMIT_DIRECTORY_TIMES),
         omit_link_times: has(sync_flag::OMIT_LINK_TIMES),
         partial: has(sync_flag::PARTIAL),
+        fake: fake_super(tree, CopyRole::Receive),
         removes_sources: removal::removes(tree),
         max_size_bytes: wish.max_size_bytes,
         min_size_bytes: wish.min_size_bytes,

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use dray_core::frame::FrameHead;
 use dray_core::message::{
-    Backup, CopyRole, Entries, EntryFailed, Hello, InPlace, InPlaceRun, Listed, Message, PROTOCOL_VERSION,
-    Removed, Tree, TreeDone, feature, sync_flag, tree_flag,
+    Backup, CopyRole, Entries, EntryFailed, FakeWish, Hello, InPlace, InPlaceRun, Listed, Message,
+    PROTOCOL_VERSION, Removed, Tree, TreeDone, feature, sync_flag, tree_flag,
 };
 use dray_core::tree::{Entry, Kind, Metadata, Name};
 use dray_core::{ErrorKind, Result};
@@ -137,7 +137,9 @@ fn an_old_peer_is_refused_by_name() {
     let removing = super::SyncOptions { remove_sources: true, ..super::SyncOptions::default() };
     let directories = super::SyncOptions { directories: true, ..super::SyncOptions::default() };
     let patient = super::SyncOptions { timeout_s: Some(0), ..super::SyncOptions::default() };
+    let fake = super::SyncOptions { fake_super: Some(FakeWish::Users), ..super::SyncOptions::default() };
     for (later, name) in [
+        (fake, feature::SYNC_FAKE_SUPER),
         (chosen, feature::SYNC_LIST),
         (rules, feature::SYNC_RULES),
         (backup, feature::SYNC_BACKUP),

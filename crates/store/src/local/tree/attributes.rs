@@ -12,6 +12,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::fake::is_reserved;
+
 /// Most bytes of the list of names and of one value that Linux has.
 const LINUX_MAX: usize = 64 * 1024;
 
@@ -51,6 +53,8 @@ pub(super) struct Scope {
     /// Also those that only root may set.
     pub(super) is_root: bool,
     pub(super) sort: AttributeSort,
+    /// Some stand for something else (`--fake-super`), and are no entry's own.
+    pub(super) fakes: bool,
 }
 
 impl Scope {
@@ -68,6 +72,7 @@ fn is_copied(name: &[u8], scope: Scope) -> bool {
         return scope.sort != AttributeSort::Others;
     }
     scope.sort != AttributeSort::Acls
+        && !(scope.fakes && is_reserved(name))
         && ((name.starts_with(b"user.") && !name.starts_with(OURS))
             || (scope.is_root && !name.starts_with(b"system.") && !name.starts_with(b"user.")))
 }
@@ -163,8 +168,8 @@ fn change(
         Vec::new()
     });
     for xattr in wanted.iter().filter(|xattr| !found.contains(xattr)) {
-        if xattr.name.starts_with(OURS) {
-            // An older sender tells those that it does not know.
+        if xattr.name.starts_with(OURS) || (scope.fakes && is_reserved(&xattr.name)) {
+            // An older sender tells those that it does not know, and another one what it likes.
         } else if !is_copied(&xattr.name, scope) {
             count(&mut told.left_out, &xattr.name, "only root may set them");
         } else if let Err(error) = put(&xattr.name, &xattr.value) {

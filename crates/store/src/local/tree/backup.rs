@@ -363,7 +363,7 @@ fn put(to: &Place<'_>, make: &mut dyn FnMut(&Temporary) -> io::Result<()>) -> io
 }
 
 fn copy_special(from: &Place<'_>, found: &Statx, to: &Place<'_>) -> io::Result<()> {
-    let kind = special::kind_of(from.directory, from.name, found)?;
+    let kind = special::kind_of(from.directory, from.name, found, false)?;
     put(to, &mut |temporary| {
         special::make_one(to.directory, temporary, &kind, u32::from(found.stx_mode) & 0o7777)?;
         let (uid, gid) = (Uid::from_raw(found.stx_uid), Gid::from_raw(found.stx_gid));
@@ -380,7 +380,8 @@ fn copy_special(from: &Place<'_>, found: &Statx, to: &Place<'_>) -> io::Result<(
 /// The owner comes first: a change of it takes capabilities and setuid away, whoever makes it. The bits follow the attributes, among which an ACL changes them.
 pub(super) fn keep_all(source: BorrowedFd<'_>, made: BorrowedFd<'_>, found: &Statx, told: &mut Told) {
     let mode = keep_owner(made, found, u32::from(found.stx_mode) & 0o7777);
-    let scope = Scope { is_root: rustix::process::geteuid().is_root(), sort: AttributeSort::All };
+    let scope =
+        Scope { is_root: rustix::process::geteuid().is_root(), sort: AttributeSort::All, fakes: false };
     match attributes::read_open(source, scope) {
         Ok(xattrs) => attributes::set(made, &xattrs, scope, told),
         Err(error) => *told.failed.entry(format!("attributes of what is kept: {error}")).or_default() += 1,

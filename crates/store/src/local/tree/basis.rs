@@ -108,6 +108,7 @@ impl Bases {
         let mut first = None;
         for directory in self.levels.first().into_iter().flatten().flatten() {
             let Ok(found) = directory.stat_self() else { continue };
+            let found = settings.seen_directory(directory, &found);
             let has = |sort| {
                 scope.of(sort).is_some_and(|scope| attributes::are_open(directory.as_fd(), wanted, scope))
             };
@@ -137,7 +138,7 @@ impl Bases {
         let usage = settings.sync()?.basis.as_ref()?.usage;
         let mut best: Option<Basis> = None;
         for directory in self.levels.last()?.iter().flatten() {
-            let Ok(found) = directory.stat(name.as_bytes()) else { continue };
+            let Ok(found) = settings.stat(directory, name.as_bytes()) else { continue };
             if !is_of_kind(entry, &found) {
                 continue;
             }
@@ -168,7 +169,7 @@ fn likeness(
             _ => false,
         },
         Kind::Directory { .. } => true,
-        _ => is_same(directory, name, entry, found),
+        _ => is_same(settings, directory, name, entry, found),
     };
     match is_content {
         false => Likeness::Kind,
@@ -420,6 +421,7 @@ impl TreeWriter {
             _ if !basis.spares_making() || file_type(&basis.found) == FileType::Directory => Ok(false),
             // A confined login gets no device, be it a name of one that is there.
             _ if self.settings.harmless
+                && !self.settings.fakes()
                 && matches!(file_type(&basis.found), FileType::CharacterDevice | FileType::BlockDevice) =>
             {
                 Ok(false)

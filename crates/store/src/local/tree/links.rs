@@ -173,7 +173,7 @@ impl TreeWriter {
         })?;
         let first = linked.way.clone();
         let (to, name) = (&target.directory, &target.name);
-        let found = if to.is_new { None } else { to.directory.stat(name.as_bytes()).ok() };
+        let found = if to.is_new { None } else { self.settings.stat(&to.directory, name.as_bytes()).ok() };
         if self.link_to(&linked, to, name)? && !target.is_quiet {
             let kind = Kind::File { size_bytes: target.size_bytes, oid: None };
             let entry = Entry { name: None, kind, metadata: target.metadata.clone() };

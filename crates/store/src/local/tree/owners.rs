@@ -72,8 +72,8 @@ pub struct OwnerChange {
 
 impl OwnerChange {
     /// Reads `USER`, `USER:GROUP`, `USER:` or `:GROUP`, each a name of this host or a number, and checks that this process may
-    /// give files to them.
-    pub fn parse(text: &[u8]) -> Result<OwnerChange> {
+    /// give files to them, unless `gives_any`.
+    pub fn parse(text: &[u8], gives_any: bool) -> Result<OwnerChange> {
         let mut parts = text.splitn(2, |byte| *byte == b':');
         let (user, group) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let names = OwnerNames::of_this_host();
@@ -94,8 +94,8 @@ impl OwnerChange {
             })
         };
         let change = OwnerChange { user: find(false, user)?, group: find(true, group)? };
-        let powers = Powers::of_this_process();
-        let may_user = powers.is_root || change.user.is_none_or(|user| user == powers.uid);
+        let powers = Powers { gives_any, ..Powers::of_this_process() };
+        let may_user = powers.is_root || gives_any || change.user.is_none_or(|user| user == powers.uid);
         if !may_user || change.group.is_some_and(|group| powers.allowed(0, group).1.is_none()) {
             let text = String::from_utf8_lossy(text);
             let what =
@@ -111,6 +111,8 @@ impl OwnerChange {
 pub(super) struct Powers {
     /// It may set any owner.
     pub(super) is_root: bool,
+    /// Owners are in attributes, which say anything.
+    pub(super) gives_any: bool,
     pub(super) uid: u32,
     pub(super) gid: u32,
     groups: Vec<u32>,
@@ -120,12 +122,13 @@ impl Powers {
     pub(super) fn of_this_process() -> Powers {
         let mut groups: Vec<u32> = getgroups().unwrap_or_default().iter().map(|gid| gid.as_raw()).collect();
         groups.push(getegid().as_raw());
-        Powers { is_root: geteuid().is_root(), uid: geteuid().as_raw(), gid: getegid().as_raw(), groups }
+        let (uid, gid) = (geteuid(), getegid().as_raw());
+        Powers { is_root: uid.is_root(), gives_any: false, uid: uid.as_raw(), gid, groups }
     }
 
     /// The owner and group to set: those that this process may give.
     pub(super) fn allowed(&self, uid: u32, gid: u32) -> (Option<u32>, Option<u32>) {
-        if self.is_root {
+        if self.is_root || self.gives_any {
             return (Some(uid), Some(gid));
         }
         (None, self.groups.contains(&gid).then_some(gid))

@@ -19,6 +19,7 @@ use super::backup::Away;
 use super::basis::Basis;
 use super::content::FileState;
 use super::directory::{Directory, stat_fd};
+use super::fake::At;
 use super::opened::{OpenDirectory, bytes_of};
 use super::others::SizeAndTime;
 use super::partial::{Left, PARTIAL_FROM_BYTES};
@@ -548,7 +549,11 @@ impl Settings {
 
     fn apply_kept(&self, fd: BorrowedFd<'_>, kept: &Kept<'_>, now: &Now, mode: u32, is_directory: bool) {
         let (metadata, mut mode, mut mode_now) = (kept.metadata, mode, now.mode);
-        if self.owners {
+        let fakes = self.fakes();
+        if fakes && self.xattrs {
+            self.open_for_attributes(At::Open(fd), fd);
+        }
+        if self.owners && !fakes {
             let (uid, gid) = self.owner_of(metadata.uid, metadata.gid);
             let uid_to_set = uid.filter(|uid| now.owner.is_none_or(|(now, _)| now != *uid));
             let gid_to_set = gid.filter(|gid| now.owner.is_none_or(|(_, now)| now != *gid));
@@ -570,7 +575,11 @@ impl Settings {
             attributes::set(fd, &metadata.xattrs, self.attribute_scope(), &mut told);
         }
         // After the ACL, which has a say in the bits.
-        if mode_now != Some(mode)
+        if fakes {
+            let file = Kind::File { size_bytes: 0, oid: None };
+            let kind = if is_directory { Kind::Directory { entries: None } } else { file };
+            self.apply_fake(At::Open(fd), fd, &kind, Some(mode), metadata);
+        } else if mode_now != Some(mode)
             && let Err(error) = rustix::fs::fchmod(fd, Mode::from_raw_mode(mode))
         {
             self.count("permissions", error);

@@ -125,6 +125,8 @@ impl Preview {
     fn place_root(&mut self, index: usize, entry: &Entry) -> Result<Planned> {
         let failed = |error| Error::file("open the destination", error);
         self.is_passed = false;
+        let into = self.landing.names.get(index).cloned().flatten();
+        self.settings.require_attributes(&self.landing.base, into.as_ref().map(Name::as_bytes))?;
         if self.landing.makes_directory(entry, &self.settings)?.is_some() {
             self.is_missing = true;
         } else if let Some(make) = self.landing.make.clone() {
@@ -159,6 +161,7 @@ impl Preview {
             }
             (None, Some(base)) => {
                 let found = base.stat_self().map_err(failed)?;
+                let found = self.settings.seen_directory(&base, &found);
                 let planned = self.directory(&base, entry, &found);
                 let scope = self.settings.attribute_scope();
                 let wanted = &entry.metadata.xattrs;
@@ -258,7 +261,7 @@ impl Preview {
     }
 
     fn place(&mut self, parent: Option<&Directory>, name: &Name, entry: &Entry) -> Result<Planned> {
-        let found = match parent.map(|parent| parent.stat(name.as_bytes())) {
+        let found = match parent.map(|parent| self.settings.stat(parent, name.as_bytes())) {
             None => None,
             Some(Ok(found)) => Some(found),
             Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => None,
@@ -458,7 +461,7 @@ impl Preview {
                     Verdict::Want => Planned::Replace,
                 }
             }
-            _ if is_same(parent, name, entry, found) => {
+            _ if is_same(settings, parent, name, entry, found) => {
                 let is_link = matches!(entry.kind, Kind::Symlink { .. });
                 let now = differences();
                 // A link has no bits and attributes of its own.

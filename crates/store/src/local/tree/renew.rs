@@ -99,7 +99,9 @@ impl TreeWriter {
         let mut new = target.create()?;
         settings.copy_content(from, found, new.file())?;
         new.filled(found.stx_size);
-        keep_all(from.as_fd(), new.file().as_fd(), found, &mut settings.told.borrow_mut());
+        // Not what it stands for.
+        let real = stat_fd(from.as_fd()).map_err(|error| Error::file("look at what is here", error))?;
+        keep_all(from.as_fd(), new.file().as_fd(), &real, &mut settings.told.borrow_mut());
         let failed = |error| Error::file("look at the new file", error);
         let made = stat_fd(new.file().as_fd()).map_err(failed)?;
         let now = Now {

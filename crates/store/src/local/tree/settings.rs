@@ -19,6 +19,7 @@ use super::backup::Backups;
 use super::chmod::ModeChange;
 use super::delete::Way;
 use super::directory::Directory;
+use super::fake::FakeSuper;
 use super::opened::Devices;
 use super::owners::{OwnerChange, OwnerNames, Powers};
 use super::sync::{Done, SyncOptions};
@@ -187,6 +188,7 @@ impl Settings {
         self.owners |= changes.owner != OwnerChange::default();
         if let Some(sync) = &changes.sync {
             (self.keeps_users, self.keeps_groups) = (sync.users, sync.groups);
+            self.powers.gives_any = sync.fake == FakeSuper::On;
         }
         self.changes = changes;
     }
@@ -216,7 +218,7 @@ impl Settings {
     pub(super) fn mode(&self, told: u32, granted: impl FnOnce() -> u32) -> u32 {
         // Else that was done before, as bits that the user names are meant.
         let told = if self.changes.modes.is_none() { self.masked(told) } else { told };
-        match (self.modes, self.special_modes && !self.harmless) {
+        match (self.modes, self.special_modes && (!self.harmless || self.fakes())) {
             (true, true) => told & 0o7777,
             (true, false) => told & 0o777,
             (false, _) => told & 0o777 & granted(),
@@ -234,7 +236,8 @@ impl Settings {
     /// Which extended attributes are kept.
     pub(super) fn attribute_scope(&self) -> Scope {
         let sort = self.sync().map_or(AttributeSort::All, |sync| sync.attributes);
-        Scope { is_root: self.powers.is_root && !self.harmless, sort }
+        let fakes = self.sync().is_some_and(|sync| sync.fake != FakeSuper::Off);
+        Scope { is_root: self.powers.is_root && !self.harmless, sort, fakes }
     }
 
     /// How the destination is brought to the state of the source; `None` in a copy, which only adds.

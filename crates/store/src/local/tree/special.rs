@@ -14,6 +14,7 @@ use super::attributes;
 use super::backup::Away;
 use super::basis::{Basis, has_attributes};
 use super::directory::{Directory, stat_fd};
+use super::fake::{At, target_of};
 use super::opened::OpenDirectory;
 use super::place::{Identity, Now, identity_of, taken, times_of};
 use super::removing::mark_changed;
@@ -30,10 +31,11 @@ pub(super) fn make(
     basis: Option<&Basis>,
 ) -> Result<(Placed, Identity)> {
     let (directory, settings) = (&parent.directory, parent.settings());
-    if matches!(entry.kind, Kind::CharacterDevice { .. } | Kind::BlockDevice { .. }) && settings.harmless {
+    let is_device = matches!(entry.kind, Kind::CharacterDevice { .. } | Kind::BlockDevice { .. });
+    if is_device && settings.harmless && !settings.fakes() {
         return Err(Error::new(ErrorKind::Refused, "devices are not made of what comes from somebody else"));
     }
-    let mut found = if parent.is_new { None } else { directory.stat(name.as_bytes()).ok() };
+    let mut found = if parent.is_new { None } else { settings.stat(directory, name.as_bytes()).ok() };
     if found.is_some() {
         parent.check_own(name)?;
     }
@@ -46,8 +48,11 @@ pub(super) fn make(
         found = None;
     }
     let mode = settings.mode(entry.metadata.mode, || parent.granted());
-    let mut make = |name: &[u8]| make_one(directory, name, &entry.kind, mode);
-    let is_same_there = found.as_ref().is_some_and(|found| is_same(directory, name, entry, found));
+    let mut make = |name: &[u8]| match settings.fakes() {
+        true => settings.make_stand_in(directory, name, &entry.kind, mode, &entry.metadata),
+        false => make_one(directory, name, &entry.kind, mode),
+    };
+    let is_same_there = found.as_ref().is_some_and(|found| is_same(settings, directory, name, entry, found));
     let how = if is_same_there { How::Stays } else { How::Made };
     // Other names of it are not to change with it.
     let is_shared =
@@ -79,8 +84,9 @@ pub(super) fn make(
     // Whatever anybody does to the name from here on, this is what is changed.
     let failed = |error| Error::file("open it for its metadata", error);
     let fd = directory.open_at(name_now.as_bytes(), OFlags::PATH, Mode::empty()).map_err(failed)?;
-    let there = stat_fd(fd.as_fd()).map_err(failed)?;
-    if !is_same(directory, &name_now, entry, &there) {
+    let real = stat_fd(fd.as_fd()).map_err(failed)?;
+    let there = settings.seen_path(&Directory::path_of(fd.as_fd()), &real);
+    if !is_same(settings, directory, &name_now, entry, &there) {
         return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
     }
     let mode = match &entry.kind {
@@ -100,10 +106,16 @@ pub(super) fn make(
     Ok((if is_same_there { Placed::Unchanged } else { Placed::Done }, identity))
 }
 
-/// What stands under `name`, which `found` tells of and which is neither a regular file nor a directory.
-pub(super) fn kind_of(directory: &Directory, name: &[u8], found: &Statx) -> io::Result<Kind> {
+/// What stands under `name`, which `found` tells of and which is neither a regular file nor a directory, unless such a file stands for it.
+pub(super) fn kind_of(
+    directory: &Directory,
+    name: &[u8],
+    found: &Statx,
+    is_stand_in: bool,
+) -> io::Result<Kind> {
     let (major, minor) = (found.stx_rdev_major, found.stx_rdev_minor);
     Ok(match file_type(found) {
+        FileType::Symlink if is_stand_in => Kind::Symlink { target: target_of(directory, name)? },
         FileType::Symlink => {
             Kind::Symlink { target: rustix::fs::readlinkat(directory, name, Vec::new())?.into_bytes() }
         }
@@ -139,7 +151,11 @@ impl Settings {
         let mode_now = u32::from(there.stx_mode) & 0o7777;
         let mut mode = mode;
         let mut now = Now { mode: Some(mode_now), ..Now::default() };
-        if self.owners {
+        let fakes = self.fakes();
+        if fakes && self.xattrs {
+            self.open_for_attributes(At::Path(&path), fd.as_fd());
+        }
+        if self.owners && !fakes {
             let (uid, gid) = self.owner_of(metadata.uid, metadata.gid);
             let mut is_set = true;
             let (uid_to_set, gid_to_set) =
@@ -158,7 +174,18 @@ impl Settings {
             let mut told = self.told.borrow_mut();
             attributes::set_followed(&path, &metadata.xattrs, self.attribute_scope(), &mut told);
         }
-        if let Some(mode) = mode.filter(|mode| now.mode != Some(*mode))
+        if fakes {
+            let (major, minor) = (there.stx_rdev_major, there.stx_rdev_minor);
+            let kind = match file_type(there) {
+                FileType::Symlink => Kind::Symlink { target: Vec::new() },
+                FileType::Fifo => Kind::Fifo,
+                FileType::Socket => Kind::Socket,
+                FileType::CharacterDevice => Kind::CharacterDevice { major, minor },
+                FileType::BlockDevice => Kind::BlockDevice { major, minor },
+                _ => Kind::File { size_bytes: 0, oid: None },
+            };
+            self.apply_fake(At::Path(&path), fd.as_fd(), &kind, mode, metadata);
+        } else if let Some(mode) = mode.filter(|mode| now.mode != Some(*mode))
             // The magic link leads to the very thing that was opened.
             && let Err(error) = rustix::fs::chmod(&path[..], Mode::from_raw_mode(mode))
         {

@@ -11,6 +11,7 @@ use super::backup::BackupOptions;
 use super::basis::BasisOptions;
 use super::directory::Directory;
 use super::exclude::Excludes;
+use super::fake::FakeSuper;
 use super::settings::{Settings, mtime_of};
 use super::write::file_type;
 
@@ -69,6 +70,8 @@ pub struct SyncOptions {
     pub backup: Option<BackupOptions>,
     /// Other directories that may have what is to come.
     pub basis: Option<BasisOptions>,
+    /// Kinds, owners and bits are kept in attributes.
+    pub fake: FakeSuper,
 }
 
 /// What is deleted.

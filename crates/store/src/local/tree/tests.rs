@@ -9,6 +9,7 @@ use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
 
 use super::*;
 
+mod faking;
 mod folding;
 mod guarded;
 mod hostile;

@@ -21,6 +21,7 @@ use super::content::FileState;
 use super::digest;
 use super::directory::{Directory, raise_open_files, stat_fd};
 use super::exclude::Excludes;
+use super::fake::{self, FakeSuper};
 use super::filter::{Asked, Local};
 use super::guard::Guard;
 use super::listing::Listing;
@@ -68,6 +69,8 @@ pub struct WalkOptions {
     pub chosen: Option<Arc<Chosen>>,
     /// The tree is read for others than its user.
     pub guard: Option<Guard>,
+    /// Entries are what their attributes say.
+    pub fake: FakeSuper,
 }
 
 /// One step of a walk.
@@ -176,6 +179,8 @@ pub struct Walker {
     origin: Origin,
     options: WalkOptions,
     scope: Scope,
+    /// What attributes of the source at hand say that counts.
+    telling: fake::Telling,
     levels: Vec<Level>,
     /// Path of the current entry below its source, for messages, patterns and link groups.
     path: Vec<u8>,
@@ -209,7 +214,12 @@ impl Walker {
             sources: sources.into_iter(),
             source_number: 0,
             origin: Origin::Anywhere,
-            scope: Scope { is_root: rustix::process::geteuid().is_root(), sort: options.attributes },
+            scope: Scope {
+                is_root: rustix::process::geteuid().is_root(),
+                sort: options.attributes,
+                fakes: options.fake != FakeSuper::Off,
+            },
+            telling: fake::Telling::default(),
             options,
             levels: Vec::new(),
             path: Vec::new(),
@@ -378,11 +388,13 @@ impl Walker {
                 return Ok(Walked::Missing);
             }
             let found = directory.stat_self().map_err(failed)?;
+            self.telling = fake::Telling::new(self.options.fake, found.stx_uid);
             return self.enter(None, directory, &found, self.whole(), self.options.directories);
         };
         let parent = self.parent(parent)?;
         let name = name.as_bytes().to_vec();
         let found = parent.stat(&name).map_err(failed)?;
+        self.telling = fake::Telling::new(self.options.fake, found.stx_uid);
         if self.is_excluded(file_type(&found) == FileType::Directory) {
             return Ok(Walked::Missing);
         }
@@ -553,7 +565,9 @@ impl Walker {
             return Err(Error::new(ErrorKind::Refused, what).advise("name another destination"));
         }
         self.require_told_changes(found, &|| kind_of_disk(directory.as_fd()))?;
-        let mut metadata = metadata(found);
+        let told = self.telling.open(&directory, found)?;
+        let told = self.believed(told, found, name.is_none())?;
+        let mut metadata = metadata(&told);
         self.add_xattrs(&mut metadata, &|scope| attributes::read_open(directory.as_fd(), scope));
         let is_held = !self.held.is_empty() && self.held.contains(&digest::place(&self.landing_path()));
         let is_entered =
@@ -625,17 +639,28 @@ impl Walker {
                 kind_of_disk(parent.open_at(file_name, OFlags::PATH, Mode::empty())?.as_fd())
             })?;
         }
-        let found = &found;
+        let told = self.telling.entry(parent, file_name, &found)?;
+        let seen = self.believed(told, &found, name.is_none())?;
+        let is_stand_in = file_type(&seen) != file_type(&found);
+        let found = &seen;
         let kind = match file_type(found) {
             FileType::RegularFile => Kind::File { size_bytes: found.stx_size, oid: None },
             kind if kind != FileType::Symlink && !self.options.specials => return Ok(None),
-            _ => special::kind_of(parent, file_name, found).map_err(|error| match error.kind() {
-                // It was a link a moment ago.
-                io::ErrorKind::InvalidInput => Error::new(ErrorKind::Changed, "it was replaced meanwhile"),
-                io::ErrorKind::Unsupported => {
-                    Error::new(ErrorKind::Unsupported, "it is of a kind that is not known")
+            _ => special::kind_of(parent, file_name, found, is_stand_in).map_err(|error| {
+                match error.kind() {
+                    // It was a link a moment ago.
+                    io::ErrorKind::InvalidInput => {
+                        Error::new(ErrorKind::Changed, "it was replaced meanwhile")
+                    }
+                    io::ErrorKind::InvalidData => {
+                        let what = "it stands for a link, and what is in it is no target of one";
+                        Error::new(ErrorKind::Refused, what)
+                    }
+                    io::ErrorKind::Unsupported => {
+                        Error::new(ErrorKind::Unsupported, "it is of a kind that is not known")
+                    }
+                    _ => Error::file("read the link", error),
                 }
-                _ => Error::file("read the link", error),
             })?,
         };
         let mut metadata = metadata(found);
@@ -662,6 +687,21 @@ impl Walker {
         let file =
             is_file.then(|| FileToSend { directory: parent.clone(), name: file_name.into(), is_guarded });
         Ok(Some(Walked::Entry(Box::new(entry), file)))
+    }
+
+    /// What an entry that `found` tells of is told as. Where its attribute is not believed, it is what it is, which is said; a source is an error then.
+    fn believed(&mut self, told: fake::Told, found: &Statx, is_source: bool) -> Result<Statx> {
+        match told {
+            fake::Told::As(seen) => Ok(*seen),
+            fake::Told::NotBelieved(error) if is_source => Err(error),
+            fake::Told::NotBelieved(error) => {
+                // What it says would be nowhere else.
+                self.state = None;
+                let step = self.failed(error);
+                self.waiting.push(step);
+                Ok(*found)
+            }
+        }
     }
 
     /// Where entries are to go from their source: `Unsupported` on a file system on which nobody knows what changed since it was told.

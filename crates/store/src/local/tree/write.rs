@@ -20,6 +20,7 @@ use super::basis::{Bases, Basis};
 use super::contested::Contested;
 use super::delete::{self, Candidates, Doomed, Orders};
 use super::directory::{Directory, raise_open_files};
+use super::fake::target_of;
 use super::landing::Landing;
 use super::links::LinkTable;
 use super::opened::{Bits, Listed, Mark, OpenDirectory, Opening, Way};
@@ -308,6 +309,8 @@ impl TreeWriter {
     fn place_root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
         let failed = |error| Error::file("open the destination", error);
         let mut is_new = false;
+        let into = self.landing.names.get(index).cloned().flatten();
+        self.settings.require_attributes(&self.landing.base, into.as_ref().map(Name::as_bytes))?;
         if let Some(make) = self.landing.makes_directory(entry, &self.settings)? {
             let mode = Mode::from_raw_mode(0o777 & !self.settings.umask);
             match rustix::fs::mkdirat(&self.landing.base, make.as_bytes(), mode) {
@@ -383,6 +386,7 @@ impl TreeWriter {
                 let done = if is_new {
                     self.bases.describe_root(&self.settings, entry)
                 } else {
+                    let found = self.settings.seen_directory(&directory, &found);
                     self.settings.describe(entry, Some(&found), How::Stays, &has, &Vec::new)
                 };
                 self.push_directory(directory, None, is_new, None, entry, &found);
@@ -547,7 +551,7 @@ impl TreeWriter {
         if parent.is_new {
             return Ok(None);
         }
-        match parent.directory.stat(name.as_bytes()) {
+        match self.settings.stat(&parent.directory, name.as_bytes()) {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::file("look at what is there", error)),
@@ -685,8 +689,15 @@ impl TreeWriter {
             _ => now,
         };
         let is_unfinished = is_new || mark == Some(Mark::New);
-        let finally = settings.directory_mode(entry.metadata.mode, granted, now, was, is_unfinished);
-        let abandoned = if is_unfinished { finally } else { was };
+        let seen = settings.seen_directory(&directory, found);
+        let finally = match seen.stx_mode == found.stx_mode {
+            true => settings.directory_mode(entry.metadata.mode, granted, now, was, is_unfinished),
+            false => {
+                let seen = u32::from(seen.stx_mode) & 0o7777;
+                settings.directory_mode(entry.metadata.mode, granted, seen, seen, is_unfinished)
+            }
+        };
+        let abandoned = if is_unfinished { settings.real_directory_bits(finally) } else { was };
         let mut is_marked = mark.is_some();
         // Entries go into it; its own bits come when it is left.
         // Root needs no bits for that.
@@ -754,9 +765,27 @@ pub(super) fn is_directory() -> Error {
 }
 
 /// Whether what is found is the link, fifo, socket or device that the entry is.
-pub(super) fn is_same(directory: &Directory, name: &Name, entry: &Entry, found: &Statx) -> bool {
+pub(super) fn is_same(
+    settings: &Settings,
+    directory: &Directory,
+    name: &Name,
+    entry: &Entry,
+    found: &Statx,
+) -> bool {
+    let fakes = settings.fakes();
+    // What is no file cannot have the attribute, and becomes one.
+    let is_stand_in = || {
+        let real = directory.stat(name.as_bytes());
+        real.is_ok_and(|real| file_type(&real) == FileType::RegularFile)
+    };
+    if fakes && !is_stand_in() {
+        return false;
+    }
     let device = (found.stx_rdev_major, found.stx_rdev_minor);
     match (&entry.kind, file_type(found)) {
+        (Kind::Symlink { target }, FileType::Symlink) if fakes => {
+            target_of(directory, name.as_bytes()).is_ok_and(|there| there == *target)
+        }
         (Kind::Symlink { target }, FileType::Symlink) => {
             rustix::fs::readlinkat(directory, name.as_bytes(), Vec::new())
                 .is_ok_and(|there| there.as_bytes() == &target[..])

@@ -201,6 +201,9 @@ fn harmless(options: &TreeOptions) -> Result<TreeOptions> {
     if sync.basis.is_some() {
         return no("--compare-dest, --copy-dest or --link-dest", "bring DST itself up to date");
     }
+    if sync.fake_super.is_some() {
+        return no("--fake-super", "a stranger's owners and devices are nobody's here");
+    }
     if sync.acls {
         return no("-A", "a stranger's ACLs may let others in here");
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use dray_core::message::{Backup, CopyRole, Near, SyncWish, Tree, sync_flag, tree_flag};
+use dray_core::message::{Backup, CopyRole, FakeWish, Near, SyncWish, Tree, sync_flag, tree_flag};
 use dray_core::rights::Secret;
 use dray_core::ticket::{DirectoryId, DirectoryTicket};
 use dray_core::{ErrorKind, Result};
@@ -433,6 +433,7 @@ fn options_that_do_not_go_with_tickets_are_refused() {
         (SyncOptions { checksum: true, ..SyncOptions::archive() }, "-c"),
         (SyncOptions { acls: true, ..SyncOptions::archive() }, "-A"),
         (SyncOptions { remove_sources: true, ..SyncOptions::archive() }, "--remove-source-files"),
+        (SyncOptions { fake_super: Some(FakeWish::Users), ..SyncOptions::archive() }, "--fake-super"),
     ] {
         let options = TreeOptions { recursive: true, sync: Some(change), ..TreeOptions::default() };
         let error = receiver.sync_directory(&wish, &options, &|_| {}, &Stop::new()).unwrap_err();

@@ -73,11 +73,12 @@ pub(super) fn check(tree: &Tree) -> Result<()> {
         max_size_bytes: _,
         min_size_bytes: _,
         timeout_s,
+        fake,
     } = &**wish;
     if near.is_some() || backup.is_some() || basis.is_some() || timeout_s.is_some() {
         return no("told of directories of its own");
     }
-    if removal::removes(tree) || flags & !SYNC_FLAGS != 0 {
+    if fake.is_some() || removal::removes(tree) || flags & !SYNC_FLAGS != 0 {
         return no("asked for what shared directories do not do");
     }
     if sync::rules(wish)?.reads_files() {

@@ -116,7 +116,7 @@ impl<'a> Scan<'a> {
             stop,
             hashers: Hashers::new(),
             names: Names::new(options, receiving.is_some()),
-            scope: options.xattrs.map(|sort| Scope { is_root, sort }),
+            scope: options.xattrs.map(|sort| Scope { is_root, sort, fakes: false }),
             directories: Directories::new(TREE_DIGESTS_HELD_MAX),
             levels: Vec::new(),
             path: Vec::new(),
@@ -444,5 +444,5 @@ fn kind(
         FileType::CharacterDevice | FileType::BlockDevice => options.devices,
         _ => false,
     };
-    if is_wanted { Ok(kind_of(directory, name, found)?) } else { Err(Extraordinary) }
+    if is_wanted { Ok(kind_of(directory, name, found, false)?) } else { Err(Extraordinary) }
 }

@@ -1,0 +1,585 @@
+//! Kind, owner and bits of an entry in an attribute of the file or directory that stands for it, as rsync's `--fake-super` keeps them ([ADR 32]): for
+//! an account that may not give files away, or a file system that keeps no owners.
+//!
+//! An attribute is believed only where nobody else can have set it: what is told of it comes to life where root restores it.
+//!
+//! [ADR 32]: ../../../../../docs/adr/0032-owners-in-attributes.md
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use dray_core::limits::PATH_BYTES_MAX;
+use dray_core::tree::{Kind, Metadata};
+use dray_core::{Error, ErrorKind, Result};
+use rustix::fs::{
+    FileType, Mode, OFlags, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr, lgetxattr, removexattr,
+    setxattr,
+};
+use rustix::io::Errno;
+
+use super::directory::{Directory, stat_fd};
+use super::settings::Settings;
+use super::write::file_type;
+
+/// The attribute.
+pub(super) const ATTRIBUTE: &str = "user.rsync.%stat";
+/// What names of attributes begin with that stand for something else; none of them is told where the option is on.
+const RESERVED: &[u8] = b"user.rsync.%";
+/// Bytes of its value: five numbers, the first in octal.
+const VALUE_BYTES_MAX: usize = 64;
+/// Bits of a mode that tell the kind.
+const KIND: u32 = 0o170_000;
+/// Bits that what stands for an entry may have: others are not to write to it, who could change the attribute then.
+const REAL: u32 = 0o755;
+
+/// What one end makes of the attribute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FakeSuper {
+    /// It is nothing special.
+    #[default]
+    Off,
+    /// What it says counts, and is written.
+    On,
+    /// This end is root, and nobody said that root is to believe it.
+    Distrusted,
+}
+
+impl FakeSuper {
+    /// At an end that is asked for it, be it as root, or only if it is not.
+    pub fn of(is_asked: bool, is_for_root: bool) -> FakeSuper {
+        match (is_asked, is_for_root || !rustix::process::geteuid().is_root()) {
+            (false, _) => FakeSuper::Off,
+            (true, true) => FakeSuper::On,
+            (true, false) => FakeSuper::Distrusted,
+        }
+    }
+}
+
+/// True for attributes that are no entry's own.
+pub(super) fn is_reserved(name: &[u8]) -> bool {
+    name.starts_with(RESERVED)
+}
+
+/// What an attribute says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct FakeStat {
+    /// Kind and permission bits.
+    pub(super) mode: u32,
+    /// Major and minor number of a device; else 0.
+    pub(super) device: (u32, u32),
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+impl FakeStat {
+    /// Reads a value: `100644 0,0 1000:1000`, in this very form and no other.
+    pub(super) fn parse(value: &[u8]) -> Option<FakeStat> {
+        let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= VALUE_BYTES_MAX)?;
+        let mut words = text.split(' ');
+        let (mode, device, owner) = (words.next()?, words.next()?, words.next()?);
+        let mode = u32::from_str_radix(mode, 8).ok()?;
+        let number = |text: &str| text.parse::<u32>().ok();
+        let ((major, minor), (uid, gid)) = (device.split_once(',')?, owner.split_once(':')?);
+        let device = (number(major)?, number(minor)?);
+        let stat = FakeStat { mode, device, uid: number(uid)?, gid: number(gid)? };
+        // What is written otherwise, with signs or zeros, nobody wrote who is to be believed.
+        (stat.is_possible() && stat.value() == text).then_some(stat)
+    }
+
+    /// The value that says so.
+    pub(super) fn value(&self) -> String {
+        let FakeStat { mode, device: (major, minor), uid, gid } = self;
+        format!("{mode:o} {major},{minor} {uid}:{gid}")
+    }
+
+    fn is_possible(&self) -> bool {
+        let is_device = matches!(self.kind(), FileType::CharacterDevice | FileType::BlockDevice);
+        self.mode & !(KIND | 0o7777) == 0
+            && self.kind() != FileType::Unknown
+            && (is_device || self.device == (0, 0))
+            && self.uid != u32::MAX
+            && self.gid != u32::MAX
+    }
+
+    fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.mode)
+    }
+
+    /// What `found`, which the attribute is on, stands for; `None` if it cannot stand for that.
+    fn over(&self, found: &Statx) -> Option<Statx> {
+        let is_directory = |kind| kind == FileType::Directory;
+        let mut seen = *found;
+        seen.stx_mode = u16::try_from(self.mode).ok()?;
+        (seen.stx_uid, seen.stx_gid) = (self.uid, self.gid);
+        (seen.stx_rdev_major, seen.stx_rdev_minor) = self.device;
+        (is_directory(self.kind()) == is_directory(file_type(found))).then_some(seen)
+    }
+
+    /// The permission bits of what stands for it: its owner can read and write it, and nobody else writes to it. What has no content of its own is nobody
+    /// else's at all.
+    fn real_bits(&self) -> u32 {
+        match self.kind() {
+            FileType::Directory => self.mode & REAL | 0o700,
+            FileType::RegularFile => self.mode & REAL | 0o600,
+            _ => 0o600,
+        }
+    }
+
+    /// True if what stands for it says all that by itself.
+    fn is_plain(&self, uid: u32, gid: u32) -> bool {
+        matches!(self.kind(), FileType::Directory | FileType::RegularFile)
+            && self.mode & 0o7777 == self.real_bits()
+            && (self.uid, self.gid) == (uid, gid)
+    }
+}
+
+/// The attribute of something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Found {
+    None,
+    Says(FakeStat),
+    Rubbish,
+}
+
+/// Something that may have the attribute.
+#[derive(Clone, Copy)]
+pub(super) enum At<'a> {
+    /// Open, for reading at least.
+    Open(BorrowedFd<'a>),
+    /// What a magic link leads to.
+    Path(&'a [u8]),
+}
+
+impl At<'_> {
+    fn read(self) -> Result<Found, Errno> {
+        let mut value = [0; VALUE_BYTES_MAX];
+        let read = match self {
+            At::Open(fd) => fgetxattr(fd, ATTRIBUTE, &mut value[..]),
+            At::Path(path) => rustix::fs::getxattr(path, ATTRIBUTE, &mut value[..]),
+        };
+        found(read, &value)
+    }
+
+    fn set(self, value: &str) -> Result<(), Errno> {
+        let none = XattrFlags::empty();
+        match self {
+            At::Open(fd) => fsetxattr(fd, ATTRIBUTE, value.as_bytes(), none),
+            At::Path(path) => setxattr(path, ATTRIBUTE, value.as_bytes(), none),
+        }
+    }
+
+    fn remove(self) -> Result<(), Errno> {
+        match self {
+            At::Open(fd) => fremovexattr(fd, ATTRIBUTE),
+            At::Path(path) => removexattr(path, ATTRIBUTE),
+        }
+    }
+
+    fn set_mode(self, mode: u32) -> Result<(), Errno> {
+        match self {
+            At::Open(fd) => rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)),
+            At::Path(path) => rustix::fs::chmod(path, Mode::from_raw_mode(mode)),
+        }
+    }
+}
+
+/// What reading the attribute came to.
+fn found(read: Result<usize, Errno>, value: &[u8]) -> Result<Found, Errno> {
+    match read {
+        Ok(len) => Ok(FakeStat::parse(&value[..len]).map_or(Found::Rubbish, Found::Says)),
+        Err(Errno::RANGE) => Ok(Found::Rubbish),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(Found::None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The attribute of what stands under `name`, not through a link.
+fn read_at(directory: &Directory, name: &[u8]) -> Result<Found, Errno> {
+    let mut value = [0; VALUE_BYTES_MAX];
+    let read = directory.reach(name, |path| lgetxattr(path, ATTRIBUTE, &mut value[..]));
+    found(read, &value)
+}
+
+/// True for what can have the attribute: links and devices can not.
+fn may_have(found: &Statx) -> bool {
+    matches!(file_type(found), FileType::RegularFile | FileType::Directory)
+}
+
+/// The sender's side: what is believed, and what is told of the rest.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Telling {
+    fake: FakeSuper,
+    /// The account whose attributes are believed.
+    owner: u32,
+}
+
+impl Telling {
+    /// Of a source whose root belongs to `owner`: to this account only its own attributes count; to root those of who owns the source.
+    pub(super) fn new(fake: FakeSuper, owner: u32) -> Telling {
+        let uid = rustix::process::geteuid();
+        Telling { fake, owner: if uid.is_root() { owner } else { uid.as_raw() } }
+    }
+
+    /// What `found`, an entry of `directory`, is told as. An error if it says something that cannot be believed.
+    pub(super) fn entry(&self, directory: &Directory, name: &[u8], found: &Statx) -> Result<Told> {
+        self.told(found, || read_at(directory, name))
+    }
+
+    /// The same of an open directory.
+    pub(super) fn open(&self, directory: &Directory, found: &Statx) -> Result<Told> {
+        self.told(found, || At::Open(directory.as_fd()).read())
+    }
+
+    fn told(&self, found: &Statx, read: impl FnOnce() -> Result<Found, Errno>) -> Result<Told> {
+        let itself = Ok(Told::As(Box::new(*found)));
+        if self.fake == FakeSuper::Off || !may_have(found) {
+            return itself;
+        }
+        let is_own = found.stx_uid == self.owner;
+        // What to do does not cross the wire, so it stands here.
+        let refused =
+            |what: &str| Error::new(ErrorKind::Refused, format!("its attribute {ATTRIBUTE} {what}"));
+        match (read(), self.fake) {
+            (Ok(Found::None), _) => itself,
+            // What cannot be read of another user's is not believed either.
+            (Err(Errno::ACCESS | Errno::PERM), _) if !is_own => itself,
+            (Err(error), _) => Err(Error::file(format!("read its attribute {ATTRIBUTE}"), error.into())),
+            (Ok(_), FakeSuper::Distrusted) => Ok(Told::NotBelieved(refused(
+                "says of it what root does not believe unasked, and is not kept; --fake-super=src has root believe it",
+            ))),
+            (Ok(_), _) if !is_own => Err(refused(
+                "is that of another user, who is not believed; remove it, or give the file to the account that reads it",
+            )),
+            (Ok(Found::Says(stat)), _) => match stat.over(found) {
+                Some(seen) => Ok(Told::As(Box::new(seen))),
+                None => Err(refused("says that a directory is none, or a file is one; remove it")),
+            },
+            (Ok(Found::Rubbish), _) => {
+                Err(refused("is not what rsync or dray writes; remove it, or leave out --fake-super"))
+            }
+        }
+    }
+}
+
+/// What an entry is told as.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// This, be it what it is.
+    As(Box<Statx>),
+    /// What it is, and with a word: it says more, which may be right.
+    NotBelieved(Error),
+}
+
+/// Where the link points that the regular file `name` stands for.
+pub(super) fn target_of(directory: &Directory, name: &[u8]) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = directory.open_at(name, flags, Mode::empty())?;
+    if file_type(&stat_fd(file.as_fd())?) != FileType::RegularFile {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut target = vec![0; PATH_BYTES_MAX + 1];
+    let mut len = 0;
+    loop {
+        match rustix::io::read(&file, &mut target[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    target.truncate(len);
+    if matches!(len, 1..=PATH_BYTES_MAX) && !target.contains(&0) {
+        Ok(target)
+    } else {
+        Err(io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// The mode of an entry of this kind with these bits.
+fn mode_of(kind: &Kind, bits: u32) -> u32 {
+    let (kind, bits) = match kind {
+        Kind::File { .. } => (FileType::RegularFile, bits),
+        Kind::Directory { .. } => (FileType::Directory, bits),
+        // A link has no bits of its own.
+        Kind::Symlink { .. } => (FileType::Symlink, 0o777),
+        Kind::Fifo => (FileType::Fifo, bits),
+        Kind::Socket => (FileType::Socket, bits),
+        Kind::CharacterDevice { .. } => (FileType::CharacterDevice, bits),
+        Kind::BlockDevice { .. } => (FileType::BlockDevice, bits),
+    };
+    kind.as_raw_mode() | bits & 0o7777
+}
+
+impl Settings {
+    /// True if kinds, owners and bits are in attributes here.
+    pub(super) fn fakes(&self) -> bool {
+        self.sync().is_some_and(|sync| sync.fake == FakeSuper::On)
+    }
+
+    /// What stands under `name`, as its attribute has it where that counts.
+    pub(super) fn stat(&self, directory: &Directory, name: &[u8]) -> io::Result<Statx> {
+        let found = directory.stat(name)?;
+        Ok(self.seen(found, || read_at(directory, name)))
+    }
+
+    /// The same of an open directory, of which `found` tells.
+    pub(super) fn seen_directory(&self, directory: &Directory, found: &Statx) -> Statx {
+        self.seen(*found, || At::Open(directory.as_fd()).read())
+    }
+
+    /// The same of what a magic link leads to.
+    pub(super) fn seen_path(&self, path: &[u8], found: &Statx) -> Statx {
+        self.seen(*found, || At::Path(path).read())
+    }
+
+    /// What says nothing, or nothing that counts, is what it is: then it differs, and is made what it is to be.
+    fn seen(&self, found: Statx, read: impl FnOnce() -> Result<Found, Errno>) -> Statx {
+        if !self.fakes() || !may_have(&found) || !self.is_believed(&found) {
+            return found;
+        }
+        match read() {
+            Ok(Found::Says(stat)) => stat.over(&found).unwrap_or(found),
+            _ => found,
+        }
+    }
+
+    fn is_believed(&self, found: &Statx) -> bool {
+        self.powers.is_root || found.stx_uid == self.powers.uid
+    }
+
+    /// Asked before anything is written below `base`, into `into` if that is there. An error where no attributes are kept, or those of a destination would be believed
+    /// that root was not told to believe.
+    pub(super) fn require_attributes(&self, base: &Directory, into: Option<&[u8]>) -> Result<()> {
+        let Some(sync) = self.sync().filter(|sync| sync.fake != FakeSuper::Off) else { return Ok(()) };
+        let mut value = [0; VALUE_BYTES_MAX];
+        match (sync.fake, fgetxattr(base, ATTRIBUTE, &mut value[..])) {
+            (FakeSuper::On, Err(Errno::OPNOTSUPP)) => {
+                // What to do does not cross the wire, so it stands here, too.
+                let what = "the file system of the destination keeps no attributes of users, in which --fake-super keeps \
+                            owners and kinds; name another destination, or leave that out";
+                Err(Error::new(ErrorKind::Unsupported, what))
+            }
+            (FakeSuper::On, _) => Ok(()),
+            (_, read) => {
+                let there = into.map_or_else(|| found(read, &value), |name| read_at(base, name));
+                if !matches!(there, Ok(Found::Says(_))) {
+                    return Ok(());
+                }
+                let what = format!(
+                    "the destination was written with --fake-super, and root would give it real owners beside its attributes; \
+                     --fake-super=dst has root write these, too; else remove {ATTRIBUTE} from it"
+                );
+                Err(Error::new(ErrorKind::Refused, what))
+            }
+        }
+    }
+
+    /// Makes the file that stands for the link, fifo, socket or device `kind`, under `name` where nothing is.
+    pub(super) fn make_stand_in(
+        &self,
+        directory: &Directory,
+        name: &[u8],
+        kind: &Kind,
+        mode: u32,
+        metadata: &Metadata,
+    ) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOCTTY;
+        let file = directory.open_at(name, flags, Mode::RUSR | Mode::WUSR)?;
+        let fill = || {
+            let mut left: &[u8] = if let Kind::Symlink { target } = kind { target } else { &[] };
+            while !left.is_empty() {
+                match rustix::io::write(&file, left) {
+                    Ok(written) => left = &left[written..],
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let real =
+                stat_fd(file.as_fd()).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            let stat = self.wanted(kind, mode, metadata, (real.stx_uid, real.stx_gid), false);
+            At::Open(file.as_fd()).set(&stat.value())
+        };
+        // Without the attribute it would be taken for a file.
+        fill().map_err(|error| {
+            let _ = rustix::fs::unlinkat(directory, name, rustix::fs::AtFlags::empty());
+            error.into()
+        })
+    }
+
+    /// What is to be said of an entry, where one is that belongs to `owner`.
+    fn wanted(
+        &self,
+        kind: &Kind,
+        mode: u32,
+        metadata: &Metadata,
+        owner: (u32, u32),
+        is_directory: bool,
+    ) -> FakeStat {
+        let (mut uid, mut gid) = owner;
+        let mut mode = mode;
+        if self.owners {
+            let given = self.owner_of(metadata.uid, metadata.gid);
+            (uid, gid) = (given.0.unwrap_or(uid), given.1.unwrap_or(gid));
+            mode = self.without_foreign_powers(mode, metadata, given, true, is_directory);
+        }
+        let device = match *kind {
+            Kind::CharacterDevice { major, minor } | Kind::BlockDevice { major, minor } => (major, minor),
+            _ => (0, 0),
+        };
+        FakeStat { mode: mode_of(kind, mode), device, uid, gid }
+    }
+
+    /// Says in the attribute of what is at `at` what it stands for, as far as it is not just that; `mode` are its bits, if they are to be others.
+    pub(super) fn apply_fake(
+        &self,
+        at: At<'_>,
+        fd: BorrowedFd<'_>,
+        kind: &Kind,
+        mode: Option<u32>,
+        metadata: &Metadata,
+    ) {
+        let (Ok(real), says) = (stat_fd(fd), at.read()) else {
+            return self.count("owner and bits", Errno::IO);
+        };
+        let seen = self.seen(real, || says);
+        let mode = mode.unwrap_or(u32::from(seen.stx_mode) & 0o7777);
+        let is_directory = matches!(kind, Kind::Directory { .. });
+        let wanted = self.wanted(kind, mode, metadata, (seen.stx_uid, seen.stx_gid), is_directory);
+        // First, as its bits may keep even its owner from changing the attribute.
+        if u32::from(real.stx_mode) & 0o7777 != wanted.real_bits()
+            && let Err(error) = at.set_mode(wanted.real_bits())
+        {
+            self.count("permissions", error);
+        }
+        let changed = if wanted.is_plain(real.stx_uid, real.stx_gid) {
+            match says {
+                Ok(Found::None) => Ok(()),
+                _ => at.remove(),
+            }
+        } else if says == Ok(Found::Says(wanted)) {
+            Ok(())
+        } else {
+            at.set(&wanted.value())
+        };
+        if let Err(error) = changed {
+            self.count(&format!("owner, bits and kind, in {ATTRIBUTE}"), error);
+        }
+    }
+
+    /// Gives the owner of what is at `at` the bits without which its attributes cannot be set.
+    pub(super) fn open_for_attributes(&self, at: At<'_>, fd: BorrowedFd<'_>) {
+        let Ok(real) = stat_fd(fd) else { return };
+        let (mode, least) = (u32::from(real.stx_mode) & 0o7777, 0o600);
+        if mode & least != least {
+            // What comes of that is seen when they are set.
+            let _ = at.set_mode(mode | least);
+        }
+    }
+
+    /// The bits that what stands for a directory with these bits has.
+    pub(super) fn real_directory_bits(&self, bits: u32) -> u32 {
+        let stat =
+            FakeStat { mode: FileType::Directory.as_raw_mode() | bits, device: (0, 0), uid: 0, gid: 0 };
+        if self.fakes() { stat.real_bits() } else { bits }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Values that rsync 3.5 wrote.
+    #[test]
+    fn what_rsync_writes_is_read() {
+        for (value, mode, device, uid, gid) in [
+            ("100444 0,0 0:0", 0o100_444, (0, 0), 0, 0),
+            ("10644 0,0 0:0", 0o10_644, (0, 0), 0, 0),
+            ("20666 1,3 0:0", 0o20_666, (1, 3), 0, 0),
+            ("104755 0,0 1000:4294967294", 0o104_755, (0, 0), 1000, u32::MAX - 1),
+            ("120777 0,0 12:13", 0o120_777, (0, 0), 12, 13),
+            ("41777 0,0 0:5", 0o41_777, (0, 0), 0, 5),
+            ("60660 4294967295,7 0:6", 0o60_660, (u32::MAX, 7), 0, 6),
+        ] {
+            let stat = FakeStat { mode, device, uid, gid };
+            assert_eq!(FakeStat::parse(value.as_bytes()), Some(stat), "{value}");
+            assert_eq!(stat.value(), value);
+        }
+    }
+
+    /// S88: what nobody writes is not believed: other forms, kinds that there are none of, numbers that are none.
+    #[test]
+    fn what_nobody_writes_is_rubbish() {
+        for value in [
+            "",
+            "100644",
+            "100644 0,0",
+            "100644 0,0 0",
+            "100644 0,0 0:0 ",
+            " 100644 0,0 0:0",
+            "100644  0,0 0:0",
+            "100644 0,0 0:0\n",
+            "100644 0,0 0:0\0",
+            "+100644 0,0 0:0",
+            "0100644 0,0 0:0",
+            "100648 0,0 0:0",
+            "100644 0,0 +0:0",
+            "100644 0,0 -1:0",
+            "100644 0,0 00:0",
+            "100644 0,0 4294967295:0",
+            "100644 0,0 0:4294967295",
+            "100644 0,0 4294967296:0",
+            "644 0,0 0:0",
+            "30644 0,0 0:0",
+            "170644 0,0 0:0",
+            "1100644 0,0 0:0",
+            "37777777777 0,0 0:0",
+            "100644 1,3 0:0",
+            "20644 1,3,5 0:0",
+            "20644 1 3 0:0",
+            "20644 1,3 0:0:0",
+            "\u{661}00644 0,0 0:0",
+            "100644 0,0 0:0xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        ] {
+            assert_eq!(FakeStat::parse(value.as_bytes()), None, "{value:?}");
+        }
+        assert_eq!(FakeStat::parse(b"100644 0,0 0:\xff"), None);
+    }
+
+    /// The longest value there is has room.
+    #[test]
+    fn values_have_room() {
+        let longest =
+            FakeStat { mode: 0o147_777, device: (u32::MAX, u32::MAX), uid: u32::MAX - 1, gid: u32::MAX - 1 };
+        assert!(longest.value().len() <= VALUE_BYTES_MAX);
+    }
+
+    proptest! {
+        /// Whatever is read was written in just this form, and stands for a mode that there is.
+        #[test]
+        fn nothing_is_read_in_two_forms(value in "[0-7]{0,7} ?[0-9,+-]{0,12} ?[0-9:+-]{0,12}|.{0,70}") {
+            if let Some(stat) = FakeStat::parse(value.as_bytes()) {
+                prop_assert_eq!(stat.value(), value);
+                prop_assert!(stat.mode <= u32::from(u16::MAX));
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read(
+            kind in prop::sample::select(vec![1_u32, 2, 4, 6, 8, 10, 12]),
+            bits in 0_u32..0o10_000,
+            device in any::<(u32, u32)>(),
+            uid in 0..u32::MAX,
+            gid in 0..u32::MAX,
+        ) {
+            let device = if matches!(kind, 2 | 6) { device } else { (0, 0) };
+            let stat = FakeStat { mode: kind << 12 | bits, device, uid, gid };
+            prop_assert_eq!(FakeStat::parse(stat.value().as_bytes()), Some(stat));
+            // Its account can read and write it, and nobody else writes to it.
+            let real = stat.real_bits();
+            prop_assert!(real & 0o600 == 0o600 && real & 0o7022 == 0);
+            prop_assert!(!stat.is_plain(uid, gid) || real == bits);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What an account may not keep, in attributes (ADR 32).
+
+use rustix::fs::{XattrFlags, lgetxattr, setxattr};
+
+use super::super::fake::ATTRIBUTE;
+use super::*;
+
+const KEEPING: WriteOptions = WriteOptions { numeric_ids: true, ..ARCHIVE };
+
+fn faking() -> SyncOptions {
+    SyncOptions {
+        links: true,
+        devices: true,
+        specials: true,
+        users: true,
+        groups: true,
+        itemize: true,
+        fake: FakeSuper::On,
+        ..SyncOptions::default()
+    }
+}
+
+fn writer_of(to: &Path, sync: SyncOptions) -> TreeWriter {
+    let landing = Landing::resolve_sync(&Origin::Anywhere, to, &[Vec::new()]).unwrap();
+    TreeWriter::new(landing, KEEPING).with_changes(Changes { sync: Some(sync), ..Changes::default() })
+}
+
+fn attribute(path: &Path) -> Option<String> {
+    let mut value = [0; 128];
+    let len = lgetxattr(path, ATTRIBUTE, &mut value[..]).ok()?;
+    Some(String::from_utf8(value[..len].to_vec()).unwrap())
+}
+
+fn set_attribute(path: &Path, value: &[u8]) {
+    setxattr(path, ATTRIBUTE, value, XattrFlags::empty()).unwrap();
+}
+
+fn owned(mut entry: Entry, mode: u32, uid: u32, gid: u32) -> Entry {
+    (entry.metadata.mode, entry.metadata.uid, entry.metadata.gid) = (mode, uid, gid);
+    entry
+}
+
+/// Files, and what else there is, below a root; all of other owners but the last, which has those of whoever runs this.
+fn entries(to: &Path) -> (Entry, Vec<(Entry, &'static [u8])>) {
+    let mine = fs::metadata(to).unwrap();
+    let made = |name, kind, mode, uid, gid| owned(entry(Some(name), kind, 0), mode, uid, gid);
+    let of =
+        |name, content: &'static [u8], mode, uid, gid| (owned(file(name, content), mode, uid, gid), content);
+    let none: &[u8] = b"";
+    let all = vec![
+        of("powers", b"program", 0o4755, 7, 8),
+        of("narrow", b"secret", 0o400, 7, 8),
+        of("none", b"secret", 0, 7, 8),
+        of("wide", b"anybody's", 0o666, mine.uid(), mine.gid()),
+        (made("console", Kind::CharacterDevice { major: 5, minor: 1 }, 0o622, 7, 5), none),
+        (made("disk", Kind::BlockDevice { major: 259, minor: 70_000 }, 0o660, 7, 6), none),
+        (made("pipe", Kind::Fifo, 0o640, 9, 8), none),
+        (made("socket", Kind::Socket, 0o777, 9, 8), none),
+        (made("link", Kind::Symlink { target: b"../any where".to_vec() }, 0o777, 12, 13), none),
+        of("plain", b"mine", 0o640, mine.uid(), mine.gid()),
+    ];
+    (owned(directory(None), 0o1777, 7, 8), all)
+}
+
+/// Writes them, and how each was placed: true for what was not there as it is to be.
+fn write_all(to: &Path, sync: SyncOptions) -> (Vec<bool>, Vec<Done>, NotKept) {
+    let (root, all) = entries(to);
+    let mut writer = writer_of(to, sync);
+    writer.root(0, &root).unwrap();
+    let mut placed = Vec::new();
+    for (entry, content) in all {
+        placed.push(match writer.entry(&entry).unwrap() {
+            Placed::Wanted(target, _) => {
+                let mut new = target.create().unwrap();
+                new.write(content).unwrap();
+                let came = target.finish(new, &finished(content)).unwrap();
+                writer.settle(*target, Some(came));
+                true
+            }
+            Placed::Done => true,
+            Placed::Unchanged => false,
+            other => panic!("{other:?}"),
+        });
+    }
+    writer.leave();
+    (placed, writer.take_done().into(), writer.failures())
+}
+
+/// S88: what the receiving account may not give to a file is in rsync's attribute, in its words; what stands for it nobody else can write to. What it may
+/// have it has, without the attribute. The same again does nothing, also as far as anybody is told.
+#[test]
+fn what_an_account_may_not_keep_is_in_attributes() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let (placed, told, not_kept) = write_all(&to, faking());
+    assert!(placed.iter().all(|is_made| *is_made) && told.len() == placed.len() + 1, "{told:?}");
+    assert!(not_kept.attributes.is_empty() && not_kept.left_out.is_empty(), "{not_kept:?}");
+    let mine = fs::metadata(to.join("plain")).unwrap();
+    let wide = format!("100666 0,0 {}:{}", mine.uid(), mine.gid());
+    for (name, value, mode) in [
+        ("", Some("41777 0,0 7:8"), 0o755),
+        ("powers", Some("104755 0,0 7:8"), 0o755),
+        ("narrow", Some("100400 0,0 7:8"), 0o600),
+        ("none", Some("100000 0,0 7:8"), 0o600),
+        ("wide", Some(&*wide), 0o644),
+        ("console", Some("20622 5,1 7:5"), 0o600),
+        ("disk", Some("60660 259,70000 7:6"), 0o600),
+        ("pipe", Some("10640 0,0 9:8"), 0o600),
+        ("socket", Some("140777 0,0 9:8"), 0o600),
+        ("link", Some("120777 0,0 12:13"), 0o600),
+        ("plain", None, 0o640),
+    ] {
+        let path = to.join(name);
+        assert_eq!(attribute(&path).as_deref(), value, "{name}");
+        let found = fs::symlink_metadata(&path).unwrap();
+        assert_eq!(found.mode() & 0o7777, mode, "{name}");
+        assert!(name.is_empty() || found.is_file(), "{name}");
+        assert_eq!((found.uid(), found.mtime()), (mine.uid(), 1_000_000_000), "{name}");
+    }
+    assert_eq!(fs::read(to.join("link")).unwrap(), b"../any where");
+    assert_eq!(fs::read(to.join("powers")).unwrap(), b"program");
+    let ctimes = || -> Vec<(i64, i64)> {
+        let (_, all) = entries(&to);
+        let names = all.into_iter().map(|(entry, _)| path_of(entry.name.unwrap().as_bytes()));
+        let found = names.map(|name| fs::symlink_metadata(to.join(name)).unwrap());
+        found.map(|found| (found.ctime(), found.ctime_nsec())).collect()
+    };
+    let before = ctimes();
+    let (placed, told, not_kept) = write_all(&to, faking());
+    assert!(!placed.contains(&true) && told.is_empty(), "{placed:?} {told:?}");
+    assert!(not_kept.attributes.is_empty() && ctimes() == before);
+}
+
+/// S88: an end that reads tells what the attributes say, and the attribute is none of an entry's own; without the option it is nothing special.
+#[test]
+fn what_attributes_say_is_told() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    write_all(&to, faking());
+    setxattr(to.join("plain"), "user.note", b"kept", XattrFlags::empty()).unwrap();
+    let tell = |fake| {
+        let mut walker = Walker::new(vec![to.join("")], WalkOptions { fake, ..walk_options() });
+        let (mut told, mut failed) = (Vec::new(), 0);
+        while let Some(step) = walker.step() {
+            match step {
+                Walked::Entry(entry, _) => told.push(*entry),
+                Walked::Failed(..) => failed += 1,
+                _ => {}
+            }
+        }
+        told.sort_by_key(|entry| entry.name.clone().map(|name| name.as_bytes().to_vec()));
+        (told, failed)
+    };
+    let (root, all) = entries(&to);
+    let mut expected: Vec<Entry> = all.into_iter().map(|(entry, _)| entry).collect();
+    expected.push(root);
+    expected.sort_by_key(|entry| entry.name.clone().map(|name| name.as_bytes().to_vec()));
+    let noted =
+        expected.iter_mut().find(|entry| entry.name.as_ref().is_some_and(|it| it.as_bytes() == b"plain"));
+    let note = dray_core::tree::Xattr { name: b"user.note".to_vec(), value: b"kept".to_vec() };
+    noted.unwrap().metadata.xattrs.push(note);
+    assert_eq!(tell(FakeSuper::On), (expected, 0));
+    let (as_is, failed) = tell(FakeSuper::Off);
+    assert!(failed == 0 && as_is.iter().skip(1).all(|entry| matches!(entry.kind, Kind::File { .. })));
+    let has = |entry: &&Entry| entry.metadata.xattrs.iter().any(|xattr| xattr.name == ATTRIBUTE.as_bytes());
+    assert_eq!(as_is.iter().filter(has).count(), as_is.len() - 1);
+    // Root that was not asked to believe it.
+    let (told, failed) = tell(FakeSuper::Distrusted);
+    assert!(told.is_empty() && failed == 1, "the source itself has one");
+    rustix::fs::removexattr(&to, ATTRIBUTE).unwrap();
+    let (told, failed) = tell(FakeSuper::Distrusted);
+    assert!(failed == 9 && told.len() == 11 && !told.iter().any(|entry| has(&entry)), "{told:?}");
+    assert!(told.iter().skip(1).all(|entry| matches!(entry.kind, Kind::File { .. })));
+}
+
+/// S88: rubbish in an attribute is an error of its entry, which is named and not told; the others are.
+#[test]
+fn rubbish_in_attributes_is_not_believed() {
+    let place = tempfile::tempdir().unwrap();
+    let from = place.path().join("from");
+    fs::create_dir_all(from.join("a directory")).unwrap();
+    fs::create_dir_all(from.join("fine")).unwrap();
+    fs::write(from.join("a directory/below"), b"").unwrap();
+    let long = [b'x'; 4097];
+    let bad: [(&str, &[u8], &[u8]); 8] = [
+        ("a directory", b"", b"100644 0,0 0:0"),
+        ("a file", b"", b"40755 0,0 0:0"),
+        ("signs", b"", b"+100644 0,0 0:0"),
+        ("long", b"", &[b'7'; 4000]),
+        ("text", b"", b"setuid root, please"),
+        ("link without target", b"", b"120777 0,0 0:0"),
+        ("link with a long one", &long, b"120777 0,0 0:0"),
+        ("link with a NUL", b"a\0b", b"120777 0,0 0:0"),
+    ];
+    for (name, content, value) in bad {
+        let path = from.join(name);
+        if !path.exists() {
+            fs::write(&path, content).unwrap();
+        }
+        set_attribute(&path, value);
+    }
+    set_attribute(&from.join("fine"), b"41777 0,0 3:4");
+    let mut walker = Walker::new(vec![from.clone()], WalkOptions { fake: FakeSuper::On, ..walk_options() });
+    let (mut told, mut failed) = (Vec::new(), Vec::new());
+    while let Some(step) = walker.step() {
+        match step {
+            Walked::Entry(entry, _) => told.extend(entry.name.map(|name| (name, entry.metadata.mode))),
+            Walked::Failed(path, error) => {
+                assert_eq!(error.kind(), ErrorKind::Refused, "{path:?} {error}");
+                failed.push(path.strip_prefix(&from).unwrap().to_str().unwrap().to_owned());
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(told, [(Name::new(b"fine").unwrap(), 0o1777)]);
+    failed.sort();
+    let mut expected: Vec<&str> = bad.iter().map(|(name, ..)| *name).collect();
+    expected.sort_unstable();
+    assert_eq!(failed, expected);
+}
+
+/// S88: rubbish at the destination counts for nothing and is replaced, what says something else is brought up to date, and what needs no attribute loses it; a
+/// sender cannot set the attribute by telling it as one of the entry's own.
+#[test]
+fn attributes_at_the_destination_are_brought_up_to_date() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    write_all(&to, faking());
+    for (name, value) in [
+        ("powers", &b"nonsense"[..]),
+        ("narrow", b"100400 0,0 7:9"),
+        ("plain", b"104755 0,0 7:8"),
+        ("", b"1"),
+    ] {
+        set_attribute(&to.join(name), value);
+    }
+    let content = |name: &str| fs::metadata(to.join(name)).unwrap().ino();
+    let before = ["powers", "narrow", "plain"].map(content);
+    let (placed, told, not_kept) = write_all(&to, faking());
+    assert!(!placed.contains(&true) && not_kept.attributes.is_empty(), "{placed:?}");
+    let letters = |name: &str| {
+        let done = told.iter().find(|done| done.path == name.as_bytes()).unwrap();
+        String::from_utf8(done.letters.unwrap().to_vec()).unwrap()
+    };
+    assert_eq!((letters("narrow"), letters("plain")), (".f.....g...".into(), ".f...pog...".into()));
+    assert_eq!(["powers", "narrow", "plain"].map(content), before);
+    assert_eq!(attribute(&to.join("powers")).unwrap(), "104755 0,0 7:8");
+    assert_eq!(attribute(&to.join("narrow")).unwrap(), "100400 0,0 7:8");
+    assert_eq!(attribute(&to).unwrap(), "41777 0,0 7:8");
+    assert_eq!(attribute(&to.join("plain")), None);
+    let mut hostile = file("hostile", b"x");
+    let found = fs::metadata(to.join("plain")).unwrap();
+    (hostile.metadata.uid, hostile.metadata.gid) = (found.uid(), found.gid());
+    let value = b"104755 0,0 0:0".to_vec();
+    hostile.metadata.xattrs.push(dray_core::tree::Xattr { name: ATTRIBUTE.into(), value });
+    let mut writer = writer_of(&to, faking());
+    writer.root(0, &entries(&to).0).unwrap();
+    put(&mut writer, &hostile, b"x").unwrap();
+    writer.leave();
+    assert_eq!(attribute(&to.join("hostile")), None);
+    assert!(writer.failures().left_out.is_empty());
+}
+
+/// S88: what is of another kind makes way both ways: a file for what stands for a device, that for a real link.
+#[test]
+fn stand_ins_and_files_replace_each_other() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    symlink("../any where", to.join("link")).unwrap();
+    let fifo = rustix::fs::Mode::from_raw_mode(0o640);
+    rustix::fs::mknodat(rustix::fs::CWD, to.join("pipe"), rustix::fs::FileType::Fifo, fifo, 0).unwrap();
+    fs::write(to.join("console"), b"").unwrap();
+    let (placed, ..) = write_all(&to, faking());
+    assert!(placed.iter().all(|is_made| *is_made));
+    for name in ["link", "pipe"] {
+        assert!(fs::symlink_metadata(to.join(name)).unwrap().is_file(), "{name}");
+    }
+    assert_eq!(attribute(&to.join("console")).unwrap(), "20622 5,1 7:5");
+    let mut writer = writer_of(&to, faking());
+    writer.root(0, &entries(&to).0).unwrap();
+    put(&mut writer, &file("console", b"text"), b"text").unwrap();
+    let other = Kind::CharacterDevice { major: 5, minor: 2 };
+    let changed = owned(entry(Some("disk"), other, 0), 0o660, 7, 6);
+    assert!(matches!(writer.entry(&changed).unwrap(), Placed::Done));
+    writer.leave();
+    assert_eq!(fs::read(to.join("console")).unwrap(), b"text");
+    assert!(attribute(&to.join("console")).is_none_or(|value| value == "100644 0,0 0:0"));
+    assert_eq!(attribute(&to.join("disk")).unwrap(), "20660 5,2 7:6");
+}
