@@ -194,6 +194,8 @@ pub mod feature {
     pub const SYNC_REMOVE: &str = "sync-remove";
     /// And another patience: `timeout` in `sync`.
     pub const SYNC_TIMEOUT: &str = "sync-timeout";
+    /// And the destination is switched at once for one that is made beside it: [`sync_flag::ATOMIC`].
+    pub const SYNC_ATOMIC: &str = "sync-atomic";
     /// Contents of trees as differences: cuts in `pull`.
     pub const TREE_DELTA: &str = "tree-delta";
     /// Copies that were cut off go on in the destination that they made: `origin` in `tree`, and `landed`.

@@ -167,6 +167,7 @@ fn plain_hello() -> Hello {
         feature::SYNC_DIRS,
         feature::SYNC_REMOVE,
         feature::SYNC_TIMEOUT,
+        feature::SYNC_ATOMIC,
         feature::PACKED,
         feature::RESTS,
     ]

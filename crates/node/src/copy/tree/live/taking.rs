@@ -201,6 +201,10 @@ fn harmless(options: &TreeOptions) -> Result<TreeOptions> {
     if sync.basis.is_some() {
         return no("--compare-dest, --copy-dest or --link-dest", "bring DST itself up to date");
     }
+    if sync.atomic {
+        let advice = "bring another directory up to date with it, and then DST: dray sync -a --delete --atomic OTHER/ DST";
+        return no("--atomic", advice);
+    }
     if sync.acls {
         return no("-A", "a stranger's ACLs may let others in here");
     }
