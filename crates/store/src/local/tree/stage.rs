@@ -78,6 +78,8 @@ pub(super) struct Stage {
     begun: (i64, u32),
     fsync: bool,
     max_delete: Option<u64>,
+    /// It has not the name any more under which it was made.
+    is_away: bool,
     state: State,
 }
 
@@ -137,6 +139,7 @@ impl Stage {
             begun,
             fsync,
             max_delete,
+            is_away: false,
             state: State::Begun,
         })
     }
@@ -259,7 +262,7 @@ impl Stage {
     }
 
     /// Everything was compared: the trees change places, unless they are alike, or that would delete more than is allowed.
-    fn decide(&self, settings: &Settings, look: &Look) -> Result<State> {
+    fn decide(&mut self, settings: &Settings, look: &Look) -> Result<State> {
         if let Some(max) = self.max_delete.filter(|max| look.gone > *max) {
             let what = format!("{} entries would be deleted, and --max-delete allows {max}", look.gone);
             return Err(Error::new(ErrorKind::Refused, what).context(self.waits()));
@@ -270,11 +273,12 @@ impl Stage {
         let is_same = self.whole.replaced.is_some() && look.gone == 0 && !look.differs;
         self.rename(&self.new, &self.old)
             .map_err(|error| failed("rename the directory beside it", error.into()).context(self.waits()))?;
+        self.is_away = true;
         if is_same {
             return Ok(State::Removing(self.doomed()?));
         }
         if let Err(error) = self.switch() {
-            let _ = self.rename(&self.old, &self.new);
+            self.is_away = self.rename(&self.old, &self.new).is_err();
             return Err(error.context(self.waits()));
         }
         if self.fsync {
@@ -351,7 +355,7 @@ impl Stage {
 impl Drop for Stage {
     /// A run that brought nothing leaves nothing.
     fn drop(&mut self) {
-        if matches!(self.state, State::Begun) {
+        if !self.is_away {
             let _ = rustix::fs::unlinkat(&self.whole.parent, &self.new[..], AtFlags::REMOVEDIR);
         }
     }
