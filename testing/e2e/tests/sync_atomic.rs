@@ -85,7 +85,8 @@ fn a_reader_finds_one_tree() {
                 while !is_over.load(Ordering::Acquire) {
                     let Some(found) = generations(&copy, FILES) else { continue };
                     let is_mixed = found.iter().any(|number| number != &found[0]);
-                    if is_mixed { &mixed } else { &whole }.fetch_add(1, Ordering::AcqRel);
+                    let counted = if is_mixed { &mixed } else { &whole };
+                    counted.fetch_add(1, Ordering::AcqRel);
                 }
             });
             // Without the option until a mixture is seen, which some runs take.
