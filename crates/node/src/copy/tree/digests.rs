@@ -326,12 +326,13 @@ impl Comparing {
         });
         let mut write = write_options(tree);
         write.harmless = is_harmless;
-        let comparing = Comparing::with(move |max| {
+        let mut comparing = Comparing::with(move |max| {
             let receiving = ReceivingEnd::new(&write, delete);
             Scan::new(&options, Some(receiving), &|names| names > max.load(Ordering::Relaxed))
                 .places(places.directories())
         })?;
-        Some(Comparing { is_whole: is_switched(tree), ..comparing })
+        comparing.is_whole = is_switched(tree);
+        Some(comparing)
     }
 
     /// With a scan that looks at so many names at most as it is told meanwhile.

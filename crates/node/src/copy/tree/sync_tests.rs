@@ -254,7 +254,7 @@ fn what_is_switched_goes_alone() {
         }
     };
     let wish = |change: &'static dyn Fn(&mut dray_core::message::SyncWish)| {
-        move |tree: &mut Tree| change(tree.sync.as_mut().unwrap())
+        move |tree: &mut Tree| change(tree.sync.as_deref_mut().unwrap())
     };
     let backup = Backup { directory: None, suffix: b"~".to_vec().into() };
     let basis = dray_core::message::Basis {
