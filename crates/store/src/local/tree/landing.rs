@@ -135,13 +135,13 @@ impl Landing {
         (identity_of(&named) == identity_of(&base)).then_some((parent, name))
     }
 
-    /// The same destination, at `path`, to be switched as a whole for a tree that is made beside it. `Usage` where that cannot be.
+    /// The same destination, at `path`, to be switched as a whole for a tree that is made beside it. `Refused` where that cannot be.
     pub fn as_a_whole(mut self, origin: &Origin, path: &Path) -> Result<Landing> {
         let failed = |error| Error::file("look at the destination", error);
         // What to do does not cross the wire, so it stands in what is said.
-        let usage = |what: &str| Err(Error::new(ErrorKind::Usage, format!("--atomic: {path:?} {what}")));
+        let refused = |what: &str| Err(Error::new(ErrorKind::Refused, format!("--atomic: {path:?} {what}")));
         if self.names.len() != 1 || self.names[0].is_some() || self.is_file {
-            return usage(
+            return refused(
                 "is switched for what is in one directory: end SRC with a slash, and name a directory",
             );
         }
@@ -151,14 +151,14 @@ impl Landing {
             return Ok(self);
         }
         let Some((parent, name)) = self.way_to_base(origin, path) else {
-            return usage(
+            return refused(
                 "is a symbolic link, or has no name in a directory that may be written to: name the directory itself",
             );
         };
         let (found, above) = (self.base.stat_self().map_err(failed)?, parent.stat_self().map_err(failed)?);
         let device = |found: &Statx| (found.stx_dev_major, found.stx_dev_minor);
         if is_mount(&found) || device(&found) != device(&above) {
-            return usage(
+            return refused(
                 "is mounted, or a file system of its own, which cannot be switched: name a directory in it",
             );
         }
