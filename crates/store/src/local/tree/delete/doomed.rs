@@ -311,9 +311,8 @@ impl Doomed {
             Ok((directory, found)) => {
                 let is_widened = !orders.is_dry && widen(orders.settings, &directory, &found);
                 // Of what is beside a destination the time is its own.
-                let keeps_time = orders.settings.keeps_time_of(FileType::Directory)
-                    && !orders.is_dry
-                    && !self.is_renamed;
+                let keeps_time =
+                    orders.settings.keeps_time_of(FileType::Directory) && !orders.is_dry && !self.is_renamed;
                 self.directory = Some(Holding { directory, found, is_widened, keeps_time });
             }
             // Somebody else deleted it.
