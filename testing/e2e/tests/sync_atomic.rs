@@ -378,7 +378,7 @@ fn what_does_not_go_together_is_refused() {
         (&["-a", "--delete", "--max-size=1M"], "--max-size"),
         (&["-a", "--delete", "--remove-source-files"], "--delete"),
         (&["-lptgoD", "--delete", "-d"], "directories alone"),
-        (&["-a", "--delete", &list], "--files-from"),
+        (&["-ar", "--delete", &list], "--files-from"),
     ];
     for (options, said) in refused {
         for way in [Way::Here, Way::Up(b), Way::Down(b)] {
