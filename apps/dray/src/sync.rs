@@ -75,6 +75,9 @@ pub(crate) struct SyncArguments {
     /// Delete so many entries at most
     #[arg(long, value_name = "NUMBER")]
     max_delete: Option<u64>,
+    /// Make what SRC/ has beside DST, linking what did not change, and switch the two at once: DST is all old or all new at every moment, and old if anything fails. Needs --delete
+    #[arg(long, conflicts_with = "list_only")]
+    atomic: bool,
     #[command(flatten)]
     aside: Aside,
     #[command(flatten)]
@@ -373,6 +376,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         prune_empty: arguments.prune_empty_dirs,
         directories,
         remove_sources: arguments.further.remove_source_files,
+        atomic: arguments.atomic,
         timeout_s: arguments.further.timeout,
         fake_super: arguments.further.fake_super,
         partial: arguments.partial || arguments.partial_dir.is_some(),

@@ -168,6 +168,7 @@ fn plain_hello() -> Hello {
         feature::SYNC_REMOVE,
         feature::SYNC_FAKE_SUPER,
         feature::SYNC_TIMEOUT,
+        feature::SYNC_ATOMIC,
         feature::PACKED,
         feature::RESTS,
     ]

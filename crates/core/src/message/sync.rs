@@ -184,8 +184,10 @@ pub mod sync_flag {
     pub const DIRECTORIES: u64 = 1 << 24;
     /// Entries that are no directories leave the source once they are in place (feature `sync-remove`).
     pub const REMOVE_SOURCES: u64 = 1 << 25;
+    /// The destination is made anew beside itself, and the two are switched at once (feature `sync-atomic`).
+    pub const ATOMIC: u64 = 1 << 26;
     /// All that there are.
-    pub const ALL: u64 = (1 << 26) - 1;
+    pub const ALL: u64 = (1 << 27) - 1;
 }
 
 /// What a sender says of how far it looked, with a batch of entries.

@@ -182,6 +182,7 @@ fn each_flag_has_its_bit() {
         PARTIAL,
         DIRECTORIES,
         REMOVE_SOURCES,
+        ATOMIC,
     ];
     for (bit, flag) in flags.into_iter().enumerate() {
         assert_eq!(flag, 1 << bit, "{bit}");

@@ -22,6 +22,7 @@ use dray_transfer::tree::{Batch, DigestsToTell, Removes, TreeSource};
 
 use super::near::interrupted;
 use super::source::WalkSource;
+use super::whole::is_switched;
 use super::{Knows, TreeCopied, sync, write_options};
 use crate::{Stop, lock};
 
@@ -57,7 +58,8 @@ const SYNC_FLAGS: u64 = sync_flag::LINKS
     | sync_flag::DELETE_EXCLUDED
     | sync_flag::ITEMIZE
     | sync_flag::NO_COMPARING
-    | sync_flag::INTO_DIRECTORY;
+    | sync_flag::INTO_DIRECTORY
+    | sync_flag::ATOMIC;
 
 /// Names that the receiver looks at beyond twice the sender's entries.
 const NAMES_SLACK: u64 = 10_000;
@@ -307,6 +309,8 @@ pub(super) struct Comparing {
     names_max: Arc<AtomicU64>,
     stop: Option<Arc<AtomicBool>>,
     alike: Alike,
+    /// All is to be told, unless all is alike: the destination is made anew.
+    is_whole: bool,
 }
 
 impl Comparing {
@@ -325,11 +329,13 @@ impl Comparing {
         });
         let mut write = write_options(tree);
         write.harmless = is_harmless;
-        Comparing::with(move |max| {
+        let mut comparing = Comparing::with(move |max| {
             let receiving = ReceivingEnd::new(&write, delete);
             Scan::new(&options, Some(receiving), &|names| names > max.load(Ordering::Relaxed))
                 .places(places.directories())
-        })
+        })?;
+        comparing.is_whole = is_switched(tree);
+        Some(comparing)
     }
 
     /// With a scan that looks at so many names at most as it is told meanwhile.
@@ -343,7 +349,8 @@ impl Comparing {
             let _ = tell.send(scan(&max));
         };
         thread::Builder::new().name("digests".into()).spawn(scan).ok()?;
-        Some(Comparing { scanned, since: Instant::now(), names_max, stop: None, alike: Alike::default() })
+        let alike = Alike::default();
+        Some(Comparing { scanned, since: Instant::now(), names_max, stop: None, alike, is_whole: false })
     }
 
     /// Nobody waits for the scan once this is true.
@@ -367,11 +374,13 @@ impl Comparing {
         // Where there is far more than the sender has, what it has is soon seen, or its entries are as soon told.
         let max = digests.entries.saturating_mul(2).saturating_add(NAMES_SLACK);
         self.names_max.store(max, Ordering::Relaxed);
-        let Some(scanned) = self.wait(patience)? else {
-            return Ok(Some(DigestsSame::of(&vec![false; digests.iter().len()])));
-        };
+        let nothing = || DigestsSame::of(&vec![false; digests.iter().len()]);
+        let Some(scanned) = self.wait(patience)? else { return Ok(Some(nothing())) };
         let (same, held) = scanned.compare(digests);
         let is_all = held.roots > 0;
+        if self.is_whole && !is_all {
+            return Ok(Some(nothing()));
+        }
         self.alike.set(held);
         Ok(Some(same).filter(|_| !is_all))
     }

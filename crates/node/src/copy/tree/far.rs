@@ -28,7 +28,7 @@ use super::removal::{Arrivals, Removal, removes};
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
 use super::sync::{above, deletes, landing, patience, require_landing_outside, require_outside};
-use super::{Knows, changes, names_owners, walk_options, write_options};
+use super::{Knows, changes, names_owners, walk_options, whole, write_options};
 use crate::{Node, Stop};
 
 /// How long the near end may be silent. ssh ends with it, so this is for one that hangs.
@@ -78,7 +78,9 @@ impl Node {
                 let into_directory = tree.flags & tree_flag::INTO_DIRECTORY != 0;
                 let is_sync = tree.sync.is_some();
                 let source = tree.origin.as_ref().filter(|_| !into_directory).map(|source| ***source);
-                let landing = match landing(&origin, &path, &names, into_directory, above(tree), source) {
+                let landing = landing(&origin, &path, &names, into_directory, above(tree), source);
+                let as_a_whole = |landing| whole::landing(landing, whole::is_switched(tree), &origin, &path);
+                let landing = match landing.and_then(as_a_whole) {
                     Ok(landing) => landing,
                     Err(error) => return Err(tell(&mut channel, preface, error)),
                 };
@@ -112,7 +114,7 @@ impl Node {
                 }
                 let doors = may_dial.map(|seen| TakingDoors::new(self, seen));
                 let make = || {
-                    let writer = TreeWriter::new(landing, options).with_changes(changes);
+                    let writer = TreeWriter::new(landing, options).with_changes(changes).staged(fsync)?;
                     let scope = self.scope_for_tree(writer.base().as_fd(), within.is_some());
                     let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
                     let writing = Writing::new(writer, names.len(), fsync, &|_| {}).with_doors(doors);

@@ -24,12 +24,12 @@ use rustix::io::Errno;
 use super::again::{Whereabouts, source_here};
 use super::held::{Failed, HeldNames};
 use super::near::may_be_renamed;
-use super::removal::{Arrivals, Removal, require_safe};
+use super::removal::{Arrivals, Removal};
 use super::sink::at;
 use super::source::entry_failed;
 use super::{
     TreeCopied, TreeOptions, changes, left_out, not_kept, preview, show, sync, tree_message, walk_options,
-    write_options,
+    whole, write_options,
 };
 use crate::{Event, Node, Observer, Stop};
 
@@ -63,7 +63,7 @@ impl Node {
         let names: Vec<Vec<u8>> = sources.iter().map(|source| sync::name_of(source, is_sync)).collect();
         let asked = vec![destination.as_os_str().as_bytes().to_vec()];
         let tree = tree_message(CopyRole::Receive, asked, Vec::new(), options, must_be_directory)?;
-        require_safe(&tree, &names)?;
+        sync::require_safe(&tree, &names)?;
         let known = match may_be_renamed(&names, must_be_directory, is_sync) {
             true => source_here(self, &sources[0]),
             false => Vec::new(),
@@ -74,7 +74,9 @@ impl Node {
             }
         }
         let above = sync::above(&tree);
-        let landing = sync::landing(&Origin::Anywhere, destination, &names, must_be_directory, above, known);
+        let origin = Origin::Anywhere;
+        let landing = sync::landing(&origin, destination, &names, must_be_directory, above, known)
+            .and_then(|landing| whole::landing(landing, whole::is_switched(&tree), &origin, destination));
         let may_go_on = landing.as_ref().is_ok_and(Landing::may_go_on);
         for (source, name) in sources.iter().zip(&names) {
             // Where it goes on it takes the destination's own name.
@@ -108,7 +110,8 @@ impl Node {
                 scope.spawn(move || walk_ahead(walker, noting.as_deref(), &sender));
                 scope.spawn(move || {
                     own_directory();
-                    let mut writer = TreeWriter::new(landing, write).with_changes(changes);
+                    let writer = TreeWriter::new(landing, write).with_changes(changes);
+                    let mut writer = writer.staged(options.fsync)?;
                     writer.stop_with(stop.flag());
                     let copying = Copying {
                         writer,
@@ -251,7 +254,7 @@ impl Copying<'_> {
             let deletes = self.writer.delete_nothing(&mut failed);
             self.fail_all(failed)?;
             if deletes && entries > 0 {
-                self.fail(b".", sync::nothing_deleted())?;
+                self.fail(b".", whole::nothing_done(&self.writer))?;
             }
             return Ok(());
         }

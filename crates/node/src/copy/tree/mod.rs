@@ -40,6 +40,7 @@ mod sources;
 mod sync;
 #[cfg(test)]
 mod sync_tests;
+mod whole;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -232,7 +233,7 @@ impl Knows {
 
 /// How the sender walks. Patterns see the sources under `names`.
 fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
-    removal::require_safe(tree, names)?;
+    sync::require_safe(tree, names)?;
     let excludes: Vec<Vec<u8>> = tree.excludes.iter().flatten().map(|pattern| pattern.to_vec()).collect();
     let has = |flag| tree.flags & flag != 0;
     Ok(WalkOptions {

@@ -28,14 +28,14 @@ use super::again::{Hears, Whereabouts, source_here, source_there};
 use super::digests::{Comparing, Telling, digest_options};
 use super::doors::{GivingDoors, Seen, TakingDoors};
 use super::preview::Previewing;
-use super::removal::{Arrivals, Removal, require_safe};
+use super::removal::{Arrivals, Removal};
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
 use super::sources::{push_chosen, push_tree};
-use super::sync::{SyncOptions, add_near, deletes, landing as landing_of, name_of};
+use super::sync::{SyncOptions, add_near, deletes, landing as landing_of, name_of, require_safe};
 use super::{
     Counted, Knows, TreeCopied, TreeOptions, changes, landing_name, names_owners, show, sync, tree_message,
-    walk_options, write_options,
+    walk_options, whole, write_options,
 };
 use crate::search::Scope;
 use crate::{Event, Node, Observer, SearchPolicy, Stop, lock};
@@ -191,7 +191,10 @@ impl Node {
                 true => source_there(self, host, &options.ssh, named(&paths[0], &names[0]).as_deref()),
                 false => Vec::new(),
             };
-            landing_of(&Origin::Anywhere, destination, names, must_be_directory, above, known)
+            let origin = Origin::Anywhere;
+            let landing = landing_of(&origin, destination, names, must_be_directory, above, known)?;
+            let is_switched = options.sync.as_ref().is_some_and(|sync| sync.atomic);
+            whole::landing(landing, is_switched, &origin, destination)
         };
         let asked = paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
         let mut tree = tree_message(CopyRole::Send, asked, names.clone(), options, must_be_directory)?;
@@ -353,6 +356,7 @@ pub(super) fn required(sync: Option<&SyncOptions>) -> Vec<String> {
         (wants(|sync| sync.remove_sources), feature::SYNC_REMOVE),
         (wants(|sync| sync.timeout_s.is_some()), feature::SYNC_TIMEOUT),
         (wants(|sync| sync.fake_super.is_some()), feature::SYNC_FAKE_SUPER),
+        (wants(|sync| sync.atomic), feature::SYNC_ATOMIC),
         (
             wants(|sync| sync.rules.iter().any(|rule| !rule.starts_with(b"+") && !rule.starts_with(b"-"))),
             feature::SYNC_RULES,
@@ -430,7 +434,8 @@ fn receive_trees(
         let lanes = doors.as_ref().map(|doors| &*doors.lanes);
         let make = || {
             let writer = TreeWriter::new(landing, write_options(tree))
-                .with_changes(changes(tree, &sync::beside_here)?);
+                .with_changes(changes(tree, &sync::beside_here)?)
+                .staged(fsync)?;
             let scope = search.map(|named| Scope::named(named, writer.base().as_fd())).transpose()?;
             let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
             let writing = Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors);

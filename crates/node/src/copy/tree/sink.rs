@@ -32,7 +32,8 @@ use super::not_kept;
 use super::preview::{OnPlanned, push_planned};
 use super::removal::Arrivals;
 use super::source::entry_failed;
-use super::sync::{item, nothing_deleted};
+use super::sync::item;
+use super::whole::nothing_done;
 
 mod content;
 mod delta;
@@ -439,7 +440,7 @@ impl<'a> Writing<'a> {
         let deletes = self.writer.delete_nothing(&mut failed);
         self.fail_all(failed)?;
         if deletes && self.done.entries > 0 {
-            self.fail(b"", nothing_deleted())?;
+            self.fail(b"", nothing_done(&self.writer))?;
         }
         self.conclude()
     }

@@ -22,7 +22,7 @@ use dray_store::local::tree::{
     Excludes, FakeSuper, Landing, Origin, SyncOptions as StoreOptions, WalkOptions,
 };
 
-use super::{TreeOptions, landing_name, removal};
+use super::{TreeOptions, landing_name, removal, whole};
 
 /// What a synchronisation keeps and does; the words are those of rsync's options.
 #[derive(Clone, Debug, Default)]
@@ -90,6 +90,8 @@ pub struct SyncOptions {
     pub max_size_bytes: Option<u64>,
     /// Nor those of smaller ones.
     pub min_size_bytes: Option<u64>,
+    /// The destination is made anew beside itself, and the two are switched at once.
+    pub atomic: bool,
     /// What is replaced or deleted is kept.
     pub backup: Option<SyncBackup>,
     /// Other directories may have what is to come.
@@ -213,6 +215,7 @@ impl SyncOptions {
             (self.partial, sync_flag::PARTIAL),
             (self.directories, sync_flag::DIRECTORIES),
             (self.remove_sources, sync_flag::REMOVE_SOURCES),
+            (self.atomic, sync_flag::ATOMIC),
             (self.chosen.is_some(), sync_flag::CHOSEN),
             (self.chosen.as_ref().is_some_and(|chosen| !chosen.names_root()), sync_flag::ROOTS_STAY),
         ];
@@ -321,7 +324,7 @@ pub(super) fn options(tree: &Tree, reach: &Reach<'_>) -> Result<Option<StoreOpti
     let Some(wish) = &tree.sync else { return Ok(None) };
     // To a sender, and where names of patterns are not known yet, somebody else looks at them.
     let names = tree.names.iter().filter(|_| tree.role == CopyRole::Receive);
-    removal::require_safe(tree, &names.map(|name| name.to_vec()).collect::<Vec<_>>())?;
+    require_safe(tree, &names.map(|name| name.to_vec()).collect::<Vec<_>>())?;
     let has = |flag| wish.flags & flag != 0;
     let deletes = has(sync_flag::DELETE);
     let delete = DeleteOptions { excluded: has(sync_flag::DELETE_EXCLUDED), max: wish.max_delete };
@@ -433,15 +436,26 @@ pub(super) fn spared(tree: &Tree) -> Vec<(u64, u64)> {
     near.map_or_else(Vec::new, |near| places_here(near))
 }
 
-/// `Refused` if what leaves its source would go into that, both being on this machine: it would be found there again, one directory deeper.
+/// `Refused` if what leaves its source, or is switched as a whole, would go into that, both being on this machine: it would be found there again, one directory deeper.
 pub(super) fn require_landing_outside(tree: &Tree, landing: &Landing) -> Result<()> {
-    let near = tree.sync.as_ref().and_then(|wish| wish.near.as_ref()).filter(|_| removal::removes(tree));
+    let is_asked = removal::removes(tree) || whole::is_switched(tree);
+    let near = tree.sync.as_ref().and_then(|wish| wish.near.as_ref()).filter(|_| is_asked);
     let sources = near.map_or_else(Vec::new, |near| places_here(near));
     if sources.is_empty() || !landing.lies_in(|device, inode| sources.contains(&(device, inode))) {
         return Ok(());
     }
+    if whole::is_switched(tree) {
+        let what = "--atomic: the destination lies in a source; name another destination";
+        return Err(Error::new(ErrorKind::Refused, what));
+    }
     let what = "the destination lies in a source, which would be moved into itself; name another destination";
     Err(Error::new(ErrorKind::Refused, what))
+}
+
+/// `Usage` if `tree`, whose sources go under `names`, asks for what does not go together.
+pub(super) fn require_safe(tree: &Tree, names: &[Vec<u8>]) -> Result<()> {
+    removal::require_safe(tree, names)?;
+    whole::require_alone(tree, names)
 }
 
 /// True for a synchronisation with this flag.

@@ -138,9 +138,11 @@ fn an_old_peer_is_refused_by_name() {
     let directories = super::SyncOptions { directories: true, ..super::SyncOptions::default() };
     let patient = super::SyncOptions { timeout_s: Some(0), ..super::SyncOptions::default() };
     let fake = super::SyncOptions { fake_super: Some(FakeWish::Users), ..super::SyncOptions::default() };
+    let atomic = super::SyncOptions { atomic: true, ..super::SyncOptions::default() };
     for (later, name) in [
         (fake, feature::SYNC_FAKE_SUPER),
         (chosen, feature::SYNC_LIST),
+        (atomic, feature::SYNC_ATOMIC),
         (rules, feature::SYNC_RULES),
         (backup, feature::SYNC_BACKUP),
         (removing, feature::SYNC_REMOVE),
@@ -236,6 +238,77 @@ fn sources_do_not_go_with_what_is_not_safe() {
     let mut apart = removing(true, false);
     (apart.role, apart.names) = (CopyRole::Receive, names(&["a", "b"]));
     assert!(sync::options(&apart, &sync::beside_here).is_ok());
+}
+
+/// S100: what would make something else of a destination that is switched as a whole than what its one source has is refused by either end that is asked for it, also by
+/// one that does not refuse it itself; what keeps to the source is taken.
+#[test]
+fn what_is_switched_goes_alone() {
+    let sync = super::SyncOptions { delete: true, atomic: true, ..super::SyncOptions::default() };
+    let options = TreeOptions { recursive: true, sync: Some(sync), ..TreeOptions::default() };
+    let asked = |role, change: &dyn Fn(&mut Tree)| {
+        let mut tree = tree_message(role, vec![b"x".to_vec()], vec![Vec::new()], &options, false).unwrap();
+        change(&mut tree);
+        let names: Vec<Vec<u8>> = tree.names.iter().map(|name| name.to_vec()).collect();
+        match role {
+            CopyRole::Receive => sync::options(&tree, &sync::beside_here).map(|_| ()),
+            CopyRole::Send => walk_options(&tree, &names).map(|_| ()),
+        }
+    };
+    let wish = |change: &'static dyn Fn(&mut dray_core::message::SyncWish)| {
+        move |tree: &mut Tree| change(tree.sync.as_deref_mut().unwrap())
+    };
+    let backup = Backup { directory: None, suffix: b"~".to_vec().into() };
+    let basis = dray_core::message::Basis {
+        usage: dray_core::message::BasisUsage::Link,
+        places: vec![b"../other".to_vec().into()],
+    };
+    let names = |tree: &mut Tree, names: &[&str]| {
+        tree.names = names.iter().map(|name| name.as_bytes().to_vec().into()).collect();
+    };
+    let rules = |tree: &mut Tree, flags: u64, rule: &[u8]| {
+        let wish = tree.sync.as_mut().unwrap();
+        (wish.rules, wish.flags) = (Some(vec![rule.to_vec().into()]), wish.flags | flags);
+    };
+    let excluded = sync_flag::DELETE_EXCLUDED;
+    let refused: Vec<(&str, Box<dyn Fn(&mut Tree)>)> = vec![
+        ("--delete", Box::new(wish(&|wish| wish.flags &= !sync_flag::DELETE))),
+        ("-u", Box::new(wish(&|wish| wish.flags |= sync_flag::UPDATE))),
+        ("--existing", Box::new(wish(&|wish| wish.flags |= sync_flag::EXISTING))),
+        ("--ignore-existing", Box::new(wish(&|wish| wish.flags |= sync_flag::IGNORE_EXISTING))),
+        ("--files-from", Box::new(wish(&|wish| wish.flags |= sync_flag::CHOSEN))),
+        ("directories alone", Box::new(wish(&|wish| wish.flags |= sync_flag::DIRECTORIES))),
+        ("--max-size", Box::new(wish(&|wish| wish.max_size_bytes = Some(1)))),
+        ("--min-size", Box::new(wish(&|wish| wish.min_size_bytes = Some(1)))),
+        (
+            "--backup",
+            Box::new(move |tree| tree.sync.as_mut().unwrap().backup = Some(Box::new(backup.clone()))),
+        ),
+        (
+            "--link-dest",
+            Box::new(move |tree| tree.sync.as_mut().unwrap().basis = Some(Box::new(basis.clone()))),
+        ),
+        ("directories alone", Box::new(|tree| tree.flags &= !tree_flag::RECURSIVE)),
+        ("slash", Box::new(move |tree| names(tree, &["a"]))),
+        ("slash", Box::new(move |tree| names(tree, &["", ""]))),
+        ("--delete-excluded", Box::new(move |tree| rules(tree, 0, b"-x"))),
+        ("protect", Box::new(move |tree| rules(tree, excluded, b"=-r x"))),
+        ("protect", Box::new(move |tree| rules(tree, excluded, b"=-sr x"))),
+        ("protect", Box::new(move |tree| rules(tree, excluded, b": .rules"))),
+        ("protect", Box::new(move |tree| rules(tree, excluded, b":-r .rules"))),
+    ];
+    for (said, change) in &refused {
+        for role in [CopyRole::Receive, CopyRole::Send] {
+            let error = asked(role, change).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Usage, "{said}: {error}");
+            assert!(error.to_string().contains(said), "{said}: {error}");
+        }
+    }
+    for rule in [&b"-x"[..], b"+x", b"=-s x", b"=+r x", b":g .gitignore", b":- .rules", b":s .rules"] {
+        for role in [CopyRole::Receive, CopyRole::Send] {
+            asked(role, &|tree| rules(tree, excluded, rule)).unwrap();
+        }
+    }
 }
 
 /// What a sender with files `a` and `b` makes of what a receiver says once it was told all: what is left, how it ended, and its answers.

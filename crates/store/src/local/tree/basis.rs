@@ -80,6 +80,11 @@ impl Bases {
         self.open(settings, &|place| place.open(base))
     }
 
+    /// A tree begins that is to replace `replaced`, which has all that did not change.
+    pub(super) fn begin_beside(&mut self, replaced: Option<Directory>) {
+        self.levels = vec![vec![replaced.map(Rc::new)]];
+    }
+
     /// The same where the destination would be made in `above`.
     pub(super) fn begin_above(&mut self, settings: &Settings, above: &Directory) -> Result<()> {
         self.open(settings, &|place| place.open_from_above(above))

@@ -34,7 +34,7 @@ mod steps;
 
 pub(super) use doomed::{Doomed, Orders};
 use notes::Notes;
-pub(super) use notes::Stamp;
+pub(super) use notes::{Stamp, made_at};
 pub(super) use standing::Standing;
 
 /// A path and why it failed.
@@ -391,7 +391,7 @@ impl Candidates {
 
 /// A moment that everything stamped before this call is not after, and everything stamped later is: file systems stamp with a clock that
 /// ticks every few milliseconds, so the next tick is waited for.
-fn begin_now() -> (i64, u32) {
+pub(super) fn begin_now() -> (i64, u32) {
     let read = |clock| {
         let now = clock_gettime(clock);
         (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
@@ -410,7 +410,7 @@ fn begin_now() -> (i64, u32) {
 /// Milliseconds after which a tick must have passed.
 const TICKS_MAX: usize = 50;
 
-fn push_name(path: &mut Vec<u8>, name: &[u8]) {
+pub(super) fn push_name(path: &mut Vec<u8>, name: &[u8]) {
     if !path.is_empty() {
         path.push(b'/');
     }

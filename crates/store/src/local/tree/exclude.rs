@@ -117,6 +117,11 @@ impl Excludes {
         self.leaves_out(asked, path, is_directory, &Local::default())
     }
 
+    /// Whether anything may be kept from being deleted although what is left out is deleted, too.
+    pub fn may_protect(&self) -> bool {
+        self.steps.iter().any(Step::may_protect)
+    }
+
     /// Files of rules that directories may have.
     pub(super) fn merges(&self) -> Vec<&Merge> {
         self.steps.iter().filter_map(Step::merge).collect()

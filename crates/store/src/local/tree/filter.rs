@@ -86,6 +86,18 @@ impl Step {
         if let Step::Merge(merge) = self { Some(merge) } else { None }
     }
 
+    /// Whether it may protect anything where what is left out is deleted, too.
+    pub(super) fn may_protect(&self) -> bool {
+        match self {
+            Step::Rule(rule) => rule.is_exclude && rule.for_deleting && rule.has_side,
+            // Of rules in a file each may have a side of its own.
+            Step::Merge(merge) => {
+                let has_sides = matches!(merge.syntax, Syntax::Rules { .. });
+                merge.for_deleting && (merge.has_side || has_sides)
+            }
+        }
+    }
+
     /// Reads what the wire and [`Excludes`](super::Excludes) have: `+` or `-` and a pattern; `=`, modifiers, a space and a pattern; `:`, modifiers, a space
     /// and the name of a file.
     pub(super) fn read(text: &[u8]) -> Result<Step> {

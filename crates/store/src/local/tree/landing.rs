@@ -8,7 +8,7 @@ use std::path::Path;
 
 use dray_core::tree::{Entry, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::Mode;
+use rustix::fs::{Mode, Statx};
 use rustix::io::Errno;
 
 use super::contested::Contested;
@@ -16,6 +16,7 @@ use super::directory::Directory;
 use super::origin::Origin;
 use super::place::identity_of;
 use super::settings::Settings;
+use super::stage::{Whole, is_mount};
 use super::unfinished;
 
 /// What becomes of directories above a destination that are not there.
@@ -94,6 +95,8 @@ pub struct Landing {
     pub(super) sources: Vec<[u8; 32]>,
     /// Where the only source goes instead if it is a directory: an earlier copy of it made that and was cut off.
     again: Option<(Directory, Name)>,
+    /// It is switched as a whole for a tree that is made beside it.
+    pub(super) whole: Option<Whole>,
 }
 
 impl Landing {
@@ -132,6 +135,38 @@ impl Landing {
         (identity_of(&named) == identity_of(&base)).then_some((parent, name))
     }
 
+    /// The same destination, at `path`, to be switched as a whole for a tree that is made beside it. `Refused` where that cannot be.
+    pub fn as_a_whole(mut self, origin: &Origin, path: &Path) -> Result<Landing> {
+        let failed = |error| Error::file("look at the destination", error);
+        // What to do does not cross the wire, so it stands in what is said.
+        let refused = |what: &str| Err(Error::new(ErrorKind::Refused, format!("--atomic: {path:?} {what}")));
+        if self.names.len() != 1 || self.names[0].is_some() || self.is_file {
+            return refused(
+                "is switched for what is in one directory: end SRC with a slash, and name a directory",
+            );
+        }
+        if let Some(name) = self.make.clone() {
+            let parent = self.base.duplicate().map_err(failed)?;
+            self.whole = Some(Whole { parent, name, replaced: None });
+            return Ok(self);
+        }
+        let Some((parent, name)) = self.way_to_base(origin, path) else {
+            return refused(
+                "is a symbolic link, or has no name in a directory that may be written to: name the directory itself",
+            );
+        };
+        let (found, above) = (self.base.stat_self().map_err(failed)?, parent.stat_self().map_err(failed)?);
+        let device = |found: &Statx| (found.stx_dev_major, found.stx_dev_minor);
+        if is_mount(&found) || device(&found) != device(&above) {
+            return refused(
+                "is mounted, or a file system of its own, which cannot be switched: name a directory in it",
+            );
+        }
+        let replaced = Some(self.base.duplicate().map_err(failed)?);
+        self.whole = Some(Whole { parent, name, replaced });
+        Ok(self)
+    }
+
     /// True if what comes goes below a directory of which `is_it`, by device and inode; false where nobody can tell. One that is the very directory that a tree without a name goes
     /// into is not meant.
     pub fn lies_in(&self, is_it: impl Fn(u64, u64) -> bool) -> bool {
@@ -152,6 +187,8 @@ impl Landing {
     /// Where the trees of the sources go; `None` if there is nothing that both ends could have alike, or where a tree goes is decided by its root.
     pub fn places(&self) -> Option<Places> {
         let is_open = self.make.is_some() || self.is_file || self.is_renamed || self.again.is_some();
+        // What an earlier run left beside it is to go, whatever is alike.
+        let is_open = is_open || self.whole.as_ref().is_some_and(Whole::has_left);
         if is_open || Contested::new(&self.names).is_possible() {
             return None;
         }
@@ -221,6 +258,7 @@ impl Landing {
             is_renamed: false,
             sources: Vec::new(),
             again: None,
+            whole: None,
         }
     }
 

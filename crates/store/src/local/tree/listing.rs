@@ -72,6 +72,10 @@ impl Listing {
         listing
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
+    }
+
     pub(super) fn has(&self, name: &[u8]) -> bool {
         self.names.binary_search_by(|place| slice(&self.bytes, *place).cmp(name)).is_ok()
     }

@@ -24,6 +24,7 @@ mod landing;
 mod lasting;
 mod links;
 mod listing;
+mod look;
 mod opened;
 mod origin;
 mod others;
@@ -39,6 +40,7 @@ mod renew;
 mod settings;
 mod shared;
 mod special;
+mod stage;
 mod sync;
 mod temporary;
 #[cfg(test)]

@@ -16,10 +16,12 @@ use rustix::io::Errno;
 use super::super::delivery::umask;
 use super::attributes::{AttributeSort, Scope, Told};
 use super::backup::Backups;
+use super::basis::{BasisOptions, BasisUse};
 use super::chmod::ModeChange;
 use super::delete::Way;
 use super::directory::Directory;
 use super::fake::FakeSuper;
+use super::exclude::Excludes;
 use super::opened::Devices;
 use super::owners::{OwnerChange, OwnerNames, Powers};
 use super::sync::{Done, SyncOptions};
@@ -191,6 +193,13 @@ impl Settings {
             self.powers.gives_any = sync.fake == FakeSuper::On;
         }
         self.changes = changes;
+    }
+
+    /// What did not change is linked from the tree that is replaced, and nothing else of that is kept.
+    pub(super) fn link_unchanged(&mut self) {
+        let Some(sync) = &mut self.changes.sync else { return };
+        sync.basis = Some(BasisOptions { places: Vec::new(), usage: BasisUse::Link });
+        sync.rules = Excludes::default();
     }
 
     /// The sender's name for an owner.

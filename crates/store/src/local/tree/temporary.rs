@@ -49,6 +49,13 @@ pub(super) fn kept(directory: &OpenDirectory, name: &Name) -> Temporary {
     with_digits(&hasher.finalize().to_hex())
 }
 
+/// That of a directory beside `name` in the directory of this inode, for one of several uses: none of those for an entry, as no name has a slash.
+pub(super) fn beside(inode: u64, name: &Name, usage: &[u8]) -> Temporary {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&inode.to_be_bytes()).update(name.as_bytes()).update(b"/").update(usage);
+    with_digits(&hasher.finalize().to_hex())
+}
+
 /// A name that nobody can foresee.
 fn random() -> io::Result<Temporary> {
     let mut bytes = [0; 8];

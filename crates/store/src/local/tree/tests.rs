@@ -20,6 +20,7 @@ mod meanwhile;
 pub(super) mod mounting;
 mod removing;
 mod sparing;
+mod switching;
 mod syncing;
 
 const ARCHIVE: WriteOptions = WriteOptions {

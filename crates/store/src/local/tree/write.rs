@@ -28,6 +28,7 @@ use super::others::OthersToFind;
 use super::place::{FileTarget, Identity, There, taken};
 use super::settings::{Changes, Settings, WriteOptions};
 use super::special;
+use super::stage::Stage;
 use super::sync::{Done, How, remove_file};
 use super::unfinished::Marks;
 
@@ -125,6 +126,8 @@ pub struct TreeWriter {
     /// What is to be deleted: while entries come, and once all have come.
     candidates: Option<Candidates>,
     doomed: Option<Doomed>,
+    /// The tree is made beside the destination.
+    stage: Option<Stage>,
 }
 
 impl TreeWriter {
@@ -148,6 +151,7 @@ impl TreeWriter {
             bases: Bases::default(),
             candidates: None,
             doomed: None,
+            stage: None,
         }
     }
 
@@ -168,6 +172,27 @@ impl TreeWriter {
             self.candidates = Some(Candidates::new(self.contested.is_possible(), has_several));
         }
         self
+    }
+
+    /// The same; where the landing is switched as a whole, the tree is made beside it from here on, and goes on as an earlier run left it. With `fsync` it is
+    /// on disk before it is switched. To be called before the first entry, and after [`TreeWriter::with_changes`].
+    pub fn staged(mut self, fsync: bool) -> Result<TreeWriter> {
+        let Some(whole) = self.landing.whole.take() else { return Ok(self) };
+        let stage = Stage::open(whole, &self.settings, fsync)?;
+        let failed = |error| Error::file("open the directory beside the destination", error);
+        (self.landing.base, self.landing.make) = (stage.directory().map_err(failed)?, None);
+        if let Some(settings) = Rc::get_mut(&mut self.settings) {
+            settings.link_unchanged();
+        }
+        // What waits may hold a directory of the old tree open, too.
+        self.open_max /= 2;
+        self.stage = Some(stage);
+        Ok(self)
+    }
+
+    /// What is said where a destination is not switched as a whole; nothing where it is not to be.
+    pub fn unswitched(&self) -> Option<String> {
+        self.stage.as_ref().map(Stage::waits)
     }
 
     /// What may lie in the destination under another name, from `from_bytes` on: nothing if no directory that entries went into so far
@@ -257,6 +282,7 @@ impl TreeWriter {
 
     /// What the sender did not look into is the directory begun last.
     pub fn unlisted(&mut self) {
+        self.stage.iter_mut().for_each(Stage::unlisted);
         if let Some(candidates) = self.candidates.as_mut().filter(|_| self.skipping == 0) {
             candidates.unlisted();
         }
@@ -297,8 +323,19 @@ impl TreeWriter {
             self.stack.clear();
             self.doomed = Some(candidates.doom(&self.settings, &self.landing.base, failed)?);
         }
-        let orders = Orders::of(&self.settings, &self.landing.base, false, self.stop.as_deref());
-        orders.map_or(Ok(false), |orders| orders.carry_out(&mut self.doomed, failed))
+        let Some(stage) = &mut self.stage else {
+            let orders = Orders::of(&self.settings, &self.landing.base, false, self.stop.as_deref());
+            return orders.map_or(Ok(false), |orders| orders.carry_out(&mut self.doomed, failed));
+        };
+        // What an earlier run brought and the source has not any more.
+        let orders = Orders::unsaid(&self.settings, &self.landing.base, self.stop.as_deref());
+        let before = failed.len();
+        if orders.carry_out(&mut self.doomed, failed)? {
+            stage.note(&failed[before..]);
+            return Ok(true);
+        }
+        stage.note(&failed[before..]);
+        stage.go_on(&self.settings, self.stop.as_deref(), failed)
     }
 
     /// What was done since this was last called, for who wants to hear of each entry.
@@ -326,7 +363,14 @@ impl TreeWriter {
         let name = self.landing.names.get(index).cloned().flatten();
         self.root_name.clone_from(&name);
         self.settings.backups_begin(&self.landing.base)?;
-        self.bases.begin(&self.settings, &self.landing.base)?;
+        if let Some(stage) = &mut self.stage {
+            is_new = stage.begin_root();
+            self.bases.begin_beside(stage.replaced().map_err(failed)?);
+            // What was moved in it is found there.
+            self.old_roots.extend(stage.replaced().map_err(failed)?);
+        } else {
+            self.bases.begin(&self.settings, &self.landing.base)?;
+        }
         let found = self.landing.base.stat_self().map_err(failed)?;
         is_new &= found.stx_uid == self.settings.powers.uid;
         if let Some(candidates) = &mut self.candidates {
@@ -383,7 +427,7 @@ impl TreeWriter {
                 let has = |sort| {
                     scope.of(sort).is_some_and(|scope| attributes::are_open(directory.as_fd(), wanted, scope))
                 };
-                let done = if is_new {
+                let done = if is_new || self.stage.is_some() {
                     self.bases.describe_root(&self.settings, entry)
                 } else {
                     let found = self.settings.seen_directory(&directory, &found);

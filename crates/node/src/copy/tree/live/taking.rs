@@ -204,6 +204,10 @@ fn harmless(options: &TreeOptions) -> Result<TreeOptions> {
     if sync.fake_super.is_some() {
         return no("--fake-super", "a stranger's owners and devices are nobody's here");
     }
+    if sync.atomic {
+        let advice = "bring another directory up to date with it, and then DST: dray sync -a --delete --atomic OTHER/ DST";
+        return no("--atomic", advice);
+    }
     if sync.acls {
         return no("-A", "a stranger's ACLs may let others in here");
     }

@@ -22,11 +22,11 @@ use super::super::settings::{Settings, mtime_of};
 use super::super::sync::{DeleteOptions, Done, SyncOptions};
 use super::super::temporary::Temporary;
 use super::super::write::file_type;
-use super::notes::{Note, Reader, Stamp, made_at};
+use super::notes::{Note, Notes, Reader, Stamp, made_at};
 use super::protected::{By, Protected};
 use super::ruling::Ruling;
-use super::steps::{is_in_use, narrow, open, remove_made, take_place, widen, widen_by_path};
-use super::{Failed, device, identity, push_name};
+use super::steps::{is_in_use, is_switching, narrow, open, remove_made, take_place, widen, widen_by_path};
+use super::{Failed, begin_now, device, identity, push_name};
 
 /// Entries that are looked at before others get a turn.
 const STEP: usize = 64;
@@ -38,6 +38,8 @@ pub(in super::super) struct Orders<'a> {
     pub(super) options: DeleteOptions,
     /// Nothing is deleted, only said.
     pub(super) is_dry: bool,
+    /// It is ours: nothing is said of it.
+    pub(super) is_unsaid: bool,
     pub(super) stop: Option<&'a AtomicBool>,
 }
 
@@ -50,7 +52,17 @@ impl<'a> Orders<'a> {
         stop: Option<&'a AtomicBool>,
     ) -> Option<Orders<'a>> {
         let options = settings.sync().and_then(|sync| sync.delete)?;
-        Some(Orders { settings, base, options, is_dry, stop })
+        Some(Orders { settings, base, options, is_dry, is_unsaid: false, stop })
+    }
+
+    /// For what this program made, or put under a name of its own: all of it goes, and nobody hears of it.
+    pub(in super::super) fn unsaid(
+        settings: &'a Settings,
+        base: &'a Directory,
+        stop: Option<&'a AtomicBool>,
+    ) -> Orders<'a> {
+        let options = DeleteOptions { excluded: true, max: None };
+        Orders { settings, base, options, is_dry: false, is_unsaid: true, stop }
     }
 
     /// True if directories may have files of rules.
@@ -96,6 +108,8 @@ pub(in super::super) struct Doomed {
     protected: RefCell<Protected>,
     /// Files of rules that the source has not.
     ruling: Ruling,
+    /// It was renamed just now, so its own change says nothing of what came into it.
+    is_renamed: bool,
 }
 
 /// A directory in which something is deleted; its bits and its time are what they were when that is over.
@@ -165,7 +179,17 @@ impl Doomed {
             path: Vec::new(),
             protected,
             ruling: Ruling::default(),
+            is_renamed: false,
         }
+    }
+
+    /// Of the directory `name` in `parent` alone, as long as it is this: it was renamed to that just now, and what is made in it from here on stays.
+    pub(in super::super) fn of_one(parent: &Directory, name: &[u8], stamp: Stamp) -> Result<Doomed> {
+        let found = parent.stat_self().map_err(|error| Error::file("look at where it is", error))?;
+        let mut notes = Notes::default();
+        notes.directory(b"", identity(&found));
+        notes.name(name, stamp);
+        Ok(Doomed { is_renamed: true, ..Doomed::new(notes.read(), None, begin_now(), false) })
     }
 
     /// Looks at so many entries, and deletes what is to be; false once all are done. `Interrupted` soon after the stop.
@@ -286,7 +310,9 @@ impl Doomed {
         match opened {
             Ok((directory, found)) => {
                 let is_widened = !orders.is_dry && widen(orders.settings, &directory, &found);
-                let keeps_time = orders.settings.keeps_time_of(FileType::Directory) && !orders.is_dry;
+                // Of what is beside a destination the time is its own.
+                let keeps_time =
+                    orders.settings.keeps_time_of(FileType::Directory) && !orders.is_dry && !self.is_renamed;
                 self.directory = Some(Holding { directory, found, is_widened, keeps_time });
             }
             // Somebody else deleted it.
@@ -418,6 +444,9 @@ impl Doomed {
                 Ok(Next::Delete)
             };
         }
+        if !orders.is_unsaid && is_switching(parent, name) {
+            return Err(Error::new(ErrorKind::Refused, "another run is writing it"));
+        }
         if orders.settings.is_backup_directory(&found) {
             return Ok(Next::Stays);
         }
@@ -473,7 +502,7 @@ impl Doomed {
         if identity(&now) != identity(&found) {
             return Err(replaced());
         }
-        let is_recent = time(&found.stx_ctime) > self.begun;
+        let is_recent = !self.is_renamed && time(&found.stx_ctime) > self.begun;
         let mut emptied = Box::new(Emptied {
             directory,
             found,
@@ -551,6 +580,9 @@ impl Doomed {
         if !is_directory && settings.keeps_beside(name) {
             // Its directory is not empty.
             self.keep();
+        }
+        if orders.is_unsaid {
+            return;
         }
         settings.deleted.set(settings.deleted.get() + 1);
         let mut path = self.path.clone();

@@ -75,7 +75,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 /// When it was made, if the file system knows.
-pub(super) fn made_at(found: &Statx) -> Option<(i64, u32)> {
+pub(in super::super) fn made_at(found: &Statx) -> Option<(i64, u32)> {
     let is_known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
     is_known.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec))
 }

@@ -57,6 +57,13 @@ pub(super) fn is_in_use(parent: &Directory, name: &[u8], found: &Statx) -> bool 
     rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
 }
 
+/// Whether it is a directory of a run that is under way and switches a destination as a whole.
+pub(super) fn is_switching(parent: &Directory, name: &[u8]) -> bool {
+    let lock = |directory: Directory| rustix::fs::flock(&directory, FlockOperation::NonBlockingLockShared);
+    is_temporary(name)
+        && parent.child_here(name).is_ok_and(|directory| lock(directory) == Err(Errno::WOULDBLOCK))
+}
+
 /// Removes what was made for the place of a directory that does not make way.
 pub(super) fn remove_made(parent: &Directory, made: &Temporary) {
     let _ = rustix::fs::unlinkat(parent, &made[..], AtFlags::empty());

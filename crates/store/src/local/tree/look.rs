@@ -1,0 +1,237 @@
+//! Holds a tree against the one that is to replace it: what would be gone, whether anything differs, and whether somebody else changed it meanwhile.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use dray_core::limits::TREE_DEPTH_MAX;
+use dray_core::{Error, ErrorKind, Result};
+use rustix::fs::{FileType, Statx};
+use rustix::io::Errno;
+
+use super::attributes;
+use super::delete::{self, Stamp, made_at};
+use super::directory::Directory;
+use super::listing::Listing;
+use super::place::identity_of;
+use super::settings::{Settings, mtime_of};
+use super::stage::is_mount;
+use super::sync::Done;
+use super::write::file_type;
+
+/// Entries that are looked at before others get a turn.
+const STEP: usize = 64;
+
+/// A comparison on its way.
+#[derive(Debug)]
+pub(super) struct Look {
+    pairs: Vec<Pair>,
+    /// Of the innermost directory, and of the entry at hand.
+    path: Vec<u8>,
+    /// Entries that the new tree has not.
+    pub(super) gone: u64,
+    /// Something differs, or is new.
+    pub(super) differs: bool,
+}
+
+/// A directory of the old tree, and the same in the new one.
+#[derive(Debug)]
+struct Pair {
+    old: Directory,
+    new: Option<Directory>,
+    names: Listing,
+    next: usize,
+    others: Listing,
+    path_len: usize,
+    /// It goes, and something of it counts.
+    is_gone: bool,
+}
+
+impl Look {
+    /// Of an old tree, and the new one.
+    pub(super) fn of(old: &Directory, new: Option<&Directory>) -> Result<Look> {
+        let mut look = Look::of_nothing();
+        let old = old.duplicate_for_listing().map_err(failed)?;
+        let new = new.map(Directory::duplicate_for_listing).transpose().map_err(failed)?;
+        look.push(old, new, 0, false)?;
+        Ok(look)
+    }
+
+    /// Of a tree that is not there.
+    pub(super) fn of_nothing() -> Look {
+        Look { pairs: Vec::new(), path: Vec::new(), gone: 0, differs: false }
+    }
+
+    fn push(&mut self, old: Directory, new: Option<Directory>, path_len: usize, is_gone: bool) -> Result<()> {
+        if self.pairs.len() > TREE_DEPTH_MAX {
+            let what = format!("{:?} lies more than {TREE_DEPTH_MAX} directories deep", self.shown());
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let read =
+            |directory: &Directory| Listing::read(directory, &mut Vec::new(), &|| true).map_err(failed);
+        let names = read(&old)?;
+        let others = new.as_ref().map_or_else(|| Ok(Listing::default()), read)?;
+        self.differs |= new.is_some() && names.len() != others.len();
+        self.pairs.push(Pair { old, new, names, next: 0, others, path_len, is_gone });
+        Ok(())
+    }
+
+    /// Looks at some entries; false once all were looked at. With `begun`, when the run began, what others did meanwhile is an error, and what would be gone is
+    /// counted; without, that is told.
+    pub(super) fn step(&mut self, settings: &Settings, begun: Option<(i64, u32)>) -> Result<bool> {
+        for _ in 0..STEP {
+            let Some(pair) = self.pairs.last_mut() else { return Ok(false) };
+            let Some(name) = pair.names.get(pair.next).map(<[u8]>::to_vec) else {
+                self.leave(settings, begun);
+                continue;
+            };
+            if pair.next == 0 && begun.is_some() {
+                let differs = differs(settings, pair)?;
+                self.differs |= differs;
+            }
+            let Some(pair) = self.pairs.last_mut() else { return Ok(false) };
+            pair.next += 1;
+            let len = self.path.len();
+            delete::push_name(&mut self.path, &name);
+            if !self.visit(settings, begun, &name, len)? {
+                self.path.truncate(len);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Looks at one entry; true if it is a directory that was entered.
+    fn visit(
+        &mut self,
+        settings: &Settings,
+        begun: Option<(i64, u32)>,
+        name: &[u8],
+        path_len: usize,
+    ) -> Result<bool> {
+        let Some(pair) = self.pairs.last() else { return Ok(false) };
+        let found = match pair.old.stat_for(name, Stamp::FACTS) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.differs = true;
+                return Ok(false);
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let other = match &pair.new {
+            Some(new) if pair.others.has(name) => Some(new.stat(name).map_err(failed)?),
+            _ => None,
+        };
+        let is_directory = |found: &Statx| file_type(found) == FileType::Directory;
+        if let Some(begun) = begun {
+            self.require_unchanged(settings, begun, &found, other.as_ref())?;
+        }
+        if !is_directory(&found) {
+            match other {
+                None => self.count(settings, begun, false),
+                Some(other) => self.differs |= identity_of(&other) != identity_of(&found),
+            }
+            return Ok(false);
+        }
+        let stays = other.as_ref().is_some_and(is_directory);
+        self.differs |= !stays;
+        let old = match pair.old.child_here(name) {
+            Ok(old) => old,
+            Err(error) if error.raw_os_error() == Some(Errno::XDEV.raw_os_error()) => {
+                return Err(self.mounted());
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let new = pair.new.as_ref().filter(|_| stays).map(|new| new.child(name)).transpose();
+        // A directory in whose place something else comes does not count, as elsewhere.
+        self.push(old, new.map_err(failed)?, path_len, other.is_none())?;
+        Ok(true)
+    }
+
+    /// All in the innermost directory was looked at.
+    fn leave(&mut self, settings: &Settings, begun: Option<(i64, u32)>) {
+        let Some(pair) = self.pairs.pop() else { return };
+        if begun.is_some() && pair.next == 0 {
+            // It is empty. What cannot be read differs.
+            self.differs |= differs(settings, &pair).unwrap_or(true);
+        }
+        if pair.is_gone {
+            self.count(settings, begun, true);
+        }
+        self.path.truncate(pair.path_len);
+    }
+
+    /// The entry at hand is not in the new tree.
+    fn count(&mut self, settings: &Settings, begun: Option<(i64, u32)>, is_directory: bool) {
+        self.gone += 1;
+        if begun.is_none() {
+            let mut path = self.path.clone();
+            if is_directory {
+                path.push(b'/');
+            }
+            settings.did(Some(Done { letters: None, path, link: None }));
+        }
+    }
+
+    /// `Changed` if somebody else made or wrote the entry at hand since the run began, `Refused` if it is not to go.
+    fn require_unchanged(
+        &self,
+        settings: &Settings,
+        begun: (i64, u32),
+        found: &Statx,
+        other: Option<&Statx>,
+    ) -> Result<()> {
+        if is_mount(found) {
+            return Err(self.mounted());
+        }
+        let is_source = (delete::device(found), found.stx_ino);
+        if settings.sync().is_some_and(|sync| sync.sources.contains(&is_source)) {
+            let what = format!("{:?} is a source of this run, which lies in the destination", self.shown());
+            return Err(Error::new(ErrorKind::Refused, what).advise("name another destination"));
+        }
+        let is_same = other.is_some_and(|other| identity_of(other) == identity_of(found));
+        let is_directory = file_type(found) == FileType::Directory;
+        // A directory changes its times when something in it goes; a file may have any time, but changes when it is written to.
+        let changed = (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec);
+        let is_written = !is_directory && mtime_of(found) > begun && changed > begun;
+        let is_made = made_at(found).is_some_and(|made| made > begun);
+        let stays = is_same || (is_directory && other.is_some());
+        if !stays && (is_made || is_written) {
+            let what =
+                format!("another program made or wrote {:?} in the destination meanwhile", self.shown());
+            return Err(Error::new(ErrorKind::Changed, what).advise("run it again"));
+        }
+        Ok(())
+    }
+
+    fn mounted(&self) -> Error {
+        let what = format!(
+            "something is mounted on {:?} in the destination, and would go with the old tree",
+            self.shown()
+        );
+        Error::new(ErrorKind::Refused, what).advise("unmount it first, or leave out --atomic")
+    }
+
+    fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.path).into_owned()
+    }
+}
+
+/// Whether the directory itself differs from the new one in what a run would bring.
+fn differs(settings: &Settings, pair: &Pair) -> Result<bool> {
+    let Some(new) = &pair.new else { return Ok(false) };
+    let (old, now) = (pair.old.stat_self().map_err(failed)?, new.stat_self().map_err(failed)?);
+    let facts = |found: &Statx| (found.stx_mode, found.stx_uid, found.stx_gid);
+    let is_timed = settings.keeps_time_of(FileType::Directory);
+    if facts(&old) != facts(&now) || (is_timed && mtime_of(&old) != mtime_of(&now)) {
+        return Ok(true);
+    }
+    if !settings.xattrs {
+        return Ok(false);
+    }
+    let scope = settings.attribute_scope();
+    let wanted = attributes::read_open(pair.old.as_fd(), scope);
+    Ok(wanted.map_or(true, |wanted| !attributes::are_open(new.as_fd(), &wanted, scope)))
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::file("hold the old tree against the new one", error)
+}

@@ -1,0 +1,513 @@
+//! A destination that is switched as a whole: it is all old or all new, whoever fails or interferes, and nothing is left beside it.
+
+use std::collections::BTreeSet;
+
+use super::mounting::run_with_mounts;
+use super::syncing::{deleting, filled, finish, set};
+use super::*;
+
+fn landing(to: &Path) -> dray_core::Result<Landing> {
+    Landing::resolve_sync(&Origin::Anywhere, to, &[Vec::new()])?.as_a_whole(&Origin::Anywhere, to)
+}
+
+fn begun(to: &Path, sync: SyncOptions) -> dray_core::Result<TreeWriter> {
+    let delete = sync.delete.or(Some(DeleteOptions { excluded: true, max: None }));
+    let sync = SyncOptions { links: true, specials: true, delete, itemize: true, ..sync };
+    let changes = Changes { sync: Some(sync), ..Changes::default() };
+    TreeWriter::new(landing(to)?, MINE).with_changes(changes).staged(false)
+}
+
+fn switching(to: &Path) -> TreeWriter {
+    begun(to, SyncOptions::default()).unwrap()
+}
+
+/// A destination with files of these names and contents, as they are told of: what is told with the same is the same.
+fn standing(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+    let dir = filled(&[]);
+    let to = dir.path().join("to");
+    fs::create_dir(&to).unwrap();
+    for (name, content) in files {
+        let path = to.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+        settle(&path);
+    }
+    for (name, _) in files {
+        let above = Path::new(name).ancestors().skip(1);
+        above.for_each(|above| settle(&to.join(above)));
+    }
+    dir
+}
+
+/// Bits and time as entries are told with them here.
+fn settle(path: &Path) {
+    let mode = if path.is_dir() { 0o755 } else { 0o644 };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 7);
+    fs::File::open(path).unwrap().set_modified(time).unwrap();
+}
+
+/// Tells the source's `files`, and a directory `d` behind them with a file of it; which of them were wanted.
+fn tell(writer: &mut TreeWriter, files: &[(&str, &[u8])], in_d: &[(&str, &[u8])]) -> BTreeSet<String> {
+    let mut wanted = BTreeSet::new();
+    let mut bring = |writer: &mut TreeWriter, name: &str, content: &[u8]| match writer
+        .entry(&file(name, content))
+        .unwrap()
+    {
+        Placed::Wanted(target, _) => {
+            wanted.insert(name.to_owned());
+            let mut new = target.create().unwrap();
+            new.write(content).unwrap();
+            let identity = target.finish(new, &finished(content)).unwrap();
+            writer.settle(*target, Some(identity));
+        }
+        Placed::Unchanged => {}
+        other => panic!("{other:?}"),
+    };
+    writer.root(0, &directory(None)).unwrap();
+    files.iter().for_each(|(name, content)| bring(writer, name, content));
+    if !in_d.is_empty() {
+        writer.entry(&directory(Some("d"))).unwrap();
+        in_d.iter().for_each(|(name, content)| bring(writer, name, content));
+        writer.leave();
+    }
+    writer.leave();
+    wanted
+}
+
+/// All that is in the directory: path, inode, bits, time and content. Not the number of names, which what is made beside it adds to.
+fn state(to: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut left = vec![to.to_owned()];
+    while let Some(path) = left.pop() {
+        let found = fs::symlink_metadata(&path).unwrap();
+        let content = if found.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+        let facts = (found.ino(), found.mode(), found.mtime(), found.mtime_nsec());
+        lines.push(format!("{:?} {facts:?} {content:?}", path.strip_prefix(to).unwrap()));
+        if found.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    lines.sort();
+    lines
+}
+
+/// Names beside the destination.
+fn beside(dir: &Path) -> Vec<String> {
+    names(dir).into_iter().filter(|name| name != "to").collect()
+}
+
+fn inode(path: &Path) -> u64 {
+    fs::symlink_metadata(path).unwrap().ino()
+}
+
+/// The error of a run that is told all and does not switch.
+fn fails(writer: &mut TreeWriter) -> dray_core::Error {
+    let mut failed = Vec::new();
+    loop {
+        match writer.delete_some(&mut failed) {
+            Ok(true) => {}
+            Ok(false) => panic!("it was switched: {failed:?}"),
+            Err(error) => return error,
+        }
+    }
+}
+
+const OLD: [(&str, &[u8]); 5] =
+    [("a", b"same"), ("b", b"old"), ("d/gone", b"gone"), ("d/kept", b"kept"), ("gone/x", b"x")];
+const NEW: [(&str, &[u8]); 3] = [("a", b"same"), ("b", b"newer"), ("c", b"new")];
+const NEW_IN_D: [(&str, &[u8]); 1] = [("kept", b"kept")];
+
+/// S100: until the end nothing in the destination changes; then it has what the source has, what did not change is the same file, what it has not is told, and
+/// nothing is left beside it.
+#[test]
+fn a_destination_is_switched_as_a_whole() {
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    let (before, top) = (state(&to), inode(&to));
+    let inodes = [inode(&to.join("a")), inode(&to.join("d/kept"))];
+    let mut writer = switching(&to);
+    assert_eq!(tell(&mut writer, &NEW, &NEW_IN_D), set(&["b", "c"]));
+    assert_eq!((state(&to), inode(&to)), (before, top), "nothing is touched before the end");
+    assert_eq!(beside(dir.path()).len(), 1);
+    let (deleted, failed) = finish(&mut writer);
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(deleted, set(&["d/gone", "gone/", "gone/x"]));
+    assert_eq!(names(&to), ["a", "b", "c", "d"]);
+    assert_eq!(fs::read(to.join("b")).unwrap(), b"newer");
+    assert_eq!([inode(&to.join("a")), inode(&to.join("d/kept"))], inodes);
+    assert_ne!(inode(&to), top);
+    assert_eq!(fs::metadata(to.join("a")).unwrap().nlink(), 1);
+    let found = fs::metadata(&to).unwrap();
+    assert_eq!((found.mode() & 0o7777, found.mtime()), (0o755, 1_000_000_000));
+    drop(writer);
+    assert_eq!(beside(dir.path()), [""; 0]);
+}
+
+/// The same again: where nothing changed nothing is switched, and so where a directory alone changed.
+#[test]
+fn what_is_the_same_is_not_switched() {
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    finish(&mut writer);
+    drop(writer);
+    for (changes, is_switched) in [(None, false), (Some("d"), true), (None, false), (Some(""), true)] {
+        if let Some(name) = changes {
+            fs::set_permissions(to.join(name), fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        let (top, file) = (inode(&to), inode(&to.join("d/kept")));
+        let mut writer = switching(&to);
+        assert_eq!(tell(&mut writer, &NEW, &NEW_IN_D), set(&[]));
+        let (deleted, failed) = finish(&mut writer);
+        assert!(deleted.is_empty() && failed.is_empty(), "{deleted:?} {failed:?}");
+        assert_eq!(inode(&to) != top, is_switched, "{changes:?}");
+        assert_eq!(inode(&to.join("d/kept")), file);
+        assert_eq!(fs::metadata(to.join("d")).unwrap().mode() & 0o777, 0o755);
+        drop(writer);
+        assert_eq!(beside(dir.path()), [""; 0]);
+    }
+}
+
+/// S100: an entry that failed, and a run that is cut off, leave the destination; the next run goes on with what came, and takes away what the source lost since.
+#[test]
+fn what_was_not_switched_goes_on() {
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    let before = state(&to);
+    let mut cut_off = switching(&to);
+    let more = [&NEW[..], &[("lost", b"lost")]].concat();
+    assert_eq!(tell(&mut cut_off, &more, &[]), set(&["b", "c", "lost"]));
+    drop(cut_off);
+    assert_eq!((state(&to), beside(dir.path()).len()), (before.clone(), 1));
+    let mut failing = switching(&to);
+    assert_eq!(tell(&mut failing, &more, &[]), set(&[]), "all of it came before");
+    assert!(failing.delete_nothing(&mut Vec::new()));
+    let waits = failing.unswitched().unwrap();
+    assert!(waits.contains(&beside(dir.path())[0]), "{waits}");
+    drop(failing);
+    assert_eq!((state(&to), beside(dir.path()).len()), (before, 1));
+    let mut writer = switching(&to);
+    assert_eq!(tell(&mut writer, &NEW, &NEW_IN_D), set(&[]));
+    let (deleted, failed) = finish(&mut writer);
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(deleted, set(&["d/gone", "gone/", "gone/x"]));
+    assert_eq!(names(&to), ["a", "b", "c", "d"]);
+    drop(writer);
+    assert_eq!(beside(dir.path()), [""; 0]);
+}
+
+/// S100: more than may be deleted, a directory that was not looked into, an attribute that could not be kept and a source without a root switch nothing.
+#[test]
+fn what_is_not_whole_is_not_switched() {
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    let before = state(&to);
+    let is_old = |error: dray_core::Error, said: &str| {
+        assert!(
+            error.to_string().contains(said) && error.to_string().contains("nothing was switched"),
+            "{error}"
+        );
+        assert_eq!(state(&to), before, "{said}");
+    };
+    let limited = |max| {
+        let delete = Some(DeleteOptions { excluded: true, max: Some(max) });
+        let mut writer = begun(&to, SyncOptions { delete, ..SyncOptions::default() }).unwrap();
+        tell(&mut writer, &NEW, &NEW_IN_D);
+        writer
+    };
+    is_old(fails(&mut limited(2)), "3 entries would be deleted");
+    let mut writer = switching(&to);
+    writer.root(0, &directory(None)).unwrap();
+    writer.entry(&directory(Some("mount"))).unwrap();
+    writer.unlisted();
+    writer.leave();
+    writer.leave();
+    is_old(fails(&mut writer), "-x");
+    drop(writer);
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    writer.settings.count_what("ACLs: not here");
+    is_old(fails(&mut writer), "not everything could be kept");
+    drop(writer);
+    is_old(fails(&mut switching(&to)), "told no directory");
+    finish(&mut limited(3));
+    assert_eq!(names(&to), ["a", "b", "c", "d"]);
+}
+
+/// S100: what another program made, wrote, renamed or swapped in the destination meanwhile is not lost: nothing is switched.
+#[test]
+fn what_others_did_meanwhile_stays() {
+    let deeds: [(&str, &dyn Fn(&Path)); 7] = [
+        ("made", &|to| fs::write(to.join("d/made"), b"mine").unwrap()),
+        ("made in a directory that goes", &|to| fs::write(to.join("gone/made"), b"mine").unwrap()),
+        ("made a directory", &|to| fs::create_dir(to.join("mine")).unwrap()),
+        ("wrote", &|to| fs::write(to.join("b"), b"mine").unwrap()),
+        ("wrote what goes", &|to| fs::write(to.join("gone/x"), b"mine").unwrap()),
+        ("replaced what was linked", &|to| {
+            fs::write(to.join("other"), b"mine").unwrap();
+            fs::rename(to.join("other"), to.join("a")).unwrap();
+        }),
+        ("replaced the destination", &|to| {
+            fs::rename(to, to.with_file_name("moved")).unwrap();
+            fs::create_dir(to).unwrap();
+            fs::write(to.join("mine"), b"mine").unwrap();
+        }),
+    ];
+    for (what, deed) in deeds {
+        let dir = standing(&OLD);
+        let to = dir.path().join("to");
+        let mut writer = switching(&to);
+        tell(&mut writer, &NEW, &NEW_IN_D);
+        deed(&to);
+        let after = state(&to);
+        let error = fails(&mut writer);
+        assert_eq!(error.kind(), ErrorKind::Changed, "{what}: {error}");
+        assert!(error.to_string().contains("nothing was switched"), "{what}: {error}");
+        assert_eq!(state(&to), after, "{what}");
+    }
+    // Where nothing stood, something may.
+    let dir = filled(&[]);
+    let to = dir.path().join("to");
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &[]);
+    fs::create_dir(&to).unwrap();
+    assert_eq!(fails(&mut writer).kind(), ErrorKind::Changed);
+    assert_eq!(names(&to), [""; 0]);
+}
+
+/// What has a time that is to come is no file that somebody writes to.
+#[test]
+fn times_to_come_are_no_changes() {
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(100_000);
+    for name in ["b", "gone/x"] {
+        fs::File::open(to.join(name)).unwrap().set_modified(later).unwrap();
+    }
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let (_, failed) = finish(&mut writer);
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(fs::read(to.join("b")).unwrap(), b"newer");
+}
+
+/// S100: two runs for one destination: the second is refused, and one that deletes in the directory above spares what the first is making.
+#[test]
+fn one_run_switches_a_destination() {
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    let mut first = switching(&to);
+    tell(&mut first, &NEW, &NEW_IN_D);
+    let error = begun(&to, SyncOptions::default()).unwrap_err();
+    assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("another run"), "{error}");
+    let mut above = deleting(dir.path(), SyncOptions::default());
+    above.root(0, &directory(None)).unwrap();
+    above.entry(&directory(Some("to"))).unwrap();
+    above.unlisted();
+    above.leave();
+    above.leave();
+    let (_, failed) = finish(&mut above);
+    assert!(failed.len() == 1 && failed[0].1.to_string().contains("another run"), "{failed:?}");
+    let (_, failed) = finish(&mut first);
+    assert!(failed.is_empty(), "{failed:?}");
+    drop(first);
+    assert_eq!((names(&to).len(), beside(dir.path()).len()), (4, 0));
+}
+
+/// S100, "killed between the switch and the removal": what bears the name of an old tree is removed by the next run, also where nothing else is to be done, and is
+/// nobody's while a run holds it.
+#[test]
+fn what_is_left_of_an_old_tree_goes() {
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    let stage = switching(&to);
+    let new = beside(dir.path()).remove(0);
+    drop(stage);
+    assert_eq!(beside(dir.path()), [""; 0], "a run that brought nothing leaves nothing");
+    assert!(landing(&to).unwrap().places().is_some());
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    // Stopped as soon as the trees have changed places.
+    let mut failed = Vec::new();
+    while names(&to) != ["a", "b", "c", "d"] {
+        assert!(writer.delete_some(&mut failed).unwrap());
+    }
+    let old = beside(dir.path()).remove(0);
+    assert_ne!(old, new);
+    let held = begun(&to, SyncOptions::default()).unwrap_err();
+    assert!(held.to_string().contains("another run"), "{held}");
+    drop(writer);
+    assert_eq!(names(&dir.path().join(&old)), ["a", "b", "d", "gone"]);
+    assert!(landing(&to).unwrap().places().is_none(), "all is told, so that it goes");
+    let mut next = switching(&to);
+    tell(&mut next, &NEW, &NEW_IN_D);
+    let (deleted, failed) = finish(&mut next);
+    assert!(deleted.is_empty() && failed.is_empty(), "{deleted:?} {failed:?}");
+    drop(next);
+    assert_eq!((names(&to).len(), beside(dir.path()).len()), (4, 0));
+}
+
+/// What is made in the old tree once it is replaced, by whoever has it open, is not removed unseen.
+#[test]
+fn what_comes_into_the_old_tree_stays() {
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let mut failed = Vec::new();
+    while names(&to) != ["a", "b", "c", "d"] {
+        assert!(writer.delete_some(&mut failed).unwrap());
+    }
+    // Until the removal begins, its moment is that of the switch.
+    while writer.delete_some(&mut failed).unwrap() && beside(dir.path()).len() == 1 {
+        let late = dir.path().join(&beside(dir.path())[0]).join("d/late");
+        if !late.exists() && late.parent().unwrap().exists() {
+            fs::write(&late, b"late").unwrap();
+        }
+    }
+    assert!(failed.len() == 1 && failed[0].0.ends_with(b"/d/late"), "{failed:?}");
+    assert_eq!(names(&dir.path().join(&beside(dir.path())[0]).join("d")), ["late"]);
+    assert_eq!(names(&to).len(), 4);
+}
+
+/// Links of one file, symbolic links, pipes, and a file and a directory that change places.
+#[test]
+fn everything_is_switched() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let dir = standing(&[("hard", b"hard"), ("file", b"file"), ("directory/x", b"x"), ("directory/y", b"y")]);
+    let to = dir.path().join("to");
+    fs::hard_link(to.join("hard"), to.join("hard2")).unwrap();
+    symlink("target", to.join("link")).unwrap();
+    mknodat(CWD, to.join("pipe"), FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
+    let before: Vec<u64> = ["hard", "hard2"].iter().map(|name| inode(&to.join(name))).collect();
+    let mut writer = switching(&to);
+    writer.root(0, &directory(None)).unwrap();
+    put(&mut writer, &file("directory", b"a file now"), b"a file now").unwrap();
+    writer.entry(&directory(Some("file"))).unwrap();
+    put(&mut writer, &file("z", b"z"), b"z").unwrap();
+    writer.leave();
+    for name in ["hard", "hard2"] {
+        let mut linked = file(name, b"hard");
+        (linked.metadata.link_group, linked.metadata.link_names) = (Some([1; 16]), 2);
+        put(&mut writer, &linked, b"hard").unwrap();
+    }
+    writer.entry(&entry(Some("link"), Kind::Symlink { target: b"target".to_vec() }, 0o777)).unwrap();
+    writer.entry(&entry(Some("pipe"), Kind::Fifo, 0o644)).unwrap();
+    writer.leave();
+    let (deleted, failed) = finish(&mut writer);
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(deleted, set(&["directory/x", "directory/y"]), "what makes way does not count");
+    let after: Vec<u64> = ["hard", "hard2"].iter().map(|name| inode(&to.join(name))).collect();
+    assert_eq!(before, after);
+    assert_eq!(fs::read(to.join("directory")).unwrap(), b"a file now");
+    assert!(to.join("file/z").exists() && fs::read_link(to.join("link")).unwrap() == Path::new("target"));
+    drop(writer);
+    assert_eq!(beside(dir.path()), [""; 0]);
+}
+
+/// A destination that is not there is made in one step, and its first name is its last.
+#[test]
+fn a_new_destination_comes_as_a_whole() {
+    let dir = filled(&[]);
+    let to = dir.path().join("to");
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    assert!(!to.exists());
+    let (deleted, failed) = finish(&mut writer);
+    assert!(deleted.is_empty() && failed.is_empty(), "{deleted:?} {failed:?}");
+    assert_eq!(names(&to), ["a", "b", "c", "d"]);
+    drop(writer);
+    assert_eq!(beside(dir.path()), [""; 0]);
+}
+
+/// What has no name of its own cannot change places, nor what a link leads to, nor what somebody else left under our name.
+#[test]
+fn what_cannot_be_switched_is_refused() {
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    symlink("to", dir.path().join("link")).unwrap();
+    fs::write(dir.path().join("file"), b"file").unwrap();
+    for path in [dir.path().join("link"), to.join("."), to.join("d/.."), "/".into(), dir.path().join("file")]
+    {
+        let error = landing(&path).unwrap_err();
+        assert!(error.to_string().contains("director") || error.to_string().contains("--atomic"), "{error}");
+    }
+    assert!(landing(&to.join("")).is_ok(), "a slash at the end is nothing");
+    if rustix::process::geteuid().is_root() {
+        let stage = switching(&to);
+        let name = dir.path().join(&beside(dir.path())[0]);
+        drop(stage);
+        fs::create_dir(&name).unwrap();
+        std::os::unix::fs::chown(&name, Some(65_534), None).unwrap();
+        let error = begun(&to, SyncOptions::default()).unwrap_err();
+        assert!(error.to_string().contains("somebody else"), "{error}");
+        assert!(name.exists());
+    }
+}
+
+/// What is mounted is not taken out of the destination with the old tree, nor is a destination switched that is mounted itself.
+#[test]
+fn what_is_mounted_is_not_switched() {
+    const PLACE: &str = "DRAY_TEST_SWITCHING_MOUNTS";
+    let Some(place) = std::env::var_os(PLACE) else {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["mounted", "has/mount", "has file"] {
+            fs::create_dir_all(place.path().join(name)).unwrap();
+        }
+        fs::write(place.path().join("has file/f"), b"f").unwrap();
+        let mount = format!(
+            "cd \"${PLACE}\" && mount -t tmpfs tmpfs mounted && mount -t tmpfs tmpfs has/mount && mount --bind /etc/hostname 'has file/f'"
+        );
+        return run_with_mounts(
+            "local::tree::tests::switching::what_is_mounted_is_not_switched",
+            (PLACE, place.path()),
+            &mount,
+        );
+    };
+    let place = Path::new(&place);
+    assert!(landing(&place.join("mounted")).unwrap_err().to_string().contains("mounted"));
+    for name in ["has", "has file"] {
+        let to = place.join(name);
+        let mut writer = switching(&to);
+        tell(&mut writer, &NEW, &[]);
+        let error = fails(&mut writer);
+        assert!(error.to_string().contains("mounted on"), "{error}");
+        assert!(!to.join("a").exists());
+    }
+}
+
+/// A directory that its owner may not write to changes places all the same, whoever runs it, and its old one is removed.
+#[test]
+fn read_only_directories_change_places() {
+    let run = || {
+        let dir = standing(&OLD);
+        let to = dir.path().join("to");
+        for name in ["d", ""] {
+            fs::set_permissions(to.join(name), fs::Permissions::from_mode(0o555)).unwrap();
+        }
+        let root = entry(None, Kind::Directory { entries: None }, 0o555);
+        let cut_off = |is_cut: bool| {
+            let mut writer = switching(&to);
+            writer.root(0, &root).unwrap();
+            put(&mut writer, &file("b", b"newer"), b"newer").unwrap();
+            writer.leave();
+            if !is_cut {
+                let (_, failed) = finish(&mut writer);
+                assert!(failed.is_empty(), "{failed:?}");
+            }
+        };
+        cut_off(true);
+        cut_off(false);
+        assert_eq!(names(&to), ["b"]);
+        assert_eq!(fs::metadata(&to).unwrap().mode() & 0o777, 0o555);
+        assert_eq!(beside(dir.path()), [""; 0]);
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    if rustix::process::geteuid().is_root() {
+        hostile::as_nobody(|_| run());
+    } else {
+        run();
+    }
+}
