@@ -291,7 +291,7 @@ fn fifty_hosts_come_and_go_within_a_second() {
     let hosts: Vec<_> = names.iter().map(|name| (name.as_str(), access)).collect();
     let mut whole = Duration::MAX;
     for _ in 0..5 {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let mut lab = Lab::new().unwrap();
         let ids = lab.star(&hosts).unwrap();
         assert_eq!(ids.len(), 50);
