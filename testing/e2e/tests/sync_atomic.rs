@@ -271,7 +271,7 @@ fn a_failed_entry_switches_nothing() {
         assert!(copy.join("gone").exists() && !outcome.stdout_text().contains("*deleting"), "{outcome}");
     };
     for name in ["d/f", "d"] {
-        fs::set_permissions(source.join(name), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(source.join(name), fs::Permissions::from_mode(0o0)).unwrap();
         let outcome = run(&source, &[]).expect(8);
         is_old(&outcome);
         let said = outcome.stderr_text();

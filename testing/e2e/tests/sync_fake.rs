@@ -67,7 +67,7 @@ fn machine(top: &Path) {
     fs::create_dir(top.join("tmp")).unwrap();
     fs::set_permissions(top.join("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
     fs::create_dir(top.join("closed")).unwrap();
-    fs::set_permissions(top.join("closed"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(top.join("closed"), fs::Permissions::from_mode(0o0)).unwrap();
     set_times(top, 0);
 }
 

@@ -280,6 +280,7 @@ fn what_is_switched_goes_alone() {
         ("directories alone", Box::new(wish(&|wish| wish.flags |= sync_flag::DIRECTORIES))),
         ("--max-size", Box::new(wish(&|wish| wish.max_size_bytes = Some(1)))),
         ("--min-size", Box::new(wish(&|wish| wish.min_size_bytes = Some(1)))),
+        ("--fake-super", Box::new(wish(&|wish| wish.fake = Some(FakeWish::Users)))),
         (
             "--backup",
             Box::new(move |tree| tree.sync.as_mut().unwrap().backup = Some(Box::new(backup.clone()))),

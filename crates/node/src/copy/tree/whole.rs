@@ -33,6 +33,7 @@ pub(super) fn require_alone(tree: &Tree, names: &[Vec<u8>]) -> Result<()> {
         max_size_bytes,
         min_size_bytes,
         timeout_s: _,
+        fake,
     } = wish;
     let has = |flag| flags & flag != 0;
     if !has(sync_flag::DELETE) {
@@ -61,6 +62,7 @@ pub(super) fn require_alone(tree: &Tree, names: &[Vec<u8>]) -> Result<()> {
         (has(sync_flag::REMOVE_SOURCES), "--remove-source-files"),
         (max_size_bytes.is_some() || min_size_bytes.is_some(), "--max-size or --min-size"),
         (backup.is_some(), "--backup"),
+        (fake.is_some(), "--fake-super"),
         (
             basis.is_some(),
             "--link-dest, --copy-dest or --compare-dest: what did not change is linked from DST itself",

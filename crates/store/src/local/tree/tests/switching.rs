@@ -239,7 +239,8 @@ fn what_is_not_whole_is_not_switched() {
 /// S100: what another program made, wrote, renamed or swapped in the destination meanwhile is not lost: nothing is switched.
 #[test]
 fn what_others_did_meanwhile_stays() {
-    let deeds: [(&str, &dyn Fn(&Path)); 7] = [
+    type Deed = (&'static str, &'static dyn Fn(&Path));
+    let deeds: [Deed; 7] = [
         ("made", &|to| fs::write(to.join("d/made"), b"mine").unwrap()),
         ("made in a directory that goes", &|to| fs::write(to.join("gone/made"), b"mine").unwrap()),
         ("made a directory", &|to| fs::create_dir(to.join("mine")).unwrap()),
