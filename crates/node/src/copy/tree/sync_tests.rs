@@ -271,7 +271,8 @@ fn what_is_switched_goes_alone() {
         (wish.rules, wish.flags) = (Some(vec![rule.to_vec().into()]), wish.flags | flags);
     };
     let excluded = sync_flag::DELETE_EXCLUDED;
-    let refused: Vec<(&str, Box<dyn Fn(&mut Tree)>)> = vec![
+    type Change = Box<dyn Fn(&mut Tree)>;
+    let refused: Vec<(&str, Change)> = vec![
         ("--delete", Box::new(wish(&|wish| wish.flags &= !sync_flag::DELETE))),
         ("-u", Box::new(wish(&|wish| wish.flags |= sync_flag::UPDATE))),
         ("--existing", Box::new(wish(&|wish| wish.flags |= sync_flag::EXISTING))),
