@@ -64,7 +64,7 @@ fn generations(root: &Path, files: usize) -> Option<Vec<u64>> {
     (count == files && found.len() == files + 1).then_some(found)
 }
 
-/// S100: a reader that opens the directory again and again finds files of one generation; with `--delete` alone it finds a mixture.
+/// S89: a reader that opens the directory again and again finds files of one generation; with `--delete` alone it finds a mixture.
 #[test]
 fn a_reader_finds_one_tree() {
     const FILES: usize = 120;
@@ -139,7 +139,7 @@ const STEPS: [&str; 9] =
 /// More than a run of these trees has of any.
 const STEPS_MAX: u32 = 80;
 
-/// S100: killed at each step that changes anything, a run leaves all of the old tree or all of the new one; the same command again brings the new one, and leaves nothing
+/// S89: killed at each step that changes anything, a run leaves all of the old tree or all of the new one; the same command again brings the new one, and leaves nothing
 /// beside it.
 #[test]
 fn a_kill_at_every_step_leaves_one_tree() {
@@ -173,7 +173,7 @@ fn a_kill_at_every_step_leaves_one_tree() {
     assert!(were_old > 20 && were_new > STEPS.len(), "{were_old} {were_new}");
 }
 
-/// S100: either end is killed while contents come over ssh: DST is the old tree, and the same command brings the new one, of what came and the rest.
+/// S89: either end is killed while contents come over ssh: DST is the old tree, and the same command brings the new one, of what came and the rest.
 #[test]
 fn a_killed_end_leaves_one_tree() {
     let Some(lab) = Lab::of(2).rate_mbit(100).build() else { return };
@@ -214,7 +214,7 @@ fn a_killed_end_leaves_one_tree() {
     }
 }
 
-/// S100: a full disk leaves the old tree (exit 7); once there is room the same command goes on.
+/// S89: a full disk leaves the old tree (exit 7); once there is room the same command goes on.
 #[test]
 fn a_full_disk_leaves_the_old_tree() {
     let Some(lab) = Lab::of(1).build() else { return };
@@ -243,7 +243,7 @@ fn a_full_disk_leaves_the_old_tree() {
     assert_eq!(names, ["copy"]);
 }
 
-/// S100: what cannot be read or written, here or over ssh, leaves the old tree, and is told with where the new one waits (exit 8); so does a source that is not there
+/// S89: what cannot be read or written, here or over ssh, leaves the old tree, and is told with where the new one waits (exit 8); so does a source that is not there
 /// (exit 3). Mended, the same command switches.
 #[test]
 fn a_failed_entry_switches_nothing() {
@@ -305,7 +305,7 @@ fn is_old_dry(outcome: &Outcome, copy: &Path) {
     assert!(data::names(copy.parent().unwrap()).iter().any(|name| name == OsStr::new("copy")));
 }
 
-/// S100, both ways over ssh: what did not change keeps its inode, a small change of a large file and a file that was moved cost little, and where nothing changed nothing is
+/// S89, both ways over ssh: what did not change keeps its inode, a small change of a large file and a file that was moved cost little, and where nothing changed nothing is
 /// told or switched.
 #[test]
 fn what_did_not_change_is_linked() {

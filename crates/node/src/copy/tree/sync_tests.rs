@@ -240,7 +240,7 @@ fn sources_do_not_go_with_what_is_not_safe() {
     assert!(sync::options(&apart, &sync::beside_here).is_ok());
 }
 
-/// S100: what would make something else of a destination that is switched as a whole than what its one source has is refused by either end that is asked for it, also by
+/// S89: what would make something else of a destination that is switched as a whole than what its one source has is refused by either end that is asked for it, also by
 /// one that does not refuse it itself; what keeps to the source is taken.
 #[test]
 fn what_is_switched_goes_alone() {

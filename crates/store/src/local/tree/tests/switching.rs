@@ -118,7 +118,7 @@ const OLD: [(&str, &[u8]); 5] =
 const NEW: [(&str, &[u8]); 3] = [("a", b"same"), ("b", b"newer"), ("c", b"new")];
 const NEW_IN_D: [(&str, &[u8]); 1] = [("kept", b"kept")];
 
-/// S100: until the end nothing in the destination changes; then it has what the source has, what did not change is the same file, what it has not is told, and
+/// S89: until the end nothing in the destination changes; then it has what the source has, what did not change is the same file, what it has not is told, and
 /// nothing is left beside it.
 #[test]
 fn a_destination_is_switched_as_a_whole() {
@@ -170,7 +170,7 @@ fn what_is_the_same_is_not_switched() {
     }
 }
 
-/// S100: an entry that failed, and a run that is cut off, leave the destination; the next run goes on with what came, and takes away what the source lost since.
+/// S89: an entry that failed, and a run that is cut off, leave the destination; the next run goes on with what came, and takes away what the source lost since.
 #[test]
 fn what_was_not_switched_goes_on() {
     let dir = standing(&OLD);
@@ -198,7 +198,7 @@ fn what_was_not_switched_goes_on() {
     assert_eq!(beside(dir.path()), [""; 0]);
 }
 
-/// S100: more than may be deleted, a directory that was not looked into, an attribute that could not be kept and a source without a root switch nothing.
+/// S89: more than may be deleted, a directory that was not looked into, an attribute that could not be kept and a source without a root switch nothing.
 #[test]
 fn what_is_not_whole_is_not_switched() {
     let dir = standing(&OLD);
@@ -236,7 +236,7 @@ fn what_is_not_whole_is_not_switched() {
     assert_eq!(names(&to), ["a", "b", "c", "d"]);
 }
 
-/// S100: what another program made, wrote, renamed or swapped in the destination meanwhile is not lost: nothing is switched.
+/// S89: what another program made, wrote, renamed or swapped in the destination meanwhile is not lost: nothing is switched.
 #[test]
 fn what_others_did_meanwhile_stays() {
     type Deed = (&'static str, &'static dyn Fn(&Path));
@@ -294,7 +294,7 @@ fn times_to_come_are_no_changes() {
     assert_eq!(fs::read(to.join("b")).unwrap(), b"newer");
 }
 
-/// S100: two runs for one destination: the second is refused, and one that deletes in the directory above spares what the first is making.
+/// S89: two runs for one destination: the second is refused, and one that deletes in the directory above spares what the first is making.
 #[test]
 fn one_run_switches_a_destination() {
     let dir = standing(&OLD);
@@ -317,7 +317,7 @@ fn one_run_switches_a_destination() {
     assert_eq!((names(&to).len(), beside(dir.path()).len()), (4, 0));
 }
 
-/// S100, "killed between the switch and the removal": what bears the name of an old tree is removed by the next run, also where nothing else is to be done, and is
+/// S89, "killed between the switch and the removal": what bears the name of an old tree is removed by the next run, also where nothing else is to be done, and is
 /// nobody's while a run holds it.
 #[test]
 fn what_is_left_of_an_old_tree_goes() {
