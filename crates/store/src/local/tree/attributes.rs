@@ -95,6 +95,11 @@ pub(super) fn read(path: &[u8], scope: Scope) -> io::Result<Vec<Xattr>> {
     read_with(&|list| llistxattr(path, list), &|name, value| lgetxattr(path, name, value), scope)
 }
 
+/// The same of what the magic link `path` leads to.
+pub(super) fn read_followed(path: &[u8], scope: Scope) -> io::Result<Vec<Xattr>> {
+    read_with(&|list| listxattr(path, list), &|name, value| getxattr(path, name, value), scope)
+}
+
 /// Reads the attributes of the open file or directory `fd`.
 pub(super) fn read_open(fd: BorrowedFd<'_>, scope: Scope) -> io::Result<Vec<Xattr>> {
     read_with(&|list| flistxattr(fd, list), &|name, value| fgetxattr(fd, name, value), scope)
@@ -149,7 +154,7 @@ pub(super) fn set(fd: BorrowedFd<'_>, wanted: &[Xattr], scope: Scope, told: &mut
 
 /// The same for what the magic link `path` leads to, which may be a thing that cannot be opened.
 pub(super) fn set_followed(path: &[u8], wanted: &[Xattr], scope: Scope, told: &mut Told) {
-    let found = read_with(&|list| listxattr(path, list), &|name, value| getxattr(path, name, value), scope);
+    let found = read_followed(path, scope);
     let put = |name: &[u8], value: &[u8]| setxattr(path, name, value, XattrFlags::empty());
     change(found, wanted, &put, &|name| removexattr(path, name), scope, told);
 }

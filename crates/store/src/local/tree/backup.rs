@@ -363,7 +363,7 @@ fn put(to: &Place<'_>, make: &mut dyn FnMut(&Temporary) -> io::Result<()>) -> io
 }
 
 fn copy_special(from: &Place<'_>, found: &Statx, to: &Place<'_>) -> io::Result<()> {
-    let kind = special::kind_of(from.directory, from.name, found, false)?;
+    let kind = special::kind_of(from.directory, from.name, found, None)?;
     put(to, &mut |temporary| {
         special::make_one(to.directory, temporary, &kind, u32::from(found.stx_mode) & 0o7777)?;
         let (uid, gid) = (Uid::from_raw(found.stx_uid), Gid::from_raw(found.stx_gid));

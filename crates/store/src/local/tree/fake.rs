@@ -6,7 +6,7 @@
 //! [ADR 32]: ../../../../../docs/adr/0032-owners-in-attributes.md
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use dray_core::limits::PATH_BYTES_MAX;
 use dray_core::tree::{Kind, Metadata};
@@ -220,9 +220,24 @@ impl Telling {
         Telling { fake, owner: if uid.is_root() { owner } else { uid.as_raw() } }
     }
 
-    /// What `found`, an entry of `directory`, is told as. An error if it says something that cannot be believed.
-    pub(super) fn entry(&self, directory: &Directory, name: &[u8], found: &Statx) -> Result<Told> {
-        self.told(found, || read_at(directory, name))
+    /// What stands under `name`, of which `found` was told, open so that nobody can put something else in its place between one look and the next;
+    /// `None` where no attribute counts.
+    pub(super) fn place(&self, directory: &Directory, name: &[u8], found: &Statx) -> Result<Option<Place>> {
+        if self.fake == FakeSuper::Off || !may_have(found) {
+            return Ok(None);
+        }
+        let failed = |error| Error::file("read it", error);
+        let fd = directory.open_at(name, OFlags::PATH, Mode::empty()).map_err(failed)?;
+        let now = stat_fd(fd.as_fd()).map_err(failed)?;
+        if file_type(&now) != file_type(found) {
+            return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
+        }
+        Ok(Some(Place { fd, found: now }))
+    }
+
+    /// What is at `place` is told as. An error if it says something that cannot be believed.
+    pub(super) fn entry(&self, place: &Place) -> Result<Told> {
+        self.told(&place.found, || At::Path(&place.path()).read())
     }
 
     /// The same of an open directory.
@@ -231,7 +246,7 @@ impl Telling {
     }
 
     fn told(&self, found: &Statx, read: impl FnOnce() -> Result<Found, Errno>) -> Result<Told> {
-        let itself = Ok(Told::As(Box::new(*found)));
+        let itself = Ok(Told::Itself);
         if self.fake == FakeSuper::Off || !may_have(found) {
             return itself;
         }
@@ -264,16 +279,42 @@ impl Telling {
 /// What an entry is told as.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// This, be it what it is.
+    /// What it is.
+    Itself,
+    /// What its attribute says.
     As(Box<Statx>),
     /// What it is, and with a word: it says more, which may be right.
     NotBelieved(Error),
 }
 
+/// An entry that is looked at more than once, and stays what it was at first.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Not open for reading.
+    fd: OwnedFd,
+    pub(super) found: Statx,
+}
+
+impl Place {
+    /// A path to this very thing.
+    pub(super) fn path(&self) -> Vec<u8> {
+        Directory::path_of(self.fd.as_fd())
+    }
+
+    /// Where the link points that it stands for.
+    pub(super) fn target(&self) -> io::Result<Vec<u8>> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        target_in(rustix::fs::open(self.path(), flags, Mode::empty())?)
+    }
+}
+
 /// Where the link points that the regular file `name` stands for.
 pub(super) fn target_of(directory: &Directory, name: &[u8]) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = directory.open_at(name, flags, Mode::empty())?;
+    target_in(directory.open_at(name, flags, Mode::empty())?)
+}
+
+fn target_in(file: OwnedFd) -> io::Result<Vec<u8>> {
     if file_type(&stat_fd(file.as_fd())?) != FileType::RegularFile {
         return Err(io::ErrorKind::InvalidData.into());
     }

@@ -14,7 +14,7 @@ use super::attributes;
 use super::backup::Away;
 use super::basis::{Basis, has_attributes};
 use super::directory::{Directory, stat_fd};
-use super::fake::{At, target_of};
+use super::fake::{At, Place};
 use super::opened::OpenDirectory;
 use super::place::{Identity, Now, identity_of, taken, times_of};
 use super::removing::mark_changed;
@@ -106,18 +106,21 @@ pub(super) fn make(
     Ok((if is_same_there { Placed::Unchanged } else { Placed::Done }, identity))
 }
 
-/// What stands under `name`, which `found` tells of and which is neither a regular file nor a directory, unless such a file stands for it.
+/// What stands under `name`, which `found` tells of and which is neither a regular file nor a directory, unless a file stands for it, which is `stand_in`.
 pub(super) fn kind_of(
     directory: &Directory,
     name: &[u8],
     found: &Statx,
-    is_stand_in: bool,
+    stand_in: Option<&Place>,
 ) -> io::Result<Kind> {
     let (major, minor) = (found.stx_rdev_major, found.stx_rdev_minor);
     Ok(match file_type(found) {
-        FileType::Symlink if is_stand_in => Kind::Symlink { target: target_of(directory, name)? },
         FileType::Symlink => {
-            Kind::Symlink { target: rustix::fs::readlinkat(directory, name, Vec::new())?.into_bytes() }
+            let target = match stand_in {
+                Some(place) => place.target()?,
+                None => rustix::fs::readlinkat(directory, name, Vec::new())?.into_bytes(),
+            };
+            Kind::Symlink { target }
         }
         FileType::Fifo => Kind::Fifo,
         FileType::Socket => Kind::Socket,

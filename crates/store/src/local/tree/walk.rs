@@ -96,6 +96,8 @@ pub struct FileToSend {
     name: Box<[u8]>,
     /// What is mounted there by then is not opened.
     is_guarded: bool,
+    /// What its attribute said of it holds for this state alone: who may rename there is not to lend that to a file of his.
+    state: Option<FileState>,
 }
 
 /// A file being read.
@@ -124,9 +126,14 @@ impl FileToSend {
         if file_type(&found) != FileType::RegularFile {
             return Err(Error::new(ErrorKind::Changed, "it is no regular file any more"));
         }
+        let state = FileState::of(&found);
+        if self.state.is_some_and(|told| told != state) {
+            let what = "it changed, or was replaced, after its attribute was read, which says what it is";
+            return Err(Error::new(ErrorKind::Changed, what));
+        }
         Ok(OpenFile {
             file: File::from(fd),
-            found: FileState::of(&found),
+            found: state,
             size_bytes: found.stx_size,
             stored_bytes: found.stx_blocks.saturating_mul(512),
         })
@@ -394,15 +401,16 @@ impl Walker {
         let parent = self.parent(parent)?;
         let name = name.as_bytes().to_vec();
         let found = parent.stat(&name).map_err(failed)?;
-        self.telling = fake::Telling::new(self.options.fake, found.stx_uid);
         if self.is_excluded(file_type(&found) == FileType::Directory) {
             return Ok(Walked::Missing);
         }
         if file_type(&found) == FileType::Directory {
             let directory = parent.child(&name).map_err(not_entered)?;
             let found = directory.stat_self().map_err(failed)?;
+            self.telling = fake::Telling::new(self.options.fake, found.stx_uid);
             return self.enter(None, directory, &found, self.whole(), false);
         }
+        self.telling = fake::Telling::new(self.options.fake, found.stx_uid);
         self.device = (found.stx_dev_major, found.stx_dev_minor);
         match self.told(None, &parent, &name, &found)? {
             Some(step) => Ok(step),
@@ -639,14 +647,20 @@ impl Walker {
                 kind_of_disk(parent.open_at(file_name, OFlags::PATH, Mode::empty())?.as_fd())
             })?;
         }
-        let told = self.telling.entry(parent, file_name, &found)?;
-        let seen = self.believed(told, &found, name.is_none())?;
-        let is_stand_in = file_type(&seen) != file_type(&found);
+        let place = self.telling.place(parent, file_name, &found)?;
+        let (mut seen, mut state) = (found, None);
+        if let Some(place) = &place {
+            let told = self.telling.entry(place)?;
+            state = matches!(told, fake::Told::As(_)).then(|| FileState::of(&place.found));
+            seen = self.believed(told, &place.found, name.is_none())?;
+            found = place.found;
+        }
+        let stand_in = place.as_ref().filter(|_| file_type(&seen) != file_type(&found));
         let found = &seen;
         let kind = match file_type(found) {
             FileType::RegularFile => Kind::File { size_bytes: found.stx_size, oid: None },
             kind if kind != FileType::Symlink && !self.options.specials => return Ok(None),
-            _ => special::kind_of(parent, file_name, found, is_stand_in).map_err(|error| {
+            _ => special::kind_of(parent, file_name, found, stand_in).map_err(|error| {
                 match error.kind() {
                     // It was a link a moment ago.
                     io::ErrorKind::InvalidInput => {
@@ -665,8 +679,9 @@ impl Walker {
         };
         let mut metadata = metadata(found);
         if !matches!(kind, Kind::Symlink { .. }) {
-            self.add_xattrs(&mut metadata, &|scope| {
-                parent.reach(file_name, |path| attributes::read(path, scope))
+            self.add_xattrs(&mut metadata, &|scope| match &place {
+                Some(place) => attributes::read_followed(&place.path(), scope),
+                None => parent.reach(file_name, |path| attributes::read(path, scope)),
             });
         }
         self.add_link_group(&mut metadata, found);
@@ -684,14 +699,15 @@ impl Walker {
             self.state = None;
         }
         let is_guarded = self.options.guard.is_some();
-        let file =
-            is_file.then(|| FileToSend { directory: parent.clone(), name: file_name.into(), is_guarded });
+        let directory = parent.clone();
+        let file = is_file.then(|| FileToSend { directory, name: file_name.into(), is_guarded, state });
         Ok(Some(Walked::Entry(Box::new(entry), file)))
     }
 
     /// What an entry that `found` tells of is told as. Where its attribute is not believed, it is what it is, which is said; a source is an error then.
     fn believed(&mut self, told: fake::Told, found: &Statx, is_source: bool) -> Result<Statx> {
         match told {
+            fake::Told::Itself => Ok(*found),
             fake::Told::As(seen) => Ok(*seen),
             fake::Told::NotBelieved(error) if is_source => Err(error),
             fake::Told::NotBelieved(error) => {

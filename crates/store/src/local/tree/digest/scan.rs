@@ -444,5 +444,5 @@ fn kind(
         FileType::CharacterDevice | FileType::BlockDevice => options.devices,
         _ => false,
     };
-    if is_wanted { Ok(kind_of(directory, name, found, false)?) } else { Err(Extraordinary) }
+    if is_wanted { Ok(kind_of(directory, name, found, None)?) } else { Err(Extraordinary) }
 }

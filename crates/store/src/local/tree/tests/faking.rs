@@ -2,7 +2,7 @@
 
 use rustix::fs::{XattrFlags, lgetxattr, setxattr};
 
-use super::super::fake::ATTRIBUTE;
+use super::super::fake::{ATTRIBUTE, Telling, Told};
 use super::*;
 
 const KEEPING: WriteOptions = WriteOptions { numeric_ids: true, ..ARCHIVE };
@@ -290,4 +290,67 @@ fn stand_ins_and_files_replace_each_other() {
     assert_eq!(fs::read(to.join("console")).unwrap(), b"text");
     assert!(attribute(&to.join("console")).is_none_or(|value| value == "100644 0,0 0:0"));
     assert_eq!(attribute(&to.join("disk")).unwrap(), "20660 5,2 7:6");
+}
+
+/// S88, threat model: who can rename in a directory cannot put a file, or the target of a link, of his own in the place of one that an attribute gives powers, between one
+/// look and the next.
+#[test]
+fn a_swap_lends_no_powers() {
+    let place = tempfile::tempdir().unwrap();
+    let from = place.path().join("from");
+    fs::create_dir(&from).unwrap();
+    let write = |name: &str, content: &[u8]| fs::write(from.join(name), content).unwrap();
+    let swap = |name: &str| {
+        fs::rename(from.join(name), place.path().join(name)).unwrap();
+        fs::rename(from.join("evil"), from.join(name)).unwrap();
+    };
+    for name in ["stays", "swapped", "written"] {
+        write(name, b"program");
+        set_attribute(&from.join(name), b"104755 0,0 0:0");
+    }
+    write("plain", b"program");
+    write("link", b"good");
+    set_attribute(&from.join("link"), b"120777 0,0 0:0");
+    let options = WalkOptions { fake: FakeSuper::On, ..walk_options() };
+    let mut walker = Walker::new(vec![from.join("")], options);
+    let mut files = std::collections::BTreeMap::new();
+    while let Some(step) = walker.step() {
+        if let Walked::Entry(entry, Some(file)) = step {
+            files.insert(entry.name.unwrap().as_bytes().to_vec(), (entry.metadata.mode, file));
+        }
+    }
+    assert_eq!(files.len(), 4);
+    for name in ["swapped", "plain"] {
+        write("evil", b"my shel");
+        swap(name);
+    }
+    write("written", b"my shel");
+    let opened = |name: &str| {
+        let (mode, file) = &files[name.as_bytes()];
+        (*mode & 0o7000, file.open().map(|_| ()).map_err(|error| error.kind()))
+    };
+    assert_eq!(opened("stays"), (0o4000, Ok(())));
+    assert_eq!(opened("swapped"), (0o4000, Err(ErrorKind::Changed)));
+    assert_eq!(opened("written"), (0o4000, Err(ErrorKind::Changed)));
+    assert_eq!(opened("plain"), (0, Ok(())), "nothing was said of it");
+    // Between the parts of one look.
+    let mine = fs::metadata(&from).unwrap().uid();
+    let telling = Telling::new(FakeSuper::On, mine);
+    let directory = Directory::open(&from).unwrap();
+    let seen = |name: &str, between: &dyn Fn()| {
+        let found = directory.stat(name.as_bytes()).unwrap();
+        let place = telling.place(&directory, name.as_bytes(), &found).unwrap().unwrap();
+        between();
+        let told = telling.entry(&place);
+        (place, told)
+    };
+    write("evil", b"evil");
+    let (place_of_link, told) = seen("link", &|| swap("link"));
+    assert!(matches!(told, Ok(Told::As(seen)) if seen.stx_mode == 0o120_777));
+    assert_eq!(place_of_link.target().unwrap(), b"good");
+    // An attribute that comes with another file is not that of the one that was looked at.
+    write("evil", b"my shell");
+    set_attribute(&from.join("evil"), b"104755 0,0 0:0");
+    let (_, told) = seen("plain", &|| swap("plain"));
+    assert!(matches!(told, Ok(Told::Itself)), "{told:?}");
 }
