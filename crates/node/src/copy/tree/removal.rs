@@ -24,6 +24,7 @@ pub(super) struct Beside {
     pub(super) deletes: bool,
     pub(super) hard_links: bool,
     pub(super) backup: bool,
+    pub(super) fake: bool,
     /// Several sources, whose entries may come to one place.
     pub(super) meets: bool,
 }
@@ -39,6 +40,7 @@ impl Beside {
             deletes: wish.flags & (sync_flag::DELETE | sync_flag::DELETE_EXCLUDED) != 0,
             hard_links: tree.flags & tree_flag::HARD_LINKS != 0,
             backup: wish.backup.is_some(),
+            fake: wish.fake.is_some(),
             meets: false,
         }
     }
@@ -54,6 +56,9 @@ impl Beside {
             }
             Beside { backup: true, .. } => {
                 "--backup: a backup would take the place of what an earlier run moved to the same name; run it without --backup"
+            }
+            Beside { fake: true, .. } => {
+                "--fake-super: what attributes of rsync stand for is not all kept, and would be nowhere else; leave out either of them"
             }
             Beside { meets: true, .. } => {
                 "several SRC whose entries may come to one place: the next run would take what is left of one for newer than what this one \

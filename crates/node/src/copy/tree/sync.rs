@@ -173,9 +173,13 @@ impl SyncOptions {
     pub(super) fn wish(&self, is_dry: bool, whole_file: bool, into_directory: bool) -> Result<SyncWish> {
         if self.remove_sources {
             let (deletes, backup) = (self.delete || self.delete_excluded, self.backup.is_some());
-            let beside = removal::Beside { deletes, hard_links: self.hard_links, backup, meets: false };
+            let fake = self.fake_super.is_some();
+            let beside = removal::Beside { deletes, hard_links: self.hard_links, backup, fake, meets: false };
             // Which names the sources have is asked where they are known.
             beside.require_none()?;
+        }
+        if self.acls && self.fake_super.is_some() {
+            return Err(acls_and_fake());
         }
         Excludes::of_rules(self.rules.iter().map(|rule| &rule[..]))
             .map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
@@ -454,8 +458,18 @@ pub(super) fn require_landing_outside(tree: &Tree, landing: &Landing) -> Result<
 
 /// `Usage` if `tree`, whose sources go under `names`, asks for what does not go together.
 pub(super) fn require_safe(tree: &Tree, names: &[Vec<u8>]) -> Result<()> {
+    let fakes = tree.sync.as_ref().is_some_and(|wish| wish.fake.is_some());
+    if fakes && tree.flags & tree_flag::XATTRS != 0 && attributes(tree) != AttributeSort::Others {
+        return Err(acls_and_fake());
+    }
     removal::require_safe(tree, names)?;
     whole::require_alone(tree, names)
+}
+
+/// An ACL has a say in the bits of what stands for an entry, and may let others write to that. What to do does not cross the wire, so it stands in what is said.
+fn acls_and_fake() -> Error {
+    let what = "--fake-super does not go with -A: an ACL on what stands for an entry may let others write to it, and ACLs are not kept in attributes; leave out -A";
+    Error::new(ErrorKind::Usage, what)
 }
 
 /// True for a synchronisation with this flag.

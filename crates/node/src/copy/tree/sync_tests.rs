@@ -207,6 +207,7 @@ fn sources_do_not_go_with_what_is_not_safe() {
     usage(sync(&|sync| sync.delete_excluded = true).unwrap_err(), "--delete");
     usage(sync(&|sync| sync.hard_links = true).unwrap_err(), "-H");
     usage(sync(&|sync| sync.backup = Some(SyncBackup::default())).unwrap_err(), "--backup");
+    usage(sync(&|sync| sync.fake_super = Some(FakeWish::Sender)).unwrap_err(), "--fake-super");
     let asked = |change: &dyn Fn(&mut Tree), said: &str| {
         for is_on in [true, false] {
             let mut tree = removing(is_on, false);
@@ -230,6 +231,9 @@ fn sources_do_not_go_with_what_is_not_safe() {
     asked(&|tree| tree.flags |= tree_flag::HARD_LINKS, "-H");
     let backup = Backup { directory: None, suffix: b"~".to_vec().into() };
     asked(&|tree| tree.sync.as_mut().unwrap().backup = Some(Box::new(backup.clone())), "--backup");
+    for wish in FAKE_WISHES {
+        asked(&|tree| tree.sync.as_mut().unwrap().fake = Some(wish), "--fake-super");
+    }
     let names = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec().into()).collect();
     for several in [&["", ""][..], &["a", ""], &["a", "b", "a"]] {
         asked(&|tree| (tree.role, tree.names) = (CopyRole::Receive, names(several)), "several SRC");
@@ -238,6 +242,48 @@ fn sources_do_not_go_with_what_is_not_safe() {
     let mut apart = removing(true, false);
     (apart.role, apart.names) = (CopyRole::Receive, names(&["a", "b"]));
     assert!(sync::options(&apart, &sync::beside_here).is_ok());
+}
+
+const FAKE_WISHES: [FakeWish; 4] = [FakeWish::Users, FakeWish::Sender, FakeWish::Receiver, FakeWish::Both];
+
+/// S88: an ACL, which could let others write to what stands for an entry, is refused at this end, and by either end that is asked for it by one that does not refuse it.
+#[test]
+fn acls_do_not_go_with_attributes_for_owners() {
+    let usage = |error: dray_core::Error| {
+        assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("-A"), "{error}");
+    };
+    for fake in FAKE_WISHES {
+        for (acls, attributes) in [(true, false), (true, true), (false, true), (false, false)] {
+            let sync = super::SyncOptions { acls, attributes, ..super::SyncOptions::default() };
+            let wanted = super::SyncOptions { fake_super: Some(fake), ..sync.clone() };
+            match acls {
+                true => usage(wanted.wish(false, false, false).unwrap_err()),
+                false => assert!(wanted.wish(false, false, false).is_ok()),
+            }
+            for role in [CopyRole::Send, CopyRole::Receive] {
+                let options =
+                    TreeOptions { recursive: true, sync: Some(sync.clone()), ..TreeOptions::default() };
+                let mut tree =
+                    tree_message(role, vec![b"x".to_vec()], vec![Vec::new()], &options, false).unwrap();
+                let asked = |tree: &Tree| match role {
+                    CopyRole::Receive => sync::options(tree, &sync::beside_here).map(|_| ()),
+                    CopyRole::Send => walk_options(tree, &[Vec::new()]).map(|_| ()),
+                };
+                asked(&tree).unwrap();
+                tree.sync.as_mut().unwrap().fake = Some(fake);
+                match acls {
+                    true => usage(asked(&tree).unwrap_err()),
+                    false => asked(&tree).unwrap(),
+                }
+            }
+        }
+        // Attributes of no sort are of all sorts.
+        let mut tree = removing(false, false);
+        tree.flags |= tree_flag::XATTRS;
+        let wish = tree.sync.as_mut().unwrap();
+        (wish.fake, wish.flags) = (Some(fake), wish.flags & !(sync_flag::ACLS | sync_flag::ATTRIBUTES));
+        usage(walk_options(&tree, &[Vec::new()]).unwrap_err());
+    }
 }
 
 /// S89: what would make something else of a destination that is switched as a whole than what its one source has is refused by either end that is asked for it, also by

@@ -175,6 +175,9 @@ fn change(
     for xattr in wanted.iter().filter(|xattr| !found.contains(xattr)) {
         if xattr.name.starts_with(OURS) || (scope.fakes && is_reserved(&xattr.name)) {
             // An older sender tells those that it does not know, and another one what it likes.
+            if scope.fakes && is_reserved(&xattr.name) {
+                count(&mut told.left_out, &xattr.name, "with --fake-super they stand for what is not kept");
+            }
         } else if !is_copied(&xattr.name, scope) {
             count(&mut told.left_out, &xattr.name, "only root may set them");
         } else if let Err(error) = put(&xattr.name, &xattr.value) {
@@ -195,6 +198,7 @@ fn change(
 fn count(counts: &mut BTreeMap<String, u64>, name: &[u8], why: &str) {
     // Few kinds: one line each is told at the end.
     let name = match name {
+        name if is_reserved(name) => "user.rsync.* attributes",
         name if name.starts_with(b"user.") => "user.* attributes",
         name if name.starts_with(b"system.posix_acl") => "ACLs",
         name if name.starts_with(b"security.") => "security.* attributes",

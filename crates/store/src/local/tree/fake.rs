@@ -23,8 +23,9 @@ use super::write::file_type;
 
 /// The attribute.
 pub(super) const ATTRIBUTE: &str = "user.rsync.%stat";
-/// What names of attributes begin with that stand for something else; none of them is told where the option is on.
-const RESERVED: &[u8] = b"user.rsync.%";
+/// What names of attributes begin with that stand for something else: with `%` for what rsync knows of an entry, else for attributes that only root may set. None of
+/// them is told where the option is on, and none is removed.
+const RESERVED: &[u8] = b"user.rsync.";
 /// Bytes of its value: five numbers, the first in octal.
 const VALUE_BYTES_MAX: usize = 64;
 /// Bits of a mode that tell the kind.

@@ -224,7 +224,8 @@ impl Walker {
             scope: Scope {
                 is_root: rustix::process::geteuid().is_root(),
                 sort: options.attributes,
-                fakes: options.fake != FakeSuper::Off,
+                // Those are looked at, and not told.
+                fakes: false,
             },
             telling: fake::Telling::default(),
             options,
@@ -761,12 +762,40 @@ impl Walker {
             return;
         }
         match read(self.scope) {
-            Ok(xattrs) => metadata.xattrs = xattrs,
+            Ok(xattrs) => {
+                metadata.xattrs = xattrs;
+                if self.options.fake != FakeSuper::Off {
+                    self.hold_back_reserved(metadata);
+                }
+            }
             Err(error) => {
                 metadata.xattrs_unread = true;
                 let step = self.failed(Error::file("read its extended attributes", error));
                 self.waiting.push(step);
             }
+        }
+    }
+}
+
+impl Walker {
+    /// Takes attributes away that stand for others. One that says what is told nowhere else is named.
+    fn hold_back_reserved(&mut self, metadata: &mut Metadata) {
+        let mut lost = None;
+        metadata.xattrs.retain(|xattr| {
+            let is_reserved = fake::is_reserved(&xattr.name);
+            if is_reserved && xattr.name != fake::ATTRIBUTE.as_bytes() {
+                lost.get_or_insert_with(|| String::from_utf8_lossy(&xattr.name).into_owned());
+            }
+            !is_reserved
+        });
+        if let Some(name) = lost {
+            self.state = None;
+            // What to do does not cross the wire, so it stands here.
+            let what = format!(
+                "its attribute {name:?} stands for one that only root may set, or an ACL, which is not kept with --fake-super; rsync keeps it"
+            );
+            let step = self.failed(Error::new(ErrorKind::Unsupported, what));
+            self.waiting.push(step);
         }
     }
 }

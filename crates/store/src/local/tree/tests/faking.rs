@@ -261,7 +261,11 @@ fn attributes_at_the_destination_are_brought_up_to_date() {
     put(&mut writer, &hostile, b"x").unwrap();
     writer.leave();
     assert_eq!(attribute(&to.join("hostile")), None);
-    assert!(writer.failures().left_out.is_empty());
+    let left_out = writer.failures().left_out;
+    assert!(
+        left_out.len() == 1
+            && left_out.iter().all(|(what, count)| what.contains("user.rsync.*") && *count == 1)
+    );
 }
 
 /// S88: what is of another kind makes way both ways: a file for what stands for a device, that for a real link.
@@ -290,6 +294,57 @@ fn stand_ins_and_files_replace_each_other() {
     assert_eq!(fs::read(to.join("console")).unwrap(), b"text");
     assert!(attribute(&to.join("console")).is_none_or(|value| value == "100644 0,0 0:0"));
     assert_eq!(attribute(&to.join("disk")).unwrap(), "20660 5,2 7:6");
+}
+
+/// S88: what rsync keeps for root in other attributes is neither told as one of the entry's own, nor removed, nor set, and is named at either end.
+#[test]
+fn attributes_that_stand_for_others_are_named() {
+    const CAPABILITY: &str = "user.rsync.security.capability";
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    write_all(&to, faking());
+    let names = ["plain", "powers"];
+    for name in names {
+        setxattr(to.join(name), CAPABILITY, b"rights", XattrFlags::empty()).unwrap();
+    }
+    let is_there = |name: &str| lgetxattr(to.join(name), CAPABILITY, &mut [0; 16][..]) == Ok(6);
+    // The same again, and with changes.
+    write_all(&to, faking());
+    fs::set_permissions(to.join("plain"), fs::Permissions::from_mode(0o600)).unwrap();
+    set_attribute(&to.join("powers"), b"100755 0,0 7:8");
+    let (_, told, _) = write_all(&to, faking());
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(names.iter().all(|name| is_there(name)));
+    for (fake, failures) in [(FakeSuper::On, 2), (FakeSuper::Off, 0)] {
+        let mut walker = Walker::new(vec![to.join("")], WalkOptions { fake, ..walk_options() });
+        let (mut told, mut failed) = (0, Vec::new());
+        while let Some(step) = walker.step() {
+            match step {
+                Walked::Entry(entry, _) => {
+                    let has = |name: &str| entry.metadata.xattrs.iter().any(|it| it.name == name.as_bytes());
+                    told += usize::from(has(CAPABILITY));
+                }
+                Walked::Failed(path, error) => {
+                    assert!(error.to_string().contains("security.capability"), "{error}");
+                    failed.push(path.file_name().unwrap().to_owned());
+                }
+                _ => {}
+            }
+        }
+        failed.sort();
+        assert_eq!(failed, &names[..failures]);
+        assert_eq!(told, 2 - failures);
+    }
+    let mut stray = file("stray", b"x");
+    let value = b"rights".to_vec();
+    stray.metadata.xattrs.push(dray_core::tree::Xattr { name: CAPABILITY.into(), value });
+    let mut writer = writer_of(&to, faking());
+    writer.root(0, &entries(&to).0).unwrap();
+    put(&mut writer, &stray, b"x").unwrap();
+    writer.leave();
+    assert!(!is_there("stray"));
+    assert_eq!(writer.failures().left_out.values().sum::<u64>(), 1);
 }
 
 /// S88, threat model: who can rename in a directory cannot put a file, or the target of a link, of his own in the place of one that an attribute gives powers, between one
