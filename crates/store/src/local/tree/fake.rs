@@ -170,9 +170,13 @@ impl At<'_> {
     }
 
     fn remove(self) -> Result<(), Errno> {
-        match self {
+        let removed = match self {
             At::Open(fd) => fremovexattr(fd, ATTRIBUTE),
             At::Path(path) => removexattr(path, ATTRIBUTE),
+        };
+        match removed {
+            Err(Errno::NODATA) => Ok(()),
+            removed => removed,
         }
     }
 
@@ -385,14 +389,17 @@ impl Settings {
         }
     }
 
+    /// To an account its own counts; to root also what belongs to who owns the destination, who can put anything there.
     fn is_believed(&self, found: &Statx) -> bool {
-        self.powers.is_root || found.stx_uid == self.powers.uid
+        let is_its_owners = || self.destination_owner.get() == Some(found.stx_uid);
+        found.stx_uid == self.powers.uid || (self.powers.is_root && is_its_owners())
     }
 
     /// Asked before anything is written below `base`, into `into` if that is there. An error where no attributes are kept, or those of a destination would be believed
     /// that root was not told to believe.
     pub(super) fn require_attributes(&self, base: &Directory, into: Option<&[u8]>) -> Result<()> {
         let Some(sync) = self.sync().filter(|sync| sync.fake != FakeSuper::Off) else { return Ok(()) };
+        self.destination_owner.set(base.stat_self().ok().map(|found| found.stx_uid));
         let mut value = [0; VALUE_BYTES_MAX];
         match (sync.fake, fgetxattr(base, ATTRIBUTE, &mut value[..])) {
             (FakeSuper::On, Err(Errno::OPNOTSUPP)) => {
@@ -480,19 +487,31 @@ impl Settings {
         mode: Option<u32>,
         metadata: &Metadata,
     ) {
-        let (Ok(real), says) = (stat_fd(fd), at.read()) else {
-            return self.count("owner and bits", Errno::IO);
-        };
+        let Ok(mut real) = stat_fd(fd) else { return self.count("owner and bits", Errno::IO) };
+        let mut says = at.read();
+        if says == Err(Errno::ACCESS) {
+            self.open_for_attributes(at, fd);
+            says = at.read();
+        }
         let seen = self.seen(real, || says);
         let mode = mode.unwrap_or(u32::from(seen.stx_mode) & 0o7777);
         let is_directory = matches!(kind, Kind::Directory { .. });
         let wanted = self.wanted(kind, mode, metadata, (seen.stx_uid, seen.stx_gid), is_directory);
-        // First, as its bits may keep even its owner from changing the attribute.
+        // First, as another owner could change the attribute later, and its bits may keep even its owner from that.
+        if self.powers.is_root && !self.is_believed(&real) {
+            let root = Some(rustix::fs::Uid::ROOT);
+            match rustix::fs::chownat(fd, "", root, None, rustix::fs::AtFlags::EMPTY_PATH) {
+                Ok(()) => real.stx_uid = 0,
+                Err(error) => return self.count("owner", error),
+            }
+        }
         if u32::from(real.stx_mode) & 0o7777 != wanted.real_bits()
             && let Err(error) = at.set_mode(wanted.real_bits())
         {
             self.count("permissions", error);
         }
+        // Until now others may have been able to write it.
+        let says = at.read();
         let changed = if wanted.is_plain(real.stx_uid, real.stx_gid) {
             match says {
                 Ok(Found::None) => Ok(()),
@@ -587,6 +606,17 @@ mod tests {
             assert_eq!(FakeStat::parse(value.as_bytes()), None, "{value:?}");
         }
         assert_eq!(FakeStat::parse(b"100644 0,0 0:\xff"), None);
+    }
+
+    /// What somebody else removed a moment ago is removed.
+    #[test]
+    fn what_is_gone_is_removed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap().as_bytes();
+        for at in [At::Path(path), At::Open(file.as_file().as_fd())] {
+            at.set("100644 0,0 1:1").unwrap();
+            assert_eq!((at.remove(), at.read(), at.remove()), (Ok(()), Ok(Found::None), Ok(())));
+        }
     }
 
     /// The longest value there is has room.

@@ -132,7 +132,7 @@ pub struct NewFile {
 }
 
 /// Gives what stands under `temporary` its name, under which nothing may stand if that `must_be_free`.
-fn rename(
+pub(super) fn rename(
     directory: &OpenDirectory,
     temporary: &Temporary,
     name: &Name,

@@ -112,6 +112,8 @@ pub(super) struct Settings {
     told_modes: u32,
     pub(super) umask: u32,
     pub(super) powers: Powers,
+    /// Who owns the destination, where attributes count.
+    pub(super) destination_owner: Cell<Option<u32>>,
     names: OwnerNames,
     /// Numbers here of owners there, by whether it is a group and its number there.
     owners_here: RefCell<HashMap<(bool, u32), u32>>,
@@ -162,6 +164,7 @@ impl Settings {
             told_modes: if options.special_modes { 0o7777 } else { 0o777 },
             umask: umask(),
             powers: Powers::of_this_process(),
+            destination_owner: Cell::new(None),
             names: if options.owners && !options.numeric_ids {
                 OwnerNames::of_this_host()
             } else {

@@ -16,7 +16,7 @@ use super::basis::{Basis, has_attributes};
 use super::directory::{Directory, stat_fd};
 use super::fake::{At, Place};
 use super::opened::OpenDirectory;
-use super::place::{Identity, Now, identity_of, taken, times_of};
+use super::place::{Identity, Now, identity_of, rename, taken, times_of};
 use super::removing::mark_changed;
 use super::settings::Settings;
 use super::sync::How;
@@ -70,6 +70,11 @@ pub(super) fn make(
                 let waiting = parent.wait_for_way(name, &temporary)?;
                 name_now = Name::new(&waiting).map_or(Cow::Borrowed(name), Cow::Owned);
                 Ok(())
+            })
+        } else if found.is_none() && settings.fakes() {
+            // It has its name once it has its attribute: a process that is killed leaves nothing that is taken for a file.
+            temporary::make(parent, name, &mut |temporary| make(temporary)).and_then(|(temporary, ())| {
+                rename(parent, &temporary, name, true).inspect_err(|_| temporary::remove(parent, &temporary))
             })
         } else if found.is_none() {
             make(name.as_bytes())

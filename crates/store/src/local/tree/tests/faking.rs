@@ -2,7 +2,13 @@
 
 use rustix::fs::{XattrFlags, lgetxattr, setxattr};
 
-use super::super::fake::{ATTRIBUTE, Telling, Told};
+use std::os::fd::AsFd;
+
+use rustix::fs::inotify;
+
+use super::super::fake::{ATTRIBUTE, At, Telling, Told};
+use super::super::settings::Settings;
+use super::hostile::as_nobody;
 use super::*;
 
 const KEEPING: WriteOptions = WriteOptions { numeric_ids: true, ..ARCHIVE };
@@ -345,6 +351,96 @@ fn attributes_that_stand_for_others_are_named() {
     writer.leave();
     assert!(!is_there("stray"));
     assert_eq!(writer.failures().left_out.values().sum::<u64>(), 1);
+}
+
+/// S88, threat model: root believes no other user's attribute at a destination either, but its own and that of who owns it; what belongs to others becomes root's, so
+/// that they cannot change what it says, and the next run has nothing to do.
+#[test]
+fn root_believes_the_owner_of_the_destination() {
+    if !rustix::process::geteuid().is_root() {
+        return dray_testkit::say_skip("not root, who alone gives files away");
+    }
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    write_all(&to, faking());
+    let names = ["powers", "console", "link"];
+    let give = |path: &Path, uid| std::os::unix::fs::chown(path, Some(uid), None).unwrap();
+    let owners = || names.map(|name| fs::symlink_metadata(to.join(name)).unwrap().uid());
+    names.iter().for_each(|name| give(&to.join(name), 1234));
+    // Of these, as the others are those of who owns the destination, which changes here.
+    let changed = || {
+        let (_, told, not_kept) = write_all(&to, faking());
+        assert!(not_kept.attributes.is_empty(), "{not_kept:?}");
+        told.iter().filter(|done| names.iter().any(|name| name.as_bytes() == done.path)).count()
+    };
+    // An account's own tree, in which root writes for once.
+    give(&to, 1234);
+    assert_eq!((changed(), owners()), (0, [1234; 3]));
+    give(&to, 0);
+    assert_eq!((changed(), owners()), (3, [0; 3]));
+    assert_eq!(attribute(&to.join("powers")).unwrap(), "104755 0,0 7:8");
+    assert_eq!(changed(), 0);
+}
+
+/// S88: an attribute that the bits of its file keep even its owner from reading counts all the same, and none is missed.
+#[test]
+fn bits_hide_no_attribute() {
+    let place = tempfile::tempdir().unwrap();
+    hostile::shared(&place.path().join("to"));
+    let to = place.path().join("to");
+    let found = as_nobody(|_| {
+        [Some("104755 0,0 7:8"), None].map(|value| {
+            let path = to.join("f");
+            fs::write(&path, b"x").unwrap();
+            value.into_iter().for_each(|value| set_attribute(&path, value.as_bytes()));
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o200)).unwrap();
+            let mut settings = Settings::new(WriteOptions { owners: false, ..KEEPING });
+            settings.change(Changes { sync: Some(faking()), ..Changes::default() });
+            let flags = rustix::fs::OFlags::PATH;
+            let fd = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();
+            let by_fd = Directory::path_of(fd.as_fd());
+            let kind = Kind::File { size_bytes: 1, oid: None };
+            let mode = value.map_or(Some(0o640), |_| None);
+            settings.apply_fake(At::Path(&by_fd), fd.as_fd(), &kind, mode, &Metadata::default());
+            let now = (
+                attribute(&path),
+                fs::metadata(&path).unwrap().mode() & 0o7777,
+                settings.told.take().failed.len(),
+            );
+            fs::remove_file(&path).unwrap();
+            now
+        })
+    });
+    assert_eq!(found, [(Some("104755 0,0 7:8".into()), 0o755, 0), (None, 0o640, 0)]);
+}
+
+/// S88: what stands for something else has its attribute before it has its name, also where nothing was: who is killed in between leaves no file that would be told as one.
+#[test]
+fn a_stand_in_is_never_without_its_attribute() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    let what = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
+    inotify::add_watch(&watch, &to, what).unwrap();
+    let (placed, ..) = write_all(&to, faking());
+    assert!(placed.iter().all(|is_made| *is_made));
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(&watch, &mut buffer);
+    let (mut moved, mut created) = (Vec::new(), Vec::new());
+    while let Ok(event) = events.next() {
+        let name = event.file_name().unwrap().to_str().unwrap().to_owned();
+        let is_moved = event.events().contains(inotify::ReadFlags::MOVED_TO);
+        if is_moved { moved.push(name) } else { created.push(name) }
+    }
+    for name in ["console", "disk", "pipe", "socket", "link"] {
+        assert!(
+            moved.iter().any(|it| it == name) && !created.iter().any(|it| it == name),
+            "{name} {created:?}"
+        );
+    }
+    assert_eq!(fs::read_dir(&to).unwrap().count(), 10, "nothing else is left");
 }
 
 /// S88, threat model: who can rename in a directory cannot put a file, or the target of a link, of his own in the place of one that an attribute gives powers, between one
