@@ -240,7 +240,7 @@ fn what_is_not_whole_is_not_switched() {
 #[test]
 fn what_others_did_meanwhile_stays() {
     type Deed = (&'static str, &'static dyn Fn(&Path));
-    let deeds: [Deed; 7] = [
+    let deeds: [Deed; 12] = [
         ("made", &|to| fs::write(to.join("d/made"), b"mine").unwrap()),
         ("made in a directory that goes", &|to| fs::write(to.join("gone/made"), b"mine").unwrap()),
         ("made a directory", &|to| fs::create_dir(to.join("mine")).unwrap()),
@@ -250,6 +250,13 @@ fn what_others_did_meanwhile_stays() {
             fs::write(to.join("other"), b"mine").unwrap();
             fs::rename(to.join("other"), to.join("a")).unwrap();
         }),
+        ("moved a file in", &|to| fs::rename(to.with_file_name("file"), to.join("mine")).unwrap()),
+        ("moved a file into a directory", &|to| {
+            fs::rename(to.with_file_name("file"), to.join("d/mine")).unwrap()
+        }),
+        ("moved a directory in", &|to| fs::rename(to.with_file_name("long"), to.join("gone/mine")).unwrap()),
+        ("linked a file", &|to| fs::hard_link(to.with_file_name("file"), to.join("gone/mine")).unwrap()),
+        ("deleted a file", &|to| fs::remove_file(to.join("d/gone")).unwrap()),
         ("replaced the destination", &|to| {
             fs::rename(to, to.with_file_name("moved")).unwrap();
             fs::create_dir(to).unwrap();
@@ -259,6 +266,15 @@ fn what_others_did_meanwhile_stays() {
     for (what, deed) in deeds {
         let dir = standing(&OLD);
         let to = dir.path().join("to");
+        // Written long before, as far as times tell.
+        fs::create_dir(dir.path().join("long")).unwrap();
+        for name in ["long/file", "file", "long"] {
+            let path = dir.path().join(name);
+            if name != "long" {
+                fs::write(&path, b"mine").unwrap();
+            }
+            settle(&path);
+        }
         let mut writer = switching(&to);
         tell(&mut writer, &NEW, &NEW_IN_D);
         deed(&to);
