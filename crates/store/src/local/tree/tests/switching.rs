@@ -389,6 +389,59 @@ fn what_comes_into_the_old_tree_stays() {
     assert_eq!(names(&to).len(), 4);
 }
 
+/// S89: what is moved into the old tree keeps its own times, and stays all the same: after the switch, and before it where that had been looked at already.
+#[test]
+fn what_is_moved_into_the_old_tree_stays() {
+    for is_early in [false, true] {
+        for into in ["mine", "d/mine", "gone/mine"] {
+            let many: Vec<String> = (0..200).map(|number| format!("many/{number:03}")).collect();
+            let many: Vec<(&str, &[u8])> = many.iter().map(|name| (&name[..], &b"x"[..])).collect();
+            let dir = standing(&[&OLD[..], &many[..]].concat());
+            let (to, file) = (dir.path().join("to"), dir.path().join("file"));
+            fs::write(&file, b"mine").unwrap();
+            settle(&file);
+            let mut writer = switching(&to);
+            tell(&mut writer, &NEW, &NEW_IN_D);
+            let mut failed = Vec::new();
+            let is_new = || names(&to) == ["a", "b", "c", "d"];
+            let move_in = |tree: &Path| fs::rename(&file, tree.join(into)).unwrap();
+            let mut is_moved = false;
+            let mut steps = 0;
+            loop {
+                let goes_on = writer.delete_some(&mut failed);
+                steps += 1;
+                let (goes_on, is_refused) = match goes_on {
+                    Ok(goes_on) => (goes_on, false),
+                    Err(error) => (false, error.kind() == ErrorKind::Changed),
+                };
+                if is_refused {
+                    assert!(is_early && to.join(into).exists());
+                    break;
+                }
+                if is_early && !is_moved && steps == LOOKING {
+                    move_in(&to);
+                    is_moved = true;
+                }
+                if !is_early && !is_moved && is_new() {
+                    let old = beside(dir.path()).into_iter().find(|name| name != "file").unwrap();
+                    move_in(&dir.path().join(old));
+                    is_moved = true;
+                }
+                if !goes_on {
+                    assert!(failed.len() == 1 && failed[0].0.ends_with(into.as_bytes()), "{into} {failed:?}");
+                    let old = dir.path().join(&beside(dir.path())[0]);
+                    assert_eq!(fs::read(old.join(into)).unwrap(), b"mine");
+                    break;
+                }
+            }
+            assert!(is_moved, "{into}");
+        }
+    }
+}
+
+/// Calls until the look is under way.
+const LOOKING: u32 = 3;
+
 /// Links of one file, symbolic links, pipes, and a file and a directory that change places.
 #[test]
 fn everything_is_switched() {
