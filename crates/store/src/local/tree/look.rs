@@ -50,8 +50,9 @@ impl Look {
     /// Of an old tree, and the new one.
     pub(super) fn of(old: &Directory, new: Option<&Directory>) -> Result<Look> {
         let mut look = Look::of_nothing();
-        let old = old.duplicate_for_listing().map_err(failed)?;
-        let new = new.map(Directory::duplicate_for_listing).transpose().map_err(failed)?;
+        let old = old.duplicate_for_listing().map_err(|error| failed(b"", error))?;
+        let new =
+            new.map(Directory::duplicate_for_listing).transpose().map_err(|error| failed(b"", error))?;
         look.push(old, new, 0, false)?;
         Ok(look)
     }
@@ -66,8 +67,9 @@ impl Look {
             let what = format!("{:?} lies more than {TREE_DEPTH_MAX} directories deep", self.shown());
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        let read =
-            |directory: &Directory| Listing::read(directory, &mut Vec::new(), &|| true).map_err(failed);
+        let read = |directory: &Directory| {
+            Listing::read(directory, &mut Vec::new(), &|| true).map_err(|error| self.failed(error))
+        };
         let names = read(&old)?;
         let others = new.as_ref().map_or_else(|| Ok(Listing::default()), read)?;
         self.differs |= new.is_some() && names.len() != others.len();
@@ -81,11 +83,11 @@ impl Look {
         for _ in 0..STEP {
             let Some(pair) = self.pairs.last_mut() else { return Ok(false) };
             let Some(name) = pair.names.get(pair.next).map(<[u8]>::to_vec) else {
-                self.leave(settings, begun);
+                self.leave(settings, begun)?;
                 continue;
             };
             if pair.next == 0 && begun.is_some() {
-                let differs = differs(settings, pair)?;
+                let differs = differs(settings, pair).map_err(|error| failed(&self.path, error))?;
                 self.differs |= differs;
             }
             let Some(pair) = self.pairs.last_mut() else { return Ok(false) };
@@ -114,10 +116,10 @@ impl Look {
                 self.differs = true;
                 return Ok(false);
             }
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(self.failed(error)),
         };
         let other = match &pair.new {
-            Some(new) if pair.others.has(name) => Some(new.stat(name).map_err(failed)?),
+            Some(new) if pair.others.has(name) => Some(new.stat(name).map_err(|error| self.failed(error))?),
             _ => None,
         };
         let is_directory = |found: &Statx| file_type(found) == FileType::Directory;
@@ -138,17 +140,21 @@ impl Look {
             Err(error) if error.raw_os_error() == Some(Errno::XDEV.raw_os_error()) => {
                 return Err(self.mounted());
             }
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(self.failed(error)),
         };
         let new = pair.new.as_ref().filter(|_| stays).map(|new| new.child(name)).transpose();
         // A directory in whose place something else comes does not count, as elsewhere.
-        self.push(old, new.map_err(failed)?, path_len, other.is_none())?;
+        let new = new.map_err(|error| self.failed(error))?;
+        self.push(old, new, path_len, other.is_none())?;
         Ok(true)
     }
 
     /// All in the innermost directory was looked at.
-    fn leave(&mut self, settings: &Settings, begun: Option<(i64, u32)>) {
-        let Some(pair) = self.pairs.pop() else { return };
+    fn leave(&mut self, settings: &Settings, begun: Option<(i64, u32)>) -> Result<()> {
+        let Some(pair) = self.pairs.pop() else { return Ok(()) };
+        if let Some(begun) = begun {
+            self.require_untouched(&pair.old, begun)?;
+        }
         if begun.is_some() && pair.next == 0 {
             // It is empty. What cannot be read differs.
             self.differs |= differs(settings, &pair).unwrap_or(true);
@@ -157,6 +163,22 @@ impl Look {
             self.count(settings, begun, true);
         }
         self.path.truncate(pair.path_len);
+        Ok(())
+    }
+
+    /// `Changed` if something was put into the directory at hand, or taken out of it, since the run began. What is moved or linked keeps its own times, and no run changes the
+    /// directories of a destination.
+    fn require_untouched(&self, old: &Directory, begun: (i64, u32)) -> Result<()> {
+        let found = old.stat_self().map_err(|error| self.failed(error))?;
+        if (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec) <= begun {
+            return Ok(());
+        }
+        let which = match self.path.is_empty() {
+            true => "the destination".to_owned(),
+            false => format!("the directory {:?} of the destination", self.shown()),
+        };
+        let what = format!("another program changed {which} meanwhile");
+        Err(Error::new(ErrorKind::Changed, what).advise("run it again"))
     }
 
     /// The entry at hand is not in the new tree.
@@ -210,15 +232,19 @@ impl Look {
         Error::new(ErrorKind::Refused, what).advise("unmount it first, or leave out --atomic")
     }
 
+    fn failed(&self, error: io::Error) -> Error {
+        failed(&self.path, error)
+    }
+
     fn shown(&self) -> String {
         String::from_utf8_lossy(&self.path).into_owned()
     }
 }
 
 /// Whether the directory itself differs from the new one in what a run would bring.
-fn differs(settings: &Settings, pair: &Pair) -> Result<bool> {
+fn differs(settings: &Settings, pair: &Pair) -> io::Result<bool> {
     let Some(new) = &pair.new else { return Ok(false) };
-    let (old, now) = (pair.old.stat_self().map_err(failed)?, new.stat_self().map_err(failed)?);
+    let (old, now) = (pair.old.stat_self()?, new.stat_self()?);
     let facts = |found: &Statx| (found.stx_mode, found.stx_uid, found.stx_gid);
     let is_timed = settings.keeps_time_of(FileType::Directory);
     if facts(&old) != facts(&now) || (is_timed && mtime_of(&old) != mtime_of(&now)) {
@@ -232,6 +258,11 @@ fn differs(settings: &Settings, pair: &Pair) -> Result<bool> {
     Ok(wanted.map_or(true, |wanted| !attributes::are_open(new.as_fd(), &wanted, scope)))
 }
 
-fn failed(error: io::Error) -> Error {
-    Error::file("hold the old tree against the new one", error)
+fn failed(path: &[u8], error: io::Error) -> Error {
+    let which = if path.is_empty() {
+        "the destination".into()
+    } else {
+        format!("{:?}", String::from_utf8_lossy(path))
+    };
+    Error::file(format!("hold {which} against the new tree"), error)
 }

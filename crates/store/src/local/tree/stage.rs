@@ -18,7 +18,7 @@ use super::directory::Directory;
 use super::look::Look;
 use super::opened::Mark;
 use super::place::identity_of;
-use super::settings::Settings;
+use super::settings::{Settings, mtime_of};
 use super::temporary::{self, Temporary};
 
 /// Where a destination stands that is to be switched.
@@ -76,6 +76,10 @@ pub(super) struct Stage {
     trouble: Option<Error>,
     has_failed: bool,
     begun: (i64, u32),
+    /// When the two trees were first held against each other: what comes into the old one later stays.
+    looked: (i64, u32),
+    /// The time that the old tree had then.
+    looked_mtime: Option<(i64, u32)>,
     fsync: bool,
     max_delete: Option<u64>,
     /// It has not the name any more under which it was made.
@@ -137,6 +141,8 @@ impl Stage {
             trouble: None,
             has_failed: false,
             begun,
+            looked: begun,
+            looked_mtime: None,
             fsync,
             max_delete,
             is_away: false,
@@ -193,8 +199,8 @@ impl Stage {
             State::Begun => {
                 self.require_complete(settings)?;
                 match self.left.is_some() {
-                    true => State::Clearing(self.doomed()?),
-                    false => self.compare()?,
+                    true => State::Clearing(self.left_over()?),
+                    false => self.compare(settings)?,
                 }
             }
             State::Clearing(mut doomed) => {
@@ -208,13 +214,13 @@ impl Stage {
                     }
                     (false, false) => {
                         self.left = None;
-                        self.compare()?
+                        self.compare(settings)?
                     }
                 }
             }
             State::Comparing(mut look) => match look.step(settings, Some(self.begun)) {
                 Ok(true) => State::Comparing(look),
-                Ok(false) => self.decide(settings, &look)?,
+                Ok(false) => self.decide(&look)?,
                 Err(error) => return Err(error.context(self.waits())),
             },
             State::Telling(mut look) => match look.step(settings, None)? {
@@ -254,7 +260,16 @@ impl Stage {
         error.advise("mend what is named above, and run it again")
     }
 
-    fn compare(&self) -> Result<State> {
+    fn compare(&mut self, settings: &Settings) -> Result<State> {
+        if self.fsync {
+            // Not after the look, as it takes long.
+            settings.devices.borrow().sync()?;
+        }
+        let replaced = self.whole.replaced.as_ref();
+        let found = replaced.map(Directory::stat_self).transpose();
+        let found = found.map_err(|error| failed("look at the destination", error))?;
+        self.looked_mtime = found.as_ref().map(mtime_of);
+        self.looked = delete::begin_now();
         match &self.whole.replaced {
             Some(replaced) => Ok(State::Comparing(Look::of(replaced, Some(&self.root))?)),
             None => Ok(State::Comparing(Look::of_nothing())),
@@ -262,20 +277,17 @@ impl Stage {
     }
 
     /// Everything was compared: the trees change places, unless they are alike, or that would delete more than is allowed.
-    fn decide(&mut self, settings: &Settings, look: &Look) -> Result<State> {
+    fn decide(&mut self, look: &Look) -> Result<State> {
         if let Some(max) = self.max_delete.filter(|max| look.gone > *max) {
             let what = format!("{} entries would be deleted, and --max-delete allows {max}", look.gone);
             return Err(Error::new(ErrorKind::Refused, what).context(self.waits()));
-        }
-        if self.fsync {
-            settings.devices.borrow().sync()?;
         }
         let is_same = self.whole.replaced.is_some() && look.gone == 0 && !look.differs;
         self.rename(&self.new, &self.old)
             .map_err(|error| failed("rename the directory beside it", error.into()).context(self.waits()))?;
         self.is_away = true;
         if is_same {
-            return Ok(State::Removing(self.doomed()?));
+            return Ok(State::Removing(self.left_over()?));
         }
         if let Err(error) = self.switch() {
             self.is_away = self.rename(&self.old, &self.new).is_err();
@@ -340,15 +352,27 @@ impl Stage {
         rustix::fs::renameat_with(parent, &from[..], parent, to, RenameFlags::NOREPLACE)
     }
 
-    /// What bears the name of what is to be removed.
+    /// The old tree, as far as nothing came into it since it was looked at.
     fn doomed(&self) -> Result<Option<Doomed>> {
-        let parent = &self.whole.parent;
-        let found = match parent.stat_for(&self.old, Stamp::FACTS) {
-            Ok(found) => found,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed("look at the old tree", error)),
-        };
-        Doomed::of_one(parent, &self.old, Stamp::of(&found)).map(Some)
+        let Some(found) = self.found()? else { return Ok(None) };
+        let mtime = self.looked_mtime.unwrap_or_else(|| mtime_of(&found));
+        Doomed::of_one(&self.whole.parent, &self.old, Stamp::of(&found), self.looked, mtime).map(Some)
+    }
+
+    /// What is this program's own to remove.
+    fn left_over(&self) -> Result<Option<Doomed>> {
+        let Some(found) = self.found()? else { return Ok(None) };
+        let (stamp, now) = (Stamp::of(&found), delete::begin_now());
+        Doomed::of_one(&self.whole.parent, &self.old, stamp, now, mtime_of(&found)).map(Some)
+    }
+
+    /// What bears the name of what is to be removed.
+    fn found(&self) -> Result<Option<Statx>> {
+        match self.whole.parent.stat_for(&self.old, Stamp::FACTS) {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("look at the old tree", error)),
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use super::notes::{Note, Notes, Reader, Stamp, made_at};
 use super::protected::{By, Protected};
 use super::ruling::Ruling;
 use super::steps::{is_in_use, is_switching, narrow, open, remove_made, take_place, widen, widen_by_path};
-use super::{Failed, begin_now, device, identity, push_name};
+use super::{Failed, device, identity, push_name};
 
 /// Entries that are looked at before others get a turn.
 const STEP: usize = 64;
@@ -108,8 +108,8 @@ pub(in super::super) struct Doomed {
     protected: RefCell<Protected>,
     /// Files of rules that the source has not.
     ruling: Ruling,
-    /// It was renamed just now, so its own change says nothing of what came into it.
-    is_renamed: bool,
+    /// The directory that goes was renamed, so that its own change says nothing of what came into it: if this is not its time, something did.
+    renamed: Option<(i64, u32)>,
 }
 
 /// A directory in which something is deleted; its bits and its time are what they were when that is over.
@@ -179,17 +179,23 @@ impl Doomed {
             path: Vec::new(),
             protected,
             ruling: Ruling::default(),
-            is_renamed: false,
+            renamed: None,
         }
     }
 
-    /// Of the directory `name` in `parent` alone, as long as it is this: it was renamed to that just now, and what is made in it from here on stays.
-    pub(in super::super) fn of_one(parent: &Directory, name: &[u8], stamp: Stamp) -> Result<Doomed> {
+    /// Of the directory `name` in `parent` alone, as long as it is this: it was renamed to that. What came into it after `since` stays, if it had the time `mtime` then.
+    pub(in super::super) fn of_one(
+        parent: &Directory,
+        name: &[u8],
+        stamp: Stamp,
+        since: (i64, u32),
+        mtime: (i64, u32),
+    ) -> Result<Doomed> {
         let found = parent.stat_self().map_err(|error| Error::file("look at where it is", error))?;
         let mut notes = Notes::default();
         notes.directory(b"", identity(&found));
         notes.name(name, stamp);
-        Ok(Doomed { is_renamed: true, ..Doomed::new(notes.read(), None, begin_now(), false) })
+        Ok(Doomed { renamed: Some(mtime), ..Doomed::new(notes.read(), None, since, false) })
     }
 
     /// Looks at so many entries, and deletes what is to be; false once all are done. `Interrupted` soon after the stop.
@@ -311,8 +317,9 @@ impl Doomed {
             Ok((directory, found)) => {
                 let is_widened = !orders.is_dry && widen(orders.settings, &directory, &found);
                 // Of what is beside a destination the time is its own.
-                let keeps_time =
-                    orders.settings.keeps_time_of(FileType::Directory) && !orders.is_dry && !self.is_renamed;
+                let keeps_time = orders.settings.keeps_time_of(FileType::Directory)
+                    && !orders.is_dry
+                    && self.renamed.is_none();
                 self.directory = Some(Holding { directory, found, is_widened, keeps_time });
             }
             // Somebody else deleted it.
@@ -502,7 +509,10 @@ impl Doomed {
         if identity(&now) != identity(&found) {
             return Err(replaced());
         }
-        let is_recent = !self.is_renamed && time(&found.stx_ctime) > self.begun;
+        let is_recent = match self.renamed.filter(|_| self.emptied.is_empty()) {
+            Some(mtime) => mtime_of(&found) != mtime,
+            None => time(&found.stx_ctime) > self.begun,
+        };
         let mut emptied = Box::new(Emptied {
             directory,
             found,

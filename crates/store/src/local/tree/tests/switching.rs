@@ -240,7 +240,7 @@ fn what_is_not_whole_is_not_switched() {
 #[test]
 fn what_others_did_meanwhile_stays() {
     type Deed = (&'static str, &'static dyn Fn(&Path));
-    let deeds: [Deed; 7] = [
+    let deeds: [Deed; 12] = [
         ("made", &|to| fs::write(to.join("d/made"), b"mine").unwrap()),
         ("made in a directory that goes", &|to| fs::write(to.join("gone/made"), b"mine").unwrap()),
         ("made a directory", &|to| fs::create_dir(to.join("mine")).unwrap()),
@@ -250,6 +250,13 @@ fn what_others_did_meanwhile_stays() {
             fs::write(to.join("other"), b"mine").unwrap();
             fs::rename(to.join("other"), to.join("a")).unwrap();
         }),
+        ("moved a file in", &|to| fs::rename(to.with_file_name("file"), to.join("mine")).unwrap()),
+        ("moved a file into a directory", &|to| {
+            fs::rename(to.with_file_name("file"), to.join("d/mine")).unwrap()
+        }),
+        ("moved a directory in", &|to| fs::rename(to.with_file_name("long"), to.join("gone/mine")).unwrap()),
+        ("linked a file", &|to| fs::hard_link(to.with_file_name("file"), to.join("gone/mine")).unwrap()),
+        ("deleted a file", &|to| fs::remove_file(to.join("d/gone")).unwrap()),
         ("replaced the destination", &|to| {
             fs::rename(to, to.with_file_name("moved")).unwrap();
             fs::create_dir(to).unwrap();
@@ -259,6 +266,15 @@ fn what_others_did_meanwhile_stays() {
     for (what, deed) in deeds {
         let dir = standing(&OLD);
         let to = dir.path().join("to");
+        // Written long before, as far as times tell.
+        fs::create_dir(dir.path().join("long")).unwrap();
+        for name in ["long/file", "file", "long"] {
+            let path = dir.path().join(name);
+            if name != "long" {
+                fs::write(&path, b"mine").unwrap();
+            }
+            settle(&path);
+        }
         let mut writer = switching(&to);
         tell(&mut writer, &NEW, &NEW_IN_D);
         deed(&to);
@@ -372,6 +388,59 @@ fn what_comes_into_the_old_tree_stays() {
     assert_eq!(names(&dir.path().join(&beside(dir.path())[0]).join("d")), ["late"]);
     assert_eq!(names(&to).len(), 4);
 }
+
+/// S89: what is moved into the old tree keeps its own times, and stays all the same: after the switch, and before it where that had been looked at already.
+#[test]
+fn what_is_moved_into_the_old_tree_stays() {
+    for is_early in [false, true] {
+        for into in ["mine", "d/mine", "gone/mine"] {
+            let many: Vec<String> = (0..200).map(|number| format!("many/{number:03}")).collect();
+            let many: Vec<(&str, &[u8])> = many.iter().map(|name| (&name[..], &b"x"[..])).collect();
+            let dir = standing(&[&OLD[..], &many[..]].concat());
+            let (to, file) = (dir.path().join("to"), dir.path().join("file"));
+            fs::write(&file, b"mine").unwrap();
+            settle(&file);
+            let mut writer = switching(&to);
+            tell(&mut writer, &NEW, &NEW_IN_D);
+            let mut failed = Vec::new();
+            let is_new = || names(&to) == ["a", "b", "c", "d"];
+            let move_in = |tree: &Path| fs::rename(&file, tree.join(into)).unwrap();
+            let mut is_moved = false;
+            let mut steps = 0;
+            loop {
+                let goes_on = writer.delete_some(&mut failed);
+                steps += 1;
+                let (goes_on, is_refused) = match goes_on {
+                    Ok(goes_on) => (goes_on, false),
+                    Err(error) => (false, error.kind() == ErrorKind::Changed),
+                };
+                if is_refused {
+                    assert!(is_early && to.join(into).exists());
+                    break;
+                }
+                if is_early && !is_moved && steps == LOOKING {
+                    move_in(&to);
+                    is_moved = true;
+                }
+                if !is_early && !is_moved && is_new() {
+                    let old = beside(dir.path()).into_iter().find(|name| name != "file").unwrap();
+                    move_in(&dir.path().join(old));
+                    is_moved = true;
+                }
+                if !goes_on {
+                    assert!(failed.len() == 1 && failed[0].0.ends_with(into.as_bytes()), "{into} {failed:?}");
+                    let old = dir.path().join(&beside(dir.path())[0]);
+                    assert_eq!(fs::read(old.join(into)).unwrap(), b"mine");
+                    break;
+                }
+            }
+            assert!(is_moved, "{into}");
+        }
+    }
+}
+
+/// Calls until the look is under way.
+const LOOKING: u32 = 3;
 
 /// Links of one file, symbolic links, pipes, and a file and a directory that change places.
 #[test]
