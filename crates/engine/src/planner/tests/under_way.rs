@@ -131,7 +131,7 @@ fn who_trickles_loses_what_is_under_way_whatever_its_rate_was() {
     assert!((1_015 * MS..1_060 * MS).contains(&waited_us), "{waited_us}");
 }
 
-/// A, with four units and in no hurry, has begun on nothing; B has all that is wanted done, 10 ms a group.
+/// No group of B's first two units has come; A, which came up meanwhile, has sent the four others, 5 ms a group.
 fn dry_beside_what_has_not_come() -> (Planner, Vec<Asked>, u64) {
     let (mut planner, of_b) = begun_over_a_channel(6);
     add_up(&mut planner, 10 * MS, A, "direct", 0);
@@ -147,7 +147,7 @@ fn dry_beside_what_has_not_come() -> (Planner, Vec<Asked>, u64) {
 /// R6: of whom no group has come, what has come at all tells the rate; if nothing has, nothing is waited for.
 #[test]
 fn without_a_rate_bytes_tell_what_is_waited_for() {
-    for (received_bytes, is_kept) in [(0, false), (6_000, false), (4 * GROUP_BYTES, true)] {
+    for (received_bytes, is_kept) in [(0, false), (6_000, false), (24 * GROUP_BYTES, true)] {
         let (mut planner, of_b, now_us) = dry_beside_what_has_not_come();
         planner.handle_received(now_us, B, received_bytes);
         let (asked, ..) = drain(&mut planner, now_us);
