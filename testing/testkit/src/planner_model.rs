@@ -42,6 +42,7 @@ struct Simulation<'a> {
     sources: Vec<SimulatedSource>,
     now_us: u64,
     consumer_at_us: Option<u64>,
+    hears_at_us: Option<u64>,
     /// Pieces that will be wanted, and when the next of them become known.
     unknown_pieces: RangeSet,
     known_end: u64,
@@ -65,6 +66,10 @@ struct SimulatedSource {
     /// When the wire is free again.
     free_at_us: u64,
     sent_groups: u64,
+    /// Bytes that came without making a group, until when they were counted, and all that came.
+    trickled_bytes: u64,
+    trickled_us: u64,
+    received_bytes: u64,
     begun_requests: u64,
     was_up: bool,
     /// Requests it never answers; their permits are held until the connection ends.
@@ -136,6 +141,9 @@ impl<'a> Simulation<'a> {
                 queue: VecDeque::new(),
                 free_at_us: 0,
                 sent_groups: 0,
+                trickled_bytes: 0,
+                trickled_us: 0,
+                received_bytes: 0,
                 begun_requests: 0,
                 was_up: false,
                 swallowed: Vec::new(),
@@ -174,6 +182,7 @@ impl<'a> Simulation<'a> {
             sources,
             now_us: 0,
             consumer_at_us: scenario.sequential_bytes.map(|_| 0),
+            hears_at_us: scenario.hear_interval_us,
             unknown_pieces,
             known_end: 0,
             unfolds_at_us: scenario.unfolding.map(|unfolding| unfolding.interval_us),
@@ -192,6 +201,7 @@ impl<'a> Simulation<'a> {
             let next = events.chain(self.planner.next_deadline_us()).chain(self.consumer_at_us);
             let next = next.chain(self.unfolds_at_us).min();
             let next_us = next.ok_or("the planner waits for nothing and has no deadline")?;
+            let next_us = next_us.min(self.hears_at_us.unwrap_or(u64::MAX));
             polls_at_one_time = if next_us > self.now_us { 0 } else { polls_at_one_time + 1 };
             if polls_at_one_time > 100_000 {
                 return Err(format!("the planner spins at {} us", self.now_us));
@@ -200,6 +210,7 @@ impl<'a> Simulation<'a> {
             if self.now_us > limit_us {
                 return Err(format!("no outcome after {limit_us} us of virtual time"));
             }
+            self.hear();
             self.consume();
             self.unfold();
             for index in 0..self.sources.len() {
@@ -412,6 +423,19 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
+    /// Tells the planner what has come from each source, whole groups or not, as its driver does.
+    fn hear(&mut self) {
+        let now_us = self.now_us;
+        if self.hears_at_us.is_some_and(|at_us| at_us <= now_us) {
+            self.hears_at_us = self.scenario.hear_interval_us.map(|interval_us| now_us + interval_us.max(1));
+        }
+        for (index, source) in self.sources.iter_mut().enumerate() {
+            if source.link == Link::Up {
+                self.planner.handle_received(now_us, SourceId(index as u32), source.count(now_us));
+            }
+        }
+    }
+
     /// The sequential consumer takes what is in order; what was there before counts.
     fn consume(&mut self) {
         if self.consumer_at_us.is_none_or(|at_us| at_us > self.now_us) {
@@ -466,7 +490,8 @@ impl<'a> Simulation<'a> {
             if !std::mem::replace(&mut source.was_up, true) {
                 self.ledger.last_first_up_us = self.now_us;
             }
-            source.free_at_us = self.now_us;
+            let trickles = matches!(source.script.behaviour, Behaviour::Trickles { after_groups: 0, .. });
+            source.free_at_us = if trickles { u64::MAX } else { self.now_us };
             let round_trip_us = source.script.tells_round_trip.then_some(source.script.round_trip_us);
             self.planner.handle_up(self.now_us, id, round_trip_us);
             return Ok(());
@@ -542,6 +567,10 @@ impl<'a> Simulation<'a> {
         {
             source.spent = true;
             source.free_at_us = self.now_us.saturating_add(for_us);
+        } else if let Behaviour::Trickles { after_groups, .. } = behaviour
+            && source.sent_groups >= after_groups
+        {
+            source.free_at_us = u64::MAX;
         } else {
             source.free_at_us = self.now_us;
         }
@@ -667,6 +696,28 @@ impl SimulatedSource {
     fn forget(&mut self) {
         self.queue.clear();
         self.swallowed.clear();
+    }
+
+    /// Bytes that have come from it, with those of the group on the wire.
+    fn count(&mut self, now_us: u64) -> u64 {
+        let elapsed_us = now_us - std::mem::replace(&mut self.trickled_us, now_us);
+        let mut on_wire_bytes = 0;
+        if let Some(job) = self.queue.front() {
+            if let Behaviour::Trickles { bytes_per_s, .. } = self.script.behaviour
+                && self.free_at_us == u64::MAX
+            {
+                self.trickled_bytes += elapsed_us * bytes_per_s / 1_000_000;
+            }
+            let ready_us = self.free_at_us.max(job.asked_us.saturating_add(self.script.round_trip_us));
+            if job.begun && !job.cancelled && job.next_group < job.groups.end() {
+                let wire_us = GROUP_BYTES * 1_000_000 / self.script.rate_bytes_per_s.max(1);
+                let sent_us = now_us.saturating_sub(ready_us).min(wire_us);
+                on_wire_bytes = sent_us * self.script.rate_bytes_per_s / 1_000_000;
+            }
+        }
+        let bytes = self.sent_groups * GROUP_BYTES + self.trickled_bytes + on_wire_bytes;
+        self.received_bytes = self.received_bytes.max(bytes);
+        self.received_bytes
     }
 
     /// When it next does something.

@@ -24,6 +24,8 @@ fn behaviour() -> impl Strategic<Value = Behaviour> {
         4 => Just(Behaviour::Honest),
         2 => (after_groups.clone(), prop::sample::select(vec![2_000_000, 15_000_000, 60_000_000, u64::MAX]))
             .prop_map(|(after_groups, for_us)| Behaviour::Stalls { after_groups, for_us }),
+        1 => (after_groups.clone(), prop::sample::select(vec![1_000, 60_000, 10_000_000]))
+            .prop_map(|(after_groups, bytes_per_s)| Behaviour::Trickles { after_groups, bytes_per_s }),
         1 => (1u64..40).prop_map(|every| Behaviour::FailsRetryably { every }),
         1 => (after_groups.clone(), final_kind)
             .prop_map(|(after_groups, kind)| Behaviour::Quits { after_groups, kind }),
@@ -91,6 +93,7 @@ prop_compose! {
         consumer_us in prop::sample::select(vec![100_000u64, 1_000_000, 40_000_000]),
         budget_bytes in prop::sample::select(vec![1u64, 3 << 20, 16 << 20, 1 << 30]),
         max_bytes in prop::sample::select(vec![0u64, 3 << 20, 64 << 20]),
+        hear_interval_us in prop::option::weighted(0.1, Just(1_000_000)),
         strategy in strategy(),
         sources in prop_oneof![
             1 => prop::collection::vec(source(), 0..5),
@@ -103,8 +106,8 @@ prop_compose! {
             .map(|groups| groups.start / piece_groups..groups.end / piece_groups)
             .collect();
         Scenario {
-            size_bytes, piece_groups, had_pieces, unfolding, sequential_bytes, consumer_us, budget_bytes, window, strategy,
-            sources,
+            size_bytes, piece_groups, had_pieces, unfolding, sequential_bytes, consumer_us, budget_bytes, window,
+            hear_interval_us, strategy, sources,
         }
     }
 }
@@ -125,7 +128,10 @@ fn is_starved(scenario: &Scenario) -> bool {
 /// How long those who cannot cancel may take for all that they owe; `None` where somebody pauses or goes away meanwhile.
 fn sends_what_it_owes_us(scenario: &Scenario, report: &Report) -> Option<u64> {
     let pauses = |source: &SourceScript| {
-        matches!(source.behaviour, Behaviour::Stalls { .. } | Behaviour::Flaps { .. })
+        matches!(
+            source.behaviour,
+            Behaviour::Stalls { .. } | Behaviour::Trickles { .. } | Behaviour::Flaps { .. }
+        )
     };
     if scenario.sources.iter().any(pauses) {
         return None;
@@ -144,7 +150,8 @@ fn is_useless(source: &SourceScript) -> bool {
     !sends_what_is_cancelled
         && matches!(
             source.behaviour,
-            Behaviour::Quits { after_groups: 0, .. }
+            Behaviour::Trickles { after_groups: 0, .. }
+                | Behaviour::Quits { after_groups: 0, .. }
                 | Behaviour::Dies { after_groups: 0 }
                 | Behaviour::FailsRetryably { every: 1 }
                 | Behaviour::Flaps { every: 1, .. }
@@ -229,6 +236,7 @@ fn transfer(units: u64, sources: Vec<SourceScript>) -> Scenario {
         consumer_us: 1,
         budget_bytes: 256 << 20,
         window: WindowLimits::default(),
+        hear_interval_us: Some(100_000),
         strategy: Strategy::default(),
         sources,
     }
@@ -313,6 +321,54 @@ fn nothing_that_is_under_way_comes_twice() {
     assert_eq!(report.repeated_groups, [0, 0]);
     assert_eq!(report.delivered_groups.iter().sum::<u64>(), 6 * UNIT_GROUPS);
     assert!(report.delivered_groups[0] > report.delivered_groups[1], "{:?}", report.delivered_groups);
+}
+
+/// The spare whose channel holds 2 MiB, which is asked first, and a direct path that comes up a quarter of a second later.
+fn beside_a_channel(units: u64, channel: SourceScript, direct_rate_bytes_per_s: u64) -> Scenario {
+    let channel = SourceScript { priority: 1, under_way_bytes: 2 << 20, ..channel };
+    let direct = SourceScript { up_at_us: 250_000, ..honest(direct_rate_bytes_per_s, 10_000) };
+    transfer(units, vec![direct, channel])
+}
+
+/// R6, P12: bytes without a group neither keep what is under way from a faster path nor spares from their turn.
+#[test]
+fn a_trickle_without_groups_keeps_nobody_waiting() {
+    let trickles = |after_groups, script| SourceScript {
+        behaviour: Behaviour::Trickles { after_groups, bytes_per_s: 60_000 },
+        ..script
+    };
+    let scenario = beside_a_channel(8, trickles(0, honest(2_000_000, 10_000)), 12_500_000);
+    let (took_s, report) = seconds(&scenario).unwrap();
+    let ideal_s = 0.25 + scenario.size_bytes as f64 / 12.5e6;
+    assert!(took_s < ideal_s + 0.5, "{took_s} of {ideal_s}: {report:?}");
+    let spare = SourceScript { priority: 10, ..honest(5_000_000, 20_000) };
+    let scenario = transfer(20, vec![trickles(100, honest(10_000_000, 10_000)), spare]);
+    let (took_s, report) = seconds(&scenario).unwrap();
+    assert_eq!(report.delivered_groups, [100, 20 * UNIT_GROUPS - 100]);
+    let ideal_s = 100.0 * GROUP_BYTES as f64 / 10e6 + 220.0 * GROUP_BYTES as f64 / 5e6;
+    assert!((ideal_s + 2.0..ideal_s + 3.5).contains(&took_s), "{took_s} of {ideal_s}: {report:?}");
+}
+
+/// R6: what is under way at a spare with a slow line of its own is waited for two seconds, not for as long as it takes.
+#[test]
+fn a_slow_channel_does_not_make_a_copy_slow() {
+    let scenario = beside_a_channel(4, honest(200_000, 10_000), 800_000);
+    let (took_s, report) = seconds(&scenario).unwrap();
+    let (direct_s, unit_s) = (0.25 + 2.0 * UNIT_BYTES as f64 / 8e5, UNIT_BYTES as f64 / 8e5);
+    assert!(took_s < direct_s + 2.0 + unit_s + 0.2, "{took_s}: {report:?}");
+    assert!(repeated_bytes(&report) <= 2 * UNIT_BYTES, "{report:?}");
+}
+
+/// R6, P12: a channel that freezes while bytes go on coming loses all it holds, whatever its rate was.
+#[test]
+fn a_channel_that_freezes_but_for_bytes_is_not_waited_for() {
+    let frozen = Behaviour::Trickles { after_groups: 8, bytes_per_s: 300_000 };
+    let frozen = SourceScript { behaviour: frozen, ..honest(2_000_000, 10_000) };
+    let scenario = beside_a_channel(8, frozen, 4_000_000);
+    let (took_s, report) = seconds(&scenario).unwrap();
+    let ideal_s = 0.25 + scenario.size_bytes as f64 / 4e6;
+    assert!(took_s < ideal_s + 1.5, "{took_s} of {ideal_s}: {report:?}");
+    assert_eq!(report.delivered_groups, [8 * UNIT_GROUPS - 8, 8]);
 }
 
 /// P12: a frozen source alone is a typed error that names it, within 30 s.

@@ -19,7 +19,12 @@ impl Planner {
         let (unit, _) = self.work.next_request(1)?;
         let unit_bytes = self.bytes_of(unit);
         let (source, units_max) = self.choose(now_us, unit_bytes)?;
-        self.ask(now_us, source, units_max, Role::First)
+        let command = self.ask(now_us, source, units_max, Role::First);
+        if let (Some(PlannerCommand::Fetch { .. }), Some(since_us)) = (&command, self.waits_since_us) {
+            self.waits_since_us = None;
+            self.waited_us = self.waited_us.saturating_add(now_us.saturating_sub(since_us));
+        }
+        command
     }
 
     /// Asks `source` for the lowest pending units, `units_max` at most, if the budget has room for one.

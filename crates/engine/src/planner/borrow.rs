@@ -7,8 +7,8 @@
 //! of it happens only where the borrower would be through sooner, and only while what may come twice stays below
 //! [`DUPLICATE_BYTES_MAX`].
 //!
-//! What is under way where no cancellation reaches it comes in any case. It is left alone unless the borrower is so much faster that it
-//! cannot be on the same line, where whatever it brings keeps the other from coming.
+//! What is under way where no cancellation reaches it comes in any case. It is left alone unless the borrower is so much sooner that it
+//! cannot be on the same line, where whatever it brings keeps the other from coming; and not for long ([`Planner::patience_s`]).
 
 use dray_core::hash_tree::Subtree;
 use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
@@ -28,8 +28,19 @@ const LOOK_AGAIN_US: u64 = 1_000;
 /// How much sooner a borrower must be through: by a factor and by seconds. A duplicate costs bytes, so it must win more.
 const BORROW_PAYS: (f64, f64) = (1.1, 0.005);
 const DUPLICATE_PAYS: (f64, f64) = (1.5, 0.05);
-/// Sources whose rates differ by this factor are not taken for two on one line.
+/// A source that takes so many times as long as another one for the same bytes is not taken to be on the same line.
 const OTHER_LINE: f64 = 8.0;
+/// What is under way may keep others waiting for this part of the time the transfer has taken before, or for so many seconds.
+const PATIENCE_PART: f64 = 0.25;
+const PATIENCE_S: f64 = 2.0;
+
+/// What a look for something that pays has found besides.
+struct Look {
+    /// Seconds after which something may pay.
+    retry_s: f64,
+    /// Something would, but is left where it is under way.
+    waits: bool,
+}
 
 /// Something that pays.
 struct Loan {
@@ -73,8 +84,12 @@ impl Planner {
             |record: &SourceRecord| record.needs_s(now_us, 0).unwrap_or_else(|| record.silence_s(now_us));
         let mut lenders: Vec<(f64, SourceId)> = owing.map(|(&id, record)| (needs_s(record), id)).collect();
         lenders.sort_by(|left, right| right.0.total_cmp(&left.0));
-        let mut retry_s = f64::INFINITY;
-        let found = lenders.iter().find_map(|&(_, id)| self.find_loan(now_us, id, &borrowers, &mut retry_s));
+        let mut look = Look { retry_s: f64::INFINITY, waits: false };
+        let found = lenders.iter().find_map(|&(_, id)| self.find_loan(now_us, id, &borrowers, &mut look));
+        if look.waits {
+            self.waits_since_us.get_or_insert(now_us);
+        }
+        let retry_s = look.retry_s;
         match found {
             Some(loan) => self.carry_out(now_us, loan),
             None => {
@@ -88,14 +103,13 @@ impl Planner {
         }
     }
 
-    /// What somebody could take over of the lender's last requests. `retry_s` becomes the time after which it may pay,
-    /// if that is sooner.
+    /// What somebody could take over of the lender's last requests.
     fn find_loan(
         &self,
         now_us: u64,
         lender: SourceId,
         borrowers: &[SourceId],
-        retry_s: &mut f64,
+        look: &mut Look,
     ) -> Option<Loan> {
         if borrowers.iter().all(|id| *id == lender) {
             return None;
@@ -132,7 +146,7 @@ impl Planner {
             let Some(unit) = self.work.last_missing(rest, &owed) else {
                 // Somebody else owes it, too. Once both are silent, neither counts.
                 if !is_silent {
-                    *retry_s = retry_s.min(record.silent_in_s(now_us));
+                    look.retry_s = look.retry_s.min(record.silent_in_s(now_us));
                 }
                 continue;
             };
@@ -146,19 +160,23 @@ impl Planner {
             };
             let borrower_record = self.sources.get(&borrower)?;
             let borrower_rate = borrower_record.window.rate();
-            if is_under_way && rate.zip(borrower_rate).is_none_or(|(rate, other)| other < rate * OTHER_LINE) {
-                *retry_s = retry_s.min(record.silent_in_s(now_us));
-                return None;
-            }
             let (factor, more_s) = if takes { BORROW_PAYS } else { DUPLICATE_PAYS };
             let needed_s = borrower_s * factor + more_s;
             if lender_s <= needed_s {
-                *retry_s = retry_s.min(needed_s - lender_s);
+                look.retry_s = look.retry_s.min(needed_s - lender_s);
                 if !is_silent && can_cancel && strategy.end_game {
-                    *retry_s = retry_s.min(record.silent_in_s(now_us));
+                    look.retry_s = look.retry_s.min(record.silent_in_s(now_us));
                 }
                 // Whatever is older will be here sooner still.
                 return None;
+            }
+            if is_under_way {
+                let kept_s = self.kept_s(now_us, record, borrower_record, until_bytes);
+                if kept_s > 0.0 {
+                    look.waits = true;
+                    look.retry_s = look.retry_s.min(kept_s);
+                    return None;
+                }
             }
             let risk_bytes = match (takes, is_silent) {
                 (true, true) => 0,
@@ -167,7 +185,7 @@ impl Planner {
             };
             if risk_bytes > 0 && at_risk_bytes + risk_bytes > DUPLICATE_BYTES_MAX {
                 if can_cancel {
-                    *retry_s = retry_s.min(record.silent_in_s(now_us).max(0.1));
+                    look.retry_s = look.retry_s.min(record.silent_in_s(now_us).max(0.1));
                 }
                 return None;
             }
@@ -181,6 +199,28 @@ impl Planner {
             return Some(Loan { borrower, request: *request, duplicate, units_max });
         }
         None
+    }
+
+    /// Seconds for which the lender's next `until_bytes`, which are under way, are left where they are: until the borrower would have the
+    /// same so much sooner that it is not on the same line, the lender is silent, or enough time is lost. 0 if nothing has come from the
+    /// lender.
+    fn kept_s(&self, now_us: u64, lender: &SourceRecord, borrower: &SourceRecord, until_bytes: u64) -> f64 {
+        let Some(rate) = lender.rate_or_guess(now_us) else { return 0.0 };
+        let sent_s = until_bytes as f64 / rate;
+        let lender_s = sent_s + lender.silence_s(now_us);
+        let work_s = borrower.needs_s(now_us, until_bytes).unwrap_or(sent_s);
+        let borrower_s = work_s + borrower.window.round_trip_us() as f64 / 1e6;
+        let one_line_s = OTHER_LINE * borrower_s - lender_s;
+        one_line_s.min(self.patience_s(now_us)).min(lender.silent_in_s(now_us)).max(0.0)
+    }
+
+    /// Seconds for which somebody with nothing to do may still wait for what is under way. What shares a line with others has all of it
+    /// while they wait; if it has not come then, waiting was wrong.
+    fn patience_s(&self, now_us: u64) -> f64 {
+        let since_us = self.waits_since_us.map_or(0, |since_us| now_us.saturating_sub(since_us));
+        let waited_us = self.waited_us.saturating_add(since_us);
+        let before_us = now_us.saturating_sub(self.begun_us).saturating_sub(waited_us);
+        (before_us as f64 / 1e6 * PATIENCE_PART).max(PATIENCE_S) - waited_us as f64 / 1e6
     }
 
     /// Who of `borrowers` would have `unit` soonest, and in how many seconds; nobody who owes it already, and who has failed

@@ -172,6 +172,8 @@ pub struct Planner {
     commands: VecDeque<PlannerCommand>,
     /// When the last progress was; `None` before the first call that tells the time.
     progress_us: Option<u64>,
+    /// When that first call was.
+    begun_us: u64,
     /// When the last new group came, a source came up for the first time, or the clock began.
     group_us: u64,
     /// When it was last polled.
@@ -187,6 +189,9 @@ pub struct Planner {
     borrow_retry_us: Option<u64>,
     /// Nothing is looked for that pays before this time.
     borrow_after_us: u64,
+    /// Since when somebody with nothing to do has left what is under way where it is, and for how long before that.
+    waits_since_us: Option<u64>,
+    waited_us: u64,
     /// Pieces that one request may be for.
     request_pieces_max: u64,
     /// A source came up: spares may have to stand back.
@@ -211,6 +216,7 @@ impl Planner {
             shared: BTreeSet::new(),
             commands: VecDeque::new(),
             progress_us: None,
+            begun_us: 0,
             group_us: 0,
             polled_us: 0,
             resent_groups: 0,
@@ -218,6 +224,8 @@ impl Planner {
             budget_retry_us: None,
             borrow_retry_us: None,
             borrow_after_us: 0,
+            waits_since_us: None,
+            waited_us: 0,
             request_pieces_max: u64::MAX,
             order_changed: false,
             duplicate_bytes: 0,
@@ -264,7 +272,7 @@ impl Planner {
         }
         // One that keeps falling without delivering anything must not keep the others from their turn by coming back.
         record.state = if record.keeps_failing() { SourceState::Stalled } else { SourceState::Up };
-        record.silent_since_us = now_us;
+        record.came_up(now_us);
         let is_first = !std::mem::replace(&mut record.was_up, true);
         self.order_changed = true;
         if is_first {
@@ -312,6 +320,7 @@ impl Planner {
         entry.outstanding_bytes -= bytes;
         record.outstanding_bytes -= bytes;
         record.window.arrived(now_us, bytes);
+        record.count_anew();
         if record.outstanding_bytes == 0 {
             record.window.pause();
         }
@@ -342,7 +351,7 @@ impl Planner {
     }
 
     /// So many bytes have come from the source so far, of whatever kind. Over a slow path a group takes its time, and who sends one is
-    /// not silent.
+    /// not silent, for a while.
     pub fn handle_received(&mut self, now_us: u64, source: SourceId, received_bytes: u64) {
         self.begin(now_us);
         if let Some(record) = self.sources.get_mut(&source) {
@@ -528,6 +537,7 @@ impl Planner {
     /// The first call that tells the time starts the clock.
     fn begin(&mut self, now_us: u64) {
         if self.progress_us.is_none() {
+            self.begun_us = now_us;
             self.note_progress(now_us);
         }
     }

@@ -13,8 +13,11 @@ use super::{Outstanding, SourceState, SourceStats, WindowLimits};
 const FAILURES_BEFORE_STALLED: u32 = 3;
 /// A source that owes something is silent after this long, at least.
 const SILENT_S: f64 = 1.0;
-/// Whoever has sent so many bytes more is at work, though no group of it is whole: several connections may share a slow path.
+/// Whoever has sent so many bytes more since its last group is at work, though the next is not whole: several connections may share
+/// a slow path.
 const SIGN_BYTES: u64 = GROUP_BYTES / 4;
+/// They put silence off until so long after its last word: bytes prove nothing, and anybody can send them.
+const SIGN_S: f64 = 3.0;
 /// First pause after a repeated failure, and the longest, in microseconds.
 const PAUSE_US_MIN: u64 = 100_000;
 const PAUSE_US_MAX: u64 = 5_000_000;
@@ -37,9 +40,14 @@ pub(super) struct SourceRecord {
     pub(super) outstanding_bytes: u64,
     /// Since when it has owed something without a sign of life.
     pub(super) silent_since_us: u64,
-    /// Bytes that had come from it when it was seen at work last, and when that was.
+    /// Bytes that have come from it, as far as is known.
     received_bytes: u64,
-    received_us: u64,
+    /// How many these were when it was seen at work last, and when that was; `None` from a group until they are counted again.
+    sign_bytes: Option<u64>,
+    sign_us: u64,
+    /// How many these were when it came up, and when that was.
+    up_bytes: u64,
+    up_us: u64,
     /// Until when it is left alone after a failure.
     pub(super) paused_until_us: u64,
     failures: u32,
@@ -75,7 +83,10 @@ impl SourceRecord {
             outstanding_bytes: 0,
             silent_since_us: 0,
             received_bytes: 0,
-            received_us: 0,
+            sign_bytes: Some(0),
+            sign_us: 0,
+            up_bytes: 0,
+            up_us: 0,
             paused_until_us: 0,
             failures: 0,
             failed_us: 0,
@@ -145,8 +156,10 @@ impl SourceRecord {
 
     /// When it will be silent, if it owes something and nothing comes.
     pub(super) fn silent_from_us(&self) -> u64 {
-        let after_us = (self.silent_after_s() * 1e6).ceil() as u64;
-        self.silent_since_us.max(self.received_us).saturating_add(after_us)
+        let us = |seconds: f64| (seconds * 1e6).ceil() as u64;
+        let after_us = us(self.silent_after_s());
+        let last_us = self.silent_since_us.saturating_add(after_us.max(us(SIGN_S)));
+        self.silent_since_us.max(self.sign_us).saturating_add(after_us).min(last_us)
     }
 
     /// Seconds until then; 0 if it is silent.
@@ -161,9 +174,29 @@ impl SourceRecord {
 
     /// So many bytes have come from it in all, of whatever kind.
     pub(super) fn received(&mut self, now_us: u64, received_bytes: u64) {
-        if received_bytes >= self.received_bytes.saturating_add(SIGN_BYTES) {
-            (self.received_bytes, self.received_us) = (received_bytes, now_us);
+        self.received_bytes = received_bytes;
+        let sign_bytes = *self.sign_bytes.get_or_insert(received_bytes);
+        if received_bytes >= sign_bytes.saturating_add(SIGN_BYTES) {
+            (self.sign_bytes, self.sign_us) = (Some(received_bytes), now_us);
         }
+    }
+
+    /// A group of it came, and with it what had been counted.
+    pub(super) fn count_anew(&mut self) {
+        self.sign_bytes = None;
+    }
+
+    /// It takes requests, for the first time or again.
+    pub(super) fn came_up(&mut self, now_us: u64) {
+        self.silent_since_us = now_us;
+        (self.up_bytes, self.up_us) = (self.received_bytes, now_us);
+    }
+
+    /// Bytes per second it delivers. Until that is measured, what came since it came up, of whatever kind.
+    pub(super) fn rate_or_guess(&self, now_us: u64) -> Option<f64> {
+        let elapsed_us = now_us.saturating_sub(self.up_us).max(1);
+        let guess = self.received_bytes.saturating_sub(self.up_bytes) as f64 * 1e6 / elapsed_us as f64;
+        self.window.rate().or(Some(guess)).filter(|rate| *rate > 0.0)
     }
 
     /// Bytes of what it owes that come whether they are wanted or not; none while it is silent.

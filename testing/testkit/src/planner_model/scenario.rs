@@ -18,6 +18,13 @@ pub enum Behaviour {
         /// Microseconds; `u64::MAX` is for ever.
         for_us: u64,
     },
+    /// Sends no whole group after so many, but goes on sending bytes while it owes something.
+    Trickles {
+        /// Groups before.
+        after_groups: u64,
+        /// Bytes per second after.
+        bytes_per_s: u64,
+    },
     /// Fails a request with a retryable error at every n-th group.
     FailsRetryably {
         /// At which group of its own count.
@@ -116,6 +123,8 @@ pub struct Scenario {
     pub budget_bytes: u64,
     /// Bounds of the windows.
     pub window: WindowLimits,
+    /// How often the planner hears what has come from each source, in microseconds, besides whenever something happens.
+    pub hear_interval_us: Option<u64>,
     /// Which methods the planner uses.
     pub strategy: Strategy,
     /// The sources, numbered from 0.

@@ -96,6 +96,66 @@ fn what_is_under_way_moves_at_silence() {
     assert!(polls <= 4, "{polls} looks");
 }
 
+/// R6, design 8: what shares a line comes the sooner, the longer others wait for it. If it has not come after a quarter of the time
+/// before, it shares none, and is asked for again.
+#[test]
+fn what_is_under_way_is_not_waited_for_without_end() {
+    let (mut planner, of_b, asked, _, last_us) = dry_beside_a_channel(50 * MS, 350 * MS);
+    assert!(asked.is_empty());
+    for number in 0..14 {
+        let asked = &of_b[usize::from(number >= 13)];
+        let now_us = serve_some(&mut planner, last_us + number * 350 * MS, 350 * MS, asked, 1);
+        assert!(drain(&mut planner, now_us).0.is_empty(), "{number}");
+    }
+    let (when_us, asked, ..) = bounds::wait(&mut planner, last_us + 14 * 350 * MS);
+    assert_eq!((asked[0].source, asked[0].groups), (A, of_b[1].groups));
+    let waited_us = when_us - last_us;
+    assert!((5 * S..5 * S + 10 * MS).contains(&waited_us), "{waited_us} of {last_us}");
+}
+
+/// R6: a rate of before says nothing of who sends but a trickle since: its silence counts, and whoever is through with the same bytes
+/// eight times as soon is on another line.
+#[test]
+fn who_trickles_loses_what_is_under_way_whatever_its_rate_was() {
+    let (mut planner, of_b, asked, _, last_us) = dry_beside_a_channel(5 * MS, 5 * MS);
+    assert!(asked.is_empty());
+    let asked_us = (1..300).find_map(|hundredth| {
+        let now_us = last_us + hundredth * 10 * MS;
+        planner.handle_received(now_us, B, hundredth * GROUP_BYTES / 4);
+        let (asked, ..) = drain(&mut planner, now_us);
+        asked.first().map(|asked| assert_eq!((asked.source, asked.groups), (A, of_b[1].groups)))?;
+        Some(now_us)
+    });
+    // 29 groups of 5 ms each, seven times.
+    let waited_us = asked_us.expect("asked for again") - last_us;
+    assert!((1_015 * MS..1_060 * MS).contains(&waited_us), "{waited_us}");
+}
+
+/// No group of B's first two units has come; A, which came up meanwhile, has sent the four others, 5 ms a group.
+fn dry_beside_what_has_not_come() -> (Planner, Vec<Asked>, u64) {
+    let (mut planner, of_b) = begun_over_a_channel(6);
+    add_up(&mut planner, 10 * MS, A, "direct", 0);
+    let (of_a, ..) = drain(&mut planner, 10 * MS);
+    let mut now_us = 10 * MS;
+    for asked in &of_a {
+        now_us = serve_some(&mut planner, now_us, 5 * MS, asked, UNIT_GROUPS);
+        planner.handle_done(now_us, A, asked.request);
+    }
+    (planner, of_b, now_us)
+}
+
+/// R6: of whom no group has come, what has come at all tells the rate; if nothing has, nothing is waited for.
+#[test]
+fn without_a_rate_bytes_tell_what_is_waited_for() {
+    for (received_bytes, is_kept) in [(0, false), (6_000, false), (24 * GROUP_BYTES, true)] {
+        let (mut planner, of_b, now_us) = dry_beside_what_has_not_come();
+        planner.handle_received(now_us, B, received_bytes);
+        let (asked, ..) = drain(&mut planner, now_us);
+        let expected = (!is_kept).then_some((A, of_b[1].groups));
+        assert_eq!(asked.first().map(|asked| (asked.source, asked.groups)), expected, "{received_bytes}");
+    }
+}
+
 /// P7, design 9: who sends a group over a slow path is not silent; spares have their turn when nothing more comes.
 #[test]
 fn bytes_are_a_sign_of_work_before_a_group_is_whole() {
@@ -104,16 +164,38 @@ fn bytes_are_a_sign_of_work_before_a_group_is_whole() {
     drain(&mut planner, 0);
     add_up(&mut planner, 0, B, "ssh", 1);
     let sixteenth = GROUP_BYTES / 16;
-    for tenth in 1..=30 {
+    for tenth in 1..=15 {
         planner.handle_received(tenth * 100 * MS, A, tenth * sixteenth);
         assert!(drain(&mut planner, tenth * 100 * MS).0.is_empty(), "{tenth}");
     }
-    // Of 30 sixteenths, 28 are whole quarters.
-    let (when_us, asked, ..) = bounds::wait(&mut planner, 3 * S);
-    assert_eq!((when_us, asked[0].source), (2_800 * MS + S, B));
+    // Of 15 sixteenths, 12 are whole quarters.
+    let (when_us, asked, ..) = bounds::wait(&mut planner, 1_500 * MS);
+    assert_eq!((when_us, asked[0].source), (1_200 * MS + S, B));
     // Next to nothing is no sign.
-    planner.handle_received(4 * S, A, 31 * sixteenth);
-    assert_eq!(planner.best_priority(4 * S), Some(1));
-    planner.handle_received(4 * S, A, 32 * sixteenth);
-    assert_eq!(planner.best_priority(4 * S), Some(0));
+    planner.handle_received(2_400 * MS, A, 15 * sixteenth);
+    assert_eq!(planner.best_priority(2_400 * MS), Some(1));
+    planner.handle_received(2_400 * MS, A, 16 * sixteenth);
+    assert_eq!(planner.best_priority(2_400 * MS), Some(0));
+}
+
+/// R6, P12: bytes alone, which anybody can send, put silence off to three seconds after the last group; with that, they count anew.
+#[test]
+fn bytes_without_a_group_are_no_sign_for_long() {
+    let mut planner = planner(8);
+    add_up(&mut planner, 0, A, "direct", 0);
+    let (of_a, ..) = drain(&mut planner, 0);
+    add_up(&mut planner, 0, B, "ssh", 1);
+    let trickle = |planner: &mut Planner, from_us: u64, before: u64| {
+        (1..100).find(|tenth| {
+            planner.handle_received(from_us + tenth * 100 * MS, A, (before + tenth) * GROUP_BYTES);
+            planner.best_priority(from_us + tenth * 100 * MS) == Some(1)
+        })
+    };
+    assert_eq!(trickle(&mut planner, 0, 0), Some(30));
+    let now_us = serve_some(&mut planner, 4 * S, S, &of_a[0], 1);
+    assert_eq!(planner.best_priority(now_us), Some(0));
+    // What is counted first belongs to the group.
+    planner.handle_received(now_us + 500 * MS, A, 200 * GROUP_BYTES);
+    assert_eq!(planner.best_priority(now_us + S), Some(1));
+    assert_eq!(trickle(&mut planner, now_us, 200), Some(30));
 }
