@@ -89,29 +89,35 @@ fn a_get_crosses_a_long_link_once() {
     share.end();
 }
 
+/// Copies a file between the two hosts of `lab`, which delivers it: the IP bytes that crossed the link in the copy's direction, and back.
+fn crossed(lab: &Lab, is_upload: bool, size_bytes: u64) -> [u64; 2] {
+    let (near, far) = lab.pair();
+    let (from, to) = if is_upload { (near, far) } else { (far, near) };
+    let source = from.file(format!("source-{is_upload}"));
+    data::write_random(&source, size_bytes, 2);
+    let copy = to.directory(&format!("there-{is_upload}")).join("copy");
+    let before = both_ways(lab);
+    let program = if is_upload {
+        actions::copy_to(near, far, &source, &copy)
+    } else {
+        actions::copy_from(far, near, &source, &copy)
+    };
+    program.time_limit(Duration::from_secs(300)).run().expect(0);
+    assert_delivered(&source, &copy, None);
+    let after = both_ways(lab);
+    let carried = [0, 1].map(|way| after[way].carried_bytes - before[way].carried_bytes);
+    let [forth, back] = if is_upload { carried } else { [carried[1], carried[0]] };
+    eprintln!("up: {is_upload}: {forth} bytes forth, {back} back");
+    [forth, back]
+}
+
 /// Issue 6 "dray cp over ssh with sshd in a lab host", Y20, both directions: the bytes arrive, and cross the link once, also what ssh
 /// has under way when direct connections take over.
 #[test]
 fn a_copy_crosses_a_long_link_once() {
     let Some(lab) = Lab::of(2).condition(LONG_FAT).build() else { return };
-    let (near, far) = lab.pair();
     for is_upload in [true, false] {
-        let (from, to) = if is_upload { (near, far) } else { (far, near) };
-        let source = from.file(format!("source-{is_upload}"));
-        data::write_random(&source, 8 * MIB, 2);
-        let copy = to.directory(&format!("there-{is_upload}")).join("copy");
-        let before = both_ways(&lab);
-        let program = if is_upload {
-            actions::copy_to(near, far, &source, &copy)
-        } else {
-            actions::copy_from(far, near, &source, &copy)
-        };
-        program.run().expect(0);
-        assert_delivered(&source, &copy, None);
-        let after = both_ways(&lab);
-        let carried = [0, 1].map(|way| after[way].carried_bytes - before[way].carried_bytes);
-        let [forth, back] = if is_upload { carried } else { [carried[1], carried[0]] };
-        eprintln!("up: {is_upload}: {forth} bytes forth, {back} back");
+        let [forth, back] = crossed(&lab, is_upload, 8 * MIB);
         let most = on_wire(8 * MIB) + OVERHEAD_BYTES;
         assert!((on_wire(8 * MIB)..most).contains(&forth), "{forth} bytes");
         assert!(back < OVERHEAD_BYTES, "{back} bytes");
@@ -122,24 +128,8 @@ fn a_copy_crosses_a_long_link_once() {
 #[test]
 fn a_copy_crosses_a_slow_line_once() {
     let Some(lab) = Lab::of(2).condition(T1).build() else { return };
-    let (near, far) = lab.pair();
     for is_upload in [true, false] {
-        let (from, to) = if is_upload { (near, far) } else { (far, near) };
-        let source = from.file(format!("source-{is_upload}"));
-        data::write_random(&source, 5 * MIB, 2);
-        let copy = to.directory(&format!("there-{is_upload}")).join("copy");
-        let before = both_ways(&lab);
-        let program = if is_upload {
-            actions::copy_to(near, far, &source, &copy)
-        } else {
-            actions::copy_from(far, near, &source, &copy)
-        };
-        program.time_limit(Duration::from_secs(300)).run().expect(0);
-        assert_delivered(&source, &copy, None);
-        let after = both_ways(&lab);
-        let carried = [0, 1].map(|way| after[way].carried_bytes - before[way].carried_bytes);
-        let [forth, back] = if is_upload { carried } else { [carried[1], carried[0]] };
-        eprintln!("up: {is_upload}: {forth} bytes forth, {back} back");
+        let [forth, _] = crossed(&lab, is_upload, 5 * MIB);
         let most = on_wire(5 * MIB) * 101 / 100 + LOGIN_BYTES;
         assert!((on_wire(5 * MIB)..most).contains(&forth), "{forth} bytes");
     }

@@ -53,6 +53,15 @@ fn add_up(planner: &mut Planner, now_us: u64, source: SourceId, label: &str, pri
     planner.handle_up(now_us, source, Some(MS));
 }
 
+/// A source A that is up, and takes no cancellation.
+fn add_up_stubborn(planner: &mut Planner) {
+    let capabilities =
+        SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true, under_way_bytes: 0 };
+    let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
+    planner.add_source(A, description);
+    planner.handle_up(0, A, Some(MS));
+}
+
 #[derive(Debug)]
 struct Asked {
     source: SourceId,

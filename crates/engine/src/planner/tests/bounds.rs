@@ -275,11 +275,7 @@ fn the_end_of_a_request_does_not_make_its_front_late() {
 #[test]
 fn older_requests_are_late_by_their_own_length() {
     let mut planner = wide(2, 2);
-    let capabilities =
-        SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true, under_way_bytes: 0 };
-    let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
-    planner.add_source(A, description);
-    planner.handle_up(0, A, Some(MS));
+    add_up_stubborn(&mut planner);
     let (of_a, ..) = drain(&mut planner, 0);
     assert_eq!(of_a.len(), 2);
     let now_us = serve_some(&mut planner, 0, 500 * MS, &of_a[0], 2);
@@ -323,11 +319,7 @@ fn what_nobody_was_asked_for_comes_first() {
     wanted.insert(0..2);
     wanted.insert(4..5);
     let mut planner = Planner::new(config, wanted);
-    let capabilities =
-        SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true, under_way_bytes: 0 };
-    let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
-    planner.add_source(A, description);
-    planner.handle_up(0, A, Some(MS));
+    add_up_stubborn(&mut planner);
     let (mut asked, ..) = drain(&mut planner, 0);
     assert_eq!(asked.iter().map(|asked| asked.groups.groups).collect::<Vec<_>>(), [2 * UNIT_GROUPS, 1]);
     let request = asked.remove(0).request;

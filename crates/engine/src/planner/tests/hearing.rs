@@ -92,11 +92,7 @@ fn who_owes_what_lies_before_helps_out() {
 #[test]
 fn nobody_helps_out_with_its_own() {
     let mut planner = planner(1);
-    let capabilities =
-        SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true, under_way_bytes: 0 };
-    let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
-    planner.add_source(A, description);
-    planner.handle_up(0, A, Some(MS));
+    add_up_stubborn(&mut planner);
     drain(&mut planner, 0);
     add_up(&mut planner, 0, B, "other", 0);
     let (_, asked, ..) = wait(&mut planner, 0);
@@ -177,11 +173,7 @@ fn what_may_not_come_twice_waits_for_silence() {
 #[test]
 fn a_third_helps_out_when_two_are_silent() {
     let mut planner = planner(1);
-    let capabilities =
-        SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true, under_way_bytes: 0 };
-    let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
-    planner.add_source(A, description);
-    planner.handle_up(0, A, Some(MS));
+    add_up_stubborn(&mut planner);
     drain(&mut planner, 0);
     add_up(&mut planner, 0, B, "other", 0);
     let (second_us, asked, ..) = wait(&mut planner, 0);

@@ -95,11 +95,7 @@ fn duplicates_are_bounded() {
     // So late that every single unit would pay.
     planner.config.give_up_us = 1000 * S;
     planner.config.window = WindowLimits { initial_bytes: 64 << 20, ..WindowLimits::default() };
-    let capabilities =
-        SourceCapabilities { grade: Grade::Proven, cancel: false, holes: true, under_way_bytes: 0 };
-    let description = SourceDescription { label: "stubborn".into(), priority: 0, weight: 1, capabilities };
-    planner.add_source(A, description);
-    planner.handle_up(0, A, Some(MS));
+    add_up_stubborn(&mut planner);
     let (of_a, ..) = drain(&mut planner, 0);
     assert_eq!(of_a.iter().map(|asked| asked.groups.groups).sum::<u64>(), units * UNIT_GROUPS);
     add_up(&mut planner, S, B, "eager", 0);
