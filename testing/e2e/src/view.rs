@@ -78,6 +78,7 @@ impl Witness {
 /// * Requests that were made in one go stand in the order of what they ask for, and have no numbers: several threads make them.
 /// * A request that was taken back when all of its bytes had been sent was not taken back: how much is under way when a receiver has
 ///   everything tells nothing of it.
+/// * How much of a tree has come is left out: it is told now and then.
 #[derive(Clone, PartialEq)]
 pub struct View(Vec<(usize, Event)>);
 
@@ -110,6 +111,7 @@ impl View {
                     let body_bytes = from_hex(body).expect("hex digits");
                     match Message::from_bytes(&body_bytes).expect("a receiver says messages alone") {
                         Message::Fetch(fetch) => {
+                            assert_eq!(Message::Fetch(fetch).to_bytes(), body_bytes, "more than a request");
                             asked.insert((number, fetch.request), fetch);
                             events.push((number, Event::Fetch(Fetch { request: 0, ..fetch })));
                         }
@@ -117,6 +119,7 @@ impl View {
                             if asked.get(&(number, cancel.request)).is_some_and(|fetch| {
                                 sent.get(&(number, cancel.request)) == Some(&bytes_of(fetch, size_bytes))
                             }) => {}
+                        Message::Progress(_) => {}
                         message => events.push((number, Event::Frame(event.to_owned(), Box::new(message)))),
                     }
                 }

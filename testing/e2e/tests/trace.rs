@@ -108,9 +108,8 @@ fn get(to: &Host, witness: &Witness, new: &Path, copy: &Path, options: &[&str], 
         got.time_limit(Duration::from_secs(120)).run().expect(0);
     });
     data::assert_same(new, copy);
+    // So it is not at hand the next time.
     fs::remove_file(copy).unwrap();
-    // What was fetched would be at hand the next time.
-    actions::forget(to);
     view
 }
 
@@ -255,7 +254,6 @@ fn an_index_shows_nothing_of_files_elsewhere() {
         });
         data::assert_same(&new, &copy);
         fs::remove_file(&copy).unwrap();
-        actions::forget(to);
         view
     };
     let nothing = by_command();
@@ -317,7 +315,7 @@ fn set_time(file: &File, is_new: bool) {
 /// otherwise. Only an older version in its place is.
 #[test]
 fn a_sync_looks_the_same_wherever_a_guess_lies() {
-    let Some(lab) = Lab::of(2).rate_mbit(FAST).build() else { return };
+    let Some(lab) = Lab::of(2).build() else { return };
     let (from, to) = lab.pair();
     configure(to, "search = true\nindex = true\n");
     let shared = from.directory("shared");
