@@ -75,7 +75,8 @@ impl Witness {
 
 /// What was heard, in order: of which connection, counted from 1, and what. Everything is as it came, but for what hangs on time alone:
 ///
-/// * Requests that were made in one go stand in the order of what they ask for, and have no numbers: several threads make them.
+/// * Requests that were made in one go stand in the order of what they ask for, and have no numbers: several threads make them. Nor is it
+///   told how many pairs of the tree had come from the sender before.
 /// * A request that was taken back when all of its bytes had been sent was not taken back: how much is under way when a receiver has
 ///   everything tells nothing of it.
 /// * How much of a tree has come is left out: it is told now and then.
@@ -113,7 +114,8 @@ impl View {
                         Message::Fetch(fetch) => {
                             assert_eq!(Message::Fetch(fetch).to_bytes(), body_bytes, "more than a request");
                             asked.insert((number, fetch.request), fetch);
-                            events.push((number, Event::Fetch(Fetch { request: 0, ..fetch })));
+                            events
+                                .push((number, Event::Fetch(Fetch { request: 0, known_depth: 0, ..fetch })));
                         }
                         Message::Cancel(cancel)
                             if asked.get(&(number, cancel.request)).is_some_and(|fetch| {
