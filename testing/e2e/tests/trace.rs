@@ -108,9 +108,20 @@ fn get(to: &Host, witness: &Witness, new: &Path, copy: &Path, options: &[&str], 
         got.time_limit(Duration::from_secs(120)).run().expect(0);
     });
     data::assert_same(new, copy);
-    // So it is not at hand the next time.
     fs::remove_file(copy).unwrap();
+    forget(to);
     view
+}
+
+/// Makes the user of `host` forget what was fetched there: it would be at hand the next time. A daemon that runs keeps its directories.
+fn forget(host: &Host) {
+    let store = host.data_dir().join("store");
+    for path in data::names_below(&store) {
+        let path = store.join(path);
+        if path.is_file() {
+            fs::remove_file(path).unwrap();
+        }
+    }
 }
 
 fn describes(view: &View) -> bool {
@@ -254,6 +265,7 @@ fn an_index_shows_nothing_of_files_elsewhere() {
         });
         data::assert_same(&new, &copy);
         fs::remove_file(&copy).unwrap();
+        forget(to);
         view
     };
     let nothing = by_command();
