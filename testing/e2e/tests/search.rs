@@ -463,6 +463,9 @@ fn what_is_synchronised_is_looked_for_where_that_is_said() {
     let up = sync_tree(to, from, slashed(&copy), from.remote(&from.file("up")));
     let refused = search(up, &beside).expect(2);
     assert!(refused.stderr_text().contains("search = true"), "{refused}");
+    let whole = sync_tree(to, from, slashed(from.remote(&source)), copy.clone().into()).arg("-W");
+    let refused = search(whole, &beside).expect(2);
+    assert!(refused.stderr_text().contains("--whole-file"), "{refused}");
     let here = to.dray().args(["sync", "-a"]).arg(slashed(&copy)).arg(to.file("local"));
     let refused = search(here, &beside).expect(2);
     assert!(refused.stderr_text().contains("leave --search out"), "{refused}");

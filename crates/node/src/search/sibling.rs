@@ -315,6 +315,12 @@ impl Siblings<'_> {
         self.listed
     }
 
+    /// As if there were no other bound than that of directories.
+    pub(super) fn patient(mut self) -> Self {
+        self.patience.allowed = Duration::from_secs(3600);
+        self
+    }
+
     pub(super) fn directories(&self) -> usize {
         self.listings.len()
     }
