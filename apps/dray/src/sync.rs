@@ -342,6 +342,9 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         return usage_error("--local says where a ticket may lead, and SRC is none", "leave it out");
     }
     let destination = Location::parse(destination.clone())?;
+    if ticket.is_none() {
+        run::require_fetched(arguments.aside.search.as_deref(), &sources, &destination)?;
+    }
     let backup = arguments.aside.backup();
     let mut rules = arguments.rules.read(arguments.from0, &mut input)?;
     if let Some(backup) = backup.as_ref().filter(|_| arguments.delete && !arguments.delete_excluded) {
@@ -395,7 +398,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
     };
     let options = TreeOptions {
         recursive: is_recursive,
-        search: None,
+        search: arguments.aside.search.clone(),
         numeric_ids: arguments.numeric_ids,
         one_file_system: arguments.one_file_system,
         chmod: joined(&arguments.chmod),

@@ -22,7 +22,10 @@ pub(crate) const LACKING: &[Lacking] = &[
         &["--temp-dir", "-T"],
         "no: what comes has no name until it is whole, or a temporary one (`.dray-…`) beside its place",
     ),
-    (&["--fuzzy", "-y"], "leave it out: files that were moved in DST are found by their size and time"),
+    (
+        &["--fuzzy", "-y"],
+        "leave it out: files that were moved in DST are found by their size and time; --search DIR looks elsewhere",
+    ),
     (
         &[
             "-L",

@@ -251,7 +251,7 @@ impl Node {
     }
 
     /// The directory that the user wants searched (`--search`), if searching is not turned off.
-    fn named_search<'a>(&self, options: &'a TreeOptions) -> Option<&'a Path> {
+    pub(super) fn named_search<'a>(&self, options: &'a TreeOptions) -> Option<&'a Path> {
         let is_off = self.config.search_policy == SearchPolicy::NoDisk || options.whole_file;
         options.search.as_deref().filter(|_| !is_off)
     }

@@ -58,7 +58,11 @@ impl Finder {
     pub(super) fn ask(&mut self, number: u64, coming: Coming, told: &Told) {
         let questions =
             self.questions.get_or_insert_with(|| start(self.scope.clone(), told.another(), PATIENCE));
+        told.begin();
         let is_asked = questions.send((number, coming)).is_ok();
+        if !is_asked {
+            told.cannot();
+        }
         self.asked.insert(number, if is_asked { Sibling::Awaited } else { Sibling::None });
     }
 
@@ -171,6 +175,22 @@ mod tests {
         }
         finder.had(0);
         assert!(!finder.is_hopeful() && finder.of(1) == Sibling::None);
+    }
+
+    /// P7, S96 "what this side does is no silence": what is looked for is under way until the answer has come, and ends nothing else that is.
+    #[test]
+    fn what_is_looked_for_is_under_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = || fs::File::open(dir.path()).unwrap();
+        let mut finder = Finder::new(Scope::new(top().into(), top().as_fd()).unwrap());
+        let told = Told::to_nobody();
+        told.begin();
+        let coming = Coming { path: vec![b"image".to_vec()], size_bytes: 100_000, mtime_s: 0 };
+        finder.ask(1, coming, &told);
+        while told.siblings().is_empty() {
+            thread::yield_now();
+        }
+        assert_eq!(told.under_way(), 1, "what else there is to do");
     }
 
     /// S10: who finds is not waited for longer than is worth it, and then no more at all.
