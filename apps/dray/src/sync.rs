@@ -379,7 +379,9 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         atomic: arguments.atomic,
         timeout_s: arguments.further.timeout,
         fake_super: arguments.further.fake_super,
-        partial: arguments.partial || arguments.partial_dir.is_some(),
+        in_place: arguments.further.inplace,
+        // As with rsync, what came of a file that is changed is not lost.
+        partial: arguments.partial || arguments.partial_dir.is_some() || arguments.further.inplace,
         max_size_bytes: arguments.max_size,
         min_size_bytes: arguments.min_size,
         backup,

@@ -15,8 +15,8 @@ pub(crate) const LACKING: &[Lacking] = &[
     ),
     (&["--contimeout"], "say it to ssh: `-e 'ssh -o ConnectTimeout=5'`"),
     (
-        &["--inplace", "--append", "--append-verify", "--write-devices"],
-        "no: a file is old or new at every moment",
+        &["--append", "--append-verify", "--write-devices"],
+        "no: what comes is proven as a whole, beside its place",
     ),
     (
         &["--temp-dir", "-T"],
