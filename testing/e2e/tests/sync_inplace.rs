@@ -55,11 +55,11 @@ fn source_and_destination(source: &Path, copy: &Path, outside: &Path) {
 }
 
 fn inodes(top: &Path) -> BTreeMap<PathBuf, u64> {
-    data::names_below(top)
-        .into_iter()
-        .map(|path| (path.strip_prefix(top).unwrap_or(&path).to_owned(), path))
-        .map(|(name, path)| (name, fs::symlink_metadata(top.join(path)).unwrap().ino()))
-        .collect()
+    let inode = |path: PathBuf| {
+        let inode = fs::symlink_metadata(top.join(&path)).unwrap().ino();
+        (path, inode)
+    };
+    data::names_below(top).into_iter().map(inode).collect()
 }
 
 fn slashed(path: &Path) -> OsString {
@@ -85,7 +85,10 @@ fn check(a: &Host, way: &Way<'_>, options: &'static [&'static str]) {
     let (our_inodes, their_inodes) = (inodes(&ours), inodes(&theirs));
     let kept = |was: &BTreeMap<PathBuf, u64>, top: &Path| -> Vec<PathBuf> {
         let now = inodes(top);
-        was.iter().filter(|(name, inode)| now.get(*name) == Some(inode)).map(|(name, _)| name.clone()).collect()
+        was.iter()
+            .filter(|(name, inode)| now.get(*name) == Some(inode))
+            .map(|(name, _)| name.clone())
+            .collect()
     };
     let rsync = a.program("rsync").arg("-i").args(options).arg(slashed(&source)).arg(&theirs).run().expect(0);
     let dray = sync(a, &case(options), &["-i"], way, &source, &ours).expect(0);
@@ -157,7 +160,12 @@ fn inodes_stay_by_ticket() {
 
 /// Runs `dray sync` under strace, which writes down what was written to `path`, or kills it at the `kill`-th write there.
 fn traced<'a>(host: &'a Host, path: &Path, log: &Path, kill: Option<u32>) -> dray_e2e::Program<'a> {
-    let program = host.program("strace").args(["-f", "-qq", "-e", "trace=pwrite64,write,pwritev,copy_file_range,sendfile"]);
+    let program = host.program("strace").args([
+        "-f",
+        "-qq",
+        "-e",
+        "trace=pwrite64,write,pwritev,copy_file_range,sendfile",
+    ]);
     let program = match kill {
         Some(number) => program.arg("-e").arg(format!("inject=pwrite64:signal=KILL:when={number}")),
         None => program,
@@ -222,13 +230,13 @@ fn killed_in_the_middle_the_next_run_ends_it() {
     let Some(lab) = Lab::of(2).rate_mbit(40).build() else { return };
     let (a, b) = lab.pair();
     b.sshd();
-    let old = data::random_bytes(1024 * BLOCK, 5);
-    // What does not change lies in no chunk that does.
-    let new = changed(&data::random_bytes(1024 * BLOCK, 6), 1024);
-    let old = [&old[..], &old[..]].concat();
-    let new: Vec<u8> = new.chunks(BLOCK).zip(old.chunks(2 * BLOCK)).flat_map(|(new, old)| [new, &old[BLOCK..]].concat()).collect();
+    // Every other block differs, so that each is a write of its own.
+    let old = data::random_bytes(2048 * BLOCK, 5);
+    let new = changed(&old, 2);
     for (number, (is_far, more)) in
-        [(false, &["-b"][..]), (false, &["-u"]), (false, &["--size-only"]), (true, &["-b"])].into_iter().enumerate()
+        [(false, &["-b"][..]), (false, &["-u"]), (false, &["--size-only"]), (true, &["-b"])]
+            .into_iter()
+            .enumerate()
     {
         let what = format!("{is_far} {more:?}");
         let (source, copy) = (a.directory(&format!("source{number}")), b.directory(&format!("copy{number}")));
@@ -236,10 +244,17 @@ fn killed_in_the_middle_the_next_run_ends_it() {
         write(&copy.join("f"), &old, 0);
         write(&source.join("f"), &new, 9);
         let was = fs::metadata(copy.join("f")).unwrap().ino();
-        let options = [&["-a", "--inplace", "--stats"][..], if more == ["--size-only"] { &[] } else { more }].concat();
+        let options =
+            [&["-a", "--inplace", "--stats"][..], if more == ["--size-only"] { &[] } else { more }].concat();
         let far = |program: dray_e2e::Program<'_>| {
             let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
-            program.arg("-e").arg(format!("ssh {}", words.join(" "))).arg(slashed(&source)).arg(b.remote(&copy)).time_limit(LONG).run()
+            program
+                .arg("-e")
+                .arg(format!("ssh {}", words.join(" ")))
+                .arg(slashed(&source))
+                .arg(b.remote(&copy))
+                .time_limit(LONG)
+                .run()
         };
         if is_far {
             let script = b.file("their-dray");
@@ -248,13 +263,15 @@ fn killed_in_the_middle_the_next_run_ends_it() {
                 copy.join("f").display(),
                 log.display()
             );
-            fs::write(&script, format!("#!/bin/sh\nexec {trace} {} \"$@\"\n", gate::dray_binary().display())).unwrap();
+            fs::write(&script, format!("#!/bin/sh\nexec {trace} {} \"$@\"\n", gate::dray_binary().display()))
+                .unwrap();
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
             let killed = far(a.dray().arg("sync").args(&options).arg("--remote-dray").arg(&script));
             assert_ne!(killed.code(), Some(0), "{what}: {killed}");
             await_no_dray(b, LONG);
         } else {
-            let killed = traced(a, &copy.join("f"), &log, Some(100)).args(&options).arg(slashed(&source)).arg(&copy);
+            let killed =
+                traced(a, &copy.join("f"), &log, Some(100)).args(&options).arg(slashed(&source)).arg(&copy);
             assert_ne!(killed.time_limit(LONG).run().code(), Some(0), "{what}");
         }
         let half = fs::read(copy.join("f")).unwrap();
@@ -275,7 +292,10 @@ fn killed_in_the_middle_the_next_run_ends_it() {
         let expected: &[&str] = if more == ["-b"] { &["f", "f~"] } else { &["f"] };
         assert_eq!(data::names(&copy), expected, "{what}");
         if more == ["-b"] {
-            assert!(fs::read(copy.join("f~")).unwrap() == old, "{what}: the backup is what was there before the first run");
+            assert!(
+                fs::read(copy.join("f~")).unwrap() == old,
+                "{what}: the backup is what was there before the first run"
+            );
         }
     }
 }
@@ -310,7 +330,12 @@ fn who_may_not_write_is_told_as_with_rsync() {
         let program = a.program(words.next().unwrap()).args(words);
         program.args(["-rt", "--inplace"]).arg(slashed(&source)).arg(top).run()
     };
-    let user = ["setpriv".to_owned(), format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"), "--clear-groups".to_owned()];
+    let user = [
+        "setpriv".to_owned(),
+        format!("--reuid={NOBODY}"),
+        format!("--regid={NOBODY}"),
+        "--clear-groups".to_owned(),
+    ];
     let user: Vec<&str> = user.iter().map(String::as_str).collect();
     let (dray, sub, rsync) = (OsString::from(&program), OsString::from("sync"), OsString::from("rsync"));
     for (mode, owner, top_owner, codes, text) in [
@@ -324,7 +349,11 @@ fn who_may_not_write_is_told_as_with_rsync() {
         let rsync = as_user(&user, &theirs, &[&rsync]);
         // Whose file it is decides whether its time may be set.
         if owner == NOBODY {
-            assert_eq!((dray.code(), rsync.code()), (Some(codes.0), Some(codes.1)), "{mode:o} {dray} {rsync}");
+            assert_eq!(
+                (dray.code(), rsync.code()),
+                (Some(codes.0), Some(codes.1)),
+                "{mode:o} {dray} {rsync}"
+            );
         }
         for (top, was) in [&ours, &theirs].into_iter().zip(was) {
             assert_eq!(fs::read(top.join("f")).unwrap(), text, "{mode:o}");

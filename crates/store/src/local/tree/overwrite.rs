@@ -106,7 +106,8 @@ impl FileTarget {
         if !has_whole(directory, &whole) {
             directory.back_up(&self.name, Away::Changed)?;
         }
-        new.wait_as(&self.name, whole).map_err(|error| Error::file("name what came beside the file", error))?;
+        new.wait_as(&self.name, whole)
+            .map_err(|error| Error::file("name what came beside the file", error))?;
         self.leave();
         let mode_now = u32::from(there.found.stx_mode) & 0o7777;
         if !settings.fakes() {
@@ -159,7 +160,8 @@ impl FileTarget {
         let file = File::from(opened.map_err(|error| {
             let is_busy = error.kind() == io::ErrorKind::ExecutableFileBusy;
             let what = if is_busy { "end the program that it is" } else { "let this user write to it" };
-            Error::file("open the file to change it", error).advise(format!("{what}, or leave out --inplace: then it is replaced"))
+            Error::file("open the file to change it", error)
+                .advise(format!("{what}, or leave out --inplace: then it is replaced"))
         })?);
         let found = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, FACTS);
         let found = found.map_err(|error| Error::file("look at the file", error.into()))?;
@@ -189,8 +191,10 @@ impl FileTarget {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Ok(other) = self.directory.directory.open_at(whole, flags, Mode::empty()) else { return Ok(()) };
         match rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => Err(Error::new(ErrorKind::Refused, "another run is changing this file")
-                .advise("wait for its end, and copy it again")),
+            Err(Errno::WOULDBLOCK) => {
+                Err(Error::new(ErrorKind::Refused, "another run is changing this file")
+                    .advise("wait for its end, and copy it again"))
+            }
             _ => Ok(()),
         }
     }
@@ -266,7 +270,8 @@ impl Over<'_> {
         let (mut at, mut written) = (at, 0);
         while at < end {
             (self.check)()?;
-            let piece = if self.is_readable { Piece::next(self.there, at, end) } else { Piece::Data(end - at) };
+            let piece =
+                if self.is_readable { Piece::next(self.there, at, end) } else { Piece::Data(end - at) };
             let len = match piece {
                 Piece::Hole(len) => {
                     at += len;

@@ -32,11 +32,7 @@ impl Left {
     /// What runs before this one left of `name`: of two the larger one, under a name that this run does not write to.
     ///
     /// What is `whole` is taken where it is, unless there is more of another version.
-    pub(super) fn take(
-        directory: &Rc<OpenDirectory>,
-        name: &Name,
-        whole: Option<Temporary>,
-    ) -> Option<Left> {
+    pub(super) fn take(directory: &Rc<OpenDirectory>, name: &Name, whole: Option<Temporary>) -> Option<Left> {
         if directory.is_new {
             return None;
         }

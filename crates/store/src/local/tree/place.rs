@@ -308,7 +308,16 @@ impl FileTarget {
         let end_max = self.size_bytes.saturating_mul(2).saturating_add(TREE_GROWTH_BYTES_MAX);
         // Under another name nobody would find it.
         let is_partial = self.is_partial() && temporary == Some(temporary::usual(&directory, &self.name));
-        Ok(NewFile { file, temporary, directory, position: 0, end_max, is_sparse: false, is_partial, stays: false })
+        Ok(NewFile {
+            file,
+            temporary,
+            directory,
+            position: 0,
+            end_max,
+            is_sparse: false,
+            is_partial,
+            stays: false,
+        })
     }
 
     fn make(&self) -> io::Result<(OwnedFd, Option<Temporary>)> {
@@ -546,9 +555,8 @@ impl NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        let waits = || {
-            self.stays || (self.is_partial && self.file.metadata().is_ok_and(|found| found.len() > 0))
-        };
+        let waits =
+            || self.stays || (self.is_partial && self.file.metadata().is_ok_and(|found| found.len() > 0));
         if let Some(temporary) = self.temporary.as_ref().filter(|_| !waits()) {
             temporary::remove(&self.directory, temporary);
         }
@@ -595,7 +603,14 @@ impl Settings {
         self.apply_kept(fd, &Kept::of(metadata), now, mode, is_directory);
     }
 
-    pub(super) fn apply_kept(&self, fd: BorrowedFd<'_>, kept: &Kept<'_>, now: &Now, mode: u32, is_directory: bool) {
+    pub(super) fn apply_kept(
+        &self,
+        fd: BorrowedFd<'_>,
+        kept: &Kept<'_>,
+        now: &Now,
+        mode: u32,
+        is_directory: bool,
+    ) {
         let (metadata, mut mode, mut mode_now) = (kept.metadata, mode, now.mode);
         let fakes = self.fakes();
         if fakes && self.xattrs {

@@ -112,7 +112,10 @@ fn what_is_changed_is_kept_as_a_copy() {
     bring(&mut writer, target, b"other bytes").unwrap();
     assert_eq!(fs::read(to.join("f~")).unwrap(), was.0);
     assert_ne!(fs::metadata(to.join("f~")).unwrap().ino(), was.1);
-    assert_eq!((fs::read(to.join("f")).unwrap(), fs::metadata(to.join("f")).unwrap().ino()), (b"other bytes".to_vec(), was.1));
+    assert_eq!(
+        (fs::read(to.join("f")).unwrap(), fs::metadata(to.join("f")).unwrap().ino()),
+        (b"other bytes".to_vec(), was.1)
+    );
     assert_eq!(names(&to), ["f", "f~"]);
 }
 
@@ -197,5 +200,8 @@ fn what_is_another_file_by_now_is_not_touched() {
     // Once that has ended it is this one's turn, and nothing is left.
     let target = wanted(&mut writer, &file("g", b"other bytes"));
     bring(&mut writer, target, b"other bytes").unwrap();
-    assert_eq!((names(&to), fs::read(to.join("g")).unwrap()), (vec!["f".into(), "g".into()], b"other bytes".to_vec()));
+    assert_eq!(
+        (names(&to), fs::read(to.join("g")).unwrap()),
+        (vec!["f".into(), "g".into()], b"other bytes".to_vec())
+    );
 }
