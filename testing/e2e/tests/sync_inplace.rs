@@ -397,3 +397,23 @@ fn what_does_not_go_together_is_refused() {
     }
     assert_eq!(data::names(&copy), Vec::<OsString>::new());
 }
+
+/// Issue 7 "--inplace", for containers: a file that is mounted by itself is changed where it lies; it cannot be replaced.
+#[test]
+fn a_file_that_is_mounted_is_changed() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy, outside) = (a.directory("source"), a.directory("copy"), a.file("outside"));
+    write(&source.join("f"), b"new bytes", 0);
+    write(&copy.join("f"), b"below", -100);
+    let script = r#"mount --bind "$1" "$2/f" && exec "$0" sync -a $4 "$3/" "$2""#;
+    for (option, code, text) in [("", 8, &b"old"[..]), ("--inplace", 0, b"new bytes")] {
+        write(&outside, b"old", -100);
+        let program = a.program("unshare").args(["-m", "sh", "-c", script]).arg(gate::dray_binary());
+        let outcome = program.arg(&outside).arg(&copy).arg(&source).arg(option).run();
+        assert_eq!(outcome.code(), Some(code), "{option} {outcome}");
+        assert_eq!(fs::read(&outside).unwrap(), text, "{option}");
+        assert_eq!(fs::read(copy.join("f")).unwrap(), b"below", "{option}");
+        assert_eq!(data::names(&copy), ["f"]);
+    }
+}
