@@ -181,11 +181,8 @@ mod tests {
                 );
             }
         }
-        // What rsync 3.5 prints for --help, and what the one here does.
+        // What rsync 3.5 prints for --help, and what the one here does, if there is one.
         let here = rsync_here();
-        if here.is_empty() {
-            eprintln!("SKIP rsync's own help: no rsync is installed");
-        }
         for name in RSYNC.split_whitespace().chain(here.iter().map(String::as_str)) {
             assert!(seen.contains(name) || taken.contains(name), "nothing is said of rsync's {name}");
         }
