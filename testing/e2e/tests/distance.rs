@@ -3,14 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use dray_e2e::actions::{self, assert_delivered, share};
+use dray_e2e::actions::{self, assert_delivered, assert_same_tree, share};
 use dray_e2e::capture::Packet;
 use dray_e2e::data::{self, MIB};
-use dray_e2e::{Host, Lab};
-use dray_lab::conditions::{LONG_FAT, LONG_FAT_LOSSY, T1};
-use dray_lab::{Change, PipeStats};
+use dray_e2e::twins::{Way, going, set_times, tree, write};
+use dray_e2e::{Host, Lab, Program};
+use dray_lab::conditions::{Condition, LONG_FAT, LONG_FAT_LOSSY, T1};
+use dray_lab::{Change, PipeStats, Queue};
 
 const SSH_PORT: u16 = 22;
 /// What handshake and hello of the sender stay below, and its first payload goes beyond.
@@ -135,6 +137,43 @@ fn a_copy_crosses_a_slow_line_once() {
     }
 }
 
+/// A T1 line whose routers queue a second of it, where the path itself holds 40 ms.
+const DEEP_T1: Condition = Condition { up: T1.up.with_queue(DEEP), down: T1.down.with_queue(DEEP), ..T1 };
+const DEEP: Queue = Queue::Time(Duration::from_secs(1));
+
+/// Y6 "no queue of more than one bandwidth-delay product at T1", under the congestion control that keeps it, and whatever a line's own queue would
+/// take: what waits in front of a line that a get fills, and how much of the time the line is idle, by the counts of the line.
+#[test]
+fn a_slow_line_is_full_and_its_queue_is_short() {
+    for (name, condition) in [("20 packets", T1), ("a second", DEEP_T1)] {
+        for control in ["bbr", "cubic"] {
+            let Some(lab) = Lab::of(2).condition(condition).build() else { return };
+            let (holder, taker) = lab.pair();
+            for host in [holder, taker] {
+                let set = format!("echo {control} > /proc/sys/net/ipv4/tcp_congestion_control");
+                host.program("sh").args(["-c", &set]).run().expect(0);
+            }
+            let source = holder.file("source");
+            data::write_random(&source, MIB * 3 / 2, 5);
+            let share = share(holder, &source);
+            let copy = taker.directory("there").join("copy");
+            let running = actions::get(taker, &share.ticket, &copy).start();
+            let carried = || lab.carried(0, 1).carried_bytes;
+            running.wait_until(false, || carried() > MIB / 4);
+            let start = lab.carried(0, 1);
+            lab.count_anew();
+            let begun = Instant::now();
+            running.wait_until(false, || carried() > MIB * 5 / 4);
+            let (full, elapsed) = (lab.carried(0, 1), begun.elapsed());
+            running.wait().expect(0);
+            assert_delivered(&source, &copy, Some(&share.hash()));
+            eprintln!("{name}, {control}: start {start:?}");
+            eprintln!("{name}, {control}: full {full:?}, mean {}, {elapsed:?}", full.queue_bytes_mean());
+            share.end();
+        }
+    }
+}
+
 /// Issue 6 "0.1 % loss": through ssh alone and by ticket, every byte arrives although packets vanish; the link and the host's own
 /// counters agree on what was sent.
 #[test]
@@ -161,6 +200,68 @@ fn a_lossy_link_delivers_every_byte() {
     eprintln!("{} packets lost by ticket, {lost} over ssh", by_ticket.lost_packets);
     assert!(lost > 0);
     await_same_count(&lab, far);
+}
+
+/// What a command that the first host of `lab` runs costs: bytes on the link, both ways, and how often the other host began to say something;
+/// the least of three, as a machine that stalls makes two of one.
+fn cost(lab: &Lab, program: impl Fn() -> Program<'_>) -> (u64, u32) {
+    let (near, far) = lab.pair();
+    let mut least = (u64::MAX, u32::MAX);
+    for _ in 0..3 {
+        let before = both_ways(lab);
+        let recording = near.capture();
+        program().run().expect(0);
+        let after = both_ways(lab);
+        let bytes: u64 = [0, 1].map(|way| after[way].carried_bytes - before[way].carried_bytes).iter().sum();
+        let (mut flights, mut last): (u32, Option<Instant>) = (0, None);
+        let came = |packet: &&Packet| packet.from.0 == far.address() && !packet.payload.is_empty();
+        for packet in recording.stop().iter().filter(came) {
+            flights += u32::from(last.is_none_or(|last| packet.at - last > LONG_FAT.round_trip() / 2));
+            last = Some(packet.at);
+        }
+        least = (least.0.min(bytes), least.1.min(flights));
+    }
+    least
+}
+
+/// S85, issue 7 "unchanged trees", over ssh and both ways: 4,000 files in which nothing changed cost a login and little more, in bytes and in turns; one that
+/// changed costs its directory, and where digests say nothing (`--size-only`) every entry is told.
+#[test]
+fn what_is_the_same_costs_a_login() {
+    let Some(lab) = Lab::of(2).condition(LONG_FAT).build() else { return };
+    let (a, b) = lab.pair();
+    let (source, copy) = (a.file("source"), a.file("copy"));
+    tree(&source, 4000);
+    set_times(&source, 0);
+    a.program("cp").arg("-a").arg(&source).arg(&copy).run().expect(0);
+    let login = || {
+        a.program("ssh")
+            .args(b.ssh_options())
+            .arg(b.remote(Path::new("")).to_str().unwrap().trim_end_matches(':'))
+            .arg("true")
+    };
+    let login = cost(&lab, login);
+    eprintln!("login: {login:?}");
+    for way in [Way::Up(b), Way::Down(b)] {
+        let run = |options: &[&str]| {
+            going(
+                a.dray().args(["sync", "-a", "--delete"]).args(options),
+                &way,
+                source.join("").as_os_str(),
+                &copy,
+            )
+        };
+        let same = cost(&lab, || run(&[]));
+        eprintln!("same: {same:?}");
+        let told = cost(&lab, || run(&["--size-only"]));
+        eprintln!("told: {told:?}");
+        let changed = cost(&lab, || {
+            write(&copy.join("03/00003"), b"old", 0);
+            run(&[])
+        });
+        eprintln!("changed: {changed:?}");
+        assert_same_tree(a, &source, &copy, None);
+    }
 }
 
 /// Waits until the second host's own counter of what came in agrees with the link about what it carried; what is on its way
