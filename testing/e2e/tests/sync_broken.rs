@@ -275,8 +275,8 @@ fn killed_again_and_again_it_is_old_or_new() {
                 fs::create_dir(&many).unwrap();
                 (0..EXTRAS).for_each(|number| fs::write(many.join(number.to_string()), b"extra").unwrap());
             }
-            let len = |root: &Path, name| fs::metadata(root.join("small").join(name)).unwrap().len();
-            let is_renewed = |name| len(&copy, name) == len(&versions.new, name);
+            let len = |root: &Path, name: &str| fs::metadata(root.join("small").join(name)).unwrap().len();
+            let is_renewed = |name: &str| len(&copy, name) == len(&versions.new, name);
             let left = || data::names(&copy.join("many")).len();
             let changed = || fs::metadata(copy.join("many")).unwrap().modified().unwrap();
             let untouched = changed();
