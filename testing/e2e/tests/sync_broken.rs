@@ -260,6 +260,9 @@ fn a_cut_connection_leaves_old_or_new() {
     }
 }
 
+/// When an end is killed: what it is called, how far the run may have come, and whether the processes of the receiver have come to it.
+type Moment<'a> = (&'static str, Phase, &'a dyn Fn(&[u32]) -> bool);
+
 /// Issue 7 "interrupted", S14, S18, S81: either end is killed at one moment after the other, each time further: when nothing has come yet, among
 /// small files, in a large one that is put together with its older version, when the first name is deleted. The next run does all.
 #[test]
@@ -280,7 +283,7 @@ fn killed_again_and_again_it_is_old_or_new() {
             let left = || data::names(&copy.join("many")).len();
             let changed = || fs::metadata(copy.join("many")).unwrap().modified().unwrap();
             let untouched = changed();
-            let moments: [(&str, Phase, &dyn Fn(&[u32]) -> bool); 5] = [
+            let moments: [Moment<'_>; 5] = [
                 ("connected", Phase::Coming, &|_| true),
                 ("small ones", Phase::Coming, &|_| ["01", "13", "37"].iter().any(|name| is_renewed(name))),
                 ("a new one", Phase::Coming, &|_| copy.join("a/2").exists()),
