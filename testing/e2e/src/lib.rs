@@ -32,6 +32,7 @@ pub mod sshd;
 pub mod sweep;
 pub mod twins;
 pub mod view;
+pub mod versions;
 
 pub use lab::{Host, Lab};
 pub use process::{Outcome, Program, Running};
