@@ -13,6 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags, Statx};
 use super::attributes;
 use super::content::{FileState, hash_content};
 use super::directory::{Directory, stat_fd};
+use super::fake::Access;
 use super::opened::OpenDirectory;
 use super::overwrite::{Existing, left_whole};
 use super::place::{FileTarget, Identity, Now, There, identity_of};
@@ -188,7 +189,7 @@ impl TreeWriter {
             return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
         }
         if is_path {
-            settings.apply_by_path(&fd, metadata, &opened, Some(mode));
+            settings.apply_by_path(&fd, &Access::by_link(fd.as_fd()), metadata, &opened, Some(mode));
         } else {
             let owner = Some((found.stx_uid, found.stx_gid));
             let now = Now { mode: Some(mode_now), owner, mtime: Some(mtime_of(found)), has_no_xattrs: false };

@@ -347,7 +347,7 @@ impl TreeWriter {
         let failed = |error| Error::file("open the destination", error);
         let mut is_new = false;
         let into = self.landing.names.get(index).cloned().flatten();
-        self.settings.require_attributes(&self.landing.base, into.as_ref().map(Name::as_bytes))?;
+        self.settings.require_attributes(&self.landing.base, into.as_ref().map(Name::as_bytes), true)?;
         if let Some(make) = self.landing.makes_directory(entry, &self.settings)? {
             let mode = Mode::from_raw_mode(0o777 & !self.settings.umask);
             match rustix::fs::mkdirat(&self.landing.base, make.as_bytes(), mode) {
