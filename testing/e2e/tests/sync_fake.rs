@@ -357,15 +357,15 @@ fn what_fake_super_does_not_go_with_is_refused() {
     let a = lab.host(0);
     let (source, to) = (a.directory("source"), a.file("to"));
     write(&source.join("f"), b"f", 0);
-    for (option, words) in [
-        ("-A", "--fake-super does not go with -A"),
-        ("--remove-source-files", "--fake-super: what attributes"),
-        ("--atomic", "--fake-super"),
+    for (options, words) in [
+        (&["-A"][..], "--fake-super does not go with -A"),
+        (&["--remove-source-files"], "--fake-super: what attributes"),
+        (&["--atomic", "--delete"], "--fake-super"),
     ] {
-        let refused = a.dray().args(["sync", "-a", "--fake-super", option]).arg(slashed(&source)).arg(&to);
-        let refused = refused.run().expect(2);
-        assert!(refused.stderr_text().contains(words) && !to.exists(), "{option}: {refused}");
-        assert!(source.join("f").exists(), "{option}");
+        let program = a.dray().args(["sync", "-a", "--fake-super"]).args(options);
+        let refused = program.arg(slashed(&source)).arg(&to).run().expect(2);
+        assert!(refused.stderr_text().contains(words) && !to.exists(), "{options:?}: {refused}");
+        assert!(source.join("f").exists(), "{options:?}");
     }
 }
 
