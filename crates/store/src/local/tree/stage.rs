@@ -263,11 +263,11 @@ impl Stage {
     pub(super) fn outcome(&self) -> String {
         match (self.is_switched, self.is_away) {
             (true, _) => IN_PLACE.to_owned(),
-            (false, true) => "nothing was switched".to_owned(),
-            (false, false) => format!(
+            (false, false) if self.has_root => format!(
                 "nothing was switched, and what came waits for the same command in {:?} beside the destination",
                 text(&self.new)
             ),
+            _ => "nothing was switched".to_owned(),
         }
     }
 
