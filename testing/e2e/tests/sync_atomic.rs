@@ -241,7 +241,7 @@ fn a_full_disk_leaves_the_old_tree() {
         let status = std::process::Command::new(name).args(args).arg(&mount).status();
         assert!(status.unwrap().success(), "{name}");
     };
-    tool("mount", &["-t", "tmpfs", "-o", "size=6m", "tmpfs"]);
+    tool("mount", &["-t", "tmpfs", "-o", "size=6m,mode=755", "tmpfs"]);
     let copy = mount.join("copy");
     a.program("cp").arg("-a").arg(&old).arg(&copy).run().expect(0);
     let run = || a.dray().args(["sync", "-a", "--delete", "--atomic"]).arg(new.join("")).arg(&copy).run();
