@@ -520,12 +520,12 @@ fn what_takes_our_names_is_not_removed() {
     let is_there = |path: &Path| fs::read(path.join("d/file")).is_ok_and(|found| found == b"mine");
     // Before the switch, in the place of the new tree.
     let dir = standing(&OLD);
+    important(dir.path());
     let to = dir.path().join("to");
     let before = state(&to);
     let mut writer = switching(&to);
     tell(&mut writer, &NEW, &NEW_IN_D);
-    let stage = dir.path().join(&beside(dir.path())[0]);
-    important(dir.path());
+    let stage = dir.path().join(beside_of(&to));
     fs::rename(&stage, dir.path().join("away")).unwrap();
     fs::rename(dir.path().join("important"), &stage).unwrap();
     assert_eq!(fails(&mut writer).kind(), ErrorKind::Changed);
@@ -534,6 +534,7 @@ fn what_takes_our_names_is_not_removed() {
     assert_eq!((state(&to), held.iter().filter(|is_it| **is_it).count()), (before, 1));
     // After it, in the place of the old one.
     let dir = standing(&OLD);
+    important(dir.path());
     let to = dir.path().join("to");
     let mut writer = switching(&to);
     tell(&mut writer, &NEW, &NEW_IN_D);
@@ -541,8 +542,7 @@ fn what_takes_our_names_is_not_removed() {
     while names(&to) != ["a", "b", "c", "d"] {
         assert!(writer.delete_some(&mut failed).unwrap());
     }
-    let old = dir.path().join(&beside(dir.path())[0]);
-    important(dir.path());
+    let old = dir.path().join(beside_of(&to));
     fs::rename(&old, dir.path().join("away")).unwrap();
     fs::rename(dir.path().join("important"), &old).unwrap();
     while writer.delete_some(&mut failed).unwrap() {}
