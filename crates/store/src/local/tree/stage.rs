@@ -60,7 +60,7 @@ enum State {
     Comparing(Look),
     /// The trees have changed places.
     Telling(Look),
-    Removing(Option<Doomed>),
+    Removing(Box<Option<Doomed>>),
     Over,
 }
 
@@ -292,7 +292,7 @@ impl Stage {
             },
             State::Telling(mut look) => match look.step(settings, None)? {
                 true => State::Telling(look),
-                false => State::Removing(self.doomed()?),
+                false => State::Removing(Box::new(self.doomed()?)),
             },
             State::Removing(mut doomed) => {
                 let orders = Orders::unsaid(settings, &self.whole.parent, stop);
@@ -374,7 +374,7 @@ impl Stage {
             && !look.differs
             && replaced.as_ref().is_some_and(|replaced| !look::is_another(settings, replaced, &self.root));
         if is_same {
-            return Ok(State::Removing(Some(self.own_doomed(&self.root)?)));
+            return Ok(State::Removing(Box::new(Some(self.own_doomed(&self.root)?))));
         }
         self.switch()?;
         if self.fsync {
@@ -383,7 +383,7 @@ impl Stage {
         }
         Ok(match (telling, replaced) {
             (Some(telling), _) => State::Telling(telling),
-            (None, Some(_)) => State::Removing(self.doomed()?),
+            (None, Some(_)) => State::Removing(Box::new(self.doomed()?)),
             (None, None) => State::Over,
         })
     }
