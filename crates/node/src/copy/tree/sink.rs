@@ -210,7 +210,7 @@ impl<'a> Writing<'a> {
         let path =
             if path.is_empty() { Path::new(".") } else { Path::new(std::ffi::OsStr::from_bytes(path)) };
         if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
-            return Err(at(path, error));
+            return Err(at(path, self.writer.last_error(error)));
         }
         let mut failed = entry_failed(path, &error);
         self.is_complete = false;
