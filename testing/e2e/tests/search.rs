@@ -2,6 +2,7 @@
 //! a search keeps to.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,7 +12,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use dray_e2e::actions::{self, assert_same_tree, share};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::live::differences;
-use dray_e2e::{Host, Lab, Program, Running};
+use dray_e2e::{Host, Lab, Program, Running, gate};
 use dray_lab::conditions::T1;
 
 /// Bytes of the file: small enough for a slow link, large enough that one hundredth of it is more than what a copy takes anyway.
@@ -503,4 +504,76 @@ fn what_is_synchronised_by_a_login_is_looked_for() {
     eprintln!("{size} bytes: {off} without a search, {beside} of another state, {renamed} of other names");
     assert!(beside < size / 10, "{beside}");
     assert!(renamed < size / 10, "{renamed}");
+}
+
+/// Directories beside the destination with a file in each that is alike in nothing but its size, and directories far from it.
+const BESIDE: usize = 20;
+const FAR: usize = 60;
+
+/// What the kernel saw `to` do below `top` while it fetched what `shared` tells: directories whose entries were read, and files of which bytes were.
+fn seen_by_the_kernel(to: &Host, top: &Path, ticket: &str, copy: &Path, trace: &Path) -> (usize, usize) {
+    let calls = "trace=openat,openat2,getdents64,read,pread64";
+    let strace =
+        to.program("strace").args(["-f", "-y", "-qq", "--seccomp-bpf", "-e", calls, "-o"]).arg(trace);
+    let get = strace.arg(gate::dray_binary()).args(["get", ticket, "-o"]).arg(copy).arg("--search").arg(top);
+    get.time_limit(Duration::from_secs(120)).run().expect(0);
+    let trace = fs::read_to_string(trace).unwrap();
+    // `1234 getdents64(7</path/of/it>, …`
+    let paths = |call: &str| -> BTreeSet<String> {
+        let begun =
+            trace.lines().filter_map(|line| line.split_once(call)?.1.split_once('<')?.1.split_once('>'));
+        let below = begun.map(|(path, _)| path.to_owned()).filter(|path| Path::new(path).starts_with(top));
+        below.collect()
+    };
+    let read: BTreeSet<String> = paths(" pread64(").union(&paths(" read(")).cloned().collect();
+    let read =
+        read.iter().filter(|path| path.ends_with("/other.iso") || path.ends_with("-old/new/image.img"));
+    (paths(" getdents64(").len(), read.count())
+}
+
+/// R16, Y25 with the real program on real files, as strace sees it: by cost per chunk no more directories are listed than lie near the destination, and of
+/// all files the one of use alone is read; breadth-first reads the others beside before it, all directories first lists those far away, too, and without a
+/// search nothing is looked at.
+#[test]
+fn the_kernel_sees_what_a_search_lists_and_reads() {
+    if !gate::has_tool("strace") {
+        return;
+    }
+    let Some(lab) = Lab::of(2).alone().rate_mbit(SLOW).build() else { return };
+    let (from, to) = lab.pair();
+    let source = from.file("image.img");
+    data::write_random(&source, 4 * MIB, 551);
+    let shared = share(from, &source);
+    let top = to.directory("top");
+    let place = |path: String, name: &str| {
+        let directory = top.join(path);
+        fs::create_dir_all(&directory).unwrap();
+        directory.join(name)
+    };
+    for number in 0..BESIDE {
+        let other = place(format!("work/project/{number}"), "other.iso");
+        data::write_random(&other, 4 * MIB, 560 + number as u64);
+    }
+    for number in 0..FAR {
+        drop(place(format!("mail/{}/{number}", number % 4), ""));
+    }
+    fs::copy(&source, place("work/project-old/new".to_owned(), "image.img")).unwrap();
+    let copy = place("work/project/new".to_owned(), "image.img");
+    let seen = |policy: &str| {
+        configure(to, &format!("search_policy = \"{policy}\"\n"));
+        let seen = seen_by_the_kernel(to, &top, &shared.ticket, &copy, &to.file(policy));
+        data::assert_same(&source, &copy);
+        fs::remove_file(&copy).unwrap();
+        actions::forget(to);
+        eprintln!("{policy}: {} directories listed, {} files read", seen.0, seen.1);
+        seen
+    };
+    let (listed, read) = seen("cost");
+    // The destination's, those above it and beside it, and the two that lead to the file of use.
+    assert!((4..=BESIDE + 8).contains(&listed) && read == 1, "{listed} directories, {read} files");
+    let breadth_first = seen("breadth-first");
+    assert!(breadth_first.1 > BESIDE, "{breadth_first:?}");
+    let all_stats = seen("all-stats");
+    assert!(all_stats.0 > BESIDE + FAR && all_stats.1 == 1, "{all_stats:?}");
+    assert_eq!(seen("no-disk").1, 0);
 }

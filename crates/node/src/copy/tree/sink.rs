@@ -576,6 +576,8 @@ impl TreeSink for Writing<'_> {
                 return Err(Error::new(ErrorKind::Protocol, "sender sent a message out of place"));
             }
             Heard::Data(path, request, body) => {
+                let pressure = self.deltas.pressure.clone();
+                let _writing = pressure.begin();
                 let came = self.done.bytes;
                 let owed = self.machine.weight(path);
                 let mut rest = &body[..];
