@@ -120,7 +120,7 @@ pub(crate) struct SyncArguments {
     #[arg(short = 'P', long)]
     partial: bool,
     /// The same: the place is the same, too
-    #[arg(long, value_name = "DIR", hide = true)]
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with = "inplace")]
     partial_dir: Option<OsString>,
     /// Progress is shown on a terminal
     #[arg(long, hide = true)]

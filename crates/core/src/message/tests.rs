@@ -183,6 +183,7 @@ fn each_flag_has_its_bit() {
         DIRECTORIES,
         REMOVE_SOURCES,
         ATOMIC,
+        IN_PLACE,
     ];
     for (bit, flag) in flags.into_iter().enumerate() {
         assert_eq!(flag, 1 << bit, "{bit}");

@@ -145,6 +145,9 @@ struct Shared {
     /// How often it rested because others waited for a processor.
     #[cfg(test)]
     rests: AtomicU64,
+    /// It rests for nobody who waits for a processor: with another pace what is found counts, and not how busy the machine is.
+    #[cfg(test)]
+    is_paced: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -255,6 +258,8 @@ impl DiskSearch {
             places_read: Mutex::default(),
             #[cfg(test)]
             rests: AtomicU64::new(0),
+            #[cfg(test)]
+            is_paced: AtomicBool::new(false),
         });
         let (on_thread, older) = (shared.clone(), target.older);
         let run = move || {
@@ -456,6 +461,7 @@ impl DiskSearch {
     pub(crate) fn with_pace(self, pace: Pace) -> DiskSearch {
         let mut paced = self;
         paced.pace = pace;
+        paced.shared.is_paced.store(true, Ordering::Release);
         paced
     }
 
