@@ -13,9 +13,9 @@ use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::negotiate;
 
 use super::super::take::Heard;
-use super::{COPY, greeting_deadline, guard, lost, protocol, read_message};
+use super::{COPY, PATH_OWES_BYTES_MAX, greeting_deadline, guard, lost, protocol, read_message};
 use crate::enough::Enough;
-use crate::transport::{Channel, push_control};
+use crate::transport::{Channel, Solo, push_control};
 
 /// How long a lane that owes something may say nothing while the sender is heard over ssh.
 const LANE_PATIENCE: Duration = Duration::from_secs(5);
@@ -224,7 +224,10 @@ impl TakeLanes {
         if !self.hand_over((Heard::Up(lane.clone()), None)) {
             return Ok(());
         }
-        let (silence, enough) = (Silence::new(Instant::now()), channel.solo().map(Enough::new));
+        let silence = Silence::new(Instant::now());
+        let enough = channel
+            .solo()
+            .map(|solo| Enough::new(Solo { holds_bytes: solo.holds_bytes.min(PATH_OWES_BYTES_MAX), ..solo }));
         let mut taker = LaneTaker { lanes: self, lane, channel, silence, pulled: 0, enough };
         let result = taker.frames();
         self.hand_over((Heard::Down(taker.lane.clone()), None));
