@@ -23,7 +23,7 @@ use super::ahead::ReadAhead;
 use super::control::{ControlSide, only_control};
 use super::slow::PathMeter;
 use super::{CopyHook, Inner, LaneSet, LaneStart, Opening, Queued, Reading, SumsAsked};
-use crate::enough::Enough;
+use crate::enough::{Enough, worked};
 use crate::packing::Unpacker;
 use crate::transport::{Channel, ControlReader, Wake, push_control};
 
@@ -476,11 +476,7 @@ impl<'a> Lane<'a> {
                 }
                 self.check_silence()?;
                 let (channel, wake) = (&mut self.channel, &self.wake);
-                let begun = Instant::now();
                 self.reading.pause(|| channel.wait(Some(wake), IDLE)).map_err(lost)?;
-                if let Some(enough) = &mut self.enough {
-                    enough.waited(begun.elapsed());
-                }
             }
         }
         Ok(Got::Bytes)
@@ -510,7 +506,7 @@ impl<'a> Lane<'a> {
         let (now, is_owed) = (Instant::now(), !self.running.is_empty());
         self.meter.count(now, received_bytes, is_owed);
         let Some(enough) = &mut self.enough else { return };
-        if enough.is_held_back(now, received_bytes, is_owed) {
+        if enough.is_held_back(now, received_bytes, is_owed, worked) {
             self.enough = None;
             self.set.spread();
         }

@@ -14,7 +14,7 @@ use dray_engine::session::negotiate;
 
 use super::super::take::Heard;
 use super::{COPY, PATH_OWES_BYTES_MAX, greeting_deadline, guard, lost, protocol, read_message};
-use crate::enough::Enough;
+use crate::enough::{Enough, worked};
 use crate::transport::{Channel, Solo, push_control};
 
 /// How long a lane that owes something may say nothing while the sender is heard over ssh.
@@ -280,7 +280,6 @@ impl LaneTaker<'_> {
                 }
                 _ => return Err(protocol("sender sent a frame out of place")),
             };
-            let begun = Instant::now();
             let credit = Credit::take(&self.lane);
             if !self.lanes.hand_over((heard, Some(credit))) {
                 return Ok(());
@@ -288,23 +287,15 @@ impl LaneTaker<'_> {
             // What came meanwhile waits in the channel.
             let now = Instant::now();
             self.silence.heard(now);
-            // Where the sink is what is slow, another lane is of no use.
-            self.waited(now - begun);
             self.count(now);
         }
         Ok(())
     }
 
-    fn waited(&mut self, time: Duration) {
-        if let Some(enough) = &mut self.enough {
-            enough.waited(time);
-        }
-    }
-
     fn count(&mut self, now: Instant) {
         let Some(enough) = &mut self.enough else { return };
         let is_owed = self.lane.ended.load(Ordering::Acquire) < self.lane.pulled.load(Ordering::Acquire);
-        if enough.is_held_back(now, self.channel.received_bytes(), is_owed) {
+        if enough.is_held_back(now, self.channel.received_bytes(), is_owed, worked) {
             self.enough = None;
             self.lanes.is_spread.store(true, Ordering::Release);
         }
@@ -337,7 +328,6 @@ impl LaneTaker<'_> {
                     }
                     self.count(now);
                     self.channel.wait(None, LOOK).map_err(lost)?;
-                    self.waited(now.elapsed());
                 }
             }
         }
