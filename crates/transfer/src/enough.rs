@@ -51,7 +51,8 @@ impl Enough {
         let trip_bytes = came_bytes.saturating_sub(before) as f64 / trips;
         self.since = Some((now, came_bytes, worked));
         // Whichever end has more to do with a byte, the other one has at least half as much.
-        worked.saturating_sub(worked_before) * 2 > time || trip_bytes * UNDER_WAY > self.solo.holds_bytes as f64
+        worked.saturating_sub(worked_before) * 2 > time
+            || trip_bytes * UNDER_WAY > self.solo.holds_bytes as f64
     }
 }
 
