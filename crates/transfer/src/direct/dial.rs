@@ -18,7 +18,8 @@ use dray_engine::session::{Body, Receiver, ReceiverInput};
 
 use crate::lanes::{LaneSet, LaneStart, Opening};
 use crate::transport::{
-    CLEAR_PREAMBLE, Channel, ClearChannel, TlsChannel, TlsConfig, connect_tcp, push_control, read_exact,
+    CLEAR_PREAMBLE, Channel, ClearChannel, LONG_FROM, TlsChannel, TlsConfig, connect_tcp, push_control,
+    read_exact,
 };
 
 /// Head start of one target before the next is tried beside it (RFC 8305 §5 recommends 250 ms).
@@ -158,7 +159,7 @@ fn hold_lanes(
     round_trip: Duration,
 ) -> Option<Error> {
     // Where several are of use in any case, they are dialled at once.
-    if channel.solo().is_none() {
+    if round_trip < LONG_FROM || channel.solo().is_none() {
         set.spread();
     }
     let is_over = Arc::new(AtomicBool::new(false));

@@ -29,7 +29,7 @@ use dray_core::source::{
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_engine::session::Receiver;
 
-use crate::transport::{Channel, Wake};
+use crate::transport::{Channel, LONG_FROM, Wake};
 use lane::Lane;
 
 /// A source made of lanes.
@@ -320,7 +320,9 @@ impl LaneSet {
                 running: Vec::new(),
                 cancels: Vec::new(),
             });
-            inner.is_spread |= channel.solo().is_none();
+            // A busy machine answers late in the handshake; the kernel connects all the same.
+            let is_short = start.round_trip_us.is_some_and(|trip| u128::from(trip) < LONG_FROM.as_micros());
+            inner.is_spread |= is_short || channel.solo().is_none();
             let size_bytes = inner.size_bytes;
             drop(inner);
             if let Some(size_bytes) = size_bytes {

@@ -29,7 +29,7 @@ pub use limit::{LimitedChannel, RateLimit};
 pub use pipe::{OpeningBytes, PipeChannel};
 pub use places::{Place, Places, counted_address};
 pub(crate) use replayed::Replayed;
-pub(crate) use tcp::begin_unpaced;
+pub(crate) use tcp::{LONG_FROM, begin_unpaced};
 pub use tcp::{connect_tcp, read_exact_by};
 pub use tls::{NodeKey, TlsChannel, TlsConfig};
 pub use wake::Wake;

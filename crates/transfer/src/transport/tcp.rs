@@ -16,7 +16,7 @@ const PACED: &str = "bbr";
 /// What takes its place on a short path: the first of these that this machine has and allows.
 const UNPACED: [&str; 2] = ["cubic", "reno"];
 /// A path with a round trip this long or longer keeps the congestion control of the system.
-const LONG_FROM: Duration = Duration::from_millis(2);
+pub(crate) const LONG_FROM: Duration = Duration::from_millis(2);
 
 /// Non-blocking, no delay, and dead peers are noticed within about 30 s even when nothing is sent.
 pub(super) fn configure(socket: &TcpStream) -> io::Result<()> {
