@@ -30,6 +30,8 @@ pub(crate) struct Bench {
     pub(crate) successes: usize,
     /// What could not be measured, and of which the results say so: row and cell, and whose run it would have been.
     pub(crate) named_missing: BTreeSet<(String, String)>,
+    /// The lab vouches for every run of this round so far.
+    pub(crate) is_vouched_for: bool,
 }
 
 impl Bench {
@@ -49,6 +51,7 @@ impl Bench {
             failures: Vec::new(),
             successes: 0,
             named_missing: BTreeSet::new(),
+            is_vouched_for: true,
         }
     }
 
@@ -109,6 +112,11 @@ impl Bench {
     /// Whether the user wants a contender of this name.
     pub(crate) fn wants(&self, name: &str) -> bool {
         self.options.only.is_empty() || self.options.only.iter().any(|only| name.starts_with(only.as_str()))
+    }
+
+    /// Whether the user wants a cell of this name.
+    pub(crate) fn wants_cell(&self, name: &str) -> bool {
+        self.options.cells.is_empty() || self.options.cells.iter().any(|cell| name.starts_with(cell.as_str()))
     }
 
     /// The command of a job, with folders and addresses of the test made readable.

@@ -42,8 +42,10 @@ impl Bench {
         let first = if cell.warms_up && !self.options.is_smoke { 0 } else { 1 };
         let name = format!("{}{}", cell.what.name(), if cell.is_again { "-again" } else { "" });
         let place = Place { row: cell.row, cell: &name, link: pair.between.name() };
-        self.in_turn(&place, &all, first..=cell.pairs, |bench, turn| {
-            cell_run(bench, pair, cell, &place, turn, turn.round == first)
+        self.rounds(first, cell.pairs, |bench, round| {
+            bench.in_turn(&place, &all, round, |bench, turn| {
+                cell_run(bench, pair, cell, &place, turn, round == first)
+            })
         })
     }
 }

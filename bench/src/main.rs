@@ -96,6 +96,7 @@ fn run(words: &[String]) -> Result<ExitCode, String> {
         syncs: options.syncs,
         seed: options.seed,
         note: &options.note,
+        words: &options.words,
         builds: &absolute,
     };
     let results = Results::create(&folder, &site, &tools, &setting)?;

@@ -15,6 +15,7 @@ docs/performance.md. Without a ROW: all of them, which takes hours.
   --files A,B        numbers of files in trees instead of the row's own; none for no trees
   --links A,B        links instead of the row's own: unshaped, RATE/ROUND-TRIP[/LOSS%] or a name of the network lab
   --only A,B         only contenders whose name begins so, for example dray-cp-push,rsync-ssh
+  --cells A,B        only cells whose name begins so, for example Similar-99,Sibling
   --dray NAME=PATH   time this build instead of one made now; several may be given, and each is a contender
   --dir DIR          files on the file system of DIR instead of a tmpfs
   --fsync            every contender makes its files durable before it ends; those that cannot are left out
@@ -27,6 +28,9 @@ docs/performance.md. Without a ROW: all of them, which takes hours.
   --render           only render docs/performance.md from the newest numbers of each cell
 ";
 
+/// Of which the numbers tell what matters: builds by their hash, the folder by its file system.
+const ELSEWHERE: [&str; 4] = ["--dray", "--dir", "--note", "--no-install"];
+
 /// What the user wants.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Options {
@@ -36,6 +40,7 @@ pub(crate) struct Options {
     pub(crate) files: Option<Vec<u64>>,
     pub(crate) links: Option<Vec<String>>,
     pub(crate) only: Vec<String>,
+    pub(crate) cells: Vec<String>,
     pub(crate) builds: Vec<(String, PathBuf)>,
     pub(crate) folder: Option<PathBuf>,
     pub(crate) syncs: bool,
@@ -47,6 +52,8 @@ pub(crate) struct Options {
     pub(crate) is_smoke: bool,
     pub(crate) lists: bool,
     pub(crate) renders: bool,
+    /// What to say again for the same numbers: the words, but for what is told elsewhere.
+    pub(crate) words: Vec<String>,
 }
 
 impl Options {
@@ -58,6 +65,7 @@ impl Options {
             files: None,
             links: None,
             only: Vec::new(),
+            cells: Vec::new(),
             builds: Vec::new(),
             folder: None,
             syncs: false,
@@ -69,9 +77,13 @@ impl Options {
             is_smoke: false,
             lists: false,
             renders: false,
+            words: Vec::new(),
         };
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
+            if !ELSEWHERE.contains(&word.as_str()) {
+                options.words.push(word.clone());
+            }
             match word.as_str() {
                 "--fsync" => options.syncs = true,
                 "--pin" => options.is_pinned = true,
@@ -83,6 +95,9 @@ impl Options {
                     let value =
                         words.next().ok_or_else(|| format!("{flag} needs a value, or is no option"))?;
                     options.take(flag, &value)?;
+                    if !ELSEWHERE.contains(&flag) {
+                        options.words.push(value);
+                    }
                 }
                 _ => options.rows.push(word),
             }
@@ -117,6 +132,7 @@ impl Options {
             }
             "--links" => self.links = Some(list()),
             "--only" => self.only = list(),
+            "--cells" => self.cells = list(),
             "--dray" => {
                 let (name, path) =
                     value.split_once('=').ok_or_else(|| format!("--dray {value}: use NAME=PATH"))?;

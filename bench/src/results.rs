@@ -26,6 +26,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) syncs: bool,
     pub(crate) seed: u64,
     pub(crate) note: &'a str,
+    /// What was asked for, which another run can be asked for, too.
+    pub(crate) words: &'a [String],
     pub(crate) builds: &'a [(String, PathBuf)],
 }
 
@@ -91,6 +93,7 @@ fn facts(site: &Site, tools: &Tools, setting: &Setting<'_>) -> Value {
         "dray": builds,
         "versions": tools.versions(),
         "note": setting.note,
+        "words": setting.words.join(" "),
     })
 }
 

@@ -20,6 +20,7 @@ pub(crate) struct Told {
 impl Bench {
     /// Writes a run.
     pub(crate) fn tell(&mut self, place: &Place<'_>, run: &Run, told: Told) -> Result<(), String> {
+        self.is_vouched_for &= run.invalid.is_none();
         let mut line = line(place, run);
         line["contender"] = json!(told.label);
         line["title"] = json!(told.title);

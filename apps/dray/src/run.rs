@@ -164,15 +164,8 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                     Error::new(ErrorKind::Usage, "the ticket is for a directory, which needs a name here")
                         .advise("dray get TICKET -o DIR")
                 })?;
-                if search.is_some() {
-                    return Err(Error::new(
-                        ErrorKind::Usage,
-                        "--search is for a file, and the ticket for a directory",
-                    )
-                    .advise("leave --search out"));
-                }
                 let wish = DirectoryWish { ticket, hints, allow_local: local, destination };
-                return get_directory(&wish, (whole_file, fsync), output, stop);
+                return get_directory(&wish, (whole_file, search, fsync), output, stop);
             }
             if path.as_deref() == Some(Path::new("-"))
                 && let Some(search) = &search
@@ -236,16 +229,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             }
             let sources: Vec<Location> = source.into_iter().map(Location::parse).collect::<Result<_>>()?;
             let destination = Location::parse(destination)?;
-            if let Some(search) = &search {
-                let text = format!("--search {search:?} is for what is copied to here from another host");
-                if matches!(destination, Location::Remote { .. }) {
-                    return Err(Error::new(ErrorKind::Usage, text)
-                        .advise("say search = true in the configuration of that host"));
-                }
-                if sources.iter().all(|source| matches!(source, Location::Local(_))) {
-                    return Err(Error::new(ErrorKind::Usage, text).advise("leave --search out"));
-                }
-            }
+            require_fetched(search.as_deref(), &sources, &destination)?;
             let ssh = SshOptions {
                 port,
                 identities: identity,
@@ -351,16 +335,32 @@ fn put_directory(
     shared.serve(stop, &observer)
 }
 
+/// Refuses `--search` where nothing comes to here from another host.
+pub(crate) fn require_fetched(
+    search: Option<&Path>,
+    sources: &[Location],
+    destination: &Location,
+) -> Result<()> {
+    let Some(search) = search else { return Ok(()) };
+    let advice = match destination {
+        Location::Remote { .. } => "say search = true in the configuration of that host",
+        _ if sources.iter().all(|source| matches!(source, Location::Local(_))) => "leave --search out",
+        Location::Local(_) => return Ok(()),
+    };
+    let text = format!("--search {search:?} is for what is copied to here from another host");
+    Err(Error::new(ErrorKind::Usage, text).advise(advice))
+}
+
 /// Fetches a directory by its ticket.
 fn get_directory(
     wish: &DirectoryWish,
-    (whole_file, fsync): (bool, bool),
+    (whole_file, search, fsync): (bool, Option<PathBuf>, bool),
     output: &Output,
     stop: &Stop,
 ) -> Result<()> {
     let node = Node::open(Config::load()?)?;
     let begun = Instant::now();
-    let copied = node.get_directory(wish, whole_file, fsync, output, stop)?;
+    let copied = node.get_directory(wish, whole_file, search, fsync, output, stop)?;
     tell_copied(&copied, false, begun.elapsed(), output)
 }
 

@@ -14,6 +14,7 @@ use dray_node::{
 use self::aside::Aside;
 use self::further::Further;
 use self::kept::Kept;
+use self::negated::Negated;
 use self::rules::Rules;
 use crate::output::Output;
 use crate::{pasted, run, usage};
@@ -23,6 +24,7 @@ mod further;
 mod kept;
 pub(crate) mod lacking;
 mod list;
+mod negated;
 mod rules;
 
 /// What `dray sync` takes.
@@ -84,6 +86,8 @@ pub(crate) struct SyncArguments {
     further: Further,
     #[command(flatten)]
     rules: Rules,
+    #[command(flatten)]
+    _negated: Negated,
     /// Bring over only what FILE names, a path below SRC a line (- for standard input), with the directories on the way; of a directory what is
     /// in it only with -r itself, or one level if it ends with /
     #[arg(long, value_name = "FILE")]
@@ -168,12 +172,19 @@ pub(crate) struct SyncArguments {
     deploy: bool,
 }
 
-/// What ssh is told, from the words of `-e`.
-fn ssh_options(command: Option<&OsStr>) -> Result<SshOptions> {
+/// Where rsync looks for the shell that `-e` does not name.
+const SHELL_VARIABLE: &str = "RSYNC_RSH";
+
+/// What ssh is told, from the words of `-e`, or of the variable where somebody else is reached.
+fn ssh_options(said: Option<&OsStr>, variable: Option<&OsStr>) -> Result<SshOptions> {
     let mut options = SshOptions::default();
-    let Some(command) = command else { return Ok(options) };
+    let (by, command) = match (said, variable.filter(|words| !words.is_empty())) {
+        (Some(command), _) => ("-e", command),
+        (None, Some(command)) => (SHELL_VARIABLE, command),
+        (None, None) => return Ok(options),
+    };
     let refused = |what: String| {
-        Error::new(ErrorKind::Usage, format!("-e: {what}"))
+        Error::new(ErrorKind::Usage, format!("{by}: {what}"))
             .advise("-e takes ssh and its options -p -i -J -o -F -l -4 -6 -C; what else it needs stands in ssh_config")
     };
     let mut words =
@@ -342,6 +353,9 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         return usage_error("--local says where a ticket may lead, and SRC is none", "leave it out");
     }
     let destination = Location::parse(destination.clone())?;
+    if ticket.is_none() {
+        run::require_fetched(arguments.aside.search.as_deref(), &sources, &destination)?;
+    }
     let backup = arguments.aside.backup();
     let mut rules = arguments.rules.read(arguments.from0, &mut input)?;
     if let Some(backup) = backup.as_ref().filter(|_| arguments.delete && !arguments.delete_excluded) {
@@ -379,7 +393,9 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         atomic: arguments.atomic,
         timeout_s: arguments.further.timeout,
         fake_super: arguments.further.fake_super,
-        partial: arguments.partial || arguments.partial_dir.is_some(),
+        in_place: arguments.further.inplace,
+        // As with rsync, what came of a file that is changed is not lost.
+        partial: arguments.partial || arguments.partial_dir.is_some() || arguments.further.inplace,
         max_size_bytes: arguments.max_size,
         min_size_bytes: arguments.min_size,
         backup,
@@ -387,15 +403,17 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         chosen: chosen.map(std::sync::Arc::new),
         itemize: arguments.verbose > 0 || arguments.itemize_changes || output.is_json(),
     };
+    let is_far = |place: &Location| !matches!(place, Location::Local(_));
+    let shell = std::env::var_os(SHELL_VARIABLE).filter(|_| sources.iter().chain([&destination]).any(is_far));
     let ssh = SshOptions {
         remote_dray: Some(arguments.remote_dray),
         deploy: arguments.deploy,
         deploy_command: usage::with_deploy(std::env::args_os()),
-        ..ssh_options(arguments.rsh.as_deref())?
+        ..ssh_options(arguments.rsh.as_deref(), shell.as_deref())?
     };
     let options = TreeOptions {
         recursive: is_recursive,
-        search: None,
+        search: arguments.aside.search.clone(),
         numeric_ids: arguments.numeric_ids,
         one_file_system: arguments.one_file_system,
         chmod: joined(&arguments.chmod),
@@ -578,6 +596,16 @@ mod tests {
         assert_eq!(read(&["--max-delete=3", "--max-delete=4"]).max_delete, Some(4));
         assert!(read(&["--no-W", "-W"]).whole_file && !read(&["-W", "--no-whole-file"]).whole_file);
         assert!(joined(&read(&["-a"]).chmod).is_none());
+        let some =
+            read(&["-vvczxmOJ", "--partial", "--no-z", "--no-c", "--no-v", "--no-partial", "--no-x", "-v"]);
+        assert_eq!((some.verbose, some.checksum, some.compress, some.partial), (1, false, false, false));
+        assert!(
+            !some.one_file_system && some.prune_empty_dirs && some.omit_dir_times && some.omit_link_times
+        );
+        assert_eq!(read(&["--bwlimit=1M", "--no-bwlimit"]).bwlimit.map(|rate| rate.0), None);
+        assert_eq!(read(&["--timeout=5", "--no-timeout"]).further.timeout, None);
+        assert!(read(&["--no-inplace", "--no-inplace", "--inplace"]).further.inplace);
+        assert!(!read(&["--inplace", "--no-inplace", "--partial-dir=x"]).further.inplace);
         let all = read(&["-a"]).kept;
         let is_all = |kept: Kept| Kept { recursive_itself: false, ..kept } == all;
         assert!(read(&["-ar"]).kept.recursive_itself && !all.recursive_itself);
@@ -637,12 +665,24 @@ mod tests {
     /// `-e` as rsync users have it.
     #[test]
     fn ssh_is_told_what_e_says() {
-        let read = ssh_options(Some(OsStr::new("ssh -p2222 -i 'a key' -o \"A=b c\" -l me -4"))).unwrap();
+        let read =
+            ssh_options(Some(OsStr::new("ssh -p2222 -i 'a key' -o \"A=b c\" -l me -4")), None).unwrap();
         assert_eq!(read.port, Some(2222));
         assert_eq!(read.identities, ["a key"]);
         assert_eq!(read.options, ["A=b c", "User=me"]);
         for bad in ["rsh", "ssh -p", "ssh -p x", "ssh 'a", "ssh -N"] {
-            assert_eq!(ssh_options(Some(OsStr::new(bad))).unwrap_err().kind(), ErrorKind::Usage, "{bad}");
+            let error = ssh_options(Some(OsStr::new(bad)), None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Usage, "{bad}");
+            let error = ssh_options(None, Some(OsStr::new(bad))).unwrap_err();
+            assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("RSYNC_RSH"), "{error}");
         }
+        // What the command line says counts, and a variable that is empty says nothing.
+        let of = |said: Option<&str>, variable: &str| {
+            ssh_options(said.map(OsStr::new), Some(OsStr::new(variable))).unwrap().port
+        };
+        assert_eq!(
+            (of(None, "ssh -p 1"), of(Some("ssh -p 2"), "rsh"), of(None, "")),
+            (Some(1), Some(2), None)
+        );
     }
 }

@@ -58,13 +58,17 @@ pub(crate) struct Paired {
     pub(crate) file: String,
 }
 
-/// How many runs a figure rests on, how many of those the lab does not vouch for, and how many failed beside them.
+/// How many runs a figure rests on, how many of those the lab does not vouch for, how many of that kind were left out, and how many failed beside them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Basis {
     pub(crate) runs: usize,
     pub(crate) invalid: usize,
+    pub(crate) left_out: usize,
     pub(crate) failed: usize,
 }
+
+/// Rounds, or runs, without which a figure proves nothing.
+pub(crate) const ROUNDS_MIN: usize = 5;
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -192,8 +196,12 @@ impl Numbers {
                 .join(", ")
             };
             let note = text("note");
+            let words = match text("words") {
+                words if words.is_empty() => words,
+                words => format!("`cargo xtask bench {words}`, "),
+            };
             lines.push(format!(
-                "`bench/results/{file}`: {}, {}, {} cores, {} MiB, {}, congestion control {}, {}, fsync {}, seed {}, commit {}; load of the \
+                "`bench/results/{file}`: {words}{}, {}, {} cores, {} MiB, {}, congestion control {}, {}, fsync {}, seed {}, commit {}; load of the \
                  machine {least:.1} to {most:.1}{}{note}. {}; {}.",
                 text("date"),
                 text("cpu"),
@@ -385,9 +393,11 @@ impl Entry {
         self.newest().filter(|run| run.round > 0)
     }
 
-    /// Those that succeeded.
+    /// Those that succeeded; without those that the lab does not vouch for, where enough others are left.
     pub(crate) fn good(&self) -> impl Iterator<Item = &Run> {
-        self.counted().filter(|run| run.status == "ok")
+        let succeeded = || self.counted().filter(|run| run.status == "ok");
+        let is_enough = succeeded().filter(|run| !run.is_invalid).count() >= ROUNDS_MIN;
+        succeeded().filter(move |run| !(is_enough && run.is_invalid))
     }
 
     /// Runs that succeeded in the file that `other` is shown from.
@@ -416,10 +426,18 @@ impl Entry {
         }
         let newest = pairs.iter().map(|(run, _)| run.file.clone()).max()?;
         pairs.retain(|(run, _)| run.file == newest);
+        let is_invalid = |(run, other): &(&Run, &Run)| run.is_invalid || other.is_invalid;
+        let mut invalid = pairs.iter().filter(|pair| is_invalid(pair)).count();
+        let mut left_out = 0;
+        if pairs.len() - invalid >= ROUNDS_MIN {
+            pairs.retain(|pair| !is_invalid(pair));
+            (invalid, left_out) = (0, invalid);
+        }
         let ratios: Vec<f64> = pairs.iter().map(|(run, other)| run.seconds / other.seconds).collect();
         let basis = Basis {
             runs: pairs.len(),
-            invalid: pairs.iter().filter(|(run, other)| run.is_invalid || other.is_invalid).count(),
+            invalid,
+            left_out,
             failed: self.runs.iter().filter(|run| run.file == newest && run.has_failed()).count(),
         };
         Some(Paired { ratio: median(&ratios)?, basis, file: newest })
@@ -430,6 +448,7 @@ impl Entry {
         Basis {
             runs: self.good().count(),
             invalid: self.good().filter(|run| run.is_invalid).count(),
+            left_out: self.counted().filter(|run| run.status == "ok").count() - self.good().count(),
             failed: self.newest().filter(|run| run.has_failed()).count(),
         }
     }
@@ -620,7 +639,47 @@ mod tests {
         ]);
         let cell = &numbers.cells[0];
         let paired = cell.entry("dray-cp-pull").unwrap().paired(cell.entry("rsync-ssh-pull")).unwrap();
-        assert_eq!(paired.basis, Basis { runs: 2, invalid: 1, failed: 1 });
+        assert_eq!(paired.basis, Basis { runs: 2, invalid: 1, left_out: 0, failed: 1 });
+    }
+
+    /// Runs that the lab does not vouch for are left out where five others are left, and only there.
+    #[test]
+    fn what_nobody_vouches_for_is_left_out_where_enough_is_left() {
+        let bad = |contender, round, seconds| {
+            let mut bad = run(contender, round, seconds);
+            bad["invalid"] = json!("late");
+            bad
+        };
+        let mut lines = vec![
+            ("bench-1.jsonl", bad("dray-cp-pull", 1, 90.0)),
+            ("bench-1.jsonl", run("rsync-ssh-pull", 1, 1.0)),
+            ("bench-1.jsonl", run("dray-cp-pull", 2, 80.0)),
+            ("bench-1.jsonl", bad("rsync-ssh-pull", 2, 1.0)),
+        ];
+        for round in 3..=6 {
+            lines.push(("bench-1.jsonl", run("dray-cp-pull", round, 2.0)));
+            lines.push(("bench-1.jsonl", run("rsync-ssh-pull", round, 4.0)));
+        }
+        let seen = |lines: &[(&str, Value)]| {
+            let numbers = numbers(lines);
+            let cell = &numbers.cells[0];
+            let entry = cell.entry("dray-cp-pull").unwrap();
+            let paired = entry.paired(cell.entry("rsync-ssh-pull")).unwrap();
+            (
+                paired.ratio,
+                paired.basis,
+                entry.basis(),
+                entry.good().map(|run| run.seconds).fold(0.0, f64::max),
+            )
+        };
+        let four = seen(&lines);
+        assert_eq!(four.1, Basis { runs: 6, invalid: 2, left_out: 0, failed: 0 });
+        // Five runs of its own are vouched for, four in turn with the rival.
+        assert_eq!((four.2, four.3), (Basis { runs: 5, invalid: 0, left_out: 1, failed: 0 }, 80.0));
+        lines.push(("bench-1.jsonl", run("dray-cp-pull", 7, 2.0)));
+        lines.push(("bench-1.jsonl", run("rsync-ssh-pull", 7, 4.0)));
+        let five = seen(&lines);
+        assert_eq!((five.0, five.1), (0.5, Basis { runs: 5, invalid: 0, left_out: 2, failed: 0 }));
     }
 
     #[test]

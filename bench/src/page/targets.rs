@@ -1,7 +1,7 @@
 //! The targets, each beside what was seen, and on how many runs that rests. A target that is missed stays here until it is met; one that nobody has
 //! measured says so.
 
-use super::numbers::{Basis, Cell, Entry, Numbers, median};
+use super::numbers::{Basis, Cell, Entry, Numbers, ROUNDS_MIN, median};
 use super::receiver;
 use crate::cell::TO_IDEAL;
 use crate::contenders::Mover;
@@ -14,9 +14,6 @@ const FLAT: &str = "flat-50000x4096";
 const HALF: &str = "file-536870912";
 const UNSHAPED: &str = "unshaped";
 const LONG: &str = "100m-132ms";
-
-/// Rounds, or runs, without which a figure proves nothing.
-const ROUNDS_MIN: usize = 5;
 
 /// Row, cell and link, two contenders without their direction, in which directions, and what the time of the first over that of the second must not
 /// pass, in one run.
@@ -96,6 +93,9 @@ const FIGURES: &[(&str, &str, &str, &str, f64, bool)] = &[
     ("P4", "100m-132ms-lossy", "dray-get-pull", TO_IDEAL, 1.03, true),
     ("P4", "1g-50ms", "dray-cp-pull", TO_IDEAL, 1.03, true),
     ("P4", LONG, "dray-cp-pull", TO_IDEAL, 1.03, true),
+    ("P4", "1g-50ms", "dray-cp-push", TO_IDEAL, 1.03, true),
+    ("P4", LONG, "dray-cp-push", TO_IDEAL, 1.03, true),
+    ("P4", "100m-132ms-lossy", "dray-cp-push", TO_IDEAL, 1.03, true),
     ("P4", "100m-132ms-lossy", "dray-cp-pull", TO_IDEAL, 1.03, true),
     ("P13", "1g-50ms", "dray-get-kill-near", "first new byte, s", 1.0, true),
     ("P13", "1g-50ms", "dray-get-kill-far", "first new byte, s", 1.0, true),
@@ -178,7 +178,7 @@ pub(crate) fn section(numbers: &Numbers) -> String {
     receiver::add(numbers, &mut table);
     frozen(numbers, &mut table);
     roofline(numbers, &mut table);
-    let head = "\n## Targets\n\nRatios of times are of runs in turn. A time holds if it does in five rounds or more, all of which the lab vouches for and none of which failed, \
+    let head = "\n## Targets\n\nRatios of times are of runs in turn. A time holds if it does in five rounds or more, all of which the lab vouches for, and if no run failed, \
         and is \"not proven\" otherwise; bytes and memory hold as they are.\n\n| row | where | what | at most | seen | | rests on |\n|---|---|---|---|---|---|---|\n";
     format!("{head}{}\n", table.lines.join("\n"))
 }
@@ -219,10 +219,13 @@ impl Table {
             (true, true) => "holds",
             (true, false) => "not proven",
         };
-        let Basis { runs, invalid, failed } = proof.basis();
+        let Basis { runs, invalid, left_out, failed } = proof.basis();
         let mut basis = format!("{runs} runs");
         if invalid > 0 {
             basis += &format!(", {invalid} INVALID");
+        }
+        if left_out > 0 {
+            basis += &format!(", {left_out} INVALID left out");
         }
         if failed > 0 {
             basis += &format!(", {failed} failed");
@@ -246,20 +249,35 @@ pub(super) fn entries<'a>(
     cells.filter_map(move |cell| Some((cell, cell.entry(contender)?)))
 }
 
-/// Bytes of an update, beside the best rival's.
+/// Bytes and time of an update, beside the best rival's: with differences between chunks, which every contender of ours here makes use of, and of those
+/// that nothing else is asked of.
 fn update(numbers: &Numbers, table: &mut Table) {
     const MOST: f64 = 0.85;
+    const MOST_WITH_DELTAS: f64 = 0.7;
+    const MOST_TIME: f64 = 0.8;
     let before = table.lines.len();
     for cell in numbers.cells.iter().filter(|cell| cell.row == "P6" && cell.is_newest(numbers)) {
         let bytes = |entry: &Entry| {
             median(&entry.good().filter_map(|run| run.figure(ON_THE_WIRE)).collect::<Vec<_>>())
         };
-        let rivals = cell.entries.iter().filter(|entry| !entry.is_ours());
-        let Some(best) = rivals.filter_map(bytes).reduce(f64::min) else { continue };
+        // One that starts with nothing there is no rival, but what the others are measured by.
+        let rivals =
+            || cell.entries.iter().filter(|entry| !entry.is_ours() && !entry.contender.starts_with("whole"));
+        let Some(least) = rivals().filter_map(bytes).reduce(f64::min) else { continue };
+        let by_time = |a: &&Entry, b: &&Entry| {
+            a.seconds().unwrap_or(f64::MAX).total_cmp(&b.seconds().unwrap_or(f64::MAX))
+        };
+        let fastest = rivals().filter(|entry| entry.seconds().is_some()).min_by(by_time);
         for entry in cell.entries.iter().filter(|entry| entry.is_ours()) {
             if let Some(own) = bytes(entry) {
                 let what = format!("bytes of {} to those of the best rival", entry.contender);
-                table.add("P6", &cell.title(), &what, MOST, own / best, Proof::Counts(entry.basis()));
+                for most in [MOST, MOST_WITH_DELTAS] {
+                    table.add("P6", &cell.title(), &what, most, own / least, Proof::Counts(entry.basis()));
+                }
+            }
+            if let (Some(paired), Some(fastest)) = (entry.paired(fastest), fastest) {
+                let what = format!("time of {} to the fastest rival, {}", entry.contender, fastest.contender);
+                table.add("P6", &cell.title(), &what, MOST_TIME, paired.ratio, Proof::Times(paired.basis));
             }
         }
     }

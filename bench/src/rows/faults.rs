@@ -130,22 +130,24 @@ fn frozen(bench: &mut Bench) -> Result<(), String> {
         bench.site.make(what, bench.options.seed)?;
         let name = what.name();
         let place = Place { row: "P12", cell: &name, link: between.name() };
-        bench.in_turn(&place, &all, 1..=bench.pairs(), |bench, turn| {
-            let Freeze { sources, freezes } = turn.who.what;
-            let (mut run, job) = one_frozen(bench, &pair, what, &turn.who, freezes.then_some(after))?;
-            let [from, to] =
-                [format!("far/in/{name}"), "near/out/file".into()].map(|below| bench.site.root.join(below));
-            run.check_arrived(|| site::is_same(&from, &to));
-            if turn.who.is_ours() && sources == 1 && freezes {
-                // It cannot succeed; what counts is that it ends by itself and says why.
-                run.status = match run.exit_code {
-                    5 if run.seconds <= 30.0 + after.as_secs_f64() => "ok".into(),
-                    _ => format!("no typed error within 30 s: {}", run.status),
-                };
-            }
-            let command = bench.readable(&job, &pair);
-            let figures = vec![("exit code", f64::from(run.exit_code))];
-            bench.tell(&place, &run, turn.told(Some(bytes), figures, command))
+        bench.rounds(1, bench.pairs(), |bench, round| {
+            bench.in_turn(&place, &all, round, |bench, turn| {
+                let Freeze { sources, freezes } = turn.who.what;
+                let (mut run, job) = one_frozen(bench, &pair, what, &turn.who, freezes.then_some(after))?;
+                let [from, to] = [format!("far/in/{name}"), "near/out/file".into()]
+                    .map(|below| bench.site.root.join(below));
+                run.check_arrived(|| site::is_same(&from, &to));
+                if turn.who.is_ours() && sources == 1 && freezes {
+                    // It cannot succeed; what counts is that it ends by itself and says why.
+                    run.status = match run.exit_code {
+                        5 if run.seconds <= 30.0 + after.as_secs_f64() => "ok".into(),
+                        _ => format!("no typed error within 30 s: {}", run.status),
+                    };
+                }
+                let command = bench.readable(&job, &pair);
+                let figures = vec![("exit code", f64::from(run.exit_code))];
+                bench.tell(&place, &run, turn.told(Some(bytes), figures, command))
+            })
         })?;
     }
     bench.site.remove(what);
@@ -279,10 +281,10 @@ fn killed(bench: &mut Bench) -> Result<(), String> {
         let place = Place { row: "P13", cell: &name, link: between.name() };
         // What a run that nobody kills takes from the wire, of each program.
         let mut whole = BTreeMap::new();
-        for round in 1..=bench.pairs() {
+        bench.rounds(1, bench.pairs(), |bench, round| {
             // One moment for all of a round.
             let moment = Duration::from_secs_f64(expected * (0.2 + 0.6 * random.share()));
-            bench.in_turn(&place, &RESUMERS, round..=round, |bench, turn| {
+            bench.in_turn(&place, &RESUMERS, round, |bench, turn| {
                 let fetcher = turn.who.fetcher;
                 if let Entry::Vacant(vacant) = whole.entry(fetcher) {
                     vacant.insert(taken_by_a_whole_run(bench, &pair, what, fetcher)?);
@@ -290,8 +292,8 @@ fn killed(bench: &mut Bench) -> Result<(), String> {
                 }
                 let plan = Killing { moment, whole: whole[&fetcher] };
                 one_killed(bench, &pair, what, &plan, &place, turn)
-            })?;
-        }
+            })
+        })?;
     }
     bench.site.remove(what);
     bench.site.forget()

@@ -56,8 +56,9 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
             contenders::ALL.iter().filter(takes_part).map(|contender| Bringer(*contender)).collect();
         let cell = format!("holes-{bytes}");
         let place = Place { row: "P14", cell: &cell, link: pair.between.name() };
-        bench
-            .in_turn(&place, &all, 1..=pairs, |bench, turn| one(bench, &pair, &place, &from, bytes, turn))?;
+        bench.rounds(1, pairs, |bench, round| {
+            bench.in_turn(&place, &all, round, |bench, turn| one(bench, &pair, &place, &from, bytes, turn))
+        })?;
         site::remove(&from);
     }
     Ok(())

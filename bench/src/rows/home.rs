@@ -81,7 +81,7 @@ fn told(label: String, title: String, row: &Row, found: Found) -> Told {
         Found::Nothing(walk) => (walk, 0.0),
     };
     let figures = vec![
-        ("found", is_found),
+        (FOUND, is_found),
         (STATS, walk.stats as f64),
         (HASHES, walk.hashes as f64),
         ("MB read", walk.hashed_bytes as f64 / MB as f64),
@@ -93,6 +93,7 @@ fn told(label: String, title: String, row: &Row, found: Found) -> Told {
 }
 
 /// What the page compares.
+pub(crate) const FOUND: &str = "found";
 pub(crate) const STATS: &str = "directories listed";
 pub(crate) const HASHES: &str = "files read";
 pub(crate) const PAPER_STATS: &str = "listed by dsync";

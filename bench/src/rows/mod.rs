@@ -11,7 +11,7 @@ mod update;
 
 #[cfg(test)]
 pub(crate) use faults::labels as fault_labels;
-pub(crate) use home::{HASHES, PAPER_HASHES, PAPER_STATS, STATS};
+pub(crate) use home::{FOUND, HASHES, PAPER_HASHES, PAPER_STATS, STATS};
 
 use crate::bench::Bench;
 use crate::cell::Cell;

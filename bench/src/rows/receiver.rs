@@ -122,7 +122,7 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
         let pair = bench.pair(between)?;
         for bytes in bench.sizes(&[50 * MIB]) {
             let source = source(bench, bytes)?;
-            for round in 1..=bench.pairs() {
+            bench.rounds(1, bench.pairs(), |bench, round| {
                 for state in State::ALL {
                     let takes_part = |bringer: &&Bringer| !bringer.is_of_siblings || state == State::Sibling;
                     let all: Vec<Bringer> = BRINGERS.iter().filter(takes_part).copied().collect();
@@ -132,7 +132,8 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
                         Brought { row: "P7", cell: state.name(), state, round, homes, source: &source };
                     bring(bench, &pair, &all, &task, &mut Calm)?;
                 }
-            }
+                Ok(())
+            })?;
             site::remove(&source);
         }
     }
@@ -198,7 +199,7 @@ pub(super) fn bring(
     let bytes = source.metadata().map_err(|error| format!("{}: {error}", source.display()))?.len();
     let cell = format!("{} of {}", task.cell, amount(bytes as f64));
     let place = Place { row, cell: &cell, link: pair.between.name() };
-    bench.in_turn(&place, all, round..=round, |bench, turn| {
+    bench.in_turn(&place, all, round, |bench, turn| {
         let bringer = turn.who;
         let home = homes[usize::from(!bringer.is_pull())];
         states::prepare(task.state, home, source, bench.options.seed)

@@ -56,14 +56,15 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
                 let pair = bench.pair(between)?;
                 let mut load = Load::new(&disk, if load { load_after(between, bytes) } else { None });
                 let loaded = if load.after.is_some() { ", load midway" } else { "" };
-                for round in 1..=bench.pairs() {
+                bench.rounds(1, bench.pairs(), |bench, round| {
                     for state in [State::Empty, State::Similar99, State::Sibling] {
                         let cell = format!("{}{loaded}", state.name());
                         let homes = [home.as_path(); 2];
                         let task = Brought { row: "P10", cell: &cell, state, round, homes, source: &source };
                         bring(bench, &pair, &BRINGERS, &task, &mut load)?;
                     }
-                }
+                    Ok(())
+                })?;
             }
             if bench.options.links.is_some() {
                 // The user's links are measured once, without load.

@@ -36,8 +36,10 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
         let pair = bench.pair(between)?;
         let place = Place { link: between.name(), ..place };
         prepare(bench, &new)?;
-        bench.in_turn(&place, &Updater::ALL, 1..=bench.pairs(), |bench, turn| {
-            one(bench, &pair, &place, [&old, &new], turn)
+        bench.rounds(1, bench.pairs(), |bench, round| {
+            bench.in_turn(&place, &Updater::ALL, round, |bench, turn| {
+                one(bench, &pair, &place, [&old, &new], turn)
+            })
         })?;
     }
     for below in ["far/in/store.castr", "far/in/new.caibx", "far/in/new.zsync", "far/in/new"] {

@@ -199,6 +199,8 @@ pub mod feature {
     pub const SYNC_FAKE_SUPER: &str = "sync-fake-super";
     /// And the destination is switched at once for one that is made beside it: [`sync_flag::ATOMIC`].
     pub const SYNC_ATOMIC: &str = "sync-atomic";
+    /// And files that are there are changed, not replaced: [`sync_flag::IN_PLACE`].
+    pub const SYNC_IN_PLACE: &str = "sync-in-place";
     /// Contents of trees as differences: cuts in `pull`.
     pub const TREE_DELTA: &str = "tree-delta";
     /// Copies that were cut off go on in the destination that they made: `origin` in `tree`, and `landed`.

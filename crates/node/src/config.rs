@@ -31,7 +31,7 @@ pub struct ConfigFile {
     pub index: Option<bool>,
     /// MiB that the index may take on disk. Default: 512.
     pub index_mib: Option<u64>,
-    /// Look for parts of a file that somebody copies here by ssh in other files, up to the home. Default: false.
+    /// Look for parts of a file that somebody copies or synchronises to here by ssh in other files, up to the home. Default: false.
     pub search: Option<bool>,
     /// How the disk is searched: "cost", "breadth-first", "all-stats", "no-pressure" or "no-disk". Default: "cost".
     pub search_policy: Option<SearchPolicy>,

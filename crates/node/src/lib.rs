@@ -169,6 +169,7 @@ fn plain_hello() -> Hello {
         feature::SYNC_FAKE_SUPER,
         feature::SYNC_TIMEOUT,
         feature::SYNC_ATOMIC,
+        feature::SYNC_IN_PLACE,
         feature::PACKED,
         feature::RESTS,
     ]

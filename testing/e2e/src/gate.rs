@@ -39,6 +39,11 @@ pub fn can_run() -> bool {
     reason.is_none_or(|reason| skip(&reason))
 }
 
+/// Says why a test that needs `tool` cannot run here, if it cannot. With `CI=true` or `DRAY_CI=1` that is a failure.
+pub fn has_tool(tool: &str) -> bool {
+    find_tool(tool).is_some() || skip(&format!("{tool} is not installed"))
+}
+
 /// Says that this test does not run, and why. With `CI=true` or `DRAY_CI=1` that is a failure.
 pub(crate) fn skip(reason: &str) -> bool {
     let test = std::thread::current().name().unwrap_or("?").to_owned();

@@ -160,11 +160,17 @@ impl Lab {
         network.lab.stats().expect("counts of the lab").pipes[pipe.index()]
     }
 
+    /// Counts what links carry from zero again. Needs [`Setup::condition`] or [`Setup::round_trip`].
+    pub fn count_anew(&self) {
+        let network = self.network.as_ref().expect("hosts on a bridge have no links of their own");
+        network.lab.reset_stats().expect("counts of the lab");
+    }
+
     /// Runs `work` and says whether the machine let the links be what they were asked to be meanwhile (the validity gate), and why not. Needs
     /// [`Setup::condition`] or [`Setup::round_trip`].
     pub fn judged<T>(&self, work: impl FnOnce() -> T) -> (T, Result<(), String>) {
         let network = self.network.as_ref().expect("hosts on a bridge have no links of their own");
-        network.lab.reset_stats().expect("counts of the lab");
+        self.count_anew();
         let done = work();
         (done, network.lab.stats().expect("counts of the lab").validity())
     }

@@ -31,6 +31,8 @@ pub mod rewrite;
 pub mod sshd;
 pub mod sweep;
 pub mod twins;
+pub mod versions;
+pub mod view;
 
 pub use lab::{Host, Lab};
 pub use process::{Outcome, Program, Running};

@@ -93,6 +93,13 @@ impl Sshd {
         self.log().matches("Accepted publickey").count()
     }
 
+    /// Process ids of what serves one client each.
+    pub fn sessions(&self, host: &Host) -> Vec<u32> {
+        let listener = fs::read_to_string(self.dir.join("pid")).unwrap_or_default();
+        let all = ["sshd", "sshd-session"].map(|name| host.pids_of(name)).concat();
+        all.into_iter().filter(|pid| pid.to_string() != listener.trim()).collect()
+    }
+
     fn options_with(&self, key: &str) -> Vec<String> {
         let key = self.dir.join(key).into_os_string().into_string().expect("lab paths are text");
         let mut options = vec!["-i".into(), key];

@@ -2,13 +2,13 @@
 //! small trees for other tests of `sync`.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::process::{Outcome, Running};
+use crate::process::{Outcome, Program, Running};
 use crate::{Host, data};
 
 /// How long one command may take.
@@ -170,7 +170,7 @@ impl Case {
 }
 
 /// rsync's and dray's own ways to the other host.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Way<'a> {
     /// Within one host.
     Here,
@@ -189,23 +189,24 @@ pub fn sync(from: &Host, case: &Case, extra: &[&str], way: &Way<'_>, source: &Pa
         }
         text
     };
-    let far = match way {
-        Way::Here => None,
-        Way::Up(host) | Way::Down(host) => Some(*host),
-    };
     let options = case.options(copy.parent().unwrap());
-    let mut program = from.dray().arg("sync").args(extra).args(options).time_limit(LONG);
-    if let Some(far) = far {
-        let words: Vec<String> = far.ssh_options().iter().map(|word| format!("'{word}'")).collect();
-        program = program.arg("-e").arg(format!("ssh {}", words.join(" ")));
-    }
-    let source = slashed(source);
-    let (source, copy): (OsString, OsString) = match way {
-        Way::Here => (source, copy.into()),
-        Way::Up(far) => (source, far.remote(copy)),
-        Way::Down(far) => (far.remote(Path::new(&source)), copy.into()),
+    let program = from.dray().arg("sync").args(extra).args(options).time_limit(LONG);
+    going(program, way, &slashed(source), copy).run()
+}
+
+/// The same command with how it gets to the other host, source and destination.
+pub fn going<'a>(program: Program<'a>, way: &Way<'_>, source: &OsStr, copy: &Path) -> Program<'a> {
+    let far = match way {
+        Way::Here => return program.arg(source).arg(copy),
+        Way::Up(host) | Way::Down(host) => host,
     };
-    program.arg(source).arg(copy).run()
+    let words: Vec<String> = far.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+    let program = program.arg("-e").arg(format!("ssh {}", words.join(" ")));
+    if matches!(way, Way::Up(_)) {
+        program.arg(source).arg(far.remote(copy))
+    } else {
+        program.arg(far.remote(Path::new(source))).arg(copy)
+    }
 }
 
 /// What a program of others did, which has this exit code.
@@ -350,9 +351,11 @@ pub fn tree(root: &Path, files: usize) {
 
 /// Starts `dray sync` to another host.
 pub fn up(a: &Host, b: &Host, options: &[&str], source: &Path, copy: &Path) -> Running {
-    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
-    let mut source = OsString::from(source);
-    source.push("/");
-    let program = a.dray().arg("sync").args(options).arg("-e").arg(format!("ssh {}", words.join(" ")));
-    program.arg(source).arg(b.remote(copy)).time_limit(LONG).start()
+    start(a, &Way::Up(b), options, source, copy)
+}
+
+/// Starts `dray sync` of what is in a directory.
+pub fn start(host: &Host, way: &Way<'_>, options: &[&str], source: &Path, copy: &Path) -> Running {
+    let program = host.dray().arg("sync").args(options).time_limit(LONG);
+    going(program, way, source.join("").as_os_str(), copy).start()
 }

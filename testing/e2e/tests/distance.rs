@@ -3,14 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 use std::collections::HashMap;
+use std::fs;
 use std::time::{Duration, Instant};
 
-use dray_e2e::actions::{self, assert_delivered, share};
+use dray_e2e::actions::{self, assert_delivered, assert_same_tree, share};
 use dray_e2e::capture::Packet;
 use dray_e2e::data::{self, MIB};
-use dray_e2e::{Host, Lab, live};
-use dray_lab::conditions::{LONG_FAT, LONG_FAT_LOSSY, T1};
-use dray_lab::{Change, PipeStats};
+use dray_e2e::twins::{Way, going, set_times, tree, write};
+use dray_e2e::{Host, Lab, Program, live};
+use dray_lab::conditions::{Condition, LONG_FAT, LONG_FAT_LOSSY, T1};
+use dray_lab::{Change, PipeStats, Queue};
 use dray_testkit::say_skip;
 
 const SSH_PORT: u16 = 22;
@@ -193,6 +195,46 @@ fn a_copy_crosses_a_slow_line_once() {
     }
 }
 
+/// A T1 line whose routers queue a second of it, where the path itself holds 40 ms.
+const DEEP_T1: Condition = Condition { up: T1.up.with_queue(DEEP), down: T1.down.with_queue(DEEP), ..T1 };
+const DEEP: Queue = Queue::Time(Duration::from_secs(1));
+
+/// Y6, at T1: while a get goes on the line is in use, and what waits in front of it does not grow with what its routers would take: eight
+/// bandwidth-delay products at most of the 25 for which there is room, and nothing is dropped. (Not one, which is five packets: BBR keeps more.) By the counts of the
+/// line, between the first quarter of a megabyte and the third one.
+#[test]
+fn a_slow_line_is_full_and_its_queue_is_short() {
+    const BDP: u64 = 1_544_000 / 8 * 40 / 1000;
+    let Some(lab) = Lab::of(2).condition(DEEP_T1).build() else { return };
+    let (holder, taker) = lab.pair();
+    let source = holder.file("source");
+    data::write_random(&source, MIB, 5);
+    let share = share(holder, &source);
+    let copy = taker.directory("there").join("copy");
+    let running = actions::get(taker, &share.ticket, &copy).start();
+    let carried = || lab.carried(0, 1).carried_bytes;
+    running.wait_until(false, || carried() > MIB / 4);
+    let start = lab.carried(0, 1);
+    lab.count_anew();
+    let begun = Instant::now();
+    running.wait_until(false, || carried() > MIB / 2);
+    let (full, elapsed) = (lab.carried(0, 1), begun.elapsed());
+    running.wait().expect(0);
+    assert_delivered(&source, &copy, Some(&share.hash()));
+    share.end();
+    let (mean, used) = (full.queue_bytes_mean(), full.busy.as_secs_f64() / elapsed.as_secs_f64());
+    let peak = start.queue_bytes_peak.max(full.queue_bytes_peak);
+    eprintln!("queue {mean} bytes on average, {peak} at most; {used:.3} of the time in use");
+    assert!(used > 0.9, "{used} of the time in use: {full:?}");
+    let control = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+    if control.trim() == "bbr" {
+        assert_eq!((start.dropped_full, full.dropped_full), (0, 0));
+        assert!(mean <= 8 * BDP, "{mean} bytes wait on average, {full:?}");
+    } else {
+        eprintln!("{}: its queue is what it lets it be", control.trim());
+    }
+}
+
 /// Issue 6 "0.1 % loss": through ssh alone and by ticket, every byte arrives although packets vanish; the link and the host's own
 /// counters agree on what was sent.
 #[test]
@@ -219,6 +261,62 @@ fn a_lossy_link_delivers_every_byte() {
     eprintln!("{} packets lost by ticket, {lost} over ssh", by_ticket.lost_packets);
     assert!(lost > 0);
     await_same_count(&lab, far);
+}
+
+/// What a command that the first host of `lab` runs costs: bytes on the link, both ways, and how often the other host began to say something.
+fn cost(lab: &Lab, program: Program<'_>) -> (u64, u32) {
+    let (near, far) = lab.pair();
+    let before = both_ways(lab);
+    let recording = near.capture();
+    program.run().expect(0);
+    let after = both_ways(lab);
+    let bytes = [0, 1].map(|way| after[way].carried_bytes - before[way].carried_bytes).iter().sum();
+    let (mut flights, mut last): (u32, Option<Instant>) = (0, None);
+    let came = |packet: &&Packet| packet.from.0 == far.address() && !packet.payload.is_empty();
+    for packet in recording.stop().iter().filter(came) {
+        flights += u32::from(last.is_none_or(|last| packet.at - last > LONG_FAT.round_trip() / 2));
+        last = Some(packet.at);
+    }
+    (bytes, flights)
+}
+
+/// S85, issue 7 "unchanged", over ssh and both ways: 4,000 files in which nothing changed cost a login and less than 4 kB, and two turns more; one
+/// that changed costs its directory, and where digests say nothing (`--size-only`) every entry is told.
+#[test]
+fn what_is_the_same_costs_a_login() {
+    let Some(lab) = Lab::of(2).condition(LONG_FAT).build() else { return };
+    let (a, b) = lab.pair();
+    let (source, copy) = (a.file("source"), a.file("copy"));
+    tree(&source, 4000);
+    set_times(&source, 0);
+    a.program("cp").arg("-a").arg(&source).arg(&copy).run().expect(0);
+    let place = format!("root@{}", b.address());
+    let login = a.program("ssh").args(b.ssh_options()).args([place.as_str(), "true"]);
+    let (login_bytes, login_turns) = cost(&lab, login);
+    for (name, way) in [("up", Way::Up(b)), ("down", Way::Down(b))] {
+        let run = |option: &str| {
+            let program = a.dray().args(["sync", "-a", "--delete", option]);
+            cost(&lab, going(program, &way, source.join("").as_os_str(), &copy))
+        };
+        // A machine that stalls makes two turns of one.
+        let (mut same_bytes, mut same_turns) = run("--stats");
+        for _ in 0..2 {
+            if same_turns > login_turns + 2 {
+                let (bytes, turns) = run("--stats");
+                (same_bytes, same_turns) = (same_bytes.min(bytes), same_turns.min(turns));
+            }
+        }
+        write(&copy.join("03/00003"), b"old", 0);
+        let (changed, _) = run("--stats");
+        assert_same_tree(a, &source, &copy, None);
+        let (told, _) = run("--size-only");
+        eprintln!(
+            "{name}: login {login_bytes} bytes, {login_turns} turns; same {same_bytes}, {same_turns}; changed {changed}; told {told}"
+        );
+        assert!(same_bytes < login_bytes + 4000, "{name}: {same_bytes} bytes, a login {login_bytes}");
+        assert!(same_turns <= login_turns + 2, "{name}: {same_turns} turns, a login {login_turns}");
+        assert!(told > 8 * same_bytes && told > 4 * changed, "{name}: {told} {changed} {same_bytes} bytes");
+    }
 }
 
 /// Waits until the second host's own counter of what came in agrees with the link about what it carried; what is on its way

@@ -2,6 +2,8 @@
 //! a search keeps to.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +11,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use dray_e2e::actions::{self, assert_same_tree, share};
 use dray_e2e::data::{self, MIB};
-use dray_e2e::{Host, Lab, Program};
+use dray_e2e::live::differences;
+use dray_e2e::{Host, Lab, Program, Running, gate};
 use dray_lab::conditions::T1;
 
 /// Bytes of the file: small enough for a slow link, large enough that one hundredth of it is more than what a copy takes anyway.
@@ -351,4 +354,226 @@ fn a_tree_that_is_fetched_is_looked_for_where_that_is_said() {
         actions::copy_from(from, to, &source.join("."), &copy).arg("-a").arg("--search").arg(to.file("no"));
     let refused = nowhere.run().expect(3);
     assert!(refused.stderr_text().contains("--search"), "{refused}");
+}
+
+/// What a tree that is brought over to `copy` by `dray sync` costs on the wire, whoever of the two runs it. `copy` is made anew each time.
+fn synchronised(what: &str, lab: &Lab, source: &Path, copy: &Path, program: Program<'_>) -> u64 {
+    let (from, to) = lab.pair();
+    let bytes = to.carried(what, || {
+        program.time_limit(Duration::from_secs(120)).run().expect(0);
+    });
+    assert_same_tree(from, source, copy, None);
+    fs::remove_dir_all(copy).unwrap();
+    bytes
+}
+
+/// A `dray put` of a directory that serves, and its ticket.
+fn share_directory(host: &Host, path: &Path) -> (Running, String) {
+    let running = host.dray().arg("put").arg(path).time_limit(Duration::from_secs(600)).start();
+    let ticket = running.first_line();
+    (running, ticket)
+}
+
+/// `dray sync` of what is in `source` to `copy`, run on `near`.
+fn sync_tree<'a>(near: &'a Host, far: &Host, source: OsString, copy: OsString) -> Program<'a> {
+    let words: Vec<String> = far.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+    near.dray().args(["sync", "-a", "-e"]).arg(format!("ssh {}", words.join(" "))).arg(source).arg(copy)
+}
+
+/// A path with a slash at its end.
+fn slashed(path: impl Into<OsString>) -> OsString {
+    let mut path = path.into();
+    path.push("/");
+    path
+}
+
+/// Gives what lies below `top` other names, each in one directory: none says what it was, and sizes and times stay.
+fn rename_all(top: &Path, heap: &Path) -> u64 {
+    fs::create_dir_all(heap).unwrap();
+    let (mut left, mut count) = (vec![top.to_owned()], 0);
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(&directory).unwrap().map(Result::unwrap) {
+            match entry.file_type().unwrap().is_dir() {
+                true => left.push(entry.path()),
+                false => {
+                    fs::rename(entry.path(), heap.join(format!("{count:08x}"))).unwrap();
+                    count += 1;
+                }
+            }
+        }
+    }
+    fs::remove_dir_all(top).unwrap();
+    count
+}
+
+/// Issue 7 "data already on the receiver's disk under any name costs no network", S97, S91: a tree that is synchronised from a host, or by its ticket, comes as
+/// a difference to another state of it, or from files of any name, below the directory that `--search` names; without it all of it comes.
+/// Nothing comes to here over a network in other directions, where the option is refused.
+#[test]
+fn what_is_synchronised_is_looked_for_where_that_is_said() {
+    let Some(lab) = Lab::of(2).alone().rate_mbit(FAST).build() else { return };
+    let (from, to) = lab.pair();
+    from.sshd();
+    // It counts for what others bring here.
+    configure(to, "search = true\n");
+    let source = from.directory("tree");
+    let size = write_tree(&source, false);
+    let (beside, heap) = (to.home().join("beside"), to.home().join("heap"));
+    write_tree(&beside, true);
+    write_tree(&to.home().join("twin"), false);
+    assert_eq!(rename_all(&to.home().join("twin"), &heap), 46);
+    let copy = to.home().join("here");
+    let sharing = share_directory(from, &source);
+    for way in ["ssh", "ticket"] {
+        let sync = |what: &str, search: Option<&Path>| {
+            let program = match way {
+                "ssh" => sync_tree(to, from, slashed(from.remote(&source)), copy.clone().into()),
+                _ => to.dray().args(["sync", "-a"]).arg(&sharing.1).arg(&copy),
+            };
+            let program =
+                search.into_iter().fold(program, |program, search| program.arg("--search").arg(search));
+            synchronised(&format!("{way} {what}"), &lab, &source, &copy, program)
+        };
+        let without = sync("without --search", None);
+        let found = sync("of another state", Some(&beside));
+        let renamed = sync("under other names", Some(&heap));
+        eprintln!(
+            "{way}: {size} bytes, {without} without, {found} of another state, {renamed} of other names"
+        );
+        assert!(without > size, "{way}: {without}");
+        assert!(found < size / 10, "{way}: {found}");
+        assert!(renamed < size / 10, "{way}: {renamed}");
+    }
+    // A fetch into a new directory, too.
+    let fetched = to.dray().args(["get", "-o"]).arg(&copy).arg(&sharing.1).arg("--search").arg(&beside);
+    let bytes = to.carried("got by ticket", || {
+        fetched.time_limit(Duration::from_secs(120)).run().expect(0);
+    });
+    assert!(bytes < size / 10, "{bytes}");
+    assert_eq!(differences(&source, &copy), "");
+
+    let search = |program: Program<'_>, at: &Path| program.arg("--search").arg(at).run();
+    let nowhere = to.file("no");
+    for program in [
+        sync_tree(to, from, slashed(from.remote(&source)), copy.clone().into()),
+        to.dray().args(["sync", "-a"]).arg(&sharing.1).arg(&copy),
+    ] {
+        let refused = search(program, &nowhere).expect(3);
+        assert!(refused.stderr_text().contains("--search"), "{refused}");
+    }
+    let up = sync_tree(to, from, slashed(&copy), from.remote(&from.file("up")));
+    let refused = search(up, &beside).expect(2);
+    assert!(refused.stderr_text().contains("search = true"), "{refused}");
+    let whole = sync_tree(to, from, slashed(from.remote(&source)), copy.clone().into()).arg("-W");
+    let refused = search(whole, &beside).expect(2);
+    assert!(refused.stderr_text().contains("--whole-file"), "{refused}");
+    let here = to.dray().args(["sync", "-a"]).arg(slashed(&copy)).arg(to.file("local"));
+    let refused = search(here, &beside).expect(2);
+    assert!(refused.stderr_text().contains("leave --search out"), "{refused}");
+    assert!(!to.file("local").exists() && !from.file("up").exists());
+}
+
+/// Issue 7 "data already on the receiver's disk under any name costs no network", S97: a tree that is synchronised to here by a login comes as a
+/// difference to one that lies beside the destination, or from files of any name in the home, if the configuration says `search = true`; else all of
+/// it comes.
+#[test]
+fn what_is_synchronised_by_a_login_is_looked_for() {
+    let Some(lab) = Lab::of(2).alone().rate_mbit(FAST).build() else { return };
+    let (from, to) = lab.pair();
+    to.sshd();
+    let source = from.directory("tree");
+    let size = write_tree(&source, false);
+    let push = |what: &str, is_renamed: bool| {
+        let work = to.home().join("work");
+        let copy = work.join("here");
+        fs::create_dir_all(&work).unwrap();
+        write_tree(&work.join("beside"), !is_renamed);
+        if is_renamed {
+            rename_all(&work.join("beside"), &work.join("heap"));
+        }
+        let program = sync_tree(from, to, slashed(&source), to.remote(&copy));
+        let bytes = synchronised(what, &lab, &source, &copy, program);
+        fs::remove_dir_all(&work).unwrap();
+        bytes
+    };
+    let off = push("search-off", false);
+    assert!(off > size, "{off}");
+    configure(to, "search = true\n");
+    let beside = push("beside", false);
+    let renamed = push("under other names", true);
+    eprintln!("{size} bytes: {off} without a search, {beside} of another state, {renamed} of other names");
+    assert!(beside < size / 10, "{beside}");
+    assert!(renamed < size / 10, "{renamed}");
+}
+
+/// Directories beside the destination with a file in each that is alike in nothing but its size, and directories far from it.
+const BESIDE: usize = 20;
+const FAR: usize = 60;
+
+/// What the kernel saw `to` do below `top` while it fetched what `shared` tells: directories whose entries were read, and files of which bytes were.
+fn seen_by_the_kernel(to: &Host, top: &Path, ticket: &str, copy: &Path, trace: &Path) -> (usize, usize) {
+    let calls = "trace=openat,openat2,getdents64,read,pread64";
+    let strace =
+        to.program("strace").args(["-f", "-y", "-qq", "--seccomp-bpf", "-e", calls, "-o"]).arg(trace);
+    let get = strace.arg(gate::dray_binary()).args(["get", ticket, "-o"]).arg(copy).arg("--search").arg(top);
+    get.time_limit(Duration::from_secs(120)).run().expect(0);
+    let trace = fs::read_to_string(trace).unwrap();
+    // `1234 getdents64(7</path/of/it>, …`
+    let paths = |call: &str| -> BTreeSet<String> {
+        let begun =
+            trace.lines().filter_map(|line| line.split_once(call)?.1.split_once('<')?.1.split_once('>'));
+        let below = begun.map(|(path, _)| path.to_owned()).filter(|path| Path::new(path).starts_with(top));
+        below.collect()
+    };
+    let read: BTreeSet<String> = paths(" pread64(").union(&paths(" read(")).cloned().collect();
+    let read =
+        read.iter().filter(|path| path.ends_with("/other.iso") || path.ends_with("-old/new/image.img"));
+    (paths(" getdents64(").len(), read.count())
+}
+
+/// R16, Y25 with the real program on real files, as strace sees it: by cost per chunk no more directories are listed than lie near the destination, and of
+/// all files the one of use alone is read; breadth-first reads the others beside before it, all directories first lists those far away, too, and without a
+/// search nothing is looked at.
+#[test]
+fn the_kernel_sees_what_a_search_lists_and_reads() {
+    if !gate::has_tool("strace") {
+        return;
+    }
+    let Some(lab) = Lab::of(2).alone().rate_mbit(SLOW).build() else { return };
+    let (from, to) = lab.pair();
+    let source = from.file("image.img");
+    data::write_random(&source, 4 * MIB, 551);
+    let shared = share(from, &source);
+    let top = to.directory("top");
+    let place = |path: String, name: &str| {
+        let directory = top.join(path);
+        fs::create_dir_all(&directory).unwrap();
+        directory.join(name)
+    };
+    for number in 0..BESIDE {
+        let other = place(format!("work/project/{number}"), "other.iso");
+        data::write_random(&other, 4 * MIB, 560 + number as u64);
+    }
+    for number in 0..FAR {
+        drop(place(format!("mail/{}/{number}", number % 4), ""));
+    }
+    fs::copy(&source, place("work/project-old/new".to_owned(), "image.img")).unwrap();
+    let copy = place("work/project/new".to_owned(), "image.img");
+    let seen = |policy: &str| {
+        configure(to, &format!("search_policy = \"{policy}\"\n"));
+        let seen = seen_by_the_kernel(to, &top, &shared.ticket, &copy, &to.file(policy));
+        data::assert_same(&source, &copy);
+        fs::remove_file(&copy).unwrap();
+        actions::forget(to);
+        eprintln!("{policy}: {} directories listed, {} files read", seen.0, seen.1);
+        seen
+    };
+    let (listed, read) = seen("cost");
+    // The destination's, those above it and beside it, and the two that lead to the file of use.
+    assert!((4..=BESIDE + 8).contains(&listed) && read == 1, "{listed} directories, {read} files");
+    let breadth_first = seen("breadth-first");
+    assert!(breadth_first.1 > BESIDE, "{breadth_first:?}");
+    let all_stats = seen("all-stats");
+    assert!(all_stats.0 > BESIDE + FAR && all_stats.1 == 1, "{all_stats:?}");
+    assert_eq!(seen("no-disk").1, 0);
 }

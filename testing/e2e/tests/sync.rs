@@ -2,11 +2,13 @@
 //! `sync_delete.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Instant;
 
-use dray_e2e::twins::{Case, Way, case, check, set_times, sync, time, write};
+use dray_e2e::twins::{Case, LONG, Way, case, check, set_times, source_and_destination, sync, time, write};
 use dray_e2e::{Lab, data};
 
 /// Large files that are the same but for nothing, for their times, or for a byte.
@@ -44,6 +46,10 @@ fn cases() -> Vec<Case> {
         &["-au", "--delete"],
         &["-a", "--existing"],
         &["-a", "--existing", "--delete"],
+        &["-a", "--ignore-existing", "--exclude=/becomes-dir/"],
+        &["-a", "--ignore-existing", "--exclude=/becomes-dir/", "--delete"],
+        &["-a", "--inplace", "--delete"],
+        &["-avvzc", "--no-v", "--no-z", "--no-c", "--no-partial", "--no-bwlimit"],
         &["-a", "--size-only"],
         &["-aI"],
         &["-aW"],
@@ -107,7 +113,7 @@ fn options_are_those_of_rsync_over_ssh() {
     let (a, b) = lab.pair();
     b.sshd();
     let is_wanted = |case: &Case| {
-        ["--delete", "-au", "-ac", "-aHAX", "-az", "--existing", "-r", "-d"]
+        ["--delete", "-au", "-ac", "-aHAX", "-az", "--existing", "--ignore-existing", "-r", "-d"]
             .iter()
             .any(|word| case.options.contains(word))
     };
@@ -135,4 +141,93 @@ fn the_way_to_the_destination_is_made() {
         run(&["-a", "--mkpath"], &[]).expect(0);
         assert_eq!(fs::read(copy.join("f")).unwrap(), b"f");
     }
+}
+
+/// Issue 7 "-v": what is named is what rsync names, without the lines before and after.
+#[test]
+fn names_are_those_of_rsync() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    for options in [&["-av"][..], &["-avn", "--delete"], &["-av", "--delete"], &["-rvv"], &["-av", "--no-v"]]
+    {
+        let place = a.directory("case");
+        let [source, ours, theirs] = ["source", "ours", "theirs"].map(|name| place.join(name));
+        for path in [&source, &ours] {
+            fs::create_dir(path).unwrap();
+        }
+        source_and_destination(&source, &ours, true);
+        a.program("cp").arg("-a").arg(&ours).arg(&theirs).run().expect(0);
+        let slashed = format!("{}/", source.display());
+        // Without what names no entry.
+        let named = |text: String| -> BTreeSet<String> {
+            let is_besides = |line: &&str| {
+                let words = [
+                    "sending incremental",
+                    "delta-transmission",
+                    "sent ",
+                    "total",
+                    "skipping non-regular",
+                    "cannot delete non-empty",
+                    "created directory",
+                ];
+                line.is_empty()
+                    || line.ends_with(" is uptodate")
+                    || words.iter().any(|word| line.starts_with(word))
+            };
+            text.lines().filter(|line| !is_besides(line)).map(str::to_owned).collect()
+        };
+        // rsync fails where a directory that is not empty is in the way.
+        let rsync = named(a.program("rsync").args(options).arg(&slashed).arg(&theirs).run().stdout_text());
+        let dray = named(a.dray().arg("sync").args(options).arg(&slashed).arg(&ours).run().stdout_text());
+        assert_eq!(dray, rsync, "{options:?}");
+        assert_eq!(dray.is_empty(), options.contains(&"--no-v"), "{options:?}: {dray:?}");
+        fs::remove_dir_all(&place).unwrap();
+    }
+}
+
+/// Issue 7 "--bwlimit": the rate, by the interface's counters while a file is on its way, both ways.
+#[test]
+fn the_rate_of_a_sync_is_obeyed() {
+    const RATE: u64 = 1 << 20;
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let source = a.directory("source");
+    data::write_random(&source.join("f"), 4 * RATE, 7);
+    for (way, copy) in [(Way::Up(b), b.directory("up")), (Way::Down(b), a.directory("down"))] {
+        let (before, begun) = (b.counters(), Instant::now());
+        sync(a, &case(&["-a", "--bwlimit=1M"]), &[], &way, &source, &copy).expect(0);
+        let (carried, elapsed) = ((b.counters() - before).bytes(), begun.elapsed());
+        data::assert_same(&source.join("f"), &copy.join("f"));
+        assert!(carried > 4 * RATE, "{way:?}: it came another way");
+        let rate = 4.0 * RATE as f64 / elapsed.as_secs_f64();
+        assert!(rate < RATE as f64 * 1.05, "{way:?}: {rate} bytes a second");
+    }
+}
+
+/// rsync's habit: the shell may stand in a variable; it is not asked for within a host, and `-e` counts before it.
+#[test]
+fn the_shell_may_stand_in_a_variable() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let source = a.directory("source");
+    write(&source.join("f"), b"f", 0);
+    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+    let ssh = format!("ssh {}", words.join(" "));
+    let slashed = format!("{}/", source.display());
+    let run = |shell: &str, said: &[&str], to: &std::ffi::OsStr| {
+        let program = a.dray().args(["sync", "-a"]).args(said).env("RSYNC_RSH", shell);
+        program.arg(&slashed).arg(to).time_limit(LONG).run()
+    };
+    let there = |name: &str| b.remote(&b.file(name));
+    run(&ssh, &[], &there("one")).expect(0);
+    run("rsh", &["-e", &ssh], &there("two")).expect(0);
+    run("rsh", &[], a.file("three").as_os_str()).expect(0);
+    let refused = run("rsh -l me", &[], &there("four"));
+    assert!(refused.code() == Some(2) && refused.stderr_text().contains("RSYNC_RSH"), "{refused}");
+    for copy in [b.file("one"), b.file("two"), a.file("three")] {
+        assert_eq!(fs::read(copy.join("f")).unwrap(), b"f");
+    }
+    assert!(!b.file("four").exists());
 }

@@ -124,6 +124,8 @@ fn old_and_new(place: &Path) -> (PathBuf, PathBuf) {
         fs::set_permissions(root.join("d/deep"), fs::Permissions::from_mode(0o555)).unwrap();
         set_times(root, number);
     }
+    // It comes with the switch.
+    std::os::unix::fs::chown(&new, Some(NOBODY), Some(NOBODY)).unwrap();
     (old, new)
 }
 
@@ -134,8 +136,18 @@ fn is_same(a: &Host, one: &Path, other: &Path) -> bool {
 }
 
 /// System calls after which something else is in a directory, or on disk. Each is counted for itself.
-const STEPS: [&str; 9] =
-    ["renameat2", "mkdirat", "linkat", "symlinkat", "unlinkat", "fchmod", "utimensat", "syncfs", "fsync"];
+const STEPS: [&str; 10] = [
+    "renameat2",
+    "mkdirat",
+    "linkat",
+    "symlinkat",
+    "unlinkat",
+    "fchown",
+    "fchmod",
+    "utimensat",
+    "syncfs",
+    "fsync",
+];
 /// More than a run of these trees has of any.
 const STEPS_MAX: u32 = 80;
 
@@ -229,7 +241,7 @@ fn a_full_disk_leaves_the_old_tree() {
         let status = std::process::Command::new(name).args(args).arg(&mount).status();
         assert!(status.unwrap().success(), "{name}");
     };
-    tool("mount", &["-t", "tmpfs", "-o", "size=6m", "tmpfs"]);
+    tool("mount", &["-t", "tmpfs", "-o", "size=6m,mode=755", "tmpfs"]);
     let copy = mount.join("copy");
     a.program("cp").arg("-a").arg(&old).arg(&copy).run().expect(0);
     let run = || a.dray().args(["sync", "-a", "--delete", "--atomic"]).arg(new.join("")).arg(&copy).run();
@@ -237,7 +249,8 @@ fn a_full_disk_leaves_the_old_tree() {
     tool("mount", &["-o", "remount,size=60m"]);
     let (again, is_new, names) = (run(), is_same(a, &new, &copy), data::names(&mount));
     tool("umount", &[]);
-    full.expect(7);
+    let full = full.expect(7);
+    assert!(full.stderr_text().contains("nothing was switched"), "{full}");
     again.expect(0);
     assert!(is_old && is_new);
     assert_eq!(names, ["copy"]);

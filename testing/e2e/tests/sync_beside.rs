@@ -428,8 +428,10 @@ fn a_large_file_goes_on_where_it_was_cut_off() {
     let source = a.directory("source");
     data::write_random(&source.join("large"), SIZE, 9);
     let option: &'static [&'static str] = &["-a", "--partial"];
+    // Where a directory is named it is neither made nor needed.
+    let named: &'static [&'static str] = &["-a", "--partial-dir=kept"];
     for (number, (options, kills_far)) in
-        [(option, false), (option, true), (&["-a"][..], false)].into_iter().enumerate()
+        [(option, false), (option, true), (named, false), (&["-a"][..], false)].into_iter().enumerate()
     {
         let copy = b.directory(&format!("copy{number}"));
         let before = lab_bytes(&copy);

@@ -302,6 +302,102 @@ fn root_fakes_where_it_is_told_to() {
     assert!(wrong.stderr_text().contains("src, dst or both"), "{wrong}");
 }
 
+/// S88: what root keeps in a directory of an account, and rsync kept there as root, root restores from there.
+#[test]
+fn an_accounts_directory_gives_back_what_root_kept_there() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let top = a.directory("top");
+    let source = top.join("source");
+    machine(&source);
+    for program in ["dray", "rsync"] {
+        let [kept, restored] = ["kept", "restored"].map(|name| top.join(format!("{program}-{name}")));
+        fs::create_dir(&kept).unwrap();
+        chown(&kept, Some(1234), Some(1234)).unwrap();
+        let words = match program {
+            "dray" => a.dray().args(["sync", "-aHX", "--fake-super=dst"]),
+            _ => a.program("rsync").args(["-aHX", "--fake-super"]),
+        };
+        words.arg(slashed(&source)).arg(&kept).time_limit(LONG).run().expect(0);
+        let uid = |path: &str| fs::metadata(kept.join(path)).unwrap().uid();
+        assert_eq!((uid("."), uid("bin/su"), uid("home/me/text")), (1234, 0, 0), "{program}");
+        let down = a.dray().args(["sync", "-aHX", "--fake-super=src"]).arg(slashed(&kept)).arg(&restored);
+        down.time_limit(LONG).run().expect(0);
+        assert_twins(a, &source, &restored, program);
+    }
+}
+
+/// S51, S88: a host without `/proc` keeps and tells the same.
+#[test]
+fn a_host_without_proc_keeps_attributes() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let top = a.directory("top");
+    let [source, kept, again, restored] = ["source", "kept", "again", "restored"].map(|name| top.join(name));
+    machine(&source);
+    let without_proc = |options: &[&str], from: &Path, to: &Path| {
+        let script = "mount -t tmpfs none /proc && exec \"$@\"";
+        let program = a.program("unshare").args(["--mount", "sh", "-c", script, "sh"]);
+        let program = program.arg(gate::dray_binary()).args(["sync", "-aHX", "-i"]).args(options);
+        program.arg(slashed(from)).arg(to).time_limit(LONG).run().expect(0).stdout_text()
+    };
+    let dst = ["--fake-super=dst"];
+    without_proc(&dst, &source, &kept);
+    assert_eq!(without_proc(&dst, &source, &kept), "");
+    without_proc(&["--fake-super=both"], &kept, &again);
+    assert_eq!(facts(&kept), facts(&again));
+    a.dray().args(["sync", "-aHX", "--fake-super=src"]).arg(slashed(&again)).arg(&restored).run().expect(0);
+    assert_twins(a, &source, &restored, "kept without /proc");
+}
+
+/// S88: what it does not go with is a usage error, before anything is there.
+#[test]
+fn what_fake_super_does_not_go_with_is_refused() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, to) = (a.directory("source"), a.file("to"));
+    write(&source.join("f"), b"f", 0);
+    for (options, words) in [
+        (&["-A"][..], "--fake-super does not go with -A"),
+        (&["--remove-source-files"], "--fake-super: what attributes"),
+        (&["--atomic", "--delete"], "--fake-super"),
+    ] {
+        let program = a.dray().args(["sync", "-a", "--fake-super"]).args(options);
+        let refused = program.arg(slashed(&source)).arg(&to).run().expect(2);
+        assert!(refused.stderr_text().contains(words) && !to.exists(), "{options:?}: {refused}");
+        assert!(source.join("f").exists(), "{options:?}");
+    }
+}
+
+/// S88: root that keeps all for real, without the option, leaves attributes of before where they are, and removes them with `-X`, as rsync does.
+#[test]
+fn attributes_of_before_are_treated_as_rsync_does() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let source = a.directory("source");
+    write(&source.join("f"), b"f", 0);
+    let left = |program: &str, options: &str| {
+        let to = a.directory(&format!("{program}{options}"));
+        let run = |words: &[&str]| {
+            let run = match program {
+                "dray" => a.dray().arg("sync"),
+                _ => a.program("rsync"),
+            };
+            run.args(words).arg(slashed(&source)).arg(&to).run().expect(0);
+        };
+        run(&[options]);
+        set_attribute(&to.join("f"), "104755 0,0 7:8");
+        set_attribute(&to, "40700 0,0 7:8");
+        run(&[options]);
+        ["f", "."].map(|name| attribute(&to.join(name)))
+    };
+    for (options, stays) in [("-a", true), ("-aX", false)] {
+        let ours = left("dray", options);
+        assert_eq!(ours, left("rsync", options), "{options}");
+        assert_eq!(ours.map(|says| says.is_some()), [stays; 2], "{options}");
+    }
+}
+
 /// S88, threat model: an attribute that another user set gives nobody powers: not in a backup that others can write to, nor at the source of one that root makes.
 #[test]
 fn attributes_of_others_are_not_believed() {

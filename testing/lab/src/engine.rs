@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::link::{Change, Link};
 use crate::packet::{HEADER_BYTES, PACKET_BYTES_MAX};
 use crate::pipe::{Packet, Time};
-use crate::stats::{Lateness, PipeStats, Stats};
+use crate::stats::{Lateness, Stats};
 use crate::trace::Trace;
 use crate::wire::Wire;
 
@@ -240,10 +240,12 @@ impl Running {
         self.wire.add_device();
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&mut self) -> Stats {
+        let now = self.now();
+        let pipes = self.wire.pipes_mut().iter_mut().map(|pipe| pipe.counted(now)).collect();
         let delays = self.wire.pipes().iter().map(crate::pipe::Pipe::delay);
         Stats {
-            pipes: self.wire.pipes().iter().map(|pipe| pipe.stats).collect(),
+            pipes,
             unrouted_packets: self.wire.unrouted_packets,
             refused_packets: self.devices.refused_packets,
             lateness: self.wire.lateness.clone(),
@@ -255,7 +257,8 @@ impl Running {
     }
 
     fn reset(&mut self) {
-        self.wire.pipes_mut().iter_mut().for_each(|pipe| pipe.stats = PipeStats::default());
+        let now = self.now();
+        self.wire.pipes_mut().iter_mut().for_each(|pipe| pipe.forget(now));
         self.wire.unrouted_packets = 0;
         self.wire.lateness = Lateness::default();
         self.devices.refused_packets = 0;

@@ -83,6 +83,8 @@ pub(crate) struct Pipe {
     trace_step: usize,
 
     pub(crate) stats: PipeStats,
+    /// Until when the queue is counted.
+    counted_at: Time,
 }
 
 impl Pipe {
@@ -107,6 +109,7 @@ impl Pipe {
             trace_number: 0,
             trace_step: 0,
             stats: PipeStats::default(),
+            counted_at: 0,
         };
         pipe.size_queue();
         pipe
@@ -115,6 +118,28 @@ impl Pipe {
     /// One-way delay.
     pub(crate) fn delay(&self) -> Duration {
         Duration::from_nanos(self.delay)
+    }
+
+    /// What it did until `now`.
+    pub(crate) fn counted(&mut self, now: Time) -> PipeStats {
+        self.count_queue(now);
+        self.stats
+    }
+
+    /// Counts from zero again.
+    pub(crate) fn forget(&mut self, now: Time) {
+        self.count_queue(now);
+        self.stats = PipeStats::default();
+    }
+
+    /// Adds up what has waited until `now`; before it changes.
+    fn count_queue(&mut self, now: Time) {
+        let time = now.saturating_sub(self.counted_at);
+        self.counted_at = self.counted_at.max(now);
+        if self.queued_bytes > 0 {
+            self.stats.busy += Duration::from_nanos(time);
+            self.stats.queued_byte_ns += u128::from(self.queued_bytes) * u128::from(time);
+        }
     }
 
     /// A packet arrives at `now`. `chance` gives numbers in 0..1.
@@ -143,6 +168,7 @@ impl Pipe {
             self.stats.dropped_full += packet.packets;
             return Offered::Dropped(packet);
         }
+        self.count_queue(now);
         self.queued_bytes += bytes;
         self.stats.queue_bytes_peak = self.stats.queue_bytes_peak.max(self.queued_bytes);
         self.queue.push_back(packet);
@@ -162,6 +188,7 @@ impl Pipe {
         match alarm {
             Alarm::Served(plan) if plan == self.plan => {
                 let packet = self.queue.pop_front()?;
+                self.count_queue(now);
                 self.queued_bytes -= self.cost(&packet);
                 if !self.queue.is_empty() {
                     self.begin_service(now, alarms);
@@ -243,6 +270,7 @@ impl Pipe {
         }
         // Nothing holds back what waits any more.
         self.plan += 1;
+        self.count_queue(now);
         self.queued_bytes = 0;
         let mut passing = Vec::new();
         while let Some(packet) = self.queue.pop_front() {

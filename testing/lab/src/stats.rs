@@ -22,6 +22,18 @@ pub struct PipeStats {
     pub dropped_down: u64,
     /// The most that waited at once.
     pub queue_bytes_peak: u64,
+    /// Time in which something waited or was on its way into the link: the rest of the time it was idle.
+    pub busy: Duration,
+    /// Bytes that waited, each for its time in nanoseconds.
+    pub queued_byte_ns: u128,
+}
+
+impl PipeStats {
+    /// What waited on average while anything did, bytes, the packet on its way included.
+    pub fn queue_bytes_mean(&self) -> u64 {
+        let mean = self.queued_byte_ns / self.busy.as_nanos().max(1);
+        u64::try_from(mean).unwrap_or(u64::MAX)
+    }
 }
 
 /// How late the engine acted, in classes a quarter of an octave wide from 1 µs on.
@@ -159,13 +171,14 @@ impl std::fmt::Display for Stats {
             write!(
                 f,
                 "\n  pipe {number}: {} packets, {} bytes carried; {} lost, {} dropped (queue full), {} dropped (down); \
-                 queue up to {} bytes",
+                 queue up to {} bytes, {} on average",
                 pipe.carried_packets,
                 pipe.carried_bytes,
                 pipe.lost_packets,
                 pipe.dropped_full,
                 pipe.dropped_down,
                 pipe.queue_bytes_peak,
+                pipe.queue_bytes_mean(),
             )?;
         }
         Ok(())

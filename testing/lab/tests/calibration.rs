@@ -55,14 +55,17 @@ fn a_round_trip_is_twice_the_delay() {
         echo.finish();
         assert_eq!(times.len(), 100);
         assert!(times[0] >= Duration::from_millis(20), "faster than the link: {:?}", times[0]);
-        println!("round trips: least {:?}, median {:?}, most {:?}", times[0], times[50], times[99]);
-        let is_right = times[50] < Duration::from_millis(21) && times[99] < Duration::from_millis(22);
+        println!(
+            "round trips: least {:?}, median {:?}, 97th {:?}, most {:?}",
+            times[0], times[50], times[96], times[99]
+        );
+        let is_right = times[96] < Duration::from_millis(21) && times[99] < Duration::from_millis(22);
         let outcome = if is_right {
             Ok(())
         } else {
             Err(format!(
-                "round trips: median {:?}, most {:?}, ideal 20 to 21 ms, and 22 at most",
-                times[50], times[99]
+                "round trips: 97 of 100 within {:?}, most {:?}, ideal 20 to 21 ms, and 22 at most",
+                times[96], times[99]
             ))
         };
         (outcome, lab.stats().unwrap())

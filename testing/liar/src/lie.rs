@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dray_core::limits::GROUP_BYTES;
+
+use crate::Trace;
 
 /// What is done to the frames of an honest holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,6 +151,7 @@ pub struct Liar {
     sent_nodes: AtomicU64,
     has_lied: AtomicBool,
     confess: Box<dyn Fn(Lie) + Send + Sync>,
+    pub(crate) trace: Option<Arc<Trace>>,
 }
 
 impl Liar {
@@ -162,6 +166,7 @@ impl Liar {
             sent_nodes: AtomicU64::new(0),
             has_lied: AtomicBool::new(false),
             confess: Box::new(|_| {}),
+            trace: None,
         }
     }
 
@@ -181,6 +186,12 @@ impl Liar {
     #[must_use]
     pub fn confessing(self, confess: impl Fn(Lie) + Send + Sync + 'static) -> Liar {
         Liar { confess: Box::new(confess), ..self }
+    }
+
+    /// What receivers say is written to `trace`.
+    #[must_use]
+    pub fn traced(self, trace: Arc<Trace>) -> Liar {
+        Liar { trace: Some(trace), ..self }
     }
 
     /// Says that the lie is told now.

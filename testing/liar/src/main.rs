@@ -1,5 +1,6 @@
 //! `dray-liar`: joins a ticket as `dray put --ticket` does, prints the ticket with itself in it, serves, and lies as told.
-//! Once it has told its first lie, it says so on standard output: `lied: NAME`. Test support only.
+//! Once it has told its first lie, it says so on standard output: `lied: NAME`. With `--trace` it writes down what receivers say; the
+//! ticket may then be of a directory, whose holders it asks. Test support only.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,9 +13,9 @@ use clap::Parser;
 use dray_core::hint::{Hint, HintUri};
 use dray_core::limits::HINTS_MAX;
 use dray_core::store::Store;
-use dray_core::ticket::Ticket;
+use dray_core::ticket::{AnyTicket, DirectoryTicket, Ticket};
 use dray_core::{Error, ErrorKind, Result};
-use dray_liar::{Liar, Lie, LyingHolder, WithRecipes, recipe_of};
+use dray_liar::{Liar, Lie, LyingHolder, Trace, WithRecipes, recipe_of};
 use dray_store::local::LocalStore;
 use dray_transfer::holder::StoredHeld;
 use dray_transfer::recipe::Recipe;
@@ -22,11 +23,11 @@ use dray_transfer::recipe::Recipe;
 /// A holder that lies. For tests.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// What the ticket is for
-    file: PathBuf,
+    /// What the ticket is for; nothing if that is a directory
+    file: Option<PathBuf>,
     /// Ticket to join
     #[arg(long)]
-    ticket: Ticket,
+    ticket: AnyTicket,
     /// Which lie
     #[arg(long, default_value = "none")]
     lie: Lie,
@@ -51,6 +52,9 @@ struct Arguments {
     /// Where the hash tree is kept
     #[arg(long)]
     data_dir: PathBuf,
+    /// Write what receivers say to this file, a line for each frame
+    #[arg(long)]
+    trace: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -65,13 +69,31 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let object = LocalStore::open(&arguments.data_dir)?.put_file(&arguments.file, &|_| {})?;
-    if object.oid() != arguments.ticket.oid {
-        return Err(Error::new(ErrorKind::Usage, "the file is not what the ticket is for"));
+    let trace = arguments.trace.as_deref().map(Trace::create).transpose()?.map(Arc::new);
+    match (&arguments.ticket, &arguments.file, trace) {
+        (AnyTicket::Object(ticket), Some(file), trace) => hold(arguments, ticket, file, trace),
+        (AnyTicket::Directory(ticket), None, Some(trace)) => stand_in(arguments, ticket, trace),
+        (AnyTicket::Object(_), None, _) => Err(usage("say which file the ticket is for")),
+        (AnyTicket::Directory(_), ..) => Err(usage("the ticket is for a directory: say --trace and no file")),
+    }
+}
+
+fn usage(what: &str) -> Error {
+    Error::new(ErrorKind::Usage, what)
+}
+
+/// Holds the object and lies.
+fn hold(arguments: &Arguments, ticket: &Ticket, file: &Path, trace: Option<Arc<Trace>>) -> Result<()> {
+    let object = LocalStore::open(&arguments.data_dir)?.put_file(file, &|_| {})?;
+    if object.oid() != ticket.oid {
+        return Err(usage("the file is not what the ticket is for"));
     }
     let recipes = arguments.recipe_of.iter().map(|path| recipe_of_file(path)).collect::<Result<_>>()?;
     let held = Arc::new(WithRecipes::new(StoredHeld::new(object, None), recipes));
-    let liar = Liar::new(arguments.lie).after_bytes(arguments.after_mib << 20).every(arguments.every);
+    let mut liar = Liar::new(arguments.lie).after_bytes(arguments.after_mib << 20).every(arguments.every);
+    if let Some(trace) = trace {
+        liar = liar.traced(trace);
+    }
     // The ticket comes first, however soon somebody connects.
     let (told, printed) = mpsc::channel::<()>();
     let printed = Mutex::new(printed);
@@ -79,15 +101,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         let _ = printed.lock().map(|printed| printed.recv());
         say(&format!("lied: {lie}"));
     });
-    let secret = arguments.ticket.secret;
-    let holder = LyingHolder::start(arguments.seed, arguments.port, held, secret, liar)?;
-    let own = Hint {
-        uri: HintUri::Dray { host: arguments.address.clone(), port: holder.port },
-        node: Some(holder.node),
-        priority: 0,
-        weight: 1,
-    };
-    let mut ticket = arguments.ticket.clone();
+    let holder = LyingHolder::start(arguments.seed, arguments.port, held, ticket.secret, liar)?;
+    let own = own_hint(arguments, &holder);
+    let mut ticket = ticket.clone();
     ticket.hints.retain(|hint| hint.node != own.node);
     ticket.hints.insert(0, own);
     ticket.hints.truncate(HINTS_MAX);
@@ -95,6 +111,25 @@ fn run(arguments: &Arguments) -> Result<()> {
     drop(told);
     holder.serve();
     Ok(())
+}
+
+/// Stands in for those who share the directory, and writes down what receivers say.
+fn stand_in(arguments: &Arguments, ticket: &DirectoryTicket, trace: Arc<Trace>) -> Result<()> {
+    let holder = LyingHolder::standing_in(arguments.seed, arguments.port, ticket.clone(), trace)?;
+    // Nobody is to go past it.
+    let hints = vec![own_hint(arguments, &holder)];
+    say(&DirectoryTicket { hints, ..ticket.clone() }.to_text()?);
+    holder.serve();
+    Ok(())
+}
+
+fn own_hint(arguments: &Arguments, holder: &LyingHolder) -> Hint {
+    Hint {
+        uri: HintUri::Dray { host: arguments.address.clone(), port: holder.port },
+        node: Some(holder.node),
+        priority: 0,
+        weight: 1,
+    }
 }
 
 fn recipe_of_file(path: &Path) -> Result<Arc<Recipe>> {

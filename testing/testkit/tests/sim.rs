@@ -221,13 +221,14 @@ fn who_lost_its_power_serves_nothing_that_it_lost() {
     assert_eq!(clean(&plan).done(), 2, "a kill takes nothing away");
 }
 
-/// P4, P8: what a link can carry arrives in the time that it needs for it and a few round trips; two links carry twice as much.
+/// P4, P8, Y6: what a link can carry arrives in the time that it needs for it and a few round trips; two links carry twice as much.
 #[test]
 fn links_are_used_to_the_full() {
     let (megabyte, millisecond_ns) = (1_u64 << 20, 1_000_000_u64);
     for (rate, round_trip_ns, size_bytes) in [
         (193_000, 40 * millisecond_ns, 8 * megabyte),
         (1_250_000, 40 * millisecond_ns, 16 * megabyte),
+        (12_500_000, 66 * millisecond_ns, 48 * megabyte),
         (12_500_000, 132 * millisecond_ns, 48 * megabyte),
         (125_000_000, 50 * millisecond_ns, 64 * megabyte),
     ] {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 use clap::Args;
 use dray_node::{BasisUse, SyncBackup, SyncBasis};
@@ -28,6 +29,10 @@ pub(super) struct Aside {
     /// The same, but leave out what has the same attributes there
     #[arg(long, value_name = "DIR")]
     compare_dest: Vec<OsString>,
+    /// Bringing over to here: look for what may have most of a new file among the files below DIR, too, whatever their names are; the other end can tell
+    /// what was found there
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["whole_file", "list_only"])]
+    pub(super) search: Option<PathBuf>,
 }
 
 impl Aside {

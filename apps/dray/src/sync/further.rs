@@ -24,6 +24,9 @@ pub(super) struct Further {
     /// Remove files from SRC, and what else is no directory, once they are in place at DST, on its disk and with the same bytes
     #[arg(long)]
     pub(super) remove_source_files: bool,
+    /// Change files that are there instead of replacing them: each keeps its inode, and only what differs is written, once all of it has come beside it
+    #[arg(long, conflicts_with = "partial_dir")]
+    pub(super) inplace: bool,
     /// Give up a far end that is silent for so many seconds, 0 for never; else it is 60
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=SYNC_TIMEOUT_MAX_S))]
     pub(super) timeout: Option<u64>,

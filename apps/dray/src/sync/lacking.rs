@@ -15,14 +15,17 @@ pub(crate) const LACKING: &[Lacking] = &[
     ),
     (&["--contimeout"], "say it to ssh: `-e 'ssh -o ConnectTimeout=5'`"),
     (
-        &["--inplace", "--append", "--append-verify", "--write-devices"],
-        "no: a file is old or new at every moment",
+        &["--append", "--append-verify", "--write-devices"],
+        "no: what comes is proven as a whole, beside its place",
     ),
     (
         &["--temp-dir", "-T"],
         "no: what comes has no name until it is whole, or a temporary one (`.dray-…`) beside its place",
     ),
-    (&["--fuzzy", "-y"], "leave it out: files that were moved in DST are found by their size and time"),
+    (
+        &["--fuzzy", "-y"],
+        "leave it out: files that were moved in DST are found by their size and time; --search DIR looks elsewhere",
+    ),
     (
         &[
             "-L",
@@ -36,7 +39,10 @@ pub(crate) const LACKING: &[Lacking] = &[
         "no: links are copied as links. `DIR/` is what is in DIR, also where a link leads to it",
     ),
     (&["-K", "--keep-dirlinks"], "no: no link in DST is followed"),
-    (&["--old-dirs"], "leave it out: `-d` does not go into directories, whatever the other end is"),
+    (
+        &["--old-dirs", "--old-d"],
+        "leave it out: `-d` does not go into directories, whatever the other end is",
+    ),
     (
         &["-R", "--relative", "--no-implied-dirs"],
         "not yet: SRC goes to DST under its last name; name the directory it belongs to as DST",
@@ -47,7 +53,16 @@ pub(crate) const LACKING: &[Lacking] = &[
     (&["--ignore-missing-args", "--delete-missing-args"], "no: a SRC that is not there is an error"),
     (&["-C", "--cvs-exclude"], "no: say `--gitignore`, or `--exclude` for what is to be left out"),
     (
-        &["--info", "--debug", "--out-format", "--outbuf", "-8", "--8-bit-output", "--stderr"],
+        &[
+            "--info",
+            "--debug",
+            "--out-format",
+            "--log-format",
+            "--outbuf",
+            "-8",
+            "--8-bit-output",
+            "--stderr",
+        ],
         "not yet: `-v`, `-i` and `--stats` are taken, and `--json` tells every event",
     ),
     (
@@ -64,15 +79,24 @@ pub(crate) const LACKING: &[Lacking] = &[
     (&["--preallocate"], "leave it out: what a file needs is asked for when it is written"),
     (&["--delay-updates"], "not yet: each file takes its place when it is whole"),
     (
-        &["-B", "--block-size", "--max-alloc", "--checksum-choice", "--checksum-seed"],
+        &["-B", "--block-size", "--max-alloc", "--checksum-choice", "--cc", "--checksum-seed"],
         "leave it out: BLAKE3 proves every file, and chunks are sized by the file",
     ),
     (
-        &["--compress-choice", "--compress-level", "--compress-threads", "--skip-compress"],
+        &[
+            "--compress-choice",
+            "--zc",
+            "--compress-level",
+            "--zl",
+            "--compress-threads",
+            "--skip-compress",
+            "--old-compress",
+            "--new-compress",
+        ],
         "leave it out: `-z` is zstd, and costs little where nothing is to be gained",
     ),
     (
-        &["--inc-recursive", "--no-inc-recursive", "--no-i-r"],
+        &["--inc-recursive", "--i-r", "--no-inc-recursive", "--no-i-r"],
         "leave it out: trees are always told while they are read",
     ),
     (
@@ -91,6 +115,7 @@ pub(crate) const LACKING: &[Lacking] = &[
         &["--password-file", "--no-motd", "--early-input", "--protocol"],
         "no: no daemon of rsync's is spoken to",
     ),
+    (&["--version", "-V"], "say `dray --version`"),
     (&["--iconv"], "no: names are bytes, and come as they are"),
     (
         &["--stop-after", "--stop-at"],
@@ -102,7 +127,13 @@ pub(crate) const LACKING: &[Lacking] = &[
 /// What is said of an option that is not taken.
 pub(crate) fn why(option: &str) -> Option<&'static str> {
     let name = option.split('=').next().unwrap_or_default();
-    LACKING.iter().find(|(names, _)| names.contains(&name)).map(|(_, why)| *why)
+    let of = |name: &str| LACKING.iter().find(|(names, _)| names.contains(&name)).map(|(_, why)| *why);
+    of(name).or_else(|| {
+        // Who takes back what there is not has what was asked for.
+        let positive = name.strip_prefix("--no-")?;
+        of(&format!("--{positive}")).or_else(|| of(&format!("-{positive}")))?;
+        Some("leave it out: what it takes back is never done here")
+    })
 }
 
 #[cfg(test)]
@@ -153,10 +184,33 @@ mod tests {
                 );
             }
         }
-        // What rsync 3.5 prints for --help.
-        for name in RSYNC.split_whitespace() {
+        // What rsync 3.5 prints for --help, and what the one here does, if there is one.
+        let here = rsync_here();
+        for name in RSYNC.split_whitespace().chain(here.iter().map(String::as_str)) {
             assert!(seen.contains(name) || taken.contains(name), "nothing is said of rsync's {name}");
         }
+        assert!(here.is_empty() || here.len() > 100, "the help is read: {here:?}");
+    }
+
+    /// Options of the rsync that is installed, from its help.
+    fn rsync_here() -> Vec<String> {
+        let Ok(help) = std::process::Command::new("rsync").arg("--help").output() else { return Vec::new() };
+        let text = String::from_utf8_lossy(&help.stdout).into_owned();
+        let lines = text.lines().filter(|line| line.starts_with('-'));
+        let words = lines.flat_map(|line| line.split("  ").next().unwrap_or_default().split(", "));
+        let names = words.map(|word| word.split(['=', ' ']).next().unwrap_or_default().to_owned());
+        // That stands for the words themselves.
+        names.filter(|name| name.len() > 1 && !["--", "--no-OPTION"].contains(&&name[..])).collect()
+    }
+
+    /// Issue "`--no-OPTION`": who takes back what there is not hears that it need not be said.
+    #[test]
+    fn what_is_never_done_need_not_be_taken_back() {
+        for name in ["--no-relative", "--no-R", "--no-append", "--no-y", "--no-super"] {
+            assert!(why(name).unwrap().starts_with("leave it out"), "{name}");
+        }
+        assert!(why("--no-inc-recursive").is_some());
+        assert_eq!((why("--no-such"), why("--no-")), (None, None));
     }
 
     /// Options of rsync 3.5.0, from its help.

@@ -186,8 +186,10 @@ pub mod sync_flag {
     pub const REMOVE_SOURCES: u64 = 1 << 25;
     /// The destination is made anew beside itself, and the two are switched at once (feature `sync-atomic`).
     pub const ATOMIC: u64 = 1 << 26;
+    /// Files that the receiver has are changed, not replaced (feature `sync-in-place`).
+    pub const IN_PLACE: u64 = 1 << 27;
     /// All that there are.
-    pub const ALL: u64 = (1 << 27) - 1;
+    pub const ALL: u64 = (1 << 28) - 1;
 }
 
 /// What a sender says of how far it looked, with a batch of entries.

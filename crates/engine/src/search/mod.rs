@@ -172,6 +172,8 @@ pub struct Search {
     /// The first one is the top of the scope. None is ever removed: numbers are used once.
     entries: Vec<Entry>,
     queue: BinaryHeap<Ranked>,
+    /// Directories and files that were not looked at.
+    open: usize,
     index: Index,
     costs: Costs,
     /// Chunks wanted when everything was ranked last, and when and for how long that was.
@@ -195,6 +197,7 @@ impl Search {
             destination,
             entries: vec![top],
             queue: BinaryHeap::new(),
+            open: 1,
             index: Index::default(),
             costs: Costs::default(),
             ranked_for: 0,
@@ -268,9 +271,17 @@ impl Search {
         }
     }
 
+    /// Whether [`Search::next`] may have to rank everything before it can tell: whoever has more urgent things to do waits with it until then (Y7).
+    pub fn is_to_be_ranked(&self) -> bool {
+        self.has_changed() && self.open > 0 && self.all_wanted() > 0
+    }
+
     /// The next operation; `None` if none is worth it now. `clock` tells the time in microseconds: how long ranking everything takes decides how
     /// often that is done (Y7).
     pub fn next(&mut self, clock: &mut dyn FnMut() -> u64) -> Option<Operation> {
+        if self.all_wanted() == 0 {
+            return None;
+        }
         let now_us = clock();
         if self.is_stale(now_us) {
             self.rank_all();
@@ -281,7 +292,7 @@ impl Search {
             return Some(operation);
         }
         // What was worth nothing before may be worth it now, and nothing else is to be done meanwhile.
-        if !self.has_changed() {
+        if !self.is_to_be_ranked() {
             return None;
         }
         self.rank_all();
@@ -346,6 +357,11 @@ impl Search {
         cost::expected_with_network_us(cached.chain(first.filter_map(of))) as u64
     }
 
+    /// Ranks computed so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
     /// Names from the top of the scope to an entry.
     pub fn path(&self, entry: EntryId) -> Vec<&[u8]> {
         let mut names = Vec::new();
@@ -367,6 +383,7 @@ impl Search {
     fn enter(&mut self, above: EntryId, name: &[u8], kind: Kind, apart: u8) -> EntryId {
         // Far below 2^32.
         let number = self.entries.len() as u32;
+        self.open += usize::from(is_open(&kind));
         self.entries.push(Entry { above, name: name.into(), kind, apart });
         EntryId(number)
     }
@@ -388,9 +405,10 @@ impl Search {
     }
 
     fn done(&mut self, entry: EntryId) {
+        // Its name may stand in the paths of others.
         if let Some(kind) = self.kind_mut(entry) {
-            // Its name may stand in the paths of others.
-            *kind = Kind::Done;
+            let was_open = is_open(&std::mem::replace(kind, Kind::Done));
+            self.open -= usize::from(was_open);
         }
     }
 
@@ -449,7 +467,7 @@ impl Search {
     }
 
     fn is_stale(&self, now_us: u64) -> bool {
-        self.has_changed()
+        self.is_to_be_ranked()
             && self.ranking_us.saturating_mul(RANKING_PART) <= now_us.saturating_sub(self.ranked_at_us)
     }
 
@@ -488,4 +506,9 @@ impl Search {
         };
         self.queue.push(Ranked { class, cost, number });
     }
+}
+
+/// True for what is ranked with all the others.
+fn is_open(kind: &Kind) -> bool {
+    matches!(kind, Kind::Directory { .. } | Kind::File { .. })
 }

@@ -284,6 +284,55 @@ fn ranking_takes_steps_by_files() {
     assert_eq!(search.steps, before + 2 * entries);
 }
 
+/// Y7 "scheduler CPU at most 10 % with 100,000 files": with as many as a search remembers, each of which takes a microsecond to be ranked, while what is
+/// wanted changes by more than a tenth before each operation. And whoever has more urgent things to do is told before that is done.
+#[test]
+fn ranking_takes_a_tenth_with_all_there_is_room_for() {
+    let mut search = Search::new(config(5.0), names(&[]), vec![wanted("x", 1_000_000)]);
+    let mut number = 0;
+    while search.has_room() {
+        let name = format!("x.{number}");
+        // Alike in nothing but its size.
+        let file = Metadata { name: name.as_bytes(), size_bytes: 1_000_000 * CHUNK, mtime_s: None };
+        let _ = search.found_file(EntryId::TOP, file);
+        number += 1;
+    }
+    let entries = search.entries.len() as u64;
+    assert_eq!(entries, SEARCH_ENTRIES_MAX as u64);
+    search.listed(EntryId::TOP, 200);
+    let before = search.steps;
+    let (mut now_us, mut operations) = (0, 0);
+    for round in 0..1000 {
+        search.want(0, if round % 2 == 0 { 500_000 } else { 1_000_000 });
+        let (mut asked, steps) = (0, search.steps);
+        let is_to_be_ranked = search.is_to_be_ranked();
+        // Asked a second time, it has ranked them all.
+        let mut clock = || {
+            asked += 1;
+            now_us += if asked > 1 { entries } else { 0 };
+            now_us
+        };
+        let Some(Operation::Hash(file)) = search.next(&mut clock) else { panic!("there are files left") };
+        assert!(is_to_be_ranked || search.steps == steps);
+        search.hashed(file, 1, 10_000);
+        now_us += 10_000;
+        operations += 1;
+    }
+    let ranked = (search.steps - before) / entries;
+    assert!(ranked >= 10, "{ranked} times in {operations} operations");
+    // Whoever ranks once more may be through with the first tenth of what follows.
+    assert!((search.steps - before - entries) * 10 <= now_us, "{ranked} times in {now_us} us");
+    // Nothing is ranked for what nobody wants, nor where there is nothing left.
+    search.want(0, 0);
+    let steps = search.steps;
+    assert!(!search.is_to_be_ranked() && search.next(&mut || u64::MAX).is_none());
+    search.want(0, 1_000_000);
+    (0..entries).for_each(|number| search.done(EntryId(number as u32)));
+    search.want(0, 1000);
+    assert!(!search.is_to_be_ranked() && search.next(&mut || u64::MAX).is_none());
+    assert_eq!((search.steps, search.open), (steps, 0));
+}
+
 /// P7 "never slower": what is of the same kind says nothing, however near it lies, and gives no hope; what is the same but for its place does.
 #[test]
 fn what_is_of_the_same_kind_gives_no_hope() {

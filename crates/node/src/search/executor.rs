@@ -1,6 +1,6 @@
 //! Does what the engine says: lists directories and reads files, and waits before each step for whoever has more urgent things to do.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,9 @@ use dray_store::index::{ChunkKey, key as chunk_key};
 
 use super::Shared;
 use super::cached::CachedFiles;
+use super::pressure::Pressure;
 use super::scope::{Found, Identity, Scope};
+use super::share::Share;
 use crate::lock;
 
 /// Bytes of one read (Y5).
@@ -41,11 +43,15 @@ pub(super) fn run(shared: &Shared, scope: &Scope, profile: Profile, older: Optio
         seen: older.into_iter().collect(),
         cached: CachedFiles::default(),
         yields: false,
+        share: RefCell::default(),
         ranked_bytes: Cell::new(0),
     };
     let mut goes_on = true;
     while goes_on {
-        // Before it stands back: that there is nothing to do is told at once.
+        // To rank is work, too (Y7). What can be told without, and so that there is nothing to do, is told at once.
+        if lock(&shared.order).search.is_to_be_ranked() && !executor.stand_back() {
+            break;
+        }
         let (next, questions) = {
             let mut order = lock(&shared.order);
             let next = order.search.next(&mut || shared.now_us());
@@ -78,6 +84,8 @@ pub(super) struct Executor<'a> {
     pub(super) cached: CachedFiles,
     /// Others come first for the processor, too. Not before the first file is read: whether there is hope is waited for.
     yields: bool,
+    /// What it takes of the processor.
+    share: RefCell<Share>,
     /// Bytes of memory that what is ranked takes.
     ranked_bytes: Cell<u64>,
 }
@@ -87,12 +95,21 @@ impl Executor<'_> {
     pub(super) fn stand_back(&self) -> bool {
         let pressure = lock(&self.shared.pressure).clone().filter(|_| self.shared.heeds_pressure);
         while !self.shared.is_over() {
-            if !pressure.as_ref().is_some_and(|pressure| pressure.is_high()) {
+            if !pressure.as_ref().is_some_and(|pressure| pressure.is_high() || self.takes_much(pressure)) {
                 return true;
             }
             thread::sleep(BUSY);
         }
         false
+    }
+
+    /// Whether it takes of the processor what the transfer waits for.
+    fn takes_much(&self, pressure: &Pressure) -> bool {
+        let mut share = self.share.borrow_mut();
+        let takes_much = share.is_too_large(self.shared.now_us(), || pressure.reading());
+        #[cfg(test)]
+        self.shared.rests.store(share.rests, Ordering::Release);
+        takes_much
     }
 
     /// Waits until somebody has asked for chunks.

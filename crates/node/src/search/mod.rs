@@ -11,6 +11,7 @@ mod found;
 mod memory;
 mod pressure;
 mod scope;
+mod share;
 mod sibling;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -141,6 +142,9 @@ struct Shared {
     /// Where chunks were read one by one, in order.
     #[cfg(test)]
     places_read: Mutex<Vec<u64>>,
+    /// How often it rested because others waited for a processor.
+    #[cfg(test)]
+    rests: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -249,6 +253,8 @@ impl DiskSearch {
             trace: Mutex::default(),
             #[cfg(test)]
             places_read: Mutex::default(),
+            #[cfg(test)]
+            rests: AtomicU64::new(0),
         });
         let (on_thread, older) = (shared.clone(), target.older);
         let run = move || {
@@ -469,6 +475,18 @@ impl DiskSearch {
     #[cfg(test)]
     pub(crate) fn places_read(&self) -> Vec<u64> {
         lock(&self.shared.places_read).clone()
+    }
+
+    /// How often it rested because others waited for a processor.
+    #[cfg(test)]
+    pub(crate) fn rests(&self) -> u64 {
+        self.shared.rests.load(Ordering::Acquire)
+    }
+
+    /// Steps of ranking so far.
+    #[cfg(test)]
+    pub(crate) fn ranking_steps(&self) -> u64 {
+        lock(&self.shared.order).search.steps()
     }
 
     /// Bytes of files that were read.

@@ -18,10 +18,14 @@ use super::scope::{Found, Scope};
 const OTHER_NAME_LIKENESS: f64 = 0.4;
 /// Directories that are looked at for one file.
 const LISTED_MAX: usize = 256;
-/// Smaller files are not searched for, only looked for where others of their tree were found.
+/// Directories that are listed for all files of a tree, where nothing is found.
+const LISTED_IN_VAIN_MAX: usize = 1024;
+/// Smaller files are not searched for, only looked for where others of their tree were found, and among what was listed for those.
 const SEARCHED_FROM_BYTES: u64 = 64 << 10;
 /// How long all the looking may take, where it finds nothing; more the more it finds.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// Files of one size and time that are remembered.
+const TWINS_MAX: usize = 4;
 /// Bytes of a chunk, on average; likeness does not depend on it.
 const CHUNK_BYTES: u32 = 16 << 10;
 /// What comes is smaller than so many times what is there, or larger: too little to have in common.
@@ -33,6 +37,9 @@ type Listing = Vec<(Box<[u8]>, Option<(u64, Option<i64>)>)>;
 /// Names of directories, from the top of the scope down.
 type Names = Vec<Vec<u8>>;
 
+/// Size and modification time.
+type SizeAndTime = (u64, i64);
+
 /// Finds siblings of the files of one tree.
 #[derive(Debug)]
 pub(crate) struct Siblings<'a> {
@@ -41,6 +48,10 @@ pub(crate) struct Siblings<'a> {
     listings: HashMap<PathBuf, Listing>,
     /// Entries of all of them.
     listed: usize,
+    /// How many were made since something was found.
+    vain_listings: usize,
+    /// Files that were listed, the first few of each size and time.
+    twins: HashMap<SizeAndTime, Vec<PathBuf>>,
     /// Where directories of the tree have their like: the last one that was of use comes first.
     places: VecDeque<(Names, Names)>,
     patience: Patience,
@@ -68,6 +79,8 @@ impl<'a> Siblings<'a> {
         Siblings {
             scope,
             listings: HashMap::new(),
+            twins: HashMap::new(),
+            vain_listings: 0,
             listed: 0,
             places: VecDeque::new(),
             patience: Patience { spent: Duration::ZERO, allowed: PATIENCE },
@@ -83,6 +96,11 @@ impl<'a> Siblings<'a> {
         let above = destination.clone().unwrap_or_else(|| vec![Vec::new()]);
         let directory: Names = above.iter().chain(below).cloned().collect();
         let found = self.in_known_place(&directory, name, coming);
+        let found = found.or_else(|| {
+            let twin = self.twin(name, coming)?;
+            self.remember(&directory, &twin);
+            Some(twin)
+        });
         let found = match found {
             None if coming.size_bytes >= SEARCHED_FROM_BYTES
                 && self.patience.spent < self.patience.allowed =>
@@ -94,7 +112,20 @@ impl<'a> Siblings<'a> {
             found => found,
         }?;
         self.patience.allowed += begun.elapsed();
+        self.vain_listings = 0;
         Some(found)
+    }
+
+    /// A file that was listed and has the size and time of what comes: likely to be that under another name, as in the destination itself (S77).
+    /// Of several the one called `name`, if there is one.
+    fn twin(&self, name: &[u8], coming: &Coming) -> Option<PathBuf> {
+        let twins = self.twins.get(&(coming.size_bytes, coming.mtime_s))?;
+        let path = twins.iter().find(|path| has_name(path, name)).or(match &twins[..] {
+            [only] => Some(only),
+            _ => None,
+        })?;
+        // It may have been replaced since.
+        (self.scope.size_of(path) == Some(coming.size_bytes)).then(|| path.clone())
     }
 
     /// Where others of the tree were found.
@@ -140,13 +171,17 @@ impl<'a> Siblings<'a> {
             chunks: coming.size_bytes.div_ceil(CHUNK_BYTES.into()).max(1),
         };
         let mut search = Search::new(config, near, vec![wanted]);
-        let (mut looked, mut best) = (0, None);
+        let (mut looked, mut best, mut twin) = (0, None, None);
         // How many of the directories `below` are missing above it.
         let mut in_place: Option<(usize, PathBuf)> = None;
         while let Some(operation) = search.next(&mut || 0) {
             match operation {
                 // What was found by then has to do.
-                Operation::Stat(entry) if looked >= LISTED_MAX || !goes_on() => search.listed(entry, 0),
+                Operation::Stat(entry)
+                    if looked >= LISTED_MAX || self.vain_listings >= LISTED_IN_VAIN_MAX || !goes_on() =>
+                {
+                    search.listed(entry, 0);
+                }
                 Operation::Stat(entry) => {
                     looked += 1;
                     self.list(&mut search, entry, coming, goes_on);
@@ -157,10 +192,14 @@ impl<'a> Siblings<'a> {
                     if in_place.as_ref().is_some_and(|(missing, _)| *missing <= 1) {
                         break;
                     }
+                    twin = self.twin(name, coming);
+                    if in_place.is_none() && twin.as_ref().is_some_and(|path| has_name(path, name)) {
+                        break;
+                    }
                     search.listed(entry, 0);
                 }
                 // The likeliest first.
-                Operation::Hash(_) if in_place.is_some() => break,
+                Operation::Hash(_) if in_place.is_some() || twin.is_some() => break,
                 Operation::Hash(entry) => {
                     let is_alike = search.path(entry).last().is_some_and(|known| *known == name);
                     if is_alike {
@@ -174,8 +213,8 @@ impl<'a> Siblings<'a> {
                 Operation::CacheCheck | Operation::CacheRead(_) => break,
             }
         }
-        let found = match in_place {
-            Some((_, path)) => path,
+        let found = match in_place.map(|(_, path)| path).or(twin) {
+            Some(path) => path,
             None => search.path(best?).into_iter().map(OsStr::from_bytes).collect(),
         };
         self.remember(directory, &found);
@@ -211,6 +250,15 @@ impl<'a> Siblings<'a> {
                 return;
             }
             self.listed += listing.len() + 1;
+            self.vain_listings += 1;
+            for (name, file) in &listing {
+                if let Some((size_bytes, Some(mtime_s))) = file {
+                    let twins = self.twins.entry((*size_bytes, *mtime_s)).or_default();
+                    if twins.len() < TWINS_MAX {
+                        twins.push(path.join(OsStr::from_bytes(name)));
+                    }
+                }
+            }
             self.listings.insert(path.clone(), listing);
         }
         for (name, file) in self.listings.get(&path).into_iter().flatten() {
@@ -267,9 +315,23 @@ impl Siblings<'_> {
         self.listed
     }
 
+    /// As if there were no other bound than that of directories.
+    pub(super) fn patient(mut self) -> Self {
+        self.patience.allowed = Duration::from_secs(3600);
+        self
+    }
+
+    pub(super) fn directories(&self) -> usize {
+        self.listings.len()
+    }
+
     pub(super) fn places(&self) -> usize {
         self.places.len()
     }
+}
+
+fn has_name(path: &Path, name: &[u8]) -> bool {
+    path.file_name().is_some_and(|known| known.as_bytes() == name)
 }
 
 /// Whether a file of this size may have enough of one of `size_bytes`.

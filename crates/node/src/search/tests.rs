@@ -219,6 +219,84 @@ fn a_search_stands_back_for_the_transfer() {
     );
 }
 
+/// Y7 "only if no disk pressure": while the transfer has something to do, nothing is ranked, however much more is wanted than when that was done
+/// last; after that it is.
+#[test]
+fn nothing_is_ranked_while_the_transfer_has_something_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = bytes(SIZE, 10);
+    fs::write(dir.path().join("image.old"), &data).unwrap();
+    let all = keys(&data);
+    // Nothing is wanted before it is known what the older version has not.
+    let target = Target { older: Some((0, 0)), ..target("image", SIZE) };
+    let search = DiskSearch::begin(scope(dir.path(), dir.path()), target, SearchPolicy::Cost).unwrap();
+    let unread = Arc::new(Unread::default());
+    let source: Arc<dyn Source> = unread.clone();
+    let pressure = Arc::new(Pressure::default());
+    pressure.watch(&source);
+    search.attend(pressure);
+    let steps = search.ranking_steps();
+    assert!(search.find(&all, SIZE as u64).is_empty());
+    let begun = Instant::now();
+    while unread.asked.load(Ordering::Acquire) < 20 {
+        assert!(begun.elapsed() < LONG, "nobody looks at the sockets");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!((search.ranking_steps(), search.trace().len()), (steps, 0));
+    unread.is_empty.store(true, Ordering::Release);
+    assert_eq!(found(&search, &all, SIZE), all.len());
+    assert!(search.ranking_steps() > steps);
+}
+
+/// Works without an end until it is told to stop, as many threads as there are processors, four times; for `pressure`, or for nobody.
+fn work(pressure: Option<&Arc<Pressure>>, is_over: &Arc<AtomicBool>) -> Vec<thread::JoinHandle<()>> {
+    let processors = thread::available_parallelism().unwrap().get();
+    let work = |_| {
+        let (pressure, is_over) = (pressure.cloned(), is_over.clone());
+        thread::spawn(move || {
+            if let Some(pressure) = pressure {
+                pressure.join();
+            }
+            while !is_over.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        })
+    };
+    (0..4 * processors).map(work).collect()
+}
+
+/// Y5, design 7, ADR 37: where threads of the transfer wait for a processor, the search rests; threads that do not work for it may wait, and the search
+/// finds all. The kernel's figures are the real ones.
+#[test]
+#[expect(clippy::print_stderr, reason = "who cannot run says so")]
+fn a_search_rests_where_the_transfer_waits_for_a_processor() {
+    if !Path::new("/proc/thread-self/schedstat").exists() {
+        eprintln!("SKIP: this kernel does not tell how long threads waited for a processor");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = bytes(SIZE, 11);
+    fs::write(dir.path().join("image"), &data).unwrap();
+    let all = keys(&data);
+    for works_for_it in [true, false] {
+        let target = target("image", SIZE);
+        let search = DiskSearch::begin(scope(dir.path(), dir.path()), target, SearchPolicy::Cost).unwrap();
+        let (pressure, is_over) = (Arc::new(Pressure::default()), Arc::new(AtomicBool::new(false)));
+        let workers = work(works_for_it.then_some(&pressure), &is_over);
+        search.attend(pressure);
+        search.find(&all, SIZE as u64);
+        let begun = Instant::now();
+        while search.rests() == 0 && search.read_bytes() < SIZE as u64 {
+            assert!(begun.elapsed() < LONG, "{} bytes were read", search.read_bytes());
+            thread::sleep(Duration::from_millis(1));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        assert_eq!(search.rests() > 0, works_for_it);
+        assert_eq!(found(&search, &all, SIZE), all.len());
+    }
+}
+
 /// P7 "never slower": where nothing is left that is worth it, nobody waits, however long the transfer itself has something to do.
 #[test]
 fn a_search_with_nothing_to_do_says_so() {

@@ -330,6 +330,7 @@ impl Transfer {
             }
             let (sender, copies) = sync_channel::<(u64, Parts)>(COPIES_WAITING_MAX);
             let copier = scope.spawn(move || {
+                self.pressure.join();
                 let result = Runs::of(copies).try_for_each(|run| {
                     let filled = self.fill_run(old, &run);
                     run.iter().for_each(|_| self.pressure.done());

@@ -3,6 +3,7 @@
 use super::*;
 use crate::link::{Loss, Queue, Rate};
 use crate::packet::HEADER_BYTES;
+use crate::stats::PipeStats;
 
 const MS: Time = 1_000_000;
 
@@ -76,6 +77,27 @@ fn a_full_queue_drops_what_comes_last_and_says_so() {
     let stats = &wire.pipes()[0].stats;
     assert_eq!((stats.offered_packets, stats.carried_packets, stats.dropped_full), (5, 3, 2));
     assert_eq!((stats.offered_bytes, stats.carried_bytes, stats.queue_bytes_peak), (5000, 3000, 3000));
+}
+
+/// Y6: how long a link was in use, and what waited meanwhile.
+#[test]
+fn what_waits_is_counted_with_its_time() {
+    let mut wire = line(&[Link::new(Rate::mbit(10), Duration::ZERO)]);
+    // 1250 bytes take 1 ms: two of them wait for 1 ms, then one.
+    (0..2).for_each(|mark| wire.send(0, &packet_to(1, 1250, mark), 10 * MS, &mut |_, _| {}));
+    run(&mut wire, Time::MAX);
+    let pipe = &mut wire.pipes_mut()[0];
+    let stats = pipe.counted(100 * MS);
+    assert_eq!((stats.busy, stats.queue_bytes_mean()), (Duration::from_millis(2), 1875));
+    pipe.forget(100 * MS);
+    assert_eq!(pipe.counted(200 * MS), PipeStats::default());
+    // What waits goes on waiting when the counts begin anew.
+    wire.change(0, Change::Rate(Some(Rate::bits(0))), 200 * MS, &mut |_, _| {});
+    wire.send(0, &packet_to(1, 1000, 2), 200 * MS, &mut |_, _| {});
+    let pipe = &mut wire.pipes_mut()[0];
+    pipe.forget(300 * MS);
+    let stats = pipe.counted(305 * MS);
+    assert_eq!((stats.busy, stats.queue_bytes_mean()), (Duration::from_millis(5), 1000));
 }
 
 #[test]

@@ -52,6 +52,8 @@ pub struct NodePlan {
     pub cores: usize,
     /// What each of these hashes and de- or encrypts.
     pub core_bytes_per_s: u64,
+    /// Bytes on the way from it that no cancellation reaches, as its receivers are told: those in the buffers of an ssh channel.
+    pub under_way_bytes: u64,
 }
 
 impl NodePlan {
@@ -68,6 +70,7 @@ impl NodePlan {
             disk: DiskModel::FAST,
             cores: 2,
             core_bytes_per_s: 1_200_000_000,
+            under_way_bytes: 0,
         }
     }
 }
@@ -235,6 +238,10 @@ impl Plan {
             plan.nodes.push(node);
         }
         plan.tell_of_servers(&mut Random::new(seed, "servers"));
+        let mut channels = Random::new(seed, "channels");
+        for node in &mut plan.nodes {
+            node.under_way_bytes = if channels.chance(300) { 2 << 20 } else { 0 };
+        }
         plan.connections = chance.between(1, 4) as usize;
         plan.window_bytes = chance.pick(&[2 << 20, 8 << 20, 64 << 20, 64 << 20]);
         if chance.chance(200) {

@@ -360,6 +360,7 @@ impl<'a> World<'a> {
             priority,
             is_honest: self.plan.nodes[holder].conduct == Conduct::Honest,
             is_steady: self.plan.is_steady(holder, receiver),
+            under_way_bytes: self.plan.nodes[holder].under_way_bytes,
         };
         told.into_iter().map(hint).collect()
     }

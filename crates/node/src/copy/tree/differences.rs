@@ -13,7 +13,7 @@ use dray_core::message::{Entries, Part, TreeDone};
 use dray_core::tree::{ChunkHint, Entry, Finished, Kind, Metadata, Name, Record, cut_profile, encode_chunks};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::Owed;
-use dray_store::local::tree::{Landing, TreeWriter, WriteOptions};
+use dray_store::local::tree::{Changes, Landing, SyncOptions, TreeWriter, WriteOptions};
 use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource, send, take};
 
 use super::copies::{channels, keeping, recursive};
@@ -434,10 +434,16 @@ impl TreeSource for LiarTree {
 
 /// Copies over an older version what `lie` says of `newer`; the bytes that are in place afterwards, too.
 fn lied(lie: Lie, older: &[u8], newer: &[u8]) -> (Result<TreeDone>, Vec<u8>) {
+    lied_about(lie, older, newer, &Changes::default())
+}
+
+/// The same with `changes`.
+fn lied_about(lie: Lie, older: &[u8], newer: &[u8], changes: &Changes) -> (Result<TreeDone>, Vec<u8>) {
     let place = tempfile::tempdir().unwrap();
     fs::create_dir(place.path().join("tree")).unwrap();
     let older_path = place.path().join("tree/file");
     fs::write(&older_path, older).unwrap();
+    let was = fs::metadata(&older_path).unwrap().ino();
     let liar = Liar { lie, newer: newer.to_vec(), older: older.to_vec(), older_path: older_path.clone() };
     let (near, mut far) = channels(65_536);
     let taken = thread::scope(|scope| {
@@ -447,7 +453,8 @@ fn lied(lie: Lie, older: &[u8], newer: &[u8]) -> (Result<TreeDone>, Vec<u8>) {
         });
         let make = || {
             let landing = Landing::resolve(place.path(), &[b"tree".to_vec()], false)?;
-            Ok(Writing::new(TreeWriter::new(landing, keeping()), 1, false, &|_| {}).with_deltas(true))
+            let writer = TreeWriter::new(landing, keeping()).with_changes(changes.clone());
+            Ok(Writing::new(writer, 1, false, &|_| {}).with_deltas(true))
         };
         let taken = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), PATIENCE);
         drop(far);
@@ -455,6 +462,9 @@ fn lied(lie: Lie, older: &[u8], newer: &[u8]) -> (Result<TreeDone>, Vec<u8>) {
     });
     let names = names_in(&place.path().join("tree"));
     assert_eq!(names, ["file"], "{lie:?} left something");
+    if changes.sync.is_some() {
+        assert_eq!(fs::metadata(&older_path).unwrap().ino(), was, "{lie:?}: another file");
+    }
     (taken, fs::read(older_path).unwrap())
 }
 
@@ -496,6 +506,29 @@ fn an_impossible_cut_ends_the_copy() {
     let (done, found) = lied(Lie::SameSize, &older, &older);
     assert_eq!(done.expect_err("another size").kind(), ErrorKind::Protocol);
     assert!(found == older);
+}
+
+/// S86: whatever a sender says, a file that is changed in place has all of its old bytes or all of what was proven, and stays the same file.
+#[test]
+fn a_lie_touches_nothing_that_is_changed() {
+    let changes = || {
+        let sync = SyncOptions { in_place: true, ..SyncOptions::default() };
+        Changes { sync: Some(sync), ..Changes::default() }
+    };
+    let older = noise(MIB, 1);
+    let mut newer = older.clone();
+    newer[500_000..600_000].copy_from_slice(&noise(100_000, 2));
+    newer.extend_from_slice(b"longer");
+    for lie in [Lie::Chunks, Lie::Hash, Lie::Time, Lie::Refused, Lie::Changed] {
+        let (done, found) = lied_about(lie, &older, &newer, &changes());
+        assert_eq!(done.unwrap().failed, 0, "{lie:?}");
+        assert!(found == newer, "{lie:?}: wrong bytes");
+    }
+    for lie in [Lie::Parts, Lie::Short, Lie::Long, Lie::Holes, Lie::Bytes, Lie::Same] {
+        let (done, found) = lied_about(lie, &older, &newer, &changes());
+        assert!(done.is_ok_and(|done| done.failed == 1) == (lie == Lie::Parts), "{lie:?}");
+        assert!(found == older, "{lie:?}: the file was touched");
+    }
 }
 
 /// S77: what the sender finds the same is kept only if it still is what was hashed: who wrote to it meanwhile would have those bytes taken

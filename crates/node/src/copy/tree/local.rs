@@ -315,7 +315,7 @@ impl Copying<'_> {
     fn fail(&mut self, path: &[u8], error: Error) -> Result<()> {
         let path = Path::new(std::ffi::OsStr::from_bytes(if path.is_empty() { b"." } else { path }));
         if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
-            return Err(at(path, error));
+            return Err(at(path, self.writer.last_error(error)));
         }
         self.is_complete = false;
         self.copied.failed += 1;
@@ -325,8 +325,9 @@ impl Copying<'_> {
 
     fn check_stop(&self) -> Result<()> {
         if self.stop.is_set() {
-            return Err(Error::new(ErrorKind::Interrupted, "interrupted")
-                .advise("run the same command again; what came with -p or -a is not copied again"));
+            let error = Error::new(ErrorKind::Interrupted, "interrupted")
+                .advise("run the same command again; what came with -p or -a is not copied again");
+            return Err(self.writer.last_error(error));
         }
         Ok(())
     }

@@ -251,7 +251,7 @@ impl Node {
     }
 
     /// The directory that the user wants searched (`--search`), if searching is not turned off.
-    fn named_search<'a>(&self, options: &'a TreeOptions) -> Option<&'a Path> {
+    pub(super) fn named_search<'a>(&self, options: &'a TreeOptions) -> Option<&'a Path> {
         let is_off = self.config.search_policy == SearchPolicy::NoDisk || options.whole_file;
         options.search.as_deref().filter(|_| !is_off)
     }
@@ -357,6 +357,7 @@ pub(super) fn required(sync: Option<&SyncOptions>) -> Vec<String> {
         (wants(|sync| sync.timeout_s.is_some()), feature::SYNC_TIMEOUT),
         (wants(|sync| sync.fake_super.is_some()), feature::SYNC_FAKE_SUPER),
         (wants(|sync| sync.atomic), feature::SYNC_ATOMIC),
+        (wants(|sync| sync.in_place), feature::SYNC_IN_PLACE),
         (
             wants(|sync| sync.rules.iter().any(|rule| !rule.starts_with(b"+") && !rule.starts_with(b"-"))),
             feature::SYNC_RULES,

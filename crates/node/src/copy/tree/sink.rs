@@ -210,7 +210,7 @@ impl<'a> Writing<'a> {
         let path =
             if path.is_empty() { Path::new(".") } else { Path::new(std::ffi::OsStr::from_bytes(path)) };
         if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
-            return Err(at(path, error));
+            return Err(at(path, self.writer.last_error(error)));
         }
         let mut failed = entry_failed(path, &error);
         self.is_complete = false;
@@ -576,6 +576,8 @@ impl TreeSink for Writing<'_> {
                 return Err(Error::new(ErrorKind::Protocol, "sender sent a message out of place"));
             }
             Heard::Data(path, request, body) => {
+                let pressure = self.deltas.pressure.clone();
+                let _writing = pressure.begin();
                 let came = self.done.bytes;
                 let owed = self.machine.weight(path);
                 let mut rest = &body[..];

@@ -92,6 +92,8 @@ pub struct SyncOptions {
     pub min_size_bytes: Option<u64>,
     /// The destination is made anew beside itself, and the two are switched at once.
     pub atomic: bool,
+    /// Files that are there are changed, not replaced.
+    pub in_place: bool,
     /// What is replaced or deleted is kept.
     pub backup: Option<SyncBackup>,
     /// Other directories may have what is to come.
@@ -220,6 +222,7 @@ impl SyncOptions {
             (self.directories, sync_flag::DIRECTORIES),
             (self.remove_sources, sync_flag::REMOVE_SOURCES),
             (self.atomic, sync_flag::ATOMIC),
+            (self.in_place, sync_flag::IN_PLACE),
             (self.chosen.is_some(), sync_flag::CHOSEN),
             (self.chosen.as_ref().is_some_and(|chosen| !chosen.names_root()), sync_flag::ROOTS_STAY),
         ];
@@ -340,6 +343,8 @@ pub(super) fn options(tree: &Tree, reach: &Reach<'_>) -> Result<Option<StoreOpti
         omit_directory_times: has(sync_flag::OMIT_DIRECTORY_TIMES),
         omit_link_times: has(sync_flag::OMIT_LINK_TIMES),
         partial: has(sync_flag::PARTIAL),
+        in_place: has(sync_flag::IN_PLACE),
+        durable: tree.flags & tree_flag::FSYNC != 0,
         fake: fake_super(tree, CopyRole::Receive),
         removes_sources: removal::removes(tree),
         max_size_bytes: wish.max_size_bytes,

@@ -139,10 +139,12 @@ fn an_old_peer_is_refused_by_name() {
     let patient = super::SyncOptions { timeout_s: Some(0), ..super::SyncOptions::default() };
     let fake = super::SyncOptions { fake_super: Some(FakeWish::Users), ..super::SyncOptions::default() };
     let atomic = super::SyncOptions { atomic: true, ..super::SyncOptions::default() };
+    let in_place = super::SyncOptions { in_place: true, ..super::SyncOptions::default() };
     for (later, name) in [
         (fake, feature::SYNC_FAKE_SUPER),
         (chosen, feature::SYNC_LIST),
         (atomic, feature::SYNC_ATOMIC),
+        (in_place, feature::SYNC_IN_PLACE),
         (rules, feature::SYNC_RULES),
         (backup, feature::SYNC_BACKUP),
         (removing, feature::SYNC_REMOVE),
@@ -321,6 +323,7 @@ fn what_is_switched_goes_alone() {
     let refused: Vec<(&str, Change)> = vec![
         ("--delete", Box::new(wish(&|wish| wish.flags &= !sync_flag::DELETE))),
         ("-u", Box::new(wish(&|wish| wish.flags |= sync_flag::UPDATE))),
+        ("--inplace", Box::new(wish(&|wish| wish.flags |= sync_flag::IN_PLACE))),
         ("--existing", Box::new(wish(&|wish| wish.flags |= sync_flag::EXISTING))),
         ("--ignore-existing", Box::new(wish(&|wish| wish.flags |= sync_flag::IGNORE_EXISTING))),
         ("--files-from", Box::new(wish(&|wish| wish.flags |= sync_flag::CHOSEN))),

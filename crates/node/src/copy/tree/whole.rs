@@ -60,6 +60,7 @@ pub(super) fn require_alone(tree: &Tree, names: &[Vec<u8>]) -> Result<()> {
         (has(sync_flag::EXISTING), "--existing"),
         (has(sync_flag::IGNORE_EXISTING), "--ignore-existing"),
         (has(sync_flag::REMOVE_SOURCES), "--remove-source-files"),
+        (has(sync_flag::IN_PLACE), "--inplace: all of DST is old or new at every moment"),
         (max_size_bytes.is_some() || min_size_bytes.is_some(), "--max-size or --min-size"),
         (backup.is_some(), "--backup"),
         (fake.is_some(), "--fake-super"),

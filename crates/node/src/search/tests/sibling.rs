@@ -83,6 +83,56 @@ fn a_tree_elsewhere_is_found() {
     assert_eq!(siblings.places(), 1);
 }
 
+/// Issue 7 "under any name": a file of the size and time of one that comes is taken for it, whatever it is called and wherever it lies; of several
+/// that which has its name, and else none. Small ones are found among what was listed for others.
+#[test]
+fn a_file_of_the_same_size_and_time_has_any_name() {
+    let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let found = |siblings: &mut Siblings<'_>, path: &str, size_bytes| {
+        let same = Coming { mtime_s: 1000, ..coming(path, size_bytes) };
+        siblings.find(&same, &|| true).map(|path| path.to_string_lossy().into_owned())
+    };
+    for (path, size_bytes) in [
+        ("old/scan 17", LARGE),
+        ("old/notes", 5000),
+        ("a/one.log", 2 * LARGE),
+        ("b/two.log", 2 * LARGE),
+        ("b/three.log", 2 * LARGE),
+    ] {
+        place(dir.path(), path, size_bytes);
+    }
+    let scope = scope(dir.path(), to.path()).with_files_from(4096);
+    let mut siblings = Siblings::new(&scope);
+    assert_eq!(found(&mut siblings, "minutes.txt", 5000), None, "nothing was listed");
+    assert_eq!(found(&mut siblings, "2026/letter.pdf", LARGE).as_deref(), Some("old/scan 17"));
+    assert_eq!(found(&mut siblings, "minutes.txt", 5000).as_deref(), Some("old/notes"));
+    assert_eq!(found(&mut siblings, "x/two.log", 2 * LARGE).as_deref(), Some("b/two.log"));
+    assert_eq!(found(&mut siblings, "x/image.iso", 2 * LARGE), None, "it may be any of three");
+    fs::remove_file(dir.path().join("old/notes")).unwrap();
+    assert_eq!(found(&mut siblings, "minutes.txt", 5000), None, "it is gone");
+}
+
+/// P7 "never slower": for ten thousand small files nothing is listed, and for large ones that nothing is like no more than so many directories, however long
+/// that takes.
+#[test]
+fn what_is_listed_for_a_tree_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    for number in 0..6 * 300 {
+        fs::create_dir_all(dir.path().join(format!("{}/{number}", number / 300))).unwrap();
+    }
+    let scope = scope(dir.path(), &dir.path().join("work/to")).with_files_from(4096);
+    let mut siblings = Siblings::new(&scope).patient();
+    for number in 0..10_000 {
+        assert_eq!(found(&mut siblings, &format!("small-{number}"), 5000), None);
+    }
+    assert_eq!(siblings.directories(), 0);
+    for number in 0..6 {
+        // Each is looked for in a directory of the same name first.
+        assert_eq!(found(&mut siblings, &format!("{number}/large"), LARGE), None);
+    }
+    assert!((1..=1024).contains(&siblings.directories()), "{}", siblings.directories());
+}
+
 /// Never slower: a file that is merely of the same kind, or as large, is none; one of nearly the same name and size is, and one of the same
 /// name far away.
 #[test]

@@ -40,6 +40,8 @@ pub struct BackupOptions {
 pub(super) enum Away {
     /// Until something else takes it.
     Replaced,
+    /// It is about to be written to.
+    Changed,
     /// No.
     Deleted,
 }
@@ -173,7 +175,8 @@ impl Settings {
             return Err(Error::new(ErrorKind::Refused, what)
                 .advise("name a --backup-dir that is not the destination"));
         }
-        if self.require_free(&to, &kept)?.is_some_and(|there| identity(&there) == identity(&found)) {
+        let there = self.require_free(&to, &kept)?;
+        if away != Away::Changed && there.is_some_and(|there| identity(&there) == identity(&found)) {
             // Both are names of one file: it is kept already.
             return Ok(false);
         }
@@ -182,6 +185,8 @@ impl Settings {
         let moved = match away {
             Away::Deleted => rustix::fs::renameat(directory, name, &*to, &kept[..]).map(|()| true),
             Away::Replaced => link(&from, &kept_at).map(|()| false),
+            // Another name would change with it.
+            Away::Changed => Err(Errno::XDEV),
         };
         match moved {
             Ok(moved) => Ok(moved),
@@ -282,6 +287,8 @@ impl Settings {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let source = File::from(from.directory.open_at(from.name, flags, Mode::empty()).map_err(failed)?);
         let found = stat_fd(source.as_fd()).map_err(failed)?;
+        let is_durable = self.sync().is_some_and(|sync| sync.durable);
+        let is_last = away == Away::Deleted || (away == Away::Changed && is_durable);
         let mut copied = Ok(());
         let made = put(to, &mut |temporary| {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
@@ -292,14 +299,14 @@ impl Settings {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             keep_all(source.as_fd(), made.as_fd(), &found, &mut self.told.borrow_mut());
-            if away == Away::Deleted {
+            if is_last {
                 rustix::fs::fsync(&made)?;
             }
             Ok(())
         });
         copied?;
         made.map_err(|error| Error::file("write the copy", error))?;
-        if away == Away::Deleted {
+        if is_last {
             // And its name.
             rustix::fs::fsync(to.directory)
                 .map_err(|error| Error::file("make the copy durable", error.into()))?;

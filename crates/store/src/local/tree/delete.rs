@@ -36,6 +36,7 @@ pub(super) use doomed::{Doomed, Orders};
 use notes::Notes;
 pub(super) use notes::{Stamp, made_at};
 pub(super) use standing::Standing;
+pub(super) use steps::{is_held, widen_by_path};
 
 /// A path and why it failed.
 pub(super) type Failed = (Vec<u8>, Error);

@@ -7,9 +7,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use dray_core::limits::PATH_BYTES_MAX;
-use dray_core::tree::{Kind, Metadata};
+use dray_core::tree::{Kind, Metadata, Xattr};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{
     FileType, Mode, OFlags, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr, lgetxattr, removexattr,
@@ -17,8 +18,11 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::attributes::{self, Scope, Told as NotKept};
 use super::directory::{Directory, stat_fd};
-use super::settings::Settings;
+use super::place::{identity_of, times_of};
+use super::settings::{Settings, mtime_of};
+use super::temporary;
 use super::write::file_type;
 
 /// The attribute.
@@ -30,6 +34,8 @@ const RESERVED: &[u8] = b"user.rsync.";
 const VALUE_BYTES_MAX: usize = 64;
 /// Bits of a mode that tell the kind.
 const KIND: u32 = 0o170_000;
+/// Opened so, neither a fifo nor a device in the place of a file is waited for.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 /// Bits that what stands for an entry may have: others are not to write to it, who could change the attribute then.
 const REAL: u32 = 0o755;
 
@@ -116,12 +122,15 @@ impl FakeStat {
         (is_directory(self.kind()) == is_directory(file_type(found))).then_some(seen)
     }
 
-    /// The permission bits of what stands for it: its owner can read and write it, and nobody else writes to it. What has no content of its own is nobody
-    /// else's at all.
-    fn real_bits(&self) -> u32 {
+    /// The permission bits of what stands for it and has the group `gid`: its owner can read and write it, and nobody else writes to it. What has no content of
+    /// its own is nobody else's at all.
+    fn real_bits(&self, gid: u32) -> u32 {
+        // Whom this group has here are others there.
+        let of_group = if gid == self.gid { 0o070 } else { self.mode << 3 & 0o070 };
+        let bits = self.mode & REAL & (0o707 | of_group);
         match self.kind() {
-            FileType::Directory => self.mode & REAL | 0o700,
-            FileType::RegularFile => self.mode & REAL | 0o600,
+            FileType::Directory => bits | 0o700,
+            FileType::RegularFile => bits | 0o600,
             _ => 0o600,
         }
     }
@@ -129,8 +138,8 @@ impl FakeStat {
     /// True if what stands for it says all that by itself.
     fn is_plain(&self, uid: u32, gid: u32) -> bool {
         matches!(self.kind(), FileType::Directory | FileType::RegularFile)
-            && self.mode & 0o7777 == self.real_bits()
             && (self.uid, self.gid) == (uid, gid)
+            && self.mode & 0o7777 == self.real_bits(gid)
     }
 }
 
@@ -180,12 +189,82 @@ impl At<'_> {
         }
     }
 
-    fn set_mode(self, mode: u32) -> Result<(), Errno> {
+    /// Its attributes, but for the one that stands for others.
+    pub(super) fn attributes(self, scope: Scope) -> io::Result<Vec<Xattr>> {
+        match self {
+            At::Open(fd) => attributes::read_open(fd, scope),
+            At::Path(path) => attributes::read_followed(path, scope),
+        }
+    }
+
+    /// Makes them those of `wanted`.
+    pub(super) fn set_attributes(self, wanted: &[Xattr], scope: Scope, told: &mut NotKept) {
+        match self {
+            At::Open(fd) => attributes::set(fd, wanted, scope, told),
+            At::Path(path) => attributes::set_followed(path, wanted, scope, told),
+        }
+    }
+
+    pub(super) fn set_mode(self, mode: u32) -> Result<(), Errno> {
         match self {
             At::Open(fd) => rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)),
             At::Path(path) => rustix::fs::chmod(path, Mode::from_raw_mode(mode)),
         }
     }
+}
+
+/// How the attributes are reached of what is open as a place (`O_PATH`), which is no descriptor for them.
+#[derive(Debug)]
+pub(super) enum Access {
+    /// By the magic link to it.
+    Link(Vec<u8>),
+    /// By the same file, open for reading.
+    Open(OwnedFd),
+}
+
+impl Access {
+    /// To what `place` has open, which `found` tells of and which stood under `name`. `ESTALE` if something else stands there where no magic link leads to
+    /// it, as on a host without `/proc`.
+    pub(super) fn to(
+        place: BorrowedFd<'_>,
+        found: &Statx,
+        directory: &Directory,
+        name: &[u8],
+    ) -> Result<Access, Errno> {
+        // Opening a fifo or device is felt at its other end; what is none has attributes of its own.
+        if has_magic_links(place) || file_type(found) != FileType::RegularFile {
+            return Ok(Access::by_link(place));
+        }
+        Access::by_name(found, directory, name)
+    }
+
+    /// By the magic link, wherever that leads.
+    pub(super) fn by_link(place: BorrowedFd<'_>) -> Access {
+        Access::Link(Directory::path_of(place))
+    }
+
+    /// By its name, as long as the same file stands there.
+    pub(super) fn by_name(found: &Statx, directory: &Directory, name: &[u8]) -> Result<Access, Errno> {
+        let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let fd = directory.open_at(name, READ, Mode::empty()).map_err(errno)?;
+        let now = stat_fd(fd.as_fd()).map_err(errno)?;
+        if identity_of(&now) == identity_of(found) { Ok(Access::Open(fd)) } else { Err(Errno::STALE) }
+    }
+
+    pub(super) fn at(&self) -> At<'_> {
+        match self {
+            Access::Link(path) => At::Path(path),
+            Access::Open(fd) => At::Open(fd.as_fd()),
+        }
+    }
+}
+
+/// Whether this host has magic links to what a process has open, as `open` is; asked once.
+fn has_magic_links(open: BorrowedFd<'_>) -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| {
+        rustix::fs::access(Directory::path_of(open), rustix::fs::Access::EXISTS) != Err(Errno::NOENT)
+    })
 }
 
 /// What reading the attribute came to.
@@ -205,6 +284,30 @@ fn read_at(directory: &Directory, name: &[u8]) -> Result<Found, Errno> {
     found(read, &value)
 }
 
+/// What is made in `directory`, of which nothing is left, nor that it was made.
+fn made_in(directory: &Directory) -> io::Result<Statx> {
+    if let Ok(file) = directory.unnamed() {
+        return stat_fd(file.as_fd());
+    }
+    made_by_name_in(directory)
+}
+
+/// The same where every file has a name.
+pub(super) fn made_by_name_in(directory: &Directory) -> io::Result<Statx> {
+    let before = directory.stat_self()?;
+    let mut made = None;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOCTTY;
+    let name = temporary::make_random(&mut |name| {
+        made = Some(directory.open_at(name, flags, Mode::RUSR | Mode::WUSR)?);
+        Ok(())
+    })?;
+    let found = made.map_or_else(|| Err(Errno::NOENT.into()), |file| stat_fd(file.as_fd()));
+    rustix::fs::unlinkat(directory, &name[..], rustix::fs::AtFlags::empty())?;
+    // Who may not set the time back has none to keep there.
+    let _ = rustix::fs::futimens(directory, &times_of(mtime_of(&before)));
+    found
+}
+
 /// True for what can have the attribute: links and devices can not.
 fn may_have(found: &Statx) -> bool {
     matches!(file_type(found), FileType::RegularFile | FileType::Directory)
@@ -214,15 +317,17 @@ fn may_have(found: &Statx) -> bool {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Telling {
     fake: FakeSuper,
-    /// The account whose attributes are believed.
+    /// The accounts whose attributes are believed.
+    own: u32,
     owner: u32,
 }
 
 impl Telling {
-    /// Of a source whose root belongs to `owner`: to this account only its own attributes count; to root those of who owns the source.
+    /// Of a source whose root belongs to `owner`: to this account its own attributes count; to root those of who owns the source, too, who could put
+    /// anything there.
     pub(super) fn new(fake: FakeSuper, owner: u32) -> Telling {
         let uid = rustix::process::geteuid();
-        Telling { fake, owner: if uid.is_root() { owner } else { uid.as_raw() } }
+        Telling { fake, own: uid.as_raw(), owner: if uid.is_root() { owner } else { uid.as_raw() } }
     }
 
     /// What stands under `name`, of which `found` was told, open so that nobody can put something else in its place between one look and the next;
@@ -235,14 +340,18 @@ impl Telling {
         let fd = directory.open_at(name, OFlags::PATH, Mode::empty()).map_err(failed)?;
         let now = stat_fd(fd.as_fd()).map_err(failed)?;
         if file_type(&now) != file_type(found) {
-            return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
+            return Err(replaced());
         }
-        Ok(Some(Place { fd, found: now }))
+        let access = Access::to(fd.as_fd(), &now, directory, name);
+        if access.as_ref().is_err_and(|error| *error == Errno::STALE) {
+            return Err(replaced());
+        }
+        Ok(Some(Place { _fd: fd, access, found: now }))
     }
 
     /// What is at `place` is told as. An error if it says something that cannot be believed.
     pub(super) fn entry(&self, place: &Place) -> Result<Told> {
-        self.told(&place.found, || At::Path(&place.path()).read())
+        self.told(&place.found, || place.at()?.read())
     }
 
     /// The same of an open directory.
@@ -255,7 +364,7 @@ impl Telling {
         if self.fake == FakeSuper::Off || !may_have(found) {
             return itself;
         }
-        let is_own = found.stx_uid == self.owner;
+        let is_own = found.stx_uid == self.own || found.stx_uid == self.owner;
         // What to do does not cross the wire, so it stands here.
         let refused =
             |what: &str| Error::new(ErrorKind::Refused, format!("its attribute {ATTRIBUTE} {what}"));
@@ -292,41 +401,53 @@ pub(super) enum Told {
     NotBelieved(Error),
 }
 
+fn replaced() -> Error {
+    Error::new(ErrorKind::Changed, "it was replaced meanwhile")
+}
+
 /// An entry that is looked at more than once, and stays what it was at first.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// Not open for reading.
-    fd: OwnedFd,
+    /// Not open for reading; a magic link leads there while it is.
+    _fd: OwnedFd,
+    access: Result<Access, Errno>,
     pub(super) found: Statx,
 }
 
 impl Place {
-    /// A path to this very thing.
-    pub(super) fn path(&self) -> Vec<u8> {
-        Directory::path_of(self.fd.as_fd())
+    fn at(&self) -> Result<At<'_>, Errno> {
+        self.access.as_ref().map(Access::at).map_err(|error| *error)
+    }
+
+    /// The attributes of this very thing.
+    pub(super) fn attributes(&self, scope: Scope) -> io::Result<Vec<Xattr>> {
+        self.at()?.attributes(scope)
     }
 
     /// Where the link points that it stands for.
     pub(super) fn target(&self) -> io::Result<Vec<u8>> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        target_in(rustix::fs::open(self.path(), flags, Mode::empty())?)
+        match self.at()? {
+            At::Open(fd) => target_in(fd),
+            At::Path(path) => {
+                target_in(rustix::fs::open(path, READ | OFlags::CLOEXEC, Mode::empty())?.as_fd())
+            }
+        }
     }
 }
 
 /// Where the link points that the regular file `name` stands for.
 pub(super) fn target_of(directory: &Directory, name: &[u8]) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    target_in(directory.open_at(name, flags, Mode::empty())?)
+    target_in(directory.open_at(name, READ, Mode::empty())?.as_fd())
 }
 
-fn target_in(file: OwnedFd) -> io::Result<Vec<u8>> {
-    if file_type(&stat_fd(file.as_fd())?) != FileType::RegularFile {
+fn target_in(file: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    if file_type(&stat_fd(file)?) != FileType::RegularFile {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut target = vec![0; PATH_BYTES_MAX + 1];
     let mut len = 0;
     loop {
-        match rustix::io::read(&file, &mut target[len..]) {
+        match rustix::io::pread(file, &mut target[len..], len as u64) {
             Ok(0) => break,
             Ok(more) => len += more,
             Err(Errno::INTR) => {}
@@ -373,9 +494,9 @@ impl Settings {
         self.seen(*found, || At::Open(directory.as_fd()).read())
     }
 
-    /// The same of what a magic link leads to.
-    pub(super) fn seen_path(&self, path: &[u8], found: &Statx) -> Statx {
-        self.seen(*found, || At::Path(path).read())
+    /// The same of what is at `at`.
+    pub(super) fn seen_at(&self, at: At<'_>, found: &Statx) -> Statx {
+        self.seen(*found, || at.read())
     }
 
     /// What says nothing, or nothing that counts, is what it is: then it differs, and is made what it is to be.
@@ -395,9 +516,14 @@ impl Settings {
         found.stx_uid == self.powers.uid || (self.powers.is_root && is_its_owners())
     }
 
-    /// Asked before anything is written below `base`, into `into` if that is there. An error where no attributes are kept, or those of a destination would be believed
-    /// that root was not told to believe.
-    pub(super) fn require_attributes(&self, base: &Directory, into: Option<&[u8]>) -> Result<()> {
+    /// Asked before anything is written below `base`, into `into` if that is there; `writes` if that is what comes next. An error where no attributes are kept, those
+    /// of a destination would be believed that root was not told to believe, or what is made there is not that of who makes it.
+    pub(super) fn require_attributes(
+        &self,
+        base: &Directory,
+        into: Option<&[u8]>,
+        writes: bool,
+    ) -> Result<()> {
         let Some(sync) = self.sync().filter(|sync| sync.fake != FakeSuper::Off) else { return Ok(()) };
         self.destination_owner.set(base.stat_self().ok().map(|found| found.stx_uid));
         let mut value = [0; VALUE_BYTES_MAX];
@@ -408,6 +534,7 @@ impl Settings {
                             owners and kinds; name another destination, or leave that out";
                 Err(Error::new(ErrorKind::Unsupported, what))
             }
+            (FakeSuper::On, _) if writes => self.require_own(base),
             (FakeSuper::On, _) => Ok(()),
             (_, read) => {
                 let there = into.map_or_else(|| found(read, &value), |name| read_at(base, name));
@@ -421,6 +548,21 @@ impl Settings {
                 Err(Error::new(ErrorKind::Refused, what))
             }
         }
+    }
+
+    /// An error if what this process makes in `base` belongs to somebody who is not believed there.
+    fn require_own(&self, base: &Directory) -> Result<()> {
+        // Who may not make anything hears of that when it is tried.
+        let Ok(made) = made_in(base) else { return Ok(()) };
+        if self.is_believed(&made) {
+            return Ok(());
+        }
+        let (uid, own) = (made.stx_uid, self.powers.uid);
+        let what = format!(
+            "what user {own} makes in the destination belongs to user {uid} there, as a server has it (NFS with root_squash or all_squash, CIFS with uid=), \
+             and --fake-super believes attributes on files of its own alone; run it as user {uid}, or name another destination"
+        );
+        Err(Error::new(ErrorKind::Unsupported, what))
     }
 
     /// Makes the file that stands for the link, fifo, socket or device `kind`, under `name` where nothing is.
@@ -505,8 +647,9 @@ impl Settings {
                 Err(error) => return self.count("owner", error),
             }
         }
-        if u32::from(real.stx_mode) & 0o7777 != wanted.real_bits()
-            && let Err(error) = at.set_mode(wanted.real_bits())
+        let bits = wanted.real_bits(real.stx_gid);
+        if u32::from(real.stx_mode) & 0o7777 != bits
+            && let Err(error) = at.set_mode(bits)
         {
             self.count("permissions", error);
         }
@@ -537,11 +680,11 @@ impl Settings {
         }
     }
 
-    /// The bits that what stands for a directory with these bits has.
+    /// The bits that what stands for a directory with these bits has, of whatever group that is.
     pub(super) fn real_directory_bits(&self, bits: u32) -> u32 {
         let stat =
             FakeStat { mode: FileType::Directory.as_raw_mode() | bits, device: (0, 0), uid: 0, gid: 0 };
-        if self.fakes() { stat.real_bits() } else { bits }
+        if self.fakes() { stat.real_bits(u32::MAX) } else { bits }
     }
 }
 
@@ -649,8 +792,11 @@ mod tests {
             let stat = FakeStat { mode: kind << 12 | bits, device, uid, gid };
             prop_assert_eq!(FakeStat::parse(stat.value().as_bytes()), Some(stat));
             // Its account can read and write it, and nobody else writes to it.
-            let real = stat.real_bits();
+            let real = stat.real_bits(gid);
             prop_assert!(real & 0o600 == 0o600 && real & 0o7022 == 0);
+            // Another group gets no more than others.
+            let foreign = stat.real_bits(gid ^ 1);
+            prop_assert!(foreign & !real == 0 && foreign >> 3 & 7 & !bits == 0);
             prop_assert!(!stat.is_plain(uid, gid) || real == bits);
         }
     }

@@ -29,8 +29,10 @@ pub(super) struct Look {
     path: Vec<u8>,
     /// Entries that the new tree has not.
     pub(super) gone: u64,
-    /// Something differs, or is new.
+    /// Something differs, or is new. The two directories themselves are held against each other once they have what they are to have.
     pub(super) differs: bool,
+    /// The first that its own bits keep even its owner from looking into.
+    closed: Option<Vec<u8>>,
 }
 
 /// A directory of the old tree, and the same in the new one.
@@ -59,7 +61,24 @@ impl Look {
 
     /// Of a tree that is not there.
     pub(super) fn of_nothing() -> Look {
-        Look { pairs: Vec::new(), path: Vec::new(), gone: 0, differs: false }
+        Look { pairs: Vec::new(), path: Vec::new(), gone: 0, differs: false, closed: None }
+    }
+
+    /// `Refused` if more would be gone than these, or nobody knows.
+    pub(super) fn require_at_most(&self, max: u64) -> Result<()> {
+        let what = match &self.closed {
+            _ if self.gone > max => {
+                format!("{} entries would be deleted, and --max-delete allows {max}", self.gone)
+            }
+            Some(path) => {
+                let path = String::from_utf8_lossy(path);
+                format!(
+                    "what is in {path:?} cannot be counted for --max-delete: its bits keep its owner from reading it"
+                )
+            }
+            None => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::Refused, what))
     }
 
     fn push(&mut self, old: Directory, new: Option<Directory>, path_len: usize, is_gone: bool) -> Result<()> {
@@ -81,14 +100,14 @@ impl Look {
     /// counted; without, that is told.
     pub(super) fn step(&mut self, settings: &Settings, begun: Option<(i64, u32)>) -> Result<bool> {
         for _ in 0..STEP {
+            let is_root = self.pairs.len() == 1;
             let Some(pair) = self.pairs.last_mut() else { return Ok(false) };
             let Some(name) = pair.names.get(pair.next).map(<[u8]>::to_vec) else {
                 self.leave(settings, begun)?;
                 continue;
             };
-            if pair.next == 0 && begun.is_some() {
-                let differs = differs(settings, pair).map_err(|error| failed(&self.path, error))?;
-                self.differs |= differs;
+            if pair.next == 0 && begun.is_some() && !is_root {
+                self.differs |= pair.new.as_ref().is_some_and(|new| is_another(settings, &pair.old, new));
             }
             let Some(pair) = self.pairs.last_mut() else { return Ok(false) };
             pair.next += 1;
@@ -116,15 +135,18 @@ impl Look {
                 self.differs = true;
                 return Ok(false);
             }
-            Err(error) => return Err(self.failed(error)),
+            Err(error) => return self.pass_closed(settings, &pair.old.stat_self(), path_len, error),
         };
         let other = match &pair.new {
-            Some(new) if pair.others.has(name) => Some(new.stat(name).map_err(|error| self.failed(error))?),
+            Some(new) if pair.others.has(name) => match new.stat(name) {
+                Ok(other) => Some(other),
+                Err(error) => return self.pass_closed(settings, &new.stat_self(), path_len, error),
+            },
             _ => None,
         };
         let is_directory = |found: &Statx| file_type(found) == FileType::Directory;
         if let Some(begun) = begun {
-            self.require_unchanged(settings, begun, &found, other.as_ref())?;
+            self.require_unchanged(settings, begun, (&pair.old, name), &found, other.as_ref())?;
         }
         if !is_directory(&found) {
             match other {
@@ -140,24 +162,59 @@ impl Look {
             Err(error) if error.raw_os_error() == Some(Errno::XDEV.raw_os_error()) => {
                 return Err(self.mounted());
             }
-            Err(error) => return Err(self.failed(error)),
+            Err(error) => {
+                let passed = self.pass_closed(settings, &Ok(found), self.path.len(), error)?;
+                if let Some(begun) = begun {
+                    self.require_untouched(&found, begun)?;
+                }
+                if other.is_none() {
+                    self.count(settings, begun, true);
+                }
+                return Ok(passed);
+            }
         };
-        let new = pair.new.as_ref().filter(|_| stays).map(|new| new.child(name)).transpose();
+        let new = match pair.new.as_ref().filter(|_| stays).map(|new| new.child(name)).transpose() {
+            Ok(new) => new,
+            Err(error) => {
+                let new = pair.new.as_ref().map_or(Ok(found), |new| new.stat(name));
+                return self.pass_closed(settings, &new, self.path.len(), error);
+            }
+        };
         // A directory in whose place something else comes does not count, as elsewhere.
-        let new = new.map_err(|error| self.failed(error))?;
         self.push(old, new, path_len, other.is_none())?;
         Ok(true)
+    }
+
+    /// What bits that a directory of this user's has itself keep from being looked at is passed by, and counts as something that differs: bits of a destination are not
+    /// touched. Anything else is an error.
+    fn pass_closed(
+        &mut self,
+        settings: &Settings,
+        found: &io::Result<Statx>,
+        path_len: usize,
+        error: io::Error,
+    ) -> Result<bool> {
+        let is_own = found.as_ref().is_ok_and(|found| {
+            file_type(found) == FileType::Directory && found.stx_uid == settings.powers.uid
+        });
+        if error.kind() != io::ErrorKind::PermissionDenied || !is_own {
+            return Err(self.failed(error));
+        }
+        self.differs = true;
+        self.closed.get_or_insert_with(|| self.path[..path_len].to_vec());
+        Ok(false)
     }
 
     /// All in the innermost directory was looked at.
     fn leave(&mut self, settings: &Settings, begun: Option<(i64, u32)>) -> Result<()> {
         let Some(pair) = self.pairs.pop() else { return Ok(()) };
         if let Some(begun) = begun {
-            self.require_untouched(&pair.old, begun)?;
+            let found = pair.old.stat_self().map_err(|error| self.failed(error))?;
+            self.require_untouched(&found, begun)?;
         }
-        if begun.is_some() && pair.next == 0 {
-            // It is empty. What cannot be read differs.
-            self.differs |= differs(settings, &pair).unwrap_or(true);
+        if begun.is_some() && pair.next == 0 && !self.pairs.is_empty() {
+            // It is empty.
+            self.differs |= pair.new.as_ref().is_some_and(|new| is_another(settings, &pair.old, new));
         }
         if pair.is_gone {
             self.count(settings, begun, true);
@@ -168,8 +225,7 @@ impl Look {
 
     /// `Changed` if something was put into the directory at hand, or taken out of it, since the run began. What is moved or linked keeps its own times, and no run changes the
     /// directories of a destination.
-    fn require_untouched(&self, old: &Directory, begun: (i64, u32)) -> Result<()> {
-        let found = old.stat_self().map_err(|error| self.failed(error))?;
+    fn require_untouched(&self, found: &Statx, begun: (i64, u32)) -> Result<()> {
         if (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec) <= begun {
             return Ok(());
         }
@@ -198,6 +254,7 @@ impl Look {
         &self,
         settings: &Settings,
         begun: (i64, u32),
+        (old, name): (&Directory, &[u8]),
         found: &Statx,
         other: Option<&Statx>,
     ) -> Result<()> {
@@ -208,6 +265,10 @@ impl Look {
         if settings.sync().is_some_and(|sync| sync.sources.contains(&is_source)) {
             let what = format!("{:?} is a source of this run, which lies in the destination", self.shown());
             return Err(Error::new(ErrorKind::Refused, what).advise("name another destination"));
+        }
+        if delete::is_held(old, name, found) {
+            let what = format!("another run of dray is at work on {:?} in the destination", self.shown());
+            return Err(Error::new(ErrorKind::Refused, what).advise("run it again when that is over"));
         }
         let is_same = other.is_some_and(|other| identity_of(other) == identity_of(found));
         let is_directory = file_type(found) == FileType::Directory;
@@ -241,21 +302,20 @@ impl Look {
     }
 }
 
-/// Whether the directory itself differs from the new one in what a run would bring.
-fn differs(settings: &Settings, pair: &Pair) -> io::Result<bool> {
-    let Some(new) = &pair.new else { return Ok(false) };
-    let (old, now) = (pair.old.stat_self()?, new.stat_self()?);
+/// Whether a directory differs from the one that is to take its place in what a run would bring; what cannot be read differs.
+pub(super) fn is_another(settings: &Settings, old: &Directory, new: &Directory) -> bool {
+    let (Ok(found), Ok(now)) = (old.stat_self(), new.stat_self()) else { return true };
     let facts = |found: &Statx| (found.stx_mode, found.stx_uid, found.stx_gid);
     let is_timed = settings.keeps_time_of(FileType::Directory);
-    if facts(&old) != facts(&now) || (is_timed && mtime_of(&old) != mtime_of(&now)) {
-        return Ok(true);
+    if facts(&found) != facts(&now) || (is_timed && mtime_of(&found) != mtime_of(&now)) {
+        return true;
     }
     if !settings.xattrs {
-        return Ok(false);
+        return false;
     }
     let scope = settings.attribute_scope();
-    let wanted = attributes::read_open(pair.old.as_fd(), scope);
-    Ok(wanted.map_or(true, |wanted| !attributes::are_open(new.as_fd(), &wanted, scope)))
+    let wanted = attributes::read_open(old.as_fd(), scope);
+    wanted.map_or(true, |wanted| !attributes::are_open(new.as_fd(), &wanted, scope))
 }
 
 fn failed(path: &[u8], error: io::Error) -> Error {

@@ -28,6 +28,7 @@ mod look;
 mod opened;
 mod origin;
 mod others;
+mod overwrite;
 mod own;
 mod owners;
 mod partial;

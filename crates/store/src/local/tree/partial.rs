@@ -30,12 +30,20 @@ pub(super) struct Left {
 
 impl Left {
     /// What runs before this one left of `name`: of two the larger one, under a name that this run does not write to.
-    pub(super) fn take(directory: &Rc<OpenDirectory>, name: &Name) -> Option<Left> {
+    ///
+    /// What is `whole` is taken where it is, unless there is more of another version.
+    pub(super) fn take(directory: &Rc<OpenDirectory>, name: &Name, whole: Option<Temporary>) -> Option<Left> {
         if directory.is_new {
             return None;
         }
+        let whole = whole.and_then(|whole| Left::open(directory, whole));
         let written = Left::open(directory, temporary::usual(directory, name));
         let kept = Left::open(directory, temporary::kept(directory, name));
+        let more = written.iter().chain(&kept).map(|left| left.blocks).max();
+        if let Some(whole) = whole.filter(|whole| more <= Some(whole.blocks)) {
+            written.iter().chain(&kept).for_each(Left::remove);
+            return Some(whole);
+        }
         match (written, kept) {
             (Some(written), Some(kept)) if kept.blocks >= written.blocks => {
                 written.remove();
@@ -78,6 +86,11 @@ impl Left {
     /// To take parts of.
     pub(super) fn older(&self) -> Option<OlderFile> {
         OlderFile::new(self.file.try_clone().ok()?)
+    }
+
+    /// True if it bears this name.
+    pub(super) fn is_at(&self, name: &Temporary) -> bool {
+        self.name == *name
     }
 
     /// It is not needed any more.

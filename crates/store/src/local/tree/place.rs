@@ -22,6 +22,7 @@ use super::directory::{Directory, stat_fd};
 use super::fake::At;
 use super::opened::{OpenDirectory, bytes_of};
 use super::others::SizeAndTime;
+use super::overwrite::{Existing, left_whole};
 use super::partial::{Left, PARTIAL_FROM_BYTES};
 use super::settings::Settings;
 use super::sync::Done;
@@ -42,6 +43,8 @@ pub struct FileTarget {
     pub(super) name: Name,
     pub(super) metadata: Metadata,
     pub(super) there: There,
+    /// What is there if that is changed, not replaced.
+    pub(super) existing: Option<Existing>,
     /// What was hashed to compare it with the sender's; `None` if that may change with another name of the same file and nothing is lost with it.
     pub(super) compared: Option<Compared>,
     /// Its size as it was told.
@@ -129,6 +132,8 @@ pub struct NewFile {
     is_sparse: bool,
     /// If it is not finished, it waits for the next run.
     is_partial: bool,
+    /// It is whole, and something else is being made of it.
+    stays: bool,
 }
 
 /// Gives what stands under `temporary` its name, under which nothing may stand if that `must_be_free`.
@@ -193,6 +198,7 @@ impl FileTarget {
             name,
             metadata: entry.metadata.clone(),
             there,
+            existing: None,
             compared: None,
             size_bytes,
             held,
@@ -238,9 +244,20 @@ impl FileTarget {
 
     /// Looks for what a run before this one left of it; to be called before it is created.
     pub fn find_left(&mut self) {
-        if self.is_partial() {
-            self.left = Left::take(&self.directory, &self.name);
+        let whole = self.existing.and_then(|_| left_whole(&self.directory, &self.name));
+        if self.is_partial() || whole.is_some() {
+            self.left = Left::take(&self.directory, &self.name, whole);
         }
+    }
+
+    /// True if what a run before this one left bears this name.
+    pub(super) fn has_left(&self, name: &Temporary) -> bool {
+        self.left.as_ref().is_some_and(|left| left.is_at(name))
+    }
+
+    /// What a run before this one left is not needed any more.
+    pub(super) fn leave(&self) {
+        self.left.iter().for_each(Left::remove);
     }
 
     /// True if another directory has something of it, or a run before this one left it.
@@ -291,7 +308,16 @@ impl FileTarget {
         let end_max = self.size_bytes.saturating_mul(2).saturating_add(TREE_GROWTH_BYTES_MAX);
         // Under another name nobody would find it.
         let is_partial = self.is_partial() && temporary == Some(temporary::usual(&directory, &self.name));
-        Ok(NewFile { file, temporary, directory, position: 0, end_max, is_sparse: false, is_partial })
+        Ok(NewFile {
+            file,
+            temporary,
+            directory,
+            position: 0,
+            end_max,
+            is_sparse: false,
+            is_partial,
+            stays: false,
+        })
     }
 
     fn make(&self) -> io::Result<(OwnedFd, Option<Temporary>)> {
@@ -317,15 +343,18 @@ impl FileTarget {
             _ => settings.mode(self.metadata.mode, || self.directory.granted()),
         };
         let metadata = Kept { mtime: (finished.mtime_s, finished.mtime_ns), ..Kept::of(&self.metadata) };
-        settings.apply_kept(file.file.as_fd(), &metadata, &self.directory.of_new_file(), mode, false);
         settings.count_lacking(&self.metadata);
+        if let Some(existing) = &self.existing {
+            return self.overwrite(existing, file, finished.size_bytes, (&metadata, mode));
+        }
+        settings.apply_kept(file.file.as_fd(), &metadata, &self.directory.of_new_file(), mode, false);
         let waits = matches!(self.there, There::Directory)
             && !settings.make_way(&self.directory.directory, &self.name)?;
         if !waits {
             self.directory.back_up(&self.name, Away::Replaced)?;
         }
         let identity = self.place(file, waits)?;
-        self.left.iter().for_each(Left::remove);
+        self.leave();
         Ok(identity)
     }
 
@@ -481,6 +510,32 @@ impl NewFile {
         directory.wait_for_way(&target.name, &made).map(|_| ())
     }
 
+    /// Gives it the name `whole`, under which it stays until [`NewFile::forget`], whatever becomes of this process; it goes to `name`.
+    pub(super) fn wait_as(&mut self, name: &Name, whole: Temporary) -> io::Result<()> {
+        let directory = &self.directory;
+        directory.touch();
+        let made = match self.temporary {
+            Some(temporary) => temporary,
+            None => {
+                // So that no other run takes it for something left.
+                rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
+                temporary::make(directory, name, &mut |temporary| self.link(temporary))?.0
+            }
+        };
+        self.temporary = Some(made);
+        rustix::fs::renameat(&directory.directory, &made[..], &directory.directory, &whole[..])?;
+        (self.temporary, self.stays) = (Some(whole), true);
+        Ok(())
+    }
+
+    /// Nobody needs it any more.
+    pub(super) fn forget(&mut self) {
+        (self.is_partial, self.stays) = (false, false);
+        if let Some(temporary) = self.temporary.take() {
+            temporary::remove(&self.directory, &temporary);
+        }
+    }
+
     /// Makes `name` a name of this file.
     fn link(&self, name: &[u8]) -> io::Result<()> {
         let (settings, directory) = (self.directory.settings(), &self.directory.directory);
@@ -500,7 +555,8 @@ impl NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        let waits = || self.is_partial && self.file.metadata().is_ok_and(|found| found.len() > 0);
+        let waits =
+            || self.stays || (self.is_partial && self.file.metadata().is_ok_and(|found| found.len() > 0));
         if let Some(temporary) = self.temporary.as_ref().filter(|_| !waits()) {
             temporary::remove(&self.directory, temporary);
         }
@@ -547,7 +603,14 @@ impl Settings {
         self.apply_kept(fd, &Kept::of(metadata), now, mode, is_directory);
     }
 
-    fn apply_kept(&self, fd: BorrowedFd<'_>, kept: &Kept<'_>, now: &Now, mode: u32, is_directory: bool) {
+    pub(super) fn apply_kept(
+        &self,
+        fd: BorrowedFd<'_>,
+        kept: &Kept<'_>,
+        now: &Now,
+        mode: u32,
+        is_directory: bool,
+    ) {
         let (metadata, mut mode, mut mode_now) = (kept.metadata, mode, now.mode);
         let fakes = self.fakes();
         if fakes && self.xattrs {
@@ -634,7 +697,7 @@ impl Settings {
 
     /// Whether the file system tells of failed writes only when a file is closed, which safe code does not hear: those that
     /// send to a server, and those of other programs.
-    fn fails_late(&self, device: (u32, u32), fd: BorrowedFd<'_>) -> bool {
+    pub(super) fn fails_late(&self, device: (u32, u32), fd: BorrowedFd<'_>) -> bool {
         let mut known = self.late_devices.borrow_mut();
         if let Some((_, is_late)) = known.iter().find(|(seen, _)| *seen == device) {
             return *is_late;

@@ -126,7 +126,7 @@ impl Preview {
         let failed = |error| Error::file("open the destination", error);
         self.is_passed = false;
         let into = self.landing.names.get(index).cloned().flatten();
-        self.settings.require_attributes(&self.landing.base, into.as_ref().map(Name::as_bytes))?;
+        self.settings.require_attributes(&self.landing.base, into.as_ref().map(Name::as_bytes), false)?;
         if self.landing.makes_directory(entry, &self.settings)?.is_some() {
             self.is_missing = true;
         } else if let Some(make) = self.landing.make.clone() {

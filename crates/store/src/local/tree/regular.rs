@@ -13,7 +13,9 @@ use rustix::fs::{FileType, Mode, OFlags, Statx};
 use super::attributes;
 use super::content::{FileState, hash_content};
 use super::directory::{Directory, stat_fd};
+use super::fake::Access;
 use super::opened::OpenDirectory;
+use super::overwrite::{Existing, left_whole};
 use super::place::{FileTarget, Identity, Now, There, identity_of};
 use super::removing::mark_changed;
 use super::settings::{Differences, mtime_of};
@@ -33,6 +35,7 @@ impl TreeWriter {
         let done = |found: Option<&Statx>, how| parent.describe(name, entry, found, how).map(Box::new);
         let target = |there, found: Option<&Statx>| {
             let mut target = Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
+            target.existing = found.and_then(|found| Existing::of(&settings, found));
             target.done = done(found, How::Comes);
             target
         };
@@ -49,7 +52,15 @@ impl TreeWriter {
             FileType::Directory => Err(is_directory()),
             FileType::RegularFile => {
                 let there = There::File(u32::from(found.stx_mode) & 0o777);
-                let verdict = settings.verdict(entry, size_bytes, &found);
+                let verdict = match settings.verdict(entry, size_bytes, &found) {
+                    // It is neither old nor new, whatever its size and time say.
+                    Verdict::Pass | Verdict::Keep
+                        if settings.may_keep_half(&found) && left_whole(parent, name).is_some() =>
+                    {
+                        Verdict::Want
+                    }
+                    verdict => verdict,
+                };
                 if verdict != Verdict::Pass
                     && let Some(placed) = self.place_exact(parent, name, entry, &found, there)?
                 {
@@ -178,7 +189,7 @@ impl TreeWriter {
             return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
         }
         if is_path {
-            settings.apply_by_path(&fd, metadata, &opened, Some(mode));
+            settings.apply_by_path(&fd, &Access::by_link(fd.as_fd()), metadata, &opened, Some(mode));
         } else {
             let owner = Some((found.stx_uid, found.stx_gid));
             let now = Now { mode: Some(mode_now), owner, mtime: Some(mtime_of(found)), has_no_xattrs: false };

@@ -63,7 +63,7 @@ impl Settings {
 
     /// True if the regular file that `found` tells of has other names, which are not to change with it: as with rsync's transfers, it is made anew then.
     pub(super) fn is_shared(&self, found: &Statx) -> bool {
-        self.sync().is_some() && found.stx_nlink > 1
+        self.sync().is_some() && found.stx_nlink > 1 && !self.overwrites(found)
     }
 }
 

@@ -10,17 +10,16 @@ use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Statx, Uid};
 use rustix::io::Errno;
 
-use super::attributes;
 use super::backup::Away;
 use super::basis::{Basis, has_attributes};
 use super::directory::{Directory, stat_fd};
-use super::fake::{At, Place};
+use super::fake::{Access, Place};
 use super::opened::OpenDirectory;
-use super::place::{Identity, Now, identity_of, rename, taken, times_of};
+use super::place::{Identity, Now, identity_of, taken, times_of};
 use super::removing::mark_changed;
 use super::settings::Settings;
 use super::sync::How;
-use super::temporary::{self, replace};
+use super::temporary::{self, make_under, replace};
 use super::write::{Placed, file_type, is_directory, is_same};
 
 /// Makes the link, fifo, socket or device `entry`, and says what it is then; `basis` is what another directory has of it, where nothing stands here.
@@ -73,9 +72,7 @@ pub(super) fn make(
             })
         } else if found.is_none() && settings.fakes() {
             // It has its name once it has its attribute: a process that is killed leaves nothing that is taken for a file.
-            temporary::make(parent, name, &mut |temporary| make(temporary)).and_then(|(temporary, ())| {
-                rename(parent, &temporary, name, true).inspect_err(|_| temporary::remove(parent, &temporary))
-            })
+            make_under(parent, name, true, &mut make)
         } else if found.is_none() {
             make(name.as_bytes())
         } else {
@@ -90,7 +87,12 @@ pub(super) fn make(
     let failed = |error| Error::file("open it for its metadata", error);
     let fd = directory.open_at(name_now.as_bytes(), OFlags::PATH, Mode::empty()).map_err(failed)?;
     let real = stat_fd(fd.as_fd()).map_err(failed)?;
-    let there = settings.seen_path(&Directory::path_of(fd.as_fd()), &real);
+    let access =
+        Access::to(fd.as_fd(), &real, directory, name_now.as_bytes()).map_err(|error| match error {
+            Errno::STALE => Error::new(ErrorKind::Changed, "it was replaced meanwhile"),
+            error => failed(error.into()),
+        })?;
+    let there = settings.seen_at(access.at(), &real);
     if !is_same(settings, directory, &name_now, entry, &there) {
         return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
     }
@@ -99,7 +101,7 @@ pub(super) fn make(
         _ if settings.modes || is_changed => Some(mode),
         _ => None,
     };
-    settings.apply_by_path(&fd, &entry.metadata, &there, mode);
+    settings.apply_by_path(&fd, &access, &entry.metadata, &there, mode);
     if !matches!(entry.kind, Kind::Symlink { .. }) {
         settings.count_lacking(&entry.metadata);
     }
@@ -153,15 +155,22 @@ pub(super) fn make_one(directory: &Directory, name: &[u8], kind: &Kind, mode: u3
 
 impl Settings {
     /// What [`Settings::apply`] does, for what cannot be opened but as a path: `mode` is what its bits become, if they are set.
-    pub(super) fn apply_by_path(&self, fd: &OwnedFd, metadata: &Metadata, there: &Statx, mode: Option<u32>) {
-        let path = Directory::path_of(fd.as_fd());
+    pub(super) fn apply_by_path(
+        &self,
+        fd: &OwnedFd,
+        access: &Access,
+        metadata: &Metadata,
+        there: &Statx,
+        mode: Option<u32>,
+    ) {
+        let at = access.at();
         let is_link = file_type(there) == FileType::Symlink;
         let mode_now = u32::from(there.stx_mode) & 0o7777;
         let mut mode = mode;
         let mut now = Now { mode: Some(mode_now), ..Now::default() };
         let fakes = self.fakes();
         if fakes && self.xattrs {
-            self.open_for_attributes(At::Path(&path), fd.as_fd());
+            self.open_for_attributes(at, fd.as_fd());
         }
         if self.owners && !fakes {
             let (uid, gid) = self.owner_of(metadata.uid, metadata.gid);
@@ -180,7 +189,7 @@ impl Settings {
         }
         if self.xattrs && !is_link && !metadata.xattrs_unread {
             let mut told = self.told.borrow_mut();
-            attributes::set_followed(&path, &metadata.xattrs, self.attribute_scope(), &mut told);
+            at.set_attributes(&metadata.xattrs, self.attribute_scope(), &mut told);
         }
         if fakes {
             let (major, minor) = (there.stx_rdev_major, there.stx_rdev_minor);
@@ -192,10 +201,9 @@ impl Settings {
                 FileType::BlockDevice => Kind::BlockDevice { major, minor },
                 _ => Kind::File { size_bytes: 0, oid: None },
             };
-            self.apply_fake(At::Path(&path), fd.as_fd(), &kind, mode, metadata);
+            self.apply_fake(at, fd.as_fd(), &kind, mode, metadata);
         } else if let Some(mode) = mode.filter(|mode| now.mode != Some(*mode))
-            // The magic link leads to the very thing that was opened.
-            && let Err(error) = rustix::fs::chmod(&path[..], Mode::from_raw_mode(mode))
+            && let Err(error) = at.set_mode(mode)
         {
             self.count("permissions", error);
         }

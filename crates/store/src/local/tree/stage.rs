@@ -6,20 +6,27 @@
 //! for something else.
 
 use std::io;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dray_core::tree::Name;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FlockOperation, Mode, RenameFlags, Statx, StatxAttributes};
+use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, RenameFlags, Statx, StatxAttributes, Uid};
 use rustix::io::Errno;
 
 use super::delete::{self, Doomed, Failed, Orders, Stamp};
 use super::directory::Directory;
-use super::look::Look;
-use super::opened::Mark;
+use super::look::{self, Look};
+use super::opened::OpenDirectory;
 use super::place::identity_of;
 use super::settings::{Settings, mtime_of};
 use super::temporary::{self, Temporary};
+
+/// What of an earlier run's tree could not be removed which is named one by one.
+const LEFT_NAMED_MAX: usize = 64;
+
+/// What is said once the trees have changed places.
+const IN_PLACE: &str = "the new tree is in place";
 
 /// Where a destination stands that is to be switched.
 #[derive(Debug)]
@@ -48,13 +55,12 @@ impl Whole {
 /// How far it is.
 #[derive(Debug)]
 enum State {
-    /// What was left is still to be removed, and everything to be compared.
+    /// Everything is still to be compared.
     Begun,
-    Clearing(Option<Doomed>),
     Comparing(Look),
     /// The trees have changed places.
     Telling(Look),
-    Removing(Option<Doomed>),
+    Removing(Box<Option<Doomed>>),
     Over,
 }
 
@@ -66,8 +72,14 @@ pub(super) struct Stage {
     old: Temporary,
     /// It, locked as long as this run lasts.
     root: Directory,
+    /// Owner and group that it was made with.
+    owner: (u32, u32),
+    /// The same as it is written: its own owner, bits and times come just before it is switched, so that until then it is this user's alone.
+    told_root: Option<Rc<OpenDirectory>>,
     /// What an earlier run left to be removed; locked.
     left: Option<Directory>,
+    /// What of that could not be removed.
+    left_failed: Vec<Failed>,
     /// This run made it, and nothing was put into it yet.
     is_fresh: bool,
     /// The sender told its root.
@@ -84,19 +96,25 @@ pub(super) struct Stage {
     max_delete: Option<u64>,
     /// It has not the name any more under which it was made.
     is_away: bool,
+    /// It stands where the destination stood.
+    is_switched: bool,
     state: State,
 }
 
 impl Stage {
     /// Makes it, or opens what an earlier run left of it. `Refused` where another run is at it, `Unsupported` where directories cannot change places.
     pub(super) fn open(whole: Whole, settings: &Settings, fsync: bool) -> Result<Stage> {
+        Stage::make(whole, settings, fsync).map_err(|error| error.context("nothing was switched"))
+    }
+
+    fn make(whole: Whole, settings: &Settings, fsync: bool) -> Result<Stage> {
         let (new, old) = whole.hidden()?;
         let begun = delete::begin_now();
         let parent = &whole.parent;
-        let left = match parent.child(&old) {
+        let left = match open_left(parent, &old, settings) {
             Ok(left) => Some(left),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(failed("open what an earlier run left beside it", error)),
+            Err(error) => return Err(failed(&format!("open {:?} beside it", text(&old)), error)),
         };
         left.as_ref().map_or(Ok(()), lock)?;
         let is_fresh = match rustix::fs::mkdirat(parent, &new[..], Mode::RWXU) {
@@ -104,12 +122,11 @@ impl Stage {
             Err(Errno::EXIST) => false,
             Err(error) => return Err(failed("make a directory beside it", error.into())),
         };
-        let opened = || -> Result<Directory> {
+        let opened = || -> Result<(Directory, (u32, u32))> {
             let root = parent.child(&new).map_err(|error| failed("open the directory beside it", error))?;
             lock(&root)?;
             let found = root.stat_self().map_err(|error| failed("look at the directory beside it", error))?;
-            let is_named = |named: Statx| identity_of(&named) == identity_of(&found);
-            if !parent.stat(&new).is_ok_and(is_named) {
+            if !is(parent, &new, &root) {
                 return Err(in_use());
             }
             if found.stx_uid != settings.powers.uid {
@@ -118,14 +135,12 @@ impl Stage {
             }
             if is_fresh {
                 require_exchange(&root)?;
-            } else if !settings.modes {
-                // It is none that was there before, whose bits would count.
-                Mark::New.write(&root);
             }
-            Ok(root)
+            Ok((root, (found.stx_uid, found.stx_gid)))
         };
-        let root = opened().inspect_err(|_| {
+        let (root, owner) = opened().inspect_err(|_| {
             if is_fresh {
+                // Nothing but what is empty goes.
                 let _ = rustix::fs::unlinkat(parent, &new[..], AtFlags::REMOVEDIR);
             }
         })?;
@@ -135,7 +150,10 @@ impl Stage {
             new,
             old,
             root,
+            owner,
+            told_root: None,
             left,
+            left_failed: Vec::new(),
             is_fresh,
             has_root: false,
             trouble: None,
@@ -146,6 +164,7 @@ impl Stage {
             fsync,
             max_delete,
             is_away: false,
+            is_switched: false,
             state: State::Begun,
         })
     }
@@ -160,19 +179,79 @@ impl Stage {
         self.whole.replaced.as_ref().map(Directory::duplicate_for_listing).transpose()
     }
 
-    /// The root of the tree is told; whether nothing is in it.
-    pub(super) fn begin_root(&mut self) -> bool {
-        self.has_root = true;
-        std::mem::take(&mut self.is_fresh)
+    /// The root of the tree is told: what an earlier run left to be removed goes first, so that there is room for what comes. Whether nothing is in the tree.
+    pub(super) fn begin_root(&mut self, settings: &Settings, stop: Option<&AtomicBool>) -> Result<bool> {
+        if !self.has_root {
+            self.require_own(settings)?;
+            self.clear(settings, stop)?;
+            self.has_root = true;
+        }
+        Ok(std::mem::take(&mut self.is_fresh))
+    }
+
+    /// Keeps the root as it is written, until all is in it.
+    pub(super) fn hold(&mut self, root: Rc<OpenDirectory>) {
+        root.wait_for_end();
+        self.told_root = Some(root);
+    }
+
+    /// `Refused` if something of an earlier run is there that others may have put there: a directory of this user's own, moved to a name that anybody can
+    /// work out, would be emptied.
+    fn require_own(&self, settings: &Settings) -> Result<()> {
+        let found = [(!self.is_fresh, &self.new), (self.left.is_some(), &self.old)];
+        let found: Vec<String> = found
+            .iter()
+            .filter(|(is_there, _)| *is_there)
+            .map(|(_, name)| format!("{:?}", text(name)))
+            .collect();
+        if found.is_empty() {
+            return Ok(());
+        }
+        if !is_shared(&self.whole.parent, settings).map_err(|error| failed("look beside it", error))? {
+            return Ok(());
+        }
+        // What to do does not cross the wire, so it stands in what is said.
+        let what = format!(
+            "{} beside the destination may be what an earlier run left, or what another user put there, who may write to the directory that holds it: look at it, and remove or rename it",
+            found.join(" and ")
+        );
+        Err(Error::new(ErrorKind::Refused, what))
+    }
+
+    /// Removes what an earlier run left to be removed; what of that stays is told when the trees change places.
+    fn clear(&mut self, settings: &Settings, stop: Option<&AtomicBool>) -> Result<()> {
+        let Some(left) = &self.left else { return Ok(()) };
+        let mut doomed = Some(self.own_doomed(left)?);
+        let orders = Orders::unsaid(settings, &self.whole.parent, stop);
+        let mut failed = Vec::new();
+        while orders.carry_out(&mut doomed, &mut failed)? {
+            failed.truncate(LEFT_NAMED_MAX);
+        }
+        failed.truncate(LEFT_NAMED_MAX);
+        self.left_failed = failed;
+        if !is(&self.whole.parent, &self.old, left) {
+            self.left = None;
+        }
+        Ok(())
+    }
+
+    /// What of an earlier run's tree could not be removed makes room for another one under its name, and is told.
+    fn set_left_aside(&mut self, failed: &mut Vec<Failed>) -> Result<()> {
+        if self.left.is_none() {
+            return Ok(());
+        }
+        let name = self.set_aside(&self.old)?;
+        self.left = None;
+        failed.append(&mut self.left_failed);
+        failed.push((Vec::new(), stays("what an earlier run left and could not be removed", &name)));
+        Ok(())
     }
 
     /// The sender did not look into something, so that nobody knows what belongs there.
     pub(super) fn unlisted(&mut self) {
         let what =
             "a directory of the source was not looked into, because it lies on another file system (-x)";
-        self.trouble.get_or_insert_with(|| {
-            Error::new(ErrorKind::Refused, what).context(waits(&self.new)).advise("leave out -x")
-        });
+        self.trouble.get_or_insert_with(|| Error::new(ErrorKind::Refused, what).advise("leave out -x"));
     }
 
     /// Something in it could not be removed.
@@ -180,9 +259,16 @@ impl Stage {
         self.has_failed |= !failed.is_empty();
     }
 
-    /// What is said where it is not switched.
-    pub(super) fn waits(&self) -> String {
-        waits(&self.new)
+    /// What became of it, to be said with whatever goes wrong.
+    pub(super) fn outcome(&self) -> String {
+        match (self.is_switched, self.is_away) {
+            (true, _) => IN_PLACE.to_owned(),
+            (false, false) if self.has_root => format!(
+                "nothing was switched, and what came waits for the same command in {:?} beside the destination",
+                text(&self.new)
+            ),
+            _ => "nothing was switched".to_owned(),
+        }
     }
 
     /// Goes on with what is to be done once all is in it; false once that is.
@@ -198,41 +284,25 @@ impl Stage {
         let next = match std::mem::replace(&mut self.state, State::Over) {
             State::Begun => {
                 self.require_complete(settings)?;
-                match self.left.is_some() {
-                    true => State::Clearing(self.left_over()?),
-                    false => self.compare(settings)?,
-                }
+                self.compare(settings)?
             }
-            State::Clearing(mut doomed) => {
-                let orders = Orders::unsaid(settings, &self.whole.parent, stop);
-                let goes_on = orders.carry_out(&mut doomed, failed)?;
-                self.note(failed);
-                match (goes_on, self.has_failed) {
-                    (true, _) => State::Clearing(doomed),
-                    (false, true) => {
-                        return Err(self.refused("what an earlier run left could not be removed"));
-                    }
-                    (false, false) => {
-                        self.left = None;
-                        self.compare(settings)?
-                    }
-                }
-            }
-            State::Comparing(mut look) => match look.step(settings, Some(self.begun)) {
-                Ok(true) => State::Comparing(look),
-                Ok(false) => self.decide(&look)?,
-                Err(error) => return Err(error.context(self.waits())),
+            State::Comparing(mut look) => match look.step(settings, Some(self.begun))? {
+                true => State::Comparing(look),
+                false => self.decide(settings, &look, failed)?,
             },
             State::Telling(mut look) => match look.step(settings, None)? {
                 true => State::Telling(look),
-                false => State::Removing(self.doomed()?),
+                false => State::Removing(Box::new(self.doomed()?)),
             },
             State::Removing(mut doomed) => {
                 let orders = Orders::unsaid(settings, &self.whole.parent, stop);
-                match orders.carry_out(&mut doomed, failed)? {
-                    true => State::Removing(doomed),
-                    false => State::Over,
-                }
+                let before = failed.len();
+                let goes_on = orders.carry_out(&mut doomed, failed)?;
+                let is_switched = self.is_switched;
+                let said = if is_switched { IN_PLACE } else { "there was nothing to switch" };
+                let late = failed.split_off(before);
+                failed.extend(late.into_iter().map(|(path, error)| (path, error.context(said))));
+                if goes_on { State::Removing(doomed) } else { State::Over }
             }
             State::Over => State::Over,
         };
@@ -245,19 +315,13 @@ impl Stage {
         if let Some(trouble) = self.trouble.take() {
             return Err(trouble);
         }
-        let is_kept = settings.failed.borrow().is_empty() && settings.told.borrow().failed.is_empty();
-        if self.has_failed || !is_kept {
-            return Err(self.refused("not everything could be kept as the source has it"));
+        if self.has_failed || !is_kept(settings) {
+            return Err(refused("not everything could be kept as the source has it"));
         }
         if !self.has_root {
-            return Err(self.refused("the source told no directory"));
+            return Err(refused("the source told no directory"));
         }
         Ok(())
-    }
-
-    fn refused(&self, why: &str) -> Error {
-        let error = Error::new(ErrorKind::Refused, why).context(self.waits());
-        error.advise("mend what is named above, and run it again")
     }
 
     fn compare(&mut self, settings: &Settings) -> Result<State> {
@@ -277,50 +341,98 @@ impl Stage {
     }
 
     /// Everything was compared: the trees change places, unless they are alike, or that would delete more than is allowed.
-    fn decide(&mut self, look: &Look) -> Result<State> {
-        if let Some(max) = self.max_delete.filter(|max| look.gone > *max) {
-            let what = format!("{} entries would be deleted, and --max-delete allows {max}", look.gone);
-            return Err(Error::new(ErrorKind::Refused, what).context(self.waits()));
+    fn decide(&mut self, settings: &Settings, look: &Look, failed: &mut Vec<Failed>) -> Result<State> {
+        if let Some(max) = self.max_delete {
+            look.require_at_most(max)?;
         }
-        let is_same = self.whole.replaced.is_some() && look.gone == 0 && !look.differs;
+        if !is(&self.whole.parent, &self.new, &self.root) {
+            let what = format!("something else bears the name {:?} beside the destination", text(&self.new));
+            return Err(Error::new(ErrorKind::Changed, what).advise("look at it, and run it again"));
+        }
+        self.set_left_aside(failed)?;
         self.rename(&self.new, &self.old)
-            .map_err(|error| failed("rename the directory beside it", error.into()).context(self.waits()))?;
+            .map_err(|error| self::failed("rename the directory beside it", error.into()))?;
         self.is_away = true;
+        self.conclude(settings, look).inspect_err(|_| {
+            if !self.is_switched {
+                self.take_back();
+            }
+        })
+    }
+
+    /// The tree bears the name of what is to be removed, and gets its last touch.
+    fn conclude(&mut self, settings: &Settings, look: &Look) -> Result<State> {
+        let replaced = self.whole.replaced.as_ref().map(Directory::duplicate).transpose();
+        let replaced = replaced.map_err(|error| failed("open the destination", error))?;
+        // Its own bits may keep even its owner from looking.
+        let telling = match &replaced {
+            Some(replaced) if look.gone > 0 => Some(Look::of(replaced, Some(&self.root))?),
+            _ => None,
+        };
+        self.dress(settings)?;
+        let is_same = look.gone == 0
+            && !look.differs
+            && replaced.as_ref().is_some_and(|replaced| !look::is_another(settings, replaced, &self.root));
         if is_same {
-            return Ok(State::Removing(self.left_over()?));
+            return Ok(State::Removing(Box::new(Some(self.own_doomed(&self.root)?))));
         }
-        if let Err(error) = self.switch() {
-            self.is_away = self.rename(&self.old, &self.new).is_err();
-            return Err(error.context(self.waits()));
-        }
+        self.switch()?;
         if self.fsync {
             let synced = rustix::fs::fsync(&self.whole.parent);
             synced.map_err(|error| failed("make the switch durable", error.into()))?;
         }
-        match &self.whole.replaced {
-            Some(replaced) if look.gone > 0 => Ok(State::Telling(Look::of(replaced, Some(&self.root))?)),
-            Some(_) => Ok(State::Removing(self.doomed()?)),
-            None => Ok(State::Over),
+        Ok(match (telling, replaced) {
+            (Some(telling), _) => State::Telling(telling),
+            (None, Some(_)) => State::Removing(Box::new(self.doomed()?)),
+            (None, None) => State::Over,
+        })
+    }
+
+    /// Its root gets the owner, the bits and the times that it is to have.
+    fn dress(&mut self, settings: &Settings) -> Result<()> {
+        let Some(root) = self.told_root.take() else { return Ok(()) };
+        root.end();
+        if !is_kept(settings) {
+            return Err(refused("not everything could be kept as the source has it"));
+        }
+        if self.fsync {
+            rustix::fs::fsync(&self.root)
+                .map_err(|error| failed("make the new tree durable", error.into()))?;
+        }
+        Ok(())
+    }
+
+    /// It is not switched: it is this user's alone again, under the name under which the next run goes on with it.
+    fn take_back(&mut self) {
+        let (uid, gid) = self.owner;
+        let _ = rustix::fs::fchmod(&self.root, Mode::RWXU);
+        let _ = rustix::fs::fchown(&self.root, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        if is(&self.whole.parent, &self.old, &self.root) {
+            self.is_away = self.rename(&self.old, &self.new).is_err();
         }
     }
 
     /// The one step.
-    fn switch(&self) -> Result<()> {
+    fn switch(&mut self) -> Result<()> {
         let Whole { parent, name, replaced } = &self.whole;
         let changed = || {
             let what = "something else stands where the destination stood when this run began";
             Error::new(ErrorKind::Changed, what).advise("run it again")
         };
+        if !is(parent, &self.old, &self.root) {
+            return Err(changed());
+        }
         let Some(replaced) = replaced else {
             return match self.rename(&self.old, name.as_bytes()) {
                 Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => Err(changed()),
-                done => done.map_err(|error| failed("give the new tree its name", error.into())),
+                Err(error) => Err(failed("give the new tree its name", error.into())),
+                Ok(()) => {
+                    self.is_switched = true;
+                    Ok(())
+                }
             };
         };
-        let stood = replaced.stat_self().map_err(|error| failed("look at the destination", error))?;
-        let is_it =
-            |name: &[u8]| parent.stat(name).is_ok_and(|found| identity_of(&found) == identity_of(&stood));
-        if !is_it(name.as_bytes()) {
+        if !is(parent, name.as_bytes(), replaced) {
             return Err(changed());
         }
         // What is about to be removed no other run takes for something left.
@@ -329,21 +441,21 @@ impl Stage {
             let flags = RenameFlags::EXCHANGE;
             rustix::fs::renameat_with(parent, &self.old[..], parent, name.as_bytes(), flags)
         };
-        exchange().map_err(|error| failed("switch the two trees", error.into()))?;
-        if is_it(&self.old) {
+        exchange().map_err(|error| cannot_exchange("switch the two trees", error))?;
+        if is(parent, &self.old, replaced) && is(parent, name.as_bytes(), &self.root) {
+            self.is_switched = true;
             return Ok(());
         }
         // Somebody was faster: what stands there now is his, and gets its name back.
-        match exchange() {
-            Ok(()) => Err(changed()),
-            Err(error) => Err(failed(
-                &format!(
-                    "give {:?} its name back, under which another program put it meanwhile",
-                    text(&self.old)
-                ),
-                error.into(),
-            )),
-        }
+        let Err(error) = exchange() else { return Err(changed()) };
+        self.is_switched = is(parent, name.as_bytes(), &self.root);
+        // Under this name it would be taken for ours, and removed.
+        let kept = match self.set_aside(&self.old) {
+            Ok(name) => format!("it is {:?} beside the destination now", text(&name)),
+            Err(error) => format!("it may be {:?} beside the destination: {error}", text(&self.old)),
+        };
+        let what = format!("give what another program put there meanwhile its name back ({kept})");
+        Err(failed(&what, error.into()))
     }
 
     /// Renames a directory to a name that nothing bears.
@@ -352,45 +464,80 @@ impl Stage {
         rustix::fs::renameat_with(parent, &from[..], parent, to, RenameFlags::NOREPLACE)
     }
 
+    /// Gives a directory a name that no run takes for its own; which.
+    fn set_aside(&self, from: &Temporary) -> Result<Temporary> {
+        let renamed = temporary::make_random(&mut |to| Ok(self.rename(from, to)?));
+        renamed.map_err(|error| failed(&format!("rename {:?} beside it", text(from)), error))
+    }
+
     /// The old tree, as far as nothing came into it since it was looked at.
     fn doomed(&self) -> Result<Option<Doomed>> {
-        let Some(found) = self.found()? else { return Ok(None) };
+        let Some(replaced) = &self.whole.replaced else { return Ok(None) };
+        let found = stamped(replaced)?;
         let mtime = self.looked_mtime.unwrap_or_else(|| mtime_of(&found));
         Doomed::of_one(&self.whole.parent, &self.old, Stamp::of(&found), self.looked, mtime).map(Some)
     }
 
-    /// What is this program's own to remove.
-    fn left_over(&self) -> Result<Option<Doomed>> {
-        let Some(found) = self.found()? else { return Ok(None) };
-        let (stamp, now) = (Stamp::of(&found), delete::begin_now());
-        Doomed::of_one(&self.whole.parent, &self.old, stamp, now, mtime_of(&found)).map(Some)
-    }
-
-    /// What bears the name of what is to be removed.
-    fn found(&self) -> Result<Option<Statx>> {
-        match self.whole.parent.stat_for(&self.old, Stamp::FACTS) {
-            Ok(found) => Ok(Some(found)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("look at the old tree", error)),
-        }
+    /// What is this program's own to remove: this very directory, as long as it bears the name of such.
+    fn own_doomed(&self, directory: &Directory) -> Result<Doomed> {
+        let (found, now) = (stamped(directory)?, delete::begin_now());
+        Doomed::of_one(&self.whole.parent, &self.old, Stamp::of(&found), now, mtime_of(&found))
     }
 }
 
 impl Drop for Stage {
     /// A run that brought nothing leaves nothing.
     fn drop(&mut self) {
-        if !self.is_away {
+        if !self.is_away && is(&self.whole.parent, &self.new, &self.root) {
             let _ = rustix::fs::unlinkat(&self.whole.parent, &self.new[..], AtFlags::REMOVEDIR);
         }
     }
 }
 
-/// What is said where the tree that is made under this name is not switched.
-fn waits(new: &Temporary) -> String {
-    format!(
-        "nothing was switched, and what came waits for the same command in {:?} beside the destination",
-        text(new)
-    )
+/// Facts by which a directory is known again.
+fn stamped(directory: &Directory) -> Result<Statx> {
+    directory.stat_self_for(Stamp::FACTS).map_err(|error| failed("look at what is to be removed", error))
+}
+
+/// True if `name` in `parent` is this very directory.
+fn is(parent: &Directory, name: &[u8], directory: &Directory) -> bool {
+    let (named, opened) = (parent.stat(name), directory.stat_self());
+    named.is_ok_and(|named| opened.is_ok_and(|opened| identity_of(&named) == identity_of(&opened)))
+}
+
+/// True if others than root and this user may put something into the directory.
+fn is_shared(directory: &Directory, settings: &Settings) -> io::Result<bool> {
+    let found = directory.stat_self()?;
+    Ok(found.stx_mode & 0o022 != 0 || ![0, settings.powers.uid].contains(&found.stx_uid))
+}
+
+/// Opens what an earlier run left to be removed, be it that its own bits keep even its owner from that.
+fn open_left(parent: &Directory, name: &Temporary, settings: &Settings) -> io::Result<Directory> {
+    parent.child(name).or_else(|error| {
+        let is_denied = error.kind() == io::ErrorKind::PermissionDenied && !is_shared(parent, settings)?;
+        let found = if is_denied { parent.stat(name).ok() } else { None };
+        match found.is_some_and(|found| delete::widen_by_path(parent, name, &found)) {
+            true => parent.child(name),
+            false => Err(error),
+        }
+    })
+}
+
+/// True if all could be kept so far of what was told.
+fn is_kept(settings: &Settings) -> bool {
+    settings.failed.borrow().is_empty() && settings.told.borrow().failed.is_empty()
+}
+
+fn refused(why: &str) -> Error {
+    Error::new(ErrorKind::Refused, why).advise("mend what is named above, and run it again")
+}
+
+/// What is told of something that stays under a name of this program's beside the destination.
+fn stays(what: &str, name: &Temporary) -> Error {
+    // What to do does not cross the wire, so it stands in what is said.
+    let what =
+        format!("{what} stays as {:?} beside the destination: remove it, if nobody needs it", text(name));
+    Error::new(ErrorKind::Refused, what)
 }
 
 fn text(name: &Temporary) -> String {
@@ -424,15 +571,22 @@ fn require_exchange(root: &Directory) -> Result<()> {
     for name in [one, other] {
         let _ = rustix::fs::unlinkat(root, name, AtFlags::REMOVEDIR);
     }
-    match tried {
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            let what = "--atomic: two directories cannot change places on the file system of the destination";
-            Err(Error::new(ErrorKind::Unsupported, what).advise(
-                "leave out --atomic, or name a destination on another file system (ext4, XFS, Btrfs, tmpfs)",
-            ))
-        }
-        tried => tried.map_err(|error| failed("try to switch two directories", error.into())),
+    tried.map_err(|error| cannot_exchange("try to switch two directories", error))
+}
+
+/// Why two directories did not change places.
+fn cannot_exchange(what: &str, error: Errno) -> Error {
+    if !matches!(error, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::XDEV) {
+        return failed(what, error.into());
     }
+    let what = match error {
+        Errno::XDEV => {
+            "--atomic: the destination cannot change places with another directory: an overlay does not let what lies in its lower layer"
+        }
+        _ => "--atomic: two directories cannot change places on the file system of the destination",
+    };
+    Error::new(ErrorKind::Unsupported, what)
+        .advise("leave out --atomic, or name a destination on another file system (ext4, XFS, Btrfs, tmpfs)")
 }
 
 /// True for what something is mounted on.

@@ -72,6 +72,10 @@ pub struct SyncOptions {
     pub basis: Option<BasisOptions>,
     /// Kinds, owners and bits are kept in attributes.
     pub fake: FakeSuper,
+    /// Files that are there are changed, not replaced.
+    pub in_place: bool,
+    /// And what they are to be is on disk before that is said of them.
+    pub durable: bool,
 }
 
 /// What is deleted.

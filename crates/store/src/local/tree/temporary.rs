@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::opened::OpenDirectory;
+use super::place::rename;
 
 pub(super) const TEMPORARY_BYTES: usize = 22;
 /// A name of that sort.
@@ -105,17 +106,26 @@ pub(super) fn replace(
     name: &Name,
     make_it: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    let fd = &directory.directory;
+    make_under(directory, name, false, make_it)
+}
+
+/// Makes something with `make` and gives it its name when it is whole; nothing may stand under that if it `must_be_free`.
+pub(super) fn make_under(
+    directory: &OpenDirectory,
+    name: &Name,
+    must_be_free: bool,
+    make_it: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
     let mut result = Ok(());
     directory.touch();
     for _ in 0..TRIES {
         let (temporary, ()) = make(directory, name, &mut |temporary| make_it(temporary))?;
-        result = match rustix::fs::renameat(fd, &temporary[..], fd, name.as_bytes()) {
+        result = match rename(directory, &temporary, name, must_be_free) {
             // Another run took it for something left.
-            Err(Errno::NOENT) => Err(Errno::NOENT.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
             Err(error) => {
                 remove(directory, &temporary);
-                return Err(error.into());
+                return Err(error);
             }
             Ok(()) => return Ok(()),
         };

@@ -18,6 +18,7 @@ mod landing;
 mod leaving;
 mod meanwhile;
 pub(super) mod mounting;
+mod overwriting;
 mod removing;
 mod sparing;
 mod switching;

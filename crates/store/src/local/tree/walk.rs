@@ -96,7 +96,7 @@ pub struct FileToSend {
     name: Box<[u8]>,
     /// What is mounted there by then is not opened.
     is_guarded: bool,
-    /// What its attribute said of it holds for this state alone: who may rename there is not to lend that to a file of his.
+    /// What its attribute said of it, or powers that its bits or capabilities lend, hold for this state alone: who may rename there is not to lend that to a file of his.
     state: Option<FileState>,
 }
 
@@ -128,7 +128,8 @@ impl FileToSend {
         }
         let state = FileState::of(&found);
         if self.state.is_some_and(|told| told != state) {
-            let what = "it changed, or was replaced, after its attribute was read, which says what it is";
+            let what =
+                "it changed, or was replaced, after its bits and attributes were read, which give it powers";
             return Err(Error::new(ErrorKind::Changed, what));
         }
         Ok(OpenFile {
@@ -656,6 +657,7 @@ impl Walker {
             seen = self.believed(told, &place.found, name.is_none())?;
             found = place.found;
         }
+        let in_place = found;
         let stand_in = place.as_ref().filter(|_| file_type(&seen) != file_type(&found));
         let found = &seen;
         let kind = match file_type(found) {
@@ -681,12 +683,17 @@ impl Walker {
         let mut metadata = metadata(found);
         if !matches!(kind, Kind::Symlink { .. }) {
             self.add_xattrs(&mut metadata, &|scope| match &place {
-                Some(place) => attributes::read_followed(&place.path(), scope),
+                Some(place) => place.attributes(scope),
                 None => parent.reach(file_name, |path| attributes::read(path, scope)),
             });
         }
         self.add_link_group(&mut metadata, found);
         let is_file = matches!(kind, Kind::File { .. });
+        let is_powerful = metadata.mode & 0o6000 != 0
+            || metadata.xattrs.iter().any(|xattr| xattr.name == b"security.capability");
+        if state.is_none() && is_powerful {
+            state = Some(FileState::of(&in_place));
+        }
         let mut entry = Entry { name, kind, metadata };
         if entry.metadata.xattrs.len() > 1 && entry.to_bytes().len() > TREE_ENTRY_BYTES_MAX {
             entry.metadata.xattrs.clear();

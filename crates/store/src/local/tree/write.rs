@@ -192,7 +192,16 @@ impl TreeWriter {
 
     /// What is said where a destination is not switched as a whole; nothing where it is not to be.
     pub fn unswitched(&self) -> Option<String> {
-        self.stage.as_ref().map(Stage::waits)
+        self.stage.as_ref().map(Stage::outcome)
+    }
+
+    /// The error of a run that ends with it; with what became of a destination that is to be switched as a whole.
+    pub fn last_error(&self, error: Error) -> Error {
+        let outcome = self.stage.as_ref().map(Stage::outcome);
+        match outcome.filter(|outcome| !error.what().starts_with(outcome)) {
+            Some(outcome) => error.context(outcome),
+            None => error,
+        }
     }
 
     /// What may lie in the destination under another name, from `from_bytes` on: nothing if no directory that entries went into so far
@@ -318,6 +327,10 @@ impl TreeWriter {
     /// To be called once everything has come, and the sender has listed all: deletes some of what the source has not; what could not
     /// be deleted goes to `failed`. False once all is.
     pub fn delete_some(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> Result<bool> {
+        self.delete_more(failed).map_err(|error| self.last_error(error))
+    }
+
+    fn delete_more(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> Result<bool> {
         self.note_ways();
         if let Some(candidates) = self.candidates.take() {
             self.stack.clear();
@@ -347,7 +360,7 @@ impl TreeWriter {
         let failed = |error| Error::file("open the destination", error);
         let mut is_new = false;
         let into = self.landing.names.get(index).cloned().flatten();
-        self.settings.require_attributes(&self.landing.base, into.as_ref().map(Name::as_bytes))?;
+        self.settings.require_attributes(&self.landing.base, into.as_ref().map(Name::as_bytes), true)?;
         if let Some(make) = self.landing.makes_directory(entry, &self.settings)? {
             let mode = Mode::from_raw_mode(0o777 & !self.settings.umask);
             match rustix::fs::mkdirat(&self.landing.base, make.as_bytes(), mode) {
@@ -364,7 +377,7 @@ impl TreeWriter {
         self.root_name.clone_from(&name);
         self.settings.backups_begin(&self.landing.base)?;
         if let Some(stage) = &mut self.stage {
-            is_new = stage.begin_root();
+            is_new = stage.begin_root(&self.settings, self.stop.as_deref())?;
             self.bases.begin_beside(stage.replaced().map_err(failed)?);
             // What was moved in it is found there.
             self.old_roots.extend(stage.replaced().map_err(failed)?);
@@ -434,6 +447,9 @@ impl TreeWriter {
                     self.settings.describe(entry, Some(&found), How::Stays, &has, &Vec::new)
                 };
                 self.push_directory(directory, None, is_new, None, entry, &found);
+                if let (Some(stage), Some(root)) = (&mut self.stage, self.stack.last()) {
+                    stage.hold(root.clone());
+                }
                 self.settings.did(done);
                 Ok(Placed::Done)
             }
@@ -690,7 +706,7 @@ impl TreeWriter {
             }
         };
         // What is there is used; whether it is there need not be asked of a directory that this copy made.
-        let there = if parent.is_new { None } else { Some(parent.directory.child(name.as_bytes())) };
+        let there = if parent.is_new { None } else { Some(self.open_there(parent, name)) };
         let (directory, mut is_new) = match there {
             Some(Ok(directory)) => {
                 parent.check_own(name)?;
@@ -714,6 +730,19 @@ impl TreeWriter {
         Ok(())
     }
 
+    /// Opens the directory `name`; one that an earlier run made beside the destination whatever its own bits are.
+    fn open_there(&self, parent: &OpenDirectory, name: &Name) -> io::Result<Directory> {
+        let name = name.as_bytes();
+        parent.directory.child(name).or_else(|error| {
+            let is_closed = self.stage.is_some() && error.kind() == io::ErrorKind::PermissionDenied;
+            let found = if is_closed { parent.directory.stat(name).ok() } else { None };
+            match found.is_some_and(|found| delete::widen_by_path(&parent.directory, name, &found)) {
+                true => parent.directory.child(name),
+                false => Err(error),
+            }
+        })
+    }
+
     fn push_directory(
         &mut self,
         directory: Directory,
@@ -732,7 +761,9 @@ impl TreeWriter {
             Some(Mark::Was(bits)) => now & (bits | 0o7000),
             _ => now,
         };
-        let is_unfinished = is_new || mark == Some(Mark::New);
+        // What is beside a destination a run of this program made, and its bits count for nothing.
+        let is_staged = self.stage.is_some();
+        let is_unfinished = is_new || is_staged || mark == Some(Mark::New);
         let seen = settings.seen_directory(&directory, found);
         let finally = match seen.stx_mode == found.stx_mode {
             true => settings.directory_mode(entry.metadata.mode, granted, now, was, is_unfinished),
@@ -741,7 +772,7 @@ impl TreeWriter {
                 settings.directory_mode(entry.metadata.mode, granted, seen, seen, is_unfinished)
             }
         };
-        let abandoned = if is_unfinished { settings.real_directory_bits(finally) } else { was };
+        let mut abandoned = if is_unfinished { settings.real_directory_bits(finally) } else { was };
         let mut is_marked = mark.is_some();
         // Entries go into it; its own bits come when it is left.
         // Root needs no bits for that.
@@ -749,11 +780,16 @@ impl TreeWriter {
         if working != now && rustix::fs::fchmod(directory.as_fd(), Mode::from_raw_mode(working)).is_ok() {
             now = working;
         }
+        if is_staged && entry.name.is_none() {
+            // It is this user's alone until it is switched.
+            abandoned = now;
+        }
         // The mark needs the bits; who is killed between the two leaves them.
         if now & 0o777 != abandoned & 0o777 && is_mine && !is_marked {
             is_marked = match (is_unfinished, settings.modes) {
                 // The next run sets the bits in any case.
                 (true, true) => false,
+                (true, false) if is_staged => false,
                 (true, false) => Mark::New.write(&directory),
                 (false, _) => Mark::Was(was & 0o777).write(&directory),
             };

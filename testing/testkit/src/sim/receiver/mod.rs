@@ -75,6 +75,8 @@ pub(crate) struct Hint {
     pub(crate) is_honest: bool,
     /// It tells the truth, and nothing ever happens to it or between it and the receiver.
     pub(crate) is_steady: bool,
+    /// Bytes on the way from it that no cancellation reaches.
+    pub(crate) under_way_bytes: u64,
 }
 
 struct Queued {
@@ -239,7 +241,7 @@ impl Transfer {
                 grade: Grade::Proven,
                 cancel: true,
                 holes: true,
-                under_way_bytes: 0,
+                under_way_bytes: hint.under_way_bytes,
             },
         };
         self.planner.add_source(SourceId(self.sources.len() as u32), description);

@@ -1,6 +1,7 @@
 //! The receiver's side: fetches a shared directory, or brings one here up to date with it.
 
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -31,6 +32,7 @@ use super::sharing::live_hello;
 use super::watched::{Life, Watched};
 use super::wish::as_told;
 use crate::join::check_version;
+use crate::search::Scope;
 use crate::{Event, Node, Observer, Stop};
 
 /// What to fetch, and where to.
@@ -53,22 +55,32 @@ struct Taking<'a> {
     tree: Tree,
     landing: Landing,
     comparing: Option<Comparing>,
+    /// Where else is looked for what comes: the user's own word, which no ticket can say.
+    search: Option<&'a Path>,
 }
 
 impl Node {
-    /// Fetches the directory into a new one at the destination, or goes on in one that an earlier run of this began.
+    /// Fetches the directory into a new one at the destination, or goes on in one that an earlier run of this began. What may stand in for older
+    /// versions of its files is looked for below `search`, if that is said.
     pub fn get_directory(
         &self,
         wish: &DirectoryWish,
         whole_file: bool,
+        search: Option<PathBuf>,
         fsync: bool,
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<TreeCopied> {
         check_version(wish.ticket.protocol)?;
         let sync = SyncOptions { links: true, times: true, ..SyncOptions::default() };
-        let options =
-            TreeOptions { recursive: true, fsync, whole_file, sync: Some(sync), ..TreeOptions::default() };
+        let options = TreeOptions {
+            recursive: true,
+            fsync,
+            whole_file,
+            search,
+            sync: Some(sync),
+            ..TreeOptions::default()
+        };
         let tree = tree_of(&options)?;
         let path = &wish.destination;
         let known = source_of_ticket(self, wish.ticket.id.as_bytes());
@@ -82,11 +94,9 @@ impl Node {
                 "name a directory that is not there, or bring this one up to date: dray sync TICKET DIR",
             ));
         }
-        self.take_directory(
-            Taking { wish, options: &options, tree, landing, comparing: None },
-            observer,
-            stop,
-        )
+        let search = self.named_search(&options);
+        let taking = Taking { wish, options: &options, tree, landing, comparing: None, search };
+        self.take_directory(taking, observer, stop)
     }
 
     /// Brings the destination to the state of the directory. Owners, devices and fifos of a stranger are not kept, whatever `options` say;
@@ -112,7 +122,9 @@ impl Node {
         let names = [Vec::new()];
         let landing = landing_of(&Origin::Anywhere, path, &names, false, above, [])?;
         let comparing = Comparing::start(&tree, &names, &landing, true);
-        self.take_directory(Taking { wish, options: &options, tree, landing, comparing }, observer, stop)
+        let search = self.named_search(&options);
+        let taking = Taking { wish, options: &options, tree, landing, comparing, search };
+        self.take_directory(taking, observer, stop)
     }
 
     fn take_directory(&self, taking: Taking<'_>, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
@@ -227,7 +239,7 @@ fn take_from(
     observer: &dyn Observer,
     stop: &Stop,
 ) -> Result<TreeCopied> {
-    let Taking { options, tree, landing, comparing, .. } = taking;
+    let Taking { options, tree, landing, comparing, search, .. } = taking;
     let comparing = comparing.filter(|_| knows.digests);
     let failed = Arc::new(AtomicU64::new(0));
     let on_failed = |entry: &EntryFailed| {
@@ -269,7 +281,8 @@ fn take_from(
         let is_whole = options.whole_file || sync::has(&tree, sync_flag::NO_COMPARING);
         let make = || {
             let writer = TreeWriter::new(landing, write).with_changes(changes()?);
-            let writing = Writing::new(writer, 1, fsync, &on_failed).discreet();
+            let scope = search.map(|named| Scope::named(named, writer.base().as_fd())).transpose()?;
+            let writing = Writing::new(writer, 1, fsync, &on_failed).discreet().searching(scope);
             let writing = writing.landing(Hears::Nobody).with_deltas(knows.deltas && !is_whole);
             let sink = writing.telling(&on_planned).comparing(comparing);
             Ok(Watched { sink, life: life.clone() })
@@ -370,7 +383,13 @@ mod tests {
         for path in [to.join("pin"), to.join("large"), to.join("grown")] {
             fs::File::options().write(true).open(path).unwrap().set_modified(long_ago).unwrap();
         }
-        for path in [from.join("renamed"), to.join("its old name")] {
+        // The same bytes, size and time elsewhere, where the user says that is to be looked.
+        let beside = place.path().join("beside");
+        fs::create_dir(&beside).unwrap();
+        fs::write(from.join("named"), &large[200_000..500_000]).unwrap();
+        fs::write(beside.join("its other name"), &large[200_000..500_000]).unwrap();
+        let elsewhere = [from.join("named"), beside.join("its other name")];
+        for path in [from.join("renamed"), to.join("its old name")].into_iter().chain(elsewhere) {
             fs::File::options().write(true).open(path).unwrap().set_modified(long_ago).unwrap();
         }
         let (near, mut far) = channels(1 << 16);
@@ -389,20 +408,21 @@ mod tests {
         let wish = hostile::wish(&to);
         let landing = Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new()]).unwrap();
         let tree = tree_of(&options).unwrap();
-        let taking = Taking { wish: &wish, options: &options, tree, landing, comparing: None };
+        let search = Some(&*beside);
+        let taking = Taking { wish: &wish, options: &options, tree, landing, comparing: None, search };
         let knows = Knows { deltas: true, ..Knows::default() };
         let copied = take_from(&mut far, taking, knows, &|_: Event| {}, &Stop::new()).unwrap();
         drop(far);
         sending.join().unwrap().unwrap();
         assert_eq!(copied.failed, 0);
-        for name in ["pin", "large", "grown", "renamed"] {
+        for name in ["pin", "large", "grown", "renamed", "named"] {
             assert_eq!(fs::read(from.join(name)).unwrap(), fs::read(to.join(name)).unwrap(), "{name}");
         }
         let pulls = pulls(&lock(&said));
         let runs: Vec<_> = pulls.iter().flat_map(|pull| &pull.runs).collect();
         assert!(runs.iter().all(|run| run.known.is_none()), "{runs:?}");
         let cuts = runs.iter().filter(|run| run.cut.is_some() && run.count == 1).count();
-        assert!(cuts >= 2, "what is here is used all the same: {runs:?}");
+        assert!(cuts >= 3, "what is here is used all the same: {runs:?}");
         assert!(copied.bytes < 400_000, "{copied:?}");
     }
 }

@@ -76,7 +76,7 @@ impl Bed {
     }
 
     fn get(&self, to: &str) -> Result<TreeCopied> {
-        node(&self.path("receiver")).get_directory(&self.wish(to), false, false, &|_| {}, &Stop::new())
+        node(&self.path("receiver")).get_directory(&self.wish(to), false, None, false, &|_| {}, &Stop::new())
     }
 
     fn sync(&self, to: &str, sync: SyncOptions) -> Result<TreeCopied> {
@@ -180,7 +180,7 @@ fn who_has_no_right_gets_nothing() {
     let asked = |change: &dyn Fn(&mut DirectoryTicket)| {
         let mut wish = bed.wish("none");
         change(&mut wish.ticket);
-        let got = node(&bed.path("receiver")).get_directory(&wish, false, false, &|_| {}, &Stop::new());
+        let got = node(&bed.path("receiver")).get_directory(&wish, false, None, false, &|_| {}, &Stop::new());
         assert!(!bed.path("none").exists());
         let error = got.unwrap_err();
         (error.kind(), error.to_string())
@@ -330,7 +330,7 @@ fn a_fetch_that_was_cut_off_goes_on() {
             }
             stop.set();
         });
-        receiver.get_directory(&bed.wish("to"), false, false, &|_| {}, &stop).unwrap_err()
+        receiver.get_directory(&bed.wish("to"), false, None, false, &|_| {}, &stop).unwrap_err()
     });
     assert_eq!(error.kind(), ErrorKind::Interrupted);
     let came = count();
@@ -339,7 +339,7 @@ fn a_fetch_that_was_cut_off_goes_on() {
         ticket: DirectoryTicket { id: DirectoryId::from_bytes([3; 32]), ..bed.ticket.clone() },
         ..bed.wish("to")
     };
-    let refused = receiver.get_directory(&other, false, false, &|_| {}, &Stop::new()).unwrap_err();
+    let refused = receiver.get_directory(&other, false, None, false, &|_| {}, &Stop::new()).unwrap_err();
     assert!(refused.to_string().contains("no fetch of this ticket"), "{refused}");
     let copied = bed.get("to").unwrap();
     assert!(copied.unchanged > 0 && copied.files + copied.unchanged == FILES as u64, "{copied:?}");

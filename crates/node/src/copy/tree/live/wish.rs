@@ -92,7 +92,7 @@ pub(super) fn as_told(tree: &Tree) -> Tree {
     let sync = tree.sync.as_ref().map(|wish| {
         let wish =
             SyncWish { near: None, backup: None, basis: None, timeout_s: None, ..SyncWish::clone(wish) };
-        Box::new(SyncWish { max_delete: None, ..wish })
+        Box::new(SyncWish { max_delete: None, flags: wish.flags & !sync_flag::IN_PLACE, ..wish })
     });
     Tree { modes: None, owner: None, origin: None, excludes: None, sync, ..tree.clone() }
 }

@@ -1,6 +1,7 @@
 //! The sink alone, told what a sender says.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +17,7 @@ use dray_store::local::tree::{Landing, Origin};
 use super::super::copies::keeping;
 use super::super::differences::write_anew;
 use super::*;
+use crate::search::Scope;
 
 fn sink(root: &Path) -> Writing<'static> {
     let landing = Landing::resolve(root, &[b"tree".to_vec()], false).unwrap();
@@ -276,4 +278,38 @@ fn a_file_that_changes_after_it_was_hashed_is_not_kept() {
     let done = sink.done().unwrap().unwrap();
     assert_eq!((done.files, done.unchanged, done.failed), (0, 0, 1));
     assert_ne!(fs::metadata(&path).unwrap().mtime(), 5, "it has the sender's time");
+}
+
+/// Y19: what the disk promises is asked of the network last: a file that nothing here is like goes before one for which the disk is still looked through,
+/// though it was told after that.
+#[test]
+fn what_the_disk_may_have_is_asked_for_last() {
+    let place = tempfile::tempdir().unwrap();
+    fs::create_dir(place.path().join("beside")).unwrap();
+    fs::write(place.path().join("beside/image"), vec![7; 200_000]).unwrap();
+    let top = || fs::File::open(place.path()).unwrap();
+    let scope = Scope::new(top().into(), top().as_fd()).unwrap();
+    let mut sink = sink(place.path()).with_deltas(true).searching(Some(scope));
+    sink.stop_with(Arc::default());
+    sink.wake_with(Arc::default());
+    // Nothing is looked for meanwhile.
+    let pressure = sink.deltas.pressure.clone();
+    let writing = pressure.begin();
+    tell(&mut sink, vec![directory(), file("image", 200_000, None), file("new", 3, None), Vec::new()], true);
+    let firsts = |pulls: Vec<Pull>| -> Vec<u64> {
+        pulls.iter().flat_map(|pull| pull.runs.iter().map(|run| run.first)).collect()
+    };
+    assert_eq!(firsts(asked(&mut sink)), [2]);
+    drop(writing);
+    let begun = Instant::now();
+    loop {
+        sink.handle(Heard::Woken).unwrap();
+        let more = firsts(asked(&mut sink));
+        if !more.is_empty() {
+            assert_eq!(more, [1]);
+            break;
+        }
+        assert!(begun.elapsed().as_secs() < 30, "it is not asked for");
+        std::thread::yield_now();
+    }
 }

@@ -25,7 +25,10 @@ use super::super::write::file_type;
 use super::notes::{Note, Notes, Reader, Stamp, made_at};
 use super::protected::{By, Protected};
 use super::ruling::Ruling;
-use super::steps::{is_in_use, is_switching, narrow, open, remove_made, take_place, widen, widen_by_path};
+use super::steps::{
+    Widened, is_in_use, is_switching, narrow, open, open_widened, remove_made, take_place, widen,
+    widen_by_path,
+};
 use super::{Failed, device, identity, push_name};
 
 /// Entries that are looked at before others get a turn.
@@ -119,6 +122,8 @@ struct Holding {
     found: Statx,
     is_widened: bool,
     keeps_time: bool,
+    /// What had to be widened to come to it.
+    _way: Widened,
 }
 
 impl Drop for Holding {
@@ -263,6 +268,7 @@ impl Doomed {
                         found,
                         is_widened: false,
                         keeps_time: false,
+                        _way: Widened::default(),
                     });
                     self.path = path;
                 }
@@ -308,19 +314,25 @@ impl Doomed {
         if orders.reads_rules() {
             self.ruling.enter(orders.base, &self.path, wanted)?;
         }
-        let opened = open(orders.base, &self.path, wanted).and_then(|(directory, found)| {
+        let opened = match open(orders.base, &self.path, wanted) {
+            Err(error) if orders.is_unsaid && error.io_kind() == Some(io::ErrorKind::PermissionDenied) => {
+                open_widened(orders.settings, orders.base, &self.path, wanted)
+            }
+            opened => opened.map(|(directory, found)| (directory, found, Widened::default())),
+        };
+        let opened = opened.and_then(|(directory, found, way)| {
             // One that was removed and made again may have the same number. Of several sources one may have made it.
             let is_another = self.told.is_none() && made_at(&found).is_some_and(|made| made > self.begun);
-            if is_another { Err(replaced()) } else { Ok((directory, found)) }
+            if is_another { Err(replaced()) } else { Ok((directory, found, way)) }
         });
         match opened {
-            Ok((directory, found)) => {
+            Ok((directory, found, way)) => {
                 let is_widened = !orders.is_dry && widen(orders.settings, &directory, &found);
                 // Of what is beside a destination the time is its own.
                 let keeps_time = orders.settings.keeps_time_of(FileType::Directory)
                     && !orders.is_dry
                     && self.renamed.is_none();
-                self.directory = Some(Holding { directory, found, is_widened, keeps_time });
+                self.directory = Some(Holding { directory, found, is_widened, keeps_time, _way: way });
             }
             // Somebody else deleted it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -451,7 +463,9 @@ impl Doomed {
                 Ok(Next::Delete)
             };
         }
-        if !orders.is_unsaid && is_switching(parent, name) {
+        // The one that goes by itself this run holds.
+        let is_own = self.renamed.is_some() && self.emptied.is_empty();
+        if !is_own && is_switching(parent, name) {
             return Err(Error::new(ErrorKind::Refused, "another run is writing it"));
         }
         if orders.settings.is_backup_directory(&found) {
@@ -531,6 +545,12 @@ impl Doomed {
         Ok(Some(emptied))
     }
 
+    /// True if what was emptied, in the directory at hand, still bears its name.
+    fn is_still(&self, emptied: &Emptied) -> bool {
+        let named = self.innermost().and_then(|parent| parent.stat(&emptied.name).ok());
+        named.is_some_and(|named| identity(&named) == identity(&emptied.found))
+    }
+
     /// Everything in the innermost directory was looked at.
     fn leave(&mut self, orders: &Orders<'_>, failed: &mut Vec<Failed>) {
         let Some(emptied) = self.emptied.pop() else { return };
@@ -539,6 +559,9 @@ impl Doomed {
         let parent_end = end.saturating_sub(1);
         match emptied.way {
             None if emptied.is_kept => self.keep(),
+            None if self.renamed.is_some() && self.emptied.is_empty() && !self.is_still(&emptied) => {
+                failed.push((self.path.clone(), replaced()));
+            }
             None => self.delete(orders, &emptied.name, true, failed),
             Some(made) => {
                 let parent = self.directory.as_ref().map(|holding| &holding.directory);

@@ -27,6 +27,42 @@ pub(super) fn open(base: &Directory, path: &[u8], wanted: (u64, u64)) -> Result<
     if identity(&found) == wanted { Ok((directory, found)) } else { Err(replaced()) }
 }
 
+/// Directories that got bits to go through them; they lose them when this is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Widened(Vec<(Directory, Statx)>);
+
+impl Drop for Widened {
+    fn drop(&mut self) {
+        // What is above has to be gone through no more.
+        self.0.iter().rev().for_each(|(directory, found)| narrow(directory, found));
+    }
+}
+
+/// The same of what this program made, whatever the bits of the directories on the way are.
+pub(super) fn open_widened(
+    settings: &Settings,
+    base: &Directory,
+    path: &[u8],
+    wanted: (u64, u64),
+) -> Result<(Directory, Statx, Widened)> {
+    let failed = |error| Error::file("open the directory to delete in it", error);
+    let mut way = Widened::default();
+    let mut directory = base.duplicate().map_err(failed)?;
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        let found = directory.stat(name).map_err(failed)?;
+        let child = directory.child(name).or_else(|error| {
+            if widen_by_path(&directory, name, &found) { directory.child(name) } else { Err(error) }
+        });
+        directory = child.map_err(failed)?;
+        let now = directory.stat_self().map_err(failed)?;
+        if widen(settings, &directory, &now) || now.stx_mode != found.stx_mode {
+            way.0.push((directory.duplicate().map_err(failed)?, found));
+        }
+    }
+    let found = directory.stat_self_for(Stamp::FACTS).map_err(failed)?;
+    if identity(&found) == wanted { Ok((directory, found, way)) } else { Err(replaced()) }
+}
+
 /// Gives the owner of a directory the bits to delete in it; true if it had them not.
 pub(super) fn widen(settings: &Settings, directory: &Directory, found: &Statx) -> bool {
     let mode = u32::from(found.stx_mode) & 0o7777;
@@ -36,7 +72,7 @@ pub(super) fn widen(settings: &Settings, directory: &Directory, found: &Statx) -
 }
 
 /// The same of one that cannot be opened.
-pub(super) fn widen_by_path(parent: &Directory, name: &[u8], found: &Statx) -> bool {
+pub(in super::super) fn widen_by_path(parent: &Directory, name: &[u8], found: &Statx) -> bool {
     let Ok(fd) = parent.open_at(name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) else { return false };
     if !stat_fd(fd.as_fd()).is_ok_and(|now| identity(&now) == identity(found)) {
         return false;
@@ -62,6 +98,11 @@ pub(super) fn is_switching(parent: &Directory, name: &[u8]) -> bool {
     let lock = |directory: Directory| rustix::fs::flock(&directory, FlockOperation::NonBlockingLockShared);
     is_temporary(name)
         && parent.child_here(name).is_ok_and(|directory| lock(directory) == Err(Errno::WOULDBLOCK))
+}
+
+/// Whether another run is at work on it: it writes it, or switches a destination for it.
+pub(in super::super) fn is_held(parent: &Directory, name: &[u8], found: &Statx) -> bool {
+    is_in_use(parent, name, found) || (file_type(found) == FileType::Directory && is_switching(parent, name))
 }
 
 /// Removes what was made for the place of a directory that does not make way.

@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 
 use rustix::fs::inotify;
 
-use super::super::fake::{ATTRIBUTE, At, Telling, Told};
+use super::super::fake::made_by_name_in;
+use super::super::fake::{ATTRIBUTE, Access, At, Telling, Told};
 use super::super::settings::Settings;
 use super::hostile::as_nobody;
 use super::*;
@@ -381,6 +382,200 @@ fn root_believes_the_owner_of_the_destination() {
     assert_eq!((changed(), owners()), (3, [0; 3]));
     assert_eq!(attribute(&to.join("powers")).unwrap(), "104755 0,0 7:8");
     assert_eq!(changed(), 0);
+}
+
+/// Entries that are told of `from`, without the root, by name with bits and owner; and how many have failed.
+fn told_of(from: &Path, fake: FakeSuper) -> (Vec<(Vec<u8>, u32, u32)>, usize) {
+    let mut walker = Walker::new(vec![from.join("")], WalkOptions { fake, ..walk_options() });
+    let (mut told, mut failed) = (Vec::new(), 0);
+    while let Some(step) = walker.step() {
+        match step {
+            Walked::Entry(entry, _) => {
+                let Entry { name, metadata, .. } = *entry;
+                told.extend(name.map(|name| (name.as_bytes().to_vec(), metadata.mode, metadata.uid)));
+            }
+            Walked::Failed(..) => failed += 1,
+            _ => {}
+        }
+    }
+    told.sort();
+    (told, failed)
+}
+
+/// S88: what root kept in a directory of an account is told from there by root that is asked to believe it: its own files, and those of the account, but no third one's.
+#[test]
+fn what_root_kept_in_an_accounts_directory_is_told() {
+    if !rustix::process::geteuid().is_root() {
+        return dray_testkit::say_skip("not root, who alone gives files away");
+    }
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let give = |path: &Path, uid| std::os::unix::fs::chown(path, Some(uid), None).unwrap();
+    give(&to, 1234);
+    let (placed, ..) = write_all(&to, faking());
+    assert!(placed.iter().all(|is_made| *is_made));
+    assert_eq!((fs::metadata(&to).unwrap().uid(), fs::metadata(to.join("powers")).unwrap().uid()), (1234, 0));
+    give(&to.join("narrow"), 1234);
+    let (told, failed) = told_of(&to, FakeSuper::On);
+    assert_eq!((told.len(), failed), (10, 0), "{told:?}");
+    assert!(
+        told.contains(&(b"powers".to_vec(), 0o4755, 7)) && told.contains(&(b"narrow".to_vec(), 0o400, 7))
+    );
+    give(&to.join("powers"), 1235);
+    let (told, failed) = told_of(&to, FakeSuper::On);
+    assert_eq!((told.len(), failed), (9, 1), "{told:?}");
+}
+
+/// S88: what a group may read the group that stands for it may not, unless all others may.
+#[test]
+fn a_group_that_stands_for_another_reads_no_more_than_others() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let mine = fs::metadata(&to).unwrap();
+    let mut writer = writer_of(&to, faking());
+    writer.root(0, &owned(directory(None), 0o751, mine.uid(), 8)).unwrap();
+    for (name, mode, gid) in
+        [("theirs", 0o640, 8), ("all", 0o654, 8), ("none", 0o604, 8), ("mine", 0o640, mine.gid())]
+    {
+        put(&mut writer, &owned(file(name, b"x"), mode, mine.uid(), gid), b"x").unwrap();
+    }
+    writer.leave();
+    let found = ["", "theirs", "all", "none", "mine"].map(|name| {
+        let path = to.join(name);
+        (fs::metadata(&path).unwrap().mode() & 0o7777, attribute(&path).map(|value| value[..6].to_owned()))
+    });
+    let says = |value: &str| Some(value.to_owned());
+    assert_eq!(found[0], (0o711, says("40751 ")));
+    assert_eq!(
+        found[1..],
+        [(0o600, says("100640")), (0o644, says("100654")), (0o604, says("100604")), (0o640, None)]
+    );
+}
+
+/// S88: where what this account makes belongs to another one, nobody would believe the attributes: that is said before anything is there, and nothing is left of the look,
+/// with names and without. To root what belongs to who owns the destination is as good as its own.
+#[test]
+fn where_files_are_given_to_others_is_told_first() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&to, open).unwrap();
+    let now = fs::metadata(&to).unwrap();
+    let base = Directory::open(&to).unwrap();
+    // Of a server that takes all for somebody else this is what is seen here: who writes is not who owns.
+    let asked = |uid: u32, is_root: bool, writes: bool| {
+        let mut settings = Settings::new(KEEPING);
+        settings.change(Changes { sync: Some(faking()), ..Changes::default() });
+        (settings.powers.uid, settings.powers.is_root) = (uid, is_root);
+        settings.require_attributes(&base, None, writes)
+    };
+    let me = rustix::process::geteuid().as_raw();
+    asked(me, me == 0, true).unwrap();
+    let error = asked(me + 4321, false, true).unwrap_err();
+    assert!(error.kind() == ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains(&format!("belongs to user {me} there")), "{error}");
+    asked(me + 4321, false, false).unwrap();
+    asked(me + 4321, true, true).unwrap();
+    if me == 0 {
+        as_nobody(|nobody| {
+            let error = asked(0, true, true).unwrap_err();
+            assert!(error.to_string().contains(&format!("belongs to user {nobody} there")), "{error}");
+        });
+    }
+    assert_eq!(made_by_name_in(&base).unwrap().stx_uid, me);
+    let after = fs::metadata(&to).unwrap();
+    assert_eq!((after.mtime(), after.mtime_nsec()), (now.mtime(), now.mtime_nsec()));
+    assert_eq!(fs::read_dir(&to).unwrap().count(), 0);
+}
+
+/// S88: what stands for an entry is made again if another run takes it, under its temporary name, for something left.
+#[test]
+fn a_stand_in_that_another_run_clears_is_made_again() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let mut writer = writer_of(&to, faking());
+    writer.root(0, &directory(None)).unwrap();
+    let is_over = AtomicBool::new(false);
+    let cleared = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            // Each name once, as a run comes by an entry once.
+            let mut cleared = std::collections::HashSet::new();
+            while !is_over.load(Ordering::Acquire) {
+                for entry in fs::read_dir(&to).unwrap().flatten() {
+                    let name = entry.file_name();
+                    if name.as_encoded_bytes().starts_with(b".dray-") && !cleared.contains(&name) {
+                        let _ = fs::remove_file(entry.path());
+                        cleared.insert(name);
+                    }
+                }
+            }
+            cleared.len()
+        });
+        for number in 0..2_000 {
+            let name = format!("pipe {number}");
+            let made = writer.entry(&owned(entry(Some(&name), Kind::Fifo, 0), 0o640, 9, 8));
+            if made.is_err() {
+                is_over.store(true, Ordering::Release);
+            }
+            assert!(matches!(made.unwrap(), Placed::Done), "{name}");
+            fs::remove_file(to.join(&name)).unwrap();
+        }
+        is_over.store(true, Ordering::Release);
+        other.join().unwrap()
+    });
+    assert!(cleared > 0, "nobody came in between");
+}
+
+/// S51, S88: on a host without `/proc` the file that was looked at is opened by its name, and no other: one that was put there meanwhile is not read.
+#[test]
+fn without_magic_links_the_same_file_is_read() {
+    let place = tempfile::tempdir().unwrap();
+    let from = place.path();
+    for name in ["one", "other"] {
+        fs::write(from.join(name), name).unwrap();
+        set_attribute(&from.join(name), b"104755 0,0 0:0");
+    }
+    let directory = Directory::open(from).unwrap();
+    let found = directory.stat(b"one").unwrap();
+    let access = Access::by_name(&found, &directory, b"one").unwrap();
+    fs::rename(from.join("other"), from.join("one")).unwrap();
+    assert!(matches!(Access::by_name(&found, &directory, b"one"), Err(rustix::io::Errno::STALE)));
+    let At::Open(fd) = access.at() else { panic!("{access:?}") };
+    assert_eq!(directory::stat_fd(fd).unwrap().stx_ino, found.stx_ino);
+    symlink("one", from.join("link")).unwrap();
+    assert!(matches!(Access::by_name(&found, &directory, b"link"), Err(rustix::io::Errno::LOOP)));
+}
+
+/// S52, threat model: without the option, too, bits that lend powers hold for the very file that they were read of.
+#[test]
+fn setuid_is_not_lent_to_what_comes_instead() {
+    let place = tempfile::tempdir().unwrap();
+    let from = place.path().join("from");
+    fs::create_dir(&from).unwrap();
+    for (name, mode) in [("su", 0o4755), ("wall", 0o2755), ("stays", 0o4755), ("plain", 0o755)] {
+        fs::write(from.join(name), b"program").unwrap();
+        fs::set_permissions(from.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut walker = Walker::new(vec![from.join("")], walk_options());
+    let mut files = std::collections::BTreeMap::new();
+    while let Some(step) = walker.step() {
+        if let Walked::Entry(entry, Some(file)) = step {
+            files.insert(entry.name.unwrap().as_bytes().to_vec(), file);
+        }
+    }
+    for name in ["su", "wall", "plain"] {
+        fs::write(from.join("evil"), b"my shel").unwrap();
+        fs::rename(from.join("evil"), from.join(name)).unwrap();
+    }
+    let opened = |name: &str| files[name.as_bytes()].open().map(|_| ()).map_err(|error| error.kind());
+    assert_eq!((opened("su"), opened("wall")), (Err(ErrorKind::Changed), Err(ErrorKind::Changed)));
+    assert_eq!((opened("stays"), opened("plain")), (Ok(()), Ok(())));
 }
 
 /// S88: an attribute that the bits of its file keep even its owner from reading counts all the same, and none is missed.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use dray_core::tree::Xattr;
+
 use super::mounting::run_with_mounts;
 use super::syncing::{deleting, filled, finish, set};
 use super::*;
@@ -11,10 +13,14 @@ fn landing(to: &Path) -> dray_core::Result<Landing> {
 }
 
 fn begun(to: &Path, sync: SyncOptions) -> dray_core::Result<TreeWriter> {
+    begun_with(to, MINE, sync)
+}
+
+fn begun_with(to: &Path, options: WriteOptions, sync: SyncOptions) -> dray_core::Result<TreeWriter> {
     let delete = sync.delete.or(Some(DeleteOptions { excluded: true, max: None }));
     let sync = SyncOptions { links: true, specials: true, delete, itemize: true, ..sync };
     let changes = Changes { sync: Some(sync), ..Changes::default() };
-    TreeWriter::new(landing(to)?, MINE).with_changes(changes).staged(false)
+    TreeWriter::new(landing(to)?, options).with_changes(changes).staged(false)
 }
 
 fn switching(to: &Path) -> TreeWriter {
@@ -49,6 +55,16 @@ fn settle(path: &Path) {
 
 /// Tells the source's `files`, and a directory `d` behind them with a file of it; which of them were wanted.
 fn tell(writer: &mut TreeWriter, files: &[(&str, &[u8])], in_d: &[(&str, &[u8])]) -> BTreeSet<String> {
+    tell_below(writer, &directory(None), files, in_d)
+}
+
+/// The same with this root.
+fn tell_below(
+    writer: &mut TreeWriter,
+    root: &Entry,
+    files: &[(&str, &[u8])],
+    in_d: &[(&str, &[u8])],
+) -> BTreeSet<String> {
     let mut wanted = BTreeSet::new();
     let mut bring = |writer: &mut TreeWriter, name: &str, content: &[u8]| match writer
         .entry(&file(name, content))
@@ -64,7 +80,7 @@ fn tell(writer: &mut TreeWriter, files: &[(&str, &[u8])], in_d: &[(&str, &[u8])]
         Placed::Unchanged => {}
         other => panic!("{other:?}"),
     };
-    writer.root(0, &directory(None)).unwrap();
+    writer.root(0, root).unwrap();
     files.iter().for_each(|(name, content)| bring(writer, name, content));
     if !in_d.is_empty() {
         writer.entry(&directory(Some("d"))).unwrap();
@@ -281,8 +297,12 @@ fn what_others_did_meanwhile_stays() {
         let after = state(&to);
         let error = fails(&mut writer);
         assert_eq!(error.kind(), ErrorKind::Changed, "{what}: {error}");
-        assert!(error.to_string().contains("nothing was switched"), "{what}: {error}");
+        assert!(error.to_string().starts_with("nothing was switched"), "{what}: {error}");
         assert_eq!(state(&to), after, "{what}");
+        drop(writer);
+        let stage = beside(dir.path()).into_iter().find(|name| name.starts_with(".dray-")).unwrap();
+        let found = fs::metadata(dir.path().join(stage)).unwrap();
+        assert_eq!(found.mode() & 0o7777, 0o700, "{what}: what waits is this user's alone");
     }
     // Where nothing stood, something may.
     let dir = filled(&[]);
@@ -359,11 +379,377 @@ fn what_is_left_of_an_old_tree_goes() {
     assert_eq!(names(&dir.path().join(&old)), ["a", "b", "d", "gone"]);
     assert!(landing(&to).unwrap().places().is_none(), "all is told, so that it goes");
     let mut next = switching(&to);
+    assert!(dir.path().join(&old).exists(), "nothing goes before a source is there");
+    next.root(0, &directory(None)).unwrap();
+    assert!(!dir.path().join(&old).exists(), "it makes room for what comes");
     tell(&mut next, &NEW, &NEW_IN_D);
     let (deleted, failed) = finish(&mut next);
     assert!(deleted.is_empty() && failed.is_empty(), "{deleted:?} {failed:?}");
     drop(next);
     assert_eq!((names(&to).len(), beside(dir.path()).len()), (4, 0));
+}
+
+/// A run that stops as soon as the trees have changed places, and the name that the old one has then.
+fn cut_off_behind_the_switch(dir: &Path) -> String {
+    let to = dir.join("to");
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let mut failed = Vec::new();
+    while names(&to) != ["a", "b", "c", "d"] {
+        assert!(writer.delete_some(&mut failed).unwrap());
+    }
+    drop(writer);
+    beside(dir).remove(0)
+}
+
+/// S89: as root, of a source whose own directory is another user's: the new tree gets that owner and its bits with the switch, so that a run that does not switch leaves it to this
+/// user alone, and the next one goes on.
+#[test]
+fn a_root_of_another_owner_comes_with_the_switch() {
+    if !rustix::process::geteuid().is_root() {
+        return dray_testkit::say_skip("only root gives files away: roots of other owners are not tested");
+    }
+    const OTHER: u32 = 65_534;
+    let owning = WriteOptions { owners: true, ..MINE };
+    let mut root = directory(None);
+    (root.metadata.uid, root.metadata.gid) = (OTHER, OTHER);
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    let run = |max| {
+        let delete = Some(DeleteOptions { excluded: true, max });
+        let sync = SyncOptions { delete, users: true, groups: true, ..SyncOptions::default() };
+        let mut writer = begun_with(&to, owning, sync).unwrap();
+        tell_below(&mut writer, &root, &NEW, &NEW_IN_D);
+        writer
+    };
+    let facts = |path: &Path| {
+        let found = fs::metadata(path).unwrap();
+        (found.uid(), found.gid(), found.mode() & 0o7777)
+    };
+    let before = state(&to);
+    let is_private = |what: &str| {
+        let stage = dir.path().join(&beside(dir.path())[0]);
+        assert_eq!(facts(&stage), (0, facts(dir.path()).1, 0o700), "{what}");
+    };
+    let mut writer = run(Some(0));
+    is_private("while it is made");
+    fails(&mut writer);
+    drop(writer);
+    is_private("more would go than may");
+    // What fails with the last touch, and at the switch itself.
+    let mut odd = root.clone();
+    odd.metadata.xattrs = vec![Xattr { name: b"user.".to_vec(), value: b"no name".to_vec() }];
+    let sync = SyncOptions { users: true, groups: true, ..SyncOptions::default() };
+    let mut writer = begun_with(&to, WriteOptions { xattrs: true, ..owning }, sync).unwrap();
+    tell_below(&mut writer, &odd, &NEW, &NEW_IN_D);
+    let error = fails(&mut writer);
+    assert!(error.to_string().contains("could be kept"), "{error}");
+    drop(writer);
+    is_private("an attribute");
+    let mut writer = run(None);
+    fs::rename(&to, dir.path().join("moved")).unwrap();
+    fails(&mut writer);
+    drop(writer);
+    fs::rename(dir.path().join("moved"), &to).unwrap();
+    let stage = dir.path().join(&beside(dir.path())[0]);
+    assert_eq!(facts(&stage), (0, facts(dir.path()).1, 0o700), "the destination was away");
+    assert_eq!(state(&to), before);
+    let mut writer = run(None);
+    let (_, failed) = finish(&mut writer);
+    assert!(failed.is_empty(), "{failed:?}");
+    drop(writer);
+    assert_eq!((facts(&to), beside(dir.path()).len()), ((OTHER, OTHER, 0o755), 0));
+    // Nor is it switched where it is the same.
+    let top = inode(&to);
+    let mut writer = run(None);
+    let (_, failed) = finish(&mut writer);
+    drop(writer);
+    assert!(failed.is_empty() && inode(&to) == top && beside(dir.path()).is_empty(), "{failed:?}");
+}
+
+/// S89: where others may write to the directory that holds the destination, they may have put there what bears the name of something left: it is named, and
+/// nothing of it is touched.
+#[test]
+fn what_others_may_have_left_is_not_believed() {
+    for mode in [0o777, 0o1777, 0o775, 0o755] {
+        for is_old in [false, true] {
+            let dir = standing(&OLD);
+            let to = dir.path().join("to");
+            let name = if is_old {
+                cut_off_behind_the_switch(dir.path())
+            } else {
+                tell(&mut switching(&to), &NEW, &NEW_IN_D);
+                beside(dir.path()).remove(0)
+            };
+            let left = dir.path().join(&name);
+            fs::write(left.join("mine"), b"mine").unwrap();
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let before = (state(&to), state(&left));
+            let mut writer = switching(&to);
+            let told = writer.root(0, &directory(None));
+            if mode == 0o755 {
+                told.unwrap();
+                writer.leave();
+                continue;
+            }
+            let error = told.unwrap_err();
+            assert!(error.kind() == ErrorKind::Refused && error.to_string().contains(&name), "{error}");
+            assert!(error.to_string().contains("another user"), "{error}");
+            writer.delete_nothing(&mut Vec::new());
+            drop(writer);
+            assert_eq!((state(&to), state(&left)), before, "{mode:o} {is_old}");
+        }
+    }
+    // Nor if it is another user's.
+    if rustix::process::geteuid().is_root() {
+        let dir = standing(&OLD);
+        let to = dir.path().join("to");
+        tell(&mut switching(&to), &NEW, &NEW_IN_D);
+        std::os::unix::fs::chown(dir.path(), Some(65_534), None).unwrap();
+        assert!(switching(&to).root(0, &directory(None)).is_err());
+    }
+}
+
+/// S89: a directory of the user's own that somebody moves to one of our names while a run goes on is not taken for what this run made, or replaced: nothing of it is lost.
+#[test]
+fn what_takes_our_names_is_not_removed() {
+    let important = |dir: &Path| {
+        fs::create_dir_all(dir.join("important/d")).unwrap();
+        fs::write(dir.join("important/d/file"), b"mine").unwrap();
+    };
+    let is_there = |path: &Path| fs::read(path.join("d/file")).is_ok_and(|found| found == b"mine");
+    // Before the switch, in the place of the new tree.
+    let dir = standing(&OLD);
+    important(dir.path());
+    let to = dir.path().join("to");
+    let before = state(&to);
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let stage = dir.path().join(beside_of(&to));
+    fs::rename(&stage, dir.path().join("away")).unwrap();
+    fs::rename(dir.path().join("important"), &stage).unwrap();
+    assert_eq!(fails(&mut writer).kind(), ErrorKind::Changed);
+    drop(writer);
+    let held: Vec<bool> = beside(dir.path()).iter().map(|name| is_there(&dir.path().join(name))).collect();
+    assert_eq!((state(&to), held.iter().filter(|is_it| **is_it).count()), (before, 1));
+    // After it, in the place of the old one.
+    let dir = standing(&OLD);
+    important(dir.path());
+    let to = dir.path().join("to");
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let mut failed = Vec::new();
+    while names(&to) != ["a", "b", "c", "d"] {
+        assert!(writer.delete_some(&mut failed).unwrap());
+    }
+    let old = dir.path().join(beside_of(&to));
+    fs::rename(&old, dir.path().join("away")).unwrap();
+    fs::rename(dir.path().join("important"), &old).unwrap();
+    while writer.delete_some(&mut failed).unwrap() {}
+    assert!(is_there(&old), "{failed:?}");
+    assert!(failed.len() == 1, "{failed:?}");
+    assert!(failed[0].1.to_string().starts_with("the new tree is in place"), "{failed:?}");
+}
+
+/// S89: whatever goes wrong says whether the destination is the old one or the new one.
+#[test]
+fn errors_say_what_was_switched() {
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    let first = switching(&to);
+    let error = begun(&to, SyncOptions::default()).unwrap_err().to_string();
+    assert!(error.starts_with("nothing was switched"), "{error}");
+    drop(first);
+    let stop = |writer: &mut TreeWriter| {
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+        writer.stop_with(stop);
+        fails(writer).to_string()
+    };
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let waits = format!("{:?}", beside(dir.path())[0]);
+    let error = stop(&mut writer);
+    assert!(error.starts_with("nothing was switched") && error.contains(&waits), "{error}");
+    assert_eq!(error.matches("nothing was switched").count(), 1, "{error}");
+    drop(writer);
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let mut failed = Vec::new();
+    while names(&to) != ["a", "b", "c", "d"] {
+        assert!(writer.delete_some(&mut failed).unwrap());
+    }
+    let error = stop(&mut writer);
+    assert!(error.starts_with("the new tree is in place") && !error.contains("nothing"), "{error}");
+}
+
+/// S89: where another run is about to switch a directory in the destination, nothing is switched; what it makes in the old tree in the last moment is not
+/// removed.
+#[test]
+fn another_run_within_the_destination_keeps_its_tree() {
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    let mut inner = switching(&to.join("gone"));
+    tell(&mut inner, &NEW, &[]);
+    let before = state(&to);
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let error = fails(&mut writer);
+    assert!(error.to_string().contains("another run"), "{error}");
+    drop(writer);
+    assert_eq!(state(&to), before);
+    let (_, failed) = finish(&mut inner);
+    assert!(failed.is_empty(), "{failed:?}");
+    drop(inner);
+    assert_eq!(names(&to.join("gone")), ["a", "b", "c"]);
+    // One that was cut off is at it again in the last moment.
+    tell(&mut switching(&to.join("gone")), &[("z", b"z")], &[]);
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let mut failed = Vec::new();
+    while names(&to) != ["a", "b", "c", "d"] {
+        assert!(writer.delete_some(&mut failed).unwrap());
+    }
+    let old = beside(dir.path()).remove(0);
+    let inner = dir.path().join(&old).join("gone");
+    let late = switching(&inner);
+    let stage = inner.with_file_name(beside_of(&inner));
+    while writer.delete_some(&mut failed).unwrap() {}
+    assert!(stage.join("z").exists() && !failed.is_empty(), "{failed:?}");
+    drop(late);
+}
+
+/// The hidden name beside a directory.
+fn beside_of(path: &Path) -> String {
+    let found = names(path.parent().unwrap());
+    found.into_iter().find(|name| name.starts_with(".dray-")).unwrap()
+}
+
+/// S89: what an earlier run left and cannot be removed stands in nobody's way: it gets another name, which is told, and the trees change places.
+#[test]
+fn what_cannot_be_removed_is_set_aside() {
+    const PLACE: &str = "DRAY_TEST_SWITCHING_LEFT";
+    let Some(place) = std::env::var_os(PLACE) else {
+        let dir = standing(&OLD);
+        let left = cut_off_behind_the_switch(dir.path());
+        fs::create_dir(dir.path().join(&left).join("mounted")).unwrap();
+        fs::write(dir.path().join("to/b"), b"another").unwrap();
+        let mount = format!("cd \"${PLACE}\" && mount -t tmpfs tmpfs .dray-*/mounted");
+        return run_with_mounts(
+            "local::tree::tests::switching::what_cannot_be_removed_is_set_aside",
+            (PLACE, dir.path()),
+            &mount,
+        );
+    };
+    let place = Path::new(&place);
+    let (to, left) = (place.join("to"), beside(place).remove(0));
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let (_, failed) = finish(&mut writer);
+    drop(writer);
+    let aside = beside(place).remove(0);
+    assert_ne!(aside, left);
+    assert_eq!(
+        (names(&place.join(&aside)), fs::read(to.join("b")).unwrap()),
+        (vec!["mounted".into()], b"newer".to_vec())
+    );
+    let said: Vec<String> = failed.iter().map(|(_, error)| error.to_string()).collect();
+    assert!(said.len() == 2 && said[0].contains("mounted there") && said[1].contains(&aside), "{said:?}");
+}
+
+/// S89: a user's own directories that he may not read, enter or write to, here and at the source, are switched as any others.
+#[test]
+fn closed_directories_change_places() {
+    let run = || {
+        const BITS: [u32; 4] = [0o000, 0o300, 0o400, 0o100];
+        let dir =
+            standing(&[("a", b"a"), ("c0/x", b"old"), ("c1/x", b"old"), ("c2/x", b"old"), ("c3/x", b"old")]);
+        let to = dir.path().join("to");
+        let set = |root: &Path, bits: &dyn Fn(u32) -> u32| {
+            for (number, mode) in BITS.iter().enumerate() {
+                let path = root.join(format!("c{number}"));
+                fs::set_permissions(path, fs::Permissions::from_mode(bits(*mode))).unwrap();
+            }
+        };
+        set(&to, &|bits| bits);
+        let tell = |more: bool, max: Option<u64>| {
+            let delete = Some(DeleteOptions { excluded: true, max });
+            let mut writer = begun(&to, SyncOptions { delete, ..SyncOptions::default() }).unwrap();
+            writer.root(0, &directory(None)).unwrap();
+            put(&mut writer, &file("a", b"a"), b"a").unwrap();
+            for (number, mode) in BITS.iter().enumerate() {
+                let closed = entry(Some(&format!("c{number}")), Kind::Directory { entries: None }, *mode);
+                writer.entry(&closed).unwrap();
+                if more {
+                    put(&mut writer, &file("lost", b"lost"), b"lost").unwrap();
+                }
+                put(&mut writer, &file("x", b"newer"), b"newer").unwrap();
+                writer.leave();
+            }
+            writer.leave();
+            writer
+        };
+        // What it left is finished, and has something that the source loses.
+        drop(tell(true, None));
+        // Nobody can count what is in them.
+        let error = fails(&mut tell(false, Some(100)));
+        assert!(error.to_string().contains("--max-delete"), "{error}");
+        for _ in 0..2 {
+            let mut writer = tell(false, None);
+            let (_, failed) = finish(&mut writer);
+            assert!(failed.is_empty(), "{failed:?}");
+            drop(writer);
+            assert_eq!(beside(dir.path()), [""; 0]);
+            for (number, mode) in BITS.iter().enumerate() {
+                let found = fs::metadata(to.join(format!("c{number}"))).unwrap();
+                assert_eq!(found.mode() & 0o7777, *mode);
+            }
+        }
+        set(&to, &|_| 0o700);
+        for number in 0..BITS.len() {
+            let path = to.join(format!("c{number}"));
+            assert_eq!(
+                (names(&path), fs::read(path.join("x")).unwrap()),
+                (vec!["x".into()], b"newer".to_vec())
+            );
+        }
+    };
+    if rustix::process::geteuid().is_root() {
+        hostile::as_nobody(|_| run());
+    } else {
+        run();
+    }
+}
+
+/// S89: where the file system keeps no attributes, what a run that was cut off left gets the bits that a new directory has, not those that it had while it was made.
+#[test]
+fn bits_come_without_attributes() {
+    const PLACE: &str = "DRAY_TEST_SWITCHING_RAMFS";
+    let Some(place) = std::env::var_os(PLACE) else {
+        let place = tempfile::tempdir().unwrap();
+        let mount = format!("mount -t ramfs ramfs \"${PLACE}\"");
+        return run_with_mounts(
+            "local::tree::tests::switching::bits_come_without_attributes",
+            (PLACE, place.path()),
+            &mount,
+        );
+    };
+    let to = Path::new(&place).join("to");
+    let bare = WriteOptions { modes: false, special_modes: false, ..MINE };
+    let granted = 0o755 & !super::super::super::delivery::umask();
+    let mut cut_off = begun_with(&to, bare, SyncOptions::default()).unwrap();
+    cut_off.root(0, &directory(None)).unwrap();
+    cut_off.entry(&directory(Some("d"))).unwrap();
+    put(&mut cut_off, &file("kept", b"kept"), b"kept").unwrap();
+    drop(cut_off);
+    let mut writer = begun_with(&to, bare, SyncOptions::default()).unwrap();
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let (_, failed) = finish(&mut writer);
+    assert!(failed.is_empty(), "{failed:?}");
+    drop(writer);
+    for name in ["", "d"] {
+        assert_eq!(fs::metadata(to.join(name)).unwrap().mode() & 0o7777, granted, "{name:?}");
+    }
+    assert_eq!(beside(Path::new(&place)), [""; 0]);
 }
 
 /// What is made in the old tree once it is replaced, by whoever has it open, is not removed unseen.

@@ -51,7 +51,7 @@ fn received(
     }?;
     let tree = tree_of(&options)?;
     let wish = wish(to);
-    let taking = Taking { wish: &wish, options: &options, tree, landing, comparing: None };
+    let taking = Taking { wish: &wish, options: &options, tree, landing, comparing: None, search: None };
     let (near, mut far) = channels(1 << 16);
     thread::scope(|scope| {
         scope.spawn(move || hostile(Peer::new(near)));

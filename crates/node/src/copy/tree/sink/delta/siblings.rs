@@ -13,18 +13,22 @@ use std::time::{Duration, Instant};
 use dray_store::local::tree::OlderFile;
 
 use super::work::Told;
-use crate::search::{Coming, Scope, Siblings};
+use crate::search::{Coming, Pressure, Scope, Siblings};
 
 /// How long one answer is waited for: after that there are none.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// This part of that is for looking: an answer is what was found by then.
 const LOOKING_PART: u32 = 2;
+/// How soon it is looked whether the copy still has something to write.
+const BUSY: Duration = Duration::from_millis(1);
 /// With so many siblings one after the other of which nothing was of use, nothing more is read.
 const VAIN_MAX: u32 = 8;
 
 /// The search for siblings of one tree's files.
 pub(super) struct Finder {
     scope: Arc<Scope>,
+    /// Of what comes.
+    pressure: Arc<Pressure>,
     /// Questions to the thread, once there is one.
     questions: Option<mpsc::Sender<(u64, Coming)>>,
     /// What it was asked for, and what it answered.
@@ -45,8 +49,8 @@ pub(super) enum Sibling {
 }
 
 impl Finder {
-    pub(super) fn new(scope: Scope) -> Finder {
-        Finder { scope: Arc::new(scope), questions: None, asked: BTreeMap::new(), vain: 0 }
+    pub(super) fn new(scope: Scope, pressure: Arc<Pressure>) -> Finder {
+        Finder { scope: Arc::new(scope), pressure, questions: None, asked: BTreeMap::new(), vain: 0 }
     }
 
     /// Whether more of them are worth looking for.
@@ -56,9 +60,13 @@ impl Finder {
 
     /// Has a sibling looked for, of which `told` hears.
     pub(super) fn ask(&mut self, number: u64, coming: Coming, told: &Told) {
-        let questions =
-            self.questions.get_or_insert_with(|| start(self.scope.clone(), told.another(), PATIENCE));
+        let start = || start(self.scope.clone(), self.pressure.clone(), told.another(), PATIENCE);
+        let questions = self.questions.get_or_insert_with(start);
+        told.begin();
         let is_asked = questions.send((number, coming)).is_ok();
+        if !is_asked {
+            told.cannot();
+        }
         self.asked.insert(number, if is_asked { Sibling::Awaited } else { Sibling::None });
     }
 
@@ -94,7 +102,12 @@ impl Finder {
 }
 
 /// A thread that finds, and one that waits for that no longer than `patience`: a disk may never answer.
-fn start(scope: Arc<Scope>, told: Told, patience: Duration) -> mpsc::Sender<(u64, Coming)> {
+fn start(
+    scope: Arc<Scope>,
+    pressure: Arc<Pressure>,
+    told: Told,
+    patience: Duration,
+) -> mpsc::Sender<(u64, Coming)> {
     let (questions, asked) = mpsc::channel::<(u64, Coming)>();
     let (sought, seeking) = mpsc::channel::<(Coming, Instant)>();
     let (found, answers) = mpsc::channel();
@@ -105,7 +118,16 @@ fn start(scope: Arc<Scope>, told: Told, patience: Duration) -> mpsc::Sender<(u64
     let _ = thread::Builder::new().name("tree-search".into()).spawn(move || {
         let mut siblings = Siblings::new(&scope);
         for (coming, deadline) in seeking {
-            let goes_on = || !is_over.load(Ordering::Relaxed) && Instant::now() < deadline;
+            // Before each entry of a directory: what comes is written first (Y5).
+            let goes_on = || {
+                while !is_over.load(Ordering::Relaxed) && Instant::now() < deadline {
+                    if !pressure.is_high() {
+                        return true;
+                    }
+                    thread::sleep(BUSY);
+                }
+                false
+            };
             if found.send(siblings.find(&coming, &goes_on)).is_err() {
                 return;
             }
@@ -139,11 +161,21 @@ mod tests {
 
     /// Answers of a search of `dir`, one for each number, with so much patience.
     fn answers(dir: &std::path::Path, patience: Duration, numbers: u64) -> Vec<Option<PathBuf>> {
+        answers_beside(dir, patience, numbers, &Arc::default())
+    }
+
+    /// The same while there is something to do for `pressure`.
+    fn answers_beside(
+        dir: &std::path::Path,
+        patience: Duration,
+        numbers: u64,
+        pressure: &Arc<Pressure>,
+    ) -> Vec<Option<PathBuf>> {
         fs::create_dir_all(dir.join("b")).unwrap();
         let (top, to) = (fs::File::open(dir).unwrap(), fs::File::open(dir.join("b")).unwrap());
         let scope = Scope::new(top.into(), to.as_fd()).unwrap().with_files_from(0);
         let told = Told::to_nobody();
-        let questions = start(Arc::new(scope), told.another(), patience);
+        let questions = start(Arc::new(scope), pressure.clone(), told.another(), patience);
         let path = vec![b"image".to_vec()];
         for number in 0..numbers {
             let coming = Coming { path: path.clone(), size_bytes: 100_000, mtime_s: 0 };
@@ -163,7 +195,7 @@ mod tests {
     fn siblings_in_vain_end_the_search() {
         let dir = tempfile::tempdir().unwrap();
         let top = || fs::File::open(dir.path()).unwrap();
-        let mut finder = Finder::new(Scope::new(top().into(), top().as_fd()).unwrap());
+        let mut finder = Finder::new(Scope::new(top().into(), top().as_fd()).unwrap(), Arc::default());
         finder.asked.insert(1, Sibling::Found("a/image".into()));
         for common_bytes in [0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0] {
             finder.had(common_bytes);
@@ -171,6 +203,37 @@ mod tests {
         }
         finder.had(0);
         assert!(!finder.is_hopeful() && finder.of(1) == Sibling::None);
+    }
+
+    /// P7, S96 "what this side does is no silence": what is looked for is under way until the answer has come, and ends nothing else that is.
+    #[test]
+    fn what_is_looked_for_is_under_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = || fs::File::open(dir.path()).unwrap();
+        let mut finder = Finder::new(Scope::new(top().into(), top().as_fd()).unwrap(), Arc::default());
+        let told = Told::to_nobody();
+        told.begin();
+        let coming = Coming { path: vec![b"image".to_vec()], size_bytes: 100_000, mtime_s: 0 };
+        finder.ask(1, coming, &told);
+        while told.siblings().is_empty() {
+            thread::yield_now();
+        }
+        assert_eq!(told.under_way(), 1, "what else there is to do");
+    }
+
+    /// Y5: while what comes is written, no directory is listed for a sibling; what was not found by then is not there. After that it is.
+    #[test]
+    fn a_search_for_siblings_stands_back() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("a")).unwrap();
+        fs::write(dir.path().join("a/image"), vec![1; 100_000]).unwrap();
+        let pressure = Arc::<Pressure>::default();
+        let writing = pressure.begin();
+        let shortly = Duration::from_millis(500);
+        assert_eq!(answers_beside(dir.path(), shortly, 2, &pressure), vec![None; 2]);
+        drop(writing);
+        let found = Some(PathBuf::from("a/image"));
+        assert_eq!(answers_beside(dir.path(), Duration::from_secs(60), 1, &pressure), vec![found]);
     }
 
     /// S10: who finds is not waited for longer than is worth it, and then no more at all.

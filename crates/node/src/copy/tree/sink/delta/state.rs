@@ -19,7 +19,7 @@ use super::index::Index;
 use super::siblings::{Finder, Sibling};
 use super::work::{Job, Task, Worker};
 use super::{DELTA_FROM_BYTES, OTHERS_FROM_BYTES, WINDOW_BYTES};
-use crate::search::{Coming, Scope};
+use crate::search::{Coming, Pressure, Scope};
 
 /// An older version with less than one in so many bytes of the newer one saves too little, and one that is so many times as large takes too
 /// long to read: a log that was begun anew, a database that was emptied.
@@ -65,6 +65,8 @@ pub(in crate::copy::tree::sink) struct Deltas {
     pub(super) others: Search,
     /// The search of the rest of the disk, if there is one.
     siblings: Option<Finder>,
+    /// What that stands back for.
+    pub(in crate::copy::tree::sink) pressure: Arc<Pressure>,
 }
 
 /// The search for files under other names.
@@ -193,7 +195,7 @@ impl Deltas {
 
     /// Looks for siblings in `scope`.
     pub(super) fn search_in(&mut self, scope: Scope) {
-        self.siblings = Some(Finder::new(scope));
+        self.siblings = Some(Finder::new(scope, self.pressure.clone()));
     }
 
     /// Whether a sibling of a file is worth looking for.

@@ -128,6 +128,23 @@ impl Told {
         Told(Guard { done: self.0.done.clone(), wake: self.0.wake.clone() })
     }
 
+    /// Something is to be found out, of which [`Told::sibling`] is the end.
+    pub(super) fn begin(&self) {
+        lock(&self.0.done).begin();
+    }
+
+    /// It cannot be.
+    pub(super) fn cannot(&self) {
+        let mut done = lock(&self.0.done);
+        done.under_way = done.under_way.saturating_sub(1);
+    }
+
+    /// How much is under way.
+    #[cfg(test)]
+    pub(super) fn under_way(&self) -> usize {
+        lock(&self.0.done).under_way
+    }
+
     pub(super) fn sibling(&self, number: u64, found: Option<PathBuf>) {
         self.0.done(number, Ok(Outcome::Sibling(found)));
     }

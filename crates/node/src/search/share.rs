@@ -1,0 +1,116 @@
+//! Whom a search keeps from the processor (Y5, design 7, [ADR 37]): the threads of its transfer that are ready to run and wait for a turn are a queue,
+//! too. While that is long, the search takes a small share of the time.
+//!
+//! [ADR 37]: ../../../../docs/adr/0037-the-processor-as-a-queue.md
+
+/// How often it is looked, in microseconds.
+const INTERVAL_US: u64 = 10_000;
+/// The transfer waits where its threads did so for this part of the time that the search ran: to be woken takes a moment, too.
+const WAITS_PART: u64 = 2;
+/// So many times as long as it ran the search rests then.
+const REST_TIMES: u64 = 10;
+
+/// Nanoseconds as the kernel counts them, each from some moment on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Reading {
+    /// That the search's thread ran.
+    pub(super) ran_ns: u64,
+    /// That threads of the transfer were ready to run and did not: the length of that queue over time.
+    pub(super) waited_ns: u64,
+}
+
+/// How much of the processor a search takes.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    /// When it was looked last since it rested, and what there was.
+    looked: Option<(u64, Reading)>,
+    rests_until_us: u64,
+    /// How often it rested.
+    #[cfg(test)]
+    pub(super) rests: u64,
+}
+
+impl Share {
+    /// Whether the search is to rest at this time, in microseconds; `read` looks, which is done now and then.
+    pub(super) fn is_too_large(&mut self, now_us: u64, read: impl FnOnce() -> Option<Reading>) -> bool {
+        if now_us < self.rests_until_us {
+            return true;
+        }
+        if self.looked.is_some_and(|(at, _)| now_us.saturating_sub(at) < INTERVAL_US) {
+            return false;
+        }
+        let Some(now) = read() else { return false };
+        let Some((_, before)) = self.looked.replace((now_us, now)) else { return false };
+        let ran_ns = now.ran_ns.saturating_sub(before.ran_ns);
+        // Less than before, if one of them has ended.
+        let waited_ns = now.waited_ns.saturating_sub(before.waited_ns);
+        if waited_ns == 0 || waited_ns < ran_ns / WAITS_PART {
+            return false;
+        }
+        // What they wait for meanwhile is not this search.
+        self.looked = None;
+        self.rests_until_us = now_us.saturating_add((ran_ns / 1000).saturating_mul(REST_TIMES));
+        #[cfg(test)]
+        {
+            self.rests += 1;
+        }
+        true
+    }
+}
+
+/// How long the thread of this directory below `/proc` has run, and has waited for a processor; `None` where the kernel does not tell.
+pub(super) fn scheduled(directory: &str) -> Option<(u64, u64)> {
+    let told = std::fs::read_to_string(format!("{directory}/schedstat")).ok()?;
+    let mut figures = told.split_whitespace().map(|figure| figure.parse().ok());
+    Some((figures.next()??, figures.next()??))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Milliseconds that a search runs of each second, by a kernel that gives it `gets_per_mille` of the time when it wants to run, and has the transfer's
+    /// threads wait for `waits_per_mille` of the time in all.
+    fn ran_ms(gets_per_mille: u64, waits_per_mille: u64) -> u64 {
+        let (mut share, mut ran_us) = (Share::default(), 0);
+        for now_us in (0..10_000_000).step_by(1000) {
+            let now = Reading { ran_ns: ran_us * 1000, waited_ns: now_us * waits_per_mille };
+            if !share.is_too_large(now_us, || Some(now)) {
+                ran_us += gets_per_mille;
+            }
+        }
+        ran_us / 10_000
+    }
+
+    /// Y5, design 7: where threads of the transfer wait for a processor, a search takes a tenth of the time at the most, whatever the kernel would give
+    /// it, and never nothing. Where they do not, or the kernel does not tell, it takes what it gets.
+    #[test]
+    fn a_search_takes_a_small_share_where_others_wait() {
+        assert_eq!(ran_ms(1000, 0), 1000);
+        // They are woken, no more.
+        assert_eq!(ran_ms(1000, 400), 1000);
+        for waits in [600, 1000, 3000] {
+            let ran = ran_ms(1000, waits);
+            assert!((80..=110).contains(&ran), "{ran} ms of a second");
+        }
+        // What a busy processor leaves to nice 19.
+        let ran = ran_ms(15, 1000);
+        assert!((1..15).contains(&ran), "{ran} ms of a second");
+        let mut share = Share::default();
+        assert!((0..100).all(|number| !share.is_too_large(number * INTERVAL_US, || None)));
+    }
+
+    /// It is looked every 10 ms, not before each read of 64 KiB.
+    #[test]
+    fn it_is_looked_now_and_then() {
+        let (mut share, mut looks) = (Share::default(), 0);
+        for now_us in (0..1_000_000).step_by(100) {
+            let read = || {
+                looks += 1;
+                Some(Reading { ran_ns: now_us * 1000, waited_ns: 0 })
+            };
+            assert!(!share.is_too_large(now_us, read));
+        }
+        assert_eq!(looks, 1_000_000 / INTERVAL_US);
+    }
+}

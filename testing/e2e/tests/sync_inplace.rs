@@ -1,0 +1,414 @@
+//! `dray sync --inplace`: files that are there are changed, not replaced. Witnesses are rsync with the same option on a twin, `stat`, and `strace`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use dray_e2e::actions::{NOBODY, await_no_dray};
+use dray_e2e::data;
+use dray_e2e::live::sync as sync_ticket;
+use dray_e2e::twins::{LONG, Way, case, sync, time, write};
+use dray_e2e::{Host, Lab, Outcome, gate};
+
+const BLOCK: usize = 4096;
+
+/// Every `step`-th block of `bytes` is another one.
+fn changed(bytes: &[u8], step: usize) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes.chunks_mut(BLOCK).step_by(step).for_each(|block| block[0] ^= 1);
+    bytes
+}
+
+/// A source and a destination of files that differ in some of their bytes, in their length, in nothing but bits, and in nothing; one has holes, and one another name
+/// outside.
+fn source_and_destination(source: &Path, copy: &Path, outside: &Path) {
+    let large = data::random_bytes(700_000, 1);
+    for (name, old, new) in [
+        ("large", &large[..], &changed(&large, 10)[..]),
+        ("shorter", &large[..], &large[..100_000]),
+        ("longer", &large[..100_000], &large[..]),
+        ("small", b"old", b"another"),
+        ("emptied", b"old", b""),
+        ("filled", b"", b"new"),
+        ("bits", b"the same", b"the same"),
+        ("same", b"the same", b"the same"),
+        ("linked", b"old", b"new bytes"),
+        ("read-only", b"old", b"new bytes"),
+    ] {
+        let is_same = old == new;
+        write(&source.join(name), new, 0);
+        write(&copy.join(name), old, if is_same { 0 } else { -100 });
+    }
+    write(&source.join("new"), b"new", 0);
+    for (path, is_old) in [(source.join("holes"), false), (copy.join("holes"), true)] {
+        let file = fs::File::create(&path).unwrap();
+        file.set_len(2 << 20).unwrap();
+        file.write_all_at(&large[..100_000], if is_old { 0 } else { 1 << 20 }).unwrap();
+        file.set_modified(time(i64::from(!is_old))).unwrap();
+    }
+    fs::set_permissions(source.join("bits"), fs::Permissions::from_mode(0o640)).unwrap();
+    fs::set_permissions(copy.join("read-only"), fs::Permissions::from_mode(0o444)).unwrap();
+    fs::hard_link(copy.join("linked"), outside).unwrap();
+}
+
+fn inodes(top: &Path) -> BTreeMap<PathBuf, u64> {
+    let inode = |path: PathBuf| {
+        let inode = fs::symlink_metadata(top.join(&path)).unwrap().ino();
+        (path, inode)
+    };
+    data::names_below(top).into_iter().map(inode).collect()
+}
+
+fn slashed(path: &Path) -> OsString {
+    let mut path = OsString::from(path);
+    path.push("/");
+    path
+}
+
+fn assert_twins(host: &Host, one: &Path, other: &Path, what: &str) {
+    let twins = host.program("rsync").args(["-aHAXn", "--checksum", "-i", "--delete"]);
+    let twins = twins.arg(slashed(one)).arg(slashed(other)).run().expect(0);
+    assert_eq!(twins.stdout_text(), "", "{what}");
+}
+
+/// Copies with both programs, and says which inodes each kept.
+fn check(a: &Host, way: &Way<'_>, options: &'static [&'static str]) {
+    let what = format!("{way:?} {options:?}");
+    let place = a.directory("case");
+    let [source, ours, theirs] = ["source", "ours", "theirs"].map(|name| place.join(name));
+    for (copy, outside) in [(&ours, "our-other"), (&theirs, "their-other")] {
+        source_and_destination(&source, copy, &place.join(outside));
+    }
+    let (our_inodes, their_inodes) = (inodes(&ours), inodes(&theirs));
+    let kept = |was: &BTreeMap<PathBuf, u64>, top: &Path| -> Vec<PathBuf> {
+        let now = inodes(top);
+        was.iter()
+            .filter(|(name, inode)| now.get(*name) == Some(inode))
+            .map(|(name, _)| name.clone())
+            .collect()
+    };
+    let rsync = a.program("rsync").arg("-i").args(options).arg(slashed(&source)).arg(&theirs).run().expect(0);
+    let dray = sync(a, &case(options), &["-i"], way, &source, &ours).expect(0);
+    assert_eq!(dray_e2e::twins::told(&dray), dray_e2e::twins::told(&rsync), "{what}");
+    assert_eq!(kept(&our_inodes, &ours), kept(&their_inodes, &theirs), "{what}: inodes that stayed");
+    assert_eq!(kept(&our_inodes, &ours).len(), our_inodes.len(), "{what}: all of them");
+    assert_eq!(fs::read(place.join("our-other")).unwrap(), fs::read(place.join("their-other")).unwrap());
+    assert_eq!(data::unfinished(&ours), Vec::<OsString>::new(), "{what}");
+    if !options[0].contains('b') {
+        assert_twins(a, &ours, &theirs, &what);
+        assert!(data::allocated_bytes(&ours.join("holes")) < 300_000, "{what}: holes");
+    } else {
+        for name in ["large", "small", "linked", "read-only"] {
+            data::assert_same(&ours.join(format!("{name}~")), &theirs.join(format!("{name}~")));
+            data::assert_same(&ours.join(name), &theirs.join(name));
+        }
+    }
+    let again = sync(a, &case(options), &["-i"], way, &source, &ours).expect(0);
+    assert_eq!(again.stdout_text(), "", "{what}: again");
+    fs::remove_dir_all(&place).unwrap();
+}
+
+const OPTIONS: [&[&str]; 6] = [
+    &["-a", "--inplace"],
+    &["-aHX", "--inplace", "--delete"],
+    &["-aS", "--inplace"],
+    &["-ac", "--inplace"],
+    &["-ab", "--inplace"],
+    &["-a", "--inplace", "--fsync"],
+];
+
+/// S86, issue 7 "--inplace": what is there stays the same file where it does with rsync, with every other name of it, within a host.
+#[test]
+fn inodes_stay_as_with_rsync() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    OPTIONS.iter().for_each(|options| check(lab.host(0), &Way::Here, options));
+}
+
+/// The same over ssh, both ways.
+#[test]
+fn inodes_stay_as_with_rsync_over_ssh() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    for way in [Way::Up(b), Way::Down(b)] {
+        OPTIONS[..2].iter().for_each(|options| check(a, &way, options));
+        check(a, &way, OPTIONS[4]);
+    }
+}
+
+/// And by ticket; the holder is not told.
+#[test]
+fn inodes_stay_by_ticket() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let (source, copy) = (a.directory("source"), b.directory("copy"));
+    source_and_destination(&source, &copy, &b.file("other"));
+    let was = inodes(&copy);
+    let sharing = a.dray().arg("put").arg(&source).start();
+    let ticket = sharing.first_line();
+    sync_ticket(b, &["-a", "--inplace"], &ticket, &copy).expect(0);
+    let now = inodes(&copy);
+    assert!(was.iter().all(|(name, inode)| now.get(name) == Some(inode)), "{was:?} {now:?}");
+    for name in ["large", "shorter", "longer", "small", "linked", "new"] {
+        data::assert_same(&source.join(name), &copy.join(name));
+    }
+    sharing.terminate().expect(0);
+}
+
+/// Runs `dray sync` under strace, which writes down what was written to `path`, or kills it at the `kill`-th write there.
+fn traced<'a>(host: &'a Host, path: &Path, log: &Path, kill: Option<u32>) -> dray_e2e::Program<'a> {
+    let program = host.program("strace").args([
+        "-f",
+        "-qq",
+        "-e",
+        "trace=pwrite64,write,pwritev,copy_file_range,sendfile",
+    ]);
+    let program = match kill {
+        Some(number) => program.arg("-e").arg(format!("inject=pwrite64:signal=KILL:when={number}")),
+        None => program,
+    };
+    program.arg("-P").arg(path).arg("-o").arg(log).arg(gate::dray_binary()).arg("sync")
+}
+
+/// Bytes that were written, by what strace says.
+fn written(log: &Path) -> u64 {
+    let text = fs::read_to_string(log).unwrap();
+    let calls = text.lines().filter(|line| line.contains("write") && line.contains(") = "));
+    calls.map(|line| line.rsplit(" = ").next().unwrap().trim().parse::<u64>().unwrap()).sum()
+}
+
+/// S86: of a file of 1,024 blocks of which 64 differ these are written, and nothing else; without the option the file is another one.
+#[test]
+fn what_differs_is_written_and_nothing_else() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy, log) = (a.directory("source"), a.directory("copy"), a.file("log"));
+    let old = data::random_bytes(1024 * BLOCK, 3);
+    write(&copy.join("f"), &old, 0);
+    write(&source.join("f"), &changed(&old, 16), 9);
+    let was = fs::metadata(copy.join("f")).unwrap().ino();
+    let run = |options: &[&str]| {
+        let program = traced(a, &copy.join("f"), &log, None).args(options).arg(slashed(&source)).arg(&copy);
+        program.time_limit(LONG).run().expect(0)
+    };
+    run(&["-a", "--inplace"]);
+    assert_eq!(written(&log), 64 * BLOCK as u64, "{}", fs::read_to_string(&log).unwrap());
+    assert_eq!(fs::metadata(copy.join("f")).unwrap().ino(), was);
+    data::assert_same(&source.join("f"), &copy.join("f"));
+    run(&["-aI", "--inplace"]);
+    assert_eq!(written(&log), 0, "all of it came again, and nothing differs");
+    write(&source.join("f"), &old, 12);
+    run(&["-a"]);
+    assert_ne!(fs::metadata(copy.join("f")).unwrap().ino(), was);
+}
+
+/// The one name that a run left.
+fn left(copy: &Path) -> PathBuf {
+    let left: Vec<_> =
+        fs::read_dir(copy).unwrap().map(|entry| entry.unwrap().path()).filter(|path| is_ours(path)).collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    left[0].clone()
+}
+
+fn is_ours(path: &Path) -> bool {
+    path.file_name().unwrap().to_str().unwrap().starts_with(".dray-")
+}
+
+fn came(outcome: &Outcome) -> u64 {
+    let text = outcome.stdout_text();
+    let line = text.lines().find_map(|line| line.strip_prefix("Total bytes of content transferred: "));
+    line.unwrap().parse().unwrap()
+}
+
+/// S86: killed at its hundredth write to the file, a run leaves that half old and half new, and all of what came beside it. The same command again brings it to its
+/// end, also where `-u` or `--size-only` would let the file be, keeps the backup of the first, and over a slow line asks for next to nothing.
+#[test]
+fn killed_in_the_middle_the_next_run_ends_it() {
+    let Some(lab) = Lab::of(2).rate_mbit(40).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    // Every other block differs, so that each is a write of its own.
+    let old = data::random_bytes(2048 * BLOCK, 5);
+    let new = changed(&old, 2);
+    for (number, (is_far, more)) in
+        [(false, &["-b"][..]), (false, &["-u"]), (false, &["--size-only"]), (true, &["-b"])]
+            .into_iter()
+            .enumerate()
+    {
+        let what = format!("{is_far} {more:?}");
+        let (source, copy) = (a.directory(&format!("source{number}")), b.directory(&format!("copy{number}")));
+        let log = b.file(format!("log{number}"));
+        write(&copy.join("f"), &old, 0);
+        write(&source.join("f"), &new, 9);
+        let was = fs::metadata(copy.join("f")).unwrap().ino();
+        let options =
+            [&["-a", "--inplace", "--stats"][..], if more == ["--size-only"] { &[] } else { more }].concat();
+        let far = |program: dray_e2e::Program<'_>| {
+            let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+            program
+                .arg("-e")
+                .arg(format!("ssh {}", words.join(" ")))
+                .arg(slashed(&source))
+                .arg(b.remote(&copy))
+                .time_limit(LONG)
+                .run()
+        };
+        if is_far {
+            let script = b.file("their-dray");
+            let trace = format!(
+                "strace -f -qq -e trace=pwrite64 -e inject=pwrite64:signal=KILL:when=100 -P {} -o {}",
+                copy.join("f").display(),
+                log.display()
+            );
+            fs::write(&script, format!("#!/bin/sh\nexec {trace} {} \"$@\"\n", gate::dray_binary().display()))
+                .unwrap();
+            fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+            let killed = far(a.dray().arg("sync").args(&options).arg("--remote-dray").arg(&script));
+            assert_ne!(killed.code(), Some(0), "{what}: {killed}");
+            await_no_dray(b, LONG);
+        } else {
+            let killed =
+                traced(a, &copy.join("f"), &log, Some(100)).args(&options).arg(slashed(&source)).arg(&copy);
+            assert_ne!(killed.time_limit(LONG).run().code(), Some(0), "{what}");
+        }
+        let half = fs::read(copy.join("f")).unwrap();
+        assert!(half != old && half != new, "{what}: half of it was written");
+        assert!(fs::read(left(&copy)).unwrap() == new, "{what}: all of it waits");
+        let options = [&["-a", "--inplace", "--stats"][..], more].concat();
+        let again = if is_far {
+            far(a.dray().arg("sync").args(&options))
+        } else {
+            a.dray().arg("sync").args(&options).arg(slashed(&source)).arg(&copy).time_limit(LONG).run()
+        };
+        let again = again.expect(0);
+        if is_far {
+            assert!(came(&again) < 1 << 20, "{what}: {again}");
+        }
+        assert!(fs::read(copy.join("f")).unwrap() == new, "{what}");
+        assert_eq!(fs::metadata(copy.join("f")).unwrap().ino(), was, "{what}");
+        let expected: &[&str] = if more == ["-b"] { &["f", "f~"] } else { &["f"] };
+        assert_eq!(data::names(&copy), expected, "{what}");
+        if more == ["-b"] {
+            assert!(
+                fs::read(copy.join("f~")).unwrap() == old,
+                "{what}: the backup is what was there before the first run"
+            );
+        }
+    }
+}
+
+/// Issue 7 "what rsync does": a file that its owner may not write to is changed, a program that runs is not, and where nothing can be made beside a file, which rsync
+/// does not need, that fails and says so.
+#[test]
+fn who_may_not_write_is_told_as_with_rsync() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let program = a.file("dray");
+    fs::copy(gate::dray_binary(), &program).unwrap();
+    let place = a.directory("place");
+    chown(&place, Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
+    let source = place.join("source");
+    write(&source.join("f"), b"new bytes", 0);
+    let twins = |mode, owner, top_owner| {
+        let both = ["ours", "theirs"].map(|name| place.join(name));
+        for top in &both {
+            let _ = fs::remove_dir_all(top);
+            fs::create_dir(top).unwrap();
+            fs::copy("/bin/sleep", top.join("f")).unwrap();
+            fs::set_permissions(top.join("f"), fs::Permissions::from_mode(mode)).unwrap();
+            chown(top.join("f"), Some(owner), Some(owner)).unwrap();
+            chown(top, Some(top_owner), Some(top_owner)).unwrap();
+        }
+        both
+    };
+    let as_user = |user: &[&str], top: &Path, command: &[&OsString]| {
+        let mut words = user.iter().map(OsString::from).chain(command.iter().map(|word| (*word).clone()));
+        let program = a.program(words.next().unwrap()).args(words);
+        program.args(["-rt", "--inplace"]).arg(slashed(&source)).arg(top).run()
+    };
+    let user = [
+        "setpriv".to_owned(),
+        format!("--reuid={NOBODY}"),
+        format!("--regid={NOBODY}"),
+        "--clear-groups".to_owned(),
+    ];
+    let user: Vec<&str> = user.iter().map(String::as_str).collect();
+    let (dray, sub, rsync) = (OsString::from(&program), OsString::from("sync"), OsString::from("rsync"));
+    for (mode, owner) in [(0o444, NOBODY), (0o200, NOBODY), (0o666, 0)] {
+        let [ours, theirs] = twins(mode, owner, NOBODY);
+        let was = [&ours, &theirs].map(|top| fs::metadata(top.join("f")).unwrap().ino());
+        let dray = as_user(&user, &ours, &[&dray, &sub]);
+        let rsync = as_user(&user, &theirs, &[&rsync]);
+        // Whose file it is decides whether its time may be set.
+        if owner == NOBODY {
+            assert_eq!((dray.code(), rsync.code()), (Some(0), Some(0)), "{mode:o} {dray} {rsync}");
+        }
+        for (top, was) in [&ours, &theirs].into_iter().zip(was) {
+            assert_eq!(fs::read(top.join("f")).unwrap(), b"new bytes", "{mode:o}");
+            assert_eq!(fs::metadata(top.join("f")).unwrap().ino(), was);
+        }
+        // rsync gives other bits to what it could not read.
+        assert_eq!(fs::metadata(ours.join("f")).unwrap().mode() & 0o7777, mode);
+    }
+    // A program that runs, for root as well.
+    let [ours, theirs] = twins(0o755, 0, 0);
+    let before = fs::read(ours.join("f")).unwrap();
+    for (top, command, code) in [(&ours, &[&dray, &sub][..], 8), (&theirs, &[&rsync], 23)] {
+        let running = a.program(top.join("f")).arg("100").start();
+        let outcome = as_user(&["env"], top, command);
+        assert_eq!(outcome.code(), Some(code), "{outcome}");
+        running.kill();
+        assert_eq!(fs::read(top.join("f")).unwrap(), before);
+        assert_eq!(data::names(top), ["f"]);
+    }
+    // Where nothing can be made beside the file.
+    let [ours, theirs] = twins(0o666, NOBODY, 0);
+    // The time of the directory is not rsync's to set.
+    as_user(&user, &theirs, &[&rsync]);
+    assert_eq!(fs::read(theirs.join("f")).unwrap(), b"new bytes");
+    let refused = as_user(&user, &ours, &[&dray, &sub]);
+    assert_eq!(refused.code(), Some(8), "{refused}");
+    assert_eq!(fs::read(ours.join("f")).unwrap(), before);
+}
+
+/// What does not go together with it is refused before anything is done.
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy) = (a.directory("source"), a.directory("copy"));
+    write(&source.join("f"), b"f", 0);
+    for (options, said) in [
+        (&["-a", "--delete", "--atomic", "--inplace"][..], "--atomic does not go with --inplace"),
+        (&["-a", "--inplace", "--partial-dir=x"], "--partial-dir"),
+    ] {
+        let refused = a.dray().arg("sync").args(options).arg(slashed(&source)).arg(&copy).run();
+        assert_eq!(refused.code(), Some(2), "{refused}");
+        assert!(refused.stderr_text().contains(said), "{refused}");
+    }
+    assert_eq!(data::names(&copy), Vec::<OsString>::new());
+}
+
+/// Issue 7 "--inplace", for containers: a file that is mounted by itself is changed where it lies; it cannot be replaced.
+#[test]
+fn a_file_that_is_mounted_is_changed() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy, outside) = (a.directory("source"), a.directory("copy"), a.file("outside"));
+    write(&source.join("f"), b"new bytes", 0);
+    write(&copy.join("f"), b"below", -100);
+    let script = r#"mount --bind "$1" "$2/f" && exec "$0" sync -a $4 "$3/" "$2""#;
+    for (option, code, text) in [("", 8, &b"old"[..]), ("--inplace", 0, b"new bytes")] {
+        write(&outside, b"old", -100);
+        let program = a.program("unshare").args(["-m", "sh", "-c", script]).arg(gate::dray_binary());
+        let outcome = program.arg(&outside).arg(&copy).arg(&source).arg(option).run();
+        assert_eq!(outcome.code(), Some(code), "{option} {outcome}");
+        assert_eq!(fs::read(&outside).unwrap(), text, "{option}");
+        assert_eq!(fs::read(copy.join("f")).unwrap(), b"below", "{option}");
+        assert_eq!(data::names(&copy), ["f"]);
+    }
+}

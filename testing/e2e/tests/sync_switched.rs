@@ -1,0 +1,358 @@
+//! `dray sync --atomic` where somebody or something interferes: ends that are killed at each step, strangers, mounts, overlays; and what it keeps of files.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use dray_e2e::actions::{NOBODY, assert_same_tree, await_no_dray};
+use dray_e2e::twins::{LONG, Way, case, set_times, sync, up, write};
+use dray_e2e::{Lab, Outcome, data, gate, sshd};
+use rustix::fs::{XattrFlags, setxattr};
+
+const SWITCHING: [&str; 2] = ["--delete", "--atomic"];
+
+/// All that is in a tree: path, kind, bits, owner, time, and content or target.
+fn picture(root: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(path) = left.pop() {
+        let found = fs::symlink_metadata(&path).unwrap();
+        let content = match found.file_type() {
+            kind if kind.is_file() => fs::read(&path).unwrap(),
+            kind if kind.is_symlink() => fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes(),
+            _ => Vec::new(),
+        };
+        let facts = (found.mode(), found.uid(), found.gid(), found.mtime(), found.mtime_nsec());
+        let path_below = path.strip_prefix(root).unwrap();
+        lines.push(format!("{path_below:?} {facts:?} {:?}", String::from_utf8_lossy(&content)));
+        if found.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    lines.sort();
+    lines
+}
+
+/// Old and new trees with what is alike, changed, new, gone, linked and read-only; the new one's own directory is another user's.
+fn old_and_new(place: &Path) -> (PathBuf, PathBuf) {
+    let (old, new) = (place.join("old"), place.join("new"));
+    for (root, number) in [(&old, 0), (&new, 1)] {
+        write(&root.join("d/same"), b"same", 0);
+        write(&root.join("d/deep/changed"), format!("changed {number}").as_bytes(), number);
+        for file in 0..3 {
+            write(&root.join(format!("only {number}/{file}")), b"f", 0);
+        }
+        fs::hard_link(root.join("d/same"), root.join("linked")).unwrap();
+        symlink(format!("to {number}"), root.join("link")).unwrap();
+        fs::set_permissions(root.join("d/deep"), fs::Permissions::from_mode(0o555)).unwrap();
+        set_times(root, number);
+    }
+    chown(&new, Some(NOBODY), Some(NOBODY)).unwrap();
+    (old, new)
+}
+
+/// Names beside the destination that this program gave.
+fn hidden(top: &Path) -> Vec<String> {
+    let names = data::names(top).into_iter().map(|name| name.into_string().unwrap());
+    names.filter(|name| name.starts_with(".dray-")).collect()
+}
+
+/// A session under which everything runs with these options of strace.
+fn under_strace(options: &str) -> String {
+    let shell = "/bin/sh -c \"${SSH_ORIGINAL_COMMAND:-exec /bin/sh}\"";
+    format!("cd \"$HOME\" || exit 1\nexec strace -f -qq -o /dev/null {options} {shell}\n")
+}
+
+/// S89: over ssh, the end that writes is killed at each step that gives or takes names, or gives the tree its owner and bits, before the switch and after it: DST is all of the old tree or all of
+/// the new one, and the same command brings the new one, and leaves nothing beside it.
+#[test]
+fn a_kill_over_ssh_leaves_one_tree() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let (old, new) = old_and_new(&a.directory("place"));
+    let (was, is) = (picture(&old), picture(&new));
+    let (mut were_old, mut were_new) = (0, 0);
+    for call in ["renameat2", "unlinkat", "fchown", "fchmod"] {
+        let is_through = (1..=60).any(|step| {
+            let top = b.directory(&format!("top {call} {step}"));
+            let copy = top.join("copy");
+            a.program("cp").arg("-a").arg(&old).arg(&copy).run().expect(0);
+            let inject = format!("-e trace={call} -e inject={call}:signal=SIGKILL:when={step}");
+            b.sshd().set_session(b, &under_strace(&inject));
+            let options = ["-aH", "--delete", "--atomic"];
+            let outcome = up(a, b, &options, &new, &copy).wait();
+            await_no_dray(b, LONG);
+            b.sshd().set_session(b, sshd::SHELL);
+            match picture(&copy) {
+                found if found == was => were_old += 1,
+                found if found == is => were_new += 1,
+                found => panic!("{call} {step}: neither old nor new: {found:#?} {outcome}"),
+            }
+            up(a, b, &options, &new, &copy).wait().expect(0);
+            assert_eq!(picture(&copy), is, "{call} {step}");
+            assert_eq!(data::names(&top), ["copy"], "{call} {step}");
+            outcome.code() == Some(0)
+        });
+        assert!(is_through, "a run has more than 60 times {call}");
+    }
+    assert!(were_old > 6 && were_new > 10, "{were_old} {were_new}");
+}
+
+/// S89: another program puts its own directory in the place of DST between the last look and the switch, and takes it away before it can be given back: it keeps all that
+/// was in it, under a name that no run takes for its own, which is told.
+#[test]
+fn a_stranger_keeps_what_was_switched_by_chance() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let place = a.directory("place");
+    let (source, top) = (place.join("source"), place.join("top"));
+    let copy = top.join("copy");
+    write(&source.join("f"), b"new", 0);
+    write(&copy.join("f"), b"old!", 0);
+    let command = ["sync", "-a", "--delete", "--atomic"];
+    // The first tries whether directories change places, the second gives the new tree the other name, and the third is the switch.
+    let delay = "inject=renameat2:delay_enter=3000000:when=2+";
+    let strace = a.program("strace").args(["-f", "-o", "/dev/null", "-e", "trace=renameat2", "-e", delay]);
+    let running = strace.arg(gate::dray_binary()).args(command).arg(source.join("")).arg(&copy).start();
+    running.wait_until(false, || !hidden(&top).is_empty());
+    let first = hidden(&top);
+    running.wait_until(false, || !hidden(&top).is_empty() && hidden(&top) != first);
+    let second = hidden(&top);
+    // It has looked at DST by then, and waits in the switch.
+    std::thread::sleep(Duration::from_secs(1));
+    fs::rename(&copy, top.join("moved")).unwrap();
+    write(&copy.join("mine"), b"mine", 0);
+    running.wait_until(false, || !copy.join("mine").exists());
+    fs::rename(&copy, top.join("taken")).unwrap();
+    let outcome = running.wait().expect(8);
+    let aside = hidden(&top);
+    assert!(aside.len() == 1 && aside != first && aside != second, "{aside:?} {outcome}");
+    assert!(outcome.stderr_text().contains(&aside[0]), "{outcome}");
+    for _ in 0..2 {
+        a.dray().args(command).arg(source.join("")).arg(&copy).run().expect(0);
+        assert_eq!(fs::read(top.join(&aside[0]).join("mine")).unwrap(), b"mine");
+    }
+    assert_eq!(fs::read(copy.join("f")).unwrap(), b"new");
+    assert_eq!(fs::read(top.join("moved/f")).unwrap(), b"old!");
+}
+
+/// A dry run over ssh, either way, tells what would go, and leaves everything as it is, be there something of an earlier run or not.
+#[test]
+fn a_dry_run_over_ssh_switches_nothing() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    for way in ["up", "down"] {
+        let top = a.directory(way);
+        let (source, copy) = (top.join("source"), top.join("copy"));
+        write(&source.join("f"), b"the new one", 0);
+        write(&copy.join("f"), b"old", 0);
+        write(&copy.join("gone/f"), b"gone", 0);
+        let direction = || if way == "up" { Way::Up(b) } else { Way::Down(b) };
+        let run = |extra: &[&str]| {
+            let extra = [&SWITCHING[..], extra].concat();
+            sync(a, &case(&["-a"]), &extra, &direction(), &source, &copy)
+        };
+        for is_left in [false, true] {
+            if is_left {
+                run(&["--max-delete=0"]).expect(8);
+                assert_eq!(hidden(&top).len(), 1);
+            }
+            let before = picture(&top);
+            let outcome = run(&["-n", "-i"]).expect(0);
+            let said = outcome.stdout_text();
+            assert!(said.contains("*deleting   gone/f") && said.contains("f.s"), "{way}: {outcome}");
+            assert_eq!(picture(&top), before, "{way} {is_left}");
+        }
+        run(&[]).expect(0);
+        assert_same_tree(a, &source, &copy, None);
+        assert_eq!(data::names(&top), ["copy", "source"]);
+    }
+}
+
+fn tool(name: &str, args: &[&str], at: &Path) {
+    assert!(Command::new(name).args(args).arg(at).status().unwrap().success(), "{name} {args:?}");
+}
+
+/// S89: with `-x`, where something is mounted in SRC, nobody knows what belongs there: nothing is switched, here and over ssh; without it, or without the mount, all is.
+#[test]
+fn what_is_mounted_in_a_source_switches_nothing() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let place = a.directory("place");
+    let source = place.join("source");
+    write(&source.join("f"), b"new", 0);
+    fs::create_dir(source.join("mounted")).unwrap();
+    let run = |way: &Way<'_>, extra: &[&str], copy: &Path| {
+        let extra = [&SWITCHING[..], extra].concat();
+        sync(a, &case(&["-a"]), &extra, way, &source, copy)
+    };
+    for (name, way) in [("here", Way::Here), ("up", Way::Up(b))] {
+        let top = place.join(name);
+        let copy = top.join("copy");
+        write(&copy.join("f"), b"old!", 0);
+        write(&copy.join("mounted/inner"), b"inner", 0);
+        let before = picture(&copy);
+        tool("mount", &["-t", "tmpfs", "tmpfs"], &source.join("mounted"));
+        fs::write(source.join("mounted/on top"), b"on top").unwrap();
+        let crossing = run(&way, &["-x"], &copy);
+        let after = picture(&copy);
+        let without = run(&way, &[], &copy);
+        let came = fs::read(copy.join("mounted/on top"));
+        tool("umount", &[], &source.join("mounted"));
+        let crossing = crossing.expect(8);
+        let said = crossing.stderr_text();
+        assert!(said.contains("nothing was switched") && said.contains("-x"), "{crossing}");
+        assert_eq!(after, before, "{name}");
+        without.expect(0);
+        assert_eq!(came.unwrap(), b"on top");
+        run(&way, &["-x"], &copy).expect(0);
+        assert_same_tree(a, &source, &copy, None);
+        assert_eq!(data::names(&top), ["copy"]);
+    }
+}
+
+/// An ACL that gives a user bits.
+fn acl(user: u32, bits: u16) -> Vec<u8> {
+    let entries =
+        [(1u16, 7u16, u32::MAX), (2, bits, user), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
+    let entries = entries.iter().flat_map(|(tag, bits, id)| {
+        [&tag.to_le_bytes()[..], &bits.to_le_bytes()[..], &id.to_le_bytes()[..]].concat()
+    });
+    2u32.to_le_bytes().into_iter().chain(entries).collect()
+}
+
+/// Attributes and ACLs of files, of directories and of DST itself come with the switch; one that changed is a difference, and the same again none, here and over ssh.
+#[test]
+fn attributes_are_switched() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let source = a.directory("source");
+    write(&source.join("d/f"), b"f", 0);
+    let set =
+        |path: &Path, name: &str, value: &[u8]| setxattr(path, name, value, XattrFlags::empty()).unwrap();
+    for name in ["", "d", "d/f"] {
+        set(&source.join(name), "user.note", name.as_bytes());
+        set(&source.join(name), "system.posix_acl_access", &acl(NOBODY, 7));
+    }
+    set(&source.join("d"), "system.posix_acl_default", &acl(NOBODY, 5));
+    for (name, way) in [("here", Way::Here), ("up", Way::Up(b))] {
+        let top = a.directory(name);
+        let copy = top.join("copy");
+        write(&copy.join("d/f"), b"f", 0);
+        let run = || {
+            let before = fs::metadata(&copy).unwrap().ino();
+            sync(a, &case(&["-aAX"]), &SWITCHING, &way, &source, &copy).expect(0);
+            assert_same_tree(a, &source, &copy, None);
+            assert_eq!(data::names(&top), ["copy"]);
+            before != fs::metadata(&copy).unwrap().ino()
+        };
+        assert_eq!((run(), run()), (true, false), "{name}");
+        let file = fs::metadata(copy.join("d/f")).unwrap().ino();
+        for (path, attribute, value) in [
+            ("", "user.note", b"another".to_vec()),
+            ("", "system.posix_acl_access", acl(NOBODY, 4)),
+            ("d", "system.posix_acl_default", acl(NOBODY, 1)),
+        ] {
+            set(&source.join(path), attribute, &value);
+            assert_eq!((run(), run()), (true, false), "{name} {path:?} {attribute}");
+            assert_eq!(fs::metadata(copy.join("d/f")).unwrap().ino(), file);
+        }
+        set(&source.join("d/f"), "user.note", b"another");
+        assert_eq!((run(), run()), (true, false), "{name}");
+        for (path, attribute, value) in [
+            ("", "user.note", vec![]),
+            ("", "system.posix_acl_access", acl(NOBODY, 7)),
+            ("d", "system.posix_acl_default", acl(NOBODY, 5)),
+            ("d/f", "user.note", b"d/f".to_vec()),
+        ] {
+            set(&source.join(path), attribute, &value);
+        }
+    }
+}
+
+/// Files of several names stay that with `-H`, within the new tree, whatever of them changed; the same again changes nothing.
+#[test]
+fn names_of_one_file_are_switched() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    for (name, way) in [("here", Way::Here), ("up", Way::Up(b))] {
+        let top = a.directory(name);
+        let (source, copy) = (top.join("source"), top.join("copy"));
+        let group = ["one", "d/two", "e/three"];
+        write(&source.join("one"), b"first", 0);
+        for other in &group[1..] {
+            fs::create_dir_all(source.join(other).parent().unwrap()).unwrap();
+            fs::hard_link(source.join("one"), source.join(other)).unwrap();
+        }
+        let run = || {
+            sync(a, &case(&["-aH"]), &SWITCHING, &way, &source, &copy).expect(0);
+            assert_same_tree(a, &source, &copy, None);
+            assert_eq!(data::names(&top), ["copy", "source"]);
+            let found = fs::metadata(copy.join("one")).unwrap();
+            (found.ino(), found.nlink())
+        };
+        let first = run();
+        assert_eq!(first.1, 3);
+        assert_eq!(run(), first);
+        // One leaves the group, and another joins it.
+        fs::remove_file(source.join("d/two")).unwrap();
+        write(&source.join("d/two"), b"its own", 3);
+        // Not as the first that is told: what DST has under that name decides.
+        fs::hard_link(source.join("one"), source.join("z four")).unwrap();
+        assert_eq!(run(), first, "the file is the same one");
+        write(&source.join("one"), b"second, longer", 9);
+        let second = run();
+        assert!(second.0 != first.0 && second.1 == 3);
+        assert_eq!(run(), second);
+    }
+}
+
+/// On an overlay, what lies in the lower layer may not change places: that is told in words, and nothing changes; what lies above does.
+#[test]
+fn an_overlay_switches_or_says_why_not() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, place) = (a.directory("source"), a.directory("place"));
+    write(&source.join("f"), b"new", 0);
+    tool("mount", &["-t", "tmpfs", "tmpfs"], &place);
+    for name in ["lower", "upper", "work", "merged"] {
+        fs::create_dir(place.join(name)).unwrap();
+    }
+    write(&place.join("lower/copy/f"), b"old!", 0);
+    write(&place.join("lower/copy/gone"), b"gone", 0);
+    let merged = place.join("merged");
+    let layer = |name: &str| place.join(name).display().to_string();
+    let layers = format!("lowerdir={},upperdir={},workdir={}", layer("lower"), layer("upper"), layer("work"));
+    tool("mount", &["-t", "overlay", "overlay", "-o", &layers], &merged);
+    let run = |copy: &Path| {
+        a.dray().args(["sync", "-a", "--delete", "--atomic"]).arg(source.join("")).arg(copy).run()
+    };
+    let before = picture(&merged.join("copy"));
+    let lower: Outcome = run(&merged.join("copy"));
+    let after = picture(&merged.join("copy"));
+    let made = [run(&merged.join("made")), {
+        write(&source.join("f"), b"newer still", 5);
+        run(&merged.join("made"))
+    }];
+    let content = fs::read(merged.join("made/f"));
+    let is_old = after == before;
+    tool("umount", &[], &merged);
+    tool("umount", &[], &place);
+    if is_old {
+        let said = lower.expect(8);
+        let text = said.stderr_text();
+        assert!(text.contains("nothing was switched") && text.contains("overlay"), "{said}");
+    } else {
+        lower.expect(0);
+    }
+    made.into_iter().for_each(|outcome| drop(outcome.expect(0)));
+    assert_eq!(content.unwrap(), b"newer still");
+}
