@@ -19,7 +19,7 @@ pub struct ConfigFile {
     pub clear_text_data: Option<bool>,
     /// Follow hints of a ticket to loopback and link-local addresses. Default: false.
     pub allow_local_targets: Option<bool>,
-    /// TCP connections to one sender. Default: one for each CPU core, at most 4.
+    /// TCP connections to one sender, at most. Default: one for each CPU core, at most 4.
     pub connections: Option<usize>,
     /// Bytes that may be outstanding at once, over all sources. Default: 64 MiB.
     pub window_mib: Option<u64>,

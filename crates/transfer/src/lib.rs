@@ -6,6 +6,7 @@
 //! one lane, fed by whoever started ssh. Bulk bytes move in blocking threads, one a connection (ADR 0001).
 
 pub mod direct;
+mod enough;
 pub mod holder;
 pub mod lanes;
 mod packing;

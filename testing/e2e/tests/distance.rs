@@ -10,9 +10,10 @@ use dray_e2e::actions::{self, assert_delivered, assert_same_tree, share};
 use dray_e2e::capture::Packet;
 use dray_e2e::data::{self, MIB};
 use dray_e2e::twins::{Way, going, set_times, tree, write};
-use dray_e2e::{Host, Lab, Program};
+use dray_e2e::{Host, Lab, Program, live};
 use dray_lab::conditions::{Condition, LONG_FAT, LONG_FAT_LOSSY, T1};
 use dray_lab::{Change, PipeStats, Queue};
+use dray_testkit::say_skip;
 
 const SSH_PORT: u16 = 22;
 /// What handshake and hello of the sender stay below, and its first payload goes beyond.
@@ -89,6 +90,63 @@ fn a_get_crosses_a_long_link_once() {
     }
     assert!(least <= 3.0, "{least}");
     share.end();
+}
+
+/// What the kernel of `host` has under this name of `net/ipv4`, once it is set to `value`; `None` if it cannot be.
+fn set_kernel(host: &Host, name: &str, value: &str) -> Option<String> {
+    let path = format!("/proc/sys/net/ipv4/{name}");
+    host.enter(|| std::fs::write(&path, value).and_then(|()| std::fs::read_to_string(&path)).ok())
+}
+
+/// Fetches `size_bytes` over the link: the most connections of it that its holder had at once, and packets that found the link's queue full.
+fn fetched(lab: &Lab, name: &str, size_bytes: u64) -> (usize, u64) {
+    let (holder, taker) = lab.pair();
+    let source = holder.file(name);
+    data::write_random(&source, size_bytes, 5);
+    let share = share(holder, &source);
+    let port = format!(":{}", share.port());
+    let list = ["ip", "netns", "exec", holder.namespace(), "ss", "-H", "-t", "-n", "state", "established"];
+    let list = [&list[..], &["sport", "=", &port]].concat();
+    let copy = taker.directory(name).join("copy");
+    let before = lab.carried(0, 1).dropped_full;
+    let running = actions::get(taker, &share.ticket, &copy).start();
+    let mut most = 0;
+    running.wait_until(true, || {
+        most = most.max(live::tool(&list).lines().count());
+        running.has_ended()
+    });
+    running.wait().expect(0);
+    assert_delivered(&source, &copy, Some(&share.hash()));
+    share.end();
+    let dropped = lab.carried(0, 1).dropped_full - before;
+    eprintln!("{name}: {most} connections, {dropped} packets dropped");
+    (most, dropped)
+}
+
+/// P13, P4 (ADR 34): over a long path a receiver with BBR opens one connection to a holder with BBR, which fills it; a second one does no more
+/// than fill the queue, too. It opens another one where its sockets hold less than the path, and with any other congestion control.
+#[test]
+fn one_connection_fills_a_long_link() {
+    let Some(lab) = Lab::of(2).condition(LONG_FAT).build() else { return };
+    let (holder, taker) = lab.pair();
+    for host in [holder, taker] {
+        if set_kernel(host, "tcp_congestion_control", "bbr").is_none() {
+            return say_skip("this kernel has no BBR");
+        }
+    }
+    let config = taker.home().join(".config/dray/config.toml");
+    std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+    std::fs::write(config, "connections = 2\n").unwrap();
+    let (connections, _) = fetched(&lab, "filled", 24 * MIB);
+    assert_eq!(connections, 1);
+    let own = set_kernel(taker, "tcp_rmem", "4096 131072 1048576").expect("set a buffer");
+    assert!(own.trim_end().ends_with("1048576"), "{own}");
+    let (connections, _) = fetched(&lab, "held-back", 24 * MIB);
+    assert_eq!(connections, 2);
+    set_kernel(taker, "tcp_rmem", "4096 131072 67108864").expect("set a buffer");
+    set_kernel(taker, "tcp_congestion_control", "reno").expect("every kernel has it");
+    let (connections, _) = fetched(&lab, "others", 24 * MIB);
+    assert_eq!(connections, 2);
 }
 
 /// Copies a file between the two hosts of `lab`, which delivers it: the IP bytes that crossed the link in the copy's direction, and back.

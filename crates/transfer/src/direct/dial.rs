@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,8 @@ use dray_engine::session::{Body, Receiver, ReceiverInput};
 
 use crate::lanes::{LaneSet, LaneStart, Opening};
 use crate::transport::{
-    CLEAR_PREAMBLE, Channel, ClearChannel, TlsChannel, TlsConfig, connect_tcp, push_control, read_exact,
+    CLEAR_PREAMBLE, Channel, ClearChannel, LONG_FROM, TlsChannel, TlsConfig, connect_tcp, push_control,
+    read_exact,
 };
 
 /// Head start of one target before the next is tried beside it (RFC 8305 §5 recommends 250 ms).
@@ -35,6 +36,8 @@ const LOST_MAX: u32 = 3;
 const STEADY: Duration = Duration::from_secs(2);
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
+/// How often is looked whether another connection is of use.
+const LOOK: Duration = Duration::from_millis(20);
 /// Whoever looks several times a second and did not for so long was stopped (by a signal).
 const STOPPED_FROM: Duration = Duration::from_secs(3);
 
@@ -60,7 +63,7 @@ pub struct DialConfig {
     pub hello: Hello,
     /// Where, in the order to try.
     pub targets: Vec<Target>,
-    /// Connections to hold to the one that answers.
+    /// Connections to hold to the one that answers, at most: where one fills the path, it is held alone.
     pub lanes: usize,
     /// Secret of the object.
     pub secret: Option<Secret>,
@@ -155,13 +158,28 @@ fn hold_lanes(
     channel: TlsChannel,
     round_trip: Duration,
 ) -> Option<Error> {
+    // Where several are of use in any case, they are dialled at once.
+    if round_trip < LONG_FROM || channel.solo().is_none() {
+        set.spread();
+    }
+    let is_over = Arc::new(AtomicBool::new(false));
     let others: Vec<_> = (1..config.lanes)
         .map(|_| {
             let (set, config, target) = (set.clone(), config.clone(), target.clone());
-            thread::spawn(move || hold_lane(&set, &config, &target, None))
+            let is_over = is_over.clone();
+            thread::spawn(move || {
+                while !set.is_spread() && !set.is_closed() && !is_over.load(Ordering::Acquire) {
+                    thread::sleep(LOOK);
+                }
+                match set.is_spread() {
+                    true => hold_lane(&set, &config, &target, None),
+                    false => None,
+                }
+            })
         })
         .collect();
     let first = hold_lane(set, config, target, Some((channel, round_trip)));
+    is_over.store(true, Ordering::Release);
     let mut finals: Vec<Error> = first.into_iter().collect();
     for other in others {
         finals.extend(other.join().unwrap_or(None));
@@ -206,7 +224,7 @@ fn all_named(errors: Vec<Error>) -> Option<Error> {
 fn pause(set: &LaneSet, time: Duration) {
     let until = Instant::now() + time;
     while Instant::now() < until && !set.is_closed() {
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(LOOK);
     }
 }
 

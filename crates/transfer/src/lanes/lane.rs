@@ -23,6 +23,7 @@ use super::ahead::ReadAhead;
 use super::control::{ControlSide, only_control};
 use super::slow::PathMeter;
 use super::{CopyHook, Inner, LaneSet, LaneStart, Opening, Queued, Reading, SumsAsked};
+use crate::enough::{Enough, worked};
 use crate::packing::Unpacker;
 use crate::transport::{Channel, ControlReader, Wake, push_control};
 
@@ -65,6 +66,8 @@ pub(super) struct Lane<'a> {
     /// What has come of the rest that is asked for first.
     pub(super) rest: Vec<u8>,
     pub(super) meter: PathMeter,
+    /// Until more than one lane is asked.
+    enough: Option<Enough>,
     /// What the holder was told last, whether it may pack.
     pub(super) may_pack: bool,
     pub(super) unpacker: Option<Unpacker>,
@@ -137,6 +140,7 @@ impl<'a> Lane<'a> {
             });
             push_control(&mut out, &Message::Open(Open { handle: HANDLE, object: set.object, proof }));
         }
+        let enough = channel.solo().map(Enough::new);
         Lane {
             set,
             reading: Reading::begin(&set.reading),
@@ -158,6 +162,7 @@ impl<'a> Lane<'a> {
             untold_sums: Vec::new(),
             rest: Vec::new(),
             meter: PathMeter::new(round_trip_us.map(Duration::from_micros)),
+            enough,
             may_pack: false,
             unpacker: None,
             unpacked: Vec::new(),
@@ -498,7 +503,13 @@ impl<'a> Lane<'a> {
         let received_bytes = self.channel.received_bytes();
         self.set.received_bytes.fetch_add(received_bytes - self.counted_bytes, Ordering::Relaxed);
         self.counted_bytes = received_bytes;
-        self.meter.count(Instant::now(), received_bytes, !self.running.is_empty());
+        let (now, is_owed) = (Instant::now(), !self.running.is_empty());
+        self.meter.count(now, received_bytes, is_owed);
+        let Some(enough) = &mut self.enough else { return };
+        if enough.is_held_back(now, received_bytes, is_owed, worked) {
+            self.enough = None;
+            self.set.spread();
+        }
     }
 
     /// Takes in the frames of a separate control stream, if the channel has one.
@@ -544,20 +555,20 @@ impl<'a> Lane<'a> {
         {
             let mut inner = self.set.inner();
             ended = std::mem::take(&mut inner.ended);
-            let lanes = inner.lanes.len() as u64;
             let queued: u64 = inner.queue.iter().map(|queued| queued.permit.bytes()).sum();
             let sent: u64 = inner.lanes.iter().map(|lane| lane.outstanding_bytes).sum();
-            let stands_back = inner.packing_lane.is_some_and(|packing| packing != self.number);
+            let at = inner.lanes.iter().position(|lane| lane.number == self.number);
+            let packs_elsewhere = inner.packing_lane.is_some_and(|packing| packing != self.number);
+            let stands_back = packs_elsewhere || !inner.is_spread && at != Some(0);
             let mut share = match inner.packing_lane {
-                Some(_) => queued + sent,
-                None => (queued + sent) / lanes.max(1),
+                None if inner.is_spread => (queued + sent) / inner.lanes.len().max(1) as u64,
+                _ => queued + sent,
             };
             if !self.has_delivered {
                 // TCP starts slowly: a unit is enough until the first group is here, and other lanes, which may come up only
                 // now, find something to start with, too.
                 share = share.min(UNIT_BYTES);
             }
-            let at = inner.lanes.iter().position(|lane| lane.number == self.number);
             if let Some(at) = at {
                 cancels = std::mem::take(&mut inner.lanes[at].cancels);
                 let mut mine = inner.lanes[at].outstanding_bytes;

@@ -2,7 +2,8 @@
 //!
 //! Each lane is one blocking thread: it sends requests, reads answers straight into the buffer of a group and hands
 //! every whole group to the event sink from that same thread. A lane takes work while it has no more than its share
-//! outstanding, so a slow connection never holds back a fast one by more than that.
+//! outstanding, so a slow connection never holds back a fast one by more than that. On a long path only the oldest lane is asked for data until it turns
+//! out that something else than the path holds it back.
 
 mod ahead;
 mod control;
@@ -28,7 +29,7 @@ use dray_core::source::{
 use dray_core::{Error, ErrorKind, NodeId, Oid, Result};
 use dray_engine::session::Receiver;
 
-use crate::transport::{Channel, Wake};
+use crate::transport::{Channel, LONG_FROM, Wake};
 use lane::Lane;
 
 /// A source made of lanes.
@@ -89,6 +90,8 @@ struct Inner {
     describe: bool,
     nodes: Vec<RecipeId>,
     sums: Vec<SumsAsked>,
+    /// More than one lane is asked for data: a single one is held back by something else than its path.
+    is_spread: bool,
     /// The lane on which packed data comes: what came there helps what comes next, so the others stand back.
     packing_lane: Option<u64>,
     /// Messages of the copy protocol to send.
@@ -206,6 +209,19 @@ impl LaneSet {
         self.inner().lanes.len()
     }
 
+    /// True if more than one connection is of use; not before one is there.
+    pub fn is_spread(&self) -> bool {
+        self.inner().is_spread
+    }
+
+    /// From now on all lanes are asked for data.
+    pub fn spread(&self) {
+        let mut inner = self.inner();
+        if !std::mem::replace(&mut inner.is_spread, true) {
+            inner.lanes.iter().for_each(|lane| lane.wake.signal());
+        }
+    }
+
     /// Sends a message of the copy protocol over whichever lane looks first; before the source's end at the latest.
     pub fn say(&self, message: Message) {
         let mut inner = self.inner();
@@ -304,6 +320,9 @@ impl LaneSet {
                 running: Vec::new(),
                 cancels: Vec::new(),
             });
+            // A busy machine answers late in the handshake; the kernel connects all the same.
+            let is_short = start.round_trip_us.is_some_and(|trip| u128::from(trip) < LONG_FROM.as_micros());
+            inner.is_spread |= is_short || channel.solo().is_none();
             let size_bytes = inner.size_bytes;
             drop(inner);
             if let Some(size_bytes) = size_bytes {

@@ -12,7 +12,7 @@ use dray_core::permit::Budget;
 use dray_core::source::{Flow, SourceCapabilities};
 
 use super::*;
-use crate::transport::{Security, push_control};
+use crate::transport::{Security, Solo, push_control};
 
 /// Asks for three units as soon as the source is up.
 #[derive(Default)]
@@ -78,6 +78,37 @@ impl Channel for Script {
     }
 }
 
+/// A connection that fills its path by itself. Each time its lane waits, the next of `waits` hears how many requests have been sent over it.
+struct Solitary {
+    heard: Vec<u8>,
+    waits: VecDeque<Box<dyn FnOnce(usize) + Send>>,
+}
+
+impl Channel for Solitary {
+    fn try_read(&mut self, _: &mut [u8]) -> io::Result<Option<usize>> {
+        Ok(None)
+    }
+
+    fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
+        self.heard.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn wait(&mut self, _: Option<&Wake>, _: Duration) -> io::Result<()> {
+        let next = self.waits.pop_front().expect("nobody waits that often");
+        next(fetches(&self.heard));
+        Ok(())
+    }
+
+    fn security(&self) -> Option<Security> {
+        None
+    }
+
+    fn solo(&self) -> Option<Solo> {
+        Some(Solo { holds_bytes: u64::MAX, round_trip: Duration::from_millis(50) })
+    }
+}
+
 /// How many requests are among these frames.
 fn fetches(mut frames: &[u8]) -> usize {
     let mut count = 0;
@@ -97,15 +128,8 @@ fn hello() -> Hello {
 /// has enough until its first group has come. Then it takes its share.
 #[test]
 fn a_lane_waits_for_its_first_group_before_it_takes_more_than_a_unit() {
-    let events = Arc::new(Asks::default());
-    let capabilities =
-        SourceCapabilities { grade: Grade::Vouched, cancel: true, holes: true, under_way_bytes: 0 };
-    let description = SourceDescription { label: "test".into(), priority: 0, weight: 1, capabilities };
-    let object = ObjectName::Provisional([7; 32]);
+    let set = asked_for_three_units();
     let size_bytes = 3 * UNIT_BYTES;
-    let set = LaneSet::new(SourceId(1), object, description, Some(size_bytes), events.clone());
-    events.0.set(Arc::downgrade(&set)).unwrap();
-
     let mut opens = Vec::new();
     push_control(&mut opens, &Message::Hello(hello()));
     push_control(&mut opens, &Message::Opened(Opened { handle: 1, size_bytes, name: None }));
@@ -124,14 +148,71 @@ fn a_lane_waits_for_its_first_group_before_it_takes_more_than_a_unit() {
         heard: Vec::new(),
         counts: Arc::clone(&counts),
     };
-    let start = LaneStart {
-        receiver: Receiver::new(hello(), Some(Geometry::new(size_bytes)), false),
+    set.run(Box::new(script), start(), None).unwrap();
+    assert_eq!(*counts.lock().unwrap(), [1, 1, 1, 3]);
+}
+
+/// P13 (ADR 34): of several connections that fill their path by themselves one is asked, the others when that one is held back. They are if any connection
+/// may bring more beside others.
+#[test]
+fn one_lane_is_asked_until_it_is_held_back() {
+    let set = asked_for_three_units();
+    let (seen, heard) = std::sync::mpsc::channel();
+    let run = |set: &LaneSet, waits: Vec<Box<dyn FnOnce(usize) + Send>>| {
+        let channel = Solitary { heard: Vec::new(), waits: waits.into() };
+        set.run(Box::new(channel), start(), None).unwrap();
+    };
+    let (other, saw) = (set.clone(), seen.clone());
+    let first = move |count| {
+        saw.send(count).unwrap();
+        assert!(!other.is_spread());
+        let (set, saw) = (other.clone(), saw.clone());
+        let idle = move |count| {
+            saw.send(count).unwrap();
+            set.spread();
+        };
+        let (set, saw) = (other.clone(), seen);
+        let asked = move |count| {
+            saw.send(count).unwrap();
+            set.call(SourceCall::Close);
+        };
+        run(&other, vec![Box::new(idle), Box::new(asked)]);
+    };
+    run(&set, vec![Box::new(first)]);
+    assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1, 0, 1]);
+
+    let set = asked_for_three_units();
+    let closing = set.clone();
+    let script = Script {
+        set: set.clone(),
+        answers: VecDeque::new(),
+        coming: VecDeque::new(),
+        heard: Vec::new(),
+        counts: Arc::default(),
+    };
+    set.run(Box::new(script), start(), None).unwrap();
+    assert!(closing.is_spread());
+}
+
+fn start() -> LaneStart {
+    LaneStart {
+        receiver: Receiver::new(hello(), Some(Geometry::new(3 * UNIT_BYTES)), false),
         preface: Vec::new(),
         secret: None,
         node: NodeId::from_bytes([1; 32]),
         round_trip_us: None,
         opening: Opening::ToAsk,
-    };
-    set.run(Box::new(script), start, None).unwrap();
-    assert_eq!(*counts.lock().unwrap(), [1, 1, 1, 3]);
+    }
+}
+
+/// A source that is asked for as much once it is up.
+fn asked_for_three_units() -> Arc<LaneSet> {
+    let events = Arc::new(Asks::default());
+    let capabilities =
+        SourceCapabilities { grade: Grade::Vouched, cancel: true, holes: true, under_way_bytes: 0 };
+    let description = SourceDescription { label: "test".into(), priority: 0, weight: 1, capabilities };
+    let object = ObjectName::Provisional([7; 32]);
+    let set = LaneSet::new(SourceId(1), object, description, Some(3 * UNIT_BYTES), events.clone());
+    events.0.set(Arc::downgrade(&set)).unwrap();
+    set
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::tcp::{configure, copy_congestion_control, tcp_read, tcp_write_all};
-use super::{Channel, Security, TlsChannel, Wake, poll_fds, wait_writable};
+use super::{Channel, Security, Solo, TlsChannel, Wake, poll_fds, wait_writable};
 use rustix::event::{PollFd, PollFlags};
 
 /// First bytes of a clear-text data connection; no TLS record begins like this. 16 bytes of token follow.
@@ -98,6 +98,10 @@ impl Channel for ClearChannel {
 
     fn security(&self) -> Option<Security> {
         self.control.security()
+    }
+
+    fn solo(&self) -> Option<Solo> {
+        self.control.solo()
     }
 
     fn keep_place(&self) {

@@ -29,7 +29,7 @@ pub use limit::{LimitedChannel, RateLimit};
 pub use pipe::{OpeningBytes, PipeChannel};
 pub use places::{Place, Places, counted_address};
 pub(crate) use replayed::Replayed;
-pub(crate) use tcp::begin_unpaced;
+pub(crate) use tcp::{LONG_FROM, begin_unpaced};
 pub use tcp::{connect_tcp, read_exact_by};
 pub use tls::{NodeKey, TlsChannel, TlsConfig};
 pub use wake::Wake;
@@ -67,6 +67,10 @@ pub trait Channel: Send {
     fn received_bytes(&self) -> u64 {
         0
     }
+    /// What is known of a connection that fills its path by itself; `None` if several may bring more than one, or nobody knows.
+    fn solo(&self) -> Option<Solo> {
+        None
+    }
     /// True if all that comes is compressed already.
     fn is_packed(&self) -> bool {
         false
@@ -88,6 +92,15 @@ pub trait Channel: Send {
         drop(data);
         Err(io::ErrorKind::Unsupported.into())
     }
+}
+
+/// A connection that fills its path by itself, unless something else holds it back: it is long, and its congestion control takes no loss for a full path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Solo {
+    /// What it can have under way, by the buffers of this machine.
+    pub holds_bytes: u64,
+    /// A bound on its round trip.
+    pub round_trip: Duration,
 }
 
 /// What [`Duplex::wait_for`] waits for, besides being woken.

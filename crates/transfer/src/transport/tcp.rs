@@ -16,7 +16,7 @@ const PACED: &str = "bbr";
 /// What takes its place on a short path: the first of these that this machine has and allows.
 const UNPACED: [&str; 2] = ["cubic", "reno"];
 /// A path with a round trip this long or longer keeps the congestion control of the system.
-const LONG_FROM: Duration = Duration::from_millis(2);
+pub(crate) const LONG_FROM: Duration = Duration::from_millis(2);
 
 /// Non-blocking, no delay, and dead peers are noticed within about 30 s even when nothing is sent.
 pub(super) fn configure(socket: &TcpStream) -> io::Result<()> {
@@ -117,6 +117,21 @@ pub(super) fn settle_congestion_control(socket: &TcpStream, answered_in: Duratio
     if default == PACED {
         let _ = sockopt::set_tcp_congestion(socket, &default);
     }
+}
+
+/// What a connection can have under way by the buffers of this machine, if its congestion control fills a path whatever is lost on it, so that
+/// another one beside it gains nothing by itself: BBR, and so on long paths alone. `None` for all others.
+pub(super) fn solo_bytes(socket: &TcpStream) -> Option<u64> {
+    if sockopt::tcp_congestion(socket).ok()? != PACED {
+        return None;
+    }
+    // The least, the first and the greatest size; the first two say nothing of what it can grow to.
+    let greatest = |name: &str| -> Option<u64> {
+        let sizes = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok()?;
+        sizes.split_whitespace().last()?.parse().ok()
+    };
+    // Of its reader's buffer the kernel offers about half to the sender. The sender's own is the other machine's, which is likely to be set as this one.
+    Some((greatest("tcp_rmem")? / 2).min(greatest("tcp_wmem")?))
 }
 
 /// Gives `to` the congestion control of `from`, another connection to the same peer.

@@ -15,8 +15,8 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 
-use super::tcp::{configure, settle_congestion_control, tcp_read};
-use super::{Channel, Duplex, Place, Security, Wake, Wants, poll_fds, wait_readable, wait_writable};
+use super::tcp::{configure, settle_congestion_control, solo_bytes, tcp_read};
+use super::{Channel, Duplex, Place, Security, Solo, Wake, Wants, poll_fds, wait_readable, wait_writable};
 
 /// PKCS#8 v1 header of an ed25519 private key (RFC 8410 §7); the 32 bytes of the seed follow.
 const PKCS8_PREFIX: [u8; 16] =
@@ -142,6 +142,8 @@ pub struct TlsChannel {
     socket: TcpStream,
     ahead: ReadAhead,
     received_bytes: u64,
+    /// The shortest time in which the peer answered in the handshake.
+    answered_in: Duration,
     security: Security,
     /// Its place among the connections of the listener that accepted it.
     place: Option<Arc<Place>>,
@@ -228,7 +230,7 @@ impl TlsChannel {
         })?;
         let ahead = ReadAhead { bytes: vec![0; READ_AHEAD_BYTES], start: 0, end: 0 };
         let security = Security { peer, exporter };
-        Ok(TlsChannel { connection, socket, ahead, received_bytes, security, place: None })
+        Ok(TlsChannel { connection, socket, ahead, received_bytes, answered_in, security, place: None })
     }
 
     /// The connection has this place at the listener that accepted it.
@@ -343,6 +345,11 @@ impl Channel for TlsChannel {
 
     fn received_bytes(&self) -> u64 {
         self.received_bytes
+    }
+
+    fn solo(&self) -> Option<Solo> {
+        let holds_bytes = solo_bytes(&self.socket)?;
+        Some(Solo { holds_bytes, round_trip: self.answered_in })
     }
 
     fn keep_place(&self) {

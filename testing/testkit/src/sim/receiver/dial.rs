@@ -12,6 +12,8 @@ use crate::sim::network::{ConnectionId, Piece, Side, Standing};
 
 /// Connections in a row that one lane may lose before its target is left.
 const LOST_MAX: u32 = 3;
+/// A path with a round trip from here on is filled by one connection: here only the network holds it back.
+const LONG_FROM_NS: u64 = 2_000_000;
 /// A connection that held this long was a good one.
 const STEADY_NS: u64 = 2_000_000_000;
 pub(super) const FIRST_BACKOFF_NS: u64 = 100_000_000;
@@ -128,9 +130,10 @@ impl Transfer {
                 set.was_connected = true;
                 set.dial = Dial::Holding;
                 set.held_ns = now_ns;
-                let lanes = set.slots.len();
-                for slot in &mut set.slots {
-                    (slot.phase, slot.lost, slot.backoff_ns) = (Phase::Idle, 0, FIRST_BACKOFF_NS);
+                let lanes = if attempt.round_trip_ns < LONG_FROM_NS { set.slots.len() } else { 1 };
+                for (number, slot) in set.slots.iter_mut().enumerate() {
+                    let phase = if number < lanes { Phase::Idle } else { Phase::Over(None) };
+                    (slot.phase, slot.lost, slot.backoff_ns) = (phase, 0, FIRST_BACKOFF_NS);
                 }
                 self.begin_lane(hands, source, 0, id, attempt.round_trip_ns);
                 for number in 1..lanes {
