@@ -33,8 +33,9 @@ impl Server<'_> {
     /// Puts `data`, the next bytes of `request`, packed into what leaves next; false if it is better sent as it is.
     pub(super) fn push_packed(&mut self, request: u32, data: &[u8]) -> Result<bool, Failure> {
         let Some(packer) = self.packer.as_mut().filter(|_| self.may_pack) else { return Ok(false) };
-        let packed = packer.pack(data).map_err(|error| Error::io("pack data", error));
-        let Some(body) = packed.map_err(Failure::Object)? else { return Ok(false) };
+        // What is half packed cannot be taken back: what follows would not be what the receiver unpacks.
+        let packed = packer.pack(data).map_err(|error| Failure::Connection(Error::io("pack data", error)));
+        let Some(body) = packed? else { return Ok(false) };
         self.out.extend_from_slice(&FrameHead::new(FrameKind::Packed, body.len(), request).encode());
         self.out.extend_from_slice(body);
         Ok(true)

@@ -29,6 +29,13 @@ impl Share {
         of.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
         Some(Share { of, amount })
     }
+
+    /// Gives back what is beyond `amount`.
+    fn shrink(&mut self, amount: usize) {
+        let given_back = self.amount.saturating_sub(amount);
+        self.amount -= given_back;
+        self.of.fetch_sub(given_back, Ordering::AcqRel);
+    }
 }
 
 impl Drop for Share {

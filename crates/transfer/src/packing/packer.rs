@@ -29,10 +29,11 @@ static MEMORY: AtomicUsize = AtomicUsize::new(0);
 
 /// The stream of one connection.
 pub(crate) struct Packer {
-    encoder: Encoder<'static>,
+    /// `None` after an error alone.
+    encoder: Option<Encoder<'static>>,
     /// What `encoder` was made for.
     level: Level,
-    _memory: Share,
+    memory: Share,
     pace: Pace,
     /// A packed frame's body.
     body: Vec<u8>,
@@ -50,9 +51,9 @@ impl Packer {
         let Some((encoder, memory)) = begin(&mut pace, None)? else { return Ok(None) };
         let level = pace.level();
         Ok(Some(Packer {
-            encoder,
+            encoder: Some(encoder),
             level,
-            _memory: memory,
+            memory,
             pace,
             body: Vec::new(),
             last: Instant::now(),
@@ -62,7 +63,7 @@ impl Packer {
     }
 
     /// The body of a packed frame that stands for `data`, at most [`DATA_FRAME_BYTES_MAX`] less a little; `None` if it is better
-    /// sent as it is, which the stream then does not have.
+    /// sent as it is, which the stream then does not have. After an error the receiver's stream is another one: the connection cannot go on.
     pub(crate) fn pack(&mut self, data: &[u8]) -> io::Result<Option<&[u8]>> {
         if self.passes(data.len()) {
             return Ok(None);
@@ -72,11 +73,8 @@ impl Packer {
         self.body.extend_from_slice(&(data.len() as u32).to_be_bytes());
         let wished = self.pace.level();
         if wished != self.level && !self.change_level()? {
-            // There is no memory for that: this one goes on, unless it is what holds the connection up.
+            // There is no memory for that: this one goes on.
             self.pace.keep(self.level);
-            if wished.number < self.level.number {
-                return Ok(None);
-            }
         }
         self.compress(data)?;
         let now = Instant::now();
@@ -114,23 +112,33 @@ impl Packer {
         }
     }
 
-    /// Ends the frame of zstd and begins another; the unpacker needs no word of it. False if there is no memory for that: the old one can go
-    /// on.
+    /// Ends the frame of zstd and begins another; the unpacker needs no word of it. False if there is no memory for that, as there always is for a lower
+    /// level: the old one can go on.
     fn change_level(&mut self) -> io::Result<bool> {
-        let Some((encoder, memory)) = begin(&mut self.pace, Some(self.level))? else { return Ok(false) };
-        let mut old = std::mem::replace(&mut self.encoder, encoder);
-        self._memory = memory;
-        self.level = self.pace.level();
-        loop {
-            if append(&mut self.body, |output| old.finish(output, true))? == 0 {
-                return Ok(true);
-            }
+        let level = self.pace.level();
+        if level.number < self.level.number {
+            self.end()?;
+            self.memory.shrink(level.memory_mib << 20);
+            self.encoder = Some(encoder(level)?);
+            self.level = level;
+            return Ok(true);
         }
+        let Some((encoder, memory)) = begin(&mut self.pace, Some(self.level))? else { return Ok(false) };
+        self.end()?;
+        (self.encoder, self.memory, self.level) = (Some(encoder), memory, self.pace.level());
+        Ok(true)
+    }
+
+    /// Ends the frame of zstd, and gives back what it took.
+    fn end(&mut self) -> io::Result<()> {
+        let Some(mut old) = self.encoder.take() else { return Ok(()) };
+        while append(&mut self.body, |output| old.finish(output, true))? > 0 {}
+        Ok(())
     }
 
     fn compress(&mut self, data: &[u8]) -> io::Result<()> {
         let mut input = InBuffer::around(data);
-        let encoder = &mut self.encoder;
+        let encoder = self.encoder.as_mut().ok_or_else(|| io::Error::other("the stream broke off"))?;
         loop {
             let is_through = input.pos() == data.len();
             let left = append(&mut self.body, |output| match is_through {
@@ -166,14 +174,18 @@ fn begin(pace: &mut Pace, old: Option<Level>) -> io::Result<Option<(Encoder<'sta
             return Ok(None);
         }
         if let Some(memory) = Share::take(&MEMORY, level.memory_mib << 20, PACKING_BYTES_MAX) {
-            let mut encoder = Encoder::new(level.number)?;
-            encoder.set_parameter(CParameter::WindowLog(PACKED_WINDOW_LOG))?;
-            return Ok(Some((encoder, memory)));
+            return Ok(Some((encoder(level)?, memory)));
         }
         if !pace.lower() {
             return Ok(None);
         }
     }
+}
+
+fn encoder(level: Level) -> io::Result<Encoder<'static>> {
+    let mut encoder = Encoder::new(level.number)?;
+    encoder.set_parameter(CParameter::WindowLog(PACKED_WINDOW_LOG))?;
+    Ok(encoder)
 }
 
 #[cfg(test)]
@@ -190,6 +202,16 @@ mod tests {
         noise
     }
 
+    /// Another test has all the memory for a moment.
+    fn new() -> Packer {
+        loop {
+            if let Some(packer) = Packer::new().unwrap() {
+                return packer;
+            }
+            std::thread::sleep(MS);
+        }
+    }
+
     /// A path that is slow enough for the highest levels.
     fn idle(packer: &mut Packer) {
         for _ in 0..20 {
@@ -201,7 +223,7 @@ mod tests {
     /// nothing was sent: one part in twenty of all the time.
     #[test]
     fn looking_again_costs_little() {
-        let mut packer = Packer::new().unwrap().unwrap();
+        let mut packer = new();
         idle(&mut packer);
         assert!(packer.pace.level().number >= 12);
         let mut high = 0;
@@ -213,10 +235,28 @@ mod tests {
         assert!(high <= 3, "{high} looks at a level above the lowest");
     }
 
+    /// The same where others have all the memory that there is: for less than it has nobody needs more.
+    #[test]
+    fn a_lower_level_needs_no_memory() {
+        let mut packer = new();
+        idle(&mut packer);
+        packer.pack(&[7; 64 << 10]).unwrap().unwrap();
+        assert!(packer.level.number >= 12);
+        let mut others: Vec<Share> = Vec::new();
+        others.extend(std::iter::from_fn(|| Share::take(&MEMORY, 1 << 20, PACKING_BYTES_MAX)));
+        for _ in 0..20 {
+            packer.pack(&noise(64 << 10)).unwrap();
+        }
+        let level = packer.level.number;
+        let is_given_back = Share::take(&MEMORY, 40 << 20, PACKING_BYTES_MAX).is_some();
+        drop(others);
+        assert_eq!((level, is_given_back), (1, true));
+    }
+
     /// What compresses has its level again.
     #[test]
     fn what_compresses_again_is_worth_it() {
-        let mut packer = Packer::new().unwrap().unwrap();
+        let mut packer = new();
         for _ in 0..50 {
             packer.pack(&noise(64 << 10)).unwrap();
         }
