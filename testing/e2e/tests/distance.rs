@@ -95,7 +95,7 @@ fn a_get_crosses_a_long_link_once() {
 /// What the kernel of `host` has under this name of `net/ipv4`, once it is set to `value`; `None` if it cannot be.
 fn set_kernel(host: &Host, name: &str, value: &str) -> Option<String> {
     let path = format!("/proc/sys/net/ipv4/{name}");
-    host.enter(|| std::fs::write(&path, value).and_then(|()| std::fs::read_to_string(&path)).ok())
+    host.enter(|| fs::write(&path, value).and_then(|()| fs::read_to_string(&path)).ok())
 }
 
 /// Fetches `size_bytes` over the link: the most connections of it that its holder had at once, and packets that found the link's queue full.
@@ -135,8 +135,8 @@ fn one_connection_fills_a_long_link() {
         }
     }
     let config = taker.home().join(".config/dray/config.toml");
-    std::fs::create_dir_all(config.parent().unwrap()).unwrap();
-    std::fs::write(config, "connections = 2\n").unwrap();
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    fs::write(config, "connections = 2\n").unwrap();
     let (connections, _) = fetched(&lab, "filled", 24 * MIB);
     assert_eq!(connections, 1);
     let own = set_kernel(taker, "tcp_rmem", "4096 131072 1048576").expect("set a buffer");
