@@ -99,10 +99,11 @@ fn set_kernel(host: &Host, name: &str, value: &str) -> Option<String> {
 }
 
 /// Fetches `size_bytes` over the link: the most connections of it that its holder had at once, and packets that found the link's queue full.
-fn fetched(lab: &Lab, name: &str, size_bytes: u64) -> (usize, u64) {
+fn fetched(lab: &Lab, name: &str, seed: u64, size_bytes: u64) -> (usize, u64) {
     let (holder, taker) = lab.pair();
     let source = holder.file(name);
-    data::write_random(&source, size_bytes, 5);
+    // What was fetched before is at hand.
+    data::write_random(&source, size_bytes, seed);
     let share = share(holder, &source);
     let port = format!(":{}", share.port());
     let list = ["ip", "netns", "exec", holder.namespace(), "ss", "-H", "-t", "-n", "state", "established"];
@@ -137,15 +138,15 @@ fn one_connection_fills_a_long_link() {
     let config = taker.home().join(".config/dray/config.toml");
     fs::create_dir_all(config.parent().unwrap()).unwrap();
     fs::write(config, "connections = 2\n").unwrap();
-    let (connections, _) = fetched(&lab, "filled", 24 * MIB);
+    let (connections, _) = fetched(&lab, "filled", 51, 24 * MIB);
     assert_eq!(connections, 1);
     let own = set_kernel(taker, "tcp_rmem", "4096 131072 1048576").expect("set a buffer");
     assert!(own.trim_end().ends_with("1048576"), "{own}");
-    let (connections, _) = fetched(&lab, "held-back", 24 * MIB);
+    let (connections, _) = fetched(&lab, "held-back", 52, 24 * MIB);
     assert_eq!(connections, 2);
     set_kernel(taker, "tcp_rmem", "4096 131072 67108864").expect("set a buffer");
     set_kernel(taker, "tcp_congestion_control", "reno").expect("every kernel has it");
-    let (connections, _) = fetched(&lab, "others", 24 * MIB);
+    let (connections, _) = fetched(&lab, "others", 53, 24 * MIB);
     assert_eq!(connections, 2);
 }
 

@@ -37,6 +37,8 @@ pub(super) const ALONE: [(&str, &str, &str, &str); 28] = [
     ("dray-e2e", "search", "each_policy_finds_what_there_is", HOPE),
     ("dray-e2e", "search", "the_kernel_sees_what_a_search_lists_and_reads", HOPE),
     ("dray-e2e", "search", "what_is_of_no_use_costs_nothing", HOPE),
+    ("dray-e2e", "search", "what_is_synchronised_by_a_login_is_looked_for", HOPE),
+    ("dray-e2e", "search", "what_is_synchronised_is_looked_for_where_that_is_said", HOPE),
     ("dray-e2e", "senders", "ten_senders_seven_of_them_bad", HEALTHY),
     ("dray-e2e", "senders", "three_senders_two_of_them_liars", HEALTHY),
     ("dray-e2e", "senders", "two_senders_one_of_them_bad", HEALTHY),
