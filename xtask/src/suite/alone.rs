@@ -2,7 +2,7 @@
 //! (`dray_lab::Turn`) and is not named here fails, and so does this list if it names what is not there.
 
 /// Package, program, test, and what would not hold beside others.
-pub(super) const ALONE: [(&str, &str, &str, &str); 28] = [
+pub(super) const ALONE: [(&str, &str, &str, &str); 30] = [
     ("dray-lab", "calibration", "a_link_changes_while_packets_run", TIMES),
     ("dray-lab", "calibration", "a_rate_follows_its_trace", TIMES),
     ("dray-lab", "calibration", "a_round_trip_is_twice_the_delay", TIMES),
