@@ -308,7 +308,7 @@ mod tests {
     }
 
     /// Y5, ADR 26: while what comes is written, no directory is listed for a sibling, and what was not found by then is not there. After that it is, by the
-    /// same search: to wait is no looking. What all the answers may wait is used up by a few of them, and then the others do not wait.
+    /// same search: to wait is no looking.
     #[test]
     fn a_search_for_siblings_stands_back() {
         let dir = tempfile::tempdir().unwrap();
