@@ -12,6 +12,7 @@ mod tests;
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::ops::ControlFlow;
 
 use dray_core::limits::SEARCH_ENTRIES_MAX;
 
@@ -162,6 +163,17 @@ impl PartialOrd for Ranked {
     }
 }
 
+/// Everything is being ranked, some entries at a time.
+#[derive(Debug)]
+struct Ranking {
+    /// Chunks that were wanted when it began, of each wanted file: all ranks are to be comparable.
+    wanted: Vec<u64>,
+    /// The first entry that has no rank yet.
+    next: u32,
+    ranked: Vec<Ranked>,
+    took_us: u64,
+}
+
 /// The order of one search.
 #[derive(Debug)]
 pub struct Search {
@@ -171,9 +183,12 @@ pub struct Search {
     destination: Option<Vec<Vec<u8>>>,
     /// The first one is the top of the scope. None is ever removed: numbers are used once.
     entries: Vec<Entry>,
+    /// What was ranked last; in the meantime, another is being made.
     queue: BinaryHeap<Ranked>,
-    /// Directories and files that were not looked at.
+    ranking: Option<Ranking>,
+    /// Directories and files that were not looked at, and how many of them are directories.
     open: usize,
+    open_directories: usize,
     index: Index,
     costs: Costs,
     /// Chunks wanted when everything was ranked last, and when and for how long that was.
@@ -197,7 +212,9 @@ impl Search {
             destination,
             entries: vec![top],
             queue: BinaryHeap::new(),
+            ranking: None,
             open: 1,
+            open_directories: 1,
             index: Index::default(),
             costs: Costs::default(),
             ranked_for: 0,
@@ -271,32 +288,58 @@ impl Search {
         }
     }
 
-    /// Whether [`Search::next`] may have to rank everything before it can tell: whoever has more urgent things to do waits with it until then (Y7).
+    /// Whether [`Search::next`] may have to rank everything before it can tell: whoever has more urgent things to do waits with it until then (Y7). Where
+    /// nothing is worth it, it can tell without.
     pub fn is_to_be_ranked(&self) -> bool {
-        self.has_changed() && self.open > 0 && self.all_wanted() > 0
+        self.has_changed() && self.open > 0 && self.all_wanted() > 0 && self.is_anything_worth()
     }
 
     /// The next operation; `None` if none is worth it now. `clock` tells the time in microseconds: how long ranking everything takes decides how
     /// often that is done (Y7).
     pub fn next(&mut self, clock: &mut dyn FnMut() -> u64) -> Option<Operation> {
+        loop {
+            if let ControlFlow::Break(next) = self.next_by_turns(clock, usize::MAX) {
+                return next;
+            }
+        }
+    }
+
+    /// The same, or so many entries more are ranked of those that have to be before it is known, so that others may have their turn: then it goes on with
+    /// the next call.
+    pub fn next_by_turns(
+        &mut self,
+        clock: &mut dyn FnMut() -> u64,
+        entries_max: usize,
+    ) -> ControlFlow<Option<Operation>> {
         if self.all_wanted() == 0 {
-            return None;
+            // What there was before is as good as ever.
+            self.ranking = None;
+            return ControlFlow::Break(None);
         }
         let now_us = clock();
-        if self.is_stale(now_us) {
-            self.rank_all();
-            self.ranked_at_us = clock();
-            self.ranking_us = self.ranked_at_us.saturating_sub(now_us);
+        if self.ranking.is_none() {
+            if !self.is_stale(now_us) {
+                if let Some(operation) = self.pop() {
+                    return ControlFlow::Break(Some(operation));
+                }
+                // What was worth nothing before may be worth it now, and nothing else is to be done meanwhile.
+                if !self.is_to_be_ranked() {
+                    return ControlFlow::Break(None);
+                }
+            }
+            self.begin_ranking();
         }
-        if let Some(operation) = self.pop() {
-            return Some(operation);
+        let is_ranked = self.go_on_ranking(entries_max);
+        let ended_us = clock();
+        if let Some(ranking) = &mut self.ranking {
+            ranking.took_us = ranking.took_us.saturating_add(ended_us.saturating_sub(now_us));
         }
-        // What was worth nothing before may be worth it now, and nothing else is to be done meanwhile.
-        if !self.is_to_be_ranked() {
-            return None;
+        if !is_ranked {
+            return ControlFlow::Continue(());
         }
-        self.rank_all();
-        self.pop()
+        self.ranked_at_us = ended_us;
+        self.ranking_us = self.end_ranking();
+        ControlFlow::Break(self.pop())
     }
 
     /// The first operation that is worth it. Those before it are worth nothing for what is wanted now: they are ranked again when that has
@@ -384,6 +427,7 @@ impl Search {
         // Far below 2^32.
         let number = self.entries.len() as u32;
         self.open += usize::from(is_open(&kind));
+        self.open_directories += usize::from(is_directory(&kind));
         self.entries.push(Entry { above, name: name.into(), kind, apart });
         EntryId(number)
     }
@@ -407,8 +451,9 @@ impl Search {
     fn done(&mut self, entry: EntryId) {
         // Its name may stand in the paths of others.
         if let Some(kind) = self.kind_mut(entry) {
-            let was_open = is_open(&std::mem::replace(kind, Kind::Done));
-            self.open -= usize::from(was_open);
+            let was = std::mem::replace(kind, Kind::Done);
+            self.open -= usize::from(is_open(&was));
+            self.open_directories -= usize::from(is_directory(&was));
         }
     }
 
@@ -437,8 +482,7 @@ impl Search {
 
     /// Chunks that reading the file is expected to find (Y14).
     fn expected(&self, likelihoods: &[f32]) -> f64 {
-        let each = self.wanted.iter().zip(likelihoods);
-        each.map(|(wanted, likelihood)| wanted.chunks as f64 * f64::from(*likelihood)).sum()
+        expected(self.wanted.iter().map(|wanted| wanted.chunks), likelihoods)
     }
 
     fn is_worth(&self, chunks: f64, likelihoods: &[f32]) -> bool {
@@ -461,6 +505,19 @@ impl Search {
         }
     }
 
+    /// Whether there is an entry that is worth it for what is wanted now, not counting what an index knows. It looks at the files one after the other only
+    /// where the likeliest one is not, and no directory is left.
+    fn is_anything_worth(&self) -> bool {
+        let is_worth = |number: u32| matches!(self.operation(number), Some((_, true)));
+        let is_open_and_worth = |number: u32| {
+            let kind = self.entries.get(number as usize).map(|entry| &entry.kind);
+            kind.is_some_and(is_open) && is_worth(number)
+        };
+        self.open_directories > 0
+            || self.queue.peek().is_some_and(|first| is_worth(first.number))
+            || (0..self.entries.len() as u32).any(is_open_and_worth)
+    }
+
     fn has_changed(&self) -> bool {
         let (wanted, before) = (self.all_wanted(), self.ranked_for);
         wanted.abs_diff(before) as f64 > CHANGE_MIN * before as f64
@@ -472,31 +529,63 @@ impl Search {
     }
 
     fn rank_all(&mut self) {
-        self.queue.clear();
-        self.ranked_for = self.all_wanted();
-        for number in 0..self.entries.len() as u32 {
-            self.rank(number);
-        }
+        self.begin_ranking();
+        self.go_on_ranking(usize::MAX);
+        self.end_ranking();
     }
 
+    fn begin_ranking(&mut self) {
+        let wanted = self.wanted.iter().map(|wanted| wanted.chunks).collect();
+        self.ranking = Some(Ranking { wanted, next: 0, ranked: Vec::with_capacity(self.open), took_us: 0 });
+    }
+
+    /// Ranks so many entries more; whether those were the last ones.
+    fn go_on_ranking(&mut self, entries_max: usize) -> bool {
+        let Some(mut ranking) = self.ranking.take() else { return true };
+        let len = self.entries.len() as u32;
+        let end = ranking.next.saturating_add(u32::try_from(entries_max).unwrap_or(u32::MAX)).min(len);
+        for number in ranking.next..end {
+            ranking.ranked.extend(self.rank_of(number, &ranking.wanted));
+        }
+        ranking.next = end;
+        self.ranking = Some(ranking);
+        end == len
+    }
+
+    /// How long it took.
+    fn end_ranking(&mut self) -> u64 {
+        let Some(ranking) = self.ranking.take() else { return 0 };
+        self.ranked_for = ranking.wanted.iter().sum();
+        self.queue = ranking.ranked.into();
+        ranking.took_us
+    }
+
+    /// For what was found since everything was ranked.
     fn rank(&mut self, number: u32) {
+        let wanted: Vec<u64> = self.wanted.iter().map(|wanted| wanted.chunks).collect();
+        let ranked = self.rank_of(number, &wanted);
+        self.queue.extend(ranked);
+    }
+
+    /// Where so many chunks of each wanted file are wanted.
+    fn rank_of(&mut self, number: u32, wanted: &[u64]) -> Option<Ranked> {
         self.steps += 1;
-        let Some(entry) = self.entries.get(number as usize) else { return };
-        let wanted = self.all_wanted();
+        let entry = self.entries.get(number as usize)?;
+        let all_wanted: u64 = wanted.iter().sum();
         let (is_file, cost) = match &entry.kind {
             // These are ranked when they are asked for.
-            Kind::Cached(_) | Kind::Done => return,
+            Kind::Cached(_) | Kind::Done => return None,
             // Nothing is wanted yet: nothing costs less than another.
-            _ if wanted == 0 => (matches!(entry.kind, Kind::File { .. }), f64::INFINITY),
+            _ if all_wanted == 0 => (matches!(entry.kind, Kind::File { .. }), f64::INFINITY),
             Kind::Directory { path } => {
                 let all = self.all_chunks();
                 let ppc = self.likelihood(path);
                 let usual = self.config.stat_weight;
                 let weight = if self.is_on_the_way(number) { usual.min(ABOVE_WEIGHT) } else { usual };
-                (false, self.costs.of_stat(all, wanted as f64, ppc, weight))
+                (false, self.costs.of_stat(all, all_wanted as f64, ppc, weight))
             }
             Kind::File { chunks, likelihoods } => {
-                (true, self.costs.of_hash(*chunks, self.expected(likelihoods)))
+                (true, self.costs.of_hash(*chunks, expected(wanted.iter().copied(), likelihoods)))
             }
         };
         let (class, cost) = match self.config.policy {
@@ -504,8 +593,17 @@ impl Search {
             Policy::BreadthFirst => (entry.apart, 0.0),
             Policy::AllStats => (u8::from(is_file), cost),
         };
-        self.queue.push(Ranked { class, cost, number });
+        Some(Ranked { class, cost, number })
     }
+}
+
+/// Chunks that reading a file is expected to find of so many of each wanted file.
+fn expected(wanted: impl Iterator<Item = u64>, likelihoods: &[f32]) -> f64 {
+    wanted.zip(likelihoods).map(|(chunks, likelihood)| chunks as f64 * f64::from(*likelihood)).sum()
+}
+
+fn is_directory(kind: &Kind) -> bool {
+    matches!(kind, Kind::Directory { .. })
 }
 
 /// True for what is ranked with all the others.

@@ -333,6 +333,79 @@ fn ranking_takes_a_tenth_with_all_there_is_room_for() {
     assert_eq!((search.steps, search.open), (steps, 0));
 }
 
+/// Y7, Y9: ranking may be done some entries at a time, and finds the same order as in one go, whatever is wanted less or
+/// more meanwhile. Until it is done the order that there was counts, and also if nothing is wanted any more by then.
+#[test]
+fn ranking_goes_on_where_it_was_left() {
+    let fresh = || {
+        let mut search = Search::new(config(5.0), names(&[]), vec![wanted("x", 1_000_000)]);
+        for number in 0..1000u64 {
+            let name = format!("x.{number}");
+            let file =
+                Metadata { name: name.as_bytes(), size_bytes: (1_000_000 - number) * CHUNK, mtime_s: None };
+            let _ = search.found_file(EntryId::TOP, file);
+        }
+        search.listed(EntryId::TOP, 200);
+        search
+    };
+    let (mut whole, mut parted) = (fresh(), fresh());
+    let entries = parted.entries.len() as u64;
+    let (before, arrival) = (parted.steps, parted.arrival_us());
+    whole.want(0, 500_000);
+    parted.want(0, 500_000);
+    let mut turns = 0;
+    let first = loop {
+        turns += 1;
+        match parted.next_by_turns(&mut || 0, 100) {
+            ControlFlow::Break(next) => break next,
+            ControlFlow::Continue(()) => {}
+        }
+        assert_eq!(parted.steps - before, turns * 100, "so many at a time");
+        parted.want(0, 499_000 - turns);
+        assert!(parted.arrival_us().abs_diff(arrival) < arrival / 2, "there is no order");
+    };
+    assert_eq!((turns, parted.steps - before), (entries.div_ceil(100), entries));
+    assert_eq!(first, whole.next(&mut || 0));
+    let rest = |search: &mut Search| -> Vec<u32> {
+        std::iter::from_fn(|| search.queue.pop().map(|ranked| ranked.number)).collect()
+    };
+    let (of_parted, of_whole) = (rest(&mut parted), rest(&mut whole));
+    assert!(of_parted.len() > 900 && of_parted == of_whole, "{} and {}", of_parted.len(), of_whole.len());
+    // One that was not ended is none.
+    let mut search = fresh();
+    search.want(0, 500_000);
+    assert!(search.next_by_turns(&mut || 0, 100).is_continue());
+    search.want(0, 0);
+    assert_eq!(search.next_by_turns(&mut || 0, 100), ControlFlow::Break(None));
+    let before = search.steps;
+    search.want(0, 510_000);
+    assert_eq!(search.next(&mut || 0), first);
+    assert_eq!(search.steps - before, entries);
+}
+
+/// P7 "never slower": that nothing is worth it is known without ranking, however much has changed; a file that is, or a directory that was not listed, has
+/// everything ranked.
+#[test]
+fn what_is_worth_nothing_is_not_ranked() {
+    let mut search = Search::new(config(5.0), names(&[]), vec![wanted("x", 1000)]);
+    for chunks in [1000, 1001] {
+        search.found_file(EntryId::TOP, seen("x", chunks, 1000)).unwrap();
+    }
+    search.want(0, 1);
+    assert!(search.is_to_be_ranked(), "a directory was not listed");
+    assert_eq!(search.next(&mut || 0), Some(Operation::Stat(EntryId::TOP)));
+    search.listed(EntryId::TOP, 10);
+    assert_eq!(search.next(&mut || 0), None);
+    let steps = search.steps;
+    search.want(0, 5);
+    assert!(!search.is_to_be_ranked() && search.next(&mut || 1_000_000).is_none());
+    assert_eq!(search.steps, steps);
+    search.want(0, 500);
+    assert!(search.is_to_be_ranked());
+    assert!(matches!(search.next(&mut || 1_000_000), Some(Operation::Hash(_))));
+    assert_eq!(search.steps, steps + 3);
+}
+
 /// P7 "never slower": what is of the same kind says nothing, however near it lies, and gives no hope; what is the same but for its place does.
 #[test]
 fn what_is_of_the_same_kind_gives_no_hope() {

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -31,6 +32,10 @@ const HOPE_BYTES: u64 = 1 << 20;
 pub(super) const ENTRY_HELD_BYTES: u64 = 320;
 /// How soon it is looked again whether the transfer still has something to do.
 const BUSY: Duration = Duration::from_millis(1);
+/// So many entries are ranked at a time: whoever plans the transfer wants to know meanwhile how far the search is.
+const RANKED_ENTRIES: usize = 1000;
+/// How long others have the order to themselves after each: a lock that is given back for no time at all is not had by whoever sleeps and waits for it.
+const RANKED_PAUSE: Duration = Duration::from_micros(100);
 /// How often it is looked whether somebody wants something.
 const IDLE: Duration = Duration::from_millis(500);
 
@@ -52,12 +57,7 @@ pub(super) fn run(shared: &Shared, scope: &Scope, profile: Profile, older: Optio
         if lock(&shared.order).search.is_to_be_ranked() && !executor.stand_back() {
             break;
         }
-        let (next, questions) = {
-            let mut order = lock(&shared.order);
-            let next = order.search.next(&mut || shared.now_us());
-            order.is_idle = next.is_none();
-            (next, order.questions)
-        };
+        let Some((next, questions)) = executor.next() else { break };
         #[cfg(test)]
         lock(&shared.trace).extend(next);
         goes_on = match next {
@@ -91,6 +91,24 @@ pub(super) struct Executor<'a> {
 }
 
 impl Executor<'_> {
+    /// What is to be done next, and how many questions were asked by then; `None` when the search is over.
+    fn next(&self) -> Option<(Option<Operation>, u64)> {
+        loop {
+            {
+                let mut order = lock(&self.shared.order);
+                let next = order.search.next_by_turns(&mut || self.shared.now_us(), RANKED_ENTRIES);
+                if let ControlFlow::Break(next) = next {
+                    order.is_idle = next.is_none();
+                    return Some((next, order.questions));
+                }
+            }
+            thread::sleep(RANKED_PAUSE);
+            if !self.stand_back() {
+                return None;
+            }
+        }
+    }
+
     /// Waits as long as the transfer has something to do itself. False when the search is over.
     pub(super) fn stand_back(&self) -> bool {
         let pressure = lock(&self.shared.pressure).clone().filter(|_| self.shared.heeds_pressure);

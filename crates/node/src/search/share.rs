@@ -9,6 +9,8 @@ const INTERVAL_US: u64 = 10_000;
 const WAITS_PART: u64 = 2;
 /// So many times as long as it ran the search rests then.
 const REST_TIMES: u64 = 10;
+/// And no longer, in microseconds: they may not be waiting any more, and that shows only when it works again.
+const REST_MAX_US: u64 = 100_000;
 
 /// Nanoseconds as the kernel counts them, each from some moment on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,14 +44,14 @@ impl Share {
         let Some(now) = read() else { return false };
         let Some((_, before)) = self.looked.replace((now_us, now)) else { return false };
         let ran_ns = now.ran_ns.saturating_sub(before.ran_ns);
-        // Less than before, if one of them has ended.
         let waited_ns = now.waited_ns.saturating_sub(before.waited_ns);
         if waited_ns == 0 || waited_ns < ran_ns / WAITS_PART {
             return false;
         }
         // What they wait for meanwhile is not this search.
         self.looked = None;
-        self.rests_until_us = now_us.saturating_add((ran_ns / 1000).saturating_mul(REST_TIMES));
+        let rest_us = (ran_ns / 1000).saturating_mul(REST_TIMES).min(REST_MAX_US);
+        self.rests_until_us = now_us.saturating_add(rest_us);
         #[cfg(test)]
         {
             self.rests += 1;
@@ -98,6 +100,23 @@ mod tests {
         assert!((1..15).contains(&ran), "{ran} ms of a second");
         let mut share = Share::default();
         assert!((0..100).all(|number| !share.is_too_large(number * INTERVAL_US, || None)));
+    }
+
+    /// P7 "never slower": however long it ran before it looked, a rest has an end after which it works again if nobody waits any more.
+    #[test]
+    fn a_rest_is_short() {
+        let mut share = Share::default();
+        let reading = |ran_ns, waited_ns| Some(Reading { ran_ns, waited_ns });
+        assert!(!share.is_too_large(0, || reading(0, 0)));
+        let now_us = 5_000_000;
+        assert!(share.is_too_large(now_us, || reading(5_000_000_000, 5_000_000_000)));
+        assert!(share.is_too_large(now_us + REST_MAX_US - 1, || panic!("it rests")));
+        for later_us in [0, INTERVAL_US, 2 * INTERVAL_US] {
+            assert!(
+                !share
+                    .is_too_large(now_us + REST_MAX_US + later_us, || reading(5_000_000_000, 5_000_000_000))
+            );
+        }
     }
 
     /// It is looked every 10 ms, not before each read of 64 KiB.

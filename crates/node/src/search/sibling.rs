@@ -3,10 +3,12 @@
 //! A tree has many files. So each directory is listed once, and where one file was found is looked first for the next: the same tree in a
 //! directory beside it has them all in the same places.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use dray_core::limits::{SEARCH_ENTRIES_MAX, SIBLING_PLACES_MAX};
@@ -45,13 +47,13 @@ type SizeAndTime = (u64, i64);
 pub(crate) struct Siblings<'a> {
     scope: &'a Scope,
     /// By path from the top of the scope.
-    listings: HashMap<PathBuf, Listing>,
+    listings: HashMap<Rc<Path>, Listing>,
     /// Entries of all of them.
     listed: usize,
     /// How many were made since something was found.
     vain_listings: usize,
-    /// Files that were listed, the first few of each size and time.
-    twins: HashMap<SizeAndTime, Vec<PathBuf>>,
+    /// Files that were listed, the first few of each size and time: the directory, and where they stand in its listing.
+    twins: HashMap<SizeAndTime, Vec<(Rc<Path>, usize)>>,
     /// Where directories of the tree have their like: the last one that was of use comes first.
     places: VecDeque<(Names, Names)>,
     patience: Patience,
@@ -87,9 +89,17 @@ impl<'a> Siblings<'a> {
         }
     }
 
-    /// The path, from the top of the scope, of a file that is likely to have most of what comes; of what was seen as long as `goes_on`.
+    /// The path, from the top of the scope, of a file that is likely to have most of what comes; of what was seen as long as `goes_on`, which may
+    /// wait: that is no looking.
     pub(crate) fn find(&mut self, coming: &Coming, goes_on: &dyn Fn() -> bool) -> Option<PathBuf> {
         let begun = Instant::now();
+        let waited = Cell::new(Duration::ZERO);
+        let goes_on = || {
+            let since = Instant::now();
+            let goes_on = goes_on();
+            waited.set(waited.get() + since.elapsed());
+            goes_on
+        };
         let (name, below) = coming.path.split_last()?;
         let destination = self.scope.destination();
         // Where that lies elsewhere, a name that no directory has stands for it.
@@ -105,13 +115,13 @@ impl<'a> Siblings<'a> {
             None if coming.size_bytes >= SEARCHED_FROM_BYTES
                 && self.patience.spent < self.patience.allowed =>
             {
-                let found = self.search(destination, &directory, below, name, coming, goes_on);
-                self.patience.spent += begun.elapsed();
+                let found = self.search(destination, &directory, below, name, coming, &goes_on);
+                self.patience.spent += begun.elapsed().saturating_sub(waited.get());
                 found
             }
             found => found,
         }?;
-        self.patience.allowed += begun.elapsed();
+        self.patience.allowed += begun.elapsed().saturating_sub(waited.get());
         self.vain_listings = 0;
         Some(found)
     }
@@ -120,12 +130,14 @@ impl<'a> Siblings<'a> {
     /// Of several the one called `name`, if there is one.
     fn twin(&self, name: &[u8], coming: &Coming) -> Option<PathBuf> {
         let twins = self.twins.get(&(coming.size_bytes, coming.mtime_s))?;
-        let path = twins.iter().find(|path| has_name(path, name)).or(match &twins[..] {
+        let name_of = |(directory, at): &(Rc<Path>, usize)| Some(&*self.listings.get(directory)?.get(*at)?.0);
+        let twin = twins.iter().find(|twin| name_of(twin) == Some(name)).or(match &twins[..] {
             [only] => Some(only),
             _ => None,
         })?;
+        let path = twin.0.join(OsStr::from_bytes(name_of(twin)?));
         // It may have been replaced since.
-        (self.scope.size_of(path) == Some(coming.size_bytes)).then(|| path.clone())
+        (self.scope.size_of(&path) == Some(coming.size_bytes)).then_some(path)
     }
 
     /// Where others of the tree were found.
@@ -243,6 +255,7 @@ impl<'a> Siblings<'a> {
     /// Tells `search` what is in a directory.
     fn list(&mut self, search: &mut Search, entry: EntryId, coming: &Coming, goes_on: &dyn Fn() -> bool) {
         let path: PathBuf = search.path(entry).into_iter().map(OsStr::from_bytes).collect();
+        let path: Rc<Path> = path.into();
         if !self.listings.contains_key(&path) {
             let listing = self.read(&path, goes_on);
             // What was not read to its end is not taken for all that there is.
@@ -251,11 +264,11 @@ impl<'a> Siblings<'a> {
             }
             self.listed += listing.len() + 1;
             self.vain_listings += 1;
-            for (name, file) in &listing {
+            for (at, (_, file)) in listing.iter().enumerate() {
                 if let Some((size_bytes, Some(mtime_s))) = file {
                     let twins = self.twins.entry((*size_bytes, *mtime_s)).or_default();
                     if twins.len() < TWINS_MAX {
-                        twins.push(path.join(OsStr::from_bytes(name)));
+                        twins.push((path.clone(), at));
                     }
                 }
             }

@@ -302,6 +302,9 @@ fn a_search_rests_where_the_transfer_waits_for_a_processor() {
 fn a_search_with_nothing_to_do_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let all = keys(&bytes(SIZE, 9));
+    // It is like what is wanted, and so large that hardly any of it would be of use: it is remembered, and not read.
+    let file = fs::File::create(dir.path().join("image")).unwrap();
+    file.set_len(256 << 20).unwrap();
     let older = Some((0, 0));
     let target = Target { older, ..target("image", SIZE) };
     let search = DiskSearch::begin(scope(dir.path(), dir.path()), target, SearchPolicy::Cost).unwrap();
@@ -316,6 +319,42 @@ fn a_search_with_nothing_to_do_says_so() {
         search.await_news(Duration::from_millis(10));
     }
     assert!(search.is_vain());
+    assert_eq!(search.read_bytes(), 0);
+}
+
+/// Y7, design 7: where there are many files to be ranked, it is done some at a time. In between others have the order, and what the transfer has to do is waited
+/// for, as before each other step.
+#[test]
+fn ranking_stands_back_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = keys(&bytes(SIZE, 12));
+    for number in 0..2500 {
+        let file = fs::File::create(dir.path().join(format!("other-{number}"))).unwrap();
+        file.set_len(SIZE as u64).unwrap();
+    }
+    let target = Target { older: Some((0, 0)), ..target("image", SIZE) };
+    let search = DiskSearch::begin(scope(dir.path(), dir.path()), target, SearchPolicy::Cost).unwrap();
+    // For so little none of them is read.
+    assert_eq!(found(&search, &all[..10], SIZE / 2), 0);
+    let steps = search.ranking_steps();
+    let unread = Arc::new(Unread { free: AtomicU64::new(2), ..Unread::default() });
+    let source: Arc<dyn Source> = unread.clone();
+    let pressure = Arc::new(Pressure::default());
+    pressure.watch(&source);
+    search.attend(pressure);
+    search.find(&all, SIZE as u64);
+    let begun = Instant::now();
+    while unread.asked.load(Ordering::Acquire) < 20 {
+        assert!(begun.elapsed() < LONG, "nobody looks at the sockets");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(search.ranking_steps() - steps, 2000, "before the first thousand, and the second");
+    assert!(search.is_promising() && search.trace().len() <= 2);
+    unread.is_empty.store(true, Ordering::Release);
+    while search.ranking_steps() - steps < 2500 {
+        assert!(begun.elapsed() < LONG, "it does not go on");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Y8: of a file that changes after it was read nothing is told any more.

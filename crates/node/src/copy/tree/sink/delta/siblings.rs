@@ -3,6 +3,7 @@
 //!
 //! [ADR 26]: ../../../../../../../docs/adr/0026-the-receivers-disk-as-a-source.md
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,14 +16,47 @@ use dray_store::local::tree::OlderFile;
 use super::work::Told;
 use crate::search::{Coming, Pressure, Scope, Siblings};
 
-/// How long one answer is waited for: after that there are none.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// This part of that is for looking: an answer is what was found by then.
-const LOOKING_PART: u32 = 2;
+/// How long things may take.
+const PATIENCE: Patience = Patience {
+    answer: Duration::from_millis(500),
+    looking: Duration::from_millis(250),
+    waiting: Duration::from_millis(125),
+};
+/// So many answers may wait as long as they may, before something is found: the others are there at once while the copy writes.
+const WAITING_ANSWERS: u32 = 4;
+/// It is looked whether the copy has something to write before so many entries of directories, or as long as those of a slow disk take.
+const ENTRIES: u32 = 64;
 /// How soon it is looked whether the copy still has something to write.
 const BUSY: Duration = Duration::from_millis(1);
 /// With so many siblings one after the other of which nothing was of use, nothing more is read.
 const VAIN_MAX: u32 = 8;
+
+/// How long may be waited, and for what.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// For one answer: after that there are none. More than the two others together, so that it takes a disk that hangs.
+    answer: Duration,
+    /// For looking: an answer is what was found by then.
+    looking: Duration,
+    /// Of one answer, for what the copy has to write. That is no looking.
+    waiting: Duration,
+}
+
+/// Looks for one file, and stands back for the copy meanwhile.
+struct Turn<'a> {
+    pressure: &'a Pressure,
+    /// Nobody listens any more.
+    gave_up: &'a AtomicBool,
+    begun: Instant,
+    looking: Duration,
+    /// How long it may wait yet, and what all the answers may.
+    waiting: Cell<Duration>,
+    left: &'a Cell<Duration>,
+    waited: Cell<Duration>,
+    /// When it was looked last whether it is to wait, and how many entries there were since.
+    looked: Cell<Option<(Instant, u32)>>,
+    is_over: Cell<bool>,
+}
 
 /// The search for siblings of one tree's files.
 pub(super) struct Finder {
@@ -106,7 +140,7 @@ fn start(
     scope: Arc<Scope>,
     pressure: Arc<Pressure>,
     told: Told,
-    patience: Duration,
+    patience: Patience,
 ) -> mpsc::Sender<(u64, Coming)> {
     let (questions, asked) = mpsc::channel::<(u64, Coming)>();
     let (sought, seeking) = mpsc::channel::<(Coming, Instant)>();
@@ -117,18 +151,24 @@ fn start(
     // They end with the sink, which drops the other end. If one cannot begin, nothing is found.
     let _ = thread::Builder::new().name("tree-search".into()).spawn(move || {
         let mut siblings = Siblings::new(&scope);
-        for (coming, deadline) in seeking {
-            // Before each entry of a directory: what comes is written first (Y5).
-            let goes_on = || {
-                while !is_over.load(Ordering::Relaxed) && Instant::now() < deadline {
-                    if !pressure.is_high() {
-                        return true;
-                    }
-                    thread::sleep(BUSY);
-                }
-                false
+        let left = Cell::new(patience.waiting * WAITING_ANSWERS);
+        for (coming, begun) in seeking {
+            let turn = Turn {
+                pressure: &pressure,
+                gave_up: &is_over,
+                begun,
+                looking: patience.looking,
+                waiting: Cell::new(patience.waiting),
+                left: &left,
+                waited: Cell::default(),
+                looked: Cell::default(),
+                is_over: Cell::default(),
             };
-            if found.send(siblings.find(&coming, &goes_on)).is_err() {
+            let sibling = siblings.find(&coming, &|| turn.goes_on());
+            if sibling.is_some() {
+                left.set(patience.waiting * WAITING_ANSWERS);
+            }
+            if found.send(sibling).is_err() {
                 return;
             }
         }
@@ -138,8 +178,9 @@ fn start(
         for (number, coming) in asked {
             let mut sibling = None;
             if !is_over {
-                let asked = (coming, Instant::now() + patience / LOOKING_PART);
-                let answer = sought.send(asked).ok().and_then(|()| answers.recv_timeout(patience).ok());
+                let asked = (coming, Instant::now());
+                let answer =
+                    sought.send(asked).ok().and_then(|()| answers.recv_timeout(patience.answer).ok());
                 is_over = answer.is_none();
                 gave_up.store(is_over, Ordering::Relaxed);
                 sibling = answer.flatten();
@@ -152,6 +193,44 @@ fn start(
     questions
 }
 
+impl Turn<'_> {
+    /// Before each entry of a directory: what comes is written first (Y5). False when it is to be answered.
+    fn goes_on(&self) -> bool {
+        let now = Instant::now();
+        let is_late = now.saturating_duration_since(self.begun) >= self.looking + self.waited.get();
+        let is_over = self.is_over.get() || is_late || self.gave_up.load(Ordering::Relaxed);
+        self.is_over.set(is_over || !self.stands_back(now));
+        !self.is_over.get()
+    }
+
+    /// False if it would take too long.
+    fn stands_back(&self, now: Instant) -> bool {
+        if let Some((at, entries)) = self.looked.get()
+            && entries < ENTRIES
+            && now.saturating_duration_since(at) < BUSY
+        {
+            self.looked.set(Some((at, entries + 1)));
+            return true;
+        }
+        let mut may_go_on = true;
+        while self.pressure.is_high() {
+            may_go_on =
+                !self.waiting.get().min(self.left.get()).is_zero() && !self.gave_up.load(Ordering::Relaxed);
+            if !may_go_on {
+                break;
+            }
+            let since = Instant::now();
+            thread::sleep(BUSY);
+            let waited = since.elapsed();
+            self.waited.set(self.waited.get() + waited);
+            self.waiting.set(self.waiting.get().saturating_sub(waited));
+            self.left.set(self.left.get().saturating_sub(waited));
+        }
+        self.looked.set(Some((Instant::now(), 0)));
+        may_go_on
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -159,17 +238,20 @@ mod tests {
 
     use super::*;
 
-    /// Answers of a search of `dir`, one for each number, with so much patience.
-    fn answers(dir: &std::path::Path, patience: Duration, numbers: u64) -> Vec<Option<PathBuf>> {
-        answers_beside(dir, patience, numbers, &Arc::default())
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Whoever looks has so much time for each answer, and waits no longer than that for what is to be written.
+    fn patience(answer: Duration, waiting: Duration) -> Patience {
+        Patience { answer, looking: answer / 2, waiting }
     }
 
-    /// The same while there is something to do for `pressure`.
-    fn answers_beside(
+    /// Answers of one search of `dir` to so many questions in each round, before which `begin` is told its number.
+    fn answers(
         dir: &std::path::Path,
-        patience: Duration,
-        numbers: u64,
+        patience: Patience,
         pressure: &Arc<Pressure>,
+        rounds: &[usize],
+        begin: &mut dyn FnMut(usize),
     ) -> Vec<Option<PathBuf>> {
         fs::create_dir_all(dir.join("b")).unwrap();
         let (top, to) = (fs::File::open(dir).unwrap(), fs::File::open(dir.join("b")).unwrap());
@@ -177,14 +259,18 @@ mod tests {
         let told = Told::to_nobody();
         let questions = start(Arc::new(scope), pressure.clone(), told.another(), patience);
         let path = vec![b"image".to_vec()];
-        for number in 0..numbers {
-            let coming = Coming { path: path.clone(), size_bytes: 100_000, mtime_s: 0 };
-            questions.send((number, coming)).unwrap();
-        }
         let mut all = Vec::new();
-        while (all.len() as u64) < numbers {
-            all.extend(told.siblings());
-            thread::yield_now();
+        for (round, asked) in rounds.iter().enumerate() {
+            begin(round);
+            for number in 0..*asked {
+                let coming = Coming { path: path.clone(), size_bytes: 100_000, mtime_s: 0 };
+                questions.send((number as u64, coming)).unwrap();
+            }
+            let so_far = all.len();
+            while all.len() < so_far + asked {
+                all.extend(told.siblings());
+                thread::yield_now();
+            }
         }
         all
     }
@@ -221,19 +307,81 @@ mod tests {
         assert_eq!(told.under_way(), 1, "what else there is to do");
     }
 
-    /// Y5: while what comes is written, no directory is listed for a sibling; what was not found by then is not there. After that it is.
+    /// Y5, ADR 26: while what comes is written, no directory is listed for a sibling, and what was not found by then is not there. After that it is, by the
+    /// same search: to wait is no looking.
     #[test]
     fn a_search_for_siblings_stands_back() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("a")).unwrap();
         fs::write(dir.path().join("a/image"), vec![1; 100_000]).unwrap();
         let pressure = Arc::<Pressure>::default();
+        let mut writing = Some(pressure.begin());
+        let patience = patience(LONG, Duration::from_millis(300));
+        let mut begin = |round| drop(writing.take_if(|_| round == 1));
+        let told = answers(dir.path(), patience, &pressure, &[2, 1], &mut begin);
+        assert_eq!(told, [None, None, Some(PathBuf::from("a/image"))]);
+    }
+
+    /// P7 "never slower", Y5: one answer waits for what is written as long as it may, all of them no longer than that, and then no more; the time of looking
+    /// is not used up by that.
+    #[test]
+    fn waiting_has_its_own_bound() {
+        let (pressure, gave_up) = (Pressure::default(), AtomicBool::new(false));
+        let left = Cell::new(5 * BUSY);
+        let turn = |waiting| Turn {
+            pressure: &pressure,
+            gave_up: &gave_up,
+            begun: Instant::now(),
+            looking: LONG,
+            waiting: Cell::new(waiting),
+            left: &left,
+            waited: Cell::default(),
+            looked: Cell::default(),
+            is_over: Cell::default(),
+        };
+        let before = turn(3 * BUSY);
+        assert!(before.goes_on() && before.waited.get().is_zero(), "there is nothing to wait for");
         let writing = pressure.begin();
-        let shortly = Duration::from_millis(500);
-        assert_eq!(answers_beside(dir.path(), shortly, 2, &pressure), vec![None; 2]);
+        let short = turn(BUSY);
+        assert!(!short.goes_on() && short.waiting.get().is_zero() && short.waited.get() >= BUSY);
+        while !left.get().is_zero() {
+            assert!(!turn(BUSY).goes_on());
+        }
+        let last = turn(LONG);
+        assert!(!last.goes_on() && last.waited.get().is_zero(), "all of them have waited long enough");
         drop(writing);
-        let found = Some(PathBuf::from("a/image"));
-        assert_eq!(answers_beside(dir.path(), Duration::from_secs(60), 1, &pressure), vec![found]);
+        assert!(!last.goes_on(), "it was answered");
+        assert!(turn(LONG).goes_on());
+        let late = Turn { looking: Duration::ZERO, ..turn(LONG) };
+        assert!(!late.goes_on());
+        late.is_over.set(false);
+        late.waited.set(LONG);
+        assert!(late.goes_on(), "it has waited, not looked");
+    }
+
+    /// Y5, P7: it is not looked at what is to be written before each entry of a directory that is listed fast.
+    #[test]
+    fn entries_are_many_to_a_look() {
+        let (pressure, gave_up, left) = (Pressure::default(), AtomicBool::new(false), Cell::default());
+        let turn = Turn {
+            pressure: &pressure,
+            gave_up: &gave_up,
+            begun: Instant::now(),
+            looking: LONG,
+            waiting: Cell::default(),
+            left: &left,
+            waited: Cell::default(),
+            looked: Cell::default(),
+            is_over: Cell::default(),
+        };
+        assert!(turn.goes_on());
+        let _writing = pressure.begin();
+        // As if no time passed.
+        let now = turn.looked.get().unwrap().0;
+        let entries = (0..2 * ENTRIES).take_while(|_| turn.stands_back(now)).count();
+        assert_eq!(entries, ENTRIES as usize);
+        turn.looked.set(Some((now, 0)));
+        assert!(!turn.stands_back(now + BUSY), "a slow disk");
     }
 
     /// S10: who finds is not waited for longer than is worth it, and then no more at all.
@@ -243,7 +391,10 @@ mod tests {
         fs::create_dir(dir.path().join("a")).unwrap();
         fs::write(dir.path().join("a/image"), vec![1; 100_000]).unwrap();
         let found = Some(PathBuf::from("a/image"));
-        assert_eq!(answers(dir.path(), Duration::from_secs(60), 3), vec![found; 3]);
-        assert_eq!(answers(dir.path(), Duration::ZERO, 3), vec![None; 3]);
+        let pressure = Arc::default();
+        let told = answers(dir.path(), patience(LONG, Duration::ZERO), &pressure, &[3], &mut |_| {});
+        assert_eq!(told, vec![found; 3]);
+        let none = patience(Duration::ZERO, Duration::ZERO);
+        assert_eq!(answers(dir.path(), none, &pressure, &[3], &mut |_| {}), vec![None; 3]);
     }
 }
