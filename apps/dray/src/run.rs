@@ -30,6 +30,8 @@ pub(crate) fn main() -> u8 {
             return refuse(&error);
         }
     };
+    // Each level of a tree, each file and each connection costs descriptors; the usual limit is for programs that wait for what they open with `select`.
+    dray_node::raise_open_files();
     let is_remote = matches!(arguments.command, Command::Remote | Command::Serve { stdio: true, .. });
     let stop = Stop::new();
     let is_daemon = matches!(arguments.command, Command::Serve { stdio: false, .. });

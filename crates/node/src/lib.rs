@@ -38,6 +38,7 @@ pub use copy::{
 };
 pub use daemon::Daemon;
 pub use doctor::Finding;
+pub use dray_store::local::tree::raise_open_files;
 pub use get::{GetRequest, Output, Wanted};
 pub use logs::{log_event, log_outcome};
 pub use observer::{Event, Listed, ListedKind, Observer, SourceShare, Stop};

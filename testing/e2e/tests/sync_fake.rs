@@ -84,6 +84,7 @@ impl<'a> Backups<'a> {
         b.sshd();
         let place = b.directory("backups");
         chown(&place, Some(NOBODY), Some(NOBODY)).unwrap();
+        close(&place);
         let script = |name: &str, program: &Path| {
             let path = b.file(name);
             let user = format!("setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups");
@@ -133,6 +134,11 @@ fn assert_twins(host: &Host, one: &Path, other: &Path, what: &str) {
     let twins = host.program("rsync").args(["-aHAXn", "--numeric-ids", "--checksum", "-i", "--delete"]);
     let twins = twins.arg(slashed(one)).arg(slashed(other)).time_limit(LONG).run().expect(0);
     assert_eq!(twins.stdout_text(), "", "{what}");
+}
+
+/// Lets nobody else in: what stands for a device with rsync others may write to.
+fn close(top: &Path) {
+    fs::set_permissions(top, fs::Permissions::from_mode(0o700)).unwrap();
 }
 
 /// Kind, owner and attribute of everything below.
@@ -267,6 +273,7 @@ fn root_fakes_where_it_is_told_to() {
     let [source, ours, theirs, plain, restored] =
         ["source", "ours", "theirs", "plain", "restored"].map(|name| top.join(name));
     machine(&source);
+    close(&top);
     // So that it is seen at the roots, too.
     chown(&source, Some(7), Some(7)).unwrap();
     let dray = |options: &[&str], from: &Path, to: &Path| {
@@ -302,7 +309,8 @@ fn root_fakes_where_it_is_told_to() {
     assert!(wrong.stderr_text().contains("src, dst or both"), "{wrong}");
 }
 
-/// S88: what root keeps in a directory of an account, and rsync kept there as root, root restores from there.
+/// S88: what root keeps in a directory of an account, and rsync kept there as root, root restores from there: a device that others may write to where it stands only once
+/// they cannot come to it.
 #[test]
 fn an_accounts_directory_gives_back_what_root_kept_there() {
     let Some(lab) = Lab::of(1).build() else { return };
@@ -321,8 +329,18 @@ fn an_accounts_directory_gives_back_what_root_kept_there() {
         words.arg(slashed(&source)).arg(&kept).time_limit(LONG).run().expect(0);
         let uid = |path: &str| fs::metadata(kept.join(path)).unwrap().uid();
         assert_eq!((uid("."), uid("bin/su"), uid("home/me/text")), (1234, 0, 0), "{program}");
-        let down = a.dray().args(["sync", "-aHX", "--fake-super=src"]).arg(slashed(&kept)).arg(&restored);
-        down.time_limit(LONG).run().expect(0);
+        let down = || {
+            let down = a.dray().args(["sync", "-aHX", "--fake-super=src"]).arg(slashed(&kept)).arg(&restored);
+            down.time_limit(LONG).run()
+        };
+        fs::set_permissions(&top, fs::Permissions::from_mode(0o755)).unwrap();
+        let open = down().expect(if program == "dray" { 0 } else { 8 });
+        let said = open.stderr_text();
+        let is_refused = |name: &str| said.contains(name) && !restored.join(name).exists();
+        assert_eq!(["dev/null", "dev/disk"].map(is_refused), [program == "rsync"; 2], "{open}");
+        assert!(restored.join("home/me/text").exists() && restored.join("bin/su").exists(), "{open}");
+        close(&top);
+        down().expect(0);
         assert_twins(a, &source, &restored, program);
     }
 }

@@ -243,7 +243,7 @@ pub(super) fn stat_fd(fd: BorrowedFd<'_>) -> io::Result<Statx> {
 }
 
 /// Raises the number of files this process may have open as far as it may, to 65,536 at most; how many that are.
-pub(super) fn raise_open_files() -> usize {
+pub fn raise_open_files() -> usize {
     use rustix::process::{Resource, getrlimit, setrlimit};
     const ENOUGH: u64 = 65_536;
     let mut limit = getrlimit(Resource::Nofile);

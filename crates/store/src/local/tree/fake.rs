@@ -1,7 +1,7 @@
 //! Kind, owner and bits of an entry in an attribute of the file or directory that stands for it, as rsync's `--fake-super` keeps them ([ADR 32]): for
 //! an account that may not give files away, or a file system that keeps no owners.
 //!
-//! An attribute is believed only where nobody else can have set it: what is told of it comes to life where root restores it.
+//! An attribute is believed only where nobody else can have set it: what is told of it comes to life where root restores it. Who may write to a file may set it, too.
 //!
 //! [ADR 32]: ../../../../../docs/adr/0032-owners-in-attributes.md
 
@@ -120,6 +120,18 @@ impl FakeStat {
         (seen.stx_uid, seen.stx_gid) = (self.uid, self.gid);
         (seen.stx_rdev_major, seen.stx_rdev_minor) = self.device;
         (is_directory(self.kind()) == is_directory(file_type(found))).then_some(seen)
+    }
+
+    /// True if it makes more of `found` than those could who may write there without owning it, be it by ACLs, whose mask is in the bits of the group: powers, a device,
+    /// or a link where rsync, which gives to what stands for links all bits, would have made none.
+    fn is_lent_by_others(&self, found: &Statx) -> bool {
+        let bits = u32::from(found.stx_mode) & 0o777;
+        let is_more = match self.kind() {
+            FileType::CharacterDevice | FileType::BlockDevice => true,
+            FileType::Symlink => bits != 0o777,
+            _ => self.mode & 0o6000 != 0,
+        };
+        is_more && bits & 0o022 != 0 && file_type(found) == FileType::RegularFile
     }
 
     /// The permission bits of what stands for it and has the group `gid`: its owner can read and write it, and nobody else writes to it. What has no content of
@@ -284,28 +296,66 @@ fn read_at(directory: &Directory, name: &[u8]) -> Result<Found, Errno> {
     found(read, &value)
 }
 
-/// What is made in `directory`, of which nothing is left, nor that it was made.
-fn made_in(directory: &Directory) -> io::Result<Statx> {
-    if let Ok(file) = directory.unnamed() {
-        return stat_fd(file.as_fd());
+/// True if nobody but root and the accounts `own` can come to what is in `directory`: that, or one above it, belongs to them and lets nobody else in.
+fn is_closed(directory: &Directory, own: [u32; 2]) -> bool {
+    let above = |fd: BorrowedFd<'_>| {
+        rustix::fs::openat(fd, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    };
+    let Ok(mut found) = directory.stat_self() else { return false };
+    let mut next = above(directory.as_fd());
+    // As many as a path can have.
+    for _ in 0..PATH_BYTES_MAX {
+        let is_theirs = found.stx_uid == 0 || own.contains(&found.stx_uid);
+        if is_theirs && found.stx_mode & 0o011 == 0 {
+            return true;
+        }
+        let Ok(at) = next else { return false };
+        let Ok(there) = stat_fd(at.as_fd()) else { return false };
+        // What lies in itself is the root.
+        if identity_of(&there) == identity_of(&found) {
+            return false;
+        }
+        (found, next) = (there, above(at.as_fd()));
     }
-    made_by_name_in(directory)
+    false
 }
 
-/// The same where every file has a name.
-pub(super) fn made_by_name_in(directory: &Directory) -> io::Result<Statx> {
-    let before = directory.stat_self()?;
+/// What is made in `directory`, of which nothing is left, nor that it was made; `None` if nothing can be made there. An error if it is left.
+fn made_in(directory: &Directory) -> Result<Option<Statx>> {
+    match directory.unnamed() {
+        Ok(file) => Ok(stat_fd(file.as_fd()).ok()),
+        Err(_) => made_by_name_in(directory, &|| ()),
+    }
+}
+
+/// The same where every file has a name; `meanwhile` is what others do while it is there.
+pub(super) fn made_by_name_in(directory: &Directory, meanwhile: &dyn Fn()) -> Result<Option<Statx>> {
+    let Ok(before) = directory.stat_self() else { return Ok(None) };
     let mut made = None;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOCTTY;
     let name = temporary::make_random(&mut |name| {
         made = Some(directory.open_at(name, flags, Mode::RUSR | Mode::WUSR)?);
         Ok(())
-    })?;
-    let found = made.map_or_else(|| Err(Errno::NOENT.into()), |file| stat_fd(file.as_fd()));
-    rustix::fs::unlinkat(directory, &name[..], rustix::fs::AtFlags::empty())?;
-    // Who may not set the time back has none to keep there.
-    let _ = rustix::fs::futimens(directory, &times_of(mtime_of(&before)));
-    found
+    });
+    let (Ok(name), Some(file)) = (name, made) else { return Ok(None) };
+    let time = || directory.stat_self().map(|found| mtime_of(&found)).ok();
+    let left = time();
+    let found = stat_fd(file.as_fd()).ok();
+    meanwhile();
+    let is_ours = left.is_some() && time() == left;
+    match rustix::fs::unlinkat(directory, &name[..], rustix::fs::AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => {
+            let name = String::from_utf8_lossy(&name);
+            let what = format!("remove {name:?}, which was made in the destination to see whose it is there");
+            return Err(Error::file(what, error.into()));
+        }
+    }
+    // The time of what others did is not taken away. Who may not set it back has none to keep there.
+    if is_ours {
+        let _ = rustix::fs::futimens(directory, &times_of(mtime_of(&before)));
+    }
+    Ok(found)
 }
 
 /// True for what can have the attribute: links and devices can not.
@@ -320,14 +370,17 @@ pub(super) struct Telling {
     /// The accounts whose attributes are believed.
     own: u32,
     owner: u32,
+    /// Nobody else can come to the source.
+    is_closed: bool,
 }
 
 impl Telling {
-    /// Of a source whose root belongs to `owner`: to this account its own attributes count; to root those of who owns the source, too, who could put
+    /// Of a source in `directory`, or that itself, whose root belongs to `owner`: to this account its own attributes count; to root those of who owns the source, too, who could put
     /// anything there.
-    pub(super) fn new(fake: FakeSuper, owner: u32) -> Telling {
+    pub(super) fn new(fake: FakeSuper, owner: u32, directory: &Directory) -> Telling {
         let uid = rustix::process::geteuid();
-        Telling { fake, own: uid.as_raw(), owner: if uid.is_root() { owner } else { uid.as_raw() } }
+        let (own, owner) = (uid.as_raw(), if uid.is_root() { owner } else { uid.as_raw() });
+        Telling { fake, own, owner, is_closed: fake == FakeSuper::On && is_closed(directory, [own, owner]) }
     }
 
     /// What stands under `name`, of which `found` was told, open so that nobody can put something else in its place between one look and the next;
@@ -378,6 +431,10 @@ impl Telling {
             ))),
             (Ok(_), _) if !is_own => Err(refused(
                 "is that of another user, who is not believed; remove it, or give the file to the account that reads it",
+            )),
+            (Ok(Found::Says(stat)), _) if !self.is_closed && stat.is_lent_by_others(found) => Err(refused(
+                "makes it setuid, setgid, a device or a link, and others may write to the file, and so may have set that; if nobody did, have a directory \
+                 above it be entered by its account alone (mode 0700), or take their bits away",
             )),
             (Ok(Found::Says(stat)), _) => match stat.over(found) {
                 Some(seen) => Ok(Told::As(Box::new(seen))),
@@ -505,6 +562,9 @@ impl Settings {
             return found;
         }
         match read() {
+            Ok(Found::Says(stat)) if stat.is_lent_by_others(&found) && !self.is_destination_closed.get() => {
+                found
+            }
             Ok(Found::Says(stat)) => stat.over(&found).unwrap_or(found),
             _ => found,
         }
@@ -525,7 +585,11 @@ impl Settings {
         writes: bool,
     ) -> Result<()> {
         let Some(sync) = self.sync().filter(|sync| sync.fake != FakeSuper::Off) else { return Ok(()) };
-        self.destination_owner.set(base.stat_self().ok().map(|found| found.stx_uid));
+        let owner = base.stat_self().ok().map(|found| found.stx_uid);
+        self.destination_owner.set(owner);
+        let own = self.powers.uid;
+        let owner = owner.filter(|_| self.powers.is_root).unwrap_or(own);
+        self.is_destination_closed.set(sync.fake == FakeSuper::On && is_closed(base, [own, owner]));
         let mut value = [0; VALUE_BYTES_MAX];
         match (sync.fake, fgetxattr(base, ATTRIBUTE, &mut value[..])) {
             (FakeSuper::On, Err(Errno::OPNOTSUPP)) => {
@@ -553,7 +617,7 @@ impl Settings {
     /// An error if what this process makes in `base` belongs to somebody who is not believed there.
     fn require_own(&self, base: &Directory) -> Result<()> {
         // Who may not make anything hears of that when it is tried.
-        let Ok(made) = made_in(base) else { return Ok(()) };
+        let Some(made) = made_in(base)? else { return Ok(()) };
         if self.is_believed(&made) {
             return Ok(());
         }

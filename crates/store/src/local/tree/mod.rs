@@ -59,7 +59,7 @@ pub use chosen::Chosen;
 pub use content::{FileState, Piece, ReadSize, hash_content};
 pub use cut::{Cut, CutEnd, cut_content};
 pub use digest::{DigestOptions, Held, ReceivingEnd, Scan, Scanned, Told};
-pub use directory::Directory;
+pub use directory::{Directory, raise_open_files};
 pub use exclude::Excludes;
 pub use fake::FakeSuper;
 pub use filter::read_rule;

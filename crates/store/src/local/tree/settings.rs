@@ -114,6 +114,8 @@ pub(super) struct Settings {
     pub(super) powers: Powers,
     /// Who owns the destination, where attributes count.
     pub(super) destination_owner: Cell<Option<u32>>,
+    /// Nobody else can come to it.
+    pub(super) is_destination_closed: Cell<bool>,
     names: OwnerNames,
     /// Numbers here of owners there, by whether it is a group and its number there.
     owners_here: RefCell<HashMap<(bool, u32), u32>>,
@@ -165,6 +167,7 @@ impl Settings {
             umask: umask(),
             powers: Powers::of_this_process(),
             destination_owner: Cell::new(None),
+            is_destination_closed: Cell::new(false),
             names: if options.owners && !options.numeric_ids {
                 OwnerNames::of_this_host()
             } else {

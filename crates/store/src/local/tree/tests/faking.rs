@@ -486,10 +486,169 @@ fn where_files_are_given_to_others_is_told_first() {
             assert!(error.to_string().contains(&format!("belongs to user {nobody} there")), "{error}");
         });
     }
-    assert_eq!(made_by_name_in(&base).unwrap().stx_uid, me);
+    assert_eq!(made_by_name_in(&base, &|| ()).unwrap().unwrap().stx_uid, me);
     let after = fs::metadata(&to).unwrap();
     assert_eq!((after.mtime(), after.mtime_nsec()), (now.mtime(), now.mtime_nsec()));
     assert_eq!(fs::read_dir(&to).unwrap().count(), 0);
+}
+
+/// S88: the look leaves nothing, and takes away nothing: not the time of what others change meanwhile; what it cannot remove again it names.
+#[test]
+fn who_looks_whose_files_are_leaves_the_rest_alone() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    hostile::shared(&to);
+    let set_time = |seconds: i64| {
+        let time = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: 0 };
+        let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(rustix::fs::CWD, &to, &times, rustix::fs::AtFlags::empty()).unwrap();
+    };
+    let base = Directory::open(&to).unwrap();
+    let time_after = |meanwhile: &dyn Fn()| {
+        set_time(1_000_000_000);
+        made_by_name_in(&base, meanwhile).unwrap().unwrap();
+        fs::metadata(&to).unwrap().mtime()
+    };
+    assert_eq!(time_after(&|| ()), 1_000_000_000);
+    // As another program does that has come a while later.
+    assert!(time_after(&|| set_time(2_000_000_000)) > 1_000_000_000);
+    assert_eq!(fs::read_dir(&to).unwrap().count(), 0);
+    // Somebody else took it away.
+    let clear =
+        || fs::read_dir(&to).unwrap().for_each(|entry| fs::remove_file(entry.unwrap().path()).unwrap());
+    made_by_name_in(&base, &clear).unwrap().unwrap();
+    let own = place.path().join("own");
+    hostile::shared(&own);
+    let said = as_nobody(|_| {
+        let inner = own.join("inner");
+        fs::create_dir(&inner).unwrap();
+        let base = Directory::open(&inner).unwrap();
+        let close = || fs::set_permissions(&inner, fs::Permissions::from_mode(0o555)).unwrap();
+        let error = made_by_name_in(&base, &close).unwrap_err().to_string();
+        close();
+        assert!(made_by_name_in(&base, &|| ()).unwrap().is_none(), "who may make nothing hears of it later");
+        error
+    });
+    let left = fs::read_dir(own.join("inner")).unwrap().next().unwrap().unwrap().file_name();
+    assert!(said.contains(left.to_str().unwrap()) && said.contains("remove"), "{said}");
+}
+
+/// A directory that everybody can come to, wherever others of tests lie.
+fn open_place() -> tempfile::TempDir {
+    let place = tempfile::tempdir_in("/tmp").unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    place
+}
+
+/// S88, threat model: who may write to a file may set its attribute, by bits or by an ACL, and gains no powers by it: the entry is named. What rsync keeps is told all the
+/// same: all owners and links, and anything where nobody else can come to the files.
+#[test]
+fn who_may_write_to_a_file_gives_it_no_powers() {
+    let place = open_place();
+    let from = place.path().join("from");
+    fs::create_dir(&from).unwrap();
+    let cases: [(&str, u32, &str, bool); 12] = [
+        ("setuid, of a group", 0o664, "104755 0,0 0:0", false),
+        ("setgid, of others", 0o646, "102755 0,0 0:5", false),
+        ("setuid, by ACL", 0o644, "104755 0,0 0:0", false),
+        ("terminal", 0o622, "20622 5,1 0:5", false),
+        ("disk", 0o660, "60660 259,7 0:6", false),
+        ("a link that was a file", 0o666, "120777 0,0 0:0", false),
+        ("link", 0o777, "120777 0,0 12:13", true),
+        ("owner", 0o664, "100664 0,0 7:8", true),
+        ("fifo", 0o666, "10666 0,0 7:8", true),
+        ("su", 0o755, "104755 0,0 0:0", true),
+        ("wall", 0o700, "102700 0,0 0:5", true),
+        ("console", 0o600, "20622 5,1 0:5", true),
+    ];
+    for (name, mode, value, _) in cases {
+        let path = from.join(name);
+        fs::write(&path, b"content").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        set_attribute(&path, value.as_bytes());
+    }
+    // Read for the group, write for one user.
+    let entries =
+        [(1_u16, 6_u16, u32::MAX), (2, 6, 1234), (4, 4, u32::MAX), (16, 6, u32::MAX), (32, 4, u32::MAX)];
+    let entries = entries.iter().flat_map(|(tag, bits, id)| {
+        [&tag.to_le_bytes()[..], &bits.to_le_bytes()[..], &id.to_le_bytes()[..]].concat()
+    });
+    let acl: Vec<u8> = 2_u32.to_le_bytes().into_iter().chain(entries).collect();
+    setxattr(from.join("setuid, by ACL"), "system.posix_acl_access", &acl, XattrFlags::empty()).unwrap();
+    let told = || {
+        let (told, failed) = told_of(&from, FakeSuper::On);
+        let mut names: Vec<String> =
+            told.into_iter().map(|(name, ..)| String::from_utf8(name).unwrap()).collect();
+        names.sort();
+        (names, failed)
+    };
+    let names = |is_told: &dyn Fn(bool) -> bool| -> Vec<String> {
+        let told = cases.iter().filter(|(.., it)| is_told(*it)).map(|(name, ..)| (*name).to_owned());
+        let mut told: Vec<String> = told.collect();
+        told.sort();
+        told
+    };
+    let bits = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let (some, all) = ((names(&|it| it), 6), (names(&|_| true), 0));
+    assert_eq!(told(), some);
+    for closed in [place.path(), &from] {
+        for (mode, expected) in [(0o700, &all), (0o744, &all), (0o710, &some), (0o701, &some), (0o755, &some)]
+        {
+            bits(closed, mode);
+            assert_eq!(&told(), expected, "{closed:?} {mode:o}");
+        }
+    }
+    // A single one, by its name.
+    let one = || {
+        let mut walker =
+            Walker::new(vec![from.join("disk")], WalkOptions { fake: FakeSuper::On, ..walk_options() });
+        matches!(walker.step(), Some(Walked::Entry(..)))
+    };
+    assert!(!one());
+    bits(&from, 0o700);
+    assert!(one());
+    if rustix::process::geteuid().is_root() {
+        // A third one can come to what is in his own.
+        bits(&from, 0o755);
+        bits(place.path(), 0o700);
+        std::os::unix::fs::chown(place.path(), Some(1235), None).unwrap();
+        assert_eq!(told(), some);
+    }
+}
+
+/// S88: at the destination powers that others may have set count for nothing, and what stands for the entry is made so that they cannot; where nobody else can come to it,
+/// what rsync keeps so stays as it is.
+#[test]
+fn what_others_may_have_set_at_the_destination_is_made_right() {
+    let place = open_place();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    write_all(&to, faking());
+    let mode = |name: &str| fs::metadata(to.join(name)).unwrap().mode() & 0o7777;
+    let as_rsync_does = [("powers", 0o775), ("console", 0o622), ("link", 0o777)];
+    for (name, mode) in as_rsync_does {
+        fs::set_permissions(to.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let (placed, told, _) = write_all(&to, faking());
+    assert!(!placed.contains(&true) && told.is_empty(), "{told:?}");
+    // What has content is left alone where nothing differs.
+    assert_eq!((mode("powers"), mode("console"), mode("link")), (0o775, 0o600, 0o600));
+    for (name, mode) in as_rsync_does {
+        fs::set_permissions(to.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (_, told, not_kept) = write_all(&to, faking());
+    let mut paths: Vec<_> =
+        told.iter().map(|done| String::from_utf8_lossy(&done.path).into_owned()).collect();
+    paths.sort();
+    assert_eq!(paths, ["console", "powers"]);
+    assert!(not_kept.attributes.is_empty(), "{not_kept:?}");
+    assert_eq!((mode("powers"), mode("console")), (0o755, 0o600));
+    assert_eq!(attribute(&to.join("powers")).as_deref(), Some("104755 0,0 7:8"));
+    assert_eq!(attribute(&to.join("console")).as_deref(), Some("20622 5,1 7:5"));
+    let (placed, told, _) = write_all(&to, faking());
+    assert!(!placed.contains(&true) && told.is_empty(), "{told:?}");
 }
 
 /// S88: what stands for an entry is made again if another run takes it, under its temporary name, for something left.
@@ -681,8 +840,8 @@ fn a_swap_lends_no_powers() {
     assert_eq!(opened("plain"), (0, Ok(())), "nothing was said of it");
     // Between the parts of one look.
     let mine = fs::metadata(&from).unwrap().uid();
-    let telling = Telling::new(FakeSuper::On, mine);
     let directory = Directory::open(&from).unwrap();
+    let telling = Telling::new(FakeSuper::On, mine, &directory);
     let seen = |name: &str, between: &dyn Fn()| {
         let found = directory.stat(name.as_bytes()).unwrap();
         let place = telling.place(&directory, name.as_bytes(), &found).unwrap().unwrap();
