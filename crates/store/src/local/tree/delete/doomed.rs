@@ -29,7 +29,7 @@ use super::steps::{
     Widened, is_in_use, is_switching, narrow, open, open_widened, remove_made, take_place, widen,
     widen_by_path,
 };
-use super::{Failed, device, identity, is_since, push_name, time};
+use super::{Failed, Identity, device, identity, is_since, push_name, time};
 
 /// Entries that are looked at before others get a turn.
 const STEP: usize = 64;
@@ -113,8 +113,8 @@ pub(in super::super) struct Doomed {
     ruling: Ruling,
     /// The directory that goes was renamed, so that its own change says nothing of what came into it: if this is not its time, something did.
     renamed: Option<(i64, u32)>,
-    /// Files that had further names when this run removed one, which changed them. They lie on one file system, as no mount is crossed.
-    unlinked: HashSet<u64>,
+    /// Files that had further names when this run removed one, which changed them.
+    unlinked: HashSet<Identity>,
 }
 
 /// Of how many such files is known: the further names of others stay, and are told, where somebody changed their directory meanwhile.
@@ -391,11 +391,14 @@ impl Doomed {
                 self.emptied.iter_mut().for_each(|emptied| emptied.protects = true);
                 self.keep();
             }
-            Ok(Next::Delete(_)) if orders.is_of_rules(&name) && self.wait(&name, sort) => {}
-            Ok(Next::Delete(other_names)) => {
+            Ok(Next::Delete(..)) if orders.is_of_rules(&name) && self.wait(&name, sort) => {}
+            Ok(Next::Delete(file, names)) => {
                 self.delete(orders, &name, false, failed);
-                if let Some(inode) = other_names.filter(|_| self.unlinked.len() < UNLINKED_MAX) {
-                    self.unlinked.insert(inode);
+                if names <= 1 {
+                    // Its number is free for another one.
+                    self.unlinked.remove(&file);
+                } else if self.unlinked.len() < UNLINKED_MAX {
+                    self.unlinked.insert(file);
                 }
             }
             Ok(Next::Empty(mut emptied)) => {
@@ -472,7 +475,7 @@ impl Doomed {
             return if is_in_use(parent, name, &found) {
                 Err(Error::new(ErrorKind::Refused, "another run is writing it"))
             } else {
-                Ok(Next::Delete((found.stx_nlink > 1).then_some(found.stx_ino)))
+                Ok(Next::Delete(identity(&found), found.stx_nlink))
             };
         }
         // The one that goes by itself this run holds.
@@ -494,7 +497,7 @@ impl Doomed {
     /// True if it came after the run began, as far as times tell.
     fn is_later(&self, found: &Statx) -> bool {
         let may_have_come = self.emptied.last().is_some_and(|emptied| emptied.is_recent)
-            && !self.unlinked.contains(&found.stx_ino);
+            && !self.unlinked.contains(&identity(found));
         has_come(found, may_have_come, self.begun)
     }
 
@@ -548,8 +551,8 @@ impl Doomed {
             way,
         });
         emptied.listing = Listing::read(&emptied.directory, &mut Vec::new(), &|| true).map_err(failed)?;
-        // After that, so that whatever is listed and came since shows.
-        let now = emptied.directory.stat_self().map_err(failed)?;
+        // After that, so that whatever is listed and came since shows; but what was widened this run itself has changed.
+        let now = if is_widened { found } else { emptied.directory.stat_self().map_err(failed)? };
         let renamed = self.renamed.filter(|_| self.emptied.is_empty());
         emptied.is_recent = has_changed(&now, renamed, self.begun);
         emptied.is_widened |= !orders.is_dry && widen(orders.settings, &emptied.directory, &emptied.found);
@@ -671,8 +674,8 @@ enum Next {
     Stays,
     /// The same, because of rules in a file.
     Protected,
-    /// It is no directory; its inode, if it has further names.
-    Delete(Option<u64>),
+    /// It is no directory; which file, and how many names it has.
+    Delete(Identity, u32),
     Empty(Box<Emptied>),
 }
 
