@@ -366,7 +366,7 @@ fn an_overlay_switches_or_says_why_not() {
             assert_eq!(has_new.unwrap(), b"new");
         } else {
             for said in [first, second] {
-                let said = said.expect(8);
+                let said = said.expect(6);
                 let text = said.stderr_text();
                 assert!(
                     text.contains("nothing was switched") && text.contains("redirect_dir is off"),
