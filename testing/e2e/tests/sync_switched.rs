@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use dray_e2e::actions::{NOBODY, assert_same_tree, await_no_dray};
 use dray_e2e::twins::{LONG, Way, case, set_times, sync, up, write};
-use dray_e2e::{Lab, Outcome, data, gate, sshd};
+use dray_e2e::{Host, Lab, Outcome, data, gate, sshd};
 use rustix::fs::{XattrFlags, setxattr};
 
 const SWITCHING: [&str; 2] = ["--delete", "--atomic"];
@@ -315,44 +315,165 @@ fn names_of_one_file_are_switched() {
     }
 }
 
-/// On an overlay, what lies in the lower layer may not change places: that is told in words, and nothing changes; what lies above does.
+/// On an overlay, what lies in the lower layer may not change places: that is told in words before anything is copied, and nothing changes; what lies above does, and so does all where
+/// redirect_dir is on, be it the second time, as what is linked the overlay copies up.
 #[test]
 fn an_overlay_switches_or_says_why_not() {
     let Some(lab) = Lab::of(1).build() else { return };
     let a = lab.host(0);
     let (source, place) = (a.directory("source"), a.directory("place"));
-    write(&source.join("f"), b"new", 0);
-    tool("mount", &["-t", "tmpfs", "tmpfs"], &place);
-    for name in ["lower", "upper", "work", "merged"] {
-        fs::create_dir(place.join(name)).unwrap();
+    write(&source.join("d/same"), b"same", 0);
+    for redirects in [false, true] {
+        write(&source.join("f"), b"new", 0);
+        tool("mount", &["-t", "tmpfs", "tmpfs"], &place);
+        for name in ["lower", "upper", "work", "merged"] {
+            fs::create_dir(place.join(name)).unwrap();
+        }
+        write(&place.join("lower/copy/f"), b"old!", 0);
+        write(&place.join("lower/copy/gone"), b"gone", 0);
+        write(&place.join("lower/copy/d/same"), b"same", 0);
+        let merged = place.join("merged");
+        let layer = |name: &str| place.join(name).display().to_string();
+        let layers = format!(
+            "lowerdir={},upperdir={},workdir={},redirect_dir={}",
+            layer("lower"),
+            layer("upper"),
+            layer("work"),
+            if redirects { "on" } else { "off" }
+        );
+        tool("mount", &["-t", "overlay", "overlay", "-o", &layers], &merged);
+        let run = |copy: &Path| {
+            a.dray().args(["sync", "-a", "--delete", "--atomic"]).arg(source.join("")).arg(copy).run()
+        };
+        let before = picture(&merged.join("copy"));
+        let lower: [Outcome; 2] = [run(&merged.join("copy")), run(&merged.join("copy"))];
+        let is_old = picture(&merged.join("copy")) == before;
+        let (above, has_new) = (data::names(&place.join("upper")), fs::read(merged.join("copy/f")));
+        let made = [run(&merged.join("made")), {
+            write(&source.join("f"), b"newer still", 5);
+            run(&merged.join("made"))
+        }];
+        let content = fs::read(merged.join("made/f"));
+        tool("umount", &[], &merged);
+        tool("umount", &[], &place);
+        let [first, second] = lower;
+        if redirects {
+            if first.code() != Some(0) {
+                let said = first.expect(8);
+                assert!(said.stderr_text().contains("the overlay file system copied it up"), "{said}");
+            }
+            second.expect(0);
+            assert_eq!(has_new.unwrap(), b"new");
+        } else {
+            for said in [first, second] {
+                let said = said.expect(6);
+                let text = said.stderr_text();
+                assert!(
+                    text.contains("nothing was switched") && text.contains("redirect_dir is off"),
+                    "{said}"
+                );
+            }
+            assert!(is_old);
+            assert_eq!(above, [""; 0], "nothing was copied up");
+        }
+        made.into_iter().for_each(|outcome| drop(outcome.expect(0)));
+        assert_eq!(content.unwrap(), b"newer still");
     }
-    write(&place.join("lower/copy/f"), b"old!", 0);
-    write(&place.join("lower/copy/gone"), b"gone", 0);
-    let merged = place.join("merged");
-    let layer = |name: &str| place.join(name).display().to_string();
-    let layers = format!("lowerdir={},upperdir={},workdir={}", layer("lower"), layer("upper"), layer("work"));
-    tool("mount", &["-t", "overlay", "overlay", "-o", &layers], &merged);
-    let run = |copy: &Path| {
-        a.dray().args(["sync", "-a", "--delete", "--atomic"]).arg(source.join("")).arg(copy).run()
+}
+
+/// A new file system of its own below `host`, with these options, of the files that lie in `with`.
+fn image(host: &Host, name: &str, options: &[&str], with: &Path) -> PathBuf {
+    let image = host.file(format!("{name}.img"));
+    fs::File::create(&image).unwrap().set_len(24 << 20).unwrap();
+    let with = with.to_str().unwrap();
+    let options = [&["-q", "-F", "-m", "0", "-d", with], options].concat();
+    tool("mkfs.ext4", &options, &image);
+    image
+}
+
+/// S89: on a file system that knows whole seconds alone, what is moved into DST in the second in which a run begins ends that, and what is moved there in the second in which the two trees were
+/// held against each other stays.
+#[test]
+fn whole_seconds_tell_what_was_moved_in() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, with, place) = (a.directory("source"), a.directory("with"), a.directory("place"));
+    write(&source.join("a same"), b"same", 0);
+    write(&source.join("z new"), b"new", 0);
+    write(&with.join("copy/a same"), b"same", 0);
+    write(&with.join("copy/gone/f"), b"gone", 0);
+    write(&with.join("first"), b"mine", 0);
+    write(&with.join("second"), b"mine", 0);
+    let image = image(a, "seconds", &["-I", "128"], &with);
+    tool("mount", &["-o", "loop", image.to_str().unwrap()], &place);
+    let copy = place.join("copy");
+    assert_eq!(fs::metadata(&copy).unwrap().ctime_nsec(), 0);
+    let run = |inject: &str| {
+        // Soon after a second began, so that what follows is in it.
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        std::thread::sleep(Duration::from_nanos(1_050_000_000 - u64::from(since.subsec_nanos())));
+        let strace = a.program("strace").args(["-f", "-o", "/dev/null", "-e", "trace=linkat,renameat2"]);
+        let strace = strace.args(["-e", &format!("inject={inject}")]).arg(gate::dray_binary());
+        strace.args(["sync", "-ai", "--delete", "--atomic"]).arg(source.join("")).arg(&copy).start()
     };
-    let before = picture(&merged.join("copy"));
-    let lower: Outcome = run(&merged.join("copy"));
-    let after = picture(&merged.join("copy"));
-    let made = [run(&merged.join("made")), {
-        write(&source.join("f"), b"newer still", 5);
-        run(&merged.join("made"))
-    }];
-    let content = fs::read(merged.join("made/f"));
-    let is_old = after == before;
-    tool("umount", &[], &merged);
+    // What it has is linked, and then it waits.
+    let running = run("linkat:delay_exit=1500000:when=1");
+    running.wait_until(false, || hidden(&place).iter().any(|name| place.join(name).join("a same").exists()));
+    fs::rename(place.join("first"), copy.join("gone/first")).unwrap();
+    let early = running.wait();
+    let kept = fs::read(copy.join("gone/first"));
+    // Everything was compared, and the new tree has just got its other name.
+    let waiting = hidden(&place);
+    let running = run("renameat2:delay_exit=1500000:when=1");
+    running.wait_until(false, || hidden(&place) != waiting);
+    fs::rename(place.join("second"), copy.join("gone/second")).unwrap();
+    let late = running.wait();
+    let aside = hidden(&place);
+    let left: Vec<_> = aside.iter().map(|name| data::names(&place.join(name).join("gone"))).collect();
+    let names = data::names(&copy);
     tool("umount", &[], &place);
-    if is_old {
-        let said = lower.expect(8);
-        let text = said.stderr_text();
-        assert!(text.contains("nothing was switched") && text.contains("overlay"), "{said}");
-    } else {
-        lower.expect(0);
+    let early = early.expect(8);
+    assert!(early.stderr_text().contains("another program changed"), "{early}");
+    assert_eq!(kept.unwrap(), b"mine");
+    let late = late.expect(8);
+    assert_eq!((names, left), (vec!["a same".into(), "z new".into()], vec![vec!["second".into()]]), "{late}");
+    assert!(late.stderr_text().contains(&aside[0]), "{late}");
+    let told = late.stdout_text();
+    assert!(told.contains("gone/f") && !told.contains("gone/second") && !told.contains("gone/\n"), "{late}");
+}
+
+/// S89: where the clock was set back, so that all in DST seems to be of the future, it is switched all the same, and what a killed run left of it goes.
+#[test]
+fn a_clock_that_was_set_back_stops_nothing() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, with, place) = (a.directory("source"), a.directory("with"), a.directory("place"));
+    write(&source.join("d/same"), b"same", 0);
+    write(&source.join("f"), b"new", 0);
+    write(&with.join("copy/d/same"), b"same", 0);
+    write(&with.join("copy/f"), b"old!", 0);
+    write(&with.join("copy/gone/f"), b"gone", 0);
+    let image = image(a, "future", &["-I", "256"], &with);
+    for path in ["", "copy", "copy/d", "copy/d/same", "copy/f", "copy/gone", "copy/gone/f"] {
+        for field in ["ctime", "crtime"] {
+            let request = format!("set_inode_field /{path} {field} @2114380800");
+            tool("debugfs", &["-w", "-R", &request], &image);
+        }
     }
-    made.into_iter().for_each(|outcome| drop(outcome.expect(0)));
-    assert_eq!(content.unwrap(), b"newer still");
+    tool("mount", &["-o", "loop", image.to_str().unwrap()], &place);
+    let copy = place.join("copy");
+    let ahead = fs::metadata(&copy).unwrap().ctime();
+    let command = ["sync", "-a", "--delete", "--atomic"];
+    // The first two are of the test whether directories change places; with the third it begins to remove the old tree.
+    let kill = "inject=unlinkat:signal=SIGKILL:when=3";
+    let strace = a.program("strace").args(["-f", "-o", "/dev/null", "-e", "trace=unlinkat", "-e", kill]);
+    let killed = strace.arg(gate::dray_binary()).args(command).arg(source.join("")).arg(&copy).run();
+    let (content, left) = (fs::read(copy.join("f")), hidden(&place));
+    let next = a.dray().args(command).arg(source.join("")).arg(&copy).run();
+    let rest = hidden(&place);
+    tool("umount", &[], &place);
+    assert_eq!(ahead, 2_114_380_800);
+    assert_eq!((content.unwrap(), left.len()), (b"new".to_vec(), 1), "{killed}");
+    next.expect(0);
+    assert_eq!(rest, [""; 0]);
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use dray_core::limits::TREE_CONTESTED_MAX;
 use dray_core::tree::Name;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::Statx;
+use rustix::fs::{Statx, StatxTimestamp};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::contested::key;
@@ -32,7 +32,7 @@ mod ruling;
 mod standing;
 mod steps;
 
-pub(super) use doomed::{Doomed, Orders};
+pub(super) use doomed::{Doomed, Orders, has_changed, has_come};
 use notes::Notes;
 pub(super) use notes::{Stamp, made_at};
 pub(super) use standing::Standing;
@@ -393,10 +393,6 @@ impl Candidates {
 /// A moment that everything stamped before this call is not after, and everything stamped later is: file systems stamp with a clock that
 /// ticks every few milliseconds, so the next tick is waited for.
 pub(super) fn begin_now() -> (i64, u32) {
-    let read = |clock| {
-        let now = clock_gettime(clock);
-        (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
-    };
     let begun = read(ClockId::Realtime);
     // Not for ever: somebody may set the clock back.
     for _ in 0..TICKS_MAX {
@@ -410,6 +406,46 @@ pub(super) fn begin_now() -> (i64, u32) {
 
 /// Milliseconds after which a tick must have passed.
 const TICKS_MAX: usize = 50;
+
+/// The same for a file system that has just stamped something with this time: one that knows whole seconds alone stamps what happens a moment later with a time before this moment,
+/// so there the next second is waited for, and the moment is the end of the one before.
+pub(super) fn begin_beside(stamped: &Statx) -> (i64, u32) {
+    if stamped.stx_ctime.tv_nsec != 0 {
+        return begin_now();
+    }
+    let begun = read(ClockId::Realtime);
+    std::thread::sleep(Duration::from_nanos(u64::from(SECOND_NS.saturating_sub(begun.1))));
+    for _ in 0..TICKS_MAX {
+        let now = read(ClockId::RealtimeCoarse);
+        if now.0 > begun.0 {
+            return (now.0 - 1, SECOND_NS - 1);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Somebody set the clock back.
+    begun
+}
+
+const SECOND_NS: u32 = 1_000_000_000;
+
+/// Whether what was stamped with this time was so after `begun`.
+pub(super) fn is_since(stamp: (i64, u32), begun: (i64, u32)) -> bool {
+    is_between(stamp, begun, read(ClockId::Realtime))
+}
+
+/// A time that is to come was stamped before somebody set the clock back, so before `begun`.
+fn is_between(stamp: (i64, u32), begun: (i64, u32), now: (i64, u32)) -> bool {
+    stamp > begun && stamp <= now
+}
+
+fn read(clock: ClockId) -> (i64, u32) {
+    let now = clock_gettime(clock);
+    (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+pub(super) fn time(time: &StatxTimestamp) -> (i64, u32) {
+    (time.tv_sec, time.tv_nsec)
+}
 
 pub(super) fn push_name(path: &mut Vec<u8>, name: &[u8]) {
     if !path.is_empty() {
@@ -443,5 +479,33 @@ mod tests {
             let stamp = clock_gettime(ClockId::RealtimeCoarse);
             assert!((stamp.tv_sec, u32::try_from(stamp.tv_nsec).unwrap()) > begun);
         }
+    }
+
+    /// S89: the same where file systems stamp with whole seconds.
+    #[test]
+    fn what_is_stamped_later_is_later_by_whole_seconds() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stamped = Directory::open(dir.path()).unwrap().stat_self().unwrap();
+        stamped.stx_ctime.tv_nsec = 0;
+        for _ in 0..2 {
+            let before = clock_gettime(ClockId::Realtime).tv_sec;
+            let begun = begin_beside(&stamped);
+            let after = clock_gettime(ClockId::RealtimeCoarse).tv_sec;
+            assert!((before, 0) <= begun && (after, 0) > begun, "{before} {begun:?} {after}");
+        }
+    }
+
+    /// S89: what was stamped with a time that is to come tells nothing of what happened since; what is stamped now does.
+    #[test]
+    fn times_to_come_tell_nothing() {
+        let begun = (100, 5);
+        for (stamp, is_it) in
+            [((100, 5), false), ((100, 6), true), ((200, 7), true), ((200, 8), false), ((4000, 0), false)]
+        {
+            assert_eq!(is_between(stamp, begun, (200, 7)), is_it, "{stamp:?}");
+        }
+        let begun = begin_now();
+        assert!(is_since(read(ClockId::RealtimeCoarse), begun));
+        assert!(!is_since((begun.0 + 1000, 0), begun));
     }
 }

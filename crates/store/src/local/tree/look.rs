@@ -33,6 +33,10 @@ pub(super) struct Look {
     pub(super) differs: bool,
     /// The first that its own bits keep even its owner from looking into.
     closed: Option<Vec<u8>>,
+    /// The trees have changed places: what came into the old one after the first moment stays, and is not told; and the time that it had then.
+    since: Option<((i64, u32), (i64, u32))>,
+    /// On a file system that changes directories of its own accord.
+    is_overlay: bool,
 }
 
 /// A directory of the old tree, and the same in the new one.
@@ -46,22 +50,48 @@ struct Pair {
     path_len: usize,
     /// It goes, and something of it counts.
     is_gone: bool,
+    /// Something came into the old one since.
+    is_recent: bool,
+    /// Something in the old one stays.
+    keeps: bool,
 }
 
 impl Look {
     /// Of an old tree, and the new one.
     pub(super) fn of(old: &Directory, new: Option<&Directory>) -> Result<Look> {
-        let mut look = Look::of_nothing();
+        Look::of_nothing().begin(old, new)
+    }
+
+    fn begin(mut self, old: &Directory, new: Option<&Directory>) -> Result<Look> {
         let old = old.duplicate_for_listing().map_err(|error| failed(b"", error))?;
         let new =
             new.map(Directory::duplicate_for_listing).transpose().map_err(|error| failed(b"", error))?;
-        look.push(old, new, 0, false)?;
-        Ok(look)
+        self.is_overlay = is_overlay(&old);
+        self.push(old, new, 0, false)?;
+        Ok(self)
+    }
+
+    /// The same to tell what goes: all but what came after `since`, when the old tree had the time `mtime`.
+    pub(super) fn to_tell(
+        old: &Directory,
+        new: &Directory,
+        since: (i64, u32),
+        mtime: (i64, u32),
+    ) -> Result<Look> {
+        Look { since: Some((since, mtime)), ..Look::of_nothing() }.begin(old, Some(new))
     }
 
     /// Of a tree that is not there.
     pub(super) fn of_nothing() -> Look {
-        Look { pairs: Vec::new(), path: Vec::new(), gone: 0, differs: false, closed: None }
+        Look {
+            pairs: Vec::new(),
+            path: Vec::new(),
+            gone: 0,
+            differs: false,
+            closed: None,
+            since: None,
+            is_overlay: false,
+        }
     }
 
     /// `Refused` if more would be gone than these, or nobody knows.
@@ -92,7 +122,25 @@ impl Look {
         let names = read(&old)?;
         let others = new.as_ref().map_or_else(|| Ok(Listing::default()), read)?;
         self.differs |= new.is_some() && names.len() != others.len();
-        self.pairs.push(Pair { old, new, names, next: 0, others, path_len, is_gone });
+        let is_recent = match self.since {
+            None => false,
+            Some((since, mtime)) => {
+                let renamed = self.pairs.is_empty().then_some(mtime);
+                let found = old.stat_self().map_err(|error| self.failed(error))?;
+                delete::has_changed(&found, renamed, since)
+            }
+        };
+        self.pairs.push(Pair {
+            old,
+            new,
+            names,
+            next: 0,
+            others,
+            path_len,
+            is_gone,
+            is_recent,
+            keeps: false,
+        });
         Ok(())
     }
 
@@ -147,6 +195,10 @@ impl Look {
         let is_directory = |found: &Statx| file_type(found) == FileType::Directory;
         if let Some(begun) = begun {
             self.require_unchanged(settings, begun, (&pair.old, name), &found, other.as_ref())?;
+        }
+        if self.since.is_some_and(|(since, _)| delete::has_come(&found, pair.is_recent, since)) {
+            self.keep();
+            return Ok(false);
         }
         if !is_directory(&found) {
             match other {
@@ -216,24 +268,38 @@ impl Look {
             // It is empty.
             self.differs |= pair.new.as_ref().is_some_and(|new| is_another(settings, &pair.old, new));
         }
-        if pair.is_gone {
-            self.count(settings, begun, true);
+        match (pair.keeps, pair.is_gone) {
+            (true, _) => self.keep(),
+            (false, true) => self.count(settings, begun, true),
+            (false, false) => {}
         }
         self.path.truncate(pair.path_len);
         Ok(())
     }
 
+    /// What is at hand stays, and so does the directory that it is in.
+    fn keep(&mut self) {
+        if let Some(pair) = self.pairs.last_mut() {
+            pair.keeps = true;
+        }
+    }
+
     /// `Changed` if something was put into the directory at hand, or taken out of it, since the run began. What is moved or linked keeps its own times, and no run changes the
     /// directories of a destination.
     fn require_untouched(&self, found: &Statx, begun: (i64, u32)) -> Result<()> {
-        if (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec) <= begun {
+        if !delete::is_since(delete::time(&found.stx_ctime), begun) {
             return Ok(());
         }
         let which = match self.path.is_empty() {
             true => "the destination".to_owned(),
             false => format!("the directory {:?} of the destination", self.shown()),
         };
-        let what = format!("another program changed {which} meanwhile");
+        let what = match self.is_overlay {
+            true => format!(
+                "{which} changed meanwhile: another program changed it, or the overlay file system copied it up from its lower layer, as it does when a file in it is linked"
+            ),
+            false => format!("another program changed {which} meanwhile"),
+        };
         Err(Error::new(ErrorKind::Changed, what).advise("run it again"))
     }
 
@@ -273,9 +339,9 @@ impl Look {
         let is_same = other.is_some_and(|other| identity_of(other) == identity_of(found));
         let is_directory = file_type(found) == FileType::Directory;
         // A directory changes its times when something in it goes; a file may have any time, but changes when it is written to.
-        let changed = (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec);
-        let is_written = !is_directory && mtime_of(found) > begun && changed > begun;
-        let is_made = made_at(found).is_some_and(|made| made > begun);
+        let is_changed = delete::is_since(delete::time(&found.stx_ctime), begun);
+        let is_written = !is_directory && mtime_of(found) > begun && is_changed;
+        let is_made = made_at(found).is_some_and(|made| delete::is_since(made, begun));
         let stays = is_same || (is_directory && other.is_some());
         if !stays && (is_made || is_written) {
             let what =
@@ -316,6 +382,15 @@ pub(super) fn is_another(settings: &Settings, old: &Directory, new: &Directory) 
     let scope = settings.attribute_scope();
     let wanted = attributes::read_open(old.as_fd(), scope);
     wanted.map_or(true, |wanted| !attributes::are_open(new.as_fd(), &wanted, scope))
+}
+
+/// True on an overlay: directories of its lower layer change when something in them is linked.
+pub(super) fn is_overlay(directory: &Directory) -> bool {
+    /// `f_type` (statfs(2)).
+    const OVERLAYFS: u64 = 0x794c_7630;
+    // The field's type differs between architectures.
+    #[allow(clippy::unnecessary_cast)]
+    rustix::fs::fstatfs(directory).is_ok_and(|found| found.f_type as u64 & 0xffff_ffff == OVERLAYFS)
 }
 
 fn failed(path: &[u8], error: io::Error) -> Error {

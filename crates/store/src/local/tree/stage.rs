@@ -94,6 +94,8 @@ pub(super) struct Stage {
     looked_mtime: Option<(i64, u32)>,
     fsync: bool,
     max_delete: Option<u64>,
+    /// The name of what was to be removed and stays in part.
+    aside: Option<Temporary>,
     /// It has not the name any more under which it was made.
     is_away: bool,
     /// It stands where the destination stood.
@@ -109,7 +111,6 @@ impl Stage {
 
     fn make(whole: Whole, settings: &Settings, fsync: bool) -> Result<Stage> {
         let (new, old) = whole.hidden()?;
-        let begun = delete::begin_now();
         let parent = &whole.parent;
         let left = match open_left(parent, &old, settings) {
             Ok(left) => Some(left),
@@ -122,7 +123,7 @@ impl Stage {
             Err(Errno::EXIST) => false,
             Err(error) => return Err(failed("make a directory beside it", error.into())),
         };
-        let opened = || -> Result<(Directory, (u32, u32))> {
+        let opened = || -> Result<(Directory, Statx)> {
             let root = parent.child(&new).map_err(|error| failed("open the directory beside it", error))?;
             lock(&root)?;
             let found = root.stat_self().map_err(|error| failed("look at the directory beside it", error))?;
@@ -134,23 +135,25 @@ impl Stage {
                 return Err(Error::new(ErrorKind::Refused, what).advise("remove it, if nobody needs it"));
             }
             if is_fresh {
-                require_exchange(&root)?;
+                require_exchange(&root, &whole)?;
             }
-            Ok((root, (found.stx_uid, found.stx_gid)))
+            Ok((root, found))
         };
-        let (root, owner) = opened().inspect_err(|_| {
+        let (root, found) = opened().inspect_err(|_| {
             if is_fresh {
                 // Nothing but what is empty goes.
                 let _ = rustix::fs::unlinkat(parent, &new[..], AtFlags::REMOVEDIR);
             }
         })?;
         let max_delete = settings.sync().and_then(|sync| sync.delete).and_then(|delete| delete.max);
+        // Nothing of the destination was looked at before.
+        let begun = delete::begin_beside(&found);
         Ok(Stage {
             whole,
             new,
             old,
             root,
-            owner,
+            owner: (found.stx_uid, found.stx_gid),
             told_root: None,
             left,
             left_failed: Vec::new(),
@@ -163,6 +166,7 @@ impl Stage {
             looked_mtime: None,
             fsync,
             max_delete,
+            aside: None,
             is_away: false,
             is_switched: false,
             state: State::Begun,
@@ -221,7 +225,8 @@ impl Stage {
     /// Removes what an earlier run left to be removed; what of that stays is told when the trees change places.
     fn clear(&mut self, settings: &Settings, stop: Option<&AtomicBool>) -> Result<()> {
         let Some(left) = &self.left else { return Ok(()) };
-        let mut doomed = Some(self.own_doomed(left)?);
+        let found = left.stat_self().map_err(|error| failed("look at what is to be removed", error))?;
+        let mut doomed = Some(self.own_doomed(left, delete::begin_beside(&found))?);
         let orders = Orders::unsaid(settings, &self.whole.parent, stop);
         let mut failed = Vec::new();
         while orders.carry_out(&mut doomed, &mut failed)? {
@@ -296,18 +301,39 @@ impl Stage {
             },
             State::Removing(mut doomed) => {
                 let orders = Orders::unsaid(settings, &self.whole.parent, stop);
-                let before = failed.len();
-                let goes_on = orders.carry_out(&mut doomed, failed)?;
-                let is_switched = self.is_switched;
-                let said = if is_switched { IN_PLACE } else { "there was nothing to switch" };
-                let late = failed.split_off(before);
+                let mut late = Vec::new();
+                let removed = orders.carry_out(&mut doomed, &mut late);
+                if !late.is_empty() || matches!(removed, Ok(false)) {
+                    self.keep_removed(&mut late);
+                }
+                let said = if self.is_switched { IN_PLACE } else { "there was nothing to switch" };
                 failed.extend(late.into_iter().map(|(path, error)| (path, error.context(said))));
-                if goes_on { State::Removing(doomed) } else { State::Over }
+                if removed? { State::Removing(doomed) } else { State::Over }
             }
             State::Over => State::Over,
         };
         self.state = next;
         Ok(!matches!(self.state, State::Over))
+    }
+
+    /// Something of what was being removed stays, or all of it is gone. What stays gets a name that no run takes for its own, as the next one would remove it otherwise and nobody
+    /// would hear of that. At once, as this one may be cut off: what is being removed is open.
+    fn keep_removed(&mut self, failed: &mut Vec<Failed>) {
+        let removed = if self.is_switched { self.whole.replaced.as_ref() } else { Some(&self.root) };
+        if removed.is_some_and(|removed| is(&self.whole.parent, &self.old, removed)) {
+            let which = if self.is_switched { "the old tree" } else { "the new tree" };
+            failed.push(match self.set_aside(&self.old) {
+                Ok(name) => {
+                    self.aside = Some(name);
+                    (Vec::new(), stays(&format!("{which}, with what of it was not removed,"), &name))
+                }
+                Err(error) => (Vec::new(), error.context("what was not removed goes with the next run")),
+            });
+        }
+        let Some(aside) = self.aside else { return };
+        for (path, _) in failed.iter_mut().filter(|(path, _)| path.starts_with(&self.old)) {
+            path[..aside.len()].copy_from_slice(&aside);
+        }
     }
 
     /// An error if anything is not as the source has it.
@@ -333,7 +359,8 @@ impl Stage {
         let found = replaced.map(Directory::stat_self).transpose();
         let found = found.map_err(|error| failed("look at the destination", error))?;
         self.looked_mtime = found.as_ref().map(mtime_of);
-        self.looked = delete::begin_now();
+        let made = self.root.stat_self().map_err(|error| failed("look at the directory beside it", error))?;
+        self.looked = delete::begin_beside(&made);
         match &self.whole.replaced {
             Some(replaced) => Ok(State::Comparing(Look::of(replaced, Some(&self.root))?)),
             None => Ok(State::Comparing(Look::of_nothing())),
@@ -366,7 +393,10 @@ impl Stage {
         let replaced = replaced.map_err(|error| failed("open the destination", error))?;
         // Its own bits may keep even its owner from looking.
         let telling = match &replaced {
-            Some(replaced) if look.gone > 0 => Some(Look::of(replaced, Some(&self.root))?),
+            Some(replaced) if look.gone > 0 => {
+                let mtime = self.looked_mtime.unwrap_or_default();
+                Some(Look::to_tell(replaced, &self.root, self.looked, mtime)?)
+            }
             _ => None,
         };
         self.dress(settings)?;
@@ -374,7 +404,7 @@ impl Stage {
             && !look.differs
             && replaced.as_ref().is_some_and(|replaced| !look::is_another(settings, replaced, &self.root));
         if is_same {
-            return Ok(State::Removing(Box::new(Some(self.own_doomed(&self.root)?))));
+            return Ok(State::Removing(Box::new(Some(self.own_doomed(&self.root, self.looked)?))));
         }
         self.switch()?;
         if self.fsync {
@@ -479,9 +509,9 @@ impl Stage {
     }
 
     /// What is this program's own to remove: this very directory, as long as it bears the name of such.
-    fn own_doomed(&self, directory: &Directory) -> Result<Doomed> {
-        let (found, now) = (stamped(directory)?, delete::begin_now());
-        Doomed::of_one(&self.whole.parent, &self.old, Stamp::of(&found), now, mtime_of(&found))
+    fn own_doomed(&self, directory: &Directory, since: (i64, u32)) -> Result<Doomed> {
+        let found = stamped(directory)?;
+        Doomed::of_one(&self.whole.parent, &self.old, Stamp::of(&found), since, mtime_of(&found))
     }
 }
 
@@ -562,16 +592,40 @@ fn lock(directory: &Directory) -> Result<()> {
     }
 }
 
-/// `Unsupported` if two directories in `root`, which is empty, cannot change places.
-fn require_exchange(root: &Directory) -> Result<()> {
+/// `Unsupported` if two directories in `root`, which is empty, cannot change places, or the destination cannot with any.
+fn require_exchange(root: &Directory, whole: &Whole) -> Result<()> {
     let (one, other) = ("one", "other");
     let make = |name: &str| rustix::fs::mkdirat(root, name, Mode::RWXU);
     let exchange = || rustix::fs::renameat_with(root, one, root, other, RenameFlags::EXCHANGE);
-    let tried = make(one).and_then(|()| make(other)).and_then(|()| exchange());
+    let mut tried = make(one).and_then(|()| make(other)).and_then(|()| exchange());
+    if let (Ok(()), Some(replaced)) = (tried, &whole.replaced)
+        && look::is_overlay(replaced)
+    {
+        tried = require_movable(root, other, whole);
+    }
     for name in [one, other] {
         let _ = rustix::fs::unlinkat(root, name, AtFlags::REMOVEDIR);
     }
     tried.map_err(|error| cannot_exchange("try to switch two directories", error))
+}
+
+/// `EXDEV` on an overlay that lets directories of its lower layer not be moved, if the destination is one: such a layer is not to be seen, so a rename is tried that cannot succeed, over a
+/// directory that is not empty. Which layer it is comes first.
+fn require_movable(root: &Directory, over: &str, whole: &Whole) -> rustix::io::Result<()> {
+    let within =
+        root.child(over.as_bytes()).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    rustix::fs::mkdirat(&within, "within", Mode::RWXU)?;
+    let tried = rustix::fs::renameat(&whole.parent, whole.name.as_bytes(), root, over);
+    let _ = rustix::fs::unlinkat(&within, "within", AtFlags::REMOVEDIR);
+    match tried {
+        Err(Errno::XDEV) => Err(Errno::XDEV),
+        Err(_) => Ok(()),
+        // Somebody emptied that.
+        Ok(()) => {
+            let flags = RenameFlags::NOREPLACE;
+            rustix::fs::renameat_with(root, over, &whole.parent, whole.name.as_bytes(), flags)
+        }
+    }
 }
 
 /// Why two directories did not change places.
@@ -581,7 +635,7 @@ fn cannot_exchange(what: &str, error: Errno) -> Error {
     }
     let what = match error {
         Errno::XDEV => {
-            "--atomic: the destination cannot change places with another directory: an overlay does not let what lies in its lower layer"
+            "--atomic: the destination cannot change places with another directory: it lies on an overlay file system (a container's image), whose lower layer it is in, and that lets no directory there be moved (redirect_dir is off)"
         }
         _ => "--atomic: two directories cannot change places on the file system of the destination",
     };

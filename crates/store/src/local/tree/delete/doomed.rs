@@ -29,7 +29,7 @@ use super::steps::{
     Widened, is_in_use, is_switching, narrow, open, open_widened, remove_made, take_place, widen,
     widen_by_path,
 };
-use super::{Failed, device, identity, push_name};
+use super::{Failed, Identity, device, identity, is_since, push_name, time};
 
 /// Entries that are looked at before others get a turn.
 const STEP: usize = 64;
@@ -113,7 +113,12 @@ pub(in super::super) struct Doomed {
     ruling: Ruling,
     /// The directory that goes was renamed, so that its own change says nothing of what came into it: if this is not its time, something did.
     renamed: Option<(i64, u32)>,
+    /// Files that had further names when this run removed one, which changed them.
+    unlinked: HashSet<Identity>,
 }
+
+/// Of how many such files is known: the further names of others stay, and are told, where somebody changed their directory meanwhile.
+const UNLINKED_MAX: usize = 65_536;
 
 /// A directory in which something is deleted; its bits and its time are what they were when that is over.
 #[derive(Debug)]
@@ -185,6 +190,7 @@ impl Doomed {
             protected,
             ruling: Ruling::default(),
             renamed: None,
+            unlinked: HashSet::new(),
         }
     }
 
@@ -322,7 +328,8 @@ impl Doomed {
         };
         let opened = opened.and_then(|(directory, found, way)| {
             // One that was removed and made again may have the same number. Of several sources one may have made it.
-            let is_another = self.told.is_none() && made_at(&found).is_some_and(|made| made > self.begun);
+            let is_another =
+                self.told.is_none() && made_at(&found).is_some_and(|made| is_since(made, self.begun));
             if is_another { Err(replaced()) } else { Ok((directory, found, way)) }
         });
         match opened {
@@ -384,8 +391,16 @@ impl Doomed {
                 self.emptied.iter_mut().for_each(|emptied| emptied.protects = true);
                 self.keep();
             }
-            Ok(Next::Delete) if orders.is_of_rules(&name) && self.wait(&name, sort) => {}
-            Ok(Next::Delete) => self.delete(orders, &name, false, failed),
+            Ok(Next::Delete(..)) if orders.is_of_rules(&name) && self.wait(&name, sort) => {}
+            Ok(Next::Delete(file, names)) => {
+                self.delete(orders, &name, false, failed);
+                if names <= 1 {
+                    // Its number is free for another one.
+                    self.unlinked.remove(&file);
+                } else if self.unlinked.len() < UNLINKED_MAX {
+                    self.unlinked.insert(file);
+                }
+            }
             Ok(Next::Empty(mut emptied)) => {
                 emptied.name = name;
                 self.emptied.push(*emptied);
@@ -445,7 +460,7 @@ impl Doomed {
             Sort::Candidate(stamp) | Sort::Way(stamp, _) => Stamp::of(&found) != stamp,
             // Of what is inside nothing was noted; where this run put a backup, that has just been renamed.
             Sort::Inner | Sort::Rules => {
-                orders.settings.is_backup_name(name) && time(&found.stx_ctime) > self.begun
+                orders.settings.is_backup_name(name) && is_since(time(&found.stx_ctime), self.begun)
             }
         };
         if is_another && orders.settings.is_backup_name(name) {
@@ -460,7 +475,7 @@ impl Doomed {
             return if is_in_use(parent, name, &found) {
                 Err(Error::new(ErrorKind::Refused, "another run is writing it"))
             } else {
-                Ok(Next::Delete)
+                Ok(Next::Delete(identity(&found), found.stx_nlink))
             };
         }
         // The one that goes by itself this run holds.
@@ -481,10 +496,9 @@ impl Doomed {
 
     /// True if it came after the run began, as far as times tell.
     fn is_later(&self, found: &Statx) -> bool {
-        let is_made = made_at(found).is_some_and(|made| made > self.begun);
-        // Nothing came into a directory that did not change; where something did, what was moved there changed, too.
-        let may_have_come = self.emptied.last().is_some_and(|emptied| emptied.is_recent);
-        is_made || (may_have_come && time(&found.stx_ctime) > self.begun)
+        let may_have_come = self.emptied.last().is_some_and(|emptied| emptied.is_recent)
+            && !self.unlinked.contains(&identity(found));
+        has_come(found, may_have_come, self.begun)
     }
 
     /// Opens the directory `name`, all of which is to be deleted; `None` if it is gone.
@@ -523,10 +537,6 @@ impl Doomed {
         if identity(&now) != identity(&found) {
             return Err(replaced());
         }
-        let is_recent = match self.renamed.filter(|_| self.emptied.is_empty()) {
-            Some(mtime) => mtime_of(&found) != mtime,
-            None => time(&found.stx_ctime) > self.begun,
-        };
         let mut emptied = Box::new(Emptied {
             directory,
             found,
@@ -534,13 +544,17 @@ impl Doomed {
             next: 0,
             name: Vec::new(),
             is_widened,
-            is_recent,
+            is_recent: false,
             is_kept: false,
             rules: Vec::new(),
             protects: false,
             way,
         });
         emptied.listing = Listing::read(&emptied.directory, &mut Vec::new(), &|| true).map_err(failed)?;
+        // After that, so that whatever is listed and came since shows; but what was widened this run itself has changed.
+        let now = if is_widened { found } else { emptied.directory.stat_self().map_err(failed)? };
+        let renamed = self.renamed.filter(|_| self.emptied.is_empty());
+        emptied.is_recent = has_changed(&now, renamed, self.begun);
         emptied.is_widened |= !orders.is_dry && widen(orders.settings, &emptied.directory, &emptied.found);
         Ok(Some(emptied))
     }
@@ -626,6 +640,21 @@ impl Doomed {
     }
 }
 
+/// True if an entry came after `since`, as far as times tell, into a directory that has changed since, or has not.
+pub(in super::super) fn has_come(found: &Statx, has_changed: bool, since: (i64, u32)) -> bool {
+    let is_made = made_at(found).is_some_and(|made| is_since(made, since));
+    // Nothing came into a directory that did not change; where something did, what was moved there changed, too.
+    is_made || (has_changed && is_since(time(&found.stx_ctime), since))
+}
+
+/// True if something was put into a directory, or taken out of it, since then. Of one that was `renamed` its own change says nothing, but the time that it had then.
+pub(in super::super) fn has_changed(found: &Statx, renamed: Option<(i64, u32)>, since: (i64, u32)) -> bool {
+    match renamed {
+        Some(mtime) => mtime_of(found) != mtime,
+        None => is_since(time(&found.stx_ctime), since),
+    }
+}
+
 /// Why a name is looked at.
 #[derive(Clone, Copy)]
 enum Sort {
@@ -645,8 +674,8 @@ enum Next {
     Stays,
     /// The same, because of rules in a file.
     Protected,
-    /// It is no directory.
-    Delete,
+    /// It is no directory; which file, and how many names it has.
+    Delete(Identity, u32),
     Empty(Box<Emptied>),
 }
 
@@ -657,8 +686,4 @@ pub(super) fn not_empty() -> Error {
 
 pub(super) fn replaced() -> Error {
     Error::new(ErrorKind::Changed, "it was replaced meanwhile: nothing is deleted in it")
-}
-
-fn time(time: &rustix::fs::StatxTimestamp) -> (i64, u32) {
-    (time.tv_sec, time.tv_nsec)
 }

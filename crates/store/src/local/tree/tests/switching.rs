@@ -612,8 +612,9 @@ fn another_run_within_the_destination_keeps_its_tree() {
     let old = beside(dir.path()).remove(0);
     let inner = dir.path().join(&old).join("gone");
     let late = switching(&inner);
-    let stage = inner.with_file_name(beside_of(&inner));
+    let stage = beside_of(&inner);
     while writer.delete_some(&mut failed).unwrap() {}
+    let stage = dir.path().join(&beside(dir.path())[0]).join(stage);
     assert!(stage.join("z").exists() && !failed.is_empty(), "{failed:?}");
     drop(late);
 }
@@ -770,9 +771,53 @@ fn what_comes_into_the_old_tree_stays() {
             fs::write(&late, b"late").unwrap();
         }
     }
-    assert!(failed.len() == 1 && failed[0].0.ends_with(b"/d/late"), "{failed:?}");
-    assert_eq!(names(&dir.path().join(&beside(dir.path())[0]).join("d")), ["late"]);
+    drop(writer);
     assert_eq!(names(&to).len(), 4);
+    stays_for_good(dir.path(), "d/late", &failed);
+}
+
+/// What came into the old tree is told with the name that it has now, which no run takes for its own: others leave it alone.
+fn stays_for_good(dir: &Path, path: &str, failed: &[(Vec<u8>, dray_core::Error)]) {
+    let (to, aside) = (dir.join("to"), beside(dir));
+    assert_eq!(aside.len(), 1, "{aside:?} {failed:?}");
+    let told: Vec<String> =
+        failed.iter().map(|(path, error)| format!("{}: {error}", String::from_utf8_lossy(path))).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].starts_with(&format!("{}/{path}: the new tree is in place", aside[0])), "{told:?}");
+    assert!(told[1].contains(&format!("stays as {:?}", aside[0])), "{told:?}");
+    let before = state(&dir.join(&aside[0]));
+    assert!(before.iter().any(|line| line.starts_with(&format!("{path:?} "))), "{before:?}");
+    for content in [&b"newer still"[..], b"newer still", b"the newest of all"] {
+        let mut writer = switching(&to);
+        tell(&mut writer, &[("b", content)], &[]);
+        let (_, failed) = finish(&mut writer);
+        assert!(failed.is_empty(), "{failed:?}");
+        drop(writer);
+        assert_eq!(fs::read(to.join("b")).unwrap(), content);
+        assert_eq!((beside(dir), state(&dir.join(&aside[0]))), (aside.clone(), before.clone()));
+    }
+}
+
+/// A file of several names in the old tree goes with all of them, though the first that is removed changes it and somebody moved something beside it.
+#[test]
+fn names_of_one_file_go_together() {
+    let dir = standing(&[&OLD[..], &[("gone/a", b"two names")]].concat());
+    let (to, file) = (dir.path().join("to"), dir.path().join("file"));
+    fs::hard_link(to.join("gone/a"), to.join("gone/b")).unwrap();
+    fs::write(&file, b"mine").unwrap();
+    settle(&file);
+    let mut writer = switching(&to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let mut failed = Vec::new();
+    while names(&to) != ["a", "b", "c", "d"] {
+        assert!(writer.delete_some(&mut failed).unwrap());
+    }
+    let old = beside(dir.path()).into_iter().find(|name| name != "file").unwrap();
+    fs::rename(&file, dir.path().join(&old).join("gone/mine")).unwrap();
+    while writer.delete_some(&mut failed).unwrap() {}
+    drop(writer);
+    assert_eq!(names(&dir.path().join(&beside(dir.path())[0]).join("gone")), ["mine"], "{failed:?}");
+    stays_for_good(dir.path(), "gone/mine", &failed);
 }
 
 /// S89: what is moved into the old tree keeps its own times, and stays all the same: after the switch, and before it where that had been looked at already.
@@ -793,6 +838,7 @@ fn what_is_moved_into_the_old_tree_stays() {
             let move_in = |tree: &Path| fs::rename(&file, tree.join(into)).unwrap();
             let mut is_moved = false;
             let mut steps = 0;
+            let mut deleted = BTreeSet::new();
             loop {
                 let goes_on = writer.delete_some(&mut failed);
                 steps += 1;
@@ -800,8 +846,14 @@ fn what_is_moved_into_the_old_tree_stays() {
                     Ok(goes_on) => (goes_on, false),
                     Err(error) => (false, error.kind() == ErrorKind::Changed),
                 };
+                let done = writer.take_done().into_iter().filter(|done| done.letters.is_none());
+                deleted.extend(done.map(|done| String::from_utf8(done.path).unwrap()));
+                if is_refused || !goes_on {
+                    // The destination itself is looked at last, and what is in it first.
+                    assert_eq!(is_refused, is_early && into == "mine", "{into}");
+                }
                 if is_refused {
-                    assert!(is_early && to.join(into).exists());
+                    assert!(to.join(into).exists() && deleted.is_empty());
                     break;
                 }
                 if is_early && !is_moved && steps == LOOKING {
@@ -814,9 +866,13 @@ fn what_is_moved_into_the_old_tree_stays() {
                     is_moved = true;
                 }
                 if !goes_on {
-                    assert!(failed.len() == 1 && failed[0].0.ends_with(into.as_bytes()), "{into} {failed:?}");
-                    let old = dir.path().join(&beside(dir.path())[0]);
-                    assert_eq!(fs::read(old.join(into)).unwrap(), b"mine");
+                    drop(writer);
+                    stays_for_good(dir.path(), into, &failed);
+                    // What stays is not told as deleted, nor is a directory that it is in.
+                    let mut told = set(&["d/gone", "gone/x", "many/"]);
+                    told.extend(many.iter().map(|(name, _)| (*name).to_owned()));
+                    told.extend((into != "gone/mine").then(|| "gone/".to_owned()));
+                    assert_eq!(deleted, told, "{into}");
                     break;
                 }
             }
