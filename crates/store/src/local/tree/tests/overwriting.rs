@@ -325,7 +325,7 @@ fn what_waits_goes_with_a_file_that_is_whole() {
         bring(&mut writer, target, &new).unwrap_err();
         assert_eq!(names(&to).len(), 2);
         fs::write(to.join("f"), &new).unwrap();
-        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 7);
         fs::OpenOptions::new().write(true).open(to.join("f")).unwrap().set_modified(time).unwrap();
         let mut writer = begun(&to, SyncOptions { checksum, ..in_place() });
         match writer.entry(&file("f", &new)).unwrap() {
@@ -422,7 +422,7 @@ fn names_of_one_file_become_what_they_are_to_be() {
         let dir = filled(&["a"]);
         let to = dir.path().join("to");
         fs::write(to.join("a"), "BBBB").unwrap();
-        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 7);
         fs::OpenOptions::new().write(true).open(to.join("a")).unwrap().set_modified(time).unwrap();
         fs::hard_link(to.join("a"), to.join("b")).unwrap();
         let sync = || SyncOptions { checksum: true, ..in_place() };
