@@ -49,6 +49,13 @@ impl Existing {
     }
 }
 
+impl Existing {
+    /// How it is kept where it is replaced after all: what is another name of a changed file would change with it.
+    pub(super) fn away(&self) -> Away {
+        Away::Changed(self.identity)
+    }
+}
+
 /// What became of a file of several names under one of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Met {
@@ -258,7 +265,7 @@ impl FileTarget {
 
     /// Keeps the file that is there, if that is asked for, and gives `new` the name that says that the file, which `found` tells of, is neither old nor new from
     /// now on. Of two runs one alone comes so far.
-    fn begin(&self, existing: &Existing, new: &mut NewFile, found: &Statx) -> Result<()> {
+    pub(super) fn begin(&self, existing: &Existing, new: &mut NewFile, found: &Statx) -> Result<()> {
         let directory = &self.directory;
         let whole = name_of_whole(directory, &self.name, found);
         self.hold_left(&whole)?;

@@ -370,7 +370,8 @@ impl FileTarget {
         let waits = matches!(self.there, There::Directory)
             && !settings.make_way(&self.directory.directory, &self.name)?;
         if !waits {
-            self.directory.back_up(&self.name, Away::Replaced)?;
+            let away = self.existing.as_ref().map_or(Away::Replaced, Existing::away);
+            self.directory.back_up(&self.name, away)?;
         }
         let identity = self.place(file, waits)?;
         self.leave();

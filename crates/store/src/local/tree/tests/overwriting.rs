@@ -444,3 +444,45 @@ fn names_of_one_file_become_what_they_are_to_be() {
         );
     }
 }
+
+/// S86: what was moved away, or got another in its place, between its opening and the first byte is not written to, and nothing is left beside it.
+#[test]
+fn what_was_moved_away_is_not_touched() {
+    for is_replaced in [false, true] {
+        let dir = filled(&["f"]);
+        let to = dir.path().join("to");
+        let was = fs::read(to.join("f")).unwrap();
+        let mut writer = begun(&to, in_place());
+        let target = wanted(&mut writer, &file("f", b"other bytes"));
+        let found = target.directory.directory.stat_for(b"f", FACTS).unwrap();
+        let mut new = target.create().unwrap();
+        new.write(b"other bytes").unwrap();
+        fs::rename(to.join("f"), to.join("g")).unwrap();
+        if is_replaced {
+            fs::write(to.join("f"), "somebody's").unwrap();
+        }
+        let error = target.begin(target.existing.as_ref().unwrap(), &mut new, &found).unwrap_err();
+        drop(new);
+        assert_eq!((error.kind(), fs::read(to.join("g")).unwrap()), (ErrorKind::Changed, was));
+        assert_eq!(names(&to), if is_replaced { vec!["f", "g"] } else { vec!["g"] });
+        writer.settle(*target, None);
+    }
+}
+
+/// S86: what is kept of the second name of a changed file is a file of its own, too.
+#[test]
+fn a_second_name_is_kept_as_a_copy() {
+    let dir = filled(&["a"]);
+    let to = dir.path().join("to");
+    fs::hard_link(to.join("a"), to.join("b")).unwrap();
+    let was = fs::read(to.join("a")).unwrap();
+    let mut writer = begun(&to, SyncOptions { backup: backup(), ..in_place() });
+    let targets = [("a", &b"AAAA"[..]), ("b", b"BBBB")]
+        .map(|(name, content)| (wanted(&mut writer, &file(name, content)), content));
+    for (target, content) in targets {
+        bring(&mut writer, target, content).unwrap();
+    }
+    let inodes: Vec<u64> = ["a", "b", "a~", "b~"].iter().map(|name| inode(&to.join(name))).collect();
+    assert!(!inodes[2..].contains(&inodes[0]) && !inodes[2..].contains(&inodes[1]), "{inodes:?}");
+    assert_eq!(fs::read(to.join("a~")).unwrap(), was);
+}
