@@ -374,18 +374,24 @@ impl FileTarget {
         })?);
         let found = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, FACTS);
         let found = found.map_err(|error| Error::file("look at the file", error.into()))?;
+        self.require_same(existing, &found)?;
+        Ok(Open { file, found, is_readable })
+    }
+
+    /// `Changed` if what is open, which `found` tells of, is not what was to be changed, or not to be changed any more.
+    fn require_same(&self, existing: &Existing, found: &Statx) -> Result<()> {
         let settings = self.directory.settings();
-        if file_type(&found) != FileType::RegularFile
-            || identity_of(&found) != existing.identity
-            || !settings.overwrites(&found)
+        if file_type(found) != FileType::RegularFile
+            || identity_of(found) != existing.identity
+            || !settings.overwrites(found)
         {
             return Err(replaced());
         }
-        if settings.confined && self.is_mounted(&found)? {
+        if settings.confined && self.is_mounted(found)? {
             let what = "another file is mounted there, and may lie where this login may not write to";
             return Err(Error::new(ErrorKind::Refused, what).advise("leave it out"));
         }
-        Ok(Open { file, found, is_readable })
+        Ok(())
     }
 
     /// True if the file that `found` tells of lies elsewhere than its directory.
@@ -402,8 +408,8 @@ impl FileTarget {
     /// Lets its owner read and write the file that is there; which it is, and the bits that it had.
     fn open_up(&self, existing: &Existing) -> io::Result<(OwnedFd, Mode)> {
         let fd = self.directory.directory.open_at(self.name.as_bytes(), OFlags::PATH, Mode::empty())?;
-        let found = stat_fd(fd.as_fd())?;
-        if file_type(&found) != FileType::RegularFile || identity_of(&found) != existing.identity {
+        let found = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, FACTS)?;
+        if self.require_same(existing, &found).is_err() {
             return Err(io::ErrorKind::NotFound.into());
         }
         let bits = u32::from(found.stx_mode) & 0o7777;
