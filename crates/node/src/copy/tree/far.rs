@@ -102,7 +102,11 @@ impl Node {
                 }
                 // One that does not know the message told no origin.
                 let hears = if tree.origin.is_some() && knows.again { Hears::There } else { Hears::Nobody };
-                let options = WriteOptions { harmless: within.is_some(), ..write_options(tree) };
+                let options = WriteOptions {
+                    harmless: within.is_some(),
+                    confined: within.is_some(),
+                    ..write_options(tree)
+                };
                 if tree.flags & tree_flag::DRY_RUN != 0 {
                     let make = || {
                         let preview = Preview::new(landing, options, changes);

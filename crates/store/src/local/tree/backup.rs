@@ -20,7 +20,7 @@ use super::beside::Beside;
 use super::contested::key;
 use super::delete::{Identity, device, identity};
 use super::directory::{Directory, stat_fd};
-use super::place::times_of;
+use super::place::{self, identity_of, times_of};
 use super::settings::{Settings, mtime_of};
 use super::special;
 use super::temporary::{self, Temporary};
@@ -40,8 +40,8 @@ pub struct BackupOptions {
 pub(super) enum Away {
     /// Until something else takes it.
     Replaced,
-    /// It is about to be written to.
-    Changed,
+    /// This file is about to be written to.
+    Changed(place::Identity),
     /// No.
     Deleted,
 }
@@ -159,6 +159,7 @@ impl Settings {
         }
         let failed = |error| Error::file("look at it to keep it", error);
         let found = match directory.stat(name) {
+            Ok(found) if is_other(away, &found) => return Err(replaced()),
             Ok(found) if file_type(&found) != FileType::Directory => found,
             Ok(_) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -176,7 +177,9 @@ impl Settings {
                 .advise("name a --backup-dir that is not the destination"));
         }
         let there = self.require_free(&to, &kept)?;
-        if away != Away::Changed && there.is_some_and(|there| identity(&there) == identity(&found)) {
+        if !matches!(away, Away::Changed(_))
+            && there.is_some_and(|there| identity(&there) == identity(&found))
+        {
             // Both are names of one file: it is kept already.
             return Ok(false);
         }
@@ -186,7 +189,7 @@ impl Settings {
             Away::Deleted => rustix::fs::renameat(directory, name, &*to, &kept[..]).map(|()| true),
             Away::Replaced => link(&from, &kept_at).map(|()| false),
             // Another name would change with it.
-            Away::Changed => Err(Errno::XDEV),
+            Away::Changed(_) => Err(Errno::XDEV),
         };
         match moved {
             Ok(moved) => Ok(moved),
@@ -287,8 +290,11 @@ impl Settings {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let source = File::from(from.directory.open_at(from.name, flags, Mode::empty()).map_err(failed)?);
         let found = stat_fd(source.as_fd()).map_err(failed)?;
+        if is_other(away, &found) {
+            return Err(replaced());
+        }
         let is_durable = self.sync().is_some_and(|sync| sync.durable);
-        let is_last = away == Away::Deleted || (away == Away::Changed && is_durable);
+        let is_last = away == Away::Deleted || (matches!(away, Away::Changed(_)) && is_durable);
         let mut copied = Ok(());
         let made = put(to, &mut |temporary| {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
@@ -339,6 +345,15 @@ impl Settings {
             (at, found) = (above, found_above);
         }
     }
+}
+
+/// Whether `found` tells of another file than the one that is about to be written to.
+fn is_other(away: Away, found: &Statx) -> bool {
+    matches!(away, Away::Changed(it) if it != identity_of(found))
+}
+
+fn replaced() -> Error {
+    Error::new(ErrorKind::Changed, "it was replaced meanwhile").advise("copy it again")
 }
 
 fn is_source() -> Error {

@@ -8,16 +8,21 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use dray_core::tree::Name;
+use dray_core::limits::TREE_LINK_GROUPS_MAX;
+use dray_core::tree::{Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Statx, StatxFlags};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, Statx, StatxFlags, Uid,
+};
 use rustix::io::Errno;
 
 use super::backup::Away;
 use super::content::{Piece, Read, read_content};
+use super::contested::key;
 use super::directory::{Directory, stat_fd};
 use super::opened::OpenDirectory;
 use super::place::{FileTarget, Identity, Kept, NewFile, Now, identity_of};
+use super::removing::mark_changed;
 use super::settings::Settings;
 use super::temporary::{self, Temporary};
 use super::write::file_type;
@@ -29,41 +34,121 @@ const READ_BYTES: usize = 256 * 1024;
 
 /// The file that is changed, as it was when it was decided on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Existing(Identity);
+pub(super) struct Existing {
+    identity: Identity,
+    /// It has other names.
+    has_names: bool,
+}
 
 impl Existing {
-    /// What `found` tells of, if it is to be changed.
-    pub(super) fn of(settings: &Settings, found: &Statx) -> Option<Existing> {
-        settings.overwrites(found).then(|| Existing(identity_of(found)))
+    /// What `found` tells of, if it is to be changed; `metadata` is told of what comes.
+    pub(super) fn of(settings: &Settings, found: &Statx, metadata: &Metadata) -> Option<Existing> {
+        let is_changed = settings.overwrites(found) && !settings.lends_powers(found, metadata);
+        let existing = || Existing { identity: identity_of(found), has_names: found.stx_nlink > 1 };
+        is_changed.then(existing)
     }
 }
 
+impl Existing {
+    /// How it is kept where it is replaced after all: what is another name of a changed file would change with it.
+    pub(super) fn away(&self) -> Away {
+        Away::Changed(self.identity)
+    }
+}
+
+/// What became of a file of several names under one of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Met {
+    /// Of the path below the destination.
+    path: [u8; 16],
+    is_changed: bool,
+}
+
 impl Settings {
-    /// True if the regular file that `found` tells of is changed, not replaced. Not one of several names where other directories have what is to come: its other names
-    /// may lie in those.
+    /// True if the regular file that `found` tells of is changed, not replaced. Not one of several names where those may lie in what is not to change: in other
+    /// directories that have what is to come, or outside of where a login is confined to.
     pub(super) fn overwrites(&self, found: &Statx) -> bool {
-        let is_own = |basis: bool| !basis || found.stx_nlink == 1;
-        self.sync().is_some_and(|sync| sync.in_place && is_own(sync.basis.is_some()))
+        let Some(sync) = self.sync().filter(|sync| sync.in_place) else { return false };
+        found.stx_nlink == 1 || (sync.basis.is_none() && !self.confined)
     }
 
     /// True if a file may stay for its size or time although a run was cut off while it changed it.
     pub(super) fn may_keep_half(&self, found: &Statx) -> bool {
         self.overwrites(found) && self.sync().is_some_and(|sync| sync.update || sync.size_only)
     }
+
+    /// True if what comes has powers and another user may have the file open: what he writes to it would have them.
+    fn lends_powers(&self, found: &Statx, metadata: &Metadata) -> bool {
+        if self.fakes() {
+            return false;
+        }
+        let has_bits = self.modes && self.mode(metadata.mode, || 0) & 0o6000 != 0;
+        let has_powers =
+            has_bits || (self.xattrs && metadata.xattrs.iter().any(|it| it.name == b"security.capability"));
+        let (uid, gid) = if self.owners { self.owner_of(metadata.uid, metadata.gid) } else { (None, None) };
+        let is_own = found.stx_uid == uid.unwrap_or(self.powers.uid)
+            && gid.is_none_or(|gid| gid == found.stx_gid)
+            && found.stx_mode & 0o022 == 0;
+        has_powers && !is_own
+    }
+
+    /// What stands at `path` has several names, and this run changed it under this one, or let it be.
+    fn meet(&self, identity: Identity, path: &[u8], is_changed: bool) {
+        let mut met = self.met.borrow_mut();
+        if met.len() < TREE_LINK_GROUPS_MAX || met.contains_key(&identity) {
+            let now = Met { path: key(path), is_changed };
+            let kept = met.entry(identity).or_insert(now);
+            kept.is_changed |= is_changed;
+        }
+    }
+
+    /// The same of a file that stays, if it may be changed under another name.
+    pub(super) fn stays_at(&self, found: &Statx, path: &dyn Fn() -> Vec<u8>) {
+        if found.stx_nlink > 1 && self.overwrites(found) {
+            self.meet(identity_of(found), &path(), false);
+        }
+    }
+
+    /// Whether what has several names was met under another one than `path`; whether it was changed then. Of what there was no room to remember nobody knows.
+    fn met_elsewhere(&self, identity: Identity, path: &[u8]) -> Option<bool> {
+        let met = self.met.borrow();
+        match met.get(&identity) {
+            Some(met) => (met.path != key(path)).then_some(met.is_changed),
+            None => (met.len() >= TREE_LINK_GROUPS_MAX).then_some(false),
+        }
+    }
+
+    /// True if this run changed what `found` tells of under another name than `path`.
+    pub(super) fn changed_elsewhere(&self, found: &Statx, path: &dyn Fn() -> Vec<u8>) -> bool {
+        found.stx_nlink > 1
+            && self.overwrites(found)
+            && self.met_elsewhere(identity_of(found), &path()) == Some(true)
+    }
 }
 
-/// The name under which the whole content waits while the file `name`, which `found` tells of, gets it. Another file there has another.
-fn name_of_whole(directory: &OpenDirectory, name: &Name, found: &Statx) -> Temporary {
+/// A name beside the file `name`, which `found` tells of, for one of two uses. Another file there has others.
+fn name_beside(directory: &OpenDirectory, name: &Name, found: &Statx, usage: &[u8]) -> Temporary {
     let is_told = found.stx_mask & StatxFlags::BTIME.bits() != 0;
     let born = if is_told { (found.stx_btime.tv_sec, found.stx_btime.tv_nsec) } else { (0, 0) };
-    let mut usage = b"in place".to_vec();
+    let mut usage = usage.to_vec();
     usage.extend(found.stx_ino.to_be_bytes());
     usage.extend(born.0.to_be_bytes());
     usage.extend(born.1.to_be_bytes());
     temporary::beside(directory.inode, name, &usage)
 }
 
-const FACTS: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+/// That under which the whole content waits while the file gets it.
+fn name_of_whole(directory: &OpenDirectory, name: &Name, found: &Statx) -> Temporary {
+    name_beside(directory, name, found, b"in place")
+}
+
+/// That under which it waits until what is there is kept.
+pub(super) fn name_of_claim(directory: &OpenDirectory, name: &Name, found: &Statx) -> Temporary {
+    name_beside(directory, name, found, b"in place, to come")
+}
+
+pub(super) const FACTS: StatxFlags =
+    StatxFlags::BASIC_STATS.union(StatxFlags::BTIME).union(StatxFlags::MNT_ID);
 
 /// The name of what a run that was cut off while it changed the file `name` left, if one was.
 pub(super) fn left_whole(directory: &OpenDirectory, name: &Name) -> Option<Temporary> {
@@ -80,6 +165,43 @@ fn has_whole(directory: &OpenDirectory, whole: &Temporary) -> bool {
     directory.directory.stat(whole).is_ok_and(|found| {
         file_type(&found) == FileType::RegularFile && found.stx_uid == directory.settings().powers.uid
     })
+}
+
+/// The file `name`, which `found` tells of, is whole and has its time: what a run that was killed right then left beside it goes.
+pub(super) fn forget_whole(directory: &OpenDirectory, name: &Name, found: &Statx) {
+    if !directory.settings().overwrites(found) {
+        return;
+    }
+    if let Some(whole) = left_whole(directory, name)
+        && let Ok(Some(_held)) = hold(directory, &whole)
+    {
+        temporary::remove(directory, &whole);
+    }
+}
+
+/// Holds what stands under this name, so that it may be replaced or removed; `None` if nothing does, `Refused` if another run is at work on it.
+fn hold(directory: &OpenDirectory, name: &Temporary) -> Result<Option<OwnedFd>> {
+    let directory = &directory.directory;
+    // A server grants no exclusive lock to who only reads.
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let held = match directory.open_at(name, flags, Mode::empty()) {
+        Ok(held) => held,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::file("take the place of what was left beside the file", error)),
+    };
+    let is_held = rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive).is_ok();
+    let named = directory.stat(name).map(|found| identity_of(&found)).ok();
+    let opened = stat_fd(held.as_fd()).map(|found| identity_of(&found)).ok();
+    if is_held && named.is_some() && named == opened { Ok(Some(held)) } else { Err(in_use()) }
+}
+
+fn in_use() -> Error {
+    Error::new(ErrorKind::Refused, "another run is changing this file")
+        .advise("wait for its end, and copy it again")
+}
+
+fn replaced() -> Error {
+    Error::new(ErrorKind::Changed, "it was replaced meanwhile").advise("copy it again")
 }
 
 /// What a file that is changed is opened as.
@@ -100,43 +222,130 @@ impl FileTarget {
     ) -> Result<Identity> {
         let (settings, directory) = (self.directory.settings(), &self.directory);
         let there = self.open_existing(existing)?;
-        let whole = name_of_whole(directory, &self.name, &there.found);
-        self.require_alone(&whole)?;
-        // What another run began to change was kept by that.
-        if !has_whole(directory, &whole) {
-            directory.back_up(&self.name, Away::Changed)?;
+        let is_durable = settings.sync().is_some_and(|sync| sync.durable);
+        self.begin(existing, &mut new, &there.found)?;
+        if is_durable {
+            // What is to end the file is there before anything of that goes.
+            rustix::fs::fsync(new.file())
+                .and_then(|()| rustix::fs::fsync(&directory.directory))
+                .map_err(|error| Error::file("make what came durable", error.into()))?;
         }
-        new.wait_as(&self.name, whole)
-            .map_err(|error| Error::file("name what came beside the file", error))?;
         self.leave();
-        let mode_now = u32::from(there.found.stx_mode) & 0o7777;
-        if !settings.fakes() {
-            // Nobody runs or reads what is half there with rights that all of it will not give.
-            let meanwhile = mode_now & (mode | 0o700) & 0o1777;
-            if meanwhile != mode_now {
-                let _ = rustix::fs::fchmod(&there.file, Mode::from_raw_mode(meanwhile));
-            }
-        }
+        self.narrow(&there, mode);
         let check = || settings.check_stop();
-        Over { there: &there.file, end: there.found.stx_size, is_readable: there.is_readable, check: &check }
+        let (end, is_readable) = (there.found.stx_size, there.is_readable);
+        Over { there: &there.file, end, is_readable, is_dry: false, check: &check }
             .bring(new.file(), size_bytes)
             .map_err(|error| error.or_advise("run it again: what came waits beside the file"))?;
         let device = (there.found.stx_dev_major, there.found.stx_dev_minor);
-        let is_durable = settings.sync().is_some_and(|sync| sync.durable);
         // A file that is mounted there lies on a file system that nobody else makes durable.
         if is_durable || device != directory.device || settings.fails_late(device, there.file.as_fd()) {
             rustix::fs::fsync(&there.file).map_err(|error| Error::file("write the file", error.into()))?;
         }
-        // Its time comes after that: who is killed in between leaves a file that is looked at again.
-        new.forget();
         let now = stat_fd(there.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
+        let has_names = now.stx_nlink > 1;
         let now = Now {
             mode: Some(u32::from(now.stx_mode) & 0o7777),
             owner: Some((now.stx_uid, now.stx_gid)),
             ..Now::default()
         };
         settings.apply_kept(there.file.as_fd(), kept, &now, mode, false);
-        Ok(existing.0)
+        // Who is killed before this leaves a file that has its time, and what waits goes with the next run.
+        new.forget();
+        if has_names {
+            settings.meet(existing.identity, &self.path(), true);
+        }
+        self.require_there(existing)?;
+        if settings.removes_sources() {
+            // A source that is this very file stays.
+            mark_changed(&directory.directory, self.name.as_bytes())?;
+        }
+        Ok(existing.identity)
+    }
+
+    /// Keeps the file that is there, if that is asked for, and gives `new` the name that says that the file, which `found` tells of, is neither old nor new from
+    /// now on. Of two runs one alone comes so far.
+    pub(super) fn begin(&self, existing: &Existing, new: &mut NewFile, found: &Statx) -> Result<()> {
+        let directory = &self.directory;
+        let whole = name_of_whole(directory, &self.name, found);
+        self.hold_left(&whole)?;
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => in_use(),
+            _ => Error::file("name what came beside the file", error),
+        };
+        // The other name says that something is half there, and nothing is before it is kept.
+        let claim = name_of_claim(directory, &self.name, found);
+        let left = hold(directory, &claim)?;
+        new.wait_as(&self.name, claim, left.is_some()).map_err(failed)?;
+        let (is_left, _held) = self.hold_left(&whole)?;
+        // What another run began to change was kept by that.
+        if !(is_left && has_whole(directory, &whole)) {
+            directory.back_up(&self.name, Away::Changed(existing.identity))?;
+        }
+        self.require_there(existing)?;
+        new.wait_as(&self.name, whole, is_left).map_err(failed)?;
+        new.stay();
+        Ok(())
+    }
+
+    /// See [`hold`]; whether something stands there, which this run may have taken before.
+    fn hold_left(&self, whole: &Temporary) -> Result<(bool, Option<OwnedFd>)> {
+        if self.has_left(whole) && self.directory.directory.stat(whole).is_ok() {
+            return Ok((true, None));
+        }
+        hold(&self.directory, whole).map(|held| (held.is_some(), held))
+    }
+
+    /// `Changed` if the file has lost its name.
+    fn require_there(&self, existing: &Existing) -> Result<()> {
+        let found = self.directory.directory.stat(self.name.as_bytes());
+        let is_there = found.is_ok_and(|found| identity_of(&found) == existing.identity);
+        if is_there { Ok(()) } else { Err(replaced()) }
+    }
+
+    /// Nobody opens or runs what is half there who may not have all of it: the file gets its owner, and loses bits that it is not to have.
+    fn narrow(&self, there: &Open, mode: u32) {
+        let settings = self.directory.settings();
+        let mut rights = mode | 0o700;
+        if settings.fakes() {
+            // The group here may stand for another.
+            rights &= 0o707 | ((mode & 0o007) << 3);
+        } else if settings.owners {
+            let (uid, gid) = settings.owner_of(self.metadata.uid, self.metadata.gid);
+            let uid = uid.filter(|uid| *uid != there.found.stx_uid).map(Uid::from_raw);
+            let gid = gid.filter(|gid| *gid != there.found.stx_gid).map(Gid::from_raw);
+            if uid.is_some() || gid.is_some() {
+                // First, as another owner could change the bits; what fails is told at the end.
+                let _ = rustix::fs::fchown(&there.file, uid, gid);
+            }
+        }
+        let mode_now = u32::from(there.found.stx_mode) & 0o7777;
+        let meanwhile = mode_now & rights & 0o1777;
+        if meanwhile != mode_now {
+            let _ = rustix::fs::fchmod(&there.file, Mode::from_raw_mode(meanwhile));
+        }
+    }
+
+    /// The file that `found` tells of is whole: see [`forget_whole`].
+    pub(super) fn leave_whole(&self, found: &Statx) {
+        match left_whole(&self.directory, &self.name) {
+            Some(whole) if self.has_left(&whole) => self.leave(),
+            Some(_) => forget_whole(&self.directory, &self.name, found),
+            None => {}
+        }
+    }
+
+    /// True if the file is to be changed after all: not one that this run met under another name, which has something else now, or was let be.
+    pub(super) fn may_overwrite(&self, existing: &Existing, new: &NewFile, size_bytes: u64) -> Result<bool> {
+        let settings = self.directory.settings();
+        if !existing.has_names || settings.met_elsewhere(existing.identity, &self.path()).is_none() {
+            return Ok(true);
+        }
+        let there = self.open_existing(existing)?;
+        let check = || settings.check_stop();
+        let (end, is_readable) = (there.found.stx_size, there.is_readable);
+        let over = Over { there: &there.file, end, is_readable, is_dry: true, check: &check };
+        Ok(over.bring(new.file(), size_bytes)? == 0 && end == size_bytes)
     }
 
     fn open_existing(&self, existing: &Existing) -> Result<Open> {
@@ -165,38 +374,47 @@ impl FileTarget {
         })?);
         let found = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, FACTS);
         let found = found.map_err(|error| Error::file("look at the file", error.into()))?;
-        if file_type(&found) != FileType::RegularFile || identity_of(&found) != existing.0 {
-            return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile").advise("copy it again"));
-        }
+        self.require_same(existing, &found)?;
         Ok(Open { file, found, is_readable })
+    }
+
+    /// `Changed` if what is open, which `found` tells of, is not what was to be changed, or not to be changed any more.
+    fn require_same(&self, existing: &Existing, found: &Statx) -> Result<()> {
+        let settings = self.directory.settings();
+        if file_type(found) != FileType::RegularFile
+            || identity_of(found) != existing.identity
+            || !settings.overwrites(found)
+        {
+            return Err(replaced());
+        }
+        if settings.confined && self.is_mounted(found)? {
+            let what = "another file is mounted there, and may lie where this login may not write to";
+            return Err(Error::new(ErrorKind::Refused, what).advise("leave it out"));
+        }
+        Ok(())
+    }
+
+    /// True if the file that `found` tells of lies elsewhere than its directory.
+    fn is_mounted(&self, found: &Statx) -> Result<bool> {
+        let at = self.directory.directory.stat_self_for(StatxFlags::BASIC_STATS | StatxFlags::MNT_ID);
+        let at = at.map_err(|error| Error::file("look at the directory", error))?;
+        let mount = |it: &Statx| {
+            let is_told = it.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+            (it.stx_dev_major, it.stx_dev_minor, is_told.then_some(it.stx_mnt_id))
+        };
+        Ok(mount(&at) != mount(found))
     }
 
     /// Lets its owner read and write the file that is there; which it is, and the bits that it had.
     fn open_up(&self, existing: &Existing) -> io::Result<(OwnedFd, Mode)> {
         let fd = self.directory.directory.open_at(self.name.as_bytes(), OFlags::PATH, Mode::empty())?;
-        let found = stat_fd(fd.as_fd())?;
-        if file_type(&found) != FileType::RegularFile || identity_of(&found) != existing.0 {
+        let found = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, FACTS)?;
+        if self.require_same(existing, &found).is_err() {
             return Err(io::ErrorKind::NotFound.into());
         }
         let bits = u32::from(found.stx_mode) & 0o7777;
         rustix::fs::chmod(Directory::path_of(fd.as_fd()), Mode::from_raw_mode(bits & 0o1777 | 0o600))?;
         Ok((fd, Mode::from_raw_mode(bits)))
-    }
-
-    /// `Refused` if another run is changing the file.
-    fn require_alone(&self, whole: &Temporary) -> Result<()> {
-        if self.has_left(whole) {
-            return Ok(());
-        }
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let Ok(other) = self.directory.directory.open_at(whole, flags, Mode::empty()) else { return Ok(()) };
-        match rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => {
-                Err(Error::new(ErrorKind::Refused, "another run is changing this file")
-                    .advise("wait for its end, and copy it again"))
-            }
-            _ => Ok(()),
-        }
     }
 }
 
@@ -207,6 +425,8 @@ struct Over<'a> {
     end: u64,
     /// It can be compared.
     is_readable: bool,
+    /// Nothing is written.
+    is_dry: bool,
     check: &'a dyn Fn() -> Result<()>,
 }
 
@@ -229,7 +449,7 @@ impl Over<'_> {
             return Err(Error::new(ErrorKind::Changed, "another program wrote to what came beside the file"));
         }
         let now = self.there.metadata().map_err(failed)?.len();
-        if now != size_bytes {
+        if now != size_bytes && !self.is_dry {
             self.there.set_len(size_bytes).map_err(failed)?;
         }
         Ok(written)
@@ -257,7 +477,9 @@ impl Over<'_> {
             let known = self.read(at, &mut buffer[..bytes.len()])?;
             let is_same = |from, to| known.get(from..to) == Some(&bytes[from..to]);
             for (from, to) in differing(at, bytes.len(), &is_same) {
-                self.there.write_all_at(&bytes[from..to], at + from as u64)?;
+                if !self.is_dry {
+                    self.there.write_all_at(&bytes[from..to], at + from as u64)?;
+                }
                 written += (to - from) as u64;
             }
         }
@@ -266,7 +488,9 @@ impl Over<'_> {
 
     fn hole(&self, at: u64, len: u64, buffer: &mut [u8]) -> Result<u64> {
         let failed = |error| Error::file("write the file", error);
-        let end = at.saturating_add(len).min(self.end);
+        // Another program may have made it longer.
+        let there = self.there.metadata().map_err(failed)?.len().max(self.end);
+        let end = at.saturating_add(len).min(there);
         let (mut at, mut written) = (at, 0);
         while at < end {
             (self.check)()?;
@@ -282,7 +506,9 @@ impl Over<'_> {
             let known = self.read(at, &mut buffer[..len]).map_err(failed)?;
             let is_same = |from, to| known.get(from..to).is_some_and(|it| it.iter().all(|byte| *byte == 0));
             for (from, to) in differing(at, len, &is_same) {
-                self.clear(at + from as u64, (to - from) as u64).map_err(failed)?;
+                if !self.is_dry {
+                    self.clear(at + from as u64, (to - from) as u64).map_err(failed)?;
+                }
                 written += (to - from) as u64;
             }
             at += len as u64;
@@ -352,7 +578,7 @@ mod tests {
     }
 
     fn over<'a>(there: &'a File, is_readable: bool, check: &'a dyn Fn() -> Result<()>) -> Over<'a> {
-        Over { there, end: there.metadata().unwrap().len(), is_readable, check }
+        Over { there, end: there.metadata().unwrap().len(), is_readable, is_dry: false, check }
     }
 
     proptest! {
@@ -408,6 +634,19 @@ mod tests {
         let written = over(&there, true, &|| Ok(())).bring(&from, 256 * BLOCK_BYTES as u64).unwrap();
         assert_eq!(written, 255 * BLOCK_BYTES as u64);
         assert!(there.metadata().unwrap().blocks() <= 2 * BLOCK_BYTES as u64 / 512, "a hole");
+    }
+
+    /// S86: what another program appended meanwhile goes, where a hole comes.
+    #[test]
+    fn holes_are_made_beyond_what_was_there() {
+        let (there, _) = made(&[Some(1); 2], 0);
+        let it = over(&there, true, &|| Ok(()));
+        there.write_all_at(&[1; BLOCK_BYTES], 2 * BLOCK_BYTES as u64).unwrap();
+        let (from, is) = made(&[Some(1), None, None, None], 0);
+        it.bring(&from, is.len() as u64).unwrap();
+        let mut now = vec![9; is.len()];
+        assert_eq!(there.read_at(&mut now, 0).unwrap(), is.len());
+        assert!(now == is);
     }
 
     /// Who stops a run waits for no large file.

@@ -70,6 +70,11 @@ pub(super) struct Compared {
 }
 
 impl Compared {
+    /// True if nothing at all changed since.
+    pub(super) fn is_exactly(&self, now: &FileState) -> bool {
+        self.state == *now
+    }
+
     /// True if it still has what was hashed. Of one of several names, the others may come and go.
     pub(super) fn is(&self, now: &FileState) -> bool {
         self.state == *now || (!self.has_one_name && now.is_but_for_links(&self.state))
@@ -143,20 +148,30 @@ pub(super) fn rename(
     name: &Name,
     must_be_free: bool,
 ) -> io::Result<()> {
+    rename_to(directory, temporary, name.as_bytes(), must_be_free)
+}
+
+/// The same with any name.
+fn rename_to(
+    directory: &OpenDirectory,
+    temporary: &Temporary,
+    name: &[u8],
+    must_be_free: bool,
+) -> io::Result<()> {
     let fd = &directory.directory;
     directory.touch();
     if must_be_free {
-        match rustix::fs::renameat_with(fd, &temporary[..], fd, name.as_bytes(), RenameFlags::NOREPLACE) {
+        match rustix::fs::renameat_with(fd, &temporary[..], fd, name, RenameFlags::NOREPLACE) {
             // The file system cannot: look first.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                if directory.directory.stat(name.as_bytes()).is_ok() {
+                if directory.directory.stat(name).is_ok() {
                     return Err(Errno::EXIST.into());
                 }
             }
             result => return Ok(result?),
         }
     }
-    Ok(rustix::fs::renameat(fd, &temporary[..], fd, name.as_bytes())?)
+    Ok(rustix::fs::renameat(fd, &temporary[..], fd, name)?)
 }
 
 /// Says what a `name` that is taken means.
@@ -285,7 +300,9 @@ impl FileTarget {
 
     /// What stands under the name was hashed in this state, to be kept if the sender finds it the same; whether that name is its only one.
     pub fn compared(&mut self, state: FileState, has_one_name: bool) {
-        let is_held = has_one_name || self.directory.settings().removes_sources();
+        let settings = self.directory.settings();
+        let in_place = settings.sync().is_some_and(|sync| sync.in_place);
+        let is_held = has_one_name || in_place || settings.removes_sources();
         self.compared = is_held.then_some(Compared { state, has_one_name });
     }
 
@@ -344,14 +361,17 @@ impl FileTarget {
         };
         let metadata = Kept { mtime: (finished.mtime_s, finished.mtime_ns), ..Kept::of(&self.metadata) };
         settings.count_lacking(&self.metadata);
-        if let Some(existing) = &self.existing {
+        if let Some(existing) = &self.existing
+            && self.may_overwrite(existing, &file, finished.size_bytes)?
+        {
             return self.overwrite(existing, file, finished.size_bytes, (&metadata, mode));
         }
         settings.apply_kept(file.file.as_fd(), &metadata, &self.directory.of_new_file(), mode, false);
         let waits = matches!(self.there, There::Directory)
             && !settings.make_way(&self.directory.directory, &self.name)?;
         if !waits {
-            self.directory.back_up(&self.name, Away::Replaced)?;
+            let away = self.existing.as_ref().map_or(Away::Replaced, Existing::away);
+            self.directory.back_up(&self.name, away)?;
         }
         let identity = self.place(file, waits)?;
         self.leave();
@@ -510,8 +530,8 @@ impl NewFile {
         directory.wait_for_way(&target.name, &made).map(|_| ())
     }
 
-    /// Gives it the name `whole`, under which it stays until [`NewFile::forget`], whatever becomes of this process; it goes to `name`.
-    pub(super) fn wait_as(&mut self, name: &Name, whole: Temporary) -> io::Result<()> {
+    /// Gives it the name `waiting`, locked; it goes to `name`. What stands there makes way if this run `holds` it; else nothing may.
+    pub(super) fn wait_as(&mut self, name: &Name, waiting: Temporary, holds: bool) -> io::Result<()> {
         let directory = &self.directory;
         directory.touch();
         let made = match self.temporary {
@@ -523,16 +543,31 @@ impl NewFile {
             }
         };
         self.temporary = Some(made);
-        rustix::fs::renameat(&directory.directory, &made[..], &directory.directory, &whole[..])?;
-        (self.temporary, self.stays) = (Some(whole), true);
+        rename_to(directory, &made, &waiting, !holds)?;
+        // Under that name nobody looks for a part.
+        (self.temporary, self.is_partial) = (Some(waiting), false);
         Ok(())
+    }
+
+    /// It keeps its name until [`NewFile::forget`], whatever becomes of this process.
+    pub(super) fn stay(&mut self) {
+        self.stays = true;
     }
 
     /// Nobody needs it any more.
     pub(super) fn forget(&mut self) {
         (self.is_partial, self.stays) = (false, false);
         if let Some(temporary) = self.temporary.take() {
-            temporary::remove(&self.directory, &temporary);
+            self.remove(&temporary);
+        }
+    }
+
+    /// Takes its name away, if that is still its own.
+    fn remove(&self, temporary: &Temporary) {
+        let named = self.directory.directory.stat(temporary).map(|found| identity_of(&found)).ok();
+        let ours = stat_fd(self.file.as_fd()).map(|found| identity_of(&found)).ok();
+        if named.is_some() && named == ours {
+            temporary::remove(&self.directory, temporary);
         }
     }
 
@@ -558,7 +593,7 @@ impl Drop for NewFile {
         let waits =
             || self.stays || (self.is_partial && self.file.metadata().is_ok_and(|found| found.len() > 0));
         if let Some(temporary) = self.temporary.as_ref().filter(|_| !waits()) {
-            temporary::remove(&self.directory, temporary);
+            self.remove(temporary);
         }
     }
 }

@@ -15,7 +15,7 @@ use super::content::{FileState, hash_content};
 use super::directory::{Directory, stat_fd};
 use super::fake::Access;
 use super::opened::OpenDirectory;
-use super::overwrite::{Existing, left_whole};
+use super::overwrite::{Existing, forget_whole, left_whole};
 use super::place::{FileTarget, Identity, Now, There, identity_of};
 use super::removing::mark_changed;
 use super::settings::{Differences, mtime_of};
@@ -35,7 +35,7 @@ impl TreeWriter {
         let done = |found: Option<&Statx>, how| parent.describe(name, entry, found, how).map(Box::new);
         let target = |there, found: Option<&Statx>| {
             let mut target = Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
-            target.existing = found.and_then(|found| Existing::of(&settings, found));
+            target.existing = found.and_then(|found| Existing::of(&settings, found, &entry.metadata));
             target.done = done(found, How::Comes);
             target
         };
@@ -59,6 +59,10 @@ impl TreeWriter {
                     {
                         Verdict::Want
                     }
+                    // Size and time are those of its other name.
+                    Verdict::Keep if settings.changed_elsewhere(&found, &|| parent.path(name)) => {
+                        if settings.changes.never_compares { Verdict::Want } else { Verdict::Compare }
+                    }
                     verdict => verdict,
                 };
                 if verdict != Verdict::Pass
@@ -77,6 +81,8 @@ impl TreeWriter {
                             self.came(group, parent, name, *kept.as_ref().unwrap_or(&was));
                         }
                         kept.map(|_| {
+                            forget_whole(parent, name, &found);
+                            settings.stays_at(&found, &|| parent.path(name));
                             settings.did(done.map(|done| *done));
                             Placed::Unchanged
                         })
@@ -113,7 +119,11 @@ impl TreeWriter {
         }
         let found = self.settings.stat(&target.directory.directory, target.name.as_bytes());
         let found = found.map_err(|error| Error::file("look at what is there", error))?;
-        if target.compared.is_some_and(|compared| !compared.is(&FileState::of(&found))) {
+        let now = FileState::of(&found);
+        let is_exact = target.compared.is_some_and(|compared| compared.is_exactly(&now));
+        if target.compared.is_some_and(|compared| !compared.is(&now))
+            || (!is_exact && self.settings.changed_elsewhere(&found, &|| target.path()))
+        {
             return Err(Error::new(ErrorKind::Changed, "another program wrote to it while it was compared")
                 .advise("copy it again"));
         }
@@ -121,6 +131,8 @@ impl TreeWriter {
             target.done = target.done_same.take();
         }
         let kept = self.keep(&target.directory, &target.name, &target.metadata, &found)?;
+        target.leave_whole(&found);
+        self.settings.stays_at(&found, &|| target.path());
         if self.settings.removes_sources() {
             mark_changed(&target.directory.directory, target.name.as_bytes())?;
         }

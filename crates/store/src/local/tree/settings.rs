@@ -23,7 +23,9 @@ use super::directory::Directory;
 use super::exclude::Excludes;
 use super::fake::FakeSuper;
 use super::opened::Devices;
+use super::overwrite::Met;
 use super::owners::{OwnerChange, OwnerNames, Powers};
+use super::place::Identity;
 use super::sync::{Done, SyncOptions};
 use super::write::file_type;
 
@@ -47,6 +49,8 @@ pub struct WriteOptions {
     /// Make nothing that gives powers to who comes upon it, whatever this process may: no setuid, setgid and devices, and of
     /// extended attributes none that only root sets.
     pub harmless: bool,
+    /// Write to nothing that may have a name elsewhere: a login is confined to a directory.
+    pub confined: bool,
     /// Bits that the umask of this process takes are not given, although bits are kept: the sender may want others to write here.
     pub masked: bool,
     /// The root of a tree is a directory, or breaks the protocol: a link in its place would lead the next copy elsewhere.
@@ -97,6 +101,8 @@ pub(super) struct Settings {
     pub(super) xattrs: bool,
     /// See [`WriteOptions::harmless`].
     pub(super) harmless: bool,
+    /// See [`WriteOptions::confined`].
+    pub(super) confined: bool,
     /// See [`WriteOptions::masked`].
     masked: bool,
     /// See [`WriteOptions::roots_are_directories`].
@@ -139,6 +145,8 @@ pub(super) struct Settings {
     pub(super) deleted: Cell<u64>,
     pub(super) spared: Cell<u64>,
     pub(super) backups: RefCell<Backups>,
+    /// What of files with several names was changed in place, or let be.
+    pub(super) met: RefCell<HashMap<Identity, Met>>,
     /// Set once nobody waits for the copy any more.
     pub(super) stop: RefCell<Option<Arc<AtomicBool>>>,
 }
@@ -153,6 +161,7 @@ impl Settings {
             modes: options.modes,
             special_modes: options.special_modes,
             harmless: options.harmless,
+            confined: options.confined,
             masked: options.masked,
             roots_are_directories: options.roots_are_directories,
             owners: options.owners,
@@ -185,6 +194,7 @@ impl Settings {
             deleted: Cell::new(0),
             spared: Cell::new(0),
             backups: RefCell::default(),
+            met: RefCell::default(),
             stop: RefCell::default(),
         }
     }

@@ -33,6 +33,7 @@ const ARCHIVE: WriteOptions = WriteOptions {
     xattrs: true,
     whole_file: false,
     harmless: false,
+    confined: false,
     masked: false,
     roots_are_directories: false,
 };

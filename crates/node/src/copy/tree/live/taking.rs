@@ -159,10 +159,7 @@ impl Node {
             .zip(channel.security())
             .map(|(secret, security)| security.prove(&secret, self.id(), &object).as_bytes().to_vec().into());
         let mut ours = live_hello(self);
-        // Each side has its own patience.
-        let sync = taking.options.sync.clone().map(|sync| SyncOptions { timeout_s: None, ..sync });
-        ours.required = required(sync.as_ref());
-        ours.required.push(feature::LIVE_TREE.to_owned());
+        ours.required = required_of_holder(taking.options);
         let mut told = as_told(&taking.tree);
         told.digests = taking.comparing.is_some().then_some(true);
         let mut out = Vec::new();
@@ -181,6 +178,14 @@ impl Node {
             _ => Err(Error::new(ErrorKind::Protocol, "the holder did not say hello first")),
         }
     }
+}
+
+/// What the holder has to know. Patience and how files are written are this side's own.
+fn required_of_holder(options: &TreeOptions) -> Vec<String> {
+    let sync = options.sync.clone().map(|sync| SyncOptions { timeout_s: None, in_place: false, ..sync });
+    let mut required = required(sync.as_ref());
+    required.push(feature::LIVE_TREE.to_owned());
+    required
 }
 
 /// What is wanted of the holder.
@@ -424,5 +429,19 @@ mod tests {
         let cuts = runs.iter().filter(|run| run.cut.is_some() && run.count == 1).count();
         assert!(cuts >= 3, "what is here is used all the same: {runs:?}");
         assert!(copied.bytes < 400_000, "{copied:?}");
+    }
+
+    /// S86, issue 7 "--inplace": the holder of a ticket need not know how files are written here, nor how patient this side is; what is wanted of it, it has to.
+    #[test]
+    fn a_holder_need_not_know_how_files_are_written() {
+        let sync = SyncOptions { in_place: true, timeout_s: Some(9), ..SyncOptions::default() };
+        let options = TreeOptions { sync: Some(sync), ..TreeOptions::default() };
+        let required = required_of_holder(&harmless(&options).unwrap());
+        for own in [feature::SYNC_IN_PLACE, feature::SYNC_TIMEOUT] {
+            assert!(!required.iter().any(|it| it == own), "{required:?}");
+        }
+        for wanted in [feature::SYNC, feature::LIVE_TREE] {
+            assert!(required.iter().any(|it| it == wanted), "{required:?}");
+        }
     }
 }

@@ -11,16 +11,22 @@ use rustix::fs::FlockOperation;
 use super::syncing::filled;
 use super::*;
 use crate::local::tree::BackupOptions;
-use crate::local::tree::overwrite::left_whole;
+use crate::local::tree::backup::Away;
+use crate::local::tree::overwrite::{FACTS, left_whole, name_of_claim};
+use crate::local::tree::place::identity_of;
 
 fn in_place() -> SyncOptions {
     SyncOptions { in_place: true, ..SyncOptions::default() }
 }
 
 fn begun(to: &Path, sync: SyncOptions) -> TreeWriter {
+    begun_with(to, sync, MINE)
+}
+
+fn begun_with(to: &Path, sync: SyncOptions, options: WriteOptions) -> TreeWriter {
     let landing = Landing::resolve_sync(&Origin::Anywhere, to, &[Vec::new()]).unwrap();
     let changes = Changes { sync: Some(sync), ..Changes::default() };
-    let mut writer = TreeWriter::new(landing, MINE).with_changes(changes);
+    let mut writer = TreeWriter::new(landing, options).with_changes(changes);
     writer.root(0, &directory(None)).unwrap();
     writer
 }
@@ -206,4 +212,277 @@ fn what_is_another_file_by_now_is_not_touched() {
         (names(&to), fs::read(to.join("g")).unwrap()),
         (vec!["f".into(), "g".into()], b"other bytes".to_vec())
     );
+}
+
+fn inode(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().ino()
+}
+
+/// S49, S86: who is confined to a directory changes nothing outside of it: a file of several names is replaced, and one that gets another name meanwhile fails.
+#[test]
+fn a_confined_login_changes_no_other_name() {
+    let dir = filled(&["f", "g"]);
+    let (to, other) = (dir.path().join("to"), dir.path().join("other"));
+    fs::hard_link(to.join("f"), &other).unwrap();
+    let was = (fs::read(&other).unwrap(), inode(&to.join("g")));
+    let confined = WriteOptions { harmless: true, confined: true, ..MINE };
+    let mut writer = begun_with(&to, in_place(), confined);
+    let target = wanted(&mut writer, &file("f", b"other bytes"));
+    bring(&mut writer, target, b"other bytes").unwrap();
+    assert_eq!(
+        (fs::read(&other).unwrap(), fs::read(to.join("f")).unwrap()),
+        (was.0, b"other bytes".to_vec())
+    );
+    // What is nowhere else is changed.
+    let target = wanted(&mut writer, &file("g", b"other bytes"));
+    bring(&mut writer, target, b"other bytes").unwrap();
+    assert_eq!(inode(&to.join("g")), was.1);
+    let target = wanted(&mut writer, &file("g", b"more bytes"));
+    fs::hard_link(to.join("g"), dir.path().join("late")).unwrap();
+    let error = bring(&mut writer, target, b"more bytes").unwrap_err();
+    assert_eq!(
+        (error.kind(), fs::read(dir.path().join("late")).unwrap()),
+        (ErrorKind::Changed, b"other bytes".to_vec())
+    );
+    assert_eq!(names(&to), ["f", "g"]);
+}
+
+/// S86: before the first byte comes the file has its owner, and no bit that it is not to have.
+#[test]
+fn an_owner_of_before_reads_nothing_of_what_comes() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = filled(&["f"]);
+    let to = dir.path().join("to");
+    std::os::unix::fs::chown(to.join("f"), Some(4711), Some(4711)).unwrap();
+    fs::set_permissions(to.join("f"), fs::Permissions::from_mode(0o644)).unwrap();
+    let options = WriteOptions { owners: true, numeric_ids: true, ..MINE };
+    let sync = SyncOptions { users: true, groups: true, ..in_place() };
+    let mut writer = begun_with(&to, sync, options);
+    let stop = Arc::new(AtomicBool::new(false));
+    writer.stop_with(stop.clone());
+    let mut entry = file("f", b"for nobody else");
+    (entry.metadata.mode, entry.metadata.uid, entry.metadata.gid) = (0o600, 0, 0);
+    let target = wanted(&mut writer, &entry);
+    stop.store(true, Ordering::Release);
+    bring(&mut writer, target, b"for nobody else").unwrap_err();
+    let found = fs::metadata(to.join("f")).unwrap();
+    assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (0, 0, 0o600));
+    assert_ne!(fs::read(to.join("f")).unwrap(), b"for nobody else");
+}
+
+/// S86: of two runs that come to one file at the same moment one writes; the other keeps no copy, and takes no name that is not its own away.
+#[test]
+fn one_run_alone_changes_a_file() {
+    let dir = filled(&["f"]);
+    let to = dir.path().join("to");
+    let was = fs::read(to.join("f")).unwrap();
+    let mut writer = begun(&to, SyncOptions { backup: backup(), ..in_place() });
+    let target = wanted(&mut writer, &file("f", b"other bytes"));
+    let found = target.directory.directory.stat_for(b"f", FACTS).unwrap();
+    let claim = name_of_claim(&target.directory, &target.name, &found);
+    let path = to.join(std::str::from_utf8(&claim).unwrap());
+    fs::write(&path, "theirs").unwrap();
+    let held = fs::File::open(&path).unwrap();
+    rustix::fs::flock(held.as_fd(), FlockOperation::NonBlockingLockExclusive).unwrap();
+    let error = bring(&mut writer, target, b"other bytes").unwrap_err();
+    assert_eq!((error.kind(), fs::read(to.join("f")).unwrap()), (ErrorKind::Refused, was.clone()));
+    assert_eq!((names(&to).len(), fs::read(&path).unwrap()), (2, b"theirs".to_vec()), "no copy");
+    drop(held);
+    // What a run that was killed there left is in nobody's way.
+    let target = wanted(&mut writer, &file("f", b"other bytes"));
+    bring(&mut writer, target, b"other bytes").unwrap();
+    assert_eq!((names(&to), fs::read(to.join("f~")).unwrap()), (vec!["f".into(), "f~".into()], was));
+
+    let target = wanted(&mut writer, &file("f", b"more bytes"));
+    let mut new = target.create().unwrap();
+    new.wait_as(&target.name, claim, false).unwrap();
+    assert!(target.create().unwrap().wait_as(&target.name, claim, false).is_err(), "the name is taken");
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "theirs").unwrap();
+    new.forget();
+    assert_eq!(fs::read(&path).unwrap(), b"theirs");
+    // Nor does a copy of another file come about.
+    let other = target.directory.back_up(&target.name, Away::Changed((0, 0, 0))).unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::Changed);
+    let it = identity_of(&found);
+    target.directory.back_up(&target.name, Away::Changed(it)).unwrap();
+}
+
+/// S86: what waited beside a file that is whole by now goes, so that nothing later takes the file for half changed.
+#[test]
+fn what_waits_goes_with_a_file_that_is_whole() {
+    let new = vec![2_u8; 100_000];
+    for checksum in [false, true] {
+        let dir = filled(&["f"]);
+        let to = dir.path().join("to");
+        let mut writer = begun(&to, in_place());
+        let stop = Arc::new(AtomicBool::new(false));
+        writer.stop_with(stop.clone());
+        let target = wanted(&mut writer, &file("f", &new));
+        stop.store(true, Ordering::Release);
+        bring(&mut writer, target, &new).unwrap_err();
+        assert_eq!(names(&to).len(), 2);
+        fs::write(to.join("f"), &new).unwrap();
+        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 7);
+        fs::OpenOptions::new().write(true).open(to.join("f")).unwrap().set_modified(time).unwrap();
+        let mut writer = begun(&to, SyncOptions { checksum, ..in_place() });
+        match writer.entry(&file("f", &new)).unwrap() {
+            Placed::Unchanged => assert!(!checksum),
+            Placed::Wanted(mut target, _) => {
+                assert!(checksum);
+                target.find_left();
+                writer.keep_same(&mut target, &finished(&new)).unwrap();
+                writer.settle(*target, None);
+            }
+            placed => panic!("{placed:?}"),
+        }
+        assert_eq!(names(&to), ["f"], "{checksum}");
+    }
+}
+
+/// S86, S49: powers come with a file that nobody else may have open.
+#[test]
+fn powers_are_given_to_new_files() {
+    let dir = filled(&["open", "own"]);
+    let to = dir.path().join("to");
+    fs::set_permissions(to.join("open"), fs::Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(to.join("own"), fs::Permissions::from_mode(0o644)).unwrap();
+    let options = WriteOptions { special_modes: true, ..MINE };
+    for (name, stays) in [("open", false), ("own", true)] {
+        let was = inode(&to.join(name));
+        let mut writer = begun_with(&to, in_place(), options);
+        let mut entry = file(name, b"other bytes");
+        (entry.metadata.mode, entry.metadata.uid, entry.metadata.gid) =
+            (0o4755, rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let target = wanted(&mut writer, &entry);
+        bring(&mut writer, target, b"other bytes").unwrap();
+        assert_eq!(
+            (inode(&to.join(name)) == was, fs::metadata(to.join(name)).unwrap().mode() & 0o7777),
+            (stays, 0o4755)
+        );
+    }
+}
+
+/// S84, S86: what is changed is marked, so that a source that is the same file stays.
+#[test]
+fn what_is_changed_is_marked_for_its_source() {
+    let dir = filled(&["f"]);
+    let to = dir.path().join("to");
+    let content = fs::read(to.join("f")).unwrap();
+    let mode = fs::metadata(to.join("f")).unwrap().mode() & 0o777;
+    let options = WriteOptions { times: false, whole_file: true, ..MINE };
+    let mut writer = begun_with(&to, SyncOptions { removes_sources: true, ..in_place() }, options);
+    let mut entry = file("f", &content);
+    entry.metadata.mode = mode;
+    let target = wanted(&mut writer, &entry);
+    let ctime = |found: fs::Metadata| (found.ctime(), found.ctime_nsec());
+    let was = ctime(fs::metadata(to.join("f")).unwrap());
+    bring(&mut writer, target, &content).unwrap();
+    assert_ne!(ctime(fs::metadata(to.join("f")).unwrap()), was);
+}
+
+/// S86: a file that gets another name after it was looked at is not written to where that name may lie in another directory that counts.
+#[test]
+fn a_late_name_in_another_directory_keeps_what_it_has() {
+    use crate::local::tree::{BasisOptions, BasisUse};
+    let dir = filled(&["f"]);
+    let (to, other) = (dir.path().join("to"), dir.path().join("other"));
+    let was = fs::read(to.join("f")).unwrap();
+    let basis = Some(BasisOptions { places: Vec::new(), usage: BasisUse::Link });
+    let mut writer = begun(&to, SyncOptions { basis, ..in_place() });
+    let target = wanted(&mut writer, &file("f", b"other bytes"));
+    fs::hard_link(to.join("f"), &other).unwrap();
+    assert_eq!(bring(&mut writer, target, b"other bytes").unwrap_err().kind(), ErrorKind::Changed);
+    assert_eq!(fs::read(&other).unwrap(), was);
+}
+
+/// S86: two files that are one inode here become two, also where size and time are the same; what is the same stays one.
+#[test]
+fn names_of_one_file_become_what_they_are_to_be() {
+    for second in [&b"BBBB"[..], b"AAAA"] {
+        let dir = filled(&["a"]);
+        let to = dir.path().join("to");
+        fs::hard_link(to.join("a"), to.join("b")).unwrap();
+        let was = inode(&to.join("a"));
+        let mut writer = begun(&to, in_place());
+        let first = wanted(&mut writer, &file("a", b"AAAA"));
+        let other = wanted(&mut writer, &file("b", second));
+        bring(&mut writer, first, b"AAAA").unwrap();
+        bring(&mut writer, other, second).unwrap();
+        assert_eq!(
+            (fs::read(to.join("a")).unwrap(), fs::read(to.join("b")).unwrap()),
+            (b"AAAA".to_vec(), second.to_vec())
+        );
+        assert_eq!((inode(&to.join("a")), inode(&to.join("b")) == was), (was, second == b"AAAA"));
+    }
+    // Whichever is kept is not changed by the name of the other one, in either order.
+    for order in [["a", "b"], ["b", "a"]] {
+        let dir = filled(&["a"]);
+        let to = dir.path().join("to");
+        fs::write(to.join("a"), "BBBB").unwrap();
+        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 7);
+        fs::OpenOptions::new().write(true).open(to.join("a")).unwrap().set_modified(time).unwrap();
+        fs::hard_link(to.join("a"), to.join("b")).unwrap();
+        let sync = || SyncOptions { checksum: true, ..in_place() };
+        let mut writer = begun(&to, sync());
+        for name in order {
+            let content: &[u8] = if name == "a" { b"AAAA" } else { b"BBBB" };
+            let mut target = wanted(&mut writer, &file(name, content));
+            if fs::read(to.join(name)).unwrap() == content {
+                writer.keep_same(&mut target, &finished(content)).unwrap();
+                writer.settle(*target, None);
+            } else {
+                bring(&mut writer, target, content).unwrap();
+            }
+        }
+        assert_eq!(
+            (fs::read(to.join("a")).unwrap(), fs::read(to.join("b")).unwrap()),
+            (b"AAAA".to_vec(), b"BBBB".to_vec()),
+            "{order:?}"
+        );
+    }
+}
+
+/// S86: what was moved away, or got another in its place, between its opening and the first byte is not written to, and nothing is left beside it.
+#[test]
+fn what_was_moved_away_is_not_touched() {
+    for is_replaced in [false, true] {
+        let dir = filled(&["f"]);
+        let to = dir.path().join("to");
+        let was = fs::read(to.join("f")).unwrap();
+        let mut writer = begun(&to, in_place());
+        let target = wanted(&mut writer, &file("f", b"other bytes"));
+        let found = target.directory.directory.stat_for(b"f", FACTS).unwrap();
+        let mut new = target.create().unwrap();
+        new.write(b"other bytes").unwrap();
+        fs::rename(to.join("f"), to.join("g")).unwrap();
+        if is_replaced {
+            fs::write(to.join("f"), "somebody's").unwrap();
+        }
+        let error = target.begin(target.existing.as_ref().unwrap(), &mut new, &found).unwrap_err();
+        drop(new);
+        assert_eq!((error.kind(), fs::read(to.join("g")).unwrap()), (ErrorKind::Changed, was));
+        assert_eq!(names(&to), if is_replaced { vec!["f", "g"] } else { vec!["g"] });
+        writer.settle(*target, None);
+    }
+}
+
+/// S86: what is kept of the second name of a changed file is a file of its own, too.
+#[test]
+fn a_second_name_is_kept_as_a_copy() {
+    let dir = filled(&["a"]);
+    let to = dir.path().join("to");
+    fs::hard_link(to.join("a"), to.join("b")).unwrap();
+    let was = fs::read(to.join("a")).unwrap();
+    let mut writer = begun(&to, SyncOptions { backup: backup(), ..in_place() });
+    let targets = [("a", &b"AAAA"[..]), ("b", b"BBBB")]
+        .map(|(name, content)| (wanted(&mut writer, &file(name, content)), content));
+    for (target, content) in targets {
+        bring(&mut writer, target, content).unwrap();
+    }
+    let inodes: Vec<u64> = ["a", "b", "a~", "b~"].iter().map(|name| inode(&to.join(name))).collect();
+    assert!(!inodes[2..].contains(&inodes[0]) && !inodes[2..].contains(&inodes[1]), "{inodes:?}");
+    assert_eq!(fs::read(to.join("a~")).unwrap(), was);
 }
