@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn a_holder_need_not_know_how_files_are_written() {
         let sync = SyncOptions { in_place: true, timeout_s: Some(9), ..SyncOptions::default() };
-        let options = TreeOptions { sync: Some(sync), ..TreeOptions::default() };
+        let options = TreeOptions { recursive: true, sync: Some(sync), ..TreeOptions::default() };
         let required = required_of_holder(&harmless(&options).unwrap());
         for own in [feature::SYNC_IN_PLACE, feature::SYNC_TIMEOUT] {
             assert!(!required.iter().any(|it| it == own), "{required:?}");
