@@ -2,7 +2,7 @@
 //! (`dray_lab::Turn`) and is not named here fails, and so does this list if it names what is not there.
 
 /// Package, program, test, and what would not hold beside others.
-pub(super) const ALONE: [(&str, &str, &str, &str); 30] = [
+pub(super) const ALONE: [(&str, &str, &str, &str); 35] = [
     ("dray-lab", "calibration", "a_link_changes_while_packets_run", TIMES),
     ("dray-lab", "calibration", "a_rate_follows_its_trace", TIMES),
     ("dray-lab", "calibration", "a_round_trip_is_twice_the_delay", TIMES),
@@ -12,6 +12,26 @@ pub(super) const ALONE: [(&str, &str, &str, &str); 30] = [
     ("dray-lab", "calibration", "tcp_gets_what_its_headers_leave", TIMES),
     ("dray-lab", "calibration", "two_senders_share_a_bottleneck", TIMES),
     ("dray-lab", "calibration", "udp_overload_gets_the_rate", TIMES),
+    ("dray-node", "dray_node", "transfer::update::tests::disk::a_sender_hears_of_no_chunk_on_the_disk", PACE),
+    (
+        "dray-node",
+        "dray_node",
+        "transfer::update::tests::disk::a_sender_learns_nothing_of_files_outside_of_the_scope",
+        PACE,
+    ),
+    (
+        "dray-node",
+        "dray_node",
+        "transfer::update::tests::disk::a_sibling_is_as_good_as_an_older_version",
+        PACE,
+    ),
+    ("dray-node", "dray_node", "transfer::update::tests::disk::an_index_is_part_of_the_search", PACE),
+    (
+        "dray-node",
+        "dray_node",
+        "transfer::update::tests::disk::whoever_may_read_the_disk_sends_the_rest_alone",
+        PACE,
+    ),
     (
         "dray-e2e",
         "daemon_directory",
@@ -45,6 +65,7 @@ pub(super) const ALONE: [(&str, &str, &str, &str); 30] = [
     ("dray-e2e", "sources", "three_holders_one_frozen_one_killed", HEALTHY),
 ];
 
+const PACE: &str = "bytes are counted that a search found before the network brought them";
 const TIMES: &str = "times and rates are what the test is about";
 const HOPE: &str = "a search has 30 ms to give hope, and the sender half a second to tell its recipe";
 const ROUND_TRIPS: &str = "times are counted in round trips";

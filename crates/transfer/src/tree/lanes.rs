@@ -20,9 +20,6 @@ mod taking;
 pub use sending::SendLanes;
 pub use taking::{Lane, TakeLanes};
 
-/// Bytes that one path may owe at most: more would be lost with it.
-pub const PATH_OWES_BYTES_MAX: u64 = 16 << 20;
-
 pub(super) use sending::FILE_PATIENCE;
 pub(super) use taking::{Arrived, LANES_FRAMES};
 

@@ -13,7 +13,7 @@ mod send;
 mod take;
 
 pub use answer::{RecordSink, SendError, TreeFile};
-pub use lanes::{Lane, PATH_OWES_BYTES_MAX, SendLanes, TakeLanes};
+pub use lanes::{Lane, SendLanes, TakeLanes};
 pub use removing::Removes;
 pub use send::{Batch, DigestsToTell, TreeSource, send};
 pub use take::{Heard, SinkWake, TreeSink, take};

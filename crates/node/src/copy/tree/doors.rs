@@ -59,20 +59,18 @@ impl Facts {
     }
 
     /// Dials, again and again: every way while no connection is up, and the one that led there while fewer are than may be. `up` says how
-    /// many there are, whoever dialled, and `most` how many may be, which can become more; each goes to `run`, which ends with it.
+    /// many there are, whoever dialled; each goes to `run`, which ends with it.
     fn keep_dialling(
         &self,
         theirs: &Direct,
         up: &(dyn Fn() -> usize + Sync),
-        most: &dyn Fn() -> usize,
         is_over: &(dyn Fn() -> bool + Sync),
         run: &Run,
     ) {
-        let mut dialling = Dialling::new(self.targets(theirs), most());
+        let mut dialling = Dialling::new(self.targets(theirs), self.lanes);
         let (tell, told) = mpsc::channel();
         thread::scope(|scope| {
             while !is_over() && !dialling.every.is_empty() {
-                dialling.allow(most());
                 while let Some(targets) = dialling.next(Instant::now(), up()) {
                     let tell = tell.clone();
                     // One by every way is enough; another beside none is too little.
@@ -143,14 +141,6 @@ impl Dialling {
         let most = lanes.min(TREE_LANES_MAX);
         let (way, rests_since) = (None, None);
         Dialling { every, way, most, wanted: most, coming: 0, rest: HOLDER_RETRY, rests_since }
-    }
-
-    /// So many may be up.
-    fn allow(&mut self, lanes: usize) {
-        let most = lanes.min(TREE_LANES_MAX);
-        if most > self.most {
-            (self.most, self.wanted) = (most, most);
-        }
     }
 
     /// What is to be dialled now, with so many connections up. To be asked until it is nothing.
@@ -260,8 +250,7 @@ impl Doors for TakingDoors {
             let run = |channel: TlsChannel, came_up: &dyn Fn()| {
                 take_over(channel, &node, &lanes, &theirs.secret, came_up);
             };
-            let most = || lanes.most(node.lanes);
-            node.keep_dialling(&theirs, &|| lanes.count(), &most, &|| lanes.is_closed(), &run);
+            node.keep_dialling(&theirs, &|| lanes.count(), &|| lanes.is_closed(), &run);
         });
         Ok(())
     }
@@ -304,9 +293,7 @@ impl GivingDoors {
         let (node, lanes) = (self.node.clone(), self.lanes.clone());
         thread::spawn(move || {
             pause(HOLDER_DELAY, &|| lanes.is_closed());
-            // The receiver says when it has enough.
-            let most = || node.lanes;
-            node.keep_dialling(&theirs, &|| lanes.count(), &most, &|| lanes.is_closed(), &*run);
+            node.keep_dialling(&theirs, &|| lanes.count(), &|| lanes.is_closed(), &*run);
         });
         Ok(())
     }
@@ -379,7 +366,7 @@ mod tests {
                 counted.fetch_sub(1, Ordering::AcqRel);
             };
             let up = || counted.load(Ordering::Acquire);
-            dialling.keep_dialling(&theirs, &up, &|| lanes, &|| ended.load(Ordering::Acquire), &run);
+            dialling.keep_dialling(&theirs, &up, &|| ended.load(Ordering::Acquire), &run);
         });
         let next = || told.recv_timeout(LONG).expect("a connection is missing");
         let mut running: Vec<_> = (0..lanes).map(|_| next()).collect();
@@ -434,21 +421,6 @@ mod tests {
         (0..9).for_each(|_| dialling.handle(Dialled::Lost(Duration::ZERO), at(62), 1));
         assert!(dialled(&mut dialling, at(91), 1).is_empty());
         assert_eq!(dialled(&mut dialling, at(63), 0), ["every"]);
-    }
-
-    /// P13 (ADR 34): where one connection fills the path no other is dialled; when it turns out that something else holds it back, as many as may be.
-    #[test]
-    fn a_second_is_dialled_when_more_may_be_up() {
-        let begun = Instant::now();
-        let at = |seconds: u64| begun + Duration::from_secs(seconds);
-        let mut dialling = Dialling::new(vec![target("one"), target("two")], 1);
-        assert_eq!(dialled(&mut dialling, at(0), 0), ["every"]);
-        dialling.handle(Dialled::Connected(target("two")), at(0), 0);
-        dialling.handle(Dialled::Up, at(0), 1);
-        dialling.allow(1);
-        assert!((0..3600).all(|second| dialled(&mut dialling, at(second), 1).is_empty()));
-        dialling.allow(3);
-        assert_eq!(dialled(&mut dialling, at(3600), 1), ["two"; 2]);
     }
 
     /// The other end hangs up on what is more than it wants: it is not dialled again, but what is lost of the others is.

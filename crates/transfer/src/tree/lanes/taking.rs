@@ -13,9 +13,8 @@ use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::negotiate;
 
 use super::super::take::Heard;
-use super::{COPY, PATH_OWES_BYTES_MAX, greeting_deadline, guard, lost, protocol, read_message};
-use crate::enough::{Enough, worked};
-use crate::transport::{Channel, Solo, push_control};
+use super::{COPY, greeting_deadline, guard, lost, protocol, read_message};
+use crate::transport::{Channel, push_control};
 
 /// How long a lane that owes something may say nothing while the sender is heard over ssh.
 const LANE_PATIENCE: Duration = Duration::from_secs(5);
@@ -121,8 +120,6 @@ pub struct TakeLanes {
     sink: Mutex<Option<SyncSender<Arrived>>>,
     numbers: AtomicU32,
     count: AtomicUsize,
-    /// More than one is of use.
-    is_spread: AtomicBool,
     is_closed: AtomicBool,
 }
 
@@ -135,11 +132,6 @@ impl TakeLanes {
     /// Lanes that are up, or coming up.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
-    }
-
-    /// How many of `lanes` are of use, as far as is known.
-    pub fn most(&self, lanes: usize) -> usize {
-        if self.is_spread.load(Ordering::Acquire) { lanes.min(TREE_LANES_MAX) } else { lanes.min(1) }
     }
 
     /// True once the copy is over.
@@ -173,10 +165,7 @@ impl TakeLanes {
         lanes_max: usize,
         came_up: &dyn Fn(),
     ) -> Result<()> {
-        if channel.solo().is_none() {
-            self.is_spread.store(true, Ordering::Release);
-        }
-        if self.count.fetch_add(1, Ordering::AcqRel) >= self.most(lanes_max) || self.is_closed() {
+        if self.count.fetch_add(1, Ordering::AcqRel) >= lanes_max.min(TREE_LANES_MAX) || self.is_closed() {
             self.count.fetch_sub(1, Ordering::AcqRel);
             return Ok(());
         }
@@ -224,11 +213,8 @@ impl TakeLanes {
         if !self.hand_over((Heard::Up(lane.clone()), None)) {
             return Ok(());
         }
-        let silence = Silence::new(Instant::now());
-        let enough = channel
-            .solo()
-            .map(|solo| Enough::new(Solo { holds_bytes: solo.holds_bytes.min(PATH_OWES_BYTES_MAX), ..solo }));
-        let mut taker = LaneTaker { lanes: self, lane, channel, silence, pulled: 0, enough };
+        let mut taker =
+            LaneTaker { lanes: self, lane, channel, silence: Silence::new(Instant::now()), pulled: 0 };
         let result = taker.frames();
         self.hand_over((Heard::Down(taker.lane.clone()), None));
         result
@@ -250,8 +236,6 @@ struct LaneTaker<'a> {
     silence: Silence,
     /// Pulls it knew of when it last looked.
     pulled: usize,
-    /// Until more than one lane is of use.
-    enough: Option<Enough>,
 }
 
 impl LaneTaker<'_> {
@@ -285,20 +269,9 @@ impl LaneTaker<'_> {
                 return Ok(());
             }
             // What came meanwhile waits in the channel.
-            let now = Instant::now();
-            self.silence.heard(now);
-            self.count(now);
+            self.silence.heard(Instant::now());
         }
         Ok(())
-    }
-
-    fn count(&mut self, now: Instant) {
-        let Some(enough) = &mut self.enough else { return };
-        let is_owed = self.lane.ended.load(Ordering::Acquire) < self.lane.pulled.load(Ordering::Acquire);
-        if enough.is_held_back(now, self.channel.received_bytes(), is_owed, worked) {
-            self.enough = None;
-            self.lanes.is_spread.store(true, Ordering::Release);
-        }
     }
 
     /// Reads as many bytes; false if the copy is over.
@@ -326,7 +299,6 @@ impl LaneTaker<'_> {
                     if self.silence.advance(now, guard(&self.lanes.heard_at).unwrap_or(now)) {
                         return Err(Error::new(ErrorKind::TimedOut, "a direct connection went silent"));
                     }
-                    self.count(now);
                     self.channel.wait(None, LOOK).map_err(lost)?;
                 }
             }

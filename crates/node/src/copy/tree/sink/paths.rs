@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use dray_core::limits::{TREE_LANES_MAX, TREE_PULLS_MAX};
 use dray_engine::session::{PathId, Wanted};
-use dray_transfer::tree::PATH_OWES_BYTES_MAX;
 
 use super::content::Current;
 use super::{Doors, Writing};
@@ -13,7 +12,7 @@ use super::{Doors, Writing};
 /// bounds. Small files count for more than they have. Less would leave a long path idle; more would be lost with it, or come late over
 /// a slow one while a faster one has nothing to do.
 const WINDOW_MIN: u64 = 4 << 20;
-const WINDOW_MAX: u64 = PATH_OWES_BYTES_MAX;
+const WINDOW_MAX: u64 = 16 << 20;
 const PACE_TIME: Duration = Duration::from_secs(1);
 /// How often the pace of a path is looked at.
 const PACE_INTERVAL: Duration = Duration::from_millis(250);
