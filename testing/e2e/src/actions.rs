@@ -220,3 +220,10 @@ pub fn await_no_dray(host: &Host, patience: Duration) {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// A path with a slash at its end: what is in it, for `sync` and rsync.
+pub fn slashed(path: impl Into<OsString>) -> OsString {
+    let mut path = path.into();
+    path.push("/");
+    path
+}

@@ -343,6 +343,12 @@ impl Host {
         self.sshd().client_options()
     }
 
+    /// The same as one text, for what takes a remote shell (`-e`, `RSYNC_RSH`).
+    pub fn ssh_command(&self) -> String {
+        let words: Vec<String> = self.ssh_options().iter().map(|word| format!("'{word}'")).collect();
+        format!("ssh {}", words.join(" "))
+    }
+
     /// `root@address:path` of a path on this host.
     pub fn remote(&self, path: &Path) -> std::ffi::OsString {
         let mut text = std::ffi::OsString::from(format!("root@{}:", self.address));

@@ -200,8 +200,7 @@ pub fn going<'a>(program: Program<'a>, way: &Way<'_>, source: &OsStr, copy: &Pat
         Way::Here => return program.arg(source).arg(copy),
         Way::Up(host) | Way::Down(host) => host,
     };
-    let words: Vec<String> = far.ssh_options().iter().map(|word| format!("'{word}'")).collect();
-    let program = program.arg("-e").arg(format!("ssh {}", words.join(" ")));
+    let program = program.arg("-e").arg(far.ssh_command());
     if matches!(way, Way::Up(_)) {
         program.arg(source).arg(far.remote(copy))
     } else {

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use dray_e2e::actions::{self, assert_same_tree, share};
+use dray_e2e::actions::{self, assert_same_tree, share, slashed};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::live::differences;
 use dray_e2e::{Host, Lab, Program, Running, gate};
@@ -376,15 +376,7 @@ fn share_directory(host: &Host, path: &Path) -> (Running, String) {
 
 /// `dray sync` of what is in `source` to `copy`, run on `near`.
 fn sync_tree<'a>(near: &'a Host, far: &Host, source: OsString, copy: OsString) -> Program<'a> {
-    let words: Vec<String> = far.ssh_options().iter().map(|word| format!("'{word}'")).collect();
-    near.dray().args(["sync", "-a", "-e"]).arg(format!("ssh {}", words.join(" "))).arg(source).arg(copy)
-}
-
-/// A path with a slash at its end.
-fn slashed(path: impl Into<OsString>) -> OsString {
-    let mut path = path.into();
-    path.push("/");
-    path
+    near.dray().args(["sync", "-a", "-e"]).arg(far.ssh_command()).arg(source).arg(copy)
 }
 
 /// Gives what lies below `top` other names, each in one directory: none says what it was, and sizes and times stay.

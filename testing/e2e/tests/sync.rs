@@ -213,8 +213,7 @@ fn the_shell_may_stand_in_a_variable() {
     b.sshd();
     let source = a.directory("source");
     write(&source.join("f"), b"f", 0);
-    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
-    let ssh = format!("ssh {}", words.join(" "));
+    let ssh = b.ssh_command();
     let slashed = format!("{}/", source.display());
     let run = |shell: &str, said: &[&str], to: &std::ffi::OsStr| {
         let program = a.dray().args(["sync", "-a"]).args(said).env("RSYNC_RSH", shell);

@@ -241,8 +241,7 @@ fn a_source_in_the_destination_stays_over_ssh() {
     let outcome = up(a, b, &["-a", "--delete"], &copy.join("sub/source"), &copy).wait().expect(8);
     assert!(outcome.stderr_text().contains("is a source of this run"), "{}", outcome.stderr_text());
     assert!(copy.join("sub/source/f").exists() && copy.join("f").exists() && !copy.join("extra").exists());
-    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
-    let program = a.dray().args(["sync", "-a", "--delete", "-e"]).arg(format!("ssh {}", words.join(" ")));
+    let program = a.dray().args(["sync", "-a", "--delete", "-e"]).arg(b.ssh_command());
     let source = b.remote(&copy.join("sub/source/"));
     let outcome = program.arg(source).arg(&copy).time_limit(LONG).run().expect(6);
     assert!(outcome.stderr_text().contains("lies in the destination"), "{}", outcome.stderr_text());
@@ -285,9 +284,7 @@ fn sources_that_meet_keep_what_each_brought() {
         let copy = b.directory(if is_far { "far" } else { "near" });
         write(&copy.join("extra"), b"extra", 0);
         let run = || {
-            let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
-            let program =
-                a.dray().args(["sync", "-a", "--delete", "-e"]).arg(format!("ssh {}", words.join(" ")));
+            let program = a.dray().args(["sync", "-a", "--delete", "-e"]).arg(b.ssh_command());
             let program = program.arg(one.join("")).arg(two.join(""));
             let program = if is_far { program.arg(b.remote(&copy)) } else { program.arg(&copy) };
             program.time_limit(LONG).run()

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-use dray_e2e::actions::NOBODY;
+use dray_e2e::actions::{NOBODY, slashed};
 use dray_e2e::process::Outcome;
 use dray_e2e::twins::{LONG, set_times, write};
 use dray_e2e::{Host, Lab, gate};
@@ -100,8 +100,7 @@ impl<'a> Backups<'a> {
     }
 
     fn ssh(&self) -> String {
-        let words: Vec<String> = self.b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
-        format!("ssh {}", words.join(" "))
+        self.b.ssh_command()
     }
 
     fn there(&self, name: &str) -> OsString {
@@ -121,12 +120,6 @@ impl<'a> Backups<'a> {
         let program = program.arg("--rsync-path").arg(&self.scripts[1]).arg("-e").arg(self.ssh());
         program.arg(from.into()).arg(to.into()).time_limit(LONG).run()
     }
-}
-
-fn slashed(path: impl Into<OsString>) -> OsString {
-    let mut path = path.into();
-    path.push("/");
-    path
 }
 
 /// Nothing differs, as rsync sees it.

@@ -136,8 +136,7 @@ fn sources_that_may_meet_are_refused() {
     for camera in ["cam1", "cam2"] {
         write(&top.join(camera).join("x/image"), camera.as_bytes(), 0);
     }
-    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
-    let ssh = format!("ssh {}", words.join(" "));
+    let ssh = b.ssh_command();
     let copy = a.directory("copy");
     let remote = |path: &str| b.remote(&top.join(path));
     let (here, there) = (|path: &str| top.join(path).into_os_string(), b.remote(&copy));
@@ -214,12 +213,11 @@ fn a_slow_removal_is_not_silent() {
     b.sshd();
     let (source, copy) = (a.file("source"), b.directory("copy"));
     tree(&source, FILES);
-    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
     // 30 ms for each: three times the patience for all.
     let program = a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=unlinkat"]);
     let program = program.args(["-e", "inject=unlinkat:delay_enter=30000"]).arg(gate::dray_binary());
     let program = program.args(["sync", "-a", "--remove-source-files", "--timeout=3", "-e"]);
-    let program = program.arg(format!("ssh {}", words.join(" "))).arg(source.join("")).arg(b.remote(&copy));
+    let program = program.arg(b.ssh_command()).arg(source.join("")).arg(b.remote(&copy));
     program.time_limit(LONG).run().expect(0);
     assert!(paths(&source).iter().all(|path| path.ends_with('/')));
     assert!(paths(&copy).len() >= FILES);
@@ -304,7 +302,6 @@ fn what_goes_is_on_its_disk_first() {
     let Some(lab) = Lab::of(2).build() else { return };
     let (a, b) = lab.pair();
     b.sshd();
-    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
     for is_far in [false, true] {
         let (source, copy) = (a.directory(&format!("s{is_far}")), a.directory(&format!("c{is_far}")));
         write(&source.join("f"), b"f", 0);
@@ -313,7 +310,7 @@ fn what_goes_is_on_its_disk_first() {
         let program = program.arg(gate::dray_binary()).args(["sync", "-a", "--remove-source-files", "-e"]);
         let from = source.join("");
         let from = if is_far { b.remote(&from) } else { from.into_os_string() };
-        let program = program.arg(format!("ssh {}", words.join(" "))).arg(from).arg(&copy);
+        let program = program.arg(b.ssh_command()).arg(from).arg(&copy);
         program.time_limit(LONG).run().expect(0);
         assert!(!source.join("f").exists() && copy.join("f").exists());
         let trace = fs::read_to_string(&trace).unwrap();
@@ -397,7 +394,6 @@ fn lists_are_those_of_rsync() {
     let (source, copy) = (a.directory("source"), a.directory("copy"));
     source_and_destination(&source, &a.directory("rest"), false);
     data::write_random(&source.join("large"), 1_234_567, 1);
-    let words: Vec<String> = b.ssh_options().iter().map(|word| format!("'{word}'")).collect();
     for options in [
         &["-a"][..],
         &["-r"],
@@ -413,7 +409,7 @@ fn lists_are_those_of_rsync() {
             let expected = lines(&rsync.stdout_text());
             let here = a.dray().arg("sync").args(options).arg("--list-only");
             let there = a.dray().arg("sync").args(options).arg("--list-only");
-            let there = there.arg("-e").arg(format!("ssh {}", words.join(" ")));
+            let there = there.arg("-e").arg(b.ssh_command());
             for listed in [
                 here.arg(&from).run().expect(0),
                 there.arg(b.remote(Path::new(&from))).time_limit(LONG).run().expect(0),

@@ -192,25 +192,10 @@ fn encoder(level: Level) -> io::Result<Encoder<'static>> {
 mod tests {
     use std::time::Duration;
 
+    use super::super::tests::{new, noise};
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
-
-    fn noise(bytes: usize) -> Vec<u8> {
-        let mut noise = vec![0; bytes];
-        getrandom::fill(&mut noise).unwrap();
-        noise
-    }
-
-    /// Another test has all the memory for a moment.
-    fn new() -> Packer {
-        loop {
-            if let Some(packer) = Packer::new().unwrap() {
-                return packer;
-            }
-            std::thread::sleep(MS);
-        }
-    }
 
     /// A path that is slow enough for the highest levels.
     fn idle(packer: &mut Packer) {

@@ -8,14 +8,14 @@ use zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
 
 use super::{Packer, Share, Unpacker};
 
-fn noise(bytes: usize) -> Vec<u8> {
+pub(super) fn noise(bytes: usize) -> Vec<u8> {
     let mut noise = vec![0; bytes];
     getrandom::fill(&mut noise).unwrap();
     noise
 }
 
 /// Another test has all the memory for a moment.
-fn new() -> Packer {
+pub(super) fn new() -> Packer {
     loop {
         if let Some(packer) = Packer::new().unwrap() {
             return packer;

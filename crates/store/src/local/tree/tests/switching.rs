@@ -91,6 +91,17 @@ fn tell_below(
     wanted
 }
 
+/// A run that is told the new tree, at the moment in which the trees have just changed places; what could not be done by then.
+fn switched(to: &Path) -> (TreeWriter, Vec<(Vec<u8>, dray_core::Error)>) {
+    let mut writer = switching(to);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    let mut failed = Vec::new();
+    while names(to) != ["a", "b", "c", "d"] {
+        assert!(writer.delete_some(&mut failed).unwrap());
+    }
+    (writer, failed)
+}
+
 /// All that is in the directory: path, inode, bits, time and content. Not the number of names, which what is made beside it adds to.
 fn state(to: &Path) -> Vec<String> {
     let mut lines = Vec::new();
@@ -364,13 +375,7 @@ fn what_is_left_of_an_old_tree_goes() {
     drop(stage);
     assert_eq!(beside(dir.path()), [""; 0], "a run that brought nothing leaves nothing");
     assert!(landing(&to).unwrap().places().is_some());
-    let mut writer = switching(&to);
-    tell(&mut writer, &NEW, &NEW_IN_D);
-    // Stopped as soon as the trees have changed places.
-    let mut failed = Vec::new();
-    while names(&to) != ["a", "b", "c", "d"] {
-        assert!(writer.delete_some(&mut failed).unwrap());
-    }
+    let (writer, _) = switched(&to);
     let old = beside(dir.path()).remove(0);
     assert_ne!(old, new);
     let held = begun(&to, SyncOptions::default()).unwrap_err();
@@ -392,12 +397,7 @@ fn what_is_left_of_an_old_tree_goes() {
 /// A run that stops as soon as the trees have changed places, and the name that the old one has then.
 fn cut_off_behind_the_switch(dir: &Path) -> String {
     let to = dir.join("to");
-    let mut writer = switching(&to);
-    tell(&mut writer, &NEW, &NEW_IN_D);
-    let mut failed = Vec::new();
-    while names(&to) != ["a", "b", "c", "d"] {
-        assert!(writer.delete_some(&mut failed).unwrap());
-    }
+    let (writer, _) = switched(&to);
     drop(writer);
     beside(dir).remove(0)
 }
@@ -536,12 +536,7 @@ fn what_takes_our_names_is_not_removed() {
     let dir = standing(&OLD);
     important(dir.path());
     let to = dir.path().join("to");
-    let mut writer = switching(&to);
-    tell(&mut writer, &NEW, &NEW_IN_D);
-    let mut failed = Vec::new();
-    while names(&to) != ["a", "b", "c", "d"] {
-        assert!(writer.delete_some(&mut failed).unwrap());
-    }
+    let (mut writer, mut failed) = switched(&to);
     let old = dir.path().join(beside_of(&to));
     fs::rename(&old, dir.path().join("away")).unwrap();
     fs::rename(dir.path().join("important"), &old).unwrap();
@@ -572,12 +567,7 @@ fn errors_say_what_was_switched() {
     assert!(error.starts_with("nothing was switched") && error.contains(&waits), "{error}");
     assert_eq!(error.matches("nothing was switched").count(), 1, "{error}");
     drop(writer);
-    let mut writer = switching(&to);
-    tell(&mut writer, &NEW, &NEW_IN_D);
-    let mut failed = Vec::new();
-    while names(&to) != ["a", "b", "c", "d"] {
-        assert!(writer.delete_some(&mut failed).unwrap());
-    }
+    let (mut writer, _) = switched(&to);
     let error = stop(&mut writer);
     assert!(error.starts_with("the new tree is in place") && !error.contains("nothing"), "{error}");
 }
@@ -603,12 +593,7 @@ fn another_run_within_the_destination_keeps_its_tree() {
     assert_eq!(names(&to.join("gone")), ["a", "b", "c"]);
     // One that was cut off is at it again in the last moment.
     tell(&mut switching(&to.join("gone")), &[("z", b"z")], &[]);
-    let mut writer = switching(&to);
-    tell(&mut writer, &NEW, &NEW_IN_D);
-    let mut failed = Vec::new();
-    while names(&to) != ["a", "b", "c", "d"] {
-        assert!(writer.delete_some(&mut failed).unwrap());
-    }
+    let (mut writer, mut failed) = switched(&to);
     let old = beside(dir.path()).remove(0);
     let inner = dir.path().join(&old).join("gone");
     let late = switching(&inner);
@@ -758,12 +743,7 @@ fn bits_come_without_attributes() {
 fn what_comes_into_the_old_tree_stays() {
     let dir = standing(&OLD);
     let to = dir.path().join("to");
-    let mut writer = switching(&to);
-    tell(&mut writer, &NEW, &NEW_IN_D);
-    let mut failed = Vec::new();
-    while names(&to) != ["a", "b", "c", "d"] {
-        assert!(writer.delete_some(&mut failed).unwrap());
-    }
+    let (mut writer, mut failed) = switched(&to);
     // Until the removal begins, its moment is that of the switch.
     while writer.delete_some(&mut failed).unwrap() && beside(dir.path()).len() == 1 {
         let late = dir.path().join(&beside(dir.path())[0]).join("d/late");
@@ -806,12 +786,7 @@ fn names_of_one_file_go_together() {
     fs::hard_link(to.join("gone/a"), to.join("gone/b")).unwrap();
     fs::write(&file, b"mine").unwrap();
     settle(&file);
-    let mut writer = switching(&to);
-    tell(&mut writer, &NEW, &NEW_IN_D);
-    let mut failed = Vec::new();
-    while names(&to) != ["a", "b", "c", "d"] {
-        assert!(writer.delete_some(&mut failed).unwrap());
-    }
+    let (mut writer, mut failed) = switched(&to);
     let old = beside(dir.path()).into_iter().find(|name| name != "file").unwrap();
     fs::rename(&file, dir.path().join(&old).join("gone/mine")).unwrap();
     while writer.delete_some(&mut failed).unwrap() {}
