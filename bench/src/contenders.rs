@@ -34,6 +34,8 @@ pub(crate) enum Mover {
     DrayDaemonCp,
     DraySsh,
     DraySync,
+    DrayDaemonSync,
+    Find,
     RsyncDaemon,
     RsyncSsh,
     RsyncInc,
@@ -62,6 +64,8 @@ impl Mover {
             DrayDaemonCp => "dray-daemon-cp",
             DraySsh => "dray-ssh",
             DraySync => "dray-sync",
+            DrayDaemonSync => "dray-daemon-sync",
+            Find => "find",
             RsyncDaemon => "rsync-daemon",
             RsyncSsh => "rsync-ssh",
             RsyncInc => "rsync-inc",
@@ -147,7 +151,7 @@ use Mover::*;
 use Way::{Pull, Push};
 
 /// All that move a file or a tree as it is.
-pub(crate) const ALL: [Contender; 33] = [
+pub(crate) const ALL: [Contender; 35] = [
     one(DrayGet, Pull, &[], "dray get, file already hashed").syncs(),
     one(DrayGetClear, Pull, &[], "dray get, clear-text data allowed by both").syncs(),
     one(DrayPutGet, Pull, &[], "dray put + get, file never hashed").syncs(),
@@ -160,6 +164,8 @@ pub(crate) const ALL: [Contender; 33] = [
     one(DraySsh, Push, &[], "dray cp, only ssh gets through").syncs().trees(),
     one(DraySync, Pull, &[], "dray sync").syncs().trees(),
     one(DraySync, Push, &[], "dray sync").syncs().trees(),
+    one(DrayDaemonSync, Pull, &[], "dray sync TICKET, daemons at both ends").syncs().trees(),
+    one(Find, Pull, &[], "find -printf '%s %T@' of what is there, nothing else").trees(),
     one(RsyncDaemon, Pull, &[Tool::Rsync], "rsync daemon (clear text)").syncs().trees(),
     one(RsyncDaemon, Push, &[Tool::Rsync], "rsync daemon (clear text)").syncs().trees(),
     one(RsyncSsh, Pull, &[Tool::Rsync], "rsync over ssh").syncs().trees(),
@@ -245,8 +251,10 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
     let url = format!("http://{far}/in/{name}");
     let mut argv: Vec<String> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_owned()));
-    let mut job =
-        Job { has_daemons: matches!(contender.mover, DrayDaemonPutGet | DrayDaemonCp), ..Job::default() };
+    let mut job = Job {
+        has_daemons: matches!(contender.mover, DrayDaemonPutGet | DrayDaemonCp | DrayDaemonSync),
+        ..Job::default()
+    };
     match contender.mover {
         DrayGet | DrayGetClear | DrayPutGet | DrayDaemonPutGet => {
             let put = vec!["dray".to_owned(), "put".to_owned(), from.clone()];
@@ -296,6 +304,15 @@ pub(crate) fn job(contender: &Contender, task: &Task, site: &Site, pair: &Pair) 
             }
             add(&["-e", &ssh, &source, &target]);
         }
+        DrayDaemonSync => {
+            add(&["dray", "sync", "-a"]);
+            if task.syncs {
+                add(&["--fsync"]);
+            }
+            add(&["TICKET", &format!("{to}/")]);
+            job.serve = Some(["dray", "put", &from].map(str::to_owned).to_vec());
+        }
+        Find => add(&["find", &to, "-printf", "%s %T@\n"]),
         RsyncDaemon | RsyncSsh | RsyncInc | RsyncGcm => {
             add(&["rsync", if what.is_tree() { "-a" } else { "-W" }]);
             if what.is_tree() && pair.between != Between::Nothing && contender.mover != RsyncInc {

@@ -109,8 +109,9 @@ fn target_folder() -> PathBuf {
     repository().join(folder)
 }
 
-/// The repository this program was built from: the folder above its package.
+/// The repository whose sources cargo runs this program from: the folder above its package. Asked for at run time, as a target folder that two clones
+/// share holds the program that was built in one of them.
 fn repository() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().unwrap_or(package).to_owned()
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    package.parent().unwrap_or(&package).to_owned()
 }

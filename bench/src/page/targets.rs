@@ -50,6 +50,8 @@ const TARGETS: &[Target] = &[
     ("P2", FLAT, UNSHAPED, DrayCp, RsyncDaemon, Both, 0.8),
     ("P2", MANY, UNSHAPED, DraySsh, RsyncSsh, Both, 0.8),
     ("P2", FLAT, UNSHAPED, DraySsh, RsyncSsh, Both, 0.8),
+    ("P2", MANY, UNSHAPED, DraySync, RsyncSsh, Both, 0.8),
+    ("P2", FLAT, UNSHAPED, DraySync, RsyncSsh, Both, 0.8),
     ("P3", "tree-50000x4096-again", "1g-50ms", DraySsh, RsyncSsh, Both, 0.6),
     ("P3", "tree-50000x4096-again", "1g-50ms", DraySync, RsyncSsh, Both, 0.6),
     ("P4", HALF, "1g-50ms", DrayGet, RsyncDaemon, Pull, 1.0),
@@ -174,6 +176,7 @@ pub(crate) fn section(numbers: &Numbers) -> String {
             table.miss(row, at, &what, *most);
         }
     }
+    again(numbers, &mut table);
     update(numbers, &mut table);
     receiver::add(numbers, &mut table);
     frozen(numbers, &mut table);
@@ -283,6 +286,28 @@ fn update(numbers: &Numbers, table: &mut Table) {
     }
     if table.lines.len() == before {
         table.miss("P6", "update", "bytes to those of the best rival", MOST);
+    }
+}
+
+/// What a run between daemons takes that finds nothing changed: few round trips, and little more than to look at each file.
+fn again(numbers: &Numbers, table: &mut Table) {
+    const MOST: f64 = 4.0;
+    /// Times that of `find`.
+    const LOOKS: f64 = 1.3;
+    const ROUND_TRIP_S: f64 = 0.05;
+    let what = "round trips of dray-daemon-sync-pull beyond 1.3 times what find takes";
+    let before = table.lines.len();
+    for (cell, entry) in entries(numbers, "P3", "dray-daemon-sync-pull") {
+        let find = cell.entry("find-pull");
+        if let (Some(seconds), Some(looks), Some(paired)) =
+            (entry.seconds(), find.and_then(Entry::seconds), entry.paired(find))
+        {
+            let trips = (seconds - LOOKS * looks) / ROUND_TRIP_S;
+            table.add("P3", &cell.title(), what, MOST, trips, Proof::Times(paired.basis));
+        }
+    }
+    if table.lines.len() == before {
+        table.miss("P3", "1g-50ms", what, MOST);
     }
 }
 

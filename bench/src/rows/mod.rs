@@ -106,12 +106,18 @@ fn p1(bench: &mut Bench) -> Result<(), String> {
 }
 
 fn p2(bench: &mut Bench) -> Result<(), String> {
-    trees(bench, "P2", &["unshaped"], false, &[DrayCp, DraySsh, RsyncDaemon, RsyncSsh, Scp, Syq, Sendme])
+    trees(
+        bench,
+        "P2",
+        &["unshaped"],
+        false,
+        &[DrayCp, DraySsh, DraySync, RsyncDaemon, RsyncSsh, Scp, Syq, Sendme],
+    )
 }
 
 fn p3(bench: &mut Bench) -> Result<(), String> {
     let link = if bench.options.is_smoke { "1G/2ms" } else { "1g-50ms" };
-    let movers = &[DrayCp, DraySsh, DraySync, RsyncDaemon, RsyncSsh, RsyncInc];
+    let movers = &[DrayCp, DraySsh, DraySync, DrayDaemonSync, Find, RsyncDaemon, RsyncSsh, RsyncInc];
     trees(bench, "P3", &[link], true, movers)
 }
 

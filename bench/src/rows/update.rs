@@ -1,4 +1,4 @@
-//! P6: the new version of real software where the old one lies. Each version is one object, the tar of a published package.
+//! P6: the new version of real software where the old one lies, as one object (the tar of a published package) and as trees.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,39 +11,100 @@ use crate::site::{self, run};
 use crate::tools::Tool;
 use crate::turns::{Entrant, Place, Turn};
 
-/// A binary package and two of its patch releases, from the Python package index.
-const PACKAGE: &str = "scipy";
-const VERSIONS: [&str; 2] = ["1.15.2", "1.15.3"];
 const PLATFORM: &str = "manylinux2014_x86_64";
 const LINK: &str = "10M/40ms";
-/// In a smoke test the object is made, and is as long as this.
+/// In a smoke test what is updated is made, and is as long as this.
 const SMOKE_BYTES: usize = 400_000;
+/// When the files of a tree were installed that its package gives no times of its own.
+const INSTALLED: [&str; 2] = ["2025-03-01T00:00:00Z", "2025-06-01T00:00:00Z"];
 
 pub(super) const ROW: BenchRow = BenchRow {
     name: "P6",
-    about: "a new patch release of a binary package (one object) where the old one lies, 10 Mbit/s x 40 ms",
+    about: "a new release of published software where the old one lies (one object, and trees), 10 Mbit/s x 40 ms",
     run: measure,
 };
 
+/// What is updated.
+#[derive(Clone, Copy, Debug)]
+struct Software {
+    cell: &'static str,
+    package: &'static str,
+    versions: [&'static str; 2],
+    from: Publisher,
+    is_tree: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Publisher {
+    /// A wheel of the Python package index.
+    Wheel,
+    /// A source package of the system's distribution, in a tar within.
+    System,
+}
+
+const SOFTWARE: [Software; 4] = [
+    Software {
+        cell: "update",
+        package: "scipy",
+        versions: ["1.15.2", "1.15.3"],
+        from: Publisher::Wheel,
+        is_tree: false,
+    },
+    Software {
+        cell: "tree of scipy",
+        package: "scipy",
+        versions: ["1.15.2", "1.15.3"],
+        from: Publisher::Wheel,
+        is_tree: true,
+    },
+    Software {
+        cell: "toolchain of zig",
+        package: "ziglang",
+        versions: ["0.15.1", "0.15.2"],
+        from: Publisher::Wheel,
+        is_tree: true,
+    },
+    Software {
+        cell: "kernel source",
+        package: "linux-source-6.1",
+        versions: ["6.1.176-1", "6.1.187-1"],
+        from: Publisher::System,
+        is_tree: true,
+    },
+];
+
 fn measure(bench: &mut Bench) -> Result<(), String> {
-    let place = Place { row: "P6", cell: "update", link: LINK };
-    let [old, new] = match versions(bench) {
-        Ok(paths) => paths,
-        Err(why) => return bench.miss(&place, "all", "the package", &why),
-    };
     let link = if bench.options.is_smoke { "100M/4ms" } else { LINK };
+    let few = if bench.options.is_smoke { 2 } else { SOFTWARE.len() };
     for between in bench.links(&[link])? {
         let pair = bench.pair(between)?;
-        let place = Place { link: between.name(), ..place };
-        prepare(bench, &new)?;
-        bench.rounds(1, bench.pairs(), |bench, round| {
-            bench.in_turn(&place, &Updater::ALL, round, |bench, turn| {
-                one(bench, &pair, &place, [&old, &new], turn)
-            })
-        })?;
+        for software in &SOFTWARE[..few] {
+            let place = Place { row: "P6", cell: software.cell, link: between.name() };
+            if bench.wants_cell(place.cell) {
+                update(bench, &pair, &place, software)?;
+            }
+        }
     }
-    for below in ["far/in/store.castr", "far/in/new.caibx", "far/in/new.zsync", "far/in/new"] {
+    Ok(())
+}
+
+fn update(bench: &mut Bench, pair: &Pair, place: &Place<'_>, software: &Software) -> Result<(), String> {
+    let paths = match versions(bench, software) {
+        Ok(paths) => paths,
+        Err(why) => return bench.miss(place, "all", "the package", &why),
+    };
+    let all: &[Updater] = if software.is_tree { &Updater::OF_TREES } else { &Updater::OF_OBJECTS };
+    prepare(bench, &paths[1])?;
+    bench.rounds(1, bench.pairs(), |bench, round| {
+        bench.in_turn(place, all, round, |bench, turn| one(bench, pair, place, &paths, turn))
+    })?;
+    for below in
+        ["far/in/store.castr", "far/in/new.caibx", "far/in/new.caidx", "far/in/new.zsync", "far/in/new"]
+    {
         site::remove(&bench.site.root.join(below));
+    }
+    for path in paths.iter().filter(|path| path.starts_with(&bench.site.root)) {
+        site::remove(path);
     }
     bench.site.forget()
 }
@@ -59,10 +120,22 @@ enum Updater {
     Casync,
     Zsync,
     WholeRsyncZ,
+    DraySync,
+    DraySyncZ,
+    TreeRsyncZ,
+    TreeRsyncZl19,
+    TreeCasync,
 }
 
 impl Updater {
-    const ALL: [Updater; 8] = [
+    const OF_TREES: [Updater; 5] = [
+        Updater::DraySync,
+        Updater::DraySyncZ,
+        Updater::TreeRsyncZ,
+        Updater::TreeRsyncZl19,
+        Updater::TreeCasync,
+    ];
+    const OF_OBJECTS: [Updater; 8] = [
         Updater::DrayGet,
         Updater::DrayCp,
         Updater::DrayCpZ,
@@ -80,9 +153,11 @@ impl Entrant for Updater {
             Updater::DrayGet => "dray-get",
             Updater::DrayCp => "dray-cp",
             Updater::DrayCpZ => "dray-cp-z",
-            Updater::RsyncZ => "rsync-z",
-            Updater::RsyncZl19 => "rsync-zl19",
-            Updater::Casync => "casync",
+            Updater::DraySync => "dray-sync",
+            Updater::DraySyncZ => "dray-sync-z",
+            Updater::RsyncZ | Updater::TreeRsyncZ => "rsync-z",
+            Updater::RsyncZl19 | Updater::TreeRsyncZl19 => "rsync-zl19",
+            Updater::Casync | Updater::TreeCasync => "casync",
             Updater::Zsync => "zsync",
             Updater::WholeRsyncZ => "whole-rsync-z",
         };
@@ -94,9 +169,11 @@ impl Entrant for Updater {
             Updater::DrayGet => "dray get",
             Updater::DrayCp => "dray cp",
             Updater::DrayCpZ => "dray cp -z",
-            Updater::RsyncZ => "rsync -z over ssh",
-            Updater::RsyncZl19 => "rsync -z --zc=zstd --zl=19 over ssh",
-            Updater::Casync => "casync from nginx",
+            Updater::DraySync => "dray sync",
+            Updater::DraySyncZ => "dray sync -z",
+            Updater::RsyncZ | Updater::TreeRsyncZ => "rsync -z over ssh",
+            Updater::RsyncZl19 | Updater::TreeRsyncZl19 => "rsync -z --zc=zstd --zl=19 over ssh",
+            Updater::Casync | Updater::TreeCasync => "casync from nginx",
             Updater::Zsync => "zsync from nginx",
             Updater::WholeRsyncZ => "rsync -z over ssh, nothing there before",
         };
@@ -106,29 +183,33 @@ impl Entrant for Updater {
     fn tools(&self) -> &'static [Tool] {
         match self {
             Updater::DrayGet => &[],
-            Updater::DrayCp | Updater::DrayCpZ => &[Tool::Ssh],
-            Updater::RsyncZ | Updater::RsyncZl19 | Updater::WholeRsyncZ => &[Tool::Rsync, Tool::Ssh],
-            Updater::Casync => &[Tool::Casync, Tool::Nginx],
+            Updater::DrayCp | Updater::DrayCpZ | Updater::DraySync | Updater::DraySyncZ => &[Tool::Ssh],
+            Updater::RsyncZ
+            | Updater::RsyncZl19
+            | Updater::WholeRsyncZ
+            | Updater::TreeRsyncZ
+            | Updater::TreeRsyncZl19 => &[Tool::Rsync, Tool::Ssh],
+            Updater::Casync | Updater::TreeCasync => &[Tool::Casync, Tool::Nginx],
             Updater::Zsync => &[Tool::Zsync, Tool::Nginx],
         }
     }
 
     fn is_ours(&self) -> bool {
-        matches!(self, Updater::DrayGet | Updater::DrayCp | Updater::DrayCpZ)
+        self.label().starts_with("dray")
     }
 }
 
 /// What is served to casync and zsync is made once, as a publisher would.
 fn prepare(bench: &Bench, new: &Path) -> Result<(), String> {
     let site = &bench.site;
-    std::fs::copy(new, site.root.join("far/in/new"))
-        .map_err(|error| format!("copy the new version: {error}"))?;
+    run(Command::new("cp").arg("-a").arg(new).arg(site.root.join("far/in/new")))?;
     if bench.tools.has(Tool::Casync) {
+        let index = if new.is_dir() { "far/in/new.caidx" } else { "far/in/new.caibx" };
         let mut make = Command::new("casync");
         make.args(["make", &format!("--store={}", site.path("far/in/store.castr"))]);
-        run(make.args([site.path("far/in/new.caibx"), site.path("far/in/new")]))?;
+        run(make.args([site.path(index), site.path("far/in/new")]))?;
     }
-    if bench.tools.has(Tool::Zsync) {
+    if bench.tools.has(Tool::Zsync) && !new.is_dir() {
         let mut make = Command::new("zsyncmake");
         run(make.args(["-u", "new", "-o", &site.path("far/in/new.zsync"), &site.path("far/in/new")]))?;
     }
@@ -139,20 +220,21 @@ fn one(
     bench: &mut Bench,
     pair: &Pair,
     place: &Place<'_>,
-    [old, new]: [&Path; 2],
+    [old, new]: &[PathBuf; 2],
     turn: &Turn<Updater>,
 ) -> Result<(), String> {
     let to = bench.site.root.join("near/out/file");
     if turn.who != Updater::WholeRsyncZ {
-        std::fs::copy(old, &to).map_err(|error| format!("copy the old version: {error}"))?;
+        run(Command::new("cp").arg("-a").args([old, &to]))?;
     }
     let job = job(bench, pair, turn.who);
-    let mut run = bench.ground(pair).run(&job, turn.round == 1, None)?;
-    run.check_arrived(|| site::is_same(new, &to));
-    let wire = (run.wire.received + run.wire.sent) as f64 / 1e6;
-    let bytes = new.metadata().map(|metadata| metadata.len()).ok();
+    let mut ran = bench.ground(pair).run(&job, turn.round == 1, None)?;
+    ran.check_arrived(|| site::is_same(new, &to));
+    let wire = (ran.wire.received + ran.wire.sent) as f64 / 1e6;
+    let bytes =
+        if new.is_dir() { bytes_below(new) } else { new.metadata().map(|metadata| metadata.len()).ok() };
     let command = bench.readable(&job, pair);
-    bench.tell(place, &run, turn.told(bytes, vec![("MB on the wire, both ways", wire)], command))
+    bench.tell(place, &ran, turn.told(bytes, vec![("MB on the wire, both ways", wire)], command))
 }
 
 fn job(bench: &Bench, pair: &Pair, who: Updater) -> Job {
@@ -171,11 +253,27 @@ fn job(bench: &Bench, pair: &Pair, who: Updater) -> Job {
         argv.extend([remote.clone(), to.clone()]);
         argv
     };
+    let sync = |command: &[&str]| {
+        let mut argv = words(command);
+        argv.extend(words(&["--delete", "-e", &ssh, &format!("{remote}/"), &format!("{to}/")]));
+        argv
+    };
     let mut job = Job::default();
     job.argv = match who {
         Updater::DrayGet => {
             job.serve = Some(words(&["dray", "put", &from]));
             words(&["dray", "get", "TICKET", "-o", &to])
+        }
+        Updater::DraySync => sync(&["dray", "sync", "-a"]),
+        Updater::DraySyncZ => sync(&["dray", "sync", "-az"]),
+        Updater::TreeRsyncZ => sync(&["rsync", "-az"]),
+        Updater::TreeRsyncZl19 => sync(&["rsync", "-az", "--zc=zstd", "--zl=19"]),
+        Updater::TreeCasync => {
+            let seed = format!("{to}.old");
+            let text = format!(
+                "mv {to} {seed} && exec casync extract --store=http://{far}/in/store.castr --seed={seed} http://{far}/in/new.caidx {to}"
+            );
+            words(&["sh", "-c", &text])
         }
         Updater::DrayCp => dray_cp(&[]),
         Updater::DrayCpZ => dray_cp(&["-z"]),
@@ -197,51 +295,89 @@ fn job(bench: &Bench, pair: &Pair, who: Updater) -> Job {
     job
 }
 
-/// Both versions, as tars that hold nothing of the moment; kept in the user's cache.
-fn versions(bench: &Bench) -> Result<[PathBuf; 2], String> {
+/// What the regular files below a directory hold, in bytes.
+fn bytes_below(directory: &Path) -> Option<u64> {
+    let told = run(Command::new("find").arg(directory).args(["-type", "f", "-printf", "%s\\n"])).ok()?;
+    told.lines().map(|line| line.parse::<u64>().ok()).sum()
+}
+
+/// Both versions: tars that hold nothing of the moment, kept in the user's cache, or what is in them.
+fn versions(bench: &Bench, software: &Software) -> Result<[PathBuf; 2], String> {
     if bench.options.is_smoke {
-        let paths = ["old", "new"].map(|name| bench.site.root.join(name));
-        let mut bytes: Vec<u8> = (0..SMOKE_BYTES).map(|at| (at * at / 7919) as u8).collect();
-        for path in &paths {
-            std::fs::write(path, &bytes).map_err(|error| format!("write {}: {error}", path.display()))?;
-            bytes.splice(SMOKE_BYTES / 2..SMOKE_BYTES / 2, *b"a few bytes that were not there");
-        }
-        return Ok(paths);
+        return made(bench, software.is_tree);
     }
+    let tars = [0, 1].map(|at| tar(bench, software, software.versions[at]));
+    let [old, new] = tars;
+    let tars = [old?, new?];
+    if !software.is_tree {
+        return Ok(tars);
+    }
+    let trees = ["old", "new"].map(|name| bench.site.root.join(name));
+    for (at, (tar, tree)) in tars.iter().zip(&trees).enumerate() {
+        site::remove(tree);
+        std::fs::create_dir(tree).map_err(|error| format!("make {}: {error}", tree.display()))?;
+        run(Command::new("tar").arg("-xf").arg(tar).arg("-C").arg(tree))?;
+        if software.from == Publisher::Wheel {
+            let mut touch = Command::new("find");
+            touch.arg(tree).args(["-exec", "touch", "-h", "-d", INSTALLED[at], "{}", "+"]);
+            run(&mut touch)?;
+        }
+    }
+    Ok(trees)
+}
+
+/// Small versions for a smoke test.
+fn made(bench: &Bench, is_tree: bool) -> Result<[PathBuf; 2], String> {
+    let paths = ["old", "new"].map(|name| bench.site.root.join(name));
+    let mut bytes: Vec<u8> = (0..SMOKE_BYTES).map(|at| (at * at / 7919) as u8).collect();
+    for (at, path) in paths.iter().enumerate() {
+        let failed = |error| format!("write {}: {error}", path.display());
+        if is_tree {
+            std::fs::create_dir(path).map_err(failed)?;
+            std::fs::write(path.join("changed"), &bytes).map_err(failed)?;
+            std::fs::write(path.join(["gone", "come"][at]), b"a small file").map_err(failed)?;
+        } else {
+            std::fs::write(path, &bytes).map_err(failed)?;
+        }
+        bytes.splice(SMOKE_BYTES / 2..SMOKE_BYTES / 2, *b"a few bytes that were not there");
+    }
+    Ok(paths)
+}
+
+/// The tar of one version, fetched and made if it is not in the cache.
+fn tar(bench: &Bench, software: &Software, version: &str) -> Result<PathBuf, String> {
+    let package = software.package;
     let cache = crate::tools::cache_folder().join("data");
     std::fs::create_dir_all(&cache).map_err(|error| format!("make {}: {error}", cache.display()))?;
-    let path = |version: &str| cache.join(format!("{PACKAGE}-{version}.tar"));
-    for version in VERSIONS {
-        let tar = path(version);
-        if tar.exists() {
-            continue;
-        }
-        if !bench.options.installs {
-            return Err(format!("{PACKAGE} {version} is not here"));
-        }
-        let work = cache.join(format!("{PACKAGE}-{version}"));
-        // What a download left that was broken off.
-        site::remove(&work);
-        let wheel = format!("{PACKAGE}=={version}");
-        let folder = work.to_string_lossy().into_owned();
-        let mut download = Command::new("python3");
-        download.args([
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--python-version=3.11",
-        ]);
-        run(download.args([&format!("--platform={PLATFORM}"), "-d", &folder, &wheel]))?;
-        let unpack = format!(
-            "set -e; mkdir unpacked; python3 -m zipfile -e *.whl unpacked; \
-             tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf {0}.part -C unpacked . && mv {0}.part {0}",
-            tar.display()
-        );
-        run(Command::new("sh").args(["-c", &unpack]).current_dir(&work))?;
-        site::remove(&work);
+    let tar = cache.join(format!("{package}-{version}.tar"));
+    if tar.exists() {
+        return Ok(tar);
     }
-    Ok(VERSIONS.map(path))
+    if !bench.options.installs {
+        return Err(format!("{package} {version} is not here"));
+    }
+    let work = cache.join(format!("{package}-{version}"));
+    // What a download left that was broken off.
+    site::remove(&work);
+    std::fs::create_dir_all(&work).map_err(|error| format!("make {}: {error}", work.display()))?;
+    let unpack = match software.from {
+        Publisher::Wheel => {
+            let mut download = Command::new("python3");
+            download.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]);
+            download.args(["--python-version=3.11", &format!("--platform={PLATFORM}")]);
+            run(download.args(["-d", "."]).arg(format!("{package}=={version}")).current_dir(&work))?;
+            "mkdir unpacked; python3 -m zipfile -e *.whl unpacked; \
+             tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf \"$0.part\" -C unpacked ."
+        }
+        Publisher::System => {
+            let mut download = Command::new("apt-get");
+            run(download.args(["-q", "download", &format!("{package}={version}")]).current_dir(&work))?;
+            "dpkg-deb --fsys-tarfile *.deb | tar -xf - --wildcards --strip-components=3 './usr/src/*.tar.*'; \
+             xz -dc *.tar.xz > \"$0.part\""
+        }
+    };
+    let unpack = format!("set -e; {unpack}; mv \"$0.part\" \"$0\"");
+    run(Command::new("sh").args(["-c", &unpack]).arg(&tar).current_dir(&work))?;
+    site::remove(&work);
+    Ok(tar)
 }

@@ -96,18 +96,21 @@ pub(super) struct Looked {
     /// Bytes that were missing, and those of them that were found.
     bytes: u64,
     found_bytes: u64,
+    /// What the network brought meanwhile of what was asked for before: no time is lost in which it is as busy as it can be.
+    came_bytes: u64,
     time: Duration,
 }
 
 impl Looked {
-    /// Whether to look on beside a network that brings `rate_bytes_per_s`; 0 if nobody knows yet. It may take as long as fetching what was
-    /// found would have taken, and this share of the rest in vain.
-    fn pays(&self, rate_bytes_per_s: u64) -> bool {
-        if rate_bytes_per_s == 0 {
-            return self.time < UNKNOWN_MAX;
+    /// Whether to look on beside a network that brings `rate_bytes_per_s`; 0 if nobody knows yet: then the recipe, `told_bytes_per_s` of it, says that it
+    /// is no slower. What it brings less for the looking may be as much as was found, and this share of the rest in vain.
+    fn pays(&self, rate_bytes_per_s: u64, told_bytes_per_s: f64) -> bool {
+        if rate_bytes_per_s == 0 && self.time < UNKNOWN_MAX {
+            return true;
         }
+        let rate = if rate_bytes_per_s == 0 { told_bytes_per_s } else { rate_bytes_per_s as f64 };
         let worth_bytes = self.found_bytes + (self.bytes - self.found_bytes) / IN_VAIN_PART;
-        self.time.as_secs_f64() * rate_bytes_per_s as f64 <= worth_bytes as f64
+        self.time.as_secs_f64() * rate <= (worth_bytes + self.came_bytes) as f64
     }
 }
 
@@ -131,8 +134,9 @@ impl Transfer {
                 *parts = without_disk(parts);
             }
         }
-        let is_fast = told.0 >= TOLD_BYTES_MIN && told.0 as f64 >= FAST_FROM * told.1.as_secs_f64();
-        let found = match is_fast || !looked.pays(self.rate_bytes_per_s()) {
+        let told_rate = told.0 as f64 / told.1.as_secs_f64().max(f64::MIN_POSITIVE);
+        let is_fast = told.0 >= TOLD_BYTES_MIN && told_rate >= FAST_FROM;
+        let found = match is_fast || !looked.pays(self.rate_bytes_per_s(), told_rate) {
             true => Err(Error::new(ErrorKind::Unsupported, "looking would take longer than fetching")),
             false => self.look_between(old, &lacking, &gaps, looked, over),
         };
@@ -182,7 +186,7 @@ impl Transfer {
         over: &dyn Fn() -> bool,
     ) -> Result<Found> {
         let (source, _) = self.best_source(&[]).ok_or_else(lost)?;
-        let (bytes, begun) = (old.bytes(), Instant::now());
+        let (bytes, begun, came_before) = (old.bytes(), Instant::now(), self.came_bytes());
         let mut found = Found::new();
         let pieces = pieces(lacking, gaps);
         looked.bytes += pieces.iter().map(|piece| piece.range.end - piece.range.start).sum::<u64>();
@@ -191,8 +195,14 @@ impl Transfer {
         let left = worth_a_close_look(left_of(&pieces, &found));
         self.compare_sums(source, &bytes, &[(FINE, &left[..])], &mut found, over)?;
         looked.found_bytes += found.iter().map(|(start, (end, _))| end - start).sum::<u64>();
+        looked.came_bytes += self.came_bytes().saturating_sub(came_before);
         looked.time += begun.elapsed();
         Ok(found)
+    }
+
+    /// What all sources have brought so far.
+    fn came_bytes(&self) -> u64 {
+        self.stats().iter().map(|source| source.delivered_bytes).sum()
     }
 
     /// What the fastest source brings; 0 until it is measured.
@@ -385,14 +395,22 @@ mod tests {
         let looked = |mib: u64, found_mib: u64, ms| Looked {
             bytes: mib << 20,
             found_bytes: found_mib << 20,
+            came_bytes: 0,
             time: Duration::from_millis(ms),
         };
         let (slow, fast) = (1_250_000, 1_000_000_000);
-        assert!(Looked::default().pays(0) && Looked::default().pays(fast));
-        assert!(looked(16, 0, 400).pays(0) && !looked(16, 0, 600).pays(0));
-        assert!(looked(16, 14, 1000).pays(slow) && looked(16, 0, 1000).pays(slow));
-        assert!(!looked(16, 0, 2000).pays(slow));
-        assert!(!looked(16, 14, 600).pays(fast) && !looked(16, 0, 10).pays(fast));
-        assert!(looked(16, 14, 10).pays(fast));
+        let told = 10e6;
+        assert!(Looked::default().pays(0, told) && Looked::default().pays(fast, told));
+        assert!(looked(16, 0, 400).pays(0, told) && !looked(16, 0, 600).pays(0, told));
+        // Nothing has come yet, and much was found: a recipe that came as fast as this says enough.
+        assert!(looked(13, 10, 1340).pays(0, 1e6) && !looked(13, 10, 1340).pays(0, told));
+        assert!(looked(16, 14, 1000).pays(slow, told) && looked(16, 0, 1000).pays(slow, told));
+        assert!(!looked(16, 0, 2000).pays(slow, told));
+        assert!(!looked(16, 14, 600).pays(fast, told) && !looked(16, 0, 10).pays(fast, told));
+        assert!(looked(16, 14, 10).pays(fast, told));
+        // Sums that wait behind what was asked for before cost nothing: the network brings as much as it would without them.
+        let beside = |came_mib: u64| Looked { came_bytes: came_mib << 20, ..looked(32, 8, 10_000) };
+        assert!(!beside(0).pays(slow, told) && !beside(0).pays(6 * slow, told));
+        assert!(beside(10).pays(slow, told) && beside(64).pays(6 * slow, told));
     }
 }
