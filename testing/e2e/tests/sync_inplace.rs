@@ -424,8 +424,9 @@ fn what_is_begun_comes_to_its_end_without_the_sender() {
     let Some(lab) = Lab::of(2).build() else { return };
     let (a, b) = lab.pair();
     b.sshd();
-    let old = data::random_bytes(64 * BLOCK, 11);
-    let new = changed(&old, 2);
+    // Several pieces, between which a stop could be heard.
+    let old = data::random_bytes(512 * BLOCK, 11);
+    let new = changed(&old, 16);
     let (source, script) = (a.directory("source"), b.file("their-dray"));
     write(&source.join("f"), &new, 9);
     for is_far in [true, false] {
@@ -571,7 +572,7 @@ fn what_others_could_open_is_not_written() {
         fs::set_permissions(source.join("f"), fs::Permissions::from_mode(mode)).unwrap();
         fs::set_permissions(copy.join("f"), fs::Permissions::from_mode(0o666)).unwrap();
         chown(source.join("f"), Some(NOBODY), Some(NOBODY)).unwrap();
-        chown(copy.join("f"), Some(0), Some(0)).unwrap();
+        chown(copy.join("f"), Some(0), Some(NOBODY)).unwrap();
         let outcome = as_nobody(a, &[]).args(["-a", "--inplace"]).arg(slashed(&source)).arg(&copy).run();
         // The time of somebody else's file is not this user's to set either.
         assert_eq!(outcome.code(), Some(8), "{outcome}");
