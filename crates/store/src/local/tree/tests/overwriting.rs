@@ -490,8 +490,8 @@ fn a_second_name_is_kept_as_a_copy() {
     assert_eq!(fs::read(to.join("a~")).unwrap(), was);
 }
 
-const OLD: [u8; 100_000] = [1; 100_000];
-const NEW: [u8; 100_000] = [2; 100_000];
+static OLD: [u8; 100_000] = [1; 100_000];
+static NEW: [u8; 100_000] = [2; 100_000];
 
 /// The time that entries and contents are told to have.
 fn told_time() -> std::time::SystemTime {
