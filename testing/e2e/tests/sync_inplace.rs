@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use dray_e2e::actions::{NOBODY, await_no_dray};
 use dray_e2e::data;
 use dray_e2e::live::sync as sync_ticket;
-use dray_e2e::twins::{LONG, Way, case, sync, time, write};
+use dray_e2e::twins::{LONG, Way, case, going, sync, time, write};
 use dray_e2e::{Host, Lab, Outcome, gate};
+use rustix::process::{Pid, Signal, kill_process};
 
 const BLOCK: usize = 4096;
 
@@ -415,4 +416,251 @@ fn a_file_that_is_mounted_is_changed() {
         assert_eq!(fs::read(copy.join("f")).unwrap(), b"below", "{option}");
         assert_eq!(data::names(&copy), ["f"]);
     }
+}
+
+/// S86: a file of which the first byte is written becomes the new one, also if the connection is cut in that moment, or the run is interrupted.
+#[test]
+fn what_is_begun_comes_to_its_end_without_the_sender() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    // Several pieces, between which a stop could be heard.
+    let old = data::random_bytes(512 * BLOCK, 11);
+    let new = changed(&old, 16);
+    let (source, script) = (a.directory("source"), b.file("their-dray"));
+    write(&source.join("f"), &new, 9);
+    for is_far in [true, false] {
+        let copy = b.directory(if is_far { "far" } else { "here" });
+        write(&copy.join("f"), &old, 0);
+        let was = fs::metadata(copy.join("f")).unwrap().ino();
+        // Its 32 writes take some seconds.
+        let trace = format!(
+            "strace -f -qq -o /dev/null -e trace=pwrite64 -e inject=pwrite64:delay_enter=100000 -P {}",
+            copy.join("f").display()
+        );
+        let text = format!("#!/bin/sh\nexec {trace} {} \"$@\"\n", gate::dray_binary().display());
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let way = if is_far { Way::Up(b) } else { Way::Here };
+        let program = if is_far { a.dray() } else { a.program(&script) };
+        let program = program.args(["sync", "-a", "--inplace"]).time_limit(LONG);
+        let program = if is_far { program.arg("--remote-dray").arg(&script) } else { program };
+        let running = going(program, &way, &slashed(&source), &copy).start();
+        running.wait_until(false, || fs::read(copy.join("f")).unwrap() != old);
+        let outcome = if is_far {
+            running.kill()
+        } else {
+            for pid in a.pids_of("dray") {
+                kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::TERM).unwrap();
+            }
+            running.wait()
+        };
+        let now = fs::read(copy.join("f")).unwrap();
+        await_no_dray(b, LONG);
+        assert!(!is_far || now != new, "it was cut off before the end");
+        assert!(fs::read(copy.join("f")).unwrap() == new, "{is_far} {outcome}");
+        assert_eq!(
+            (data::names(&copy), fs::metadata(copy.join("f")).unwrap().ino()),
+            (vec!["f".into()], was)
+        );
+    }
+}
+
+/// What a run that was killed may leave of `f`: the old bytes, the new ones, or something else with the new ones beside it.
+fn assert_not_lost(copy: &Path, old: &[u8], new: &[u8], what: &str) {
+    let found = fs::read(copy.join("f")).unwrap();
+    let waits = || {
+        let ours = data::names(copy).into_iter().map(|name| copy.join(name)).filter(|path| is_ours(path));
+        ours.into_iter().any(|path| fs::read(path).unwrap() == new)
+    };
+    assert!(found == old || found == new || waits(), "{what}: {:?}", data::names(copy));
+}
+
+/// S86: whichever step a run is killed at, it leaves the old file, or the new one, or all of that beside it; and then the same command brings the new one, so does one without the option, and
+/// one that passes the file by leaves what the same command needs. The backup is what was there before the first of them.
+#[test]
+fn a_kill_at_every_step_is_ended_by_the_next_run() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (old, source) = (data::random_bytes(17 * BLOCK, 12), a.directory("source"));
+    let new = changed(&old[..16 * BLOCK], 2);
+    write(&source.join("f"), &new, 9);
+    fs::set_permissions(source.join("f"), fs::Permissions::from_mode(0o600)).unwrap();
+    let same = ["-ab", "--delete", "--inplace"];
+    let mut were_half = 0;
+    for (number, next) in
+        [&same[..], &["-ab", "--delete"], &["-ab", "--delete", "--inplace", "--max-size=1K"]]
+            .into_iter()
+            .enumerate()
+    {
+        for call in [
+            "linkat",
+            "renameat",
+            "renameat2",
+            "fchown",
+            "fchmod",
+            "utimensat",
+            "ftruncate",
+            "unlinkat",
+            "pwrite64",
+        ] {
+            let is_through = (1..=40).any(|step| {
+                let what = format!("{call} {step}, then {next:?}");
+                let copy = a.directory(&format!("copy {number} {call} {step}"));
+                write(&copy.join("f"), &old, 0);
+                chown(copy.join("f"), Some(NOBODY), Some(NOBODY)).unwrap();
+                let inject = format!("inject={call}:signal=KILL:when={step}");
+                let strace = a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e"]);
+                let strace = strace.arg(format!("trace={call}")).arg("-e").arg(inject);
+                let run = |program: dray_e2e::Program<'_>, options: &[&str]| {
+                    program.arg("sync").args(options).arg(slashed(&source)).arg(&copy).time_limit(LONG).run()
+                };
+                let outcome = run(strace.arg(gate::dray_binary()), &same);
+                assert_not_lost(&copy, &old, &new, &what);
+                let found = fs::read(copy.join("f")).unwrap();
+                were_half += u32::from(found != old && found != new);
+                run(a.dray(), next).expect(0);
+                if next.contains(&"--max-size=1K") {
+                    assert_not_lost(&copy, &old, &new, &what);
+                    run(a.dray(), &same).expect(0);
+                }
+                assert!(fs::read(copy.join("f")).unwrap() == new, "{what}");
+                assert!(fs::read(copy.join("f~")).unwrap() == old, "{what}");
+                assert_eq!(data::names(&copy), ["f", "f~"], "{what}");
+                assert_eq!(fs::metadata(copy.join("f")).unwrap().mode() & 0o7777, 0o600, "{what}");
+                outcome.code() == Some(0)
+            });
+            assert!(is_through, "a run has more than 40 times {call}");
+        }
+    }
+    assert!(were_half > 6, "{were_half}");
+}
+
+/// Runs a copy of the program that everybody may read as somebody without rights.
+fn as_nobody<'a>(host: &'a Host, before: &[&str]) -> dray_e2e::Program<'a> {
+    let program = host.file("dray");
+    if !program.exists() {
+        fs::copy(gate::dray_binary(), &program).unwrap();
+    }
+    let user = format!("--reuid={NOBODY}");
+    let group = format!("--regid={NOBODY}");
+    let words = [before, &["setpriv", user.as_str(), group.as_str(), "--clear-groups"][..]].concat();
+    host.program(words[0]).args(&words[1..]).arg(program).arg("sync")
+}
+
+/// A directory with a source and a destination of somebody without rights.
+fn of_nobody(host: &Host) -> (PathBuf, PathBuf) {
+    let place = host.directory("place");
+    let both = (place.join("source"), place.join("copy"));
+    for path in [&both.0, &both.1] {
+        fs::create_dir(path).unwrap();
+        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
+    both
+}
+
+/// S86: where this user may not give a file the bits that it is to have, what comes is not written to it if others could open it then; without the option it is replaced.
+#[test]
+fn what_others_could_open_is_not_written() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy) = of_nobody(a);
+    for (mode, is_written) in [(0o600, false), (0o666, true)] {
+        write(&source.join("f"), b"new bytes", 0);
+        write(&copy.join("f"), b"old", -100);
+        fs::set_permissions(source.join("f"), fs::Permissions::from_mode(mode)).unwrap();
+        fs::set_permissions(copy.join("f"), fs::Permissions::from_mode(0o666)).unwrap();
+        chown(source.join("f"), Some(NOBODY), Some(NOBODY)).unwrap();
+        chown(copy.join("f"), Some(0), Some(NOBODY)).unwrap();
+        let outcome = as_nobody(a, &[]).args(["-a", "--inplace"]).arg(slashed(&source)).arg(&copy).run();
+        // The time of somebody else's file is not this user's to set either.
+        assert_eq!(outcome.code(), Some(8), "{outcome}");
+        let found = fs::metadata(copy.join("f")).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o666));
+        let text = fs::read(copy.join("f")).unwrap();
+        assert_eq!(text, if is_written { &b"new bytes"[..] } else { b"old" });
+        assert_eq!(data::unfinished(&copy), Vec::<OsString>::new(), "{outcome}");
+        if !is_written {
+            assert!(outcome.stderr_text().contains("others could open what comes"), "{outcome}");
+            as_nobody(a, &[]).arg("-a").arg(slashed(&source)).arg(&copy).run().expect(0);
+            let found = fs::metadata(copy.join("f")).unwrap();
+            assert_eq!((found.uid(), found.mode() & 0o7777), (NOBODY, 0o600));
+        }
+    }
+}
+
+/// S86: with `--fsync` a file that the disk refused is written as a whole by the next run, whatever the system reads of it meanwhile.
+#[test]
+fn what_the_disk_refused_is_written_again() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy, log) = (a.directory("source"), a.directory("copy"), a.file("log"));
+    let old = data::random_bytes(64 * BLOCK, 13);
+    let new = changed(&old, 8);
+    write(&copy.join("f"), &old, 0);
+    write(&source.join("f"), &new, 9);
+    let options = ["-a", "--inplace", "--fsync"];
+    let refusing = a.program("strace").args(["-f", "-qq", "-e", "trace=fsync"]);
+    let refusing =
+        refusing.args(["-e", "inject=fsync:error=EIO", "-P"]).arg(copy.join("f")).arg("-o").arg(&log);
+    let refusing = refusing.arg(gate::dray_binary()).arg("sync").args(options);
+    refusing.arg(slashed(&source)).arg(&copy).run().expect(8);
+    assert!(fs::read(copy.join("f")).unwrap() == new, "this is what the system reads");
+    assert!(fs::read(left(&copy)).unwrap() == new);
+    let again = traced(a, &copy.join("f"), &log, None).args(options).arg(slashed(&source)).arg(&copy);
+    again.time_limit(LONG).run().expect(0);
+    assert_eq!(written(&log), 64 * BLOCK as u64, "{}", fs::read_to_string(&log).unwrap());
+    assert_eq!(data::names(&copy), ["f"]);
+    data::assert_same(&source.join("f"), &copy.join("f"));
+}
+
+/// S86: bits that were widened to open a file come back, or that is told and nothing is written.
+#[test]
+fn bits_come_back_or_it_is_told() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy) = of_nobody(a);
+    write(&source.join("f"), b"new bytes", 0);
+    let mut told = 0;
+    let is_through = (1..=5).any(|step| {
+        let _ = fs::remove_file(copy.join("f"));
+        write(&copy.join("f"), b"old", -100);
+        fs::set_permissions(copy.join("f"), fs::Permissions::from_mode(0o444)).unwrap();
+        chown(copy.join("f"), Some(NOBODY), Some(NOBODY)).unwrap();
+        let inject = format!("inject=chmod,fchmodat:error=EIO:when={step}");
+        let strace =
+            ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=chmod,fchmodat", "-e", inject.as_str()];
+        let outcome = as_nobody(a, &strace).args(["-rt", "--inplace"]).arg(slashed(&source)).arg(&copy).run();
+        let mode = fs::metadata(copy.join("f")).unwrap().mode() & 0o7777;
+        let text = fs::read(copy.join("f")).unwrap();
+        match outcome.code() {
+            Some(0) => assert_eq!((mode, &text[..]), (0o444, &b"new bytes"[..]), "{step}"),
+            code => assert_eq!((code, &text[..]), (Some(8), &b"old"[..]), "{step} {outcome}"),
+        }
+        if mode != 0o444 {
+            assert!(outcome.stderr_text().contains("its bits 444 back"), "{step} {outcome}");
+            told += 1;
+        }
+        assert_eq!(data::names(&copy), ["f"]);
+        outcome.code() == Some(0)
+    });
+    assert!(is_through && told == 1, "{told}");
+}
+
+/// Issue 7 "--inplace", for containers: a file of the lower layer of an overlay is changed: it is the same file after it was copied up, be it born again.
+#[test]
+fn a_file_of_a_lower_layer_is_changed() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, place) = (a.directory("source"), a.directory("place"));
+    write(&source.join("f"), b"new bytes", 0);
+    let script = r#"
+        mount -t tmpfs tmpfs "$1" && cd "$1" && mkdir lower upper work merged && printf old > lower/f &&
+        mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged &&
+        "$0" sync -ab --inplace "$2/" merged >&2 && ls -A upper && cat upper/f upper/f~
+    "#;
+    let program = a.program("unshare").args(["-m", "sh", "-c", script]).arg(gate::dray_binary());
+    let outcome = program.arg(&place).arg(&source).run().expect(0);
+    assert_eq!(outcome.stdout_text(), "f\nf~\nnew bytesold");
 }

@@ -19,11 +19,12 @@ use super::attributes::{self, AttributeSort, Scope, Told};
 use super::beside::Beside;
 use super::contested::key;
 use super::delete::{Identity, device, identity};
-use super::directory::{Directory, stat_fd};
-use super::place::{self, identity_of, times_of};
+use super::directory::Directory;
+use super::overwrite::{FACTS, Which, is_half};
+use super::place::times_of;
 use super::settings::{Settings, mtime_of};
 use super::special;
-use super::temporary::{self, Temporary};
+use super::temporary::{self, Temporary, is_temporary};
 use super::write::file_type;
 
 /// Where what is replaced or deleted is kept.
@@ -41,7 +42,7 @@ pub(super) enum Away {
     /// Until something else takes it.
     Replaced,
     /// This file is about to be written to.
-    Changed(place::Identity),
+    Changed(Which),
     /// No.
     Deleted,
 }
@@ -125,7 +126,12 @@ impl Settings {
 
     /// True if what is deleted stays in its directory, under another name.
     pub(super) fn keeps_beside(&self, name: &[u8]) -> bool {
-        self.backup().is_some_and(|backup| backup.directory.is_none()) && !self.is_backup_name(name)
+        self.backup().is_some_and(|backup| backup.directory.is_none()) && !self.is_never_kept(name)
+    }
+
+    /// True for names of what is not kept where it is deleted: as with rsync a backup is not kept again; nor is what a run that was cut off left.
+    fn is_never_kept(&self, name: &[u8]) -> bool {
+        self.is_backup_name(name) || is_temporary(name)
     }
 
     /// True for the directory of the backups, which is not deleted for lying in the destination.
@@ -153,13 +159,14 @@ impl Settings {
         away: Away,
     ) -> Result<bool> {
         let Some(backup) = self.backup() else { return Ok(false) };
-        // As with rsync, a backup that is deleted is not kept again.
-        if away == Away::Deleted && self.is_backup_name(name) {
+        if away == Away::Deleted && self.is_never_kept(name) {
             return Ok(false);
         }
         let failed = |error| Error::file("look at it to keep it", error);
-        let found = match directory.stat(name) {
-            Ok(found) if is_other(away, &found) => return Err(replaced()),
+        let found = match directory.stat_for(name, FACTS) {
+            Ok(found) if is_other(away, &found, directory, name) => return Err(replaced()),
+            // The run that began to change it kept what was there, and a mixture is not to take the place of that.
+            Ok(found) if is_half(directory, name, &found, self.powers.uid) => return Ok(false),
             Ok(found) if file_type(&found) != FileType::Directory => found,
             Ok(_) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -289,8 +296,9 @@ impl Settings {
         let failed = |error| Error::file("read it", error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let source = File::from(from.directory.open_at(from.name, flags, Mode::empty()).map_err(failed)?);
-        let found = stat_fd(source.as_fd()).map_err(failed)?;
-        if is_other(away, &found) {
+        let found = rustix::fs::statx(&source, c"", AtFlags::EMPTY_PATH, FACTS);
+        let found = found.map_err(|error| failed(error.into()))?;
+        if is_other(away, &found, from.directory, from.name) {
             return Err(replaced());
         }
         let is_durable = self.sync().is_some_and(|sync| sync.durable);
@@ -348,8 +356,8 @@ impl Settings {
 }
 
 /// Whether `found` tells of another file than the one that is about to be written to.
-fn is_other(away: Away, found: &Statx) -> bool {
-    matches!(away, Away::Changed(it) if it != identity_of(found))
+fn is_other(away: Away, found: &Statx, directory: &Directory, name: &[u8]) -> bool {
+    matches!(away, Away::Changed(it) if !it.is(found, directory, name))
 }
 
 fn replaced() -> Error {

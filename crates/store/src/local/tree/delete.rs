@@ -23,7 +23,7 @@ use super::listing::Listing;
 use super::place::same_name;
 use super::settings::Settings;
 use super::sync::SyncOptions;
-use super::temporary::Temporary;
+use super::temporary::{Temporary, is_temporary};
 
 mod doomed;
 mod notes;
@@ -53,6 +53,26 @@ struct Level {
     serial: u64,
     /// Files of rules that stood in it and above it when it was entered.
     standing: Option<Rc<Standing>>,
+    /// Names of our own: they come last, as some of them stay as long as another file of the directory does.
+    ours: Vec<Vec<u8>>,
+}
+
+impl Level {
+    /// Notes a candidate; `path` is that of the directory.
+    fn note(&self, name: &[u8], directory: &Directory, path: &[u8], (notes, noted): (&mut Notes, &mut u64)) {
+        // What is gone need not be deleted; what cannot be looked at is told then.
+        let stamp = match directory.stat_for(name, Stamp::FACTS) {
+            Ok(found) => Stamp::of(&found),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(_) => Stamp::default(),
+        };
+        if *noted != self.serial {
+            *noted = self.serial;
+            notes.standing(self.standing.as_ref());
+            notes.directory(path, self.identity);
+        }
+        notes.name(name, stamp);
+    }
 }
 
 /// What may have to be deleted.
@@ -198,7 +218,8 @@ impl Candidates {
         let (listing, identity) =
             level.map_or((None, (0, 0)), |(listing, identity)| (Some(listing), identity));
         self.serials += 1;
-        self.levels.push(Level { listing, next: 0, path_len, identity, serial: self.serials, standing });
+        let (serial, ours) = (self.serials, Vec::new());
+        self.levels.push(Level { listing, next: 0, path_len, identity, serial, standing, ours });
     }
 
     /// The files of rules that stand in a directory and above it, before anything in it is changed. If they cannot be read, nobody knows what they
@@ -284,6 +305,7 @@ impl Candidates {
         }
         if let Some(level) = self.levels.last_mut() {
             level.next = usize::MAX;
+            level.ours.clear();
         }
     }
 
@@ -291,6 +313,9 @@ impl Candidates {
     pub(super) fn leave(&mut self, directory: &Directory) {
         self.pass(None, directory);
         if let Some(level) = self.levels.pop() {
+            for name in &level.ours {
+                level.note(name, directory, &self.path, (&mut self.notes, &mut self.noted));
+            }
             self.path.truncate(level.path_len);
         }
     }
@@ -310,18 +335,12 @@ impl Candidates {
                 _ if self.trouble.is_some() => level.next += 1,
                 _ => {
                     level.next += 1;
-                    // What is gone need not be deleted; what cannot be looked at is told then.
-                    let stamp = match directory.stat_for(name, Stamp::FACTS) {
-                        Ok(found) => Stamp::of(&found),
-                        Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                        Err(_) => Stamp::default(),
-                    };
-                    if self.noted != level.serial {
-                        self.noted = level.serial;
-                        self.notes.standing(level.standing.as_ref());
-                        self.notes.directory(&self.path, level.identity);
+                    if is_temporary(name) {
+                        let name = name.to_vec();
+                        level.ours.push(name);
+                    } else {
+                        level.note(name, directory, &self.path, (&mut self.notes, &mut self.noted));
                     }
-                    self.notes.name(name, stamp);
                 }
             }
         }

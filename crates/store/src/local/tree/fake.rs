@@ -19,7 +19,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::attributes::{self, Scope, Told as NotKept};
-use super::directory::{Directory, stat_fd};
+use super::directory::{Directory, STAT, stat_fd};
+use super::overwrite::FACTS;
 use super::place::{identity_of, times_of};
 use super::settings::{Settings, mtime_of};
 use super::temporary;
@@ -542,7 +543,9 @@ impl Settings {
 
     /// What stands under `name`, as its attribute has it where that counts.
     pub(super) fn stat(&self, directory: &Directory, name: &[u8]) -> io::Result<Statx> {
-        let found = directory.stat(name)?;
+        // What is to be changed is to be told from what takes its place.
+        let in_place = self.sync().is_some_and(|sync| sync.in_place);
+        let found = directory.stat_for(name, if in_place { FACTS } else { STAT })?;
         Ok(self.seen(found, || read_at(directory, name)))
     }
 

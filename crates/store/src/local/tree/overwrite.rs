@@ -3,6 +3,8 @@
 //! What comes is written beside it and proven there, as ever. Then it gets a name that says that the file is neither old nor new from now on; what differs is written
 //! over; and that name goes. Who is killed in between leaves the name and the whole file under it, from which the next run takes the content.
 
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,14 +18,18 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::attributes::{self, AttributeSort};
 use super::backup::Away;
 use super::content::{Piece, Read, read_content};
 use super::contested::key;
+use super::delete::made_at;
 use super::directory::{Directory, stat_fd};
+use super::listing::Listing;
+use super::look::is_overlay;
 use super::opened::OpenDirectory;
-use super::place::{FileTarget, Identity, Kept, NewFile, Now, identity_of};
+use super::place::{FileTarget, Identity, Kept, NewFile, Now, identity_of, times_of};
 use super::removing::mark_changed;
-use super::settings::Settings;
+use super::settings::{Settings, mtime_of};
 use super::temporary::{self, Temporary};
 use super::write::file_type;
 
@@ -32,10 +38,37 @@ const BLOCK_BYTES: usize = 4096;
 /// Bytes of the file that are read at a time.
 const READ_BYTES: usize = 256 * 1024;
 
+/// Which file is meant. Numbers of inodes are given out again, so when it was made counts, too, where that is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Which {
+    identity: Identity,
+    pub(super) made: Option<(i64, u32)>,
+}
+
+impl Which {
+    /// That of which `found`, asked for with [`FACTS`], tells.
+    pub(super) fn of(found: &Statx) -> Which {
+        Which { identity: identity_of(found), made: made_at(found) }
+    }
+
+    /// True if `found`, asked for with [`FACTS`], tells of it and it bears this name.
+    pub(super) fn is(&self, found: &Statx, directory: &Directory, name: &[u8]) -> bool {
+        let made = self.made.zip(made_at(found));
+        self.identity == identity_of(found)
+            && (made.is_none_or(|(was, is)| was == is) || is_copied_up(directory, name))
+    }
+}
+
+/// True if the file may lie in another layer by now than when it was looked at, which gives it another time of birth and the same number.
+fn is_copied_up(directory: &Directory, name: &[u8]) -> bool {
+    let opened = directory.open_at(name, OFlags::PATH, Mode::empty());
+    opened.is_ok_and(|file| is_overlay(&Directory::from(file)))
+}
+
 /// The file that is changed, as it was when it was decided on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Existing {
-    identity: Identity,
+    pub(super) which: Which,
     /// It has other names.
     has_names: bool,
 }
@@ -44,7 +77,7 @@ impl Existing {
     /// What `found` tells of, if it is to be changed; `metadata` is told of what comes.
     pub(super) fn of(settings: &Settings, found: &Statx, metadata: &Metadata) -> Option<Existing> {
         let is_changed = settings.overwrites(found) && !settings.lends_powers(found, metadata);
-        let existing = || Existing { identity: identity_of(found), has_names: found.stx_nlink > 1 };
+        let existing = || Existing { which: Which::of(found), has_names: found.stx_nlink > 1 };
         is_changed.then(existing)
     }
 }
@@ -52,7 +85,7 @@ impl Existing {
 impl Existing {
     /// How it is kept where it is replaced after all: what is another name of a changed file would change with it.
     pub(super) fn away(&self) -> Away {
-        Away::Changed(self.identity)
+        Away::Changed(self.which)
     }
 }
 
@@ -75,6 +108,12 @@ impl Settings {
     /// True if a file may stay for its size or time although a run was cut off while it changed it.
     pub(super) fn may_keep_half(&self, found: &Statx) -> bool {
         self.overwrites(found) && self.sync().is_some_and(|sync| sync.update || sync.size_only)
+    }
+
+    /// True if what the file is read as proves nothing where a run was cut off while it changed it: bytes that a disk refused are read for a while, and then those
+    /// that it has.
+    pub(super) fn distrusts_half(&self, found: &Statx) -> bool {
+        self.overwrites(found) && self.sync().is_some_and(|sync| sync.durable)
     }
 
     /// True if what comes has powers and another user may have the file open: what he writes to it would have them.
@@ -126,25 +165,25 @@ impl Settings {
     }
 }
 
-/// A name beside the file `name`, which `found` tells of, for one of two uses. Another file there has others.
-fn name_beside(directory: &OpenDirectory, name: &Name, found: &Statx, usage: &[u8]) -> Temporary {
+/// A name beside the file `name`, which `found` tells of, in the directory of this inode, for one of two uses. Another file there has others.
+fn name_beside(directory: u64, name: &Name, found: &Statx, usage: &[u8]) -> Temporary {
     let is_told = found.stx_mask & StatxFlags::BTIME.bits() != 0;
     let born = if is_told { (found.stx_btime.tv_sec, found.stx_btime.tv_nsec) } else { (0, 0) };
     let mut usage = usage.to_vec();
     usage.extend(found.stx_ino.to_be_bytes());
     usage.extend(born.0.to_be_bytes());
     usage.extend(born.1.to_be_bytes());
-    temporary::beside(directory.inode, name, &usage)
+    temporary::beside(directory, name, &usage)
 }
 
 /// That under which the whole content waits while the file gets it.
-fn name_of_whole(directory: &OpenDirectory, name: &Name, found: &Statx) -> Temporary {
+fn name_of_whole(directory: u64, name: &Name, found: &Statx) -> Temporary {
     name_beside(directory, name, found, b"in place")
 }
 
 /// That under which it waits until what is there is kept.
 pub(super) fn name_of_claim(directory: &OpenDirectory, name: &Name, found: &Statx) -> Temporary {
-    name_beside(directory, name, found, b"in place, to come")
+    name_beside(directory.inode, name, found, b"in place, to come")
 }
 
 pub(super) const FACTS: StatxFlags =
@@ -156,15 +195,87 @@ pub(super) fn left_whole(directory: &OpenDirectory, name: &Name) -> Option<Tempo
         return None;
     }
     let found = directory.directory.stat_for(name.as_bytes(), FACTS).ok()?;
-    let whole = name_of_whole(directory, name, &found);
+    if file_type(&found) != FileType::RegularFile {
+        return None;
+    }
+    let whole = name_of_whole(directory.inode, name, &found);
     has_whole(directory, &whole).then_some(whole)
 }
 
 /// Whether a run of this user left something under this name.
 fn has_whole(directory: &OpenDirectory, whole: &Temporary) -> bool {
-    directory.directory.stat(whole).is_ok_and(|found| {
-        file_type(&found) == FileType::RegularFile && found.stx_uid == directory.settings().powers.uid
-    })
+    left_by(&directory.directory, whole, directory.settings().powers.uid).is_some()
+}
+
+/// What a run of the user `uid` left under this name.
+fn left_by(directory: &Directory, whole: &Temporary, uid: u32) -> Option<Statx> {
+    let found = directory.stat(whole).ok()?;
+    (file_type(&found) == FileType::RegularFile && found.stx_uid == uid).then_some(found)
+}
+
+/// True if a file has come to its end although what was to be its content still waits: it has the time that this has, which it gets last.
+fn has_ended(found: &Statx, whole: &Statx) -> bool {
+    (found.stx_size, mtime_of(found)) == (whole.stx_size, mtime_of(whole))
+}
+
+/// True if the file `name`, which `found`, asked for with [`FACTS`], tells of, is neither old nor new: a run of the user `uid` was cut off while it changed it.
+pub(super) fn is_half(directory: &Directory, name: &[u8], found: &Statx, uid: u32) -> bool {
+    let whole = || {
+        let inode = directory.stat_self().ok()?.stx_ino;
+        left_by(directory, &name_of_whole(inode, &Name::new(name).ok()?, found), uid)
+    };
+    file_type(found) == FileType::RegularFile && whole().is_some_and(|whole| !has_ended(found, &whole))
+}
+
+/// The names in `directory` under which, whoever left it, the whole content waits of a file there that is neither old nor new. `Interrupted` once `goes_on` says no.
+pub(super) fn awaited_in(
+    directory: &Directory,
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<HashSet<Temporary>> {
+    let listing = Listing::read(&directory.duplicate_for_listing()?, &mut Vec::new(), goes_on)?;
+    let inode = directory.stat_self()?.stx_ino;
+    let mut awaited = HashSet::new();
+    for index in 0..listing.len() {
+        let Some(name) = listing.get(index).and_then(|name| Name::new(name).ok()) else { continue };
+        if !matches!(listing.kind(index), FileType::RegularFile | FileType::Unknown) {
+            continue;
+        }
+        if !goes_on() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let found = match directory.stat_for(name.as_bytes(), FACTS) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let whole = name_of_whole(inode, &name, &found);
+        if file_type(&found) == FileType::RegularFile
+            && listing.has(&whole)
+            && directory.stat(&whole).is_ok_and(|whole| !has_ended(&found, &whole))
+        {
+            awaited.insert(whole);
+        }
+    }
+    Ok(awaited)
+}
+
+/// Puts something else in the place of the file `name`, by `replace`: what waited until that file is whole goes with it.
+pub(super) fn replacing(
+    directory: &OpenDirectory,
+    name: &Name,
+    replace: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let whole = directory.settings().sync().and_then(|_| left_whole(directory, name));
+    replace()?;
+    whole.iter().for_each(|whole| forget(directory, whole));
+    Ok(())
+}
+
+/// Nobody needs what stands under this name any more. What another run is at stays.
+fn forget(directory: &OpenDirectory, whole: &Temporary) {
+    if let Ok(Some(_held)) = hold(directory, whole) {
+        temporary::remove(directory, whole);
+    }
 }
 
 /// The file `name`, which `found` tells of, is whole and has its time: what a run that was killed right then left beside it goes.
@@ -172,11 +283,7 @@ pub(super) fn forget_whole(directory: &OpenDirectory, name: &Name, found: &Statx
     if !directory.settings().overwrites(found) {
         return;
     }
-    if let Some(whole) = left_whole(directory, name)
-        && let Ok(Some(_held)) = hold(directory, &whole)
-    {
-        temporary::remove(directory, &whole);
-    }
+    left_whole(directory, name).iter().for_each(|whole| forget(directory, whole));
 }
 
 /// Holds what stands under this name, so that it may be replaced or removed; `None` if nothing does, `Refused` if another run is at work on it.
@@ -223,7 +330,11 @@ impl FileTarget {
         let (settings, directory) = (self.directory.settings(), &self.directory);
         let there = self.open_existing(existing)?;
         let is_durable = settings.sync().is_some_and(|sync| sync.durable);
-        self.begin(existing, &mut new, &there.found)?;
+        if settings.keeps_time_of(FileType::RegularFile) {
+            // See `has_ended`.
+            let _ = rustix::fs::futimens(new.file(), &times_of(kept.mtime));
+        }
+        let is_left = self.begin(existing, &mut new, &there.found)?;
         if is_durable {
             // What is to end the file is there before anything of that goes.
             rustix::fs::fsync(new.file())
@@ -231,10 +342,16 @@ impl FileTarget {
                 .map_err(|error| Error::file("make what came durable", error.into()))?;
         }
         self.leave();
-        self.narrow(&there, mode);
+        if let Err(error) = self.narrow(&there, &new, mode) {
+            if !is_left {
+                new.take_back();
+            }
+            return Err(error);
+        }
         let check = || settings.check_stop();
-        let (end, is_readable) = (there.found.stx_size, there.is_readable);
-        Over { there: &there.file, end, is_readable, is_dry: false, check: &check }
+        // See `distrusts_half`.
+        let is_readable = there.is_readable && !(is_durable && is_left);
+        Over::new(&there.file, there.found.stx_size, is_readable, &check)
             .bring(new.file(), size_bytes)
             .map_err(|error| error.or_advise("run it again: what came waits beside the file"))?;
         let device = (there.found.stx_dev_major, there.found.stx_dev_minor);
@@ -253,21 +370,21 @@ impl FileTarget {
         // Who is killed before this leaves a file that has its time, and what waits goes with the next run.
         new.forget();
         if has_names {
-            settings.meet(existing.identity, &self.path(), true);
+            settings.meet(existing.which.identity, &self.path(), true);
         }
         self.require_there(existing)?;
         if settings.removes_sources() {
             // A source that is this very file stays.
             mark_changed(&directory.directory, self.name.as_bytes())?;
         }
-        Ok(existing.identity)
+        Ok(existing.which.identity)
     }
 
     /// Keeps the file that is there, if that is asked for, and gives `new` the name that says that the file, which `found` tells of, is neither old nor new from
-    /// now on. Of two runs one alone comes so far.
-    pub(super) fn begin(&self, existing: &Existing, new: &mut NewFile, found: &Statx) -> Result<()> {
+    /// now on. Of two runs one alone comes so far. True if a run before this one left it neither old nor new.
+    pub(super) fn begin(&self, existing: &Existing, new: &mut NewFile, found: &Statx) -> Result<bool> {
         let directory = &self.directory;
-        let whole = name_of_whole(directory, &self.name, found);
+        let whole = name_of_whole(directory.inode, &self.name, found);
         self.hold_left(&whole)?;
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::AlreadyExists => in_use(),
@@ -277,15 +394,14 @@ impl FileTarget {
         let claim = name_of_claim(directory, &self.name, found);
         let left = hold(directory, &claim)?;
         new.wait_as(&self.name, claim, left.is_some()).map_err(failed)?;
-        let (is_left, _held) = self.hold_left(&whole)?;
-        // What another run began to change was kept by that.
-        if !(is_left && has_whole(directory, &whole)) {
-            directory.back_up(&self.name, Away::Changed(existing.identity))?;
-        }
+        let (is_taken, _held) = self.hold_left(&whole)?;
+        let is_left = is_taken && has_whole(directory, &whole);
+        // Not what another run began to change.
+        directory.back_up(&self.name, existing.away())?;
         self.require_there(existing)?;
-        new.wait_as(&self.name, whole, is_left).map_err(failed)?;
+        new.wait_as(&self.name, whole, is_taken).map_err(failed)?;
         new.stay();
-        Ok(())
+        Ok(is_left)
     }
 
     /// See [`hold`]; whether something stands there, which this run may have taken before.
@@ -298,32 +414,71 @@ impl FileTarget {
 
     /// `Changed` if the file has lost its name.
     fn require_there(&self, existing: &Existing) -> Result<()> {
-        let found = self.directory.directory.stat(self.name.as_bytes());
-        let is_there = found.is_ok_and(|found| identity_of(&found) == existing.identity);
-        if is_there { Ok(()) } else { Err(replaced()) }
+        let found = self.directory.directory.stat_for(self.name.as_bytes(), FACTS);
+        if found.is_ok_and(|found| self.is_it(existing, &found)) { Ok(()) } else { Err(replaced()) }
     }
 
-    /// Nobody opens or runs what is half there who may not have all of it: the file gets its owner, and loses bits that it is not to have.
-    fn narrow(&self, there: &Open, mode: u32) {
+    /// True if `found` tells of the file that is to be changed.
+    fn is_it(&self, existing: &Existing, found: &Statx) -> bool {
+        existing.which.is(found, &self.directory.directory, self.name.as_bytes())
+    }
+
+    /// Nobody opens or runs what is half there who may not have all of it: the file gets its owner, and loses bits that it is not to have. `Refused` if it cannot
+    /// be so, and `new`, which would take its place without the option, is.
+    fn narrow(&self, there: &Open, new: &NewFile, mode: u32) -> Result<()> {
         let settings = self.directory.settings();
         let mut rights = mode | 0o700;
+        let (mut uid, mut gid) = (None, None);
         if settings.fakes() {
             // The group here may stand for another.
             rights &= 0o707 | ((mode & 0o007) << 3);
         } else if settings.owners {
-            let (uid, gid) = settings.owner_of(self.metadata.uid, self.metadata.gid);
-            let uid = uid.filter(|uid| *uid != there.found.stx_uid).map(Uid::from_raw);
-            let gid = gid.filter(|gid| *gid != there.found.stx_gid).map(Gid::from_raw);
-            if uid.is_some() || gid.is_some() {
-                // First, as another owner could change the bits; what fails is told at the end.
-                let _ = rustix::fs::fchown(&there.file, uid, gid);
+            (uid, gid) = settings.owner_of(self.metadata.uid, self.metadata.gid);
+            let other_uid = uid.filter(|uid| *uid != there.found.stx_uid).map(Uid::from_raw);
+            let other_gid = gid.filter(|gid| *gid != there.found.stx_gid).map(Gid::from_raw);
+            if other_uid.is_some() || other_gid.is_some() {
+                // First, as another owner could change the bits.
+                let _ = rustix::fs::fchown(&there.file, other_uid, other_gid);
             }
+        }
+        let loses_acl = self.loses_acl(there);
+        if loses_acl {
+            // Whom it names has no more than the bits of the group.
+            rights &= !0o077;
         }
         let mode_now = u32::from(there.found.stx_mode) & 0o7777;
         let meanwhile = mode_now & rights & 0o1777;
         if meanwhile != mode_now {
             let _ = rustix::fs::fchmod(&there.file, Mode::from_raw_mode(meanwhile));
         }
+        let look =
+            |file: &File| stat_fd(file.as_fd()).map_err(|error| Error::file("look at the file", error));
+        let (now, own) = (look(&there.file)?, look(new.file())?);
+        let bits = u32::from(now.stx_mode) & 0o077;
+        // What a file of one's own has here, too, nobody can take away.
+        let is_open = bits & !rights & !u32::from(own.stx_mode) != 0
+            && (settings.modes || settings.fakes() || loses_acl);
+        // Whose file it is matters only for what is not for everybody.
+        let is_others = uid
+            .is_some_and(|uid| ![uid, own.stx_uid].contains(&now.stx_uid) && mode & 0o004 == 0)
+            || gid.is_some_and(|gid| {
+                ![gid, own.stx_gid].contains(&now.stx_gid) && bits >> 3 & !mode & 0o007 != 0
+            });
+        if is_open || is_others {
+            let what = "others could open what comes: this user may not give the file the owner or the bits that it is to have";
+            return Err(Error::new(ErrorKind::Refused, what)
+                .advise("leave out --inplace: then it is replaced by a file of this user's own"));
+        }
+        Ok(())
+    }
+
+    /// True if the file has an ACL that makes way for what comes.
+    fn loses_acl(&self, there: &Open) -> bool {
+        let settings = self.directory.settings();
+        let scope = settings.attribute_scope().of(AttributeSort::Acls);
+        let is_without =
+            |scope| attributes::read_open(there.file.as_fd(), scope).is_ok_and(|it| it.is_empty());
+        settings.xattrs && !self.metadata.xattrs_unread && scope.is_some_and(|scope| !is_without(scope))
     }
 
     /// The file that `found` tells of is whole: see [`forget_whole`].
@@ -338,13 +493,13 @@ impl FileTarget {
     /// True if the file is to be changed after all: not one that this run met under another name, which has something else now, or was let be.
     pub(super) fn may_overwrite(&self, existing: &Existing, new: &NewFile, size_bytes: u64) -> Result<bool> {
         let settings = self.directory.settings();
-        if !existing.has_names || settings.met_elsewhere(existing.identity, &self.path()).is_none() {
+        if !existing.has_names || settings.met_elsewhere(existing.which.identity, &self.path()).is_none() {
             return Ok(true);
         }
         let there = self.open_existing(existing)?;
         let check = || settings.check_stop();
-        let (end, is_readable) = (there.found.stx_size, there.is_readable);
-        let over = Over { there: &there.file, end, is_readable, is_dry: true, check: &check };
+        let end = there.found.stx_size;
+        let over = Over { is_dry: true, ..Over::new(&there.file, end, there.is_readable, &check) };
         Ok(over.bring(new.file(), size_bytes)? == 0 && end == size_bytes)
     }
 
@@ -359,7 +514,14 @@ impl FileTarget {
             && let Ok((path, bits)) = self.open_up(existing)
         {
             opened = open(OFlags::RDWR);
-            let _ = rustix::fs::chmod(Directory::path_of(path.as_fd()), bits);
+            rustix::fs::chmod(Directory::path_of(path.as_fd()), bits).map_err(|error| {
+                let bits = bits.as_raw_mode();
+                Error::file(
+                    format!("give the file its bits {bits:o} back, which were widened to open it"),
+                    error.into(),
+                )
+                .advise(format!("give it those yourself: chmod {bits:o}"))
+            })?;
         }
         let mut is_readable = true;
         if opened.as_ref().is_err_and(is_denied) {
@@ -382,7 +544,7 @@ impl FileTarget {
     fn require_same(&self, existing: &Existing, found: &Statx) -> Result<()> {
         let settings = self.directory.settings();
         if file_type(found) != FileType::RegularFile
-            || identity_of(found) != existing.identity
+            || !self.is_it(existing, found)
             || !settings.overwrites(found)
         {
             return Err(replaced());
@@ -427,10 +589,22 @@ struct Over<'a> {
     is_readable: bool,
     /// Nothing is written.
     is_dry: bool,
+    /// From the first byte on it is neither old nor new, and whoever stops the run waits until it is new.
+    has_begun: Cell<bool>,
     check: &'a dyn Fn() -> Result<()>,
 }
 
+impl<'a> Over<'a> {
+    fn new(there: &'a File, end: u64, is_readable: bool, check: &'a dyn Fn() -> Result<()>) -> Over<'a> {
+        Over { there, end, is_readable, is_dry: false, has_begun: Cell::new(false), check }
+    }
+}
+
 impl Over<'_> {
+    fn check_stop(&self) -> Result<()> {
+        if self.has_begun.get() { Ok(()) } else { (self.check)() }
+    }
+
     /// Makes it what `from`, of `size_bytes`, is; how many bytes were written or became holes.
     fn bring(&self, from: &File, size_bytes: u64) -> Result<u64> {
         let failed = |error| Error::file("write the file", error);
@@ -444,12 +618,13 @@ impl Over<'_> {
             (at, written) = (at + len, written + more);
             Ok(())
         };
-        let end = read_content(from, 0..size_bytes, true, &mut || (self.check)(), &mut take)?;
+        let end = read_content(from, 0..size_bytes, true, &mut || self.check_stop(), &mut take)?;
         if end != size_bytes {
             return Err(Error::new(ErrorKind::Changed, "another program wrote to what came beside the file"));
         }
         let now = self.there.metadata().map_err(failed)?.len();
         if now != size_bytes && !self.is_dry {
+            self.has_begun.set(true);
             self.there.set_len(size_bytes).map_err(failed)?;
         }
         Ok(written)
@@ -478,6 +653,7 @@ impl Over<'_> {
             let is_same = |from, to| known.get(from..to) == Some(&bytes[from..to]);
             for (from, to) in differing(at, bytes.len(), &is_same) {
                 if !self.is_dry {
+                    self.has_begun.set(true);
                     self.there.write_all_at(&bytes[from..to], at + from as u64)?;
                 }
                 written += (to - from) as u64;
@@ -493,7 +669,7 @@ impl Over<'_> {
         let end = at.saturating_add(len).min(there);
         let (mut at, mut written) = (at, 0);
         while at < end {
-            (self.check)()?;
+            self.check_stop()?;
             let piece =
                 if self.is_readable { Piece::next(self.there, at, end) } else { Piece::Data(end - at) };
             let len = match piece {
@@ -507,6 +683,7 @@ impl Over<'_> {
             let is_same = |from, to| known.get(from..to).is_some_and(|it| it.iter().all(|byte| *byte == 0));
             for (from, to) in differing(at, len, &is_same) {
                 if !self.is_dry {
+                    self.has_begun.set(true);
                     self.clear(at + from as u64, (to - from) as u64).map_err(failed)?;
                 }
                 written += (to - from) as u64;
@@ -578,7 +755,7 @@ mod tests {
     }
 
     fn over<'a>(there: &'a File, is_readable: bool, check: &'a dyn Fn() -> Result<()>) -> Over<'a> {
-        Over { there, end: there.metadata().unwrap().len(), is_readable, is_dry: false, check }
+        Over::new(there, there.metadata().unwrap().len(), is_readable, check)
     }
 
     proptest! {
@@ -649,17 +826,43 @@ mod tests {
         assert!(now == is);
     }
 
-    /// Who stops a run waits for no large file.
+    /// S86: who stops a run waits for no large file as long as nothing of it is written, and from then on until it is whole.
     #[test]
-    fn a_stop_is_heard_between_pieces() {
-        let (there, _) = made(&[Some(1); 256], 0);
-        let (from, _) = made(&[None; 256], 0);
-        let asked = std::cell::Cell::new(0);
+    fn a_stop_is_heard_until_the_first_byte_is_written() {
+        let asked = Cell::new(0);
         let check = || {
             asked.set(asked.get() + 1);
             if asked.get() > 3 { Err(Error::new(ErrorKind::Interrupted, "interrupted")) } else { Ok(()) }
         };
-        let error = over(&there, true, &check).bring(&from, 256 * BLOCK_BYTES as u64).unwrap_err();
-        assert_eq!((error.kind(), asked.get()), (ErrorKind::Interrupted, 4));
+        let len = 2048 * BLOCK_BYTES as u64;
+        for last in [Some(2), None] {
+            // The same but for its end: it is stopped before that.
+            let (there, was) = made(&[Some(1); 2048], 0);
+            let mut blocks = [Some(1); 2048];
+            blocks[2047] = last;
+            let (from, _) = made(&blocks, 0);
+            asked.set(0);
+            let error = over(&there, true, &check).bring(&from, len).unwrap_err();
+            assert_eq!((error.kind(), asked.get()), (ErrorKind::Interrupted, 4));
+            let mut now = vec![0; was.len()];
+            there.read_exact_at(&mut now, 0).unwrap();
+            assert!(now == was, "nothing is written");
+        }
+        for first in [Some(2), None] {
+            // Another one from its beginning: it comes to its end.
+            let (there, _) = made(&[Some(1); 2048], 0);
+            let (from, is) = made(&[first; 2048], 0);
+            asked.set(0);
+            assert!(over(&there, true, &check).bring(&from, len).is_ok(), "{first:?}");
+            let mut now = vec![9; is.len()];
+            there.read_exact_at(&mut now, 0).unwrap();
+            assert!(now == is && asked.get() < 4, "{first:?}");
+        }
+        // What is only cut shorter or made longer, too.
+        let (there, _) = made(&[Some(1); 4], 0);
+        let (from, _) = made(&[Some(1); 2], 0);
+        asked.set(-100);
+        over(&there, true, &check).bring(&from, 2 * BLOCK_BYTES as u64).unwrap();
+        assert_eq!(there.metadata().unwrap().len(), 2 * BLOCK_BYTES as u64);
     }
 }

@@ -22,7 +22,7 @@ use super::directory::{Directory, stat_fd};
 use super::fake::At;
 use super::opened::{OpenDirectory, bytes_of};
 use super::others::SizeAndTime;
-use super::overwrite::{Existing, left_whole};
+use super::overwrite::{Existing, left_whole, replacing};
 use super::partial::{Left, PARTIAL_FROM_BYTES};
 use super::settings::Settings;
 use super::sync::Done;
@@ -135,8 +135,8 @@ pub struct NewFile {
     position: u64,
     end_max: u64,
     is_sparse: bool,
-    /// If it is not finished, it waits for the next run.
-    is_partial: bool,
+    /// If it is not finished, it waits for the next run under this name.
+    partial: Option<Temporary>,
     /// It is whole, and something else is being made of it.
     stays: bool,
 }
@@ -324,7 +324,8 @@ impl FileTarget {
         // Files grow while they are copied, but not from nothing to everything that the disk holds.
         let end_max = self.size_bytes.saturating_mul(2).saturating_add(TREE_GROWTH_BYTES_MAX);
         // Under another name nobody would find it.
-        let is_partial = self.is_partial() && temporary == Some(temporary::usual(&directory, &self.name));
+        let partial =
+            temporary.filter(|it| self.is_partial() && *it == temporary::usual(&directory, &self.name));
         Ok(NewFile {
             file,
             temporary,
@@ -332,7 +333,7 @@ impl FileTarget {
             position: 0,
             end_max,
             is_sparse: false,
-            is_partial,
+            partial,
             stays: false,
         })
     }
@@ -503,7 +504,10 @@ impl NewFile {
     fn name(&mut self, target: &FileTarget) -> io::Result<()> {
         let directory = &self.directory;
         if let Some(temporary) = self.temporary {
-            rename(directory, &temporary, &target.name, target.must_be_free())?;
+            let must_be_free = target.must_be_free();
+            let rename = || rename(directory, &temporary, &target.name, must_be_free);
+            let renamed = if must_be_free { rename() } else { replacing(directory, &target.name, rename) };
+            renamed?;
             self.temporary = None;
             return Ok(());
         }
@@ -544,8 +548,7 @@ impl NewFile {
         };
         self.temporary = Some(made);
         rename_to(directory, &made, &waiting, !holds)?;
-        // Under that name nobody looks for a part.
-        (self.temporary, self.is_partial) = (Some(waiting), false);
+        self.temporary = Some(waiting);
         Ok(())
     }
 
@@ -554,9 +557,14 @@ impl NewFile {
         self.stays = true;
     }
 
+    /// Nothing is made of it after all.
+    pub(super) fn take_back(&mut self) {
+        self.stays = false;
+    }
+
     /// Nobody needs it any more.
     pub(super) fn forget(&mut self) {
-        (self.is_partial, self.stays) = (false, false);
+        (self.partial, self.stays) = (None, false);
         if let Some(temporary) = self.temporary.take() {
             self.remove(&temporary);
         }
@@ -564,11 +572,16 @@ impl NewFile {
 
     /// Takes its name away, if that is still its own.
     fn remove(&self, temporary: &Temporary) {
-        let named = self.directory.directory.stat(temporary).map(|found| identity_of(&found)).ok();
-        let ours = stat_fd(self.file.as_fd()).map(|found| identity_of(&found)).ok();
-        if named.is_some() && named == ours {
+        if self.is_named(temporary) {
             temporary::remove(&self.directory, temporary);
         }
+    }
+
+    /// True if this is still its name.
+    fn is_named(&self, temporary: &Temporary) -> bool {
+        let named = self.directory.directory.stat(temporary).map(|found| identity_of(&found)).ok();
+        let ours = stat_fd(self.file.as_fd()).map(|found| identity_of(&found)).ok();
+        named.is_some() && named == ours
     }
 
     /// Makes `name` a name of this file.
@@ -590,9 +603,16 @@ impl NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        let waits =
-            || self.stays || (self.is_partial && self.file.metadata().is_ok_and(|found| found.len() > 0));
-        if let Some(temporary) = self.temporary.as_ref().filter(|_| !waits()) {
+        let Some(temporary) = self.temporary.as_ref().filter(|_| !self.stays) else { return };
+        let has_any = || self.file.metadata().is_ok_and(|found| found.len() > 0);
+        let is_kept = match self.partial.filter(|_| has_any()) {
+            // Under another one nobody looks for a part.
+            Some(partial) if partial != *temporary => {
+                self.is_named(temporary) && rename_to(&self.directory, temporary, &partial, true).is_ok()
+            }
+            partial => partial.is_some(),
+        };
+        if !is_kept {
             self.remove(temporary);
         }
     }
@@ -615,7 +635,7 @@ pub(super) struct Now {
 /// What the copy keeps of an entry.
 #[derive(Clone, Copy)]
 pub(super) struct Kept<'a> {
-    mtime: (i64, u32),
+    pub(super) mtime: (i64, u32),
     metadata: &'a Metadata,
 }
 

@@ -59,6 +59,12 @@ impl TreeWriter {
                     {
                         Verdict::Want
                     }
+                    // What is read of it proves nothing.
+                    Verdict::Compare
+                        if settings.distrusts_half(&found) && left_whole(parent, name).is_some() =>
+                    {
+                        Verdict::Want
+                    }
                     // Size and time are those of its other name.
                     Verdict::Keep if settings.changed_elsewhere(&found, &|| parent.path(name)) => {
                         if settings.changes.never_compares { Verdict::Want } else { Verdict::Compare }
@@ -123,6 +129,7 @@ impl TreeWriter {
         let is_exact = target.compared.is_some_and(|compared| compared.is_exactly(&now));
         if target.compared.is_some_and(|compared| !compared.is(&now))
             || (!is_exact && self.settings.changed_elsewhere(&found, &|| target.path()))
+            || (self.settings.distrusts_half(&found) && left_whole(&target.directory, &target.name).is_some())
         {
             return Err(Error::new(ErrorKind::Changed, "another program wrote to it while it was compared")
                 .advise("copy it again"));

@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::opened::OpenDirectory;
+use super::overwrite::replacing;
 use super::place::rename;
 
 pub(super) const TEMPORARY_BYTES: usize = 22;
@@ -106,7 +107,7 @@ pub(super) fn replace(
     name: &Name,
     make_it: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    make_under(directory, name, false, make_it)
+    replacing(directory, name, || make_under(directory, name, false, make_it))
 }
 
 /// Makes something with `make` and gives it its name when it is whole; nothing may stand under that if it `must_be_free`.

@@ -17,10 +17,11 @@ use super::super::contested::key;
 use super::super::directory::Directory;
 use super::super::filter::Asked;
 use super::super::listing::Listing;
+use super::super::overwrite::awaited_in;
 use super::super::place::times_of;
 use super::super::settings::{Settings, mtime_of};
 use super::super::sync::{DeleteOptions, Done, SyncOptions};
-use super::super::temporary::Temporary;
+use super::super::temporary::{Temporary, is_temporary};
 use super::super::write::file_type;
 use super::notes::{Note, Notes, Reader, Stamp, made_at};
 use super::protected::{By, Protected};
@@ -115,6 +116,8 @@ pub(in super::super) struct Doomed {
     renamed: Option<(i64, u32)>,
     /// Files that had further names when this run removed one, which changed them.
     unlinked: HashSet<Identity>,
+    /// What waits in this directory for files there.
+    awaited: RefCell<Option<(Identity, HashSet<Temporary>)>>,
 }
 
 /// Of how many such files is known: the further names of others stay, and are told, where somebody changed their directory meanwhile.
@@ -157,6 +160,8 @@ struct Emptied {
     is_kept: bool,
     /// Files of rules in it, as many as there are names of such: they come last.
     rules: Vec<Vec<u8>>,
+    /// Names of our own, which come after those.
+    ours: Vec<Vec<u8>>,
     /// Something in it, or below, is protected by rules of files.
     protects: bool,
     /// It makes way for what was made under this name; in a dry run nothing was.
@@ -191,6 +196,7 @@ impl Doomed {
             ruling: Ruling::default(),
             renamed: None,
             unlinked: HashSet::new(),
+            awaited: RefCell::default(),
         }
     }
 
@@ -219,12 +225,19 @@ impl Doomed {
                 match emptied.listing.get(emptied.next).map(<[u8]>::to_vec) {
                     Some(name) => {
                         emptied.next += 1;
-                        self.visit(orders, name, Sort::Inner, failed);
+                        if is_temporary(&name) {
+                            emptied.ours.push(name);
+                        } else {
+                            self.visit(orders, name, Sort::Inner, failed);
+                        }
                     }
-                    None => match emptied.rules.pop() {
-                        Some(name) => self.visit(orders, name, Sort::Rules, failed),
-                        None => self.leave(orders, failed),
-                    },
+                    None => {
+                        let rules = emptied.rules.pop().map(|name| (name, Sort::Rules));
+                        match rules.or_else(|| emptied.ours.pop().map(|name| (name, Sort::Inner))) {
+                            Some((name, sort)) => self.visit(orders, name, sort, failed),
+                            None => self.leave(orders, failed),
+                        }
+                    }
                 }
                 continue;
             }
@@ -474,6 +487,8 @@ impl Doomed {
         if !is_directory {
             return if is_in_use(parent, name, &found) {
                 Err(Error::new(ErrorKind::Refused, "another run is writing it"))
+            } else if self.is_awaited(orders, parent, name).map_err(failed)? {
+                Ok(Next::Stays)
             } else {
                 Ok(Next::Delete(identity(&found), found.stx_nlink))
             };
@@ -492,6 +507,20 @@ impl Doomed {
             return Err(Error::new(ErrorKind::Refused, what).advise("name another destination"));
         }
         self.begin(orders, parent, name, found, way).map(|emptied| emptied.map_or(Next::Gone, Next::Empty))
+    }
+
+    /// True if a file there is neither old nor new until a run with `--inplace` gives it what waits under this name.
+    fn is_awaited(&self, orders: &Orders<'_>, parent: &Directory, name: &[u8]) -> io::Result<bool> {
+        if orders.is_unsaid || !is_temporary(name) {
+            return Ok(false);
+        }
+        let at = identity(&parent.stat_self()?);
+        let mut awaited = self.awaited.borrow_mut();
+        if awaited.as_ref().is_none_or(|(known, _)| *known != at) {
+            let goes_on = || !orders.stop.is_some_and(|stop| stop.load(Ordering::Acquire));
+            *awaited = Some((at, awaited_in(parent, &goes_on)?));
+        }
+        Ok(awaited.as_ref().is_some_and(|(_, names)| names.iter().any(|it| it == name)))
     }
 
     /// True if it came after the run began, as far as times tell.
@@ -547,6 +576,7 @@ impl Doomed {
             is_recent: false,
             is_kept: false,
             rules: Vec::new(),
+            ours: Vec::new(),
             protects: false,
             way,
         });

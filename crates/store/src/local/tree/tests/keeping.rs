@@ -19,7 +19,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 /// An ACL as Linux keeps it: tag, bits and number of each entry.
-fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+pub(super) fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let entry = |(tag, bits, id): &(u16, u16, u32)| {
         [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat()
     };

@@ -6,14 +6,17 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, XattrFlags, setxattr};
 
-use super::syncing::filled;
+use super::hostile::{become_nobody, shared};
+use super::keeping::acl;
+use super::syncing::{deleting, filled, finish, set};
 use super::*;
 use crate::local::tree::BackupOptions;
 use crate::local::tree::backup::Away;
-use crate::local::tree::overwrite::{FACTS, left_whole, name_of_claim};
-use crate::local::tree::place::identity_of;
+use crate::local::tree::directory::Directory;
+use crate::local::tree::look::is_overlay;
+use crate::local::tree::overwrite::{FACTS, Which, left_whole, name_of_claim};
 
 fn in_place() -> SyncOptions {
     SyncOptions { in_place: true, ..SyncOptions::default() }
@@ -251,7 +254,7 @@ fn a_confined_login_changes_no_other_name() {
 #[test]
 fn an_owner_of_before_reads_nothing_of_what_comes() {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return dray_testkit::say_skip("it needs root");
     }
     let dir = filled(&["f"]);
     let to = dir.path().join("to");
@@ -304,10 +307,10 @@ fn one_run_alone_changes_a_file() {
     new.forget();
     assert_eq!(fs::read(&path).unwrap(), b"theirs");
     // Nor does a copy of another file come about.
-    let other = target.directory.back_up(&target.name, Away::Changed((0, 0, 0))).unwrap_err();
+    let another = Which::of(&target.directory.directory.stat_self_for(FACTS).unwrap());
+    let other = target.directory.back_up(&target.name, Away::Changed(another)).unwrap_err();
     assert_eq!(other.kind(), ErrorKind::Changed);
-    let it = identity_of(&found);
-    target.directory.back_up(&target.name, Away::Changed(it)).unwrap();
+    target.directory.back_up(&target.name, Away::Changed(Which::of(&found))).unwrap();
 }
 
 /// S86: what waited beside a file that is whole by now goes, so that nothing later takes the file for half changed.
@@ -485,4 +488,315 @@ fn a_second_name_is_kept_as_a_copy() {
     let inodes: Vec<u64> = ["a", "b", "a~", "b~"].iter().map(|name| inode(&to.join(name))).collect();
     assert!(!inodes[2..].contains(&inodes[0]) && !inodes[2..].contains(&inodes[1]), "{inodes:?}");
     assert_eq!(fs::read(to.join("a~")).unwrap(), was);
+}
+
+static OLD: [u8; 100_000] = [1; 100_000];
+static NEW: [u8; 100_000] = [2; 100_000];
+
+/// The time that entries and contents are told to have.
+fn told_time() -> std::time::SystemTime {
+    std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 7)
+}
+
+/// What a run into `to` leaves that kept the file `name`, which had the bytes `OLD`, and was killed while it gave it `NEW`.
+fn leave_half(to: &Path, writer: &mut TreeWriter, name: &str) {
+    fs::write(to.join(name), OLD).unwrap();
+    fs::copy(to.join(name), to.join(format!("{name}~"))).unwrap();
+    let stop = Arc::new(AtomicBool::new(true));
+    let target = wanted(writer, &file(Path::new(name).file_name().unwrap().to_str().unwrap(), &NEW));
+    writer.stop_with(stop);
+    bring(writer, target, &NEW).unwrap_err();
+    let half = fs::OpenOptions::new().write(true).open(to.join(name)).unwrap();
+    half.write_all_at(&NEW[..50_000], 0).unwrap();
+}
+
+/// A destination with a file `f` that was left so, and more files.
+fn half(names: &[&str]) -> tempfile::TempDir {
+    let dir = filled(&[&["f"], names].concat());
+    let to = dir.path().join("to");
+    leave_half(&to, &mut begun(&to, in_place()), "f");
+    assert_eq!(names_of_ours(&to).len(), 1);
+    dir
+}
+
+/// Hidden names of ours.
+fn names_of_ours(to: &Path) -> Vec<String> {
+    names(to).into_iter().filter(|name| name.starts_with(".dray-")).collect()
+}
+
+fn protecting(rules: &[&str]) -> Excludes {
+    Excludes::of_rules(rules.iter().map(|rule| rule.as_bytes())).unwrap()
+}
+
+/// S86: what is neither old nor new takes the place of no backup, whatever takes its own place, with the option or without it; and nothing is left beside what does.
+#[test]
+fn what_is_half_there_is_not_kept() {
+    let kept = |sync: SyncOptions| SyncOptions { backup: backup(), links: true, ..sync };
+    let newer = b"what the source has by now";
+    let powers = WriteOptions { special_modes: true, ..MINE };
+    let link = entry(Some("f"), Kind::Symlink { target: b"elsewhere".to_vec() }, 0o777);
+    let mut powerful = file("f", newer);
+    (powerful.metadata.mode, powerful.metadata.uid) = (0o4755, rustix::process::geteuid().as_raw());
+    powerful.metadata.gid = rustix::process::getegid().as_raw();
+    for (what, sync, options, entry) in [
+        ("without the option", kept(SyncOptions::default()), MINE, file("f", newer)),
+        ("with powers", kept(in_place()), powers, powerful),
+        ("the same command", kept(in_place()), MINE, file("f", newer)),
+        ("a link", kept(in_place()), MINE, link),
+    ] {
+        let dir = half(&[]);
+        let to = dir.path().join("to");
+        fs::set_permissions(to.join("f"), fs::Permissions::from_mode(0o666)).unwrap();
+        let mut writer = begun_with(&to, sync, options);
+        put(&mut writer, &entry, newer).unwrap();
+        assert_eq!(names(&to), ["f", "f~"], "{what}");
+        assert!(fs::read(to.join("f~")).unwrap() == OLD, "{what}");
+        if entry.kind == (Kind::File { size_bytes: newer.len() as u64, oid: None }) {
+            assert_eq!(fs::read(to.join("f")).unwrap(), newer, "{what}");
+        }
+    }
+    // Nor where it is deleted.
+    let dir = half(&[]);
+    let to = dir.path().join("to");
+    let mut writer = deleting(&to, SyncOptions { rules: protecting(&["=-r *~"]), ..kept(in_place()) });
+    writer.root(0, &directory(None)).unwrap();
+    writer.leave();
+    assert_eq!(finish(&mut writer).1.len(), 0);
+    assert_eq!(names(&to), ["f~"]);
+    assert!(fs::read(to.join("f~")).unwrap() == OLD);
+    // What has come to its end is kept, although what was to be its content still waits.
+    for sync in [kept(SyncOptions::default()), kept(in_place())] {
+        let dir = half(&[]);
+        let to = dir.path().join("to");
+        fs::write(to.join("f"), NEW).unwrap();
+        fs::OpenOptions::new().write(true).open(to.join("f")).unwrap().set_modified(told_time()).unwrap();
+        put(&mut begun(&to, sync), &file("f", newer), newer).unwrap();
+        assert_eq!(names(&to), ["f", "f~"]);
+        assert!(fs::read(to.join("f~")).unwrap() == NEW);
+    }
+}
+
+/// S86: what waits for a file that is neither old nor new is not deleted as long as that is there; with it, or once it has come to its end, it is.
+#[test]
+fn what_waits_stays_as_long_as_its_file() {
+    let size = Some(1000);
+    for (what, sync, tells) in [
+        ("too large", SyncOptions { max_size_bytes: size, ..in_place() }, true),
+        ("left out", SyncOptions { rules: protecting(&["-f"]), ..in_place() }, false),
+        ("protected", SyncOptions { rules: protecting(&["=-r f"]), ..in_place() }, false),
+        ("newer", SyncOptions { update: true, ..SyncOptions::default() }, true),
+    ] {
+        let dir = half(&["z"]);
+        let to = dir.path().join("to");
+        fs::write(to.join(".dray-0123456789abcdef"), "nobody waits for this").unwrap();
+        let mut writer = deleting(&to, SyncOptions { backup: backup(), ..sync });
+        writer.root(0, &directory(None)).unwrap();
+        if tells {
+            assert!(matches!(writer.entry(&file("f", &NEW)).unwrap(), Placed::Passed), "{what}");
+        }
+        writer.leave();
+        let (_, failed) = finish(&mut writer);
+        assert!(failed.is_empty(), "{what} {failed:?}");
+        assert!(names(&to).contains(&"f".to_owned()) && !names(&to).contains(&"z".to_owned()), "{what}");
+        assert_eq!(names_of_ours(&to).len(), 1, "{what}: {:?}", names(&to));
+        // The same command as the first ends it.
+        let mut writer = begun(&to, SyncOptions { update: true, ..in_place() });
+        let target = wanted(&mut writer, &file("f", &NEW));
+        bring(&mut writer, target, &NEW).unwrap();
+        assert!(fs::read(to.join("f")).unwrap() == NEW && names_of_ours(&to).is_empty(), "{what}");
+    }
+    // With the file it goes, be it here or in a directory that goes.
+    for (rules, left_in_d) in [(&[][..], None), (&["=-r f"][..], Some(2))] {
+        let dir = filled(&["f", "d/f"]);
+        let to = dir.path().join("to");
+        leave_half(&to, &mut begun(&to, in_place()), "f");
+        let mut writer = begun(&to, in_place());
+        writer.entry(&directory(Some("d"))).unwrap();
+        leave_half(&to, &mut writer, "d/f");
+        drop(writer);
+        let mut writer = deleting(&to, SyncOptions { rules: protecting(rules), ..in_place() });
+        writer.root(0, &directory(None)).unwrap();
+        writer.leave();
+        let (_, failed) = finish(&mut writer);
+        assert!(failed.is_empty(), "{failed:?}");
+        assert_eq!(to.join("d").exists().then(|| names(&to.join("d")).len()), left_in_d);
+        let top = if left_in_d.is_some() { 3 } else { 0 };
+        assert_eq!(names(&to).len(), top, "{:?}", names(&to));
+    }
+    // So it does beside what has come to its end.
+    let dir = half(&[]);
+    let to = dir.path().join("to");
+    fs::write(to.join("f"), NEW).unwrap();
+    fs::OpenOptions::new().write(true).open(to.join("f")).unwrap().set_modified(told_time()).unwrap();
+    let mut writer = deleting(&to, SyncOptions::default());
+    writer.root(0, &directory(None)).unwrap();
+    assert!(matches!(writer.entry(&file("f", &NEW)).unwrap(), Placed::Unchanged));
+    writer.leave();
+    let (deleted, _) = finish(&mut writer);
+    assert_eq!(names(&to), ["f"]);
+    assert!(deleted.is_superset(&set(&["f~"])), "{deleted:?}");
+}
+
+/// S86: whom an ACL names that makes way reads nothing of what comes either; the bits that are told come with the end.
+#[test]
+fn whom_an_acl_names_reads_nothing_of_what_comes() {
+    let dir = filled(&["f"]);
+    let to = dir.path().join("to");
+    let none = u32::MAX;
+    let named = acl(&[(1, 6, none), (2, 4, 4711), (4, 4, none), (16, 4, none), (32, 0, none)]);
+    if let Err(error) = setxattr(to.join("f"), "system.posix_acl_access", &named, XattrFlags::empty()) {
+        return dray_testkit::say_skip(&format!("no ACLs here: {error}"));
+    }
+    let mode = || fs::metadata(to.join("f")).unwrap().mode() & 0o7777;
+    assert_eq!(mode(), 0o640);
+    let mut entry = file("f", b"for nobody else");
+    entry.metadata.mode = 0o640;
+    for is_stopped in [true, false] {
+        let mut writer = begun_with(&to, in_place(), WriteOptions { xattrs: true, ..MINE });
+        let target = wanted(&mut writer, &entry);
+        writer.stop_with(Arc::new(AtomicBool::new(is_stopped)));
+        let result = bring(&mut writer, target, b"for nobody else");
+        let expected = if is_stopped { 0o600 } else { 0o640 };
+        assert_eq!((result.is_err(), mode()), (is_stopped, expected));
+    }
+    let found = rustix::fs::getxattr(to.join("f"), "system.posix_acl_access", &mut [0_u8; 64][..]);
+    assert_eq!(found, Err(rustix::io::Errno::NODATA), "the source has none");
+    assert_eq!(fs::read(to.join("f")).unwrap(), b"for nobody else");
+}
+
+/// S86: where owners cannot be set, as by root on a server that trusts no root, a file of somebody else's, or of another group, gets nothing that is not for everybody.
+#[test]
+fn what_cannot_be_given_away_is_not_written() {
+    if !rustix::process::geteuid().is_root() {
+        return dray_testkit::say_skip("it needs root");
+    }
+    let options = WriteOptions { owners: true, numeric_ids: true, ..MINE };
+    for (owner, mode, is_written) in [
+        ((4711, 4711), 0o602, false),
+        ((65534, 4711), 0o660, false),
+        ((65534, 4711), 0o600, true),
+        ((4711, 4711), 0o666, true),
+    ] {
+        let dir = filled(&["f"]);
+        let to = dir.path().join("to");
+        shared(&to);
+        std::os::unix::fs::chown(to.join("f"), Some(owner.0), Some(owner.1)).unwrap();
+        fs::set_permissions(to.join("f"), fs::Permissions::from_mode(mode)).unwrap();
+        let mut entry = file("f", b"not for all");
+        (entry.metadata.mode, entry.metadata.uid, entry.metadata.gid) = (mode, 1234, 1234);
+        let result = std::thread::scope(|scope| {
+            let work = || {
+                let mut writer =
+                    begun_with(&to, SyncOptions { users: true, groups: true, ..in_place() }, options);
+                become_nobody();
+                let target = wanted(&mut writer, &entry);
+                bring(&mut writer, target, b"not for all").map_err(|error| error.kind())
+            };
+            scope.spawn(work).join().unwrap()
+        });
+        let expected: &[u8] = if is_written { b"not for all" } else { b"old" };
+        assert_eq!(fs::read(to.join("f")).unwrap(), expected, "{owner:?} {mode:o}");
+        assert_eq!(result, if is_written { Ok(()) } else { Err(ErrorKind::Refused) }, "{owner:?} {mode:o}");
+        assert_eq!(names(&to), ["f"]);
+    }
+}
+
+/// S86: with `--fsync` nothing that is read of a file counts whose change was cut off, as the disk may have refused it: its content is wanted, and what was found the
+/// same before is not kept.
+#[test]
+fn what_a_disk_may_have_refused_is_wanted() {
+    let sync = |durable| SyncOptions { checksum: true, durable, ..in_place() };
+    for durable in [false, true] {
+        let dir = half(&[]);
+        let to = dir.path().join("to");
+        fs::write(to.join("f"), NEW).unwrap();
+        let mut writer = begun(&to, sync(durable));
+        let Placed::Wanted(target, known) = writer.entry(&file("f", &NEW)).unwrap() else { panic!() };
+        assert_eq!(known, (!durable).then(|| *blake3::hash(&NEW).as_bytes()));
+        bring(&mut writer, target, &NEW).unwrap();
+        assert_eq!(names(&to), ["f", "f~"]);
+    }
+    let dir = filled(&["f"]);
+    let to = dir.path().join("to");
+    fs::write(to.join("f"), NEW).unwrap();
+    let mut writer = begun(&to, sync(true));
+    let Placed::Wanted(mut target, Some(_)) = writer.entry(&file("f", &NEW)).unwrap() else { panic!() };
+    // Another run comes to it, and is cut off.
+    let mut other = begun(&to, in_place());
+    other.stop_with(Arc::new(AtomicBool::new(true)));
+    let theirs = wanted(&mut other, &file("f", b"short"));
+    bring(&mut other, theirs, b"short").unwrap_err();
+    let error = writer.keep_same(&mut target, &finished(&NEW)).unwrap_err();
+    assert_eq!((error.kind(), names_of_ours(&to).len()), (ErrorKind::Changed, 1));
+    writer.settle(*target, None);
+}
+
+/// S86: a number of an inode that was given out again is another file, which is neither written to nor kept as that which was there.
+#[test]
+fn a_number_that_was_given_out_again_is_another_file() {
+    let dir = filled(&["f"]);
+    let to = dir.path().join("to");
+    let at = Directory::open(&to).unwrap();
+    if is_overlay(&at) {
+        return dray_testkit::say_skip("on an overlay a file that is opened may get another birth");
+    }
+    let mut writer = begun(&to, in_place());
+    let mut target = wanted(&mut writer, &file("f", b"other bytes"));
+    let found = at.stat_for(b"f", FACTS).unwrap();
+    let mut existing = target.existing.unwrap();
+    assert_eq!(existing.which, Which::of(&found), "its birth was asked for");
+    if existing.which.made.is_none() {
+        return dray_testkit::say_skip("the file system does not tell when a file was made");
+    }
+    // As if another file had had its number.
+    existing.which.made = Some((1, 1));
+    let mut new = target.create().unwrap();
+    new.write(b"other bytes").unwrap();
+    let error = target.begin(&existing, &mut new, &found).unwrap_err();
+    drop(new);
+    assert_eq!((error.kind(), names(&to)), (ErrorKind::Changed, vec!["f".into()]));
+    target.existing = Some(existing);
+    let error = bring(&mut writer, target, b"other bytes").unwrap_err();
+    assert_eq!((error.kind(), fs::read(to.join("f")).unwrap()), (ErrorKind::Changed, b"old".to_vec()));
+    let mut writer = begun(&to, SyncOptions { backup: backup(), ..in_place() });
+    let target = wanted(&mut writer, &file("f", b"other bytes"));
+    let kept = target.directory.back_up(&target.name, Away::Changed(existing.which)).unwrap_err();
+    assert_eq!((kept.kind(), names(&to)), (ErrorKind::Changed, vec!["f".into()]));
+    // And where the file system gives it out again in earnest.
+    let was = inode(&to.join("f"));
+    let is_again = (0..100).any(|_| {
+        fs::remove_file(to.join("f")).unwrap();
+        fs::write(to.join("f"), "somebody's").unwrap();
+        inode(&to.join("f")) == was
+    });
+    let error = bring(&mut writer, target, b"other bytes").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Changed, "{is_again}");
+    assert_eq!((names(&to), fs::read(to.join("f")).unwrap()), (vec!["f".into()], b"somebody's".to_vec()));
+}
+
+/// S86, "`--partial` is implied": what came is not lost where what is there cannot be kept.
+#[test]
+fn what_came_waits_if_what_is_there_cannot_be_kept() {
+    let new: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+    let dir = filled(&["f", "f~/in the way"]);
+    let to = dir.path().join("to");
+    let sync = || SyncOptions { backup: backup(), partial: true, ..in_place() };
+    let mut writer = begun(&to, sync());
+    let target = wanted(&mut writer, &file("f", &new));
+    let error = bring(&mut writer, target, &new).unwrap_err();
+    assert_eq!((error.kind(), fs::read(to.join("f")).unwrap()), (ErrorKind::Refused, b"old".to_vec()));
+    assert_eq!(names_of_ours(&to).len(), 1, "{:?}", names(&to));
+    fs::remove_dir_all(to.join("f~")).unwrap();
+    let mut writer = begun(&to, sync());
+    let mut target = wanted(&mut writer, &file("f", &new));
+    target.find_left();
+    let mut bytes = Vec::new();
+    (&target.basis().expect("what came is found").file).read_to_end(&mut bytes).unwrap();
+    assert!(bytes == new);
+    bring(&mut writer, target, &bytes).unwrap();
+    assert!(fs::read(to.join("f")).unwrap() == new);
+    assert_eq!(
+        (names(&to), fs::read(to.join("f~")).unwrap()),
+        (vec!["f".into(), "f~".into()], b"old".to_vec())
+    );
 }
