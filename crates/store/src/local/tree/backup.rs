@@ -152,6 +152,11 @@ impl Settings {
         path: &dyn Fn() -> Vec<u8>,
         away: Away,
     ) -> Result<bool> {
+        if self.unlinked.borrow().is_some()
+            && let Ok(found) = directory.stat(name)
+        {
+            self.unlinks(&found);
+        }
         let Some(backup) = self.backup() else { return Ok(false) };
         // As with rsync, a backup that is deleted is not kept again.
         if away == Away::Deleted && self.is_backup_name(name) {
