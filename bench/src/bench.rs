@@ -30,7 +30,7 @@ pub(crate) struct Bench {
     pub(crate) successes: usize,
     /// What could not be measured, and of which the results say so: row and cell, and whose run it would have been.
     pub(crate) named_missing: BTreeSet<(String, String)>,
-    /// The lab vouches for every run of this round so far.
+    /// The lab vouches for every run of this cell in this round so far.
     pub(crate) is_vouched_for: bool,
 }
 

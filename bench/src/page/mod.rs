@@ -10,8 +10,8 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-pub(crate) use numbers::amount;
-use numbers::{Cell, Entry, Numbers, median};
+use numbers::{Cell, Numbers, Run, median};
+pub(crate) use numbers::{amount, may_be_left_out};
 
 const HEAD: &str = include_str!("head.txt");
 /// What was tried, written by hand.
@@ -70,7 +70,7 @@ fn section(cell: &Cell, numbers: &Numbers, root: &Path) -> Result<String, String
     head.extend(figures.iter().cloned());
     head.extend(["runs".to_owned(), "failed".to_owned()]);
     if cell.is_shaped() {
-        head.push("INVALID".to_owned());
+        head.extend(["INVALID", "left out"].map(str::to_owned));
     }
     let _ = writeln!(text, "| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()));
     for entry in cell.sorted() {
@@ -83,7 +83,7 @@ fn section(cell: &Cell, numbers: &Numbers, root: &Path) -> Result<String, String
             let per =
                 if large { 1e6 * entry.bytes.unwrap_or(1 << 30) as f64 / (1_u64 << 30) as f64 } else { 1e3 };
             cells.push(both(
-                entry,
+                entry.good(),
                 |run| Some([run.near_cpu_us / per, run.far_cpu_us / per]),
                 |v| format!("{v:.digits$}"),
             ));
@@ -92,16 +92,25 @@ fn section(cell: &Cell, numbers: &Numbers, root: &Path) -> Result<String, String
                     format!("{:.0} / {:.0}", near / 1024.0, far / 1024.0)
                 }),
             );
-            cells.push(both(entry, |run| Some([run.wire_in, run.wire_out]), amount));
+            cells.push(both(entry.succeeded(), |run| Some([run.wire_in, run.wire_out]), amount));
         }
         for name in &figures {
-            let values: Vec<f64> = entry.good().filter_map(|run| run.figure(name)).collect();
-            cells.push(median(&values).map_or("–".into(), short));
+            cells.push(match is_of_bytes(name) {
+                true => {
+                    let all: Vec<f64> = entry.succeeded().filter_map(|run| run.figure(name)).collect();
+                    up_to(&all)
+                }
+                false => {
+                    let good: Vec<f64> = entry.good().filter_map(|run| run.figure(name)).collect();
+                    median(&good).map_or("–".into(), short)
+                }
+            });
         }
         cells.push(entry.counted().count().to_string());
         cells.push(entry.counted().filter(|run| run.status != "ok").count().to_string());
         if cell.is_shaped() {
             cells.push(entry.counted().filter(|run| run.is_invalid).count().to_string());
+            cells.push(entry.basis().left_out.to_string());
         }
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
@@ -171,16 +180,30 @@ fn ratio(value: Option<f64>) -> String {
     value.map_or("–".into(), |value| format!("{value:.2}"))
 }
 
-fn both(
-    entry: &Entry,
-    of: impl Fn(&numbers::Run) -> Option<[f64; 2]>,
+/// True for a figure that is the same on a busy machine.
+fn is_of_bytes(figure: &str) -> bool {
+    ["MB ", "MiB "].iter().any(|unit| figure.starts_with(unit))
+}
+
+fn both<'a>(
+    runs: impl Iterator<Item = &'a Run>,
+    of: impl Fn(&Run) -> Option<[f64; 2]>,
     show: impl Fn(f64) -> String,
 ) -> String {
-    let values: Vec<[f64; 2]> = entry.good().filter_map(of).collect();
+    let values: Vec<[f64; 2]> = runs.filter_map(of).collect();
     let column = |at: usize| median(&values.iter().map(|value| value[at]).collect::<Vec<_>>());
     match (column(0), column(1)) {
         (Some(near), Some(far)) => format!("{} / {}", show(near), show(far)),
         _ => "–".into(),
+    }
+}
+
+/// The median, and the most where that shows as more.
+fn up_to(values: &[f64]) -> String {
+    let most = values.iter().copied().reduce(f64::max).map(short);
+    match (median(values).map(short), most) {
+        (Some(middle), Some(most)) if middle != most => format!("{middle} (to {most})"),
+        (middle, _) => middle.unwrap_or_else(|| "–".into()),
     }
 }
 

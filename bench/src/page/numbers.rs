@@ -54,11 +54,13 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct Paired {
     pub(crate) ratio: f64,
+    /// The same with the rounds that were left out.
+    pub(crate) of_all: f64,
     pub(crate) basis: Basis,
     pub(crate) file: String,
 }
 
-/// How many runs a figure rests on, how many of those the lab does not vouch for, how many of that kind were left out, and how many failed beside them.
+/// How many runs a figure rests on, how many of those the lab does not vouch for, how many were left out with their rounds, and how many failed beside them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Basis {
     pub(crate) runs: usize,
@@ -69,6 +71,11 @@ pub(crate) struct Basis {
 
 /// Rounds, or runs, without which a figure proves nothing.
 pub(crate) const ROUNDS_MIN: usize = 5;
+
+/// True if so many of all rounds may be left out: beyond a quarter, what is left may be what was chosen.
+pub(crate) fn may_be_left_out(left_out: usize, all: usize) -> bool {
+    left_out.saturating_mul(4) <= all
+}
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -83,6 +90,8 @@ pub(crate) struct Run {
     pub(crate) wire_out: f64,
     peaks: Option<[f64; 2]>,
     pub(crate) is_invalid: bool,
+    /// Its round is left out.
+    is_left_out: bool,
     load: f64,
     pub(crate) command: Option<String>,
     figures: Vec<(String, f64)>,
@@ -109,7 +118,34 @@ impl Numbers {
                 numbers.take(&name, &value);
             }
         }
+        numbers.leave_out();
         Ok(numbers)
+    }
+
+    /// Of these lines, each with its file.
+    #[cfg(test)]
+    pub(crate) fn of(lines: &[(&str, Value)]) -> Numbers {
+        let mut numbers = Numbers { cells: Vec::new(), facts: BTreeMap::new() };
+        lines.iter().for_each(|(file, line)| numbers.take(file, line));
+        numbers.leave_out();
+        numbers
+    }
+
+    /// A round in which the lab does not vouch for every run of a table is left out of it, where enough others are left. For all of them: what a run takes of the machine is among what makes it
+    /// INVALID, so that nobody is to be shown by the runs that went well with him.
+    fn leave_out(&mut self) {
+        for cell in &mut self.cells {
+            let mut files: BTreeMap<String, BTreeMap<u64, bool>> = BTreeMap::new();
+            for run in cell.entries.iter().flat_map(|entry| &entry.runs).filter(|run| run.round > 0) {
+                let rounds = files.entry(run.file.clone()).or_default();
+                *rounds.entry(run.round).or_default() |= run.is_invalid;
+            }
+            for run in cell.entries.iter_mut().flat_map(|entry| &mut entry.runs) {
+                let Some(rounds) = files.get(&run.file) else { continue };
+                let vouched_for = rounds.values().filter(|is_invalid| !**is_invalid).count();
+                run.is_left_out = vouched_for >= ROUNDS_MIN && rounds.get(&run.round) == Some(&true);
+            }
+        }
     }
 
     fn take(&mut self, file: &str, line: &Value) {
@@ -393,11 +429,14 @@ impl Entry {
         self.newest().filter(|run| run.round > 0)
     }
 
-    /// Those that succeeded; without those that the lab does not vouch for, where enough others are left.
+    /// Those that succeeded: what they counted is so on a busy machine, too.
+    pub(crate) fn succeeded(&self) -> impl Iterator<Item = &Run> {
+        self.counted().filter(|run| run.status == "ok")
+    }
+
+    /// The same without the rounds that are left out: those whose times count.
     pub(crate) fn good(&self) -> impl Iterator<Item = &Run> {
-        let succeeded = || self.counted().filter(|run| run.status == "ok");
-        let is_enough = succeeded().filter(|run| !run.is_invalid).count() >= ROUNDS_MIN;
-        succeeded().filter(move |run| !(is_enough && run.is_invalid))
+        self.succeeded().filter(|run| !run.is_left_out)
     }
 
     /// Runs that succeeded in the file that `other` is shown from.
@@ -407,6 +446,11 @@ impl Entry {
 
     pub(crate) fn seconds(&self) -> Option<f64> {
         median(&self.good().map(|run| run.seconds).collect::<Vec<_>>())
+    }
+
+    /// The same with the rounds that are left out.
+    pub(crate) fn seconds_of_all(&self) -> Option<f64> {
+        median(&self.succeeded().map(|run| run.seconds).collect::<Vec<_>>())
     }
 
     /// The median of the ratios within a round, in the newest file that has both; `None` if they were never measured in turn.
@@ -426,21 +470,22 @@ impl Entry {
         }
         let newest = pairs.iter().map(|(run, _)| run.file.clone()).max()?;
         pairs.retain(|(run, _)| run.file == newest);
-        let is_invalid = |(run, other): &(&Run, &Run)| run.is_invalid || other.is_invalid;
-        let mut invalid = pairs.iter().filter(|pair| is_invalid(pair)).count();
-        let mut left_out = 0;
-        if pairs.len() - invalid >= ROUNDS_MIN {
-            pairs.retain(|pair| !is_invalid(pair));
-            (invalid, left_out) = (0, invalid);
+        let ratio = |pairs: &[(&Run, &Run)]| {
+            median(&pairs.iter().map(|(run, other)| run.seconds / other.seconds).collect::<Vec<_>>())
+        };
+        let (all, of_all) = (pairs.len(), ratio(&pairs)?);
+        // Two tables that are compared may each have left out other rounds.
+        let is_in = |(run, other): &(&Run, &Run)| !run.is_left_out && !other.is_left_out;
+        if pairs.iter().filter(|pair| is_in(pair)).count() >= ROUNDS_MIN {
+            pairs.retain(is_in);
         }
-        let ratios: Vec<f64> = pairs.iter().map(|(run, other)| run.seconds / other.seconds).collect();
         let basis = Basis {
             runs: pairs.len(),
-            invalid,
-            left_out,
+            invalid: pairs.iter().filter(|(run, other)| run.is_invalid || other.is_invalid).count(),
+            left_out: all - pairs.len(),
             failed: self.runs.iter().filter(|run| run.file == newest && run.has_failed()).count(),
         };
-        Some(Paired { ratio: median(&ratios)?, basis, file: newest })
+        Some(Paired { ratio: ratio(&pairs)?, of_all, basis, file: newest })
     }
 
     /// What the medians of the newest runs rest on.
@@ -448,9 +493,15 @@ impl Entry {
         Basis {
             runs: self.good().count(),
             invalid: self.good().filter(|run| run.is_invalid).count(),
-            left_out: self.counted().filter(|run| run.status == "ok").count() - self.good().count(),
+            left_out: self.succeeded().count() - self.good().count(),
             failed: self.newest().filter(|run| run.has_failed()).count(),
         }
+    }
+
+    /// What counts of the newest runs rest on.
+    pub(crate) fn basis_of_all(&self) -> Basis {
+        let invalid = self.succeeded().filter(|run| run.is_invalid).count();
+        Basis { runs: self.succeeded().count(), invalid, left_out: 0, ..self.basis() }
     }
 
     /// KiB, the most of any run that was watched.
@@ -477,6 +528,7 @@ impl Run {
             wire_out: number("wire_out_bytes"),
             peaks: peaks.map(|(near, far)| [near, far]),
             is_invalid: line.get("invalid").is_some(),
+            is_left_out: false,
             load: number("load"),
             command: line["command"].as_str().map(str::to_owned),
             figures: figures.collect(),
@@ -520,12 +572,6 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn numbers(lines: &[(&str, Value)]) -> Numbers {
-        let mut numbers = Numbers { cells: Vec::new(), facts: BTreeMap::new() };
-        lines.iter().for_each(|(file, line)| numbers.take(file, line));
-        numbers
-    }
-
     fn run(contender: &str, round: u64, seconds: f64) -> Value {
         json!({"row": "P1", "cell": "file-1024", "link": "unshaped", "contender": contender, "title": contender,
                "bytes": 1024, "round": round, "status": "ok", "seconds": seconds})
@@ -534,7 +580,7 @@ mod tests {
     /// "Method": medians of ratios within a round, not the ratio of medians; the round that warms up does not count.
     #[test]
     fn ratios_are_those_within_a_round() {
-        let numbers = numbers(&[
+        let numbers = Numbers::of(&[
             ("bench-1.jsonl", run("dray-cp-pull", 0, 90.0)),
             ("bench-1.jsonl", run("dray-cp-pull", 1, 1.0)),
             ("bench-1.jsonl", run("dray-cp-pull", 2, 4.0)),
@@ -551,7 +597,7 @@ mod tests {
 
     #[test]
     fn the_newest_file_wins_and_ratios_need_one_file() {
-        let numbers = numbers(&[
+        let numbers = Numbers::of(&[
             ("bench-1.jsonl", run("dray-cp-pull", 1, 1.0)),
             ("bench-1.jsonl", run("rsync-ssh-pull", 1, 2.0)),
             ("bench-2.jsonl", run("dray-cp-pull", 1, 5.0)),
@@ -568,7 +614,7 @@ mod tests {
     /// Where a rival was measured again later, a ratio is still that of the runs in turn.
     #[test]
     fn a_ratio_keeps_to_its_file() {
-        let numbers = numbers(&[
+        let numbers = Numbers::of(&[
             ("bench-1.jsonl", run("dray-cp-pull", 1, 1.0)),
             ("bench-1.jsonl", run("rsync-ssh-pull", 1, 2.0)),
             ("bench-2.jsonl", run("rsync-ssh-pull", 1, 50.0)),
@@ -582,7 +628,7 @@ mod tests {
     /// Rows that lose are shown.
     #[test]
     fn losers_are_named() {
-        let numbers = numbers(&[
+        let numbers = Numbers::of(&[
             ("bench-1.jsonl", run("dray-cp-pull", 1, 3.0)),
             ("bench-1.jsonl", run("rsync-ssh-pull", 1, 2.0)),
         ]);
@@ -592,7 +638,7 @@ mod tests {
     /// Nothing is said of rsync over ssh where it did not run.
     #[test]
     fn who_was_not_beside_is_named() {
-        let numbers = numbers(&[
+        let numbers = Numbers::of(&[
             ("bench-1.jsonl", run("dray-cp-pull", 1, 3.0)),
             ("bench-2.jsonl", run("rsync-ssh-pull", 1, 2.0)),
         ]);
@@ -605,7 +651,7 @@ mod tests {
         let facts = |cpu: &str| json!({"facts": {"cpu": cpu, "cores": 2}});
         let miss = json!({"row": "P1", "cell": "file-1024", "link": "unshaped", "contender": "syq-pull", "title": "syq",
                           "status": "not installed", "missing": true});
-        let numbers = numbers(&[
+        let numbers = Numbers::of(&[
             ("bench-1.jsonl", facts("one")),
             ("bench-1.jsonl", run("dray-cp-pull", 1, 3.0)),
             ("bench-1.jsonl", miss.clone()),
@@ -618,7 +664,7 @@ mod tests {
         assert!(first.is_elsewhere(second) && first.is_newest(&numbers) && !second.is_newest(&numbers));
         assert!(first.missing().is_empty());
         assert!(first.entry("dray-cp-pull").unwrap().paired(first.entry("syq-pull")).is_none());
-        let numbers = self::numbers(&[("bench-1.jsonl", facts("one")), ("bench-1.jsonl", miss)]);
+        let numbers = Numbers::of(&[("bench-1.jsonl", facts("one")), ("bench-1.jsonl", miss)]);
         assert_eq!(numbers.cells[0].missing().into_iter().collect::<Vec<_>>(), [("syq", "not installed")]);
     }
 
@@ -629,7 +675,7 @@ mod tests {
         bad["invalid"] = json!("late");
         let mut failed = run("dray-cp-pull", 3, 1.0);
         failed["status"] = json!("exit 5");
-        let numbers = numbers(&[
+        let numbers = Numbers::of(&[
             ("bench-1.jsonl", run("dray-cp-pull", 1, 1.0)),
             ("bench-1.jsonl", bad),
             ("bench-1.jsonl", failed),
@@ -642,14 +688,16 @@ mod tests {
         assert_eq!(paired.basis, Basis { runs: 2, invalid: 1, left_out: 0, failed: 1 });
     }
 
-    /// Runs that the lab does not vouch for are left out where five others are left, and only there.
+    fn bad(contender: &str, round: u64, seconds: f64) -> Value {
+        let mut bad = run(contender, round, seconds);
+        bad["invalid"] = json!("late");
+        bad
+    }
+
+    /// A round with a run that the lab does not vouch for is left out for everybody where five others are left, and for nobody else: whose own runs are valid keeps none of it, and whose are not
+    /// loses no more than the others.
     #[test]
-    fn what_nobody_vouches_for_is_left_out_where_enough_is_left() {
-        let bad = |contender, round, seconds| {
-            let mut bad = run(contender, round, seconds);
-            bad["invalid"] = json!("late");
-            bad
-        };
+    fn a_round_is_left_out_for_all_where_enough_are_left() {
         let mut lines = vec![
             ("bench-1.jsonl", bad("dray-cp-pull", 1, 90.0)),
             ("bench-1.jsonl", run("rsync-ssh-pull", 1, 1.0)),
@@ -661,12 +709,12 @@ mod tests {
             lines.push(("bench-1.jsonl", run("rsync-ssh-pull", round, 4.0)));
         }
         let seen = |lines: &[(&str, Value)]| {
-            let numbers = numbers(lines);
+            let numbers = Numbers::of(lines);
             let cell = &numbers.cells[0];
             let entry = cell.entry("dray-cp-pull").unwrap();
             let paired = entry.paired(cell.entry("rsync-ssh-pull")).unwrap();
             (
-                paired.ratio,
+                (paired.ratio, paired.of_all),
                 paired.basis,
                 entry.basis(),
                 entry.good().map(|run| run.seconds).fold(0.0, f64::max),
@@ -674,12 +722,64 @@ mod tests {
         };
         let four = seen(&lines);
         assert_eq!(four.1, Basis { runs: 6, invalid: 2, left_out: 0, failed: 0 });
-        // Five runs of its own are vouched for, four in turn with the rival.
-        assert_eq!((four.2, four.3), (Basis { runs: 5, invalid: 0, left_out: 1, failed: 0 }, 80.0));
+        // Five runs of its own are vouched for, but only four rounds.
+        assert_eq!((four.2, four.3), (Basis { runs: 6, invalid: 1, left_out: 0, failed: 0 }, 90.0));
         lines.push(("bench-1.jsonl", run("dray-cp-pull", 7, 2.0)));
         lines.push(("bench-1.jsonl", run("rsync-ssh-pull", 7, 4.0)));
         let five = seen(&lines);
-        assert_eq!((five.0, five.1), (0.5, Basis { runs: 5, invalid: 0, left_out: 2, failed: 0 }));
+        let without = Basis { runs: 5, invalid: 0, left_out: 2, failed: 0 };
+        assert_eq!((five.0, five.1, five.2, five.3), ((0.5, 0.5), without, without, 2.0));
+        // A third one's run is enough for that; and with all rounds the ratio is another one.
+        lines.push(("bench-1.jsonl", run("dray-cp-pull", 8, 2.0)));
+        lines.push(("bench-1.jsonl", run("rsync-ssh-pull", 8, 4.0)));
+        lines.push(("bench-1.jsonl", bad("scp-pull", 7, 1.0)));
+        for round in 9..=12 {
+            lines.push(("bench-1.jsonl", bad("dray-cp-pull", round, 12.0)));
+            lines.push(("bench-1.jsonl", run("rsync-ssh-pull", round, 4.0)));
+        }
+        let third = seen(&lines);
+        assert_eq!(third.1, Basis { runs: 5, invalid: 0, left_out: 7, failed: 0 });
+        assert_eq!(third.0, (0.5, 1.75));
+    }
+
+    /// Bytes are those of all runs.
+    #[test]
+    fn counts_hold_on_a_busy_machine() {
+        let mut lines: Vec<(&str, Value)> =
+            (1..=5).map(|round| ("bench-1.jsonl", run("dray-cp-pull", round, 2.0))).collect();
+        lines.push(("bench-1.jsonl", bad("dray-cp-pull", 6, 2.0)));
+        let numbers = Numbers::of(&lines);
+        let entry = numbers.cells[0].entry("dray-cp-pull").unwrap();
+        assert_eq!((entry.good().count(), entry.succeeded().count()), (5, 6));
+        assert_eq!(entry.basis_of_all(), Basis { runs: 6, invalid: 1, left_out: 0, failed: 0 });
+    }
+
+    /// What is compared between two tables rests on rounds that count in both; where those are too few, on all that both have, and tells how many are INVALID.
+    #[test]
+    fn two_tables_are_compared_by_rounds_that_count_in_both() {
+        let of = |cell: &str, mut line: Value| {
+            line["cell"] = json!(cell);
+            ("bench-1.jsonl", line)
+        };
+        let mut lines = Vec::new();
+        for round in 1..=8 {
+            lines.push(of(
+                "one",
+                if round > 2 { run("dray-cp-pull", round, 2.0) } else { bad("dray-cp-pull", round, 9.0) },
+            ));
+            lines.push(of(
+                "other",
+                if round < 8 { run("dray-cp-pull", round, 1.0) } else { bad("dray-cp-pull", round, 1.0) },
+            ));
+        }
+        let seen = |lines: &[(&str, Value)]| {
+            let numbers = Numbers::of(lines);
+            let [one, other] = &numbers.cells[..] else { panic!("{:?}", numbers.cells) };
+            one.entry("dray-cp-pull").unwrap().paired(other.entry("dray-cp-pull")).unwrap().basis
+        };
+        assert_eq!(seen(&lines), Basis { runs: 5, invalid: 0, left_out: 3, failed: 0 });
+        lines.retain(|(_, line)| line["round"] != 5);
+        assert_eq!(seen(&lines), Basis { runs: 7, invalid: 3, left_out: 0, failed: 0 });
     }
 
     #[test]

@@ -40,7 +40,8 @@ fn beside<'a>(numbers: &'a Numbers, cell: &Cell, state: &str) -> Option<&'a Cell
 
 fn compare(table: &mut Table, cell: &Cell, what: &str, most: f64, entry: &Entry, other: Option<&Entry>) {
     if let Some(paired) = entry.paired(other) {
-        table.add(&cell.row, &cell.title(), what, most, paired.ratio, Proof::Times(paired.basis));
+        let proof = Proof::Chosen(paired.basis, paired.of_all);
+        table.add(&cell.row, &cell.title(), what, most, paired.ratio, proof);
     }
 }
 
@@ -82,32 +83,35 @@ fn slow_disk(numbers: &Numbers, table: &mut Table) {
     }
 }
 
+fn counted(entry: &Entry, figure: &str) -> Option<f64> {
+    median(&entry.succeeded().filter_map(|run| run.figure(figure)).collect::<Vec<_>>())
+}
+
 /// A search lists and reads no more than that of dsync's paper.
 fn home(numbers: &Numbers, table: &mut Table) {
     for (cell, entry) in entries(numbers, "P11", "dray-cost") {
         for (figure, paper) in [(STATS, PAPER_STATS), (HASHES, PAPER_HASHES)] {
-            let seen =
-                |name: &str| median(&entry.good().filter_map(|run| run.figure(name)).collect::<Vec<_>>());
-            if let (Some(own), Some(most)) = (seen(figure), seen(paper)) {
-                table.add("P11", &cell.title(), figure, most, own, Proof::Counts(entry.basis()));
+            if let (Some(own), Some(most)) = (counted(entry, figure), counted(entry, paper)) {
+                table.add("P11", &cell.title(), figure, most, own, Proof::Counts(entry.basis_of_all()));
             }
         }
     }
     // The product as it comes leaves alone what is hardly alike.
     for (cell, entry) in entries(numbers, "P11", "dray-cost-floors") {
-        let seen = |name: &str| median(&entry.good().filter_map(|run| run.figure(name)).collect::<Vec<_>>());
         let mut add = |what: &str, most: f64, seen: f64| {
             let what = format!("{what}, as it comes");
-            table.add("P11", &cell.title(), &what, most, seen, Proof::Counts(entry.basis()));
+            table.add("P11", &cell.title(), &what, most, seen, Proof::Counts(entry.basis_of_all()));
         };
-        let Some(found) = seen(FOUND) else { continue };
+        let Some(found) = entry.succeeded().filter_map(|run| run.figure(FOUND)).reduce(f64::min) else {
+            continue;
+        };
         add("files of use that were not found", 0.0, 1.0 - found);
         if found < 1.0 {
             // What a search in vain takes is not what the paper's took.
             continue;
         }
         for (figure, paper) in [(STATS, PAPER_STATS), (HASHES, PAPER_HASHES)] {
-            if let (Some(own), Some(most)) = (seen(figure), seen(paper)) {
+            if let (Some(own), Some(most)) = (counted(entry, figure), counted(entry, paper)) {
                 add(figure, most, own);
             }
         }

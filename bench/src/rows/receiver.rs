@@ -122,17 +122,14 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
         let pair = bench.pair(between)?;
         for bytes in bench.sizes(&[50 * MIB]) {
             let source = source(bench, bytes)?;
-            bench.rounds(1, bench.pairs(), |bench, round| {
-                for state in State::ALL {
-                    let takes_part = |bringer: &&Bringer| !bringer.is_of_siblings || state == State::Sibling;
-                    let all: Vec<Bringer> = BRINGERS.iter().filter(takes_part).copied().collect();
-                    let homes = ["near/home", "far/home"].map(|home| bench.site.root.join(home));
-                    let homes = homes.each_ref().map(|home| home.as_path());
-                    let task =
-                        Brought { row: "P7", cell: state.name(), state, round, homes, source: &source };
-                    bring(bench, &pair, &all, &task, &mut Calm)?;
-                }
-                Ok(())
+            bench.rounds_of(1, bench.pairs(), &states::beside(&State::ALL), |bench, at, round| {
+                let state = State::ALL[at];
+                let takes_part = |bringer: &&Bringer| !bringer.is_of_siblings || state == State::Sibling;
+                let all: Vec<Bringer> = BRINGERS.iter().filter(takes_part).copied().collect();
+                let homes = ["near/home", "far/home"].map(|home| bench.site.root.join(home));
+                let homes = homes.each_ref().map(|home| home.as_path());
+                let task = Brought { row: "P7", cell: state.name(), state, round, homes, source: &source };
+                bring(bench, &pair, &all, &task, &mut Calm)
             })?;
             site::remove(&source);
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use dray_lab::disk::{SlowDisk, Speed};
 
 use super::receiver::{Around, Bringer, Brought, NO_PRESSURE, RSYNC, SEARCHING, WITHOUT, bring, source};
-use super::states::State;
+use super::states::{self, State};
 use super::{BenchRow, GIB, MIB};
 use crate::bench::Bench;
 use crate::pair::Between;
@@ -33,6 +33,8 @@ pub(super) const ROW: BenchRow = BenchRow {
     about: "256 MiB to a disk of 70 MB/s with seeks of 8 ms: at 1 Gbit/s, and at 100 Mbit/s where others begin to write midway",
     run: measure,
 };
+
+const STATES: [State; 3] = [State::Empty, State::Similar99, State::Sibling];
 
 const BRINGERS: [Bringer; 4] = [SEARCHING, NO_PRESSURE, WITHOUT, RSYNC];
 
@@ -56,14 +58,12 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
                 let pair = bench.pair(between)?;
                 let mut load = Load::new(&disk, if load { load_after(between, bytes) } else { None });
                 let loaded = if load.after.is_some() { ", load midway" } else { "" };
-                bench.rounds(1, bench.pairs(), |bench, round| {
-                    for state in [State::Empty, State::Similar99, State::Sibling] {
-                        let cell = format!("{}{loaded}", state.name());
-                        let homes = [home.as_path(); 2];
-                        let task = Brought { row: "P10", cell: &cell, state, round, homes, source: &source };
-                        bring(bench, &pair, &BRINGERS, &task, &mut load)?;
-                    }
-                    Ok(())
+                bench.rounds_of(1, bench.pairs(), &states::beside(&STATES), |bench, at, round| {
+                    let state = STATES[at];
+                    let cell = format!("{}{loaded}", state.name());
+                    let homes = [home.as_path(); 2];
+                    let task = Brought { row: "P10", cell: &cell, state, round, homes, source: &source };
+                    bring(bench, &pair, &BRINGERS, &task, &mut load)
                 })?;
             }
             if bench.options.links.is_some() {

@@ -42,6 +42,23 @@ impl State {
             State::Sibling => "Sibling",
         }
     }
+
+    /// Those that the page compares it with, round by round.
+    fn compared_with(self) -> &'static [State] {
+        match self {
+            State::Empty => &[],
+            State::Useless | State::Similar99 | State::Similar50 => &[State::Empty],
+            State::Sibling => &[State::Empty, State::Similar99],
+        }
+    }
+}
+
+/// For each of `states` the places of those that it is compared with.
+pub(super) fn beside(states: &[State]) -> Vec<Vec<usize>> {
+    let places = |others: &[State]| {
+        others.iter().filter_map(|other| states.iter().position(|state| state == other)).collect()
+    };
+    states.iter().map(|state| places(state.compared_with())).collect()
 }
 
 /// Where the file goes, below `home`.

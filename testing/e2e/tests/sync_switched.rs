@@ -402,7 +402,7 @@ fn whole_seconds_tell_what_was_moved_in() {
     write(&source.join("z new"), b"new", 0);
     write(&with.join("copy/a same"), b"same", 0);
     write(&with.join("copy/gone/f"), b"gone", 0);
-    write(&with.join("first"), b"mine", 0);
+    write(&with.join("first/f"), b"mine", 0);
     write(&with.join("second"), b"mine", 0);
     let image = image(a, "seconds", &["-I", "128"], &with);
     tool("mount", &["-o", "loop", image.to_str().unwrap()], &place);
@@ -421,7 +421,7 @@ fn whole_seconds_tell_what_was_moved_in() {
     running.wait_until(false, || hidden(&place).iter().any(|name| place.join(name).join("a same").exists()));
     fs::rename(place.join("first"), copy.join("gone/first")).unwrap();
     let early = running.wait();
-    let kept = fs::read(copy.join("gone/first"));
+    let kept = fs::read(copy.join("gone/first/f"));
     // Everything was compared, and the new tree has just got its other name.
     let waiting = hidden(&place);
     let running = run("renameat2:delay_exit=1500000:when=1");
@@ -442,7 +442,45 @@ fn whole_seconds_tell_what_was_moved_in() {
     assert!(told.contains("gone/f") && !told.contains("gone/second") && !told.contains("gone/\n"), "{late}");
 }
 
-/// S89: where the clock was set back, so that all in DST seems to be of the future, it is switched all the same, and what a killed run left of it goes.
+/// Gives what is in an image a time that is to come.
+fn stamp_ahead(image: &Path, path: &str, fields: &[&str]) {
+    for field in fields {
+        let request = format!("set_inode_field /{path} {field} @{AHEAD_S}");
+        tool("debugfs", &["-w", "-R", &request], image);
+    }
+}
+
+/// In 2037.
+const AHEAD_S: i64 = 2_114_380_800;
+
+/// S82: what was stamped by a clock that is ahead of this host's, as a file server's may be, is younger than the run, as far as anybody knows: it stays, and is told.
+#[test]
+fn a_clock_that_is_ahead_deletes_nothing_new() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, with, place) = (a.directory("source"), a.directory("with"), a.directory("place"));
+    write(&source.join("f"), b"same", 0);
+    for name in ["f", "gone", "old/moved", "old/report", "old/stood"] {
+        write(&with.join("copy").join(name), b"same", 0);
+    }
+    let image = image(a, "ahead", &["-I", "256"], &with);
+    stamp_ahead(&image, "copy/old", &["ctime"]);
+    stamp_ahead(&image, "copy/old/report", &["ctime", "crtime"]);
+    stamp_ahead(&image, "copy/old/moved", &["ctime"]);
+    tool("mount", &["-o", "loop", image.to_str().unwrap()], &place);
+    let copy = place.join("copy");
+    let ahead = fs::metadata(copy.join("old/report")).unwrap().ctime();
+    let outcome = a.dray().args(["sync", "-a", "--delete"]).arg(source.join("")).arg(&copy).run();
+    let left = data::names_below(&copy);
+    tool("umount", &[], &place);
+    assert_eq!(ahead, AHEAD_S);
+    assert_eq!(left, ["f", "old", "old/moved", "old/report"].map(PathBuf::from), "{outcome}");
+    let said = outcome.expect(8);
+    assert_eq!(said.stderr_text().matches("made or replaced after this run began").count(), 2, "{said}");
+}
+
+/// S89: where the clock was set back, so that all in DST seems to be of the future, it is switched all the same, and what a killed run left of it goes, and what of a tree that waits the source
+/// has not any more; a dry run tells the same.
 #[test]
 fn a_clock_that_was_set_back_stops_nothing() {
     let Some(lab) = Lab::of(1).build() else { return };
@@ -455,15 +493,13 @@ fn a_clock_that_was_set_back_stops_nothing() {
     write(&with.join("copy/gone/f"), b"gone", 0);
     let image = image(a, "future", &["-I", "256"], &with);
     for path in ["", "copy", "copy/d", "copy/d/same", "copy/f", "copy/gone", "copy/gone/f"] {
-        for field in ["ctime", "crtime"] {
-            let request = format!("set_inode_field /{path} {field} @2114380800");
-            tool("debugfs", &["-w", "-R", &request], &image);
-        }
+        stamp_ahead(&image, path, &["ctime", "crtime"]);
     }
     tool("mount", &["-o", "loop", image.to_str().unwrap()], &place);
     let copy = place.join("copy");
     let ahead = fs::metadata(&copy).unwrap().ctime();
-    let command = ["sync", "-a", "--delete", "--atomic"];
+    let command = ["sync", "-ai", "--delete", "--atomic"];
+    let dry = a.dray().args(command).arg("-n").arg(source.join("")).arg(&copy).run();
     // The first two are of the test whether directories change places; with the third it begins to remove the old tree.
     let kill = "inject=unlinkat:signal=SIGKILL:when=3";
     let strace = a.program("strace").args(["-f", "-o", "/dev/null", "-e", "trace=unlinkat", "-e", kill]);
@@ -471,9 +507,31 @@ fn a_clock_that_was_set_back_stops_nothing() {
     let (content, left) = (fs::read(copy.join("f")), hidden(&place));
     let next = a.dray().args(command).arg(source.join("")).arg(&copy).run();
     let rest = hidden(&place);
+    // Under the same name beside the same top, in another file system, a tree waits that is of the future, too.
+    write(&copy.join("gone"), b"gone", 0);
+    let waits = a.dray().args(command).arg("--max-delete=0").arg(source.join("")).arg(&copy).run();
+    let waiting = hidden(&place);
     tool("umount", &[], &place);
-    assert_eq!(ahead, 2_114_380_800);
+    let later = a.directory("later");
+    write(&later.join("copy/d/same"), b"same", 0);
+    write(&later.join("copy/f"), b"new", 0);
+    waiting.iter().for_each(|name| write(&later.join(name).join("lost"), b"lost", 0));
+    let image = self::image(a, "later", &["-I", "256"], &later);
+    waiting.iter().for_each(|name| stamp_ahead(&image, &format!("{name}/lost"), &["ctime", "crtime"]));
+    tool("mount", &["-o", "loop", image.to_str().unwrap()], &place);
+    let is_ahead = waiting
+        .iter()
+        .all(|name| fs::metadata(place.join(name).join("lost")).is_ok_and(|found| found.ctime() == AHEAD_S));
+    let last = a.dray().args(command).arg(source.join("")).arg(&copy).run();
+    let (names, end) = (data::names(&copy), hidden(&place));
+    tool("umount", &[], &place);
+    assert_eq!(ahead, AHEAD_S);
+    assert!(dry.expect(0).stdout_text().contains("*deleting   gone/f"));
     assert_eq!((content.unwrap(), left.len()), (b"new".to_vec(), 1), "{killed}");
     next.expect(0);
     assert_eq!(rest, [""; 0]);
+    waits.expect(8);
+    assert!(waiting.len() == 1 && is_ahead, "{waiting:?}");
+    last.expect(0);
+    assert_eq!((names, end.len()), (vec!["d".into(), "f".into()], 0));
 }

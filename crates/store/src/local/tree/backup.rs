@@ -158,6 +158,11 @@ impl Settings {
         path: &dyn Fn() -> Vec<u8>,
         away: Away,
     ) -> Result<bool> {
+        if self.unlinked.borrow().is_some()
+            && let Ok(found) = directory.stat(name)
+        {
+            self.unlinks(&found);
+        }
         let Some(backup) = self.backup() else { return Ok(false) };
         if away == Away::Deleted && self.is_never_kept(name) {
             return Ok(false);

@@ -97,7 +97,7 @@ pub(super) struct Candidates {
     /// What is in a source goes into the destination itself.
     fills_base: bool,
     /// When the run began, by this host's clock.
-    begun: (i64, u32),
+    begun: Since,
     /// Directories that could not be listed here: nothing in them is deleted.
     unlistable: Vec<Failed>,
     /// Why nothing can be deleted.
@@ -159,10 +159,15 @@ impl Candidates {
             device: None,
             buffer: Vec::new(),
             told: is_contested.then(HashSet::new),
-            begun: begin_now(),
+            begun: Since::by_any_clock(begin_now()),
             unlistable: Vec::new(),
             trouble: None,
         }
+    }
+
+    /// The destination is switched as a whole, which no server of a network can: only this host's own clock stamps there.
+    pub(super) fn trust_clock(&mut self) {
+        self.begun = Since::by_own_clock(self.begun.moment);
     }
 
     /// The tree of a source begins: its entries go below `name`, or into the destination itself.
@@ -447,14 +452,32 @@ pub(super) fn begin_beside(stamped: &Statx) -> (i64, u32) {
 
 const SECOND_NS: u32 = 1_000_000_000;
 
-/// Whether what was stamped with this time was so after `begun`.
-pub(super) fn is_since(stamp: (i64, u32), begun: (i64, u32)) -> bool {
-    is_between(stamp, begun, read(ClockId::Realtime))
+/// A moment that stamps are held against.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Since {
+    moment: (i64, u32),
+    is_own_clock: bool,
 }
 
-/// A time that is to come was stamped before somebody set the clock back, so before `begun`.
-fn is_between(stamp: (i64, u32), begun: (i64, u32), now: (i64, u32)) -> bool {
-    stamp > begun && stamp <= now
+impl Since {
+    /// Where a server may stamp, whose clock may be ahead of this host's: a time that is to come counts as later, as it does less harm that something stays than that it goes.
+    pub(super) fn by_any_clock(moment: (i64, u32)) -> Since {
+        Since { moment, is_own_clock: false }
+    }
+
+    /// Where this host's clock alone stamps: a time that is to come was stamped before somebody set that back, so before the moment.
+    pub(super) fn by_own_clock(moment: (i64, u32)) -> Since {
+        Since { moment, is_own_clock: true }
+    }
+
+    fn has(self, stamp: (i64, u32), now: (i64, u32)) -> bool {
+        stamp > self.moment && (!self.is_own_clock || stamp <= now)
+    }
+}
+
+/// Whether what was stamped with this time was so since then.
+pub(super) fn is_since(stamp: (i64, u32), since: Since) -> bool {
+    since.has(stamp, read(ClockId::Realtime))
 }
 
 fn read(clock: ClockId) -> (i64, u32) {
@@ -514,17 +537,40 @@ mod tests {
         }
     }
 
-    /// S89: what was stamped with a time that is to come tells nothing of what happened since; what is stamped now does.
+    /// S89: what was stamped with a time that is to come tells nothing of what happened since, where this host stamps; what is stamped now does.
     #[test]
     fn times_to_come_tell_nothing() {
-        let begun = (100, 5);
+        let begun = Since::by_own_clock((100, 5));
         for (stamp, is_it) in
             [((100, 5), false), ((100, 6), true), ((200, 7), true), ((200, 8), false), ((4000, 0), false)]
         {
-            assert_eq!(is_between(stamp, begun, (200, 7)), is_it, "{stamp:?}");
+            assert_eq!(begun.has(stamp, (200, 7)), is_it, "{stamp:?}");
         }
-        let begun = begin_now();
+        let moment = begin_now();
+        let begun = Since::by_own_clock(moment);
         assert!(is_since(read(ClockId::RealtimeCoarse), begun));
-        assert!(!is_since((begun.0 + 1000, 0), begun));
+        assert!(!is_since((moment.0 + 1000, 0), begun));
+    }
+
+    /// S82: where another host may stamp, whose clock is ahead, what it stamped with a time that is to come counts as later.
+    #[test]
+    fn a_clock_that_is_ahead_spares() {
+        let begun = Since::by_any_clock((100, 5));
+        for (stamp, is_it) in [((100, 5), false), ((100, 6), true), ((200, 8), true), ((4000, 0), true)] {
+            assert_eq!(begun.has(stamp, (200, 7)), is_it, "{stamp:?}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let found = Directory::open(dir.path()).unwrap().stat_self_for(Stamp::FACTS).unwrap();
+        let moment = begin_now();
+        let (mut made, mut moved) = (found, found);
+        made.stx_mask |= rustix::fs::StatxFlags::BTIME.bits();
+        made.stx_btime.tv_sec = moment.0 + 30;
+        moved.stx_ctime.tv_sec = moment.0 + 30;
+        for (begun, stays) in [(Since::by_any_clock(moment), true), (Since::by_own_clock(moment), false)] {
+            assert_eq!(has_changed(&moved, None, begun), stays);
+            assert_eq!(has_come(&moved, true, begun), stays);
+            assert_eq!(has_come(&made, false, begun), stays);
+        }
+        assert!(!has_come(&found, true, Since::by_any_clock(moment)));
     }
 }

@@ -1,18 +1,19 @@
 //! Holds a tree against the one that is to replace it: what would be gone, whether anything differs, and whether somebody else changed it meanwhile.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsFd;
 
 use dray_core::limits::TREE_DEPTH_MAX;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{FileType, Statx};
+use rustix::fs::{FileType, Statx, StatxTimestamp};
 use rustix::io::Errno;
 
 use super::attributes;
-use super::delete::{self, Stamp, made_at};
+use super::delete::{self, Since, Stamp, made_at};
 use super::directory::Directory;
 use super::listing::Listing;
-use super::place::identity_of;
+use super::place::{Identity, identity_of};
 use super::settings::{Settings, mtime_of};
 use super::stage::is_mount;
 use super::sync::Done;
@@ -37,6 +38,8 @@ pub(super) struct Look {
     since: Option<((i64, u32), (i64, u32))>,
     /// On a file system that changes directories of its own accord.
     is_overlay: bool,
+    /// Files that this run took a name from, and so changed; `None` if nobody knows.
+    unlinked: Option<HashSet<Identity>>,
 }
 
 /// A directory of the old tree, and the same in the new one.
@@ -57,9 +60,13 @@ struct Pair {
 }
 
 impl Look {
-    /// Of an old tree, and the new one.
-    pub(super) fn of(old: &Directory, new: Option<&Directory>) -> Result<Look> {
-        Look::of_nothing().begin(old, new)
+    /// Of an old tree, and the new one; `unlinked` are the files that this run took a name from, if that is known.
+    pub(super) fn of(
+        old: &Directory,
+        new: Option<&Directory>,
+        unlinked: Option<HashSet<Identity>>,
+    ) -> Result<Look> {
+        Look { unlinked, ..Look::of_nothing() }.begin(old, new)
     }
 
     fn begin(mut self, old: &Directory, new: Option<&Directory>) -> Result<Look> {
@@ -91,6 +98,7 @@ impl Look {
             closed: None,
             since: None,
             is_overlay: false,
+            unlinked: None,
         }
     }
 
@@ -127,7 +135,7 @@ impl Look {
             Some((since, mtime)) => {
                 let renamed = self.pairs.is_empty().then_some(mtime);
                 let found = old.stat_self().map_err(|error| self.failed(error))?;
-                delete::has_changed(&found, renamed, since)
+                delete::has_changed(&found, renamed, Since::by_own_clock(since))
             }
         };
         self.pairs.push(Pair {
@@ -196,7 +204,8 @@ impl Look {
         if let Some(begun) = begun {
             self.require_unchanged(settings, begun, (&pair.old, name), &found, other.as_ref())?;
         }
-        if self.since.is_some_and(|(since, _)| delete::has_come(&found, pair.is_recent, since)) {
+        let has_come = |since| delete::has_come(&found, pair.is_recent, Since::by_own_clock(since));
+        if self.since.is_some_and(|(since, _)| has_come(since)) {
             self.keep();
             return Ok(false);
         }
@@ -287,7 +296,7 @@ impl Look {
     /// `Changed` if something was put into the directory at hand, or taken out of it, since the run began. What is moved or linked keeps its own times, and no run changes the
     /// directories of a destination.
     fn require_untouched(&self, found: &Statx, begun: (i64, u32)) -> Result<()> {
-        if !delete::is_since(delete::time(&found.stx_ctime), begun) {
+        if !is_since(&found.stx_ctime, begun) {
             return Ok(());
         }
         let which = match self.path.is_empty() {
@@ -315,7 +324,7 @@ impl Look {
         }
     }
 
-    /// `Changed` if somebody else made or wrote the entry at hand since the run began, `Refused` if it is not to go.
+    /// `Changed` if somebody else made or changed the entry at hand since the run began, `Refused` if it is not to go.
     fn require_unchanged(
         &self,
         settings: &Settings,
@@ -338,17 +347,25 @@ impl Look {
         }
         let is_same = other.is_some_and(|other| identity_of(other) == identity_of(found));
         let is_directory = file_type(found) == FileType::Directory;
-        // A directory changes its times when something in it goes; a file may have any time, but changes when it is written to.
-        let is_changed = delete::is_since(delete::time(&found.stx_ctime), begun);
-        let is_written = !is_directory && mtime_of(found) > begun && is_changed;
-        let is_made = made_at(found).is_some_and(|made| delete::is_since(made, begun));
+        // A directory changes its times when something in it goes; a file may have any time, but changes when it is written to. It also does when it gets or loses a name, as by this run.
+        let is_changed = is_since(&found.stx_ctime, begun);
+        let is_written =
+            !is_directory && is_changed && (mtime_of(found) > begun || self.has_only_name(found));
+        let is_made = made_at(found).is_some_and(|made| delete::is_since(made, Since::by_own_clock(begun)));
         let stays = is_same || (is_directory && other.is_some());
         if !stays && (is_made || is_written) {
             let what =
-                format!("another program made or wrote {:?} in the destination meanwhile", self.shown());
+                format!("another program made or changed {:?} in the destination meanwhile", self.shown());
             return Err(Error::new(ErrorKind::Changed, what).advise("run it again"));
         }
         Ok(())
+    }
+
+    /// True for a file that has one name, and that this run took no other one from.
+    fn has_only_name(&self, found: &Statx) -> bool {
+        let is_unlinked = |files: &HashSet<Identity>| files.contains(&identity_of(found));
+        let is_known = self.unlinked.as_ref().is_some_and(|files| !is_unlinked(files));
+        is_known && file_type(found) == FileType::RegularFile && found.stx_nlink == 1
     }
 
     fn mounted(&self) -> Error {
@@ -366,6 +383,11 @@ impl Look {
     fn shown(&self) -> String {
         String::from_utf8_lossy(&self.path).into_owned()
     }
+}
+
+/// Whether something got this stamp since the run began.
+fn is_since(stamp: &StatxTimestamp, begun: (i64, u32)) -> bool {
+    delete::is_since(delete::time(stamp), Since::by_own_clock(begun))
 }
 
 /// Whether a directory differs from the one that is to take its place in what a run would bring; what cannot be read differs.

@@ -80,9 +80,14 @@ impl Preview {
         settings.change(changes);
         let contested = Contested::new(&landing.names);
         let deletes = settings.sync().is_some_and(|sync| sync.delete.is_some());
+        let mut candidates =
+            deletes.then(|| Candidates::new(contested.is_possible(), landing.names.len() > 1));
+        if landing.whole.is_some() {
+            candidates.iter_mut().for_each(Candidates::trust_clock);
+        }
         Preview {
             settings,
-            candidates: deletes.then(|| Candidates::new(contested.is_possible(), landing.names.len() > 1)),
+            candidates,
             doomed: None,
             contested,
             landing,

@@ -88,6 +88,7 @@ impl TreeWriter {
         let entry = Entry { name: None, kind, metadata: metadata.clone() };
         let there = There::File(u32::from(found.stx_mode) & 0o777);
         let target = FileTarget::new(parent.clone(), name.clone(), &entry, there);
+        self.settings.unlinks(found);
         let made = self.copy_of(&target, &from, mode, found).and_then(|new| target.take_place(new));
         parent.settle();
         made.map(Some)

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,7 +25,7 @@ use super::fake::FakeSuper;
 use super::opened::Devices;
 use super::overwrite::Met;
 use super::owners::{OwnerChange, OwnerNames, Powers};
-use super::place::Identity;
+use super::place::{Identity, identity_of};
 use super::sync::{Done, SyncOptions};
 use super::write::file_type;
 
@@ -147,12 +147,16 @@ pub(super) struct Settings {
     pub(super) backups: RefCell<Backups>,
     /// What of files with several names was changed in place, or let be.
     pub(super) met: RefCell<HashMap<Identity, Met>>,
+    /// Files of several names that this run took one from; `None` where nobody asks, or they are too many.
+    pub(super) unlinked: RefCell<Option<HashSet<Identity>>>,
     /// Set once nobody waits for the copy any more.
     pub(super) stop: RefCell<Option<Arc<AtomicBool>>>,
 }
 
 /// Directories that could not be finished which are named one by one.
 const FAILED_NAMED_MAX: usize = 64;
+/// Files of several names that are remembered once they have one less.
+const UNLINKED_MAX: usize = 65_536;
 
 impl Settings {
     pub(super) fn new(options: WriteOptions) -> Settings {
@@ -195,6 +199,7 @@ impl Settings {
             spared: Cell::new(0),
             backups: RefCell::default(),
             met: RefCell::default(),
+            unlinked: RefCell::default(),
             stop: RefCell::default(),
         }
     }
@@ -216,6 +221,21 @@ impl Settings {
         let Some(sync) = &mut self.changes.sync else { return };
         sync.basis = Some(BasisOptions { places: Vec::new(), usage: BasisUse::Link });
         sync.rules = Excludes::default();
+        self.unlinked = RefCell::new(Some(HashSet::new()));
+    }
+
+    /// A name of what `found` tells of is about to go, which changes it for its other names.
+    pub(super) fn unlinks(&self, found: &Statx) {
+        let mut unlinked = self.unlinked.borrow_mut();
+        let Some(files) = unlinked.as_mut() else { return };
+        if file_type(found) != FileType::RegularFile || found.stx_nlink < 2 {
+            return;
+        }
+        if files.len() < UNLINKED_MAX {
+            files.insert(identity_of(found));
+        } else {
+            *unlinked = None;
+        }
     }
 
     /// The sender's name for an owner.

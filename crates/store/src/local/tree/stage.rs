@@ -361,8 +361,9 @@ impl Stage {
         self.looked_mtime = found.as_ref().map(mtime_of);
         let made = self.root.stat_self().map_err(|error| failed("look at the directory beside it", error))?;
         self.looked = delete::begin_beside(&made);
+        let unlinked = settings.unlinked.take();
         match &self.whole.replaced {
-            Some(replaced) => Ok(State::Comparing(Look::of(replaced, Some(&self.root))?)),
+            Some(replaced) => Ok(State::Comparing(Look::of(replaced, Some(&self.root), unlinked)?)),
             None => Ok(State::Comparing(Look::of_nothing())),
         }
     }

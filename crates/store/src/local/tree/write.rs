@@ -184,6 +184,7 @@ impl TreeWriter {
         if let Some(settings) = Rc::get_mut(&mut self.settings) {
             settings.link_unchanged();
         }
+        self.candidates.iter_mut().for_each(Candidates::trust_clock);
         // What waits may hold a directory of the old tree open, too.
         self.open_max /= 2;
         self.stage = Some(stage);

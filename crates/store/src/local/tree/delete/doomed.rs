@@ -30,7 +30,7 @@ use super::steps::{
     Widened, is_in_use, is_switching, narrow, open, open_widened, remove_made, take_place, widen,
     widen_by_path,
 };
-use super::{Failed, Identity, device, identity, is_since, push_name, time};
+use super::{Failed, Identity, Since, device, identity, is_since, push_name, time};
 
 /// Entries that are looked at before others get a turn.
 const STEP: usize = 64;
@@ -102,7 +102,7 @@ pub(in super::super) struct Doomed {
     notes: Reader,
     told: Option<HashSet<[u8; 16]>>,
     /// When the run began: what was made later is not deleted.
-    begun: (i64, u32),
+    begun: Since,
     /// The directory that the notes at hand are of, and what is being emptied in it.
     directory: Option<Holding>,
     emptied: Vec<Emptied>,
@@ -181,7 +181,7 @@ impl Doomed {
     pub(super) fn new(
         notes: Reader,
         told: Option<HashSet<[u8; 16]>>,
-        begun: (i64, u32),
+        begun: Since,
         fills_base: bool,
     ) -> Doomed {
         let protected = RefCell::new(Protected::new(fills_base));
@@ -212,6 +212,7 @@ impl Doomed {
         let mut notes = Notes::default();
         notes.directory(b"", identity(&found));
         notes.name(name, stamp);
+        let since = Since::by_own_clock(since);
         Ok(Doomed { renamed: Some(mtime), ..Doomed::new(notes.read(), None, since, false) })
     }
 
@@ -671,14 +672,14 @@ impl Doomed {
 }
 
 /// True if an entry came after `since`, as far as times tell, into a directory that has changed since, or has not.
-pub(in super::super) fn has_come(found: &Statx, has_changed: bool, since: (i64, u32)) -> bool {
+pub(in super::super) fn has_come(found: &Statx, has_changed: bool, since: Since) -> bool {
     let is_made = made_at(found).is_some_and(|made| is_since(made, since));
     // Nothing came into a directory that did not change; where something did, what was moved there changed, too.
     is_made || (has_changed && is_since(time(&found.stx_ctime), since))
 }
 
 /// True if something was put into a directory, or taken out of it, since then. Of one that was `renamed` its own change says nothing, but the time that it had then.
-pub(in super::super) fn has_changed(found: &Statx, renamed: Option<(i64, u32)>, since: (i64, u32)) -> bool {
+pub(in super::super) fn has_changed(found: &Statx, renamed: Option<(i64, u32)>, since: Since) -> bool {
     match renamed {
         Some(mtime) => mtime_of(found) != mtime,
         None => is_since(time(&found.stx_ctime), since),

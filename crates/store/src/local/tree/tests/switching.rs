@@ -267,12 +267,20 @@ fn what_is_not_whole_is_not_switched() {
 #[test]
 fn what_others_did_meanwhile_stays() {
     type Deed = (&'static str, &'static dyn Fn(&Path));
-    let deeds: [Deed; 12] = [
+    let deeds: [Deed; 14] = [
         ("made", &|to| fs::write(to.join("d/made"), b"mine").unwrap()),
         ("made in a directory that goes", &|to| fs::write(to.join("gone/made"), b"mine").unwrap()),
         ("made a directory", &|to| fs::create_dir(to.join("mine")).unwrap()),
         ("wrote", &|to| fs::write(to.join("b"), b"mine").unwrap()),
         ("wrote what goes", &|to| fs::write(to.join("gone/x"), b"mine").unwrap()),
+        ("wrote, and put its time back", &|to| {
+            fs::write(to.join("b"), b"mine").unwrap();
+            settle(&to.join("b"));
+        }),
+        ("wrote what goes, and put its time back", &|to| {
+            fs::write(to.join("gone/x"), b"mine").unwrap();
+            settle(&to.join("gone/x"));
+        }),
         ("replaced what was linked", &|to| {
             fs::write(to.join("other"), b"mine").unwrap();
             fs::rename(to.join("other"), to.join("a")).unwrap();
@@ -323,6 +331,46 @@ fn what_others_did_meanwhile_stays() {
     fs::create_dir(&to).unwrap();
     assert_eq!(fails(&mut writer).kind(), ErrorKind::Changed);
     assert_eq!(names(&to), [""; 0]);
+}
+
+/// S89: what an earlier run linked, and this one replaces, makes anew or removes, loses a name by that, and so does what is in the tree that a killed run left behind the switch. That
+/// changes the file in the destination, and is not taken for what others did.
+#[test]
+fn names_that_a_run_takes_are_its_own_changes() {
+    for is_switched in [false, true] {
+        let dir = standing(&[("a", b"same"), ("bits", b"bits"), ("lost", b"lost"), ("z", b"z")]);
+        let to = dir.path().join("to");
+        let told = |is_later: bool| {
+            let content: &[u8] = if is_later { b"other" } else { b"same" };
+            let mut bits = file("bits", b"bits");
+            bits.metadata.mode = if is_later { 0o600 } else { 0o644 };
+            let mut writer = switching(&to);
+            writer.root(0, &directory(None)).unwrap();
+            put(&mut writer, &file("a", content), content).unwrap();
+            put(&mut writer, &bits, b"bits").unwrap();
+            if !is_later {
+                put(&mut writer, &file("lost", b"lost"), b"lost").unwrap();
+            }
+            writer.leave();
+            writer
+        };
+        let mut cut_off = told(false);
+        while is_switched && to.join("z").exists() {
+            assert!(cut_off.delete_some(&mut Vec::new()).unwrap());
+        }
+        drop(cut_off);
+        for name in ["a", "bits", "lost"] {
+            assert_eq!(fs::metadata(to.join(name)).unwrap().nlink(), 2, "{name}");
+        }
+        let mut writer = told(true);
+        let (_, failed) = finish(&mut writer);
+        assert!(failed.is_empty(), "{is_switched} {failed:?}");
+        assert_eq!(names(&to), ["a", "bits"]);
+        assert_eq!(fs::read(to.join("a")).unwrap(), b"other");
+        assert_eq!(fs::metadata(to.join("bits")).unwrap().mode() & 0o777, 0o600);
+        drop(writer);
+        assert_eq!(beside(dir.path()), [""; 0]);
+    }
 }
 
 /// What has a time that is to come is no file that somebody writes to.
