@@ -38,6 +38,8 @@ const KIND: u32 = 0o170_000;
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 /// Bits that what stands for an entry may have: others are not to write to it, who could change the attribute then.
 const REAL: u32 = 0o755;
+/// Those that let others write, be it by ACLs, whose mask is in the bits of the group.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// What one end makes of the attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -131,7 +133,7 @@ impl FakeStat {
             FileType::Symlink => bits != 0o777,
             _ => self.mode & 0o6000 != 0,
         };
-        is_more && bits & 0o022 != 0 && file_type(found) == FileType::RegularFile
+        is_more && bits & OTHERS_WRITE != 0 && file_type(found) == FileType::RegularFile
     }
 
     /// The permission bits of what stands for it and has the group `gid`: its owner can read and write it, and nobody else writes to it. What has no content of
@@ -296,11 +298,13 @@ fn read_at(directory: &Directory, name: &[u8]) -> Result<Found, Errno> {
     found(read, &value)
 }
 
+/// The directory that `fd` lies in, as far as this mount tells.
+fn above(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(fd, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
 /// True if nobody but root and the accounts `own` can come to what is in `directory`: that, or one above it, belongs to them and lets nobody else in.
 fn is_closed(directory: &Directory, own: [u32; 2]) -> bool {
-    let above = |fd: BorrowedFd<'_>| {
-        rustix::fs::openat(fd, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-    };
     let Ok(mut found) = directory.stat_self() else { return false };
     let mut next = above(directory.as_fd());
     // As many as a path can have.
@@ -318,6 +322,16 @@ fn is_closed(directory: &Directory, own: [u32; 2]) -> bool {
         (found, next) = (there, above(at.as_fd()));
     }
     false
+}
+
+/// True if nobody else can come to what `found` tells of, in a directory that others cannot come to: it has no name elsewhere.
+fn is_closed_in(is_closed: bool, found: &Statx) -> bool {
+    is_closed && found.stx_nlink == 1
+}
+
+/// True if others may write to what is really a file, as `found` tells, whatever it stands for: who can may set its attribute.
+pub(super) fn is_open_to_others(found: &Statx) -> bool {
+    file_type(found) == FileType::RegularFile && u32::from(found.stx_mode) & OTHERS_WRITE != 0
 }
 
 /// What is made in `directory`, of which nothing is left, nor that it was made; `None` if nothing can be made there. An error if it is left.
@@ -432,10 +446,20 @@ impl Telling {
             (Ok(_), _) if !is_own => Err(refused(
                 "is that of another user, who is not believed; remove it, or give the file to the account that reads it",
             )),
-            (Ok(Found::Says(stat)), _) if !self.is_closed && stat.is_lent_by_others(found) => Err(refused(
-                "makes it setuid, setgid, a device or a link, and others may write to the file, and so may have set that; if nobody did, have a directory \
-                 above it be entered by its account alone (mode 0700), or take their bits away",
-            )),
+            (Ok(Found::Says(stat)), _)
+                if stat.is_lent_by_others(found) && !is_closed_in(self.is_closed, found) =>
+            {
+                Err(refused(match found.stx_nlink {
+                    1 => {
+                        "makes it setuid, setgid, a device or a link, and others may write to the file, and so may have set that; if nobody did, have a \
+                         directory above it be entered by its account alone (mode 0700), or take their bits away"
+                    }
+                    _ => {
+                        "makes it setuid, setgid, a device or a link, and others may write to the file, and so may have set that, be it by another of its \
+                         names (it has hard links); if nobody did, take their bits away"
+                    }
+                }))
+            }
             (Ok(Found::Says(stat)), _) => match stat.over(found) {
                 Some(seen) => Ok(Told::As(Box::new(seen))),
                 None => Err(refused("says that a directory is none, or a file is one; remove it")),
@@ -562,7 +586,10 @@ impl Settings {
             return found;
         }
         match read() {
-            Ok(Found::Says(stat)) if stat.is_lent_by_others(&found) && !self.is_destination_closed.get() => {
+            Ok(Found::Says(stat))
+                if stat.is_lent_by_others(&found)
+                    && !is_closed_in(self.is_destination_closed.get(), &found) =>
+            {
                 found
             }
             Ok(Found::Says(stat)) => stat.over(&found).unwrap_or(found),
