@@ -721,11 +721,7 @@ impl Settings {
         metadata: &Metadata,
     ) {
         let Ok(mut real) = stat_fd(fd) else { return self.count("owner and bits", Errno::IO) };
-        let mut says = at.read();
-        if says == Err(Errno::ACCESS) {
-            self.open_for_attributes(at, fd);
-            says = at.read();
-        }
+        let says = self.read_opened(at, fd);
         let seen = self.seen(real, || says);
         let mode = mode.unwrap_or(u32::from(seen.stx_mode) & 0o7777);
         let is_directory = matches!(kind, Kind::Directory { .. });
@@ -758,6 +754,33 @@ impl Settings {
         };
         if let Err(error) = changed {
             self.count(&format!("owner, bits and kind, in {ATTRIBUTE}"), error);
+        }
+    }
+
+    /// Says of the file `fd`, which is about to be changed and which `found` told of before its bits were narrowed, whose it is to be, and nothing more than that it had and is to
+    /// have: who is killed then leaves none of what comes under what was said of other bytes. What fails is told at the end.
+    pub(super) fn narrow_fake(&self, fd: BorrowedFd<'_>, found: &Statx, metadata: &Metadata, mode: u32) {
+        let at = At::Open(fd);
+        let Ok(says) = self.read_opened(at, fd) else { return };
+        let seen = self.seen(*found, || Ok(says));
+        let mode = u32::from(seen.stx_mode) & (mode | 0o700) & 0o1777;
+        let file = Kind::File { size_bytes: 0, oid: None };
+        let wanted = self.wanted(&file, mode, metadata, (seen.stx_uid, seen.stx_gid), false);
+        let is_said = says == Found::Says(wanted)
+            || (says == Found::None && wanted.is_plain(found.stx_uid, found.stx_gid));
+        if !is_said {
+            let _ = at.set(&wanted.value());
+        }
+    }
+
+    /// The attribute of what is at `at`, also where its bits keep even its owner from that: then it has other bits.
+    fn read_opened(&self, at: At<'_>, fd: BorrowedFd<'_>) -> Result<Found, Errno> {
+        match at.read() {
+            Err(Errno::ACCESS) => {
+                self.open_for_attributes(at, fd);
+                at.read()
+            }
+            says => says,
         }
     }
 

@@ -1,6 +1,9 @@
 //! What others could have set in attributes that stand for owners and bits (ADR 32): by another name of a file, while it is open, or while its directory is being written.
 
-use super::faking::{attribute, faking, open_place, set_attribute, told_of, write_all};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::faking::{attribute, faking, open_place, owned, set_attribute, told_of, write_all, writer_of};
 use super::*;
 use crate::local::tree::{BasisOptions, BasisUse, Beside};
 
@@ -108,5 +111,82 @@ fn what_others_may_write_to_is_not_linked() {
     assert_eq!(fs::read(to.join("powers")).unwrap(), b"program");
     for name in ["narrow", "disk", "pipe", "socket", "plain"] {
         assert!(is_linked(name), "{name}");
+    }
+}
+
+/// S86, S88: where owners and bits are in attributes, powers come with a new file, as another user may have that one open, whatever its bits are now; so it goes with a file that
+/// had some: until the attribute is another one they would be those of what comes. What has none before and after is changed.
+#[test]
+fn powers_in_attributes_are_given_to_new_files() {
+    let place = open_place();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let f = to.join("f");
+    for (mode, had, told, stays) in [
+        (0o666, "100666 0,0 7:8", 0o4755, false),
+        (0o755, "104755 0,0 7:8", 0o644, false),
+        (0o755, "102755 0,0 7:8", 0o2755, false),
+        (0o644, "100666 0,0 7:8", 0o640, true),
+        // It counts for nothing.
+        (0o666, "104755 0,0 7:8", 0o640, true),
+    ] {
+        fs::write(&f, b"old").unwrap();
+        bits(&f, mode);
+        set_attribute(&f, had.as_bytes());
+        // It would get the same inode again.
+        let held = fs::File::open(&f).unwrap();
+        let was = inode_of(&f);
+        let mut writer = writer_of(&to, SyncOptions { in_place: true, ..faking() });
+        writer.root(0, &directory(None)).unwrap();
+        let entry = owned(file("f", b"other bytes"), told, 7, 8);
+        put(&mut writer, &entry, b"other bytes").unwrap();
+        writer.leave();
+        assert_eq!(inode_of(&f) == was, stays, "{had} {told:o}");
+        assert_eq!(attribute(&f), Some(format!("10{told:04o} 0,0 7:8")));
+        assert_eq!(fs::read(&f).unwrap(), b"other bytes");
+        drop(held);
+        fs::remove_file(&f).unwrap();
+    }
+}
+
+/// S86 "nobody may open what comes who may not have it", S88: before the first byte of what comes is in a file its attribute says whose that is, and no powers, be it that others set
+/// them: a run that is killed right then leaves what would be restored for nobody else.
+#[test]
+fn what_was_said_of_other_bytes_is_not_said_of_what_comes() {
+    let place = open_place();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let f = to.join("f");
+    for (mode, had, told, left, bits_left) in [
+        (0o644, Some("100644 0,0 7:8"), 0o600, "100600 0,0 9:10", 0o600),
+        (0o600, Some("100440 0,0 7:8"), 0o644, "100440 0,0 9:10", 0o600),
+        (0o666, Some("104755 0,0 0:0"), 0o644, "100644 0,0 9:10", 0o644),
+        (0o640, None, 0o600, "100600 0,0 9:10", 0o600),
+    ] {
+        fs::write(&f, b"old").unwrap();
+        bits(&f, mode);
+        had.iter().for_each(|had| set_attribute(&f, had.as_bytes()));
+        let mut writer = writer_of(&to, SyncOptions { in_place: true, ..faking() });
+        let stop = Arc::new(AtomicBool::new(false));
+        writer.stop_with(stop.clone());
+        writer.root(0, &directory(None)).unwrap();
+        let entry = owned(file("f", b"for nobody else"), told, 9, 10);
+        let Placed::Wanted(target, _) = writer.entry(&entry).unwrap() else { panic!("it is there") };
+        let mut new = target.create().unwrap();
+        new.write(b"for nobody else").unwrap();
+        stop.store(true, Ordering::Release);
+        let error = target.finish(new, &finished(b"for nobody else")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+        assert_eq!((attribute(&f).as_deref(), mode_of(&f)), (Some(left), bits_left), "{had:?}");
+        assert_eq!(fs::read(&f).unwrap(), b"old");
+        // The same command again ends it.
+        drop((target, writer));
+        let mut writer = writer_of(&to, SyncOptions { in_place: true, ..faking() });
+        writer.root(0, &directory(None)).unwrap();
+        put(&mut writer, &entry, b"for nobody else").unwrap();
+        writer.leave();
+        assert_eq!(attribute(&f), Some(format!("10{told:04o} 0,0 9:10")));
+        assert_eq!(fs::read(&f).unwrap(), b"for nobody else");
+        fs::remove_file(&f).unwrap();
     }
 }
