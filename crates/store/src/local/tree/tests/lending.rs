@@ -190,3 +190,31 @@ fn what_was_said_of_other_bytes_is_not_said_of_what_comes() {
         fs::remove_file(&f).unwrap();
     }
 }
+
+/// S88, ADR 32: what a group may read the group that stands for it may not, also while what is in a directory is still to come, which is when a run is killed.
+#[test]
+fn a_directory_lets_no_other_group_in_while_it_is_written() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let mine = fs::metadata(&to).unwrap();
+    let mut writer = writer_of(&to, faking());
+    writer.root(0, &owned(directory(None), 0o755, mine.uid(), mine.gid())).unwrap();
+    for (name, mode, gid, meanwhile, finally) in [
+        ("theirs", 0o750, mine.gid() + 1, 0o700, 0o700),
+        ("some", 0o751, mine.gid() + 1, 0o711, 0o711),
+        ("all", 0o755, mine.gid() + 1, 0o755, 0o755),
+        ("mine", 0o750, mine.gid(), 0o700, 0o750),
+    ] {
+        writer.entry(&owned(directory(Some(name)), mode, mine.uid(), gid)).unwrap();
+        let entry = owned(file("f", b"x"), 0o644, mine.uid(), gid);
+        let Placed::Wanted(target, _) = writer.entry(&entry).unwrap() else { panic!("it is there") };
+        assert_eq!(mode_of(&to.join(name)), meanwhile, "{name}");
+        let mut new = target.create().unwrap();
+        new.write(b"x").unwrap();
+        let came = target.finish(new, &finished(b"x")).unwrap();
+        writer.settle(*target, Some(came));
+        writer.leave();
+        assert_eq!(mode_of(&to.join(name)), finally, "{name}");
+    }
+}
