@@ -303,6 +303,30 @@ fn above(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(fd, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
+/// Who owns `directory`, unless he may have put a directory of his own in a place of others: what it lies in is his, up to a directory of root's, where nobody else makes
+/// anything.
+fn owner_in_place(directory: &Directory) -> Option<u32> {
+    let mut found = directory.stat_self().ok()?;
+    let owner = found.stx_uid;
+    let mut next = above(directory.as_fd()).ok()?;
+    // As many as a path can have.
+    for _ in 0..PATH_BYTES_MAX {
+        let there = stat_fd(next.as_fd()).ok()?;
+        if there.stx_uid == 0 {
+            return (u32::from(there.stx_mode) & OTHERS_WRITE == 0).then_some(owner);
+        }
+        if there.stx_uid != owner {
+            return None;
+        }
+        // What lies in itself is the root.
+        if identity_of(&there) == identity_of(&found) {
+            return Some(owner);
+        }
+        (found, next) = (there, above(next.as_fd()).ok()?);
+    }
+    None
+}
+
 /// True if nobody but root and the accounts `own` can come to what is in `directory`: that, or one above it, belongs to them and lets nobody else in.
 fn is_closed(directory: &Directory, own: [u32; 2]) -> bool {
     let Ok(mut found) = directory.stat_self() else { return false };
@@ -389,12 +413,15 @@ pub(super) struct Telling {
 }
 
 impl Telling {
-    /// Of a source in `directory`, or that itself, whose root belongs to `owner`: to this account its own attributes count; to root those of who owns the source, too, who could put
-    /// anything there.
-    pub(super) fn new(fake: FakeSuper, owner: u32, directory: &Directory) -> Telling {
+    /// Of a source in `directory`, or that itself: to this account its own attributes count; to root those of who owns the directory, too, who could put anything there.
+    pub(super) fn new(fake: FakeSuper, directory: &Directory) -> Telling {
         let uid = rustix::process::geteuid();
-        let (own, owner) = (uid.as_raw(), if uid.is_root() { owner } else { uid.as_raw() });
-        Telling { fake, own, owner, is_closed: fake == FakeSuper::On && is_closed(directory, [own, owner]) }
+        let own = uid.as_raw();
+        if fake != FakeSuper::On {
+            return Telling { fake, own, owner: own, is_closed: false };
+        }
+        let owner = if uid.is_root() { owner_in_place(directory).unwrap_or(own) } else { own };
+        Telling { fake, own, owner, is_closed: is_closed(directory, [own, owner]) }
     }
 
     /// What stands under `name`, of which `found` was told, open so that nobody can put something else in its place between one look and the next;

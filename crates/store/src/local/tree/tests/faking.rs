@@ -839,9 +839,8 @@ fn a_swap_lends_no_powers() {
     assert_eq!(opened("written"), (0o4000, Err(ErrorKind::Changed)));
     assert_eq!(opened("plain"), (0, Ok(())), "nothing was said of it");
     // Between the parts of one look.
-    let mine = fs::metadata(&from).unwrap().uid();
     let directory = Directory::open(&from).unwrap();
-    let telling = Telling::new(FakeSuper::On, mine, &directory);
+    let telling = Telling::new(FakeSuper::On, &directory);
     let seen = |name: &str, between: &dyn Fn()| {
         let found = directory.stat(name.as_bytes()).unwrap();
         let place = telling.place(&directory, name.as_bytes(), &found).unwrap().unwrap();

@@ -218,3 +218,56 @@ fn a_directory_lets_no_other_group_in_while_it_is_written() {
         assert_eq!(mode_of(&to.join(name)), finally, "{name}");
     }
 }
+
+/// S88, threat model: root believes who owns a source about what lies there, as he could put anything there, where it is his place, or one that root gave him; not about a directory or
+/// file that he made where everybody may.
+#[test]
+fn who_owns_a_source_is_believed_in_his_own_place() {
+    if !rustix::process::geteuid().is_root() {
+        return dray_testkit::say_skip("not root, who alone gives files away");
+    }
+    let place = open_place();
+    let [shared, account] = ["shared", "account"].map(|name| place.path().join(name));
+    let give = |path: &Path| std::os::unix::fs::chown(path, Some(1234), Some(1234)).unwrap();
+    for directory in [&shared, &account, &shared.join("his"), &shared.join("his/own"), &account.join("day")] {
+        fs::create_dir(directory).unwrap();
+        fs::write(directory.join("sh"), b"program").unwrap();
+        bits(&directory.join("sh"), 0o755);
+        set_attribute(&directory.join("sh"), b"104755 0,0 0:0");
+        give(&directory.join("sh"));
+        if *directory != shared {
+            give(directory);
+        }
+    }
+    // Names of what is told with powers, and what is not told.
+    let tells = |source: PathBuf| {
+        let options = WalkOptions { fake: FakeSuper::On, ..walk_options() };
+        let mut walker = Walker::new(vec![source], options);
+        let (mut told, mut failed) = (0, 0);
+        while let Some(step) = walker.step() {
+            match step {
+                Walked::Entry(entry, _) => told += usize::from(entry.metadata.mode & 0o6000 != 0),
+                Walked::Failed(_, error) => {
+                    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+                    failed += 1;
+                }
+                _ => {}
+            }
+        }
+        (told, failed)
+    };
+    for mode in [0o1777, 0o775] {
+        bits(&shared, mode);
+        for (source, failed) in [("sh", 1), ("his", 2), ("his/", 2), ("his/own", 1), ("his/own/sh", 1)] {
+            assert_eq!(tells(shared.join(source)), (0, failed), "{source} {mode:o}");
+        }
+    }
+    for (source, expected) in
+        [("", 2), ("sh", 1), ("day", 1), ("day/", 1), ("day/sh", 1)].map(|(name, told)| (name, (told, 0)))
+    {
+        assert_eq!(tells(account.join(source)), expected, "{source}");
+    }
+    // Only root puts anything there.
+    bits(&shared, 0o755);
+    assert_eq!((tells(shared.join("his")), tells(shared.join("sh"))), ((2, 0), (0, 1)));
+}
