@@ -408,6 +408,8 @@ pub(super) struct Telling {
     /// The accounts whose attributes are believed.
     own: u32,
     owner: u32,
+    /// Who owns the source, and is not believed.
+    stranger: Option<u32>,
     /// Nobody else can come to the source.
     is_closed: bool,
 }
@@ -418,10 +420,15 @@ impl Telling {
         let uid = rustix::process::geteuid();
         let own = uid.as_raw();
         if fake != FakeSuper::On {
-            return Telling { fake, own, owner: own, is_closed: false };
+            return Telling { fake, own, owner: own, stranger: None, is_closed: false };
         }
-        let owner = if uid.is_root() { owner_in_place(directory).unwrap_or(own) } else { own };
-        Telling { fake, own, owner, is_closed: is_closed(directory, [own, owner]) }
+        let believed = if uid.is_root() { owner_in_place(directory) } else { Some(own) };
+        let stranger = match believed {
+            Some(_) => None,
+            None => directory.stat_self().ok().map(|found| found.stx_uid),
+        };
+        let owner = believed.unwrap_or(own);
+        Telling { fake, own, owner, stranger, is_closed: is_closed(directory, [own, owner]) }
     }
 
     /// What stands under `name`, of which `found` was told, open so that nobody can put something else in its place between one look and the next;
@@ -470,6 +477,10 @@ impl Telling {
             (Ok(_), FakeSuper::Distrusted) => Ok(Told::NotBelieved(refused(
                 "says of it what root does not believe unasked, and is not kept; --fake-super=src has root believe it",
             ))),
+            (Ok(_), _) if !is_own && self.stranger == Some(found.stx_uid) => Err(refused(
+                "is that of who owns the source, who is not believed, as others than he and root may write to a directory that the source lies in, and he may have put it \
+                 there; see that they may not, or remove it",
+            )),
             (Ok(_), _) if !is_own => Err(refused(
                 "is that of another user, who is not believed; remove it, or give the file to the account that reads it",
             )),

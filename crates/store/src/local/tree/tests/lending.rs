@@ -239,7 +239,8 @@ fn who_owns_a_source_is_believed_in_his_own_place() {
             give(directory);
         }
     }
-    // Names of what is told with powers, and what is not told.
+    let said = std::cell::RefCell::new(Vec::new());
+    // How many are told with powers, and how many not at all.
     let tells = |source: PathBuf| {
         let options = WalkOptions { fake: FakeSuper::On, ..walk_options() };
         let mut walker = Walker::new(vec![source], options);
@@ -249,6 +250,7 @@ fn who_owns_a_source_is_believed_in_his_own_place() {
                 Walked::Entry(entry, _) => told += usize::from(entry.metadata.mode & 0o6000 != 0),
                 Walked::Failed(_, error) => {
                     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+                    said.borrow_mut().push(error.to_string());
                     failed += 1;
                 }
                 _ => {}
@@ -260,6 +262,10 @@ fn who_owns_a_source_is_believed_in_his_own_place() {
         bits(&shared, mode);
         for (source, failed) in [("sh", 1), ("his", 2), ("his/", 2), ("his/own", 1), ("his/own/sh", 1)] {
             assert_eq!(tells(shared.join(source)), (0, failed), "{source} {mode:o}");
+            // Where his own directory is at fault that is said.
+            let is_his = source != "sh";
+            let said = said.take();
+            assert!(said.iter().all(|it| it.contains("owns the source") == is_his), "{source}: {said:?}");
         }
     }
     for (source, expected) in
