@@ -277,7 +277,7 @@ pub const TREE_OTHERS_BYTES_MAX: usize = 32 << 20;
 pub const TREE_LANES_MAX: usize = 4;
 /// Bytes of one record in the answer to a pull.
 pub const TREE_RECORD_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of entries that wait for their content at the receiver: as they came, and 512 for each.
+/// Bytes of entries that wait for their content at the receiver: as they came, and 512 for each, and what is asked of the disk for them.
 pub const TREE_PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Entries that the receiver names when they fail; of more it says how many, by reason.
 pub const TREE_FAILED_NAMED_MAX: u64 = 10_000;

@@ -446,12 +446,14 @@ fn what_is_synchronised_is_looked_for_where_that_is_said() {
 
     let search = |program: Program<'_>, at: &Path| program.arg("--search").arg(at).run();
     let nowhere = to.file("no");
-    for program in [
-        sync_tree(to, from, slashed(from.remote(&source)), copy.clone().into()),
-        to.dray().args(["sync", "-a"]).arg(&sharing.1).arg(&copy),
-    ] {
-        let refused = search(program, &nowhere).expect(3);
-        assert!(refused.stderr_text().contains("--search"), "{refused}");
+    for options in [&["-n"][..], &[]] {
+        for program in [
+            sync_tree(to, from, slashed(from.remote(&source)), copy.clone().into()),
+            to.dray().args(["sync", "-a"]).arg(&sharing.1).arg(&copy),
+        ] {
+            let refused = search(program.args(options), &nowhere).expect(3);
+            assert!(refused.stderr_text().contains("--search"), "{options:?}: {refused}");
+        }
     }
     let up = sync_tree(to, from, slashed(&copy), from.remote(&from.file("up")));
     let refused = search(up, &beside).expect(2);
@@ -463,6 +465,34 @@ fn what_is_synchronised_is_looked_for_where_that_is_said() {
     let refused = search(here, &beside).expect(2);
     assert!(refused.stderr_text().contains("leave --search out"), "{refused}");
     assert!(!to.file("local").exists() && !from.file("up").exists());
+}
+
+/// S97: who names a directory to be searched hears where the configuration keeps that from being done, of a tree and of a single file, from a host and by a ticket; nobody else does.
+#[test]
+fn a_search_that_is_turned_off_is_told() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (from, to) = lab.pair();
+    from.sshd();
+    let source = from.directory("tree");
+    data::write_random(&source.join("image"), 2 * MIB, 17);
+    let (_sharing, directory) = share_directory(from, &source);
+    let shared = share(from, &source.join("image"));
+    for is_off in [true, false] {
+        configure(to, if is_off { "search_policy = \"no-disk\"\n" } else { "" });
+        let there = |name: &str| to.home().join(format!("{name}-{is_off}"));
+        let programs = [
+            sync_tree(to, from, slashed(from.remote(&source)), there("ssh").into()),
+            to.dray().args(["sync", "-a"]).arg(&directory).arg(there("ticket")),
+            to.dray().args(["get", "-o"]).arg(there("object")).arg(&shared.ticket),
+            actions::copy_from(from, to, &source.join("image"), &there("file")),
+        ];
+        for (number, program) in programs.into_iter().enumerate() {
+            let done =
+                program.arg("--search").arg(to.home()).time_limit(Duration::from_secs(60)).run().expect(0);
+            let said = done.stderr_text().matches("search_policy = \"no-disk\"").count();
+            assert_eq!(said, usize::from(is_off), "{number}: {done}");
+        }
+    }
 }
 
 /// Issue 7 "data already on the receiver's disk under any name costs no network", S97: a tree that is synchronised to here by a login comes as a

@@ -71,6 +71,14 @@ fn machine(top: &Path) {
     set_times(top, 0);
 }
 
+/// Devices with one name each: those that rsync keeps with two others may come to by either, and they are not believed.
+fn name_once(top: &Path) {
+    for name in ["dev/null-again", "dev/disk-again"] {
+        fs::remove_file(top.join(name)).unwrap();
+    }
+    set_times(top, 0);
+}
+
 /// Two hosts, and what stands for a login of an account on the second.
 struct Backups<'a> {
     a: &'a Host,
@@ -238,6 +246,7 @@ fn rsync_and_dray_read_what_the_other_wrote() {
     let backups = Backups::new(a, b);
     let source = a.directory("machine");
     machine(&source);
+    name_once(&source);
     backups.rsync(&[], slashed(&source), slashed(backups.there("theirs"))).expect(0);
     backups.dray(&["--fake-super"], slashed(&source), slashed(backups.there("ours"))).expect(0);
     let (ours, theirs) = (facts(&backups.place.join("ours")), facts(&backups.place.join("theirs")));
@@ -266,6 +275,7 @@ fn root_fakes_where_it_is_told_to() {
     let [source, ours, theirs, plain, restored] =
         ["source", "ours", "theirs", "plain", "restored"].map(|name| top.join(name));
     machine(&source);
+    name_once(&source);
     close(&top);
     // So that it is seen at the roots, too.
     chown(&source, Some(7), Some(7)).unwrap();
@@ -303,7 +313,7 @@ fn root_fakes_where_it_is_told_to() {
 }
 
 /// S88: what root keeps in a directory of an account, and rsync kept there as root, root restores from there: a device that others may write to where it stands only once
-/// they cannot come to it.
+/// they cannot come to it, be it by a name elsewhere.
 #[test]
 fn an_accounts_directory_gives_back_what_root_kept_there() {
     let Some(lab) = Lab::of(1).build() else { return };
@@ -311,6 +321,7 @@ fn an_accounts_directory_gives_back_what_root_kept_there() {
     let top = a.directory("top");
     let source = top.join("source");
     machine(&source);
+    name_once(&source);
     for program in ["dray", "rsync"] {
         let [kept, restored] = ["kept", "restored"].map(|name| top.join(format!("{program}-{name}")));
         fs::create_dir(&kept).unwrap();
@@ -335,6 +346,14 @@ fn an_accounts_directory_gives_back_what_root_kept_there() {
         close(&top);
         down().expect(0);
         assert_twins(a, &source, &restored, program);
+        // A snapshot beside it, with hard links, that others can come to.
+        let snapshot = a.directory(&format!("{program}-snapshot"));
+        fs::remove_file(restored.join("dev/null")).unwrap();
+        fs::hard_link(kept.join("dev/null"), snapshot.join("null")).unwrap();
+        let shared = down().expect(if program == "dray" { 0 } else { 8 });
+        assert_eq!(restored.join("dev/null").exists(), program == "dray", "{shared}");
+        let said = shared.stderr_text();
+        assert_eq!(said.contains("dev/null") && said.contains("hard links"), program == "rsync", "{shared}");
     }
 }
 

@@ -168,6 +168,7 @@ impl Node {
             Ok(scope) => scope,
             Err(error) => return Err(refuse(incoming, error)),
         };
+        self.config.search_policy.tell_if_off(incoming.search.as_deref(), observer);
         let geometry = Geometry::new(incoming.offer.size_bytes);
         let object = incoming.offer.object;
         let delivery = match open_delivery(&target, object, geometry.size_bytes()) {
@@ -292,8 +293,9 @@ impl Node {
     /// Where the disk is searched for what may stand in for older versions of a tree's files, for whoever logged in here (design 16).
     pub(super) fn scope_for_tree(&self, base: BorrowedFd<'_>, is_confined: bool) -> Option<Scope> {
         let sees = ssh_connection().map(|(sees, _)| sees);
-        let is_off = self.config.search_policy == SearchPolicy::NoDisk;
-        if is_off || !searches_home(self.config.search, sees, is_confined) {
+        if self.config.search_policy == SearchPolicy::NoDisk
+            || !searches_home(self.config.search, sees, is_confined)
+        {
             return None;
         }
         let home = std::env::var_os("HOME").map(PathBuf::from);

@@ -87,6 +87,7 @@ impl Fetch<'_> {
         // Before anything is begun: what the user named may not be there.
         let scope =
             request.search.as_deref().map(|named| Scope::named(named, folder.fd.as_fd())).transpose()?;
+        node.config.search_policy.tell_if_off(request.search.as_deref(), observer);
         // Until the sender has suggested a name, the temporary file carries the object's.
         let working = name.map_or_else(|| OsString::from(&oid.hex()[..16]), OsStr::to_owned);
         let opened = Delivery::open_in(

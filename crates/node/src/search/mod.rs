@@ -17,6 +17,7 @@ mod sibling;
 pub(crate) mod tests;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -32,7 +33,7 @@ use serde::Deserialize;
 
 use crate::elsewhere::Elsewhere;
 use crate::transfer::OlderVersion;
-use crate::{Node, lock};
+use crate::{Event, Node, Observer, lock};
 use found::Finds;
 pub(crate) use memory::Memory;
 pub(crate) use pressure::Pressure;
@@ -72,6 +73,20 @@ pub enum SearchPolicy {
     NoPressure,
     /// Not at all.
     NoDisk,
+}
+
+impl SearchPolicy {
+    /// True if nothing is searched, whatever a user `named`; who did hears of that.
+    pub(crate) fn tell_if_off(self, named: Option<&Path>, observer: &dyn Observer) -> bool {
+        let is_off = self == SearchPolicy::NoDisk;
+        if is_off && let Some(named) = named {
+            let what = format!(
+                "--search {named:?}: nothing is searched, as the configuration says search_policy = \"no-disk\""
+            );
+            observer.event(Event::Warning(what));
+        }
+        is_off
+    }
 }
 
 /// What is looked for.

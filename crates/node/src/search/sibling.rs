@@ -69,8 +69,8 @@ struct Patience {
 /// A file that comes.
 #[derive(Clone, Debug)]
 pub(crate) struct Coming {
-    /// Its path from the tree's destination, names apart.
-    pub(crate) path: Vec<Vec<u8>>,
+    /// Its path from the tree's destination.
+    pub(crate) path: Vec<u8>,
     /// Its size and modification time.
     pub(crate) size_bytes: u64,
     pub(crate) mtime_s: i64,
@@ -100,7 +100,8 @@ impl<'a> Siblings<'a> {
             waited.set(waited.get() + since.elapsed());
             goes_on
         };
-        let (name, below) = coming.path.split_last()?;
+        let names: Names = coming.path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
+        let (name, below) = names.split_last()?;
         let destination = self.scope.destination();
         // Where that lies elsewhere, a name that no directory has stands for it.
         let above = destination.clone().unwrap_or_else(|| vec![Vec::new()]);

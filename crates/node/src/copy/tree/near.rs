@@ -38,7 +38,7 @@ use super::{
     walk_options, whole, write_options,
 };
 use crate::search::Scope;
-use crate::{Event, Node, Observer, SearchPolicy, Stop, lock};
+use crate::{Event, Node, Observer, Stop, lock};
 
 impl Node {
     /// The hello of a tree copy: who does not know trees is refused by name.
@@ -179,6 +179,7 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<TreeCopied> {
+        let search = self.named_search(options, observer)?;
         // Names come from the user's own words, never from the far end.
         let is_sync = options.sync.is_some();
         let names: Vec<Vec<u8>> = paths.iter().map(|path| name_of(path, is_sync)).collect();
@@ -243,17 +244,29 @@ impl Node {
         let doors = may_dial.then(|| TakingDoors::new(self, seen(host)));
         let hears = |landed| whereabouts.hear(landed);
         let hears = Hears::Here(&hears);
-        let search = self.named_search(options);
         receive_trees(
             far, channel, landing, &names, &tree, options, search, hears, observer, stop, doors, knows,
             comparing,
         )
     }
 
-    /// The directory that the user wants searched (`--search`), if searching is not turned off.
-    pub(super) fn named_search<'a>(&self, options: &'a TreeOptions) -> Option<&'a Path> {
-        let is_off = self.config.search_policy == SearchPolicy::NoDisk || options.whole_file;
-        options.search.as_deref().filter(|_| !is_off)
+    /// The directory that the user wants searched (`--search`), if searching is not turned off. Of one that cannot be searched a run that only says what it would do
+    /// says so, too.
+    pub(super) fn named_search<'a>(
+        &self,
+        options: &'a TreeOptions,
+        observer: &dyn Observer,
+    ) -> Result<Option<&'a Path>> {
+        let named = options.search.as_deref().filter(|_| !options.whole_file);
+        if self.config.search_policy.tell_if_off(named, observer) {
+            return Ok(None);
+        }
+        if options.dry_run
+            && let Some(named) = named
+        {
+            Scope::named(named, rustix::fs::CWD)?;
+        }
+        Ok(named)
     }
 
     /// Asks the far end for `tree`, with what was chosen of it, and hears its hello; until when it may take for what it says next.
@@ -327,7 +340,7 @@ impl Node {
                 let tree = tree_message(CopyRole::Send, Vec::new(), names.clone(), &options, false)?;
                 let knows = Knows::default();
                 let hears = Hears::Nobody;
-                let search = self.named_search(&options);
+                let search = self.named_search(&options, observer)?;
                 receive_trees(
                     far, channel, landing, &names, &tree, &options, search, hears, observer, stop, None,
                     knows, None,
@@ -390,6 +403,16 @@ fn seen(host: &OsStr) -> Seen {
     Seen { allow_local: is_local_host(host), ..Seen::default() }
 }
 
+/// Says that a search helps nothing, where the other end does not tell how its files are cut.
+pub(super) fn tell_if_of_no_use(search: Option<&Path>, knows: &Knows, observer: &dyn Observer) {
+    if let Some(named) = search.filter(|_| !knows.deltas) {
+        let what = format!(
+            "--search {named:?}: the other end does not tell how its files are cut, so all of them comes"
+        );
+        observer.event(Event::Warning(what));
+    }
+}
+
 /// Takes the trees that the far end tells, whose sources have these names.
 #[expect(clippy::too_many_arguments, reason = "the two sides of one command line")]
 fn receive_trees(
@@ -408,6 +431,7 @@ fn receive_trees(
     comparing: Option<Comparing>,
 ) -> Result<TreeCopied> {
     let mut channel = unpacked(Box::new(channel), options.compress)?;
+    tell_if_of_no_use(search, &knows, observer);
     let comparing = comparing.filter(|_| knows.digests);
     let failed = Arc::new(AtomicU64::new(0));
     let on_failed = |entry: &EntryFailed| {

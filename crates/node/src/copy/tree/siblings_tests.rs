@@ -7,11 +7,15 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
-use dray_core::message::TreeDone;
+use dray_core::frame::FrameKind;
+use dray_core::message::{Fault, Message, TreeDone};
+use dray_core::tree::{Entry, Kind, Metadata, Name, Record};
+use dray_core::{Error, ErrorKind};
 use dray_store::local::tree::{Landing, TreeWriter};
 use dray_transfer::tree::{send, take};
 
 use super::copies::{channels, keeping, recursive};
+use super::hostile::{Peer, directory};
 use super::sink::Writing;
 use super::source::WalkSource;
 use crate::Stop;
@@ -130,6 +134,57 @@ fn siblings_in_vain_are_left_alone() {
     assert_eq!(place.copy(true).bytes, all);
 }
 
+/// S77 "no file is read again and again", design 17: a sender that tells many files of the size and time of one that lies here, and then says of none how it is cut nor what is in it, has
+/// that one read twice.
+#[test]
+fn a_sender_that_cuts_nothing_has_a_file_read_twice() {
+    let place = Place::new();
+    write(&place.path("home/was/image"), &noise(100_000, 1), 1000);
+    let coming = |number: u32| {
+        let metadata = Metadata { mode: 0o644, mtime_s: 1000, ..Metadata::default() };
+        let name = Name::new(format!("f{number:02}").as_bytes()).ok();
+        Entry { name, kind: Kind::File { size_bytes: 100_000, oid: None }, metadata }.to_bytes()
+    };
+    let fault = Fault::from_error(None, &Error::new(ErrorKind::Unsupported, "it cannot be cut"));
+    let (near, mut far) = channels(65_536);
+    let (mut cuts, mut contents) = (0, 0);
+    let taken = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut peer = Peer::new(near);
+            let mut items = vec![directory(None)];
+            items.extend((0..30).map(coming));
+            items.push(Vec::new());
+            peer.tell(&items, true);
+            while let Some(message) = peer.hear() {
+                let Message::Pull(pull) = message else { continue };
+                for run in &pull.runs {
+                    let asked = if run.cut.is_some() { &mut cuts } else { &mut contents };
+                    *asked += run.count;
+                    for _ in 0..run.count {
+                        peer.records(pull.request, &[Record::Failed(fault.clone())]);
+                    }
+                }
+                if pull.request != 0 {
+                    peer.frame(FrameKind::End, pull.request, &[]);
+                }
+            }
+        });
+        let make = || {
+            let landing = Landing::resolve(&place.path("home/to"), &[b"tree".to_vec()], false)?;
+            let writer = TreeWriter::new(landing, keeping());
+            let home = fs::File::open(place.path("home")).unwrap();
+            let scope = Scope::new(home.into(), writer.base().as_fd()).unwrap();
+            let writing = Writing::new(writer, 1, false, &|_| {}).discreet();
+            Ok(writing.with_deltas(true).searching(Some(scope)))
+        };
+        let taken = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), PATIENCE);
+        drop(far);
+        taken
+    });
+    assert_eq!(taken.unwrap().files, 0);
+    assert_eq!((cuts, contents), (2, 30));
+}
+
 /// One that is the same makes up for those before it that had nothing: what is the same does not come.
 #[test]
 fn siblings_that_are_the_same_are_no_vain_ones() {
@@ -148,6 +203,19 @@ fn siblings_that_are_the_same_are_no_vain_ones() {
         }
     }
     assert_eq!(place.copy(true).bytes, changed);
+}
+
+/// S97: of many files that are one that lies here none comes, though that is read for each: as often as it is of use.
+#[test]
+fn copies_of_one_sibling_do_not_come() {
+    let place = Place::new();
+    let bytes = noise(100_000, 1);
+    write(&place.path("home/was/image"), &bytes, 1000);
+    for number in 0..20 {
+        write(&place.path(&format!("from/{number:02}")), &bytes, 1000);
+    }
+    let done = place.copy(true);
+    assert_eq!((done.bytes, done.files + done.unchanged, done.failed), (0, 20, 0), "{done:?}");
 }
 
 /// A file that has an older version at the destination is compared with that.

@@ -264,7 +264,7 @@ impl<'a> Writing<'a> {
     /// True if one more entry may be taken: always if nothing waits.
     fn has_room(&self) -> bool {
         let has_room = self.machine.under_way() + (self.link_numbers.len() as u64) < TREE_WANTED_MAX
-            && self.pending_bytes < TREE_PENDING_BYTES_MAX
+            && self.pending_bytes + self.deltas.siblings_held() < TREE_PENDING_BYTES_MAX
             && !self.writer.is_full();
         has_room || self.pending.is_empty()
     }

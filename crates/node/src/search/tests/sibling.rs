@@ -18,8 +18,7 @@ fn place(top: &Path, path: &str, size_bytes: u64) {
 
 /// One that comes, an hour after those that are there.
 fn coming(path: &str, size_bytes: u64) -> Coming {
-    let path = path.split('/').map(|name| name.as_bytes().to_vec()).collect();
-    Coming { path, size_bytes, mtime_s: 4600 }
+    Coming { path: path.into(), size_bytes, mtime_s: 4600 }
 }
 
 fn found(siblings: &mut Siblings<'_>, path: &str, size_bytes: u64) -> Option<String> {

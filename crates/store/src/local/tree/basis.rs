@@ -16,6 +16,7 @@ use super::backup::Away;
 use super::beside::Beside;
 use super::content::FileState;
 use super::directory::Directory;
+use super::fake::is_open_to_others;
 use super::opened::OpenDirectory;
 use super::place::{FileTarget, Identity, NewFile, OlderFile, There, identity_of, taken};
 use super::regular::hash_of;
@@ -251,11 +252,17 @@ impl Basis {
 
     /// Makes `name` in `parent` another name of it, be it in the place of something else; false where that cannot be, and a copy is needed.
     pub(super) fn link(&self, parent: &OpenDirectory, name: &Name, replaces: bool) -> Result<bool> {
+        // Who may write to it by the name that it has there would say what it stands for here.
+        let is_open = |found: &Statx| parent.settings().fakes() && is_open_to_others(found);
+        if self.directory.stat(self.name.as_bytes()).is_ok_and(|found| is_open(&found)) {
+            return Ok(false);
+        }
         let make = |name: &[u8]| {
             let from = self.name.as_bytes();
             rustix::fs::linkat(&*self.directory, from, &parent.directory, name, AtFlags::empty())?;
             let made = parent.directory.stat(name)?;
-            if FileState::of(&made).is_but_for_links(&FileState::of(&self.found)) {
+            let is_it = FileState::of(&made).is_but_for_links(&FileState::of(&self.found));
+            if is_it && !is_open(&made) {
                 return Ok(());
             }
             // What was looked at is what is meant, not what took its name since.

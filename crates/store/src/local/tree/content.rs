@@ -33,6 +33,11 @@ impl FileState {
         FileState { ctime: before.ctime, ..*self } == *before
     }
 
+    /// Device and inode.
+    pub fn identity(&self) -> (u32, u32, u64) {
+        (self.device.0, self.device.1, self.inode)
+    }
+
     pub(super) fn of(found: &Statx) -> FileState {
         FileState {
             device: (found.stx_dev_major, found.stx_dev_minor),

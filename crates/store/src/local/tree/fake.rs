@@ -39,6 +39,8 @@ const KIND: u32 = 0o170_000;
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 /// Bits that what stands for an entry may have: others are not to write to it, who could change the attribute then.
 const REAL: u32 = 0o755;
+/// Those that let others write, be it by ACLs, whose mask is in the bits of the group.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// What one end makes of the attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -132,7 +134,7 @@ impl FakeStat {
             FileType::Symlink => bits != 0o777,
             _ => self.mode & 0o6000 != 0,
         };
-        is_more && bits & 0o022 != 0 && file_type(found) == FileType::RegularFile
+        is_more && bits & OTHERS_WRITE != 0 && file_type(found) == FileType::RegularFile
     }
 
     /// The permission bits of what stands for it and has the group `gid`: its owner can read and write it, and nobody else writes to it. What has no content of
@@ -297,11 +299,37 @@ fn read_at(directory: &Directory, name: &[u8]) -> Result<Found, Errno> {
     found(read, &value)
 }
 
+/// The directory that `fd` lies in, as far as this mount tells.
+fn above(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(fd, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Who owns `directory`, unless he may have put a directory of his own in a place of others: what it lies in is his, up to a directory of root's, where nobody else makes
+/// anything.
+fn owner_in_place(directory: &Directory) -> Option<u32> {
+    let mut found = directory.stat_self().ok()?;
+    let owner = found.stx_uid;
+    let mut next = above(directory.as_fd()).ok()?;
+    // As many as a path can have.
+    for _ in 0..PATH_BYTES_MAX {
+        let there = stat_fd(next.as_fd()).ok()?;
+        if there.stx_uid == 0 {
+            return (u32::from(there.stx_mode) & OTHERS_WRITE == 0).then_some(owner);
+        }
+        if there.stx_uid != owner {
+            return None;
+        }
+        // What lies in itself is the root.
+        if identity_of(&there) == identity_of(&found) {
+            return Some(owner);
+        }
+        (found, next) = (there, above(next.as_fd()).ok()?);
+    }
+    None
+}
+
 /// True if nobody but root and the accounts `own` can come to what is in `directory`: that, or one above it, belongs to them and lets nobody else in.
 fn is_closed(directory: &Directory, own: [u32; 2]) -> bool {
-    let above = |fd: BorrowedFd<'_>| {
-        rustix::fs::openat(fd, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-    };
     let Ok(mut found) = directory.stat_self() else { return false };
     let mut next = above(directory.as_fd());
     // As many as a path can have.
@@ -319,6 +347,16 @@ fn is_closed(directory: &Directory, own: [u32; 2]) -> bool {
         (found, next) = (there, above(at.as_fd()));
     }
     false
+}
+
+/// True if nobody else can come to what `found` tells of, in a directory that others cannot come to: it has no name elsewhere.
+fn is_closed_in(is_closed: bool, found: &Statx) -> bool {
+    is_closed && found.stx_nlink == 1
+}
+
+/// True if others may write to what is really a file, as `found` tells, whatever it stands for: who can may set its attribute.
+pub(super) fn is_open_to_others(found: &Statx) -> bool {
+    file_type(found) == FileType::RegularFile && u32::from(found.stx_mode) & OTHERS_WRITE != 0
 }
 
 /// What is made in `directory`, of which nothing is left, nor that it was made; `None` if nothing can be made there. An error if it is left.
@@ -371,17 +409,27 @@ pub(super) struct Telling {
     /// The accounts whose attributes are believed.
     own: u32,
     owner: u32,
+    /// Who owns the source, and is not believed.
+    stranger: Option<u32>,
     /// Nobody else can come to the source.
     is_closed: bool,
 }
 
 impl Telling {
-    /// Of a source in `directory`, or that itself, whose root belongs to `owner`: to this account its own attributes count; to root those of who owns the source, too, who could put
-    /// anything there.
-    pub(super) fn new(fake: FakeSuper, owner: u32, directory: &Directory) -> Telling {
+    /// Of a source in `directory`, or that itself: to this account its own attributes count; to root those of who owns the directory, too, who could put anything there.
+    pub(super) fn new(fake: FakeSuper, directory: &Directory) -> Telling {
         let uid = rustix::process::geteuid();
-        let (own, owner) = (uid.as_raw(), if uid.is_root() { owner } else { uid.as_raw() });
-        Telling { fake, own, owner, is_closed: fake == FakeSuper::On && is_closed(directory, [own, owner]) }
+        let own = uid.as_raw();
+        if fake != FakeSuper::On {
+            return Telling { fake, own, owner: own, stranger: None, is_closed: false };
+        }
+        let believed = if uid.is_root() { owner_in_place(directory) } else { Some(own) };
+        let stranger = match believed {
+            Some(_) => None,
+            None => directory.stat_self().ok().map(|found| found.stx_uid),
+        };
+        let owner = believed.unwrap_or(own);
+        Telling { fake, own, owner, stranger, is_closed: is_closed(directory, [own, owner]) }
     }
 
     /// What stands under `name`, of which `found` was told, open so that nobody can put something else in its place between one look and the next;
@@ -430,13 +478,27 @@ impl Telling {
             (Ok(_), FakeSuper::Distrusted) => Ok(Told::NotBelieved(refused(
                 "says of it what root does not believe unasked, and is not kept; --fake-super=src has root believe it",
             ))),
+            (Ok(_), _) if !is_own && self.stranger == Some(found.stx_uid) => Err(refused(
+                "is that of who owns the source, who is not believed, as others than he and root may write to a directory that the source lies in, and he may have put it \
+                 there; see that they may not, or remove it",
+            )),
             (Ok(_), _) if !is_own => Err(refused(
                 "is that of another user, who is not believed; remove it, or give the file to the account that reads it",
             )),
-            (Ok(Found::Says(stat)), _) if !self.is_closed && stat.is_lent_by_others(found) => Err(refused(
-                "makes it setuid, setgid, a device or a link, and others may write to the file, and so may have set that; if nobody did, have a directory \
-                 above it be entered by its account alone (mode 0700), or take their bits away",
-            )),
+            (Ok(Found::Says(stat)), _)
+                if stat.is_lent_by_others(found) && !is_closed_in(self.is_closed, found) =>
+            {
+                Err(refused(match found.stx_nlink {
+                    1 => {
+                        "makes it setuid, setgid, a device or a link, and others may write to the file, and so may have set that; if nobody did, have a \
+                         directory above it be entered by its account alone (mode 0700), or take their bits away"
+                    }
+                    _ => {
+                        "makes it setuid, setgid, a device or a link, and others may write to the file, and so may have set that, be it by another of its \
+                         names (it has hard links); if nobody did, take their bits away"
+                    }
+                }))
+            }
             (Ok(Found::Says(stat)), _) => match stat.over(found) {
                 Some(seen) => Ok(Told::As(Box::new(seen))),
                 None => Err(refused("says that a directory is none, or a file is one; remove it")),
@@ -565,7 +627,10 @@ impl Settings {
             return found;
         }
         match read() {
-            Ok(Found::Says(stat)) if stat.is_lent_by_others(&found) && !self.is_destination_closed.get() => {
+            Ok(Found::Says(stat))
+                if stat.is_lent_by_others(&found)
+                    && !is_closed_in(self.is_destination_closed.get(), &found) =>
+            {
                 found
             }
             Ok(Found::Says(stat)) => stat.over(&found).unwrap_or(found),
@@ -697,11 +762,7 @@ impl Settings {
         metadata: &Metadata,
     ) {
         let Ok(mut real) = stat_fd(fd) else { return self.count("owner and bits", Errno::IO) };
-        let mut says = at.read();
-        if says == Err(Errno::ACCESS) {
-            self.open_for_attributes(at, fd);
-            says = at.read();
-        }
+        let says = self.read_opened(at, fd);
         let seen = self.seen(real, || says);
         let mode = mode.unwrap_or(u32::from(seen.stx_mode) & 0o7777);
         let is_directory = matches!(kind, Kind::Directory { .. });
@@ -734,6 +795,33 @@ impl Settings {
         };
         if let Err(error) = changed {
             self.count(&format!("owner, bits and kind, in {ATTRIBUTE}"), error);
+        }
+    }
+
+    /// Says of the file `fd`, which is about to be changed and which `found` told of before its bits were narrowed, whose it is to be, and nothing more than that it had and is to
+    /// have: who is killed then leaves none of what comes under what was said of other bytes. What fails is told at the end.
+    pub(super) fn narrow_fake(&self, fd: BorrowedFd<'_>, found: &Statx, metadata: &Metadata, mode: u32) {
+        let at = At::Open(fd);
+        let Ok(says) = self.read_opened(at, fd) else { return };
+        let seen = self.seen(*found, || Ok(says));
+        let mode = u32::from(seen.stx_mode) & (mode | 0o700) & 0o1777;
+        let file = Kind::File { size_bytes: 0, oid: None };
+        let wanted = self.wanted(&file, mode, metadata, (seen.stx_uid, seen.stx_gid), false);
+        let is_said = says == Found::Says(wanted)
+            || (says == Found::None && wanted.is_plain(found.stx_uid, found.stx_gid));
+        if !is_said {
+            let _ = at.set(&wanted.value());
+        }
+    }
+
+    /// The attribute of what is at `at`, also where its bits keep even its owner from that: then it has other bits.
+    fn read_opened(&self, at: At<'_>, fd: BorrowedFd<'_>) -> Result<Found, Errno> {
+        match at.read() {
+            Err(Errno::ACCESS) => {
+                self.open_for_attributes(at, fd);
+                at.read()
+            }
+            says => says,
         }
     }
 

@@ -118,10 +118,11 @@ impl Settings {
 
     /// True if what comes has powers and another user may have the file open: what he writes to it would have them.
     fn lends_powers(&self, found: &Statx, metadata: &Metadata) -> bool {
-        if self.fakes() {
-            return false;
-        }
         let has_bits = self.modes && self.mode(metadata.mode, || 0) & 0o6000 != 0;
+        if self.fakes() {
+            // All files are this account's here, and bits of now do not tell who could open one before. What it had it keeps until its attribute is another.
+            return has_bits || found.stx_mode & 0o6000 != 0;
+        }
         let has_powers =
             has_bits || (self.xattrs && metadata.xattrs.iter().any(|it| it.name == b"security.capability"));
         let (uid, gid) = if self.owners { self.owner_of(metadata.uid, metadata.gid) } else { (None, None) };
@@ -423,7 +424,7 @@ impl FileTarget {
         existing.which.is(found, &self.directory.directory, self.name.as_bytes())
     }
 
-    /// Nobody opens or runs what is half there who may not have all of it: the file gets its owner, and loses bits that it is not to have. `Refused` if it cannot
+    /// Nobody opens or runs what is half there who may not have all of it: the file gets its owner, and loses bits that it is not to have; so it does in its attribute. `Refused` if it cannot
     /// be so, and `new`, which would take its place without the option, is.
     fn narrow(&self, there: &Open, new: &NewFile, mode: u32) -> Result<()> {
         let settings = self.directory.settings();
@@ -450,6 +451,9 @@ impl FileTarget {
         let meanwhile = mode_now & rights & 0o1777;
         if meanwhile != mode_now {
             let _ = rustix::fs::fchmod(&there.file, Mode::from_raw_mode(meanwhile));
+        }
+        if settings.fakes() {
+            settings.narrow_fake(there.file.as_fd(), &there.found, &self.metadata, mode);
         }
         let look =
             |file: &File| stat_fd(file.as_fd()).map_err(|error| Error::file("look at the file", error));

@@ -16,6 +16,7 @@ mod hostile;
 mod keeping;
 mod landing;
 mod leaving;
+mod lending;
 mod meanwhile;
 pub(super) mod mounting;
 mod overwriting;

@@ -397,7 +397,7 @@ impl Walker {
                 return Ok(Walked::Missing);
             }
             let found = directory.stat_self().map_err(failed)?;
-            self.telling = fake::Telling::new(self.options.fake, found.stx_uid, &directory);
+            self.telling = fake::Telling::new(self.options.fake, &directory);
             return self.enter(None, directory, &found, self.whole(), self.options.directories);
         };
         let parent = self.parent(parent)?;
@@ -409,10 +409,10 @@ impl Walker {
         if file_type(&found) == FileType::Directory {
             let directory = parent.child(&name).map_err(not_entered)?;
             let found = directory.stat_self().map_err(failed)?;
-            self.telling = fake::Telling::new(self.options.fake, found.stx_uid, &directory);
+            self.telling = fake::Telling::new(self.options.fake, &directory);
             return self.enter(None, directory, &found, self.whole(), false);
         }
-        self.telling = fake::Telling::new(self.options.fake, found.stx_uid, &parent);
+        self.telling = fake::Telling::new(self.options.fake, &parent);
         self.device = (found.stx_dev_major, found.stx_dev_minor);
         match self.told(None, &parent, &name, &found)? {
             Some(step) => Ok(step),

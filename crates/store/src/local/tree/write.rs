@@ -717,7 +717,8 @@ impl TreeWriter {
             _ => {
                 parent.touch();
                 // Nobody else puts anything into it before it has its owner and its bits.
-                let mode = self.settings.mode(entry.metadata.mode, || parent.granted()) & 0o755 | 0o700;
+                let mode = self.settings.mode(entry.metadata.mode, || parent.granted());
+                let mode = self.settings.real_directory_bits(mode) & 0o755 | 0o700;
                 rustix::fs::mkdirat(&parent.directory, name.as_bytes(), Mode::from_raw_mode(mode))
                     .map_err(|error| taken(parent, name, error.into(), MAKE_DIRECTORY))?;
                 (parent.directory.child(name.as_bytes()).map_err(opened)?, true)

@@ -21,7 +21,7 @@ use super::super::super::local::SILENCE_MAX;
 use super::super::super::remote::read_control_until;
 use super::super::again::{Hears, source_of_ticket};
 use super::super::digests::Comparing;
-use super::super::near::{interrupted, required};
+use super::super::near::{interrupted, required, tell_if_of_no_use};
 use super::super::preview::Previewing;
 use super::super::sink::Writing;
 use super::super::sync::{SyncOptions, beside_here, deletes, landing as landing_of};
@@ -94,7 +94,7 @@ impl Node {
                 "name a directory that is not there, or bring this one up to date: dray sync TICKET DIR",
             ));
         }
-        let search = self.named_search(&options);
+        let search = self.named_search(&options, observer)?;
         let taking = Taking { wish, options: &options, tree, landing, comparing: None, search };
         self.take_directory(taking, observer, stop)
     }
@@ -117,12 +117,12 @@ impl Node {
             let what = "the directory is shared by this node, and --delete might delete it";
             return Err(Error::new(ErrorKind::Usage, what).advise("say its path instead of the ticket"));
         }
+        let search = self.named_search(&options, observer)?;
         let path = &wish.destination;
         let above = options.sync.as_ref().map(|sync| sync.above(options.dry_run));
         let names = [Vec::new()];
         let landing = landing_of(&Origin::Anywhere, path, &names, false, above, [])?;
         let comparing = Comparing::start(&tree, &names, &landing, true);
-        let search = self.named_search(&options);
         let taking = Taking { wish, options: &options, tree, landing, comparing, search };
         self.take_directory(taking, observer, stop)
     }
@@ -245,6 +245,7 @@ fn take_from(
     stop: &Stop,
 ) -> Result<TreeCopied> {
     let Taking { options, tree, landing, comparing, search, .. } = taking;
+    tell_if_of_no_use(search, &knows, observer);
     let comparing = comparing.filter(|_| knows.digests);
     let failed = Arc::new(AtomicU64::new(0));
     let on_failed = |entry: &EntryFailed| {
@@ -429,6 +430,49 @@ mod tests {
         let cuts = runs.iter().filter(|run| run.cut.is_some() && run.count == 1).count();
         assert!(cuts >= 3, "what is here is used all the same: {runs:?}");
         assert!(copied.bytes < 400_000, "{copied:?}");
+    }
+
+    /// S97: where the holder does not tell how its files are cut nothing that is found is of use, and who asked for a search hears so; else there is nothing to say.
+    #[test]
+    fn a_search_that_is_of_no_use_is_told() {
+        for deltas in [false, true] {
+            let place = tempfile::tempdir().unwrap();
+            let (from, to) = (place.path().join("from"), place.path().join("to"));
+            for dir in [&from, &to] {
+                fs::create_dir(dir).unwrap();
+            }
+            fs::write(from.join("f"), b"text").unwrap();
+            let (near, mut far) = channels(1 << 16);
+            let source = from.join(".");
+            let sending = std::thread::spawn(move || {
+                let options = WalkOptions { recursive: true, ..WalkOptions::default() };
+                let mut source = WalkSource::new(vec![source], options, false, Stop::new());
+                let minute = Duration::from_secs(60);
+                send(Box::new(near), Vec::new(), &mut source, None, &mut |_| Ok(()), &|| minute)
+            });
+            let sync = SyncOptions { links: true, times: true, ..SyncOptions::default() };
+            let options = TreeOptions { recursive: true, sync: Some(sync), ..TreeOptions::default() };
+            let options = harmless(&options).unwrap();
+            let wish = hostile::wish(&to);
+            let landing = Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new()]).unwrap();
+            let tree = tree_of(&options).unwrap();
+            let search = Some(place.path());
+            let taking = Taking { wish: &wish, options: &options, tree, landing, comparing: None, search };
+            let warnings = Mutex::new(Vec::new());
+            let observer = |event: Event| {
+                if let Event::Warning(text) = event {
+                    lock(&warnings).push(text);
+                }
+            };
+            let knows = Knows { deltas, ..Knows::default() };
+            take_from(&mut far, taking, knows, &observer, &Stop::new()).unwrap();
+            drop(far);
+            sending.join().unwrap().unwrap();
+            let warnings = lock(&warnings);
+            assert_eq!(warnings.len(), usize::from(!deltas), "{warnings:?}");
+            assert!(warnings.iter().all(|text| text.contains("--search")), "{warnings:?}");
+            assert_eq!(fs::read(to.join("f")).unwrap(), b"text");
+        }
     }
 
     /// S86, issue 7 "--inplace": the holder of a ticket need not know how files are written here, nor how patient this side is; what is wanted of it, it has to.

@@ -55,6 +55,17 @@ const SHORT_CHUNKS: u64 = 2;
 /// Pieces of one file that may be on their way while more of it is asked about.
 const PIECES_MAX: u64 = 1 << 14;
 
+/// Which file a difference is to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Which {
+    /// The one that stands where it goes.
+    Own,
+    /// Another of the destination, or that of a directory beside it.
+    Other,
+    /// One from elsewhere on the disk.
+    Sibling,
+}
+
 /// The file that stands where it goes, if it is worth to be compared with.
 fn own_older(target: &FileTarget) -> Option<OlderFile> {
     if target.size_bytes() < DELTA_FROM_BYTES {
@@ -113,18 +124,17 @@ impl Writing<'_> {
         self.deltas.can_work() && pending.known.is_none() && has_candidate
     }
 
-    /// The file that is likely to have much in common with one that comes, and whether that has another name. `None` while others are
-    /// looked for.
-    fn find_older(&mut self, number: u64) -> Option<Option<(OlderFile, bool)>> {
+    /// The file that is likely to have much in common with one that comes, and which that is. `None` while others are looked for.
+    fn find_older(&mut self, number: u64) -> Option<Option<(OlderFile, Which)>> {
         let target = &self.pending.get(&number)?.target;
         if let Some(basis) = target.basis() {
-            return Some(Some((basis, true)));
+            return Some(Some((basis, Which::Other)));
         }
         if self.writer.compares_by_hash()
             && let Some(own) = own_older(target).filter(|own| own.size_bytes == target.size_bytes())
         {
             // It may have the content whatever its time is, and then it stays.
-            return Some(Some((own, false)));
+            return Some(Some((own, Which::Own)));
         }
         if self.looks_for_others() {
             match &self.deltas.others {
@@ -138,13 +148,13 @@ impl Writing<'_> {
                 Search::Going => return None,
                 Search::Over(others) => {
                     if let Some(other) = others.open(target.size_and_time(), target.name()) {
-                        return Some(Some((other, true)));
+                        return Some(Some((other, Which::Other)));
                     }
                 }
             }
         }
         if let Some(own) = own_older(target) {
-            return Some(Some((own, false)));
+            return Some(Some((own, Which::Own)));
         }
         match self.deltas.sibling_of(number) {
             Sibling::Awaited => None,
@@ -155,7 +165,9 @@ impl Writing<'_> {
                     sibling.size_and_time() == target.size_and_time()
                         || sibling.size_bytes.min(target.size_bytes()) >= DELTA_FROM_BYTES
                 };
-                Some(sibling.filter(is_worth).map(|sibling| (sibling, true)))
+                let Some(sibling) = sibling.filter(is_worth) else { return Some(None) };
+                let may_read = self.deltas.may_read_sibling(&sibling)?;
+                Some(may_read.then_some((sibling, Which::Sibling)))
             }
         }
     }
@@ -182,9 +194,8 @@ impl Writing<'_> {
     pub(super) fn differ(&mut self, pending: Pending) -> Result<()> {
         if self.may_have_sibling(&pending) {
             let (size_bytes, mtime_s, _) = pending.target.size_and_time();
-            let path = pending.target.path();
-            let path = path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
-            self.deltas.find_sibling(pending.number, Coming { path, size_bytes, mtime_s });
+            let coming = Coming { path: pending.target.path(), size_bytes, mtime_s };
+            self.deltas.find_sibling(pending.number, coming);
         }
         if self.has_candidate(&pending) == Some(false) {
             self.ask(pending);
@@ -220,17 +231,18 @@ impl Writing<'_> {
                 return Ok(());
             }
             let Some(older) = self.find_older(number) else { return Ok(()) };
-            let Some((older, is_other)) = older else {
+            let Some((older, which)) = older else {
                 self.give_up(number);
                 continue;
             };
+            let is_other = which != Which::Own;
             if !may_pay(older.size_bytes, size_bytes) {
                 self.give_up(number);
                 continue;
             }
             let is_same_size = older.size_bytes == size_bytes && !self.deltas.is_discreet;
             let mut delta = Delta::new(older, is_other, size_bytes);
-            delta.is_sibling = is_other && matches!(self.deltas.sibling_of(number), Sibling::Found(_));
+            delta.is_sibling = which == Which::Sibling;
             if !self.deltas.has_room(delta.held) {
                 self.deltas.next = Some((number, delta.held));
                 return Ok(());
@@ -248,10 +260,9 @@ impl Writing<'_> {
                 self.machine.want_cut(number, whole(size_bytes), average_bytes, None);
             }
             self.deltas.held += delta.held;
-            if let Search::Over(others) = &mut self.deltas.others
-                && delta.is_other
-                && !delta.is_sibling
-            {
+            if which == Which::Sibling {
+                self.deltas.sibling_read(&delta.older);
+            } else if let (Which::Other, Search::Over(others)) = (which, &mut self.deltas.others) {
                 others.read(size_bytes);
             }
             let task = Task::Cut { older: delta.older.clone(), average_bytes: delta.average_bytes };
@@ -490,10 +501,13 @@ impl Writing<'_> {
     /// What the older version has of the coarse chunks is in place.
     fn compared(&mut self, number: u64, found: Found) -> Result<()> {
         let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
-        if delta.is_sibling {
+        let is_sibling = delta.is_sibling;
+        if is_sibling {
             // What is the same was copied without a comparison.
             let common_bytes = if delta.is_same { delta.size_bytes } else { found.common_bytes() };
-            self.deltas.sibling_had(common_bytes);
+            delta.was_compared = true;
+            let sibling = delta.older.clone();
+            self.deltas.sibling_had(&sibling, common_bytes);
         }
         let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
         let unused = found.unused(delta.older.size_bytes);
@@ -511,7 +525,9 @@ impl Writing<'_> {
             self.deltas.push(number, task);
         }
         self.fetch(number, short);
-        self.prove_if_whole(number)
+        self.prove_if_whole(number)?;
+        // Others may wait to hear of what use it is.
+        if is_sibling { self.begin_deltas() } else { Ok(()) }
     }
 
     /// Asks how the next of what is missing is cut finely.

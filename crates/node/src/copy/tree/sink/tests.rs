@@ -65,6 +65,31 @@ fn who_leaves_at_the_end_leaves_the_mark() {
     }
 }
 
+/// Design 17: entries are taken as long as there is room for what they ask, which is a question with the whole path for each that may have a sibling.
+#[test]
+fn questions_for_siblings_have_bounded_room() {
+    const LEVELS: usize = 200;
+    const FILES: usize = 600;
+    let place = tempfile::tempdir().unwrap();
+    let top = fs::File::open(place.path()).unwrap();
+    let scope = Scope::new(top.try_clone().unwrap().into(), top.as_fd()).unwrap();
+    let mut sink = sink(place.path()).with_deltas(true).searching(Some(scope));
+    sink.stop_with(Arc::default());
+    sink.wake_with(Arc::default());
+    let asked = sink.deltas.keep_questions().unwrap();
+    let metadata = Metadata { mode: 0o755, ..Metadata::default() };
+    let (name, kind) = (Name::new(&[b'd'; 255]).ok(), Kind::Directory { entries: None });
+    let long = Entry { name, kind, metadata }.to_bytes();
+    let mut items = vec![directory()];
+    items.extend(std::iter::repeat_n(long, LEVELS));
+    items.extend((0..FILES).map(|number| file(&format!("f{number:03}"), 1 << 16, None)));
+    tell(&mut sink, items, false);
+    let path_bytes = "tree/".len() + LEVELS * 256 + "f000".len();
+    let count = asked.try_iter().inspect(|(_, coming)| assert_eq!(coming.path.len(), path_bytes)).count();
+    assert!((count - 1) * path_bytes <= TREE_PENDING_BYTES_MAX, "{count} questions");
+    assert!(count * path_bytes > TREE_PENDING_BYTES_MAX / 2 && count < FILES, "{count} questions");
+}
+
 /// The pulls that it says now, that ask for anything.
 fn asked(sink: &mut Writing<'_>) -> Vec<Pull> {
     let mut said = Vec::new();

@@ -12,9 +12,9 @@ use super::super::settings::Settings;
 use super::hostile::as_nobody;
 use super::*;
 
-const KEEPING: WriteOptions = WriteOptions { numeric_ids: true, ..ARCHIVE };
+pub(super) const KEEPING: WriteOptions = WriteOptions { numeric_ids: true, ..ARCHIVE };
 
-fn faking() -> SyncOptions {
+pub(super) fn faking() -> SyncOptions {
     SyncOptions {
         links: true,
         devices: true,
@@ -27,22 +27,22 @@ fn faking() -> SyncOptions {
     }
 }
 
-fn writer_of(to: &Path, sync: SyncOptions) -> TreeWriter {
+pub(super) fn writer_of(to: &Path, sync: SyncOptions) -> TreeWriter {
     let landing = Landing::resolve_sync(&Origin::Anywhere, to, &[Vec::new()]).unwrap();
     TreeWriter::new(landing, KEEPING).with_changes(Changes { sync: Some(sync), ..Changes::default() })
 }
 
-fn attribute(path: &Path) -> Option<String> {
+pub(super) fn attribute(path: &Path) -> Option<String> {
     let mut value = [0; 128];
     let len = lgetxattr(path, ATTRIBUTE, &mut value[..]).ok()?;
     Some(String::from_utf8(value[..len].to_vec()).unwrap())
 }
 
-fn set_attribute(path: &Path, value: &[u8]) {
+pub(super) fn set_attribute(path: &Path, value: &[u8]) {
     setxattr(path, ATTRIBUTE, value, XattrFlags::empty()).unwrap();
 }
 
-fn owned(mut entry: Entry, mode: u32, uid: u32, gid: u32) -> Entry {
+pub(super) fn owned(mut entry: Entry, mode: u32, uid: u32, gid: u32) -> Entry {
     (entry.metadata.mode, entry.metadata.uid, entry.metadata.gid) = (mode, uid, gid);
     entry
 }
@@ -70,7 +70,7 @@ fn entries(to: &Path) -> (Entry, Vec<(Entry, &'static [u8])>) {
 }
 
 /// Writes them, and how each was placed: true for what was not there as it is to be.
-fn write_all(to: &Path, sync: SyncOptions) -> (Vec<bool>, Vec<Done>, NotKept) {
+pub(super) fn write_all(to: &Path, sync: SyncOptions) -> (Vec<bool>, Vec<Done>, NotKept) {
     let (root, all) = entries(to);
     let mut writer = writer_of(to, sync);
     writer.root(0, &root).unwrap();
@@ -385,7 +385,7 @@ fn root_believes_the_owner_of_the_destination() {
 }
 
 /// Entries that are told of `from`, without the root, by name with bits and owner; and how many have failed.
-fn told_of(from: &Path, fake: FakeSuper) -> (Vec<(Vec<u8>, u32, u32)>, usize) {
+pub(super) fn told_of(from: &Path, fake: FakeSuper) -> (Vec<(Vec<u8>, u32, u32)>, usize) {
     let mut walker = Walker::new(vec![from.join("")], WalkOptions { fake, ..walk_options() });
     let (mut told, mut failed) = (Vec::new(), 0);
     while let Some(step) = walker.step() {
@@ -534,7 +534,7 @@ fn who_looks_whose_files_are_leaves_the_rest_alone() {
 }
 
 /// A directory that everybody can come to, wherever others of tests lie.
-fn open_place() -> tempfile::TempDir {
+pub(super) fn open_place() -> tempfile::TempDir {
     let place = tempfile::tempdir_in("/tmp").unwrap();
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     place
@@ -839,9 +839,8 @@ fn a_swap_lends_no_powers() {
     assert_eq!(opened("written"), (0o4000, Err(ErrorKind::Changed)));
     assert_eq!(opened("plain"), (0, Ok(())), "nothing was said of it");
     // Between the parts of one look.
-    let mine = fs::metadata(&from).unwrap().uid();
     let directory = Directory::open(&from).unwrap();
-    let telling = Telling::new(FakeSuper::On, mine, &directory);
+    let telling = Telling::new(FakeSuper::On, &directory);
     let seen = |name: &str, between: &dyn Fn()| {
         let found = directory.stat(name.as_bytes()).unwrap();
         let place = telling.place(&directory, name.as_bytes(), &found).unwrap().unwrap();

@@ -4,13 +4,14 @@
 //! [ADR 26]: ../../../../../../../docs/adr/0026-the-receivers-disk-as-a-source.md
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dray_core::limits::SEARCH_ENTRIES_MAX;
 use dray_store::local::tree::OlderFile;
 
 use super::work::Told;
@@ -29,7 +30,11 @@ const ENTRIES: u32 = 64;
 /// How soon it is looked whether the copy still has something to write.
 const BUSY: Duration = Duration::from_millis(1);
 /// With so many siblings one after the other of which nothing was of use, nothing more is read.
-const VAIN_MAX: u32 = 8;
+pub(super) const VAIN_MAX: u32 = 8;
+/// How often one of them is read of which nothing is of use.
+const READ_TIMES: u64 = 2;
+/// Bytes that a question takes besides the path.
+const QUESTION_BYTES: usize = 128;
 
 /// How long may be waited, and for what.
 #[derive(Clone, Copy, Debug)]
@@ -67,8 +72,15 @@ pub(super) struct Finder {
     questions: Option<mpsc::Sender<(u64, Coming)>>,
     /// What it was asked for, and what it answered.
     asked: BTreeMap<u64, Sibling>,
+    /// Bytes that each question takes that is not answered yet, whoever waits for that.
+    awaited: BTreeMap<u64, usize>,
+    /// Bytes of all of them, and of paths of what was found.
+    held: usize,
     /// How many were of no use since the last one that was.
     vain: u32,
+    /// Of each file that was read (device and inode), how many bytes of it may be before more is of use: who tells a thousand entries of the size and time of one
+    /// has it read twice, not a thousand times.
+    left: HashMap<(u32, u32, u64), u64>,
 }
 
 /// What is known of a sibling.
@@ -84,7 +96,16 @@ pub(super) enum Sibling {
 
 impl Finder {
     pub(super) fn new(scope: Scope, pressure: Arc<Pressure>) -> Finder {
-        Finder { scope: Arc::new(scope), pressure, questions: None, asked: BTreeMap::new(), vain: 0 }
+        Finder {
+            scope: Arc::new(scope),
+            pressure,
+            questions: None,
+            asked: BTreeMap::new(),
+            awaited: BTreeMap::new(),
+            held: 0,
+            vain: 0,
+            left: HashMap::new(),
+        }
     }
 
     /// Whether more of them are worth looking for.
@@ -97,22 +118,33 @@ impl Finder {
         let start = || start(self.scope.clone(), self.pressure.clone(), told.another(), PATIENCE);
         let questions = self.questions.get_or_insert_with(start);
         told.begin();
+        let bytes = coming.path.len() + QUESTION_BYTES;
         let is_asked = questions.send((number, coming)).is_ok();
-        if !is_asked {
+        if is_asked {
+            let before = self.awaited.insert(number, bytes).unwrap_or(0);
+            self.held = self.held + bytes - before;
+        } else {
             told.cannot();
         }
         self.asked.insert(number, if is_asked { Sibling::Awaited } else { Sibling::None });
     }
 
     pub(super) fn handle_answer(&mut self, number: u64, found: Option<PathBuf>) {
+        self.held -= self.awaited.remove(&number).unwrap_or(0);
         // Whoever was waiting may not be any more.
         if let Some(sibling) = self.asked.get_mut(&number) {
             *sibling = found.map_or(Sibling::None, Sibling::Found);
+            self.held += sibling.held();
         }
     }
 
     pub(super) fn forget(&mut self, number: u64) {
-        self.asked.remove(&number);
+        self.held -= self.asked.remove(&number).map_or(0, |sibling| sibling.held());
+    }
+
+    /// Bytes that questions and answers take.
+    pub(super) fn held(&self) -> usize {
+        self.held
     }
 
     /// Of a file that was not asked about, there is none.
@@ -129,9 +161,48 @@ impl Finder {
         OlderFile::new(self.scope.file(&path)?)
     }
 
+    /// False if it was read often enough.
+    pub(super) fn may_read(&self, older: &OlderFile) -> bool {
+        self.left.get(&older.state.identity()).is_none_or(|left| *left >= older.size_bytes)
+    }
+
+    /// It is going to be read.
+    pub(super) fn read(&mut self, older: &OlderFile) {
+        let identity = older.state.identity();
+        if self.left.len() >= SEARCH_ENTRIES_MAX && !self.left.contains_key(&identity) {
+            // That many others were read since the first of them.
+            self.left.clear();
+        }
+        let left = self.left.entry(identity).or_insert_with(|| most_read(older));
+        *left = left.saturating_sub(older.size_bytes);
+    }
+
     /// What one had in common with what came.
-    pub(super) fn had(&mut self, common_bytes: u64) {
-        self.vain = if common_bytes > 0 { 0 } else { self.vain + 1 };
+    pub(super) fn had(&mut self, older: &OlderFile, common_bytes: u64) {
+        self.vain = if common_bytes > 0 { 0 } else { self.vain.saturating_add(1) };
+        if let Some(left) = self.left.get_mut(&older.state.identity()) {
+            *left = left.saturating_add(common_bytes).min(most_read(older));
+        }
+    }
+
+    /// Questions go to who asks for this, and to no thread.
+    #[cfg(test)]
+    pub(super) fn keep_questions(&mut self) -> mpsc::Receiver<(u64, Coming)> {
+        let (questions, asked) = mpsc::channel();
+        self.questions = Some(questions);
+        asked
+    }
+}
+
+/// Bytes of it that are read of which none is of use.
+fn most_read(older: &OlderFile) -> u64 {
+    older.size_bytes.saturating_mul(READ_TIMES)
+}
+
+impl Sibling {
+    /// Bytes that it takes.
+    fn held(&self) -> usize {
+        if let Sibling::Found(path) = self { path.as_os_str().len() } else { 0 }
     }
 }
 
@@ -258,7 +329,7 @@ mod tests {
         let scope = Scope::new(top.into(), to.as_fd()).unwrap().with_files_from(0);
         let told = Told::to_nobody();
         let questions = start(Arc::new(scope), pressure.clone(), told.another(), patience);
-        let path = vec![b"image".to_vec()];
+        let path = b"image".to_vec();
         let mut all = Vec::new();
         for (round, asked) in rounds.iter().enumerate() {
             begin(round);
@@ -283,12 +354,76 @@ mod tests {
         let top = || fs::File::open(dir.path()).unwrap();
         let mut finder = Finder::new(Scope::new(top().into(), top().as_fd()).unwrap(), Arc::default());
         finder.asked.insert(1, Sibling::Found("a/image".into()));
+        let older = older(100_000);
         for common_bytes in [0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0] {
-            finder.had(common_bytes);
+            finder.had(&older, common_bytes);
             assert!(finder.is_hopeful() && finder.of(1) != Sibling::None);
         }
-        finder.had(0);
+        finder.had(&older, 0);
         assert!(!finder.is_hopeful() && finder.of(1) == Sibling::None);
+    }
+
+    fn older(size_bytes: u64) -> OlderFile {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(size_bytes).unwrap();
+        OlderFile::new(file).unwrap()
+    }
+
+    /// S77 "no file is read again and again", design 17: a file that stands in for what comes is read twice, and again for as much of it as is of use, by whatever name it
+    /// was found; another one for itself. What was read is remembered of a bounded number of files.
+    #[test]
+    fn a_sibling_is_read_as_often_as_it_is_of_use() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["one", "other"] {
+            fs::write(dir.path().join(name), vec![1; 100_000]).unwrap();
+        }
+        fs::hard_link(dir.path().join("one"), dir.path().join("again")).unwrap();
+        let top = || fs::File::open(dir.path()).unwrap();
+        let scope = Scope::new(top().into(), top().as_fd()).unwrap().with_files_from(0);
+        let mut finder = Finder::new(scope, Arc::default());
+        for (number, name) in [(1, "one"), (2, "again"), (3, "other")] {
+            finder.asked.insert(number, Sibling::Found(name.into()));
+        }
+        let [one, again, other] = [1, 2, 3].map(|number| finder.open(number).unwrap());
+        for sibling in [&one, &again] {
+            assert!(finder.may_read(sibling));
+            finder.read(sibling);
+        }
+        assert!(!finder.may_read(&one) && !finder.may_read(&again) && finder.may_read(&other));
+        finder.had(&one, 99_999);
+        assert!(!finder.may_read(&one), "less than is read again");
+        finder.had(&one, 1);
+        assert!(finder.may_read(&one));
+        finder.had(&one, u64::MAX);
+        for _ in 0..READ_TIMES {
+            finder.read(&one);
+        }
+        assert!(!finder.may_read(&one), "of use once is no right to be read for ever");
+        finder.left.extend((0..SEARCH_ENTRIES_MAX as u64).map(|inode| ((u32::MAX, 0, inode), 0)));
+        finder.read(&other);
+        assert_eq!(finder.left.len(), 1);
+    }
+
+    /// Design 17: what is asked is accounted for until it is answered, whoever waits for that, and what was found until nobody does.
+    #[test]
+    fn questions_are_accounted_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = || fs::File::open(dir.path()).unwrap();
+        let mut finder = Finder::new(Scope::new(top().into(), top().as_fd()).unwrap(), Arc::default());
+        let asked = finder.keep_questions();
+        let told = Told::to_nobody();
+        for number in [1, 2, 3] {
+            finder.ask(number, Coming { path: vec![b'a'; 1000], size_bytes: 100_000, mtime_s: 0 }, &told);
+        }
+        assert_eq!((finder.held(), asked.try_iter().count()), (3 * (1000 + QUESTION_BYTES), 3));
+        finder.forget(1);
+        assert_eq!(finder.held(), 3 * (1000 + QUESTION_BYTES), "it is being looked for");
+        finder.handle_answer(1, Some("a/image".into()));
+        finder.handle_answer(2, None);
+        finder.handle_answer(3, Some("a/image".into()));
+        assert_eq!(finder.held(), "a/image".len());
+        finder.forget(3);
+        assert_eq!(finder.held(), 0);
     }
 
     /// P7, S96 "what this side does is no silence": what is looked for is under way until the answer has come, and ends nothing else that is.
@@ -299,7 +434,7 @@ mod tests {
         let mut finder = Finder::new(Scope::new(top().into(), top().as_fd()).unwrap(), Arc::default());
         let told = Told::to_nobody();
         told.begin();
-        let coming = Coming { path: vec![b"image".to_vec()], size_bytes: 100_000, mtime_s: 0 };
+        let coming = Coming { path: b"image".to_vec(), size_bytes: 100_000, mtime_s: 0 };
         finder.ask(1, coming, &told);
         while told.siblings().is_empty() {
             thread::yield_now();

@@ -85,6 +85,8 @@ pub(super) struct Delta {
     pub(super) is_other: bool,
     /// And it was found elsewhere on the disk.
     pub(super) is_sibling: bool,
+    /// What that has in common with what comes is known.
+    pub(super) was_compared: bool,
     pub(super) is_same: bool,
     pub(super) size_bytes: u64,
     /// Of a coarse chunk; `None` if it is hashed only.
@@ -228,11 +230,36 @@ impl Deltas {
         self.siblings.as_ref()?.open(number)
     }
 
-    /// A sibling had so much of what comes.
-    pub(super) fn sibling_had(&mut self, common_bytes: u64) {
-        if let Some(siblings) = &mut self.siblings {
-            siblings.had(common_bytes);
+    /// Whether a sibling may be read; `None` while it is, and what comes of that decides.
+    pub(super) fn may_read_sibling(&self, sibling: &OlderFile) -> Option<bool> {
+        if self.siblings.as_ref().is_some_and(|siblings| siblings.may_read(sibling)) {
+            return Some(true);
         }
+        let is_it = |delta: &Delta| {
+            delta.is_sibling
+                && !delta.was_compared
+                && delta.older.state.identity() == sibling.state.identity()
+        };
+        if self.active.values().any(is_it) { None } else { Some(false) }
+    }
+
+    /// A sibling is going to be read.
+    pub(super) fn sibling_read(&mut self, sibling: &OlderFile) {
+        if let Some(siblings) = &mut self.siblings {
+            siblings.read(sibling);
+        }
+    }
+
+    /// A sibling had so much of what comes.
+    pub(super) fn sibling_had(&mut self, sibling: &OlderFile, common_bytes: u64) {
+        if let Some(siblings) = &mut self.siblings {
+            siblings.had(sibling, common_bytes);
+        }
+    }
+
+    /// Bytes that questions for siblings take, and answers.
+    pub(in crate::copy::tree::sink) fn siblings_held(&self) -> usize {
+        self.siblings.as_ref().map_or(0, Finder::held)
     }
 
     pub(super) fn push(&mut self, number: u64, task: Task) {
@@ -291,6 +318,10 @@ impl Deltas {
     pub(super) fn remove(&mut self, number: u64) {
         self.forget_sibling(number);
         if let Some(delta) = self.active.remove(&number) {
+            if delta.is_sibling && !delta.was_compared {
+                // It was read for nothing, as by a sender that says of no file how it is cut.
+                self.sibling_had(&delta.older, 0);
+            }
             if delta.is_working {
                 // Its place is free when the worker has done with it.
                 delta.is_void.store(true, Ordering::Release);
@@ -333,6 +364,7 @@ impl Delta {
             older: Arc::new(older),
             is_other,
             is_sibling: false,
+            was_compared: false,
             is_same: false,
             size_bytes,
             average_bytes,
@@ -347,7 +379,20 @@ impl Delta {
 }
 
 #[cfg(test)]
+impl Deltas {
+    /// Questions for siblings go to who asks for this, and to no thread.
+    pub(in crate::copy::tree::sink) fn keep_questions(
+        &mut self,
+    ) -> Option<std::sync::mpsc::Receiver<(u64, Coming)>> {
+        self.siblings.as_mut().map(Finder::keep_questions)
+    }
+}
+
+#[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use super::super::siblings::VAIN_MAX;
     use super::*;
 
     /// P5: what is told of a file that hardly changed stays far below a thousandth of it, and costs memory that is bounded.
@@ -401,6 +446,33 @@ mod tests {
             assert!(deltas.has_room(0));
         }
         assert_eq!((deltas.held, deltas.leaving.len()), (0, 0));
+    }
+
+    /// P7 "never slower", design 17: a sibling of which nobody heard what it has in common with what comes was read in vain as one that has nothing, and after some of them no
+    /// more are; one that was compared counts for what it had.
+    #[test]
+    fn siblings_that_are_given_up_are_in_vain() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = File::open(dir.path()).unwrap();
+        let scope = Scope::new(top.try_clone().unwrap().into(), top.as_fd()).unwrap();
+        let mut deltas = Deltas { is_on: true, ..Deltas::default() };
+        deltas.wake_with(Arc::default());
+        deltas.stop_with(Arc::default());
+        deltas.search_in(scope);
+        let mut give_up = |number, was_compared| {
+            let delta = Delta { is_other: true, is_sibling: true, was_compared, ..delta() };
+            deltas.held += delta.held;
+            deltas.active.insert(number, delta);
+            deltas.remove(number);
+            deltas.looks_for_siblings()
+        };
+        for number in 0..u64::from(VAIN_MAX) {
+            assert!(give_up(number, true), "what it had was counted when that was known");
+        }
+        for number in 1..u64::from(VAIN_MAX) {
+            assert!(give_up(number, false), "{number}");
+        }
+        assert!(!give_up(0, false));
     }
 
     /// "Doubt ends in sending": two versions of very different sizes are not compared, those that grew or were cut short are.
