@@ -13,7 +13,7 @@ mod suite;
 mod tidy;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo xtask tidy [--root DIR] [--package DIR]
@@ -112,6 +112,7 @@ fn target_folder() -> PathBuf {
 /// The repository whose sources cargo runs this program from: the folder above its package. Asked for at run time, as a target folder that two clones
 /// share holds the program that was built in one of them.
 fn repository() -> PathBuf {
-    let package = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    let package = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     package.parent().unwrap_or(&package).to_owned()
 }
