@@ -126,7 +126,10 @@ impl Executor<'_> {
 
     /// It takes nothing of the processor from now on.
     fn pauses(&self, pressure: &Pressure) {
-        self.share.borrow_mut().pause(self.shared.now_us(), || pressure.reading());
+        let mut share = self.share.borrow_mut();
+        share.pause(self.shared.now_us(), || pressure.reading());
+        #[cfg(test)]
+        self.shared.is_charged.store(share.is_charged(), Ordering::Release);
     }
 
     /// Whether it takes of the processor what the transfer waits for.
@@ -138,7 +141,10 @@ impl Executor<'_> {
         let mut share = self.share.borrow_mut();
         let takes_much = share.is_too_large(self.shared.now_us(), || pressure.reading());
         #[cfg(test)]
-        self.shared.rests.store(share.rests, Ordering::Release);
+        {
+            self.shared.rests.store(share.rests, Ordering::Release);
+            self.shared.is_charged.store(share.is_charged(), Ordering::Release);
+        }
         takes_much
     }
 

@@ -77,6 +77,12 @@ impl Share {
         }
     }
 
+    /// What others wait for now counts.
+    #[cfg(test)]
+    pub(super) fn is_charged(&self) -> bool {
+        self.looked.is_some()
+    }
+
     /// Adds what happened since it was looked last.
     fn count(&mut self, now_us: u64, now: Reading) {
         let Some((at, before)) = self.looked else { return };
