@@ -126,8 +126,6 @@ fn allow_connections(taker: &Host, connections: usize) {
 struct Fetched {
     /// The most connections that its holder had at once.
     connections: usize,
-    /// Packets that found the link's queue full.
-    dropped: u64,
     /// The most threads that its receiver had at once.
     threads: usize,
 }
@@ -154,11 +152,12 @@ fn fetched(lab: &Lab, name: &str, seed: u64, size_bytes: u64) -> Fetched {
     share.end();
     let dropped = lab.carried(0, 1).dropped_full - before;
     eprintln!("{name}: {most} connections, {threads} threads, {dropped} packets dropped");
-    Fetched { connections: most, dropped, threads }
+    Fetched { connections: most, threads }
 }
 
-/// P13, P4 (ADR 34): over a long path a receiver with BBR opens one connection to a holder with BBR, which fills it; a second one does no more
-/// than fill the queue, too. It opens another one where its sockets hold less than the path, and with any other congestion control.
+/// P13, P4 (ADR 34): over a long path a receiver with BBR opens one connection to a holder with BBR, which fills it. It opens another one where its sockets
+/// hold less than the path, and with any other congestion control. What is dropped is told and not asserted: 2,040 to 2,120 packets where the machine is at rest, and
+/// 2,640 to 2,690 with two connections; but 0 to 3,240 where it is busy.
 #[test]
 fn one_connection_fills_a_long_link() {
     let Some(lab) = Lab::of(2).condition(LONG_FAT).build() else { return };
@@ -175,7 +174,6 @@ fn one_connection_fills_a_long_link() {
     set_kernel(taker, "tcp_rmem", "4096 131072 67108864").expect("set a buffer");
     set_kernel(taker, "tcp_congestion_control", "reno").expect("every kernel has it");
     assert_eq!(fetched(&lab, "others", 53, 24 * MIB).connections, 2);
-    let _ = filled.dropped;
 }
 
 /// S34, P13 (ADR 34): a router forgets the only connection of a transfer, whose packets vanish from then on. Another one is made beside it, and brings the rest.
