@@ -294,7 +294,8 @@ fn who_waits_for_others_to_be_of_use_hears_of_it() {
         (set, is_over, heard)
     };
     let patience = Duration::from_secs(30);
-    let ways: [(bool, fn(&LaneSet, &AtomicBool)); 4] = [
+    type Way = fn(&LaneSet, &AtomicBool);
+    let ways: [(bool, Way); 4] = [
         (true, |set, _| set.spread()),
         (false, |set, _| set.call(SourceCall::Close)),
         (false, |set, _| set.give_up(None)),

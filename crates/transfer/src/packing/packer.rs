@@ -206,6 +206,7 @@ fn encoder(level: Level) -> io::Result<Encoder<'static>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::time::Duration;
 
     use super::super::tests::{new, noise};
@@ -218,6 +219,19 @@ mod tests {
         for _ in 0..20 {
             packer.pace.note(8 << 20, MS, 2000 * MS);
         }
+    }
+
+    /// Tests that want much of the memory, or all of it, one after the other.
+    static MUCH: Mutex<()> = Mutex::new(());
+
+    /// A stream at one of the highest levels.
+    fn high() -> Packer {
+        let mut packer = new();
+        while packer.level.number < 12 {
+            idle(&mut packer);
+            packer.pack(&[7; 64 << 10]).unwrap().unwrap();
+        }
+        packer
     }
 
     /// A path for which the level is right, and stays so for 8 MiB.
@@ -236,14 +250,10 @@ mod tests {
     /// nothing was sent: one part in twenty of all the time.
     #[test]
     fn looking_again_costs_little() {
-        let mut packer = new();
-        idle(&mut packer);
-        assert!(packer.pace.level().number >= 12);
-        let mut high = 0;
-        for _ in 0..100 {
-            high += usize::from(packer.pack(&noise(64 << 10)).unwrap().is_some());
-        }
-        assert!(high <= 3, "{high} looks at a level above the lowest");
+        let _much = MUCH.lock();
+        let mut packer = high();
+        let looks = (0..100).filter(|_| packer.pack(&noise(64 << 10)).unwrap().is_some()).count();
+        assert!(looks <= 3, "{looks} looks at a level above the lowest");
         assert!(packer.level.number >= 12, "what compresses again has its level");
         while packer.pack(&[7; 64 << 10]).unwrap().is_none() {}
         assert!(packer.level.number >= 12);
@@ -285,10 +295,8 @@ mod tests {
     /// Where others have all the memory that there is: for less than it has nobody needs more.
     #[test]
     fn a_lower_level_needs_no_memory() {
-        let mut packer = new();
-        idle(&mut packer);
-        packer.pack(&[7; 64 << 10]).unwrap().unwrap();
-        assert!(packer.level.number >= 12);
+        let _much = MUCH.lock();
+        let mut packer = high();
         let mut others: Vec<Share> = Vec::new();
         others.extend(std::iter::from_fn(|| Share::take(&MEMORY, 1 << 20, PACKING_BYTES_MAX)));
         while packer.pace.level().number > 1 {
