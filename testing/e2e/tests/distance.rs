@@ -98,56 +98,130 @@ fn set_kernel(host: &Host, name: &str, value: &str) -> Option<String> {
     host.enter(|| fs::write(&path, value).and_then(|()| fs::read_to_string(&path)).ok())
 }
 
-/// Fetches `size_bytes` over the link: the most connections of it that its holder had at once, and packets that found the link's queue full.
-fn fetched(lab: &Lab, name: &str, seed: u64, size_bytes: u64) -> (usize, u64) {
+/// Connections that `host` has at this port of its own, each with its other end's address.
+fn connections(host: &Host, port: u16) -> Vec<String> {
+    let port = format!(":{port}");
+    let list = ["ip", "netns", "exec", host.namespace(), "ss", "-H", "-t", "-n", "state", "established"];
+    let told = live::tool(&[&list[..], &["sport", "=", &port]].concat());
+    told.lines().map(str::to_owned).collect()
+}
+
+/// How many connections of `host` lead to this port and are established, without a program's help: often enough to see one that lasts a round trip.
+fn leading_to(host: &Host, port: u16) -> usize {
+    let told = host.enter(|| fs::read_to_string("/proc/thread-self/net/tcp")).unwrap();
+    let (far, established) = (format!(":{port:04X}"), "01");
+    let leads = |line: &&str| {
+        let mut words = line.split_whitespace().skip(2);
+        words.next().is_some_and(|word| word.ends_with(&far)) && words.next() == Some(established)
+    };
+    told.lines().filter(leads).count()
+}
+
+/// Hosts with BBR at both ends of the link, and `connections` in the receiver's configuration; `None` if this kernel has none.
+fn use_bbr(lab: &Lab, connections: usize) -> Option<()> {
+    let (holder, taker) = lab.pair();
+    for host in [holder, taker] {
+        set_kernel(host, "tcp_congestion_control", "bbr")?;
+    }
+    allow_connections(taker, connections);
+    Some(())
+}
+
+fn allow_connections(taker: &Host, connections: usize) {
+    let config = taker.home().join(".config/dray/config.toml");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    fs::write(config, format!("connections = {connections}\n")).unwrap();
+}
+
+/// What was seen of a transfer.
+struct Fetched {
+    /// The most connections that its holder had at once.
+    connections: usize,
+    /// The most threads that its receiver had at once.
+    threads: usize,
+}
+
+/// Fetches `size_bytes` over the link.
+fn fetched(lab: &Lab, name: &str, seed: u64, size_bytes: u64) -> Fetched {
     let (holder, taker) = lab.pair();
     let source = holder.file(name);
     // What was fetched before is at hand.
     data::write_random(&source, size_bytes, seed);
     let share = share(holder, &source);
-    let port = format!(":{}", share.port());
-    let list = ["ip", "netns", "exec", holder.namespace(), "ss", "-H", "-t", "-n", "state", "established"];
-    let list = [&list[..], &["sport", "=", &port]].concat();
     let copy = taker.directory(name).join("copy");
     let before = lab.carried(0, 1).dropped_full;
     let running = actions::get(taker, &share.ticket, &copy).start();
-    let mut most = 0;
+    let (mut most, mut threads) = (0, 0);
+    let tasks = format!("/proc/{}/task", running.pid());
     running.wait_until(true, || {
-        most = most.max(live::tool(&list).lines().count());
+        most = most.max(connections(holder, share.port()).len());
+        threads = threads.max(fs::read_dir(&tasks).map_or(0, Iterator::count));
         running.has_ended()
     });
     running.wait().expect(0);
     assert_delivered(&source, &copy, Some(&share.hash()));
     share.end();
     let dropped = lab.carried(0, 1).dropped_full - before;
-    eprintln!("{name}: {most} connections, {dropped} packets dropped");
-    (most, dropped)
+    eprintln!("{name}: {most} connections, {threads} threads, {dropped} packets dropped");
+    Fetched { connections: most, threads }
 }
 
-/// P13, P4 (ADR 34): over a long path a receiver with BBR opens one connection to a holder with BBR, which fills it; a second one does no more
-/// than fill the queue, too. It opens another one where its sockets hold less than the path, and with any other congestion control.
+/// P13, P4 (ADR 34): over a long path a receiver with BBR opens one connection to a holder with BBR, which fills it. It opens another one where its sockets
+/// hold less than the path, and with any other congestion control. What is dropped is told and not asserted: 2,040 to 2,120 packets where the machine is at rest, and
+/// 2,640 to 2,690 with two connections; but 0 to 3,240 where it is busy.
 #[test]
 fn one_connection_fills_a_long_link() {
     let Some(lab) = Lab::of(2).condition(LONG_FAT).build() else { return };
-    let (holder, taker) = lab.pair();
-    for host in [holder, taker] {
-        if set_kernel(host, "tcp_congestion_control", "bbr").is_none() {
-            return say_skip("this kernel has no BBR");
-        }
-    }
-    let config = taker.home().join(".config/dray/config.toml");
-    fs::create_dir_all(config.parent().unwrap()).unwrap();
-    fs::write(config, "connections = 2\n").unwrap();
-    let (connections, _) = fetched(&lab, "filled", 51, 24 * MIB);
-    assert_eq!(connections, 1);
+    let Some(()) = use_bbr(&lab, 16) else { return say_skip("this kernel has no BBR") };
+    let (_, taker) = lab.pair();
+    let filled = fetched(&lab, "filled", 51, 24 * MIB);
+    assert_eq!(filled.connections, 1);
+    // One waits for the 15 others to be of use.
+    assert!(filled.threads < 16, "{} threads", filled.threads);
+    allow_connections(taker, 2);
     let own = set_kernel(taker, "tcp_rmem", "4096 131072 1048576").expect("set a buffer");
     assert!(own.trim_end().ends_with("1048576"), "{own}");
-    let (connections, _) = fetched(&lab, "held-back", 52, 24 * MIB);
-    assert_eq!(connections, 2);
+    assert_eq!(fetched(&lab, "held-back", 52, 24 * MIB).connections, 2);
     set_kernel(taker, "tcp_rmem", "4096 131072 67108864").expect("set a buffer");
     set_kernel(taker, "tcp_congestion_control", "reno").expect("every kernel has it");
-    let (connections, _) = fetched(&lab, "others", 53, 24 * MIB);
-    assert_eq!(connections, 2);
+    assert_eq!(fetched(&lab, "others", 53, 24 * MIB).connections, 2);
+}
+
+/// S34, P13 (ADR 34): a router forgets the only connection of a transfer, whose packets vanish from then on. Another one is made beside it, and brings the rest.
+#[test]
+fn the_only_connection_that_dies_is_replaced() {
+    let Some(lab) = Lab::of(2).condition(LONG_FAT).build() else { return };
+    let Some(()) = use_bbr(&lab, 2) else { return say_skip("this kernel has no BBR") };
+    let (holder, taker) = lab.pair();
+    let source = holder.file("source");
+    data::write_random(&source, 24 * MIB, 54);
+    let share = share(holder, &source);
+    let copy = taker.directory("there").join("copy");
+    let before = lab.carried(0, 1).carried_bytes;
+    let running = actions::get(taker, &share.ticket, &copy).start();
+    let carried = || lab.carried(0, 1).carried_bytes - before;
+    running.wait_until(false, || carried() > 6 * MIB);
+    let one = connections(holder, share.port());
+    let [only] = &one[..] else { panic!("{one:?}") };
+    let port = only.trim_end().rsplit(':').next().unwrap().to_owned();
+    let rules = format!(
+        "table inet forgotten {{
+            chain in {{ type filter hook input priority 0; tcp dport {port} drop; }}
+            chain out {{ type filter hook output priority 0; tcp sport {port} drop; }}
+        }}"
+    );
+    live::tool(&["ip", "netns", "exec", taker.namespace(), "nft", &rules]);
+    let mut most = 0;
+    running.wait_until(true, || {
+        most = most.max(leading_to(taker, share.port()));
+        running.has_ended()
+    });
+    running.wait().expect(0);
+    assert_delivered(&source, &copy, Some(&share.hash()));
+    share.end();
+    eprintln!("{most} connections, {} bytes", carried());
+    assert_eq!(most, 2, "it waited for its only connection, and then began anew");
+    assert!(carried() < on_wire(24 * MIB) + 16 * MIB, "{} bytes", carried());
 }
 
 /// Copies a file between the two hosts of `lab`, which delivers it: the IP bytes that crossed the link in the copy's direction, and back.

@@ -113,12 +113,23 @@ impl Executor<'_> {
     pub(super) fn stand_back(&self) -> bool {
         let pressure = lock(&self.shared.pressure).clone().filter(|_| self.shared.heeds_pressure);
         while !self.shared.is_over() {
-            if !pressure.as_ref().is_some_and(|pressure| pressure.is_high() || self.takes_much(pressure)) {
+            let Some(pressure) = &pressure else { return true };
+            if pressure.is_high() {
+                self.pauses(pressure);
+            } else if !self.takes_much(pressure) {
                 return true;
             }
             thread::sleep(BUSY);
         }
         false
+    }
+
+    /// It takes nothing of the processor from now on.
+    fn pauses(&self, pressure: &Pressure) {
+        let mut share = self.share.borrow_mut();
+        share.pause(self.shared.now_us(), || pressure.reading());
+        #[cfg(test)]
+        self.shared.is_charged.store(share.is_charged(), Ordering::Release);
     }
 
     /// Whether it takes of the processor what the transfer waits for.
@@ -130,7 +141,10 @@ impl Executor<'_> {
         let mut share = self.share.borrow_mut();
         let takes_much = share.is_too_large(self.shared.now_us(), || pressure.reading());
         #[cfg(test)]
-        self.shared.rests.store(share.rests, Ordering::Release);
+        {
+            self.shared.rests.store(share.rests, Ordering::Release);
+            self.shared.is_charged.store(share.is_charged(), Ordering::Release);
+        }
         takes_much
     }
 
@@ -145,6 +159,14 @@ impl Executor<'_> {
     }
 
     fn await_that(&self, is_so: impl Fn(&super::Order) -> bool) -> bool {
+        let is_to_wait = {
+            let order = lock(&self.shared.order);
+            !is_so(&order)
+        };
+        let pressure = lock(&self.shared.pressure).clone();
+        if let Some(pressure) = pressure.filter(|_| is_to_wait) {
+            self.pauses(&pressure);
+        }
         let mut order = lock(&self.shared.order);
         self.shared.changed.notify_all();
         while !self.shared.is_over() && !is_so(&order) {

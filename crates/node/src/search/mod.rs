@@ -160,6 +160,9 @@ struct Shared {
     /// How often it rested because others waited for a processor.
     #[cfg(test)]
     rests: AtomicU64,
+    /// What the transfer's threads wait for counts as waiting for it.
+    #[cfg(test)]
+    is_charged: AtomicBool,
     /// It rests for nobody who waits for a processor: with another pace what is found counts, and not how busy the machine is.
     #[cfg(test)]
     is_paced: AtomicBool,
@@ -273,6 +276,8 @@ impl DiskSearch {
             places_read: Mutex::default(),
             #[cfg(test)]
             rests: AtomicU64::new(0),
+            #[cfg(test)]
+            is_charged: AtomicBool::new(false),
             #[cfg(test)]
             is_paced: AtomicBool::new(false),
         });
@@ -502,6 +507,12 @@ impl DiskSearch {
     #[cfg(test)]
     pub(crate) fn rests(&self) -> u64 {
         self.shared.rests.load(Ordering::Acquire)
+    }
+
+    /// Whether what the transfer's threads wait for now counts as waiting for it.
+    #[cfg(test)]
+    pub(crate) fn is_charged(&self) -> bool {
+        self.shared.is_charged.load(Ordering::Acquire)
     }
 
     /// Steps of ranking so far.

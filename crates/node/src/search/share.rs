@@ -21,11 +21,15 @@ pub(super) struct Reading {
     pub(super) waited_ns: u64,
 }
 
-/// How much of the processor a search takes.
+/// How much of the processor a search takes, and what others wait for meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Share {
-    /// When it was looked last since it rested, and what there was.
+    /// When it was looked last since it rested or stood back, and what there was.
     looked: Option<(u64, Reading)>,
+    /// For how long it has worked since it was judged, by these looks, and what happened in that time.
+    worked_us: u64,
+    ran_ns: u64,
+    waited_ns: u64,
     rests_until_us: u64,
     /// How often it rested.
     #[cfg(test)]
@@ -38,13 +42,17 @@ impl Share {
         if now_us < self.rests_until_us {
             return true;
         }
-        if self.looked.is_some_and(|(at, _)| now_us.saturating_sub(at) < INTERVAL_US) {
+        if self.looked.is_some_and(|(at, _)| self.worked_us + now_us.saturating_sub(at) < INTERVAL_US) {
             return false;
         }
         let Some(now) = read() else { return false };
-        let Some((_, before)) = self.looked.replace((now_us, now)) else { return false };
-        let ran_ns = now.ran_ns.saturating_sub(before.ran_ns);
-        let waited_ns = now.waited_ns.saturating_sub(before.waited_ns);
+        self.count(now_us, now);
+        self.looked = Some((now_us, now));
+        if self.worked_us < INTERVAL_US {
+            return false;
+        }
+        let (ran_ns, waited_ns) = (self.ran_ns, self.waited_ns);
+        (self.worked_us, self.ran_ns, self.waited_ns) = (0, 0, 0);
         if waited_ns == 0 || waited_ns < ran_ns / WAITS_PART {
             return false;
         }
@@ -57,6 +65,30 @@ impl Share {
             self.rests += 1;
         }
         true
+    }
+
+    /// The search stands back from now on: what they wait for until it is asked for again whether it is too large is not this search, either.
+    pub(super) fn pause(&mut self, now_us: u64, read: impl FnOnce() -> Option<Reading>) {
+        if self.looked.is_some() {
+            if let Some(now) = read() {
+                self.count(now_us, now);
+            }
+            self.looked = None;
+        }
+    }
+
+    /// What others wait for now counts.
+    #[cfg(test)]
+    pub(super) fn is_charged(&self) -> bool {
+        self.looked.is_some()
+    }
+
+    /// Adds what happened since it was looked last.
+    fn count(&mut self, now_us: u64, now: Reading) {
+        let Some((at, before)) = self.looked else { return };
+        self.worked_us += now_us.saturating_sub(at);
+        self.ran_ns += now.ran_ns.saturating_sub(before.ran_ns);
+        self.waited_ns += now.waited_ns.saturating_sub(before.waited_ns);
     }
 }
 
@@ -117,6 +149,30 @@ mod tests {
                     .is_too_large(now_us + REST_MAX_US + later_us, || reading(5_000_000_000, 5_000_000_000))
             );
         }
+    }
+
+    /// ADR 37: while the transfer has something to do and the search stands back, its threads wait for each other, and that is not this search. What they wait
+    /// while it works is, however short the times are for which it does.
+    #[test]
+    fn who_stands_back_keeps_nobody_waiting() {
+        let reading = |ran_ms, waited_ms| {
+            Some(Reading { ran_ns: ran_ms * 1_000_000, waited_ns: waited_ms * 1_000_000 })
+        };
+        let mut share = Share::default();
+        assert!(!share.is_too_large(0, || reading(0, 0)));
+        share.pause(3_000, || reading(3, 0));
+        share.pause(4_000, || panic!("it has looked"));
+        for (now_us, ran_ms) in [(200_000, 3), (207_000, 10), (217_000, 20)] {
+            assert!(!share.is_too_large(now_us, || reading(ran_ms, 100)), "after {now_us} us");
+        }
+        let mut share = Share::default();
+        let rests = (0..4).find(|turn| {
+            let (now_us, ran_ms, waited_ms) = (turn * 10_000, turn * 4, turn * 3);
+            let rests = share.is_too_large(now_us, || reading(ran_ms, waited_ms));
+            share.pause(now_us + 4_000, || reading(ran_ms + 4, waited_ms + 3));
+            rests
+        });
+        assert_eq!(rests, Some(3));
     }
 
     /// It is looked every 10 ms, not before each read of 64 KiB.

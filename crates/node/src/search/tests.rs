@@ -297,6 +297,40 @@ fn a_search_rests_where_the_transfer_waits_for_a_processor() {
     }
 }
 
+/// ADR 37: while the search stands back for the transfer, and while it has nothing to do, nothing that threads wait for is counted against it.
+#[test]
+#[expect(clippy::print_stderr, reason = "who cannot run says so")]
+fn a_search_that_stands_back_is_not_charged() {
+    if !Path::new("/proc/thread-self/schedstat").exists() {
+        eprintln!("SKIP: this kernel does not tell how long threads waited for a processor");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = bytes(SIZE, 13);
+    fs::write(dir.path().join("image"), &data).unwrap();
+    let all = keys(&data);
+    let search =
+        DiskSearch::begin(scope(dir.path(), dir.path()), target("image", SIZE), SearchPolicy::Cost).unwrap();
+    let unread = Arc::new(Unread { free: AtomicU64::new(3), ..Unread::default() });
+    let source: Arc<dyn Source> = unread.clone();
+    let pressure = Arc::new(Pressure::default());
+    pressure.watch(&source);
+    search.attend(pressure);
+    search.find(&all, SIZE as u64);
+    let begun = Instant::now();
+    while unread.asked.load(Ordering::Acquire) < 20 {
+        assert!(begun.elapsed() < LONG, "nobody looks at the sockets");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!search.is_charged(), "while the transfer has something to do");
+    unread.is_empty.store(true, Ordering::Release);
+    assert_eq!(found(&search, &all, SIZE), all.len());
+    while search.is_charged() {
+        assert!(begun.elapsed() < LONG, "while it has nothing to do");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// P7 "never slower": where nothing is left that is worth it, nobody waits, however long the transfer itself has something to do.
 #[test]
 fn a_search_with_nothing_to_do_says_so() {

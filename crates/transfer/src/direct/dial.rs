@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ const LOST_MAX: u32 = 3;
 const STEADY: Duration = Duration::from_secs(2);
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
-/// How often is looked whether another connection is of use.
+/// How often is looked, in a pause, whether the source was closed.
 const LOOK: Duration = Duration::from_millis(20);
 /// Whoever looks several times a second and did not for so long was stopped (by a signal).
 const STOPPED_FROM: Duration = Duration::from_secs(3);
@@ -163,28 +163,36 @@ fn hold_lanes(
         set.spread();
     }
     let is_over = Arc::new(AtomicBool::new(false));
-    let others: Vec<_> = (1..config.lanes)
-        .map(|_| {
-            let (set, config, target) = (set.clone(), config.clone(), target.clone());
-            let is_over = is_over.clone();
-            thread::spawn(move || {
-                while !set.is_spread() && !set.is_closed() && !is_over.load(Ordering::Acquire) {
-                    thread::sleep(LOOK);
-                }
-                match set.is_spread() {
-                    true => hold_lane(&set, &config, &target, None),
-                    false => None,
-                }
-            })
-        })
-        .collect();
+    // One waits for all of them: they may never be of use.
+    let others = (config.lanes > 1).then(|| {
+        let (set, config, target) = (set.clone(), config.clone(), target.clone());
+        let is_over = is_over.clone();
+        thread::spawn(move || hold_others(&set, &config, &target, &is_over))
+    });
     let first = hold_lane(set, config, target, Some((channel, round_trip)));
-    is_over.store(true, Ordering::Release);
+    set.end_wait(&is_over);
     let mut finals: Vec<Error> = first.into_iter().collect();
-    for other in others {
-        finals.extend(other.join().unwrap_or(None));
-    }
+    finals.extend(others.into_iter().flat_map(|others| others.join().unwrap_or_default()));
     most_telling(finals)
+}
+
+/// Runs all lanes but the first, once they are of use.
+fn hold_others(
+    set: &Arc<LaneSet>,
+    config: &Arc<DialConfig>,
+    target: &Target,
+    is_over: &AtomicBool,
+) -> Vec<Error> {
+    if !set.await_spread(is_over) {
+        return Vec::new();
+    }
+    let begin = |_| {
+        let (set, config, target) = (set.clone(), config.clone(), target.clone());
+        thread::spawn(move || hold_lane(&set, &config, &target, None))
+    };
+    // All are begun before one is waited for.
+    let others: Vec<_> = (1..config.lanes).map(begin).collect();
+    others.into_iter().filter_map(|other| other.join().unwrap_or(None)).collect()
 }
 
 /// The one to show: a refusal says more than silence.

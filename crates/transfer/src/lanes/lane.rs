@@ -30,8 +30,8 @@ use crate::transport::{Channel, ControlReader, Wake, push_control};
 /// How long a connection that owes data may be silent: a little longer than its source, whose silence the planner judges, and counts.
 const SILENCE_MAX: Duration = Duration::from_millis(PROGRESS_TIMEOUT_MS + 1000);
 
-/// The same of one of several that is the only one to ask, while packing pays: the others wait for it.
-const PACKING_SILENCE_MAX: Duration = Duration::from_secs(3);
+/// The same of the only one that asks, once there are others: they wait for it, as packing pays or one fills the path.
+const ALONE_SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// Handle of the only object of a lane.
 pub(super) const HANDLE: u32 = 1;
@@ -86,6 +86,8 @@ pub(super) struct Lane<'a> {
     control: ControlReader,
     /// When something came last.
     heard: Instant,
+    /// The same, where it fell silent while no other lane was asked.
+    alone_since: Option<Instant>,
     /// Bytes of the channel that the set has been told of.
     counted_bytes: u64,
     /// The object has been said to be open.
@@ -140,7 +142,8 @@ impl<'a> Lane<'a> {
             });
             push_control(&mut out, &Message::Open(Open { handle: HANDLE, object: set.object, proof }));
         }
-        let enough = channel.solo().map(Enough::new);
+        let connected_in = round_trip_us.map(Duration::from_micros);
+        let enough = channel.solo().map(|solo| Enough::new(solo, connected_in));
         Lane {
             set,
             reading: Reading::begin(&set.reading),
@@ -161,7 +164,7 @@ impl<'a> Lane<'a> {
             awaited_sums: Vec::new(),
             untold_sums: Vec::new(),
             rest: Vec::new(),
-            meter: PathMeter::new(round_trip_us.map(Duration::from_micros)),
+            meter: PathMeter::new(connected_in),
             enough,
             may_pack: false,
             unpacker: None,
@@ -174,6 +177,7 @@ impl<'a> Lane<'a> {
             data: Vec::new(),
             control: ControlReader::default(),
             heard: Instant::now(),
+            alone_since: None,
             counted_bytes: 0,
             is_open: false,
             answered: match opening {
@@ -483,16 +487,23 @@ impl<'a> Lane<'a> {
     }
 
     /// One dead connection of several must not be taken for a dead source: it ends by itself, and what it owed goes to
-    /// the others.
+    /// the others. Of one that is alone nobody knows whether it or its path is dead: that shows when another one comes up.
     fn check_silence(&mut self) -> Result<()> {
-        let others_wait = || {
-            let inner = self.set.inner();
-            inner.packing_lane == Some(self.number) && inner.lanes.len() > 1
-        };
         let silence = self.heard.elapsed();
         if self.running.is_empty() {
             self.heard = Instant::now();
-        } else if silence >= SILENCE_MAX || silence >= PACKING_SILENCE_MAX && others_wait() {
+            return Ok(());
+        }
+        if silence >= ALONE_SILENCE_MAX && !self.set.is_spread() {
+            self.alone_since = Some(self.heard);
+            self.set.spread();
+        }
+        let others_wait = || {
+            let inner = self.set.inner();
+            let is_alone = inner.packing_lane == Some(self.number) || self.alone_since == Some(self.heard);
+            is_alone && inner.lanes.len() > 1
+        };
+        if silence >= SILENCE_MAX || silence >= ALONE_SILENCE_MAX && others_wait() {
             return Err(Error::new(ErrorKind::TimedOut, "connection owes data and is silent"));
         }
         Ok(())

@@ -14,8 +14,8 @@ mod slow;
 mod tests;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use dray_core::block_mask::BlockMask;
 use dray_core::hash_tree::Subtree;
@@ -44,6 +44,8 @@ pub struct LaneSet {
     /// taken by a call, which may come from within such a report.
     standing: Mutex<()>,
     inner: Mutex<Inner>,
+    /// Heard by whoever waits for more connections to be of use: they are, or never will be.
+    turned: Condvar,
     /// What came over all lanes, those that have ended included.
     received_bytes: AtomicU64,
     /// Lanes that do not wait for their socket: there was something to read when they looked last, or they have not looked yet.
@@ -189,6 +191,7 @@ impl LaneSet {
             events,
             standing: Mutex::new(()),
             inner: Mutex::new(Inner { size_bytes, ..Inner::default() }),
+            turned: Condvar::new(),
             received_bytes: AtomicU64::new(0),
             reading: AtomicUsize::new(0),
         })
@@ -219,7 +222,25 @@ impl LaneSet {
         let mut inner = self.inner();
         if !std::mem::replace(&mut inner.is_spread, true) {
             inner.lanes.iter().for_each(|lane| lane.wake.signal());
+            self.turned.notify_all();
         }
+    }
+
+    /// Waits until more than one connection is of use, the source has ended, or [`LaneSet::end_wait`] says that it `is_over`; whether they are of use.
+    pub(crate) fn await_spread(&self, is_over: &AtomicBool) -> bool {
+        let mut inner = self.inner();
+        while !(inner.is_spread || inner.closed || inner.gone || is_over.load(Ordering::Acquire)) {
+            inner = self.turned.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+        inner.is_spread
+    }
+
+    /// Ends the wait of [`LaneSet::await_spread`].
+    pub(crate) fn end_wait(&self, is_over: &AtomicBool) {
+        // Whoever waits looks with the lock held.
+        let _inner = self.inner();
+        is_over.store(true, Ordering::Release);
+        self.turned.notify_all();
     }
 
     /// Sends a message of the copy protocol over whichever lane looks first; before the source's end at the latest.
@@ -240,6 +261,7 @@ impl LaneSet {
                 return;
             }
             inner.gone = true;
+            self.turned.notify_all();
             inner.last_words = error;
             for lane in &inner.lanes {
                 lane.wake.signal();
@@ -323,6 +345,11 @@ impl LaneSet {
             // A busy machine answers late in the handshake; the kernel connects all the same.
             let is_short = start.round_trip_us.is_some_and(|trip| u128::from(trip) < LONG_FROM.as_micros());
             inner.is_spread |= is_short || channel.solo().is_none();
+            if inner.is_spread {
+                self.turned.notify_all();
+            }
+            // Those that stood back may ask now, and one that was alone and is silent has an heir.
+            inner.lanes.iter().for_each(|lane| lane.wake.signal());
             let size_bytes = inner.size_bytes;
             drop(inner);
             if let Some(size_bytes) = size_bytes {
@@ -412,7 +439,10 @@ impl Source for LaneSet {
             }
             SourceCall::Seal { root } => inner.seal = Some(root),
             SourceCall::Compare { subtrees } => inner.compare = Some(subtrees),
-            SourceCall::Close => inner.closed = true,
+            SourceCall::Close => {
+                inner.closed = true;
+                self.turned.notify_all();
+            }
         }
         for lane in &inner.lanes {
             lane.wake.signal();

@@ -1,7 +1,8 @@
 //! How requests are dealt to the lanes of one source, over a channel that says what it is told to and keeps what it hears.
 
 use std::io;
-use std::sync::{OnceLock, Weak};
+use std::sync::{OnceLock, Weak, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
@@ -10,9 +11,10 @@ use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
 use dray_core::message::{Hello, PROTOCOL_VERSION};
 use dray_core::permit::Budget;
 use dray_core::source::{Flow, SourceCapabilities};
+use rustix::event::{PollFd, PollFlags};
 
 use super::*;
-use crate::transport::{Security, Solo, push_control};
+use crate::transport::{Security, Solo, poll_fds, push_control, wait_readable};
 
 /// Asks for three units as soon as the source is up.
 #[derive(Default)]
@@ -78,10 +80,19 @@ impl Channel for Script {
     }
 }
 
-/// A connection that fills its path by itself. Each time its lane waits, the next of `waits` hears how many requests have been sent over it.
+/// What is done while a lane waits; it hears how many requests have been sent, and what would end the wait.
+type Waits = Box<dyn FnOnce(usize, &Wake) + Send>;
+
+/// A connection that fills its path by itself, if it `is_long`. Each time its lane waits, the next of `waits` is done.
 struct Solitary {
+    is_long: bool,
     heard: Vec<u8>,
-    waits: VecDeque<Box<dyn FnOnce(usize) + Send>>,
+    waits: VecDeque<Waits>,
+}
+
+fn run_solitary(set: &LaneSet, is_long: bool, waits: Vec<Waits>) {
+    let channel = Solitary { is_long, heard: Vec::new(), waits: waits.into() };
+    set.run(Box::new(channel), start(), None).unwrap();
 }
 
 impl Channel for Solitary {
@@ -94,9 +105,9 @@ impl Channel for Solitary {
         Ok(())
     }
 
-    fn wait(&mut self, _: Option<&Wake>, _: Duration) -> io::Result<()> {
+    fn wait(&mut self, wake: Option<&Wake>, _: Duration) -> io::Result<()> {
         let next = self.waits.pop_front().expect("nobody waits that often");
-        next(fetches(&self.heard));
+        next(fetches(&self.heard), wake.expect("a lane can be woken"));
         Ok(())
     }
 
@@ -105,7 +116,38 @@ impl Channel for Solitary {
     }
 
     fn solo(&self) -> Option<Solo> {
-        Some(Solo { holds_bytes: u64::MAX, round_trip: Duration::from_millis(50) })
+        self.is_long.then_some(LONG)
+    }
+}
+
+const LONG: Solo = Solo { holds_bytes: u64::MAX, round_trip: Duration::from_millis(50) };
+
+/// A connection over a long path that has died without a word.
+struct Dead {
+    never: Wake,
+    waits: Arc<AtomicUsize>,
+}
+
+impl Channel for Dead {
+    fn try_read(&mut self, _: &mut [u8]) -> io::Result<Option<usize>> {
+        Ok(None)
+    }
+
+    fn write_all(&mut self, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        self.waits.fetch_add(1, Ordering::AcqRel);
+        wait_readable(self.never.fd(), wake, timeout)
+    }
+
+    fn security(&self) -> Option<Security> {
+        None
+    }
+
+    fn solo(&self) -> Option<Solo> {
+        Some(LONG)
     }
 }
 
@@ -157,28 +199,24 @@ fn a_lane_waits_for_its_first_group_before_it_takes_more_than_a_unit() {
 #[test]
 fn one_lane_is_asked_until_it_is_held_back() {
     let set = asked_for_three_units();
-    let (seen, heard) = std::sync::mpsc::channel();
-    let run = |set: &LaneSet, waits: Vec<Box<dyn FnOnce(usize) + Send>>| {
-        let channel = Solitary { heard: Vec::new(), waits: waits.into() };
-        set.run(Box::new(channel), start(), None).unwrap();
-    };
+    let (seen, heard) = mpsc::channel();
     let (other, saw) = (set.clone(), seen.clone());
-    let first = move |count| {
+    let first = move |count, _: &Wake| {
         saw.send(count).unwrap();
         assert!(!other.is_spread());
         let (set, saw) = (other.clone(), saw.clone());
-        let idle = move |count| {
+        let idle = move |count, _: &Wake| {
             saw.send(count).unwrap();
             set.spread();
         };
         let (set, saw) = (other.clone(), seen);
-        let asked = move |count| {
+        let asked = move |count, _: &Wake| {
             saw.send(count).unwrap();
             set.call(SourceCall::Close);
         };
-        run(&other, vec![Box::new(idle), Box::new(asked)]);
+        run_solitary(&other, true, vec![Box::new(idle), Box::new(asked)]);
     };
-    run(&set, vec![Box::new(first)]);
+    run_solitary(&set, true, vec![Box::new(first)]);
     assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1, 0, 1]);
 
     let set = asked_for_three_units();
@@ -192,6 +230,89 @@ fn one_lane_is_asked_until_it_is_held_back() {
     };
     set.run(Box::new(script), start(), None).unwrap();
     assert!(closing.is_spread());
+}
+
+/// ADR 34: who stands back is woken when a connection comes up beside which it may ask.
+#[test]
+fn who_stands_back_hears_that_others_are_of_use() {
+    let set = asked_for_three_units();
+    let (second, third) = (set.clone(), set.clone());
+    let stands_back = move |count, wake: &Wake| {
+        assert_eq!((count, third.is_spread()), (0, false));
+        let (closing, mine) = (third.clone(), wake.duplicate().unwrap());
+        mine.clear();
+        let short = move |_, _: &Wake| {
+            assert!(closing.is_spread());
+            let mut fds = [PollFd::from_borrowed_fd(mine.fd(), PollFlags::IN)];
+            poll_fds(&mut fds, Duration::ZERO).unwrap();
+            assert!(!fds[0].revents().is_empty(), "the one that stands back sleeps on");
+            closing.call(SourceCall::Close);
+        };
+        run_solitary(&third, false, vec![Box::new(short)]);
+    };
+    let first = move |_, _: &Wake| run_solitary(&second, true, vec![Box::new(stands_back)]);
+    run_solitary(&set, true, vec![Box::new(first)]);
+}
+
+/// S34, P13 (ADR 34): the only connection over a long path dies without a word. Others are of use after 3 s of silence, and what it owed is theirs once one is there:
+/// it waits for a second at a time, and 11 of those were the end before.
+#[test]
+fn the_only_connection_that_dies_has_an_heir() {
+    let set = asked_for_three_units();
+    let dead =
+        |waits: &Arc<AtomicUsize>| Box::new(Dead { never: Wake::new().unwrap(), waits: waits.clone() });
+    let (waits, is_over) = (Arc::default(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let ended = set.run(dead(&waits), start(), None);
+            set.end_wait(&is_over);
+            ended
+        });
+        assert!(set.await_spread(&is_over), "it ended before anybody was wanted");
+        assert_eq!(set.lanes(), 1, "its path may be dead, so it has not ended");
+        let second = scope.spawn(|| set.run(dead(&Arc::default()), start(), None));
+        assert_eq!(first.join().unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
+        let waited = waits.load(Ordering::Acquire);
+        assert!(waited <= 8, "{waited} s of silence");
+        assert_eq!(set.lanes(), 1, "the second one goes on");
+        set.call(SourceCall::Close);
+        second.join().unwrap().unwrap();
+    });
+}
+
+/// ADR 34: one thread waits for whether other connections are of use, and hears it, or that they never will be.
+#[test]
+fn who_waits_for_others_to_be_of_use_hears_of_it() {
+    let waiting = || {
+        let (set, is_over) = (asked_for_three_units(), Arc::new(AtomicBool::new(false)));
+        let (sender, heard) = mpsc::channel();
+        let (waits, over) = (set.clone(), is_over.clone());
+        thread::spawn(move || sender.send(waits.await_spread(&over)));
+        // It waits by then, or looks first.
+        thread::sleep(Duration::from_millis(20));
+        assert!(heard.try_recv().is_err(), "nothing was said");
+        (set, is_over, heard)
+    };
+    let patience = Duration::from_secs(30);
+    type Way = fn(&LaneSet, &AtomicBool);
+    let ways: [(bool, Way); 4] = [
+        (true, |set, _| set.spread()),
+        (false, |set, _| set.call(SourceCall::Close)),
+        (false, |set, _| set.give_up(None)),
+        (false, |set, is_over| set.end_wait(is_over)),
+    ];
+    for (number, (is_of_use, way)) in ways.into_iter().enumerate() {
+        let (set, is_over, heard) = waiting();
+        way(&set, &is_over);
+        assert_eq!(heard.recv_timeout(patience), Ok(is_of_use), "way {number}");
+    }
+    let (set, _, heard) = waiting();
+    let closing = set.clone();
+    let short = move |_, _: &Wake| {
+        assert_eq!(heard.recv_timeout(patience), Ok(true));
+        closing.call(SourceCall::Close);
+    };
+    run_solitary(&set, false, vec![Box::new(short)]);
 }
 
 fn start() -> LaneStart {

@@ -100,11 +100,6 @@ impl Pace {
         (self.bytes, self.packing, self.total) = (0, Duration::ZERO, Duration::ZERO);
     }
 
-    /// What comes does not compress: looking whether that goes on costs as little as it can, until something does.
-    pub(super) fn rest(&mut self) {
-        *self = Pace { at: 0, ..Pace::new() };
-    }
-
     /// Stays at `level`.
     pub(super) fn keep(&mut self, level: Level) {
         self.at = LEVELS.iter().position(|known| *known == level).unwrap_or(self.at);

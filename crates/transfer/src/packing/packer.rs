@@ -17,8 +17,10 @@ const PAYS_BELOW_PERMILLE: usize = 960;
 const JUDGED_BYTES_MIN: usize = 4096;
 /// Pieces in a row that pass as they are, at most, before one is tried again.
 const SKIPPED_MAX: u32 = 32;
-/// So many in a row are no chance: what comes does not compress.
-const RESTS_FROM: u32 = 4;
+/// So many in a row are no chance: what comes does not compress, and it is tried beside the stream.
+const TRIED_FROM: u32 = 4;
+/// The level of that: the cheapest.
+const TRIED_AT: i32 = 1;
 /// What zstd may add to data that it cannot compress, and says around it.
 const SLACK_BYTES: usize = 4096;
 
@@ -39,6 +41,8 @@ pub(crate) struct Packer {
     body: Vec<u8>,
     /// When the last data was packed.
     last: Instant,
+    /// Data has passed since: how long that took says nothing of what is packed.
+    has_passed: bool,
     /// Pieces that pass as they are, and how many will next time.
     skips: u32,
     next_skips: u32,
@@ -57,6 +61,7 @@ impl Packer {
             pace,
             body: Vec::new(),
             last: Instant::now(),
+            has_passed: false,
             skips: 0,
             next_skips: 1,
         }))
@@ -65,7 +70,8 @@ impl Packer {
     /// The body of a packed frame that stands for `data`, at most [`DATA_FRAME_BYTES_MAX`] less a little; `None` if it is better
     /// sent as it is, which the stream then does not have. After an error the receiver's stream is another one: the connection cannot go on.
     pub(crate) fn pack(&mut self, data: &[u8]) -> io::Result<Option<&[u8]>> {
-        if self.passes(data.len()) {
+        if self.passes(data.len()) || !self.is_promising(data)? {
+            self.has_passed = true;
             return Ok(None);
         }
         let begun = Instant::now();
@@ -78,9 +84,11 @@ impl Packer {
         }
         self.compress(data)?;
         let now = Instant::now();
-        self.pace.note(data.len() as u64, now - begun, now - self.last);
+        if !std::mem::take(&mut self.has_passed) {
+            self.pace.note(data.len() as u64, now - begun, now - self.last);
+        }
         self.last = now;
-        self.note_gain(data.len());
+        self.note_gain(data.len(), self.body.len() - PACKED_HEAD_BYTES);
         Ok(Some(&self.body))
     }
 
@@ -95,21 +103,29 @@ impl Packer {
         self.pace.passes(bytes as u64)
     }
 
-    /// What was just packed says whether the next pieces are worth it.
-    fn note_gain(&mut self, bytes: usize) {
-        if bytes < JUDGED_BYTES_MIN {
-            return;
+    /// False if what is like `data` did not compress for a while, nor does this by itself. That is found out beside the stream, which keeps its level and what it
+    /// knows: at a high level each look would hold the line up.
+    fn is_promising(&mut self, data: &[u8]) -> io::Result<bool> {
+        if self.next_skips <= TRIED_FROM || data.len() < JUDGED_BYTES_MIN {
+            return Ok(true);
         }
-        if self.body.len() - PACKED_HEAD_BYTES > bytes / 1000 * PAYS_BELOW_PERMILLE {
+        let packed = zstd::bulk::compress(data, TRIED_AT)?;
+        Ok(self.note_gain(data.len(), packed.len()))
+    }
+
+    /// What was just packed says whether the next pieces are worth it; whether this one was.
+    fn note_gain(&mut self, bytes: usize, packed_bytes: usize) -> bool {
+        let pays = packed_bytes <= bytes / 1000 * PAYS_BELOW_PERMILLE;
+        if bytes < JUDGED_BYTES_MIN {
+            return pays;
+        }
+        if pays {
+            self.next_skips = 1;
+        } else {
             self.skips = self.next_skips;
             self.next_skips = (self.next_skips * 2).min(SKIPPED_MAX);
-            if self.next_skips > RESTS_FROM {
-                // A path that leaves the processor idle would be held up by every look, at a level that is for data worth it.
-                self.pace.rest();
-            }
-        } else {
-            self.next_skips = 1;
         }
+        pays
     }
 
     /// Ends the frame of zstd and begins another; the unpacker needs no word of it. False if there is no memory for that, as there always is for a lower
@@ -190,6 +206,7 @@ fn encoder(level: Level) -> io::Result<Encoder<'static>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::time::Duration;
 
     use super::super::tests::{new, noise};
@@ -204,52 +221,91 @@ mod tests {
         }
     }
 
+    /// Tests that want much of the memory, or all of it, one after the other.
+    static MUCH: Mutex<()> = Mutex::new(());
+
+    /// A stream at one of the highest levels.
+    fn high() -> Packer {
+        let mut packer = new();
+        while packer.level.number < 12 {
+            idle(&mut packer);
+            packer.pack(&[7; 64 << 10]).unwrap().unwrap();
+        }
+        packer
+    }
+
+    /// A path for which the level is right, and stays so for 8 MiB.
+    fn steady(packer: &mut Packer) {
+        for _ in 0..20 {
+            packer.pace.note(8 << 20, 50 * MS, 100 * MS);
+        }
+    }
+
+    /// Six bits of each byte say something.
+    fn text(bytes: usize) -> Vec<u8> {
+        noise(bytes).into_iter().map(|byte| byte & 0x3f).collect()
+    }
+
     /// The floor, 2 GiB over ssh at 100 Mbit/s x 132 ms: looks whether data compresses after all are made at the lowest level. At 19 each took 0.2 s, in which
     /// nothing was sent: one part in twenty of all the time.
     #[test]
     fn looking_again_costs_little() {
-        let mut packer = new();
-        idle(&mut packer);
-        assert!(packer.pace.level().number >= 12);
-        let mut high = 0;
-        for _ in 0..100 {
-            if packer.pack(&noise(64 << 10)).unwrap().is_some() {
-                high += usize::from(packer.level.number > 1);
-            }
-        }
-        assert!(high <= 3, "{high} looks at a level above the lowest");
+        let _much = MUCH.lock();
+        let mut packer = high();
+        let looks = (0..100).filter(|_| packer.pack(&noise(64 << 10)).unwrap().is_some()).count();
+        assert!(looks <= 3, "{looks} looks at a level above the lowest");
+        assert!(packer.level.number >= 12, "what compresses again has its level");
+        while packer.pack(&[7; 64 << 10]).unwrap().is_none() {}
+        assert!(packer.level.number >= 12);
     }
 
-    /// The same where others have all the memory that there is: for less than it has nobody needs more.
+    /// P6, ADR 28: what does not compress takes nothing from the window, so that what was said before it costs next to nothing after it.
+    #[test]
+    fn noise_forgets_nothing() {
+        let mut packer = new();
+        steady(&mut packer);
+        let text = text(2 << 20);
+        let pieces = || text.chunks(64 << 10);
+        let first: usize = pieces().map(|piece| packer.pack(piece).unwrap().unwrap().len()).sum();
+        assert!(first > text.len() / 2);
+        let packed = (0..48).filter(|_| packer.pack(&noise(64 << 10)).unwrap().is_some()).count();
+        assert!(packed <= 3, "{packed} pieces of noise took room in the window");
+        let (mut again, mut told) = (0, 0);
+        for piece in pieces() {
+            if let Some(body) = packer.pack(piece).unwrap() {
+                again += body.len();
+                told += piece.len();
+            }
+        }
+        assert!(told >= text.len() / 4, "{told} bytes were tried again");
+        assert!(again < told / 10, "{again} bytes for {told} that were said before");
+    }
+
+    /// ADR 28: how long it took until something was packed again says nothing of the path: what passed meanwhile was not packed.
+    #[test]
+    fn a_level_is_not_guessed_from_what_passed() {
+        let mut packer = new();
+        let before = packer.level.number;
+        while packer.pack(&noise(4096)).unwrap().is_some() {}
+        std::thread::sleep(300 * MS);
+        while packer.pack(&text(256 << 10)).unwrap().is_none() {}
+        assert_eq!(packer.pace.level().number, before);
+    }
+
+    /// Where others have all the memory that there is: for less than it has nobody needs more.
     #[test]
     fn a_lower_level_needs_no_memory() {
-        let mut packer = new();
-        idle(&mut packer);
-        packer.pack(&[7; 64 << 10]).unwrap().unwrap();
-        assert!(packer.level.number >= 12);
+        let _much = MUCH.lock();
+        let mut packer = high();
         let mut others: Vec<Share> = Vec::new();
         others.extend(std::iter::from_fn(|| Share::take(&MEMORY, 1 << 20, PACKING_BYTES_MAX)));
-        for _ in 0..20 {
-            packer.pack(&noise(64 << 10)).unwrap();
+        while packer.pace.level().number > 1 {
+            packer.pace.note(8 << 20, 100 * MS, 100 * MS);
         }
+        packer.pack(&[7; 64 << 10]).unwrap().unwrap();
         let level = packer.level.number;
         let is_given_back = Share::take(&MEMORY, 40 << 20, PACKING_BYTES_MAX).is_some();
         drop(others);
         assert_eq!((level, is_given_back), (1, true));
-    }
-
-    /// What compresses has its level again.
-    #[test]
-    fn what_compresses_again_is_worth_it() {
-        let mut packer = new();
-        for _ in 0..50 {
-            packer.pack(&noise(64 << 10)).unwrap();
-        }
-        assert_eq!(packer.pace.level().number, 1);
-        let text = vec![7; 64 << 10];
-        while packer.pack(&text).unwrap().is_none() {}
-        idle(&mut packer);
-        packer.pack(&text).unwrap().unwrap();
-        assert!(packer.level.number >= 12);
     }
 }
