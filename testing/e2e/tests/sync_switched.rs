@@ -442,6 +442,36 @@ fn whole_seconds_tell_what_was_moved_in() {
     assert!(told.contains("gone/f") && !told.contains("gone/second") && !told.contains("gone/\n"), "{late}");
 }
 
+/// S89: what could not be made durable may be in memory alone, and no later sync says so again: the next run does not believe what it finds of it, but makes it anew.
+#[test]
+fn what_may_not_be_on_disk_is_made_anew() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let source = a.directory("source");
+    write(&source.join("f"), b"new", 0);
+    let command = ["sync", "-a", "--delete", "--atomic", "--fsync"];
+    // What is written, that once more before the two are compared, and the new tree's own directory just before the switch.
+    for (call, when) in [("syncfs", 1), ("syncfs", 2), ("fsync", 1)] {
+        let top = a.directory(&format!("{call} {when}"));
+        let copy = top.join("copy");
+        write(&copy.join("f"), b"old!", 0);
+        let fail = format!("inject={call}:error=EIO:when={when}");
+        let strace = a.program("strace").args(["-f", "-o", "/dev/null", "-e", &format!("trace={call}")]);
+        let strace = strace.args(["-e", &fail]).arg(gate::dray_binary()).args(command);
+        let failed = strace.arg(source.join("")).arg(&copy).run();
+        let said = failed.stderr_text();
+        assert!(failed.code() != Some(0) && said.contains("nothing was switched"), "{call}: {failed}");
+        assert!(!said.contains("waits for the same command"), "{call}: {failed}");
+        assert_eq!(fs::read(copy.join("f")).unwrap(), b"old!");
+        // What the disk had, once nothing of it is in memory any more.
+        let [left] = &hidden(&top)[..] else { panic!("{call}: {:?}", hidden(&top)) };
+        write(&top.join(left).join("f"), b"bad", 0);
+        a.dray().args(command).arg(source.join("")).arg(&copy).run().expect(0);
+        assert_eq!(fs::read(copy.join("f")).unwrap(), b"new", "{call}");
+        assert_eq!(data::names(&top), ["copy"], "{call}");
+    }
+}
+
 /// Gives what is in an image a time that is to come.
 fn stamp_ahead(image: &Path, path: &str, fields: &[&str]) {
     for field in fields {

@@ -100,6 +100,8 @@ pub(super) struct Stage {
     is_away: bool,
     /// It stands where the destination stood.
     is_switched: bool,
+    /// It could not be made durable, so nobody knows what of it is on disk.
+    is_doubted: bool,
     state: State,
 }
 
@@ -169,6 +171,7 @@ impl Stage {
             aside: None,
             is_away: false,
             is_switched: false,
+            is_doubted: false,
             state: State::Begun,
         })
     }
@@ -268,7 +271,7 @@ impl Stage {
     pub(super) fn outcome(&self) -> String {
         match (self.is_switched, self.is_away) {
             (true, _) => IN_PLACE.to_owned(),
-            (false, false) if self.has_root => format!(
+            (false, false) if self.has_root && !self.is_doubted => format!(
                 "nothing was switched, and what came waits for the same command in {:?} beside the destination",
                 text(&self.new)
             ),
@@ -353,7 +356,8 @@ impl Stage {
     fn compare(&mut self, settings: &Settings) -> Result<State> {
         if self.fsync {
             // Not after the look, as it takes long.
-            settings.devices.borrow().sync()?;
+            let synced = settings.devices.borrow().sync();
+            synced.map_err(|error| self.doubt(error))?;
         }
         let replaced = self.whole.replaced.as_ref();
         let found = replaced.map(Directory::stat_self).transpose();
@@ -366,6 +370,29 @@ impl Stage {
             Some(replaced) => Ok(State::Comparing(Look::of(replaced, Some(&self.root), unlinked)?)),
             None => Ok(State::Comparing(Look::of_nothing())),
         }
+    }
+
+    /// It could not be made durable. A file system says that once, and keeps what is not on disk in memory for now, so the next run would believe what it finds: it is to remove this tree instead, as
+    /// something left, and to make it anew.
+    pub(super) fn doubt(&mut self, error: Error) -> Error {
+        if self.is_switched {
+            return error;
+        }
+        self.is_doubted = true;
+        if !is(&self.whole.parent, &self.new, &self.root) {
+            return error;
+        }
+        if self.rename(&self.new, &self.old).is_ok() {
+            self.is_away = true;
+            return error;
+        }
+        // Something that could not be removed bears that name.
+        let aside = self.set_aside(&self.new);
+        self.is_away = aside.is_ok();
+        let name = text(aside.as_ref().unwrap_or(&self.new));
+        error.context(format!(
+            "what came may not be on disk, and is {name:?} beside the destination: remove it"
+        ))
     }
 
     /// Everything was compared: the trees change places, unless they are alike, or that would delete more than is allowed.
@@ -427,18 +454,20 @@ impl Stage {
             return Err(refused("not everything could be kept as the source has it"));
         }
         if self.fsync {
-            rustix::fs::fsync(&self.root)
-                .map_err(|error| failed("make the new tree durable", error.into()))?;
+            rustix::fs::fsync(&self.root).map_err(|error| {
+                self.is_doubted = true;
+                failed("make the new tree durable", error.into())
+            })?;
         }
         Ok(())
     }
 
-    /// It is not switched: it is this user's alone again, under the name under which the next run goes on with it.
+    /// It is not switched: it is this user's alone again, under the name under which the next run goes on with it, or, if that is not to, under the one of what is to be removed.
     fn take_back(&mut self) {
         let (uid, gid) = self.owner;
         let _ = rustix::fs::fchmod(&self.root, Mode::RWXU);
         let _ = rustix::fs::fchown(&self.root, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-        if is(&self.whole.parent, &self.old, &self.root) {
+        if !self.is_doubted && is(&self.whole.parent, &self.old, &self.root) {
             self.is_away = self.rename(&self.old, &self.new).is_err();
         }
     }

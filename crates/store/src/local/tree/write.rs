@@ -252,8 +252,15 @@ impl TreeWriter {
     }
 
     /// Waits until everything is on disk, on every file system that was written to.
-    pub fn sync(&self) -> Result<()> {
-        self.settings.devices.borrow().sync()
+    pub fn sync(&mut self) -> Result<()> {
+        let synced = self.settings.devices.borrow().sync();
+        synced.map_err(|error| {
+            let error = match &mut self.stage {
+                Some(stage) => stage.doubt(error),
+                None => error,
+            };
+            self.last_error(error)
+        })
     }
 
     /// True if so much waits for contents, directories or bytes of memory, that the next entries had better wait too.
