@@ -33,8 +33,9 @@ pub const DATA_FRAME_BYTES_MAX: usize = 1024 * 1024;
 pub const PARENT_FRAME_BYTES_MAX: usize = (REQUEST_GROUPS_MAX as usize + 64) * 64;
 /// Nesting of arrays and maps in one CBOR item.
 pub const CBOR_DEPTH_MAX: usize = 8;
-/// Elements in one CBOR array or map.
-pub const CBOR_ELEMENTS_MAX: u64 = 4096;
+/// Elements in one CBOR item, those of arrays and maps within it included: as many as the largest message has, which asks for
+/// [`TREE_PULL_RUNS_MAX`] parts of files.
+pub const CBOR_ELEMENTS_MAX: u64 = 8192;
 
 /// Characters of a printed ticket.
 pub const TICKET_CHARS_MAX: usize = 1024;

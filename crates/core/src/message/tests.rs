@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::Oid;
 use crate::limits::{
-    PATH_BYTES_MAX, SYNC_BASES_MAX, SYNC_PLACES_MAX, SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX,
-    SYNC_RULES_MAX, SYNC_SUFFIX_BYTES_MAX, SYNC_TIMEOUT_MAX_S,
+    CONTROL_FRAME_BYTES_MAX, PATH_BYTES_MAX, SYNC_BASES_MAX, SYNC_PLACES_MAX, SYNC_RULE_BYTES_MAX,
+    SYNC_RULES_BYTES_MAX, SYNC_RULES_MAX, SYNC_SUFFIX_BYTES_MAX, SYNC_TIMEOUT_MAX_S, TREE_PULL_RUNS_MAX,
 };
 
 #[test]
@@ -135,6 +135,25 @@ fn wishes_are_bounded() {
     let flags = |flags| SyncWish { flags, ..wish() };
     assert!(is_taken(flags(sync_flag::ALL)) && !is_taken(flags(sync_flag::ALL + 1)));
     assert_eq!(Part { start: 3, bytes: 4 }.end(), 7);
+}
+
+/// P6, Y24: as many parts of changed files as one message may ask for can be asked for.
+#[test]
+fn the_largest_pull_is_heard() {
+    let part = Part { start: 1 << 40, bytes: 1 << 33 };
+    let run =
+        Run { first: 1 << 40, count: 1, known: Some([7; 32].into()), part: Some(part), cut: Some(1 << 14) };
+    let pull = Pull {
+        request: u32::MAX,
+        runs: vec![run; TREE_PULL_RUNS_MAX],
+        settled: u64::MAX,
+        batches: u64::MAX,
+        lane: Some(u32::MAX),
+        lost: Some(u32::MAX),
+    };
+    let bytes = Message::Pull(pull.clone()).to_bytes();
+    assert!(bytes.len() <= CONTROL_FRAME_BYTES_MAX, "{} bytes", bytes.len());
+    assert_eq!(Message::from_bytes(&bytes).unwrap(), Message::Pull(pull));
 }
 
 proptest! {
