@@ -130,12 +130,14 @@ impl Ground<'_> {
         let mut argv = job.argv.clone();
         let daemon = ["dray", "serve", "--json"].map(str::to_owned).to_vec();
         let daemons = if job.has_daemons { &["far", "near"][..] } else { &[] };
-        let servers =
-            daemons.iter().map(|end| (*end, &daemon)).chain(job.serve.iter().map(|serve| ("far", serve)));
-        for (end, server) in servers {
+        let servers = daemons.iter().map(|end| (*end, &daemon, false));
+        // What a daemon says first is no ticket.
+        for (end, server, has_ticket) in servers.chain(job.serve.iter().map(|serve| ("far", serve, true))) {
             match self.serve_at(end, server, job.allows_clear) {
                 Ok(started) => {
-                    argv.iter_mut().for_each(|word| *word = word.replace("TICKET", &started.ticket));
+                    if has_ticket {
+                        argv.iter_mut().for_each(|word| *word = word.replace("TICKET", &started.ticket));
+                    }
                     serving.push(started);
                 }
                 Err(why) => {
