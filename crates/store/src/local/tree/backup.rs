@@ -19,8 +19,8 @@ use super::attributes::{self, AttributeSort, Scope, Told};
 use super::beside::Beside;
 use super::contested::key;
 use super::delete::{Identity, device, identity};
-use super::directory::Directory;
-use super::overwrite::{FACTS, Which, is_half};
+use super::directory::{Directory, stat_fd_for};
+use super::overwrite::{FACTS, Which, is_half, replaced};
 use super::place::times_of;
 use super::settings::{Settings, mtime_of};
 use super::special;
@@ -301,8 +301,7 @@ impl Settings {
         let failed = |error| Error::file("read it", error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let source = File::from(from.directory.open_at(from.name, flags, Mode::empty()).map_err(failed)?);
-        let found = rustix::fs::statx(&source, c"", AtFlags::EMPTY_PATH, FACTS);
-        let found = found.map_err(|error| failed(error.into()))?;
+        let found = stat_fd_for(source.as_fd(), FACTS).map_err(failed)?;
         if is_other(away, &found, from.directory, from.name) {
             return Err(replaced());
         }
@@ -363,10 +362,6 @@ impl Settings {
 /// Whether `found` tells of another file than the one that is about to be written to.
 fn is_other(away: Away, found: &Statx, directory: &Directory, name: &[u8]) -> bool {
     matches!(away, Away::Changed(it) if !it.is(found, directory, name))
-}
-
-fn replaced() -> Error {
-    Error::new(ErrorKind::Changed, "it was replaced meanwhile").advise("copy it again")
 }
 
 fn is_source() -> Error {

@@ -181,7 +181,7 @@ impl Directory {
 
     /// These facts about the directory itself.
     pub(super) fn stat_self_for(&self, facts: StatxFlags) -> io::Result<Statx> {
-        Ok(rustix::fs::statx(&self.fd, c"", AtFlags::EMPTY_PATH, facts)?)
+        stat_fd_for(self.fd.as_fd(), facts)
     }
 
     /// Every name in it.
@@ -239,7 +239,12 @@ impl AsFd for Directory {
 
 /// Facts about an open file.
 pub(super) fn stat_fd(fd: BorrowedFd<'_>) -> io::Result<Statx> {
-    Ok(rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, STAT)?)
+    stat_fd_for(fd, STAT)
+}
+
+/// The same with these facts.
+pub(super) fn stat_fd_for(fd: BorrowedFd<'_>, facts: StatxFlags) -> io::Result<Statx> {
+    Ok(rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, facts)?)
 }
 
 /// Raises the number of files this process may have open as far as it may, to 65,536 at most; how many that are.

@@ -6,6 +6,7 @@
 //! [ADR 32]: ../../../../../docs/adr/0032-owners-in-attributes.md
 
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
@@ -304,49 +305,53 @@ fn above(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(fd, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Who owns `directory`, unless he may have put a directory of his own in a place of others: what it lies in is his, up to a directory of root's, where nobody else makes
-/// anything.
-fn owner_in_place(directory: &Directory) -> Option<u32> {
+/// Has `look` see `directory` and what it lies in, as far as this mount tells, until that breaks off or the root was seen; `None` if something cannot be looked at.
+fn climb<T>(directory: &Directory, look: &mut dyn FnMut(&Statx) -> ControlFlow<T>) -> Option<ControlFlow<T>> {
     let mut found = directory.stat_self().ok()?;
-    let owner = found.stx_uid;
-    let mut next = above(directory.as_fd()).ok()?;
+    let mut at: Option<OwnedFd> = None;
     // As many as a path can have.
     for _ in 0..PATH_BYTES_MAX {
+        if let ControlFlow::Break(said) = look(&found) {
+            return Some(ControlFlow::Break(said));
+        }
+        let next = above(at.as_ref().map_or(directory.as_fd(), AsFd::as_fd)).ok()?;
         let there = stat_fd(next.as_fd()).ok()?;
-        if there.stx_uid == 0 {
-            return (u32::from(there.stx_mode) & OTHERS_WRITE == 0).then_some(owner);
-        }
-        if there.stx_uid != owner {
-            return None;
-        }
         // What lies in itself is the root.
         if identity_of(&there) == identity_of(&found) {
-            return Some(owner);
+            return Some(ControlFlow::Continue(()));
         }
-        (found, next) = (there, above(next.as_fd()).ok()?);
+        (found, at) = (there, Some(next));
     }
     None
 }
 
+/// Who owns `directory`, unless he may have put a directory of his own in a place of others: what it lies in is his, up to a directory of root's, where nobody else makes
+/// anything.
+fn owner_in_place(directory: &Directory) -> Option<u32> {
+    let mut owner = None;
+    let end = climb(directory, &mut |found| match owner {
+        None => {
+            owner = Some(found.stx_uid);
+            ControlFlow::Continue(())
+        }
+        Some(_) if found.stx_uid == 0 => ControlFlow::Break(u32::from(found.stx_mode) & OTHERS_WRITE == 0),
+        Some(owner) if found.stx_uid != owner => ControlFlow::Break(false),
+        Some(_) => ControlFlow::Continue(()),
+    })?;
+    owner.filter(|_| end != ControlFlow::Break(false))
+}
+
 /// True if nobody but root and the accounts `own` can come to what is in `directory`: that, or one above it, belongs to them and lets nobody else in.
 fn is_closed(directory: &Directory, own: [u32; 2]) -> bool {
-    let Ok(mut found) = directory.stat_self() else { return false };
-    let mut next = above(directory.as_fd());
-    // As many as a path can have.
-    for _ in 0..PATH_BYTES_MAX {
+    let end = climb(directory, &mut |found| {
         let is_theirs = found.stx_uid == 0 || own.contains(&found.stx_uid);
         if is_theirs && found.stx_mode & 0o011 == 0 {
-            return true;
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
-        let Ok(at) = next else { return false };
-        let Ok(there) = stat_fd(at.as_fd()) else { return false };
-        // What lies in itself is the root.
-        if identity_of(&there) == identity_of(&found) {
-            return false;
-        }
-        (found, next) = (there, above(at.as_fd()));
-    }
-    false
+    });
+    end == Some(ControlFlow::Break(()))
 }
 
 /// True if nobody else can come to what `found` tells of, in a directory that others cannot come to: it has no name elsewhere.

@@ -13,9 +13,7 @@ use std::os::unix::fs::FileExt;
 use dray_core::limits::TREE_LINK_GROUPS_MAX;
 use dray_core::tree::{Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, Statx, StatxFlags, Uid,
-};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, Statx, StatxFlags, Uid};
 use rustix::io::Errno;
 
 use super::attributes::{self, AttributeSort};
@@ -23,7 +21,7 @@ use super::backup::Away;
 use super::content::{Piece, Read, read_content};
 use super::contested::key;
 use super::delete::made_at;
-use super::directory::{Directory, stat_fd};
+use super::directory::{Directory, stat_fd, stat_fd_for};
 use super::listing::Listing;
 use super::look::is_overlay;
 use super::opened::OpenDirectory;
@@ -80,9 +78,7 @@ impl Existing {
         let existing = || Existing { which: Which::of(found), has_names: found.stx_nlink > 1 };
         is_changed.then(existing)
     }
-}
 
-impl Existing {
     /// How it is kept where it is replaced after all: what is another name of a changed file would change with it.
     pub(super) fn away(&self) -> Away {
         Away::Changed(self.which)
@@ -308,7 +304,8 @@ fn in_use() -> Error {
         .advise("wait for its end, and copy it again")
 }
 
-fn replaced() -> Error {
+/// What was to be changed or kept is another file by now.
+pub(super) fn replaced() -> Error {
     Error::new(ErrorKind::Changed, "it was replaced meanwhile").advise("copy it again")
 }
 
@@ -538,8 +535,8 @@ impl FileTarget {
             Error::file("open the file to change it", error)
                 .advise(format!("{what}, or leave out --inplace: then it is replaced"))
         })?);
-        let found = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, FACTS);
-        let found = found.map_err(|error| Error::file("look at the file", error.into()))?;
+        let found =
+            stat_fd_for(file.as_fd(), FACTS).map_err(|error| Error::file("look at the file", error))?;
         self.require_same(existing, &found)?;
         Ok(Open { file, found, is_readable })
     }
@@ -574,7 +571,7 @@ impl FileTarget {
     /// Lets its owner read and write the file that is there; which it is, and the bits that it had.
     fn open_up(&self, existing: &Existing) -> io::Result<(OwnedFd, Mode)> {
         let fd = self.directory.directory.open_at(self.name.as_bytes(), OFlags::PATH, Mode::empty())?;
-        let found = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, FACTS)?;
+        let found = stat_fd_for(fd.as_fd(), FACTS)?;
         if self.require_same(existing, &found).is_err() {
             return Err(io::ErrorKind::NotFound.into());
         }

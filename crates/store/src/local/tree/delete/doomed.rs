@@ -512,6 +512,7 @@ impl Doomed {
 
     /// True if a file there is neither old nor new until a run with `--inplace` gives it what waits under this name.
     fn is_awaited(&self, orders: &Orders<'_>, parent: &Directory, name: &[u8]) -> io::Result<bool> {
+        let Ok(waiting) = Temporary::try_from(name) else { return Ok(false) };
         if orders.is_unsaid || !is_temporary(name) {
             return Ok(false);
         }
@@ -521,7 +522,7 @@ impl Doomed {
             let goes_on = || !orders.stop.is_some_and(|stop| stop.load(Ordering::Acquire));
             *awaited = Some((at, awaited_in(parent, &goes_on)?));
         }
-        Ok(awaited.as_ref().is_some_and(|(_, names)| names.iter().any(|it| it == name)))
+        Ok(awaited.as_ref().is_some_and(|(_, names)| names.contains(&waiting)))
     }
 
     /// True if it came after the run began, as far as times tell.
