@@ -453,6 +453,11 @@ impl Entry {
         median(&self.succeeded().map(|run| run.seconds).collect::<Vec<_>>())
     }
 
+    /// What a run counted under this name: the median of all that succeeded.
+    pub(crate) fn figure(&self, name: &str) -> Option<f64> {
+        median(&self.succeeded().filter_map(|run| run.figure(name)).collect::<Vec<_>>())
+    }
+
     /// The median of the ratios within a round, in the newest file that has both; `None` if they were never measured in turn.
     pub(crate) fn ratio_to(&self, rival: Option<&Entry>) -> Option<f64> {
         self.paired(rival).map(|paired| paired.ratio)

@@ -1,6 +1,6 @@
 //! The targets of a receiver that has something already (P7, P10, P11).
 
-use super::numbers::{Cell, Entry, Numbers, median};
+use super::numbers::{Cell, Entry, Numbers};
 use super::targets::{Proof, Table, entries};
 use crate::rows::{FOUND, HASHES, PAPER_HASHES, PAPER_STATS, STATS};
 
@@ -40,8 +40,7 @@ fn beside<'a>(numbers: &'a Numbers, cell: &Cell, state: &str) -> Option<&'a Cell
 
 fn compare(table: &mut Table, cell: &Cell, what: &str, most: f64, entry: &Entry, other: Option<&Entry>) {
     if let Some(paired) = entry.paired(other) {
-        let proof = Proof::Chosen(paired.basis, paired.of_all);
-        table.add(&cell.row, &cell.title(), what, most, paired.ratio, proof);
+        table.add(&cell.row, &cell.title(), what, most, paired.ratio, paired.proof());
     }
 }
 
@@ -83,15 +82,11 @@ fn slow_disk(numbers: &Numbers, table: &mut Table) {
     }
 }
 
-fn counted(entry: &Entry, figure: &str) -> Option<f64> {
-    median(&entry.succeeded().filter_map(|run| run.figure(figure)).collect::<Vec<_>>())
-}
-
 /// A search lists and reads no more than that of dsync's paper.
 fn home(numbers: &Numbers, table: &mut Table) {
     for (cell, entry) in entries(numbers, "P11", "dray-cost") {
         for (figure, paper) in [(STATS, PAPER_STATS), (HASHES, PAPER_HASHES)] {
-            if let (Some(own), Some(most)) = (counted(entry, figure), counted(entry, paper)) {
+            if let (Some(own), Some(most)) = (entry.figure(figure), entry.figure(paper)) {
                 table.add("P11", &cell.title(), figure, most, own, Proof::Counts(entry.basis_of_all()));
             }
         }
@@ -111,7 +106,7 @@ fn home(numbers: &Numbers, table: &mut Table) {
             continue;
         }
         for (figure, paper) in [(STATS, PAPER_STATS), (HASHES, PAPER_HASHES)] {
-            if let (Some(own), Some(most)) = (counted(entry, figure), counted(entry, paper)) {
+            if let (Some(own), Some(most)) = (entry.figure(figure), entry.figure(paper)) {
                 add(figure, most, own);
             }
         }

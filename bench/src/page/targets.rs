@@ -1,7 +1,7 @@
 //! The targets, each beside what was seen, and on how many runs that rests. A target that is missed stays here until it is met; one that nobody has
 //! measured says so.
 
-use super::numbers::{Basis, Cell, Entry, Numbers, ROUNDS_MIN, may_be_left_out, median};
+use super::numbers::{Basis, Cell, Entry, Numbers, Paired, ROUNDS_MIN, may_be_left_out, median};
 use super::receiver;
 use crate::cell::TO_IDEAL;
 use crate::contenders::Mover;
@@ -139,8 +139,7 @@ pub(crate) fn section(numbers: &Numbers) -> String {
                 cells().filter(|cell| !superseded(cell)).filter_map(|cell| Some((cell, paired(cell)?)));
             let before = table.lines.len();
             for (cell, paired) in found {
-                let proof = Proof::Chosen(paired.basis, paired.of_all);
-                table.add(row, &cell.title(), &what, *most, paired.ratio, proof);
+                table.add(row, &cell.title(), &what, *most, paired.ratio, paired.proof());
             }
             if table.lines.len() == before {
                 table.miss(row, &format!("{at}, {link}"), &what, *most);
@@ -202,6 +201,13 @@ pub(super) enum Proof {
     Chosen(Basis, f64),
     /// Bytes are the same on a busy machine.
     Counts(Basis),
+}
+
+impl Paired {
+    /// For its ratio.
+    pub(super) fn proof(&self) -> Proof {
+        Proof::Chosen(self.basis, self.of_all)
+    }
 }
 
 impl Proof {
@@ -275,9 +281,7 @@ fn update(numbers: &Numbers, table: &mut Table) {
     const MOST_TIME: f64 = 0.8;
     let before = table.lines.len();
     for cell in numbers.cells.iter().filter(|cell| cell.row == "P6" && cell.is_newest(numbers)) {
-        let bytes = |entry: &Entry| {
-            median(&entry.succeeded().filter_map(|run| run.figure(ON_THE_WIRE)).collect::<Vec<_>>())
-        };
+        let bytes = |entry: &Entry| entry.figure(ON_THE_WIRE);
         // One that starts with nothing there is no rival, but what the others are measured by.
         let rivals =
             || cell.entries.iter().filter(|entry| !entry.is_ours() && !entry.contender.starts_with("whole"));
@@ -296,8 +300,7 @@ fn update(numbers: &Numbers, table: &mut Table) {
             }
             if let (Some(paired), Some(fastest)) = (entry.paired(fastest), fastest) {
                 let what = format!("time of {} to the fastest rival, {}", entry.contender, fastest.contender);
-                let proof = Proof::Chosen(paired.basis, paired.of_all);
-                table.add("P6", &cell.title(), &what, MOST_TIME, paired.ratio, proof);
+                table.add("P6", &cell.title(), &what, MOST_TIME, paired.ratio, paired.proof());
             }
         }
     }

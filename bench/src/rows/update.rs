@@ -122,19 +122,11 @@ enum Updater {
     WholeRsyncZ,
     DraySync,
     DraySyncZ,
-    TreeRsyncZ,
-    TreeRsyncZl19,
-    TreeCasync,
 }
 
 impl Updater {
-    const OF_TREES: [Updater; 5] = [
-        Updater::DraySync,
-        Updater::DraySyncZ,
-        Updater::TreeRsyncZ,
-        Updater::TreeRsyncZl19,
-        Updater::TreeCasync,
-    ];
+    const OF_TREES: [Updater; 5] =
+        [Updater::DraySync, Updater::DraySyncZ, Updater::RsyncZ, Updater::RsyncZl19, Updater::Casync];
     const OF_OBJECTS: [Updater; 8] = [
         Updater::DrayGet,
         Updater::DrayCp,
@@ -155,9 +147,9 @@ impl Entrant for Updater {
             Updater::DrayCpZ => "dray-cp-z",
             Updater::DraySync => "dray-sync",
             Updater::DraySyncZ => "dray-sync-z",
-            Updater::RsyncZ | Updater::TreeRsyncZ => "rsync-z",
-            Updater::RsyncZl19 | Updater::TreeRsyncZl19 => "rsync-zl19",
-            Updater::Casync | Updater::TreeCasync => "casync",
+            Updater::RsyncZ => "rsync-z",
+            Updater::RsyncZl19 => "rsync-zl19",
+            Updater::Casync => "casync",
             Updater::Zsync => "zsync",
             Updater::WholeRsyncZ => "whole-rsync-z",
         };
@@ -171,9 +163,9 @@ impl Entrant for Updater {
             Updater::DrayCpZ => "dray cp -z",
             Updater::DraySync => "dray sync",
             Updater::DraySyncZ => "dray sync -z",
-            Updater::RsyncZ | Updater::TreeRsyncZ => "rsync -z over ssh",
-            Updater::RsyncZl19 | Updater::TreeRsyncZl19 => "rsync -z --zc=zstd --zl=19 over ssh",
-            Updater::Casync | Updater::TreeCasync => "casync from nginx",
+            Updater::RsyncZ => "rsync -z over ssh",
+            Updater::RsyncZl19 => "rsync -z --zc=zstd --zl=19 over ssh",
+            Updater::Casync => "casync from nginx",
             Updater::Zsync => "zsync from nginx",
             Updater::WholeRsyncZ => "rsync -z over ssh, nothing there before",
         };
@@ -184,12 +176,8 @@ impl Entrant for Updater {
         match self {
             Updater::DrayGet => &[],
             Updater::DrayCp | Updater::DrayCpZ | Updater::DraySync | Updater::DraySyncZ => &[Tool::Ssh],
-            Updater::RsyncZ
-            | Updater::RsyncZl19
-            | Updater::WholeRsyncZ
-            | Updater::TreeRsyncZ
-            | Updater::TreeRsyncZl19 => &[Tool::Rsync, Tool::Ssh],
-            Updater::Casync | Updater::TreeCasync => &[Tool::Casync, Tool::Nginx],
+            Updater::RsyncZ | Updater::RsyncZl19 | Updater::WholeRsyncZ => &[Tool::Rsync, Tool::Ssh],
+            Updater::Casync => &[Tool::Casync, Tool::Nginx],
             Updater::Zsync => &[Tool::Zsync, Tool::Nginx],
         }
     }
@@ -227,7 +215,7 @@ fn one(
     if turn.who != Updater::WholeRsyncZ {
         run(Command::new("cp").arg("-a").args([old, &to]))?;
     }
-    let job = job(bench, pair, turn.who);
+    let job = job(bench, pair, turn.who, new.is_dir());
     let mut ran = bench.ground(pair).run(&job, turn.round == 1, None)?;
     ran.check_arrived(|| site::is_same(new, &to));
     let wire = (ran.wire.received + ran.wire.sent) as f64 / 1e6;
@@ -237,7 +225,7 @@ fn one(
     bench.tell(place, &ran, turn.told(bytes, vec![("MB on the wire, both ways", wire)], command))
 }
 
-fn job(bench: &Bench, pair: &Pair, who: Updater) -> Job {
+fn job(bench: &Bench, pair: &Pair, who: Updater, is_tree: bool) -> Job {
     let site = &bench.site;
     let (from, to, far) = (site.path("far/in/new"), site.path("near/out/file"), pair.far_ip);
     let options = ssh_options(site);
@@ -258,6 +246,12 @@ fn job(bench: &Bench, pair: &Pair, who: Updater) -> Job {
         argv.extend(words(&["--delete", "-e", &ssh, &format!("{remote}/"), &format!("{to}/")]));
         argv
     };
+    let rsync = |flags: &[&str]| {
+        let mut argv = words(&["rsync", "-z"]);
+        argv.extend(words(flags));
+        argv.extend(words(&["-e", &ssh, &remote, &to]));
+        argv
+    };
     let mut job = Job::default();
     job.argv = match who {
         Updater::DrayGet => {
@@ -266,23 +260,16 @@ fn job(bench: &Bench, pair: &Pair, who: Updater) -> Job {
         }
         Updater::DraySync => sync(&["dray", "sync", "-a"]),
         Updater::DraySyncZ => sync(&["dray", "sync", "-az"]),
-        Updater::TreeRsyncZ => sync(&["rsync", "-az"]),
-        Updater::TreeRsyncZl19 => sync(&["rsync", "-az", "--zc=zstd", "--zl=19"]),
-        Updater::TreeCasync => {
-            let seed = format!("{to}.old");
-            let text = format!(
-                "mv {to} {seed} && exec casync extract --store=http://{far}/in/store.castr --seed={seed} http://{far}/in/new.caidx {to}"
-            );
-            words(&["sh", "-c", &text])
-        }
         Updater::DrayCp => dray_cp(&[]),
         Updater::DrayCpZ => dray_cp(&["-z"]),
-        Updater::RsyncZ | Updater::WholeRsyncZ => words(&["rsync", "-z", "-e", &ssh, &remote, &to]),
-        Updater::RsyncZl19 => words(&["rsync", "-z", "--zc=zstd", "--zl=19", "-e", &ssh, &remote, &to]),
+        Updater::RsyncZ if is_tree => sync(&["rsync", "-az"]),
+        Updater::RsyncZl19 if is_tree => sync(&["rsync", "-az", "--zc=zstd", "--zl=19"]),
+        Updater::RsyncZ | Updater::WholeRsyncZ => rsync(&[]),
+        Updater::RsyncZl19 => rsync(&["--zc=zstd", "--zl=19"]),
         Updater::Casync => {
-            let seed = format!("{to}.old");
+            let (seed, index) = (format!("{to}.old"), if is_tree { "new.caidx" } else { "new.caibx" });
             let text = format!(
-                "mv {to} {seed} && exec casync extract --store=http://{far}/in/store.castr --seed={seed} http://{far}/in/new.caibx {to}"
+                "mv {to} {seed} && exec casync extract --store=http://{far}/in/store.castr --seed={seed} http://{far}/in/{index} {to}"
             );
             words(&["sh", "-c", &text])
         }

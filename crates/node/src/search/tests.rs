@@ -265,13 +265,20 @@ fn work(pressure: Option<&Arc<Pressure>>, is_over: &Arc<AtomicBool>) -> Vec<thre
     (0..4 * processors).map(work).collect()
 }
 
+/// Whether this kernel tells how long threads waited for a processor.
+fn is_waiting_told() -> bool {
+    let is_told = Path::new("/proc/thread-self/schedstat").exists();
+    if !is_told {
+        dray_testkit::say_skip("this kernel does not tell how long threads waited for a processor");
+    }
+    is_told
+}
+
 /// Y5, design 7, ADR 37: where threads of the transfer wait for a processor, the search rests; threads that do not work for it may wait, and the search
 /// finds all. The kernel's figures are the real ones.
 #[test]
-#[expect(clippy::print_stderr, reason = "who cannot run says so")]
 fn a_search_rests_where_the_transfer_waits_for_a_processor() {
-    if !Path::new("/proc/thread-self/schedstat").exists() {
-        eprintln!("SKIP: this kernel does not tell how long threads waited for a processor");
+    if !is_waiting_told() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -299,10 +306,8 @@ fn a_search_rests_where_the_transfer_waits_for_a_processor() {
 
 /// ADR 37: while the search stands back for the transfer, and while it has nothing to do, nothing that threads wait for is counted against it.
 #[test]
-#[expect(clippy::print_stderr, reason = "who cannot run says so")]
 fn a_search_that_stands_back_is_not_charged() {
-    if !Path::new("/proc/thread-self/schedstat").exists() {
-        eprintln!("SKIP: this kernel does not tell how long threads waited for a processor");
+    if !is_waiting_told() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
