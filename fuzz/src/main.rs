@@ -4,8 +4,11 @@
 mod supervise;
 
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
@@ -96,9 +99,8 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         });
     }
     let mut wrong = Vec::new();
-    for target in &targets {
-        let passed = supervise::watch(target, arguments)?;
-        if passed == arguments.expect_failure {
+    for (target, passed) in targets.iter().zip(watch_all(&targets, arguments)) {
+        if passed? == arguments.expect_failure {
             wrong.push(target.name);
         }
     }
@@ -109,6 +111,28 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         (false, true) => say(&format!("no bug found by: {}, though one was expected", wrong.join(", "))),
     }
     Ok(wrong.is_empty())
+}
+
+/// Runs each of `targets` in a child, one for each processor at a time; which passed, in their order.
+fn watch_all(targets: &[&'static Target], arguments: &Arguments) -> Vec<Result<bool, String>> {
+    let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let next = AtomicUsize::new(0);
+    let watch_some = || {
+        let of_next = || {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            targets.get(at).map(|target| (at, supervise::watch(target, arguments)))
+        };
+        std::iter::from_fn(of_next).collect::<Vec<_>>()
+    };
+    let mut ended = thread::scope(|scope| {
+        let watching: Vec<_> = (0..processors.min(targets.len())).map(|_| scope.spawn(watch_some)).collect();
+        let join = |watching: thread::ScopedJoinHandle<'_, _>| {
+            watching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        watching.into_iter().flat_map(join).collect::<Vec<_>>()
+    });
+    ended.sort_by_key(|(at, _)| *at);
+    ended.into_iter().map(|(_, passed)| passed).collect()
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Target>, String> {

@@ -63,14 +63,18 @@ pub(crate) fn watch(target: &Target, arguments: &Arguments) -> Result<bool, Stri
     std::fs::write(&path, &input).map_err(|error| failed("save the input of a worker", error))?;
     let _ = std::fs::remove_file(&current);
     let shown = &input[..input.len().min(PRINTED_BYTES_MAX)];
-    say(&format!("{:<12} FAILED with {ended}, seed {}", target.name, arguments.seed));
-    say(&format!("  {} bytes, saved as {}", input.len(), path.display()));
-    say(&format!(
-        "  hex {}{}",
-        data_encoding::HEXLOWER.encode(shown),
-        if shown.len() < input.len() { "…" } else { "" }
-    ));
-    say(&format!("  again: dray-fuzz --target {} --input {}", target.name, path.display()));
+    // In one piece: others may have something to tell, too.
+    say(&[
+        format!("{:<12} FAILED with {ended}, seed {}", target.name, arguments.seed),
+        format!("  {} bytes, saved as {}", input.len(), path.display()),
+        format!(
+            "  hex {}{}",
+            data_encoding::HEXLOWER.encode(shown),
+            if shown.len() < input.len() { "…" } else { "" }
+        ),
+        format!("  again: dray-fuzz --target {} --input {}", target.name, path.display()),
+    ]
+    .join("\n"));
     Ok(false)
 }
 

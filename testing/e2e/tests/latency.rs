@@ -9,12 +9,12 @@ use dray_e2e::data::{self, GIB, MIB};
 use dray_e2e::{Host, Lab, gate, sweep};
 use rustix::process::Signal;
 
-/// Long enough that the time processes take to start on a busy machine is a small part of it.
-const ROUND_TRIP: Duration = Duration::from_millis(400);
+/// Long enough that the time processes take to start is a small part of it.
+const ROUND_TRIP: Duration = Duration::from_millis(250);
 /// What handshake and hello of the sender stay below, and its first payload goes beyond.
 const HANDSHAKE_BYTES_MAX: u64 = 4096;
 const SSH_PORT: u16 = 22;
-/// Round trips to the first payload over an open channel: one, and a tenth (40 ms) for two processes to be scheduled, both of them under
+/// Round trips to the first payload over an open channel: one, and a tenth (25 ms) for two processes to be scheduled, both of them under
 /// strace.
 const OPEN_CHANNEL_MAX: f64 = 1.1;
 /// More than an end writes to one channel before payload, or ssh to its own.
