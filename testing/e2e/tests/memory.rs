@@ -59,3 +59,50 @@ fn memory_is_bounded() {
     data::write_random(&dense, gate::sized(GIB / 4, 16 * GIB), 2);
     measure(a, b, &dense, "dense");
 }
+
+/// P14: a thousand holders of one object, each of which is asked: the receiver keeps to its budget. Who is asked is seen by the connections that its host has.
+#[test]
+fn a_thousand_sources_fit_into_memory() {
+    const SOURCES: usize = 1000;
+    let Some(lab) = Lab::of(2).rate_mbit(400).build() else { return };
+    let (a, b) = lab.pair();
+    let file = a.file("of many");
+    data::write_random(&file, gate::sized(GIB / 2, 4 * GIB), 3);
+    let ticket = {
+        let share = share(a, &file);
+        let mut ticket = share.parsed();
+        share.end();
+        ticket.hints.clear();
+        ticket.to_text().unwrap()
+    };
+    let holders = actions::liar(a, &file, &ticket, "none", 1).args(["--nodes", &SOURCES.to_string()]).start();
+    let ticket = holders.first_line();
+    let mut hints: Vec<String> = Vec::new();
+    holders.line_with(|line| {
+        // Each look begins with the ticket.
+        if line == ticket {
+            hints.clear()
+        } else {
+            hints.push(line.to_owned())
+        }
+        hints.len() == SOURCES - 1
+    });
+    let copy = b.directory("from-many").join("copy");
+    let get = hints.iter().fold(actions::get(b, &ticket, &copy), |get, hint| get.args(["--hint", hint]));
+    let running = get.time_limit(LONG).start();
+    let table = format!("/proc/{}/net/tcp", running.pid());
+    let mut connections = 0;
+    running.wait_until(true, || {
+        // The state of each stands fourth.
+        let is_up = |line: &&str| line.split_whitespace().nth(3) == Some("01");
+        let up = std::fs::read_to_string(&table).map_or(0, |table| table.lines().filter(is_up).count());
+        connections = connections.max(up);
+        running.has_ended()
+    });
+    let got = running.wait().expect(0);
+    assert_delivered(&file, &copy, None);
+    let peak = got.peak_memory_bytes;
+    eprintln!("{SOURCES} sources: {connections} connections, VmHWM {} MiB", peak / MIB);
+    assert!(connections >= SOURCES, "{connections} connections");
+    assert!(peak > 0 && peak <= PEAK_BYTES_MAX, "{peak} bytes");
+}

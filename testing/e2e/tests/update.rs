@@ -158,6 +158,28 @@ fn a_copy_brings_changed_blocks_alone() {
     }
 }
 
+/// P7, ADR 28: of a group in which a chunk changed the other chunks do not come, whoever sends: pages that changed where two groups meet cost their chunks,
+/// not both groups.
+#[test]
+fn a_missing_chunk_costs_no_group() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let file = lab.host(0).file("pages");
+    data::write_random(&file, 32 * MIB, 303);
+    let older = lab.dir().join("older pages");
+    let mut bytes = fs::read(&file).unwrap();
+    let places: Vec<usize> = (1..=24).map(|place| place * 20 * 65_536).collect();
+    places.iter().for_each(|at| bytes[at - 2048..at + 2048].iter_mut().for_each(|byte| *byte ^= 0x55));
+    fs::write(&older, bytes).unwrap();
+    let groups_bytes = places.len() as u64 * 2 * 65_536;
+    for way in WAYS {
+        let journey = Journey::new(&lab, way, &file, &format!("pages-{way:?}"));
+        fs::copy(&older, &journey.copy).unwrap();
+        let cost = journey.cost(journey.program());
+        eprintln!("{way:?}: {cost} bytes on the wire, {groups_bytes} in groups that changed");
+        assert!(cost < groups_bytes / 2, "{way:?}: {cost} bytes on the wire");
+    }
+}
+
 /// S7 for an update: what is hole in the new version is hole in the copy, wherever its bytes came from. Every group has
 /// one block of data and fifteen of hole.
 #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use dray_core::message::{Hello, PROTOCOL_VERSION, feature};
+use dray_core::rights::Secret;
 use dray_core::ticket::DirectoryTicket;
 use dray_core::{NodeId, Result};
 use dray_engine::session::Holder;
@@ -33,10 +34,21 @@ impl LyingHolder {
         seed: u8,
         port: Option<u16>,
         held: Arc<dyn Held>,
-        secret: Option<dray_core::rights::Secret>,
+        secret: Option<Secret>,
         liar: Liar,
     ) -> Result<LyingHolder> {
-        let tls = TlsConfig::new(NodeKey::from_seed(&[seed; 32])?)?;
+        LyingHolder::start_with(&[seed; 32], port, held, secret, liar)
+    }
+
+    /// The same with all of the key.
+    pub fn start_with(
+        key: &[u8; 32],
+        port: Option<u16>,
+        held: Arc<dyn Held>,
+        secret: Option<Secret>,
+        liar: Liar,
+    ) -> Result<LyingHolder> {
+        let tls = TlsConfig::new(NodeKey::from_seed(key)?)?;
         let node = tls.node();
         let provider = ForWhoProves { held, node, secret };
         let liar = Arc::new(liar);

@@ -17,6 +17,7 @@ use dray_core::ticket::{AnyTicket, DirectoryTicket, Ticket};
 use dray_core::{Error, ErrorKind, Result};
 use dray_liar::{Liar, Lie, LyingHolder, Trace, WithRecipes, recipe_of};
 use dray_store::local::LocalStore;
+use dray_store::local::tree::raise_open_files;
 use dray_transfer::holder::StoredHeld;
 use dray_transfer::recipe::Recipe;
 
@@ -49,6 +50,9 @@ struct Arguments {
     /// First byte of the node's key: the same one is the same node
     #[arg(long)]
     seed: u8,
+    /// Be so many nodes, each at a port of its own; those after the first tell no lies, and are printed as --hint takes them, a line each
+    #[arg(long, default_value_t = 1)]
+    nodes: u32,
     /// Where the hash tree is kept
     #[arg(long)]
     data_dir: PathBuf,
@@ -101,6 +105,7 @@ fn hold(arguments: &Arguments, ticket: &Ticket, file: &Path, trace: Option<Arc<T
         let _ = printed.lock().map(|printed| printed.recv());
         say(&format!("lied: {lie}"));
     });
+    let others = others(arguments, &held, ticket)?;
     let holder = LyingHolder::start(arguments.seed, arguments.port, held, ticket.secret, liar)?;
     let own = own_hint(arguments, &holder);
     let mut ticket = ticket.clone();
@@ -108,9 +113,24 @@ fn hold(arguments: &Arguments, ticket: &Ticket, file: &Path, trace: Option<Arc<T
     ticket.hints.insert(0, own);
     ticket.hints.truncate(HINTS_MAX);
     say(&ticket.to_text()?);
+    for other in &others {
+        say(&format!("dray://{}@{}:{}", other.node, arguments.address, other.port));
+    }
     drop(told);
     holder.serve();
     Ok(())
+}
+
+/// The other nodes that this process is: honest ones.
+fn others(arguments: &Arguments, held: &Arc<WithRecipes>, ticket: &Ticket) -> Result<Vec<LyingHolder>> {
+    // Each listens, and has a connection or two.
+    raise_open_files();
+    let start = |number: u32| {
+        let mut key = [arguments.seed; 32];
+        key[..4].copy_from_slice(&number.to_be_bytes());
+        LyingHolder::start_with(&key, None, held.clone(), ticket.secret, Liar::new(Lie::None))
+    };
+    (1..arguments.nodes).map(start).collect()
 }
 
 /// Stands in for those who share the directory, and writes down what receivers say.
