@@ -419,13 +419,18 @@ impl Transfer {
         matches!(self.state_of(id), Some(SourceState::Up | SourceState::Stalled))
     }
 
+    /// True if the origin's word is what proves its bytes.
+    fn is_vouched(&self) -> bool {
+        matches!(self.truth, Truth::Vouched(_))
+    }
+
     /// The source to ask things of: none of `but`, up, not silent if there is such a one, lowest priority first.
     fn best_source(&self, but: &[SourceId]) -> Option<(SourceId, Arc<dyn Source>)> {
         let stats = lock(&self.planner).stats();
         let sources = lock(&self.sources);
         // A copy's spare is its control channel: without that the copy is over, while a direct path that vanished shows it
         // only after a time.
-        let is_copy = matches!(self.truth, Truth::Vouched(_));
+        let is_copy = self.is_vouched();
         let candidates = stats.into_iter().filter_map(|stats| {
             let is_silent = match stats.state {
                 SourceState::Up => false,

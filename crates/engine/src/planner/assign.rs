@@ -36,7 +36,7 @@ impl Planner {
         role: Role,
     ) -> Option<PlannerCommand> {
         loop {
-            let (groups, recheck) = self.work.next_request(units_max.min(self.request_pieces_max))?;
+            let (groups, recheck) = self.work.next_request(units_max)?;
             if let Some(permit) = self.config.budget.try_reserve(self.bytes_of(groups)) {
                 return self.issue(now_us, source, (groups, recheck), permit, role);
             }

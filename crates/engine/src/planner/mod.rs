@@ -192,8 +192,6 @@ pub struct Planner {
     /// Since when somebody with nothing to do has left what is under way where it is, and for how long before that.
     waits_since_us: Option<u64>,
     waited_us: u64,
-    /// Pieces that one request may be for.
-    request_pieces_max: u64,
     /// A source came up: spares may have to stand back.
     order_changed: bool,
     /// Bytes that came after another source had brought them.
@@ -226,7 +224,6 @@ impl Planner {
             borrow_after_us: 0,
             waits_since_us: None,
             waited_us: 0,
-            request_pieces_max: u64::MAX,
             order_changed: false,
             duplicate_bytes: 0,
             effort: explain::EffortMeter::default(),
@@ -246,9 +243,9 @@ impl Planner {
         self.work.close();
     }
 
-    /// From here on, each request is for one piece.
-    pub fn ask_for_single_pieces(&mut self) {
-        self.request_pieces_max = 1;
+    /// From here on, whoever is asked for `piece` is asked for nothing else with it.
+    pub fn ask_alone(&mut self, piece: u64) {
+        self.work.set_alone(piece);
     }
 
     /// A source that may be used once it is up. A known `source` is left as it is.

@@ -21,6 +21,8 @@ pub(super) struct Work {
     delivered: RangeSet,
     /// Pieces for which bytes came that did not match.
     suspect: RangeSet,
+    /// Pieces that are asked for by themselves.
+    alone: RangeSet,
     /// Groups that are wanted and not delivered.
     missing_groups: u64,
     /// Sequential mode: pieces the consumer is past, and how many after that may be asked for.
@@ -55,6 +57,7 @@ impl Work {
             pending: RangeSet::new(),
             delivered: RangeSet::new(),
             suspect: RangeSet::new(),
+            alone: RangeSet::new(),
             consumed_pieces: 0,
             ahead_pieces,
             wanted_end: 0,
@@ -74,6 +77,11 @@ impl Work {
         let groups = self.group_range(pieces.clone());
         self.missing_groups += groups.end - groups.start;
         self.pending.insert(pieces);
+    }
+
+    /// From here on, `piece` is asked for by itself.
+    pub(super) fn set_alone(&mut self, piece: u64) {
+        self.alone.insert(piece..piece + 1);
     }
 
     /// Nothing more will be wanted.
@@ -116,6 +124,9 @@ impl Work {
             }
             None => false,
         };
+        if let Some(alone) = self.alone.next_from(run.start) {
+            run.end = run.end.min(alone.start.max(run.start + 1));
+        }
         let mut slot_pieces = REQUEST_GROUPS_MAX / self.piece_groups;
         while slot_pieces > 1 {
             let end = (run.start + slot_pieces).min(self.pieces());

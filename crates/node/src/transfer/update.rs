@@ -40,7 +40,7 @@ use dray_store::index::{ChunkKey, key as chunk_key};
 use dray_store::local::Delivery;
 use dray_transfer::recipe::Recipe;
 
-use super::{Sink, Transfer, Truth, interrupted};
+use super::{Sink, Transfer, interrupted};
 use crate::elsewhere::{Elsewhere, Finder, Spot};
 use crate::lock;
 use crate::observer::Stop;
@@ -446,10 +446,10 @@ impl Transfer {
         let mut search = Search::new();
         let (mut told_bytes, told_since) = (0, Instant::now());
         let mut looked = Looked::default();
-        // Which blocks come tells the sender what is here, finer than chunks do: only whoever may log in is asked (design 16). What
+        // Questions for sums tell the sender what is here, finer than chunks do: only whoever may log in is asked (design 16). What
         // an index alone knows is looked for while the network goes on: it does not wait for that. A search waits by itself.
-        let is_vouched = matches!(self.truth, Truth::Vouched(_));
-        if is_vouched && old.tells_blocks() {
+        let asks_sums = self.is_vouched();
+        if old.tells_blocks() {
             plan.hold_back();
         }
         loop {
@@ -469,6 +469,11 @@ impl Transfer {
                     self.find_elsewhere(old, chunks, known, plan, &mut search, copies.over)?;
                 self.find_on_disk(old, chunks, known, plan, &mut elsewhere, &mut search, copies.over)?;
                 chunks.iter().try_for_each(|chunk| plan.place(*chunk, known, &elsewhere, copies))?;
+                if !asks_sums {
+                    // There is nothing to wait for.
+                    let told = (told_bytes, told_since.elapsed());
+                    self.want_rests(old, plan, told, &mut looked, copies.over)?;
+                }
                 plan.tell();
                 // What is held back is not asked for yet.
                 if !plan.lacks_some() {

@@ -134,15 +134,18 @@ fn a_probe_is_timed() {
     assert_eq!((cancelled, planner.stats()[0].stalls), (vec![asked[0].request], 1));
 }
 
-/// Where single pieces are asked for, no request has two.
+/// ADR 28: a piece that is asked for alone is in no request with others, which are as large as they may be.
 #[test]
-fn single_pieces_are_asked_for_one_by_one() {
-    let mut planner = wide(8, 64);
-    planner.ask_for_single_pieces();
+fn what_is_asked_for_alone_comes_alone() {
+    let mut planner = wide(16, 64);
+    [3, 8, 9].into_iter().for_each(|piece| planner.ask_alone(piece));
     add_up(&mut planner, 0, A, "direct", 0);
     let (asked, ..) = drain(&mut planner, 0);
-    assert!(asked.len() == 8 && asked.iter().all(|asked| asked.groups.groups == UNIT_GROUPS), "{asked:?}");
-    assert_eq!(planner.last_request(), 8);
+    let pieces: Vec<_> = asked
+        .iter()
+        .map(|asked| (asked.groups.start / UNIT_GROUPS, asked.groups.groups / UNIT_GROUPS))
+        .collect();
+    assert_eq!(pieces, [(0, 2), (2, 1), (3, 1), (4, 4), (8, 1), (9, 1), (10, 2), (12, 4)]);
 }
 
 /// Design 9: what cannot be otherwise when it is tried again is said for good, also where nobody is to blame for it.

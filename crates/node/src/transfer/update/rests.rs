@@ -115,7 +115,7 @@ impl Looked {
 }
 
 impl Transfer {
-    /// Wants the groups that were held back: the rests of those of which the older version has something, if the source tells
+    /// Wants the groups that were held back: the rests of those of which the older version has something, also between chunks if the source tells
     /// sums, and the others whole. `told` is how many bytes of the recipe came, and in what time.
     pub(super) fn want_rests(
         &self,
@@ -129,16 +129,18 @@ impl Transfer {
         if lacking.is_empty() {
             return Ok(());
         }
-        if !old.tells_disk {
-            for (_, parts) in &mut lacking {
-                *parts = without_disk(parts);
-            }
+        let asks_sums = self.is_vouched();
+        for (_, parts) in &mut lacking {
+            *parts = told_to_the_sender(parts, asks_sums, old.tells_disk);
         }
-        let told_rate = told.0 as f64 / told.1.as_secs_f64().max(f64::MIN_POSITIVE);
+        // While it was looked, nobody asked for more of the recipe.
+        let told_time = told.1.saturating_sub(looked.time);
+        let told_rate = told.0 as f64 / told_time.as_secs_f64().max(f64::MIN_POSITIVE);
         let is_fast = told.0 >= TOLD_BYTES_MIN && told_rate >= FAST_FROM;
         let found = match is_fast || !looked.pays(self.rate_bytes_per_s(), told_rate) {
             true => Err(Error::new(ErrorKind::Unsupported, "looking would take longer than fetching")),
-            false => self.look_between(old, &lacking, &gaps, looked, over),
+            false if asks_sums => self.look_between(old, &lacking, &gaps, looked, over),
+            false => Ok(Found::new()),
         };
         if found.is_err() {
             plan.hold_nothing_back();
@@ -160,6 +162,7 @@ impl Transfer {
         let mut rests = lock(&self.rests);
         let known = rests.get_or_insert_with(|| Rests { bytes: old.bytes(), groups: HashMap::new() });
         let mut all_parts: usize = known.groups.values().map(|rest| rest.parts.len()).sum();
+        let mut planner = lock(&self.planner);
         for (group, parts) in lacking {
             let parts = fill_in(group * GROUP_BYTES, parts, found);
             let have = mask(&parts, self.geometry.group_bytes(*group));
@@ -168,10 +171,8 @@ impl Transfer {
             if !have.is_empty() && has_room {
                 all_parts += parts.len();
                 known.groups.insert(*group, Rest { have, parts });
+                planner.ask_alone(*group);
             }
-        }
-        if !known.groups.is_empty() {
-            lock(&self.planner).ask_for_single_pieces();
         }
     }
 
@@ -288,11 +289,16 @@ fn add(more: Found, found: &mut Found) {
     }
 }
 
-/// The same without what a search of the disk found.
-fn without_disk(parts: &Parts) -> Parts {
+/// The same without what the sender is not to hear of: what a search of the disk found, unless it may read that; and, if it is not even one whom the
+/// user of this host trusts with a login, any file but the older version.
+fn told_to_the_sender(parts: &Parts, has_login: bool, tells_disk: bool) -> Parts {
     let mut known: Parts = Vec::new();
     for (len, origin) in parts {
-        let origin = origin.without_disk();
+        let origin = match origin {
+            Origin::Elsewhere(_) if !has_login => Origin::Missing,
+            origin if !tells_disk => origin.without_disk(),
+            origin => *origin,
+        };
         match known.last_mut() {
             Some((before, last)) if last.after(u64::from(*before)) == origin => *before += len,
             _ => known.push((*len, origin)),
