@@ -268,6 +268,16 @@ pub const TREE_CUT_CHUNKS_MAX: u64 = 1 << 18;
 pub const TREE_CUT_BYTES_MAX: u64 = 256 << 30;
 /// How many times its size a file is cut for one receiver: once coarsely, once finely.
 pub const TREE_CUT_TIMES_MAX: u64 = 2;
+/// How many times its size sums are told of one file to one receiver: once of large blocks, once of small ones, and samples.
+pub const TREE_SUMS_TIMES_MAX: u64 = 3;
+/// Runs of blocks that all questions for sums in one pull name together.
+pub const TREE_PULL_BLOCK_RUNS_MAX: usize = 512;
+/// Parts in one pull of which the receiver has some blocks.
+pub const TREE_PULL_RESTS_MAX: usize = 256;
+/// Such parts that wait to be asked for or to come, of all files.
+pub const TREE_RESTS_MAX: usize = 8192;
+/// Bytes that are looked for closely in older versions at a time, of all files.
+pub const TREE_LOOKED_AT_BYTES_MAX: u64 = 16 << 20;
 /// Files that come as differences at a time.
 pub const TREE_DELTAS_MAX: usize = 256;
 /// Bytes that the chunks of those may take at the receiver.

@@ -21,8 +21,9 @@ mod tree;
 pub use copy::{Copy, CopyRole, Delivered, Direct, Offer, Progress};
 pub use digests::{Digests, DigestsSame, DigestsWanted, SoleOwner};
 pub use object::{
-    BlockRun, Cancel, ClearAsk, ClearGrant, Compare, Compared, ComparedSubtree, Describe, Described, Fault,
-    Fetch, FetchRest, Node, Nodes, ObjectName, Open, Opened, Pack, Seal, Sealed, Summed, Sums,
+    BlockRun, BlockSums, Cancel, ClearAsk, ClearGrant, Compare, Compared, ComparedSubtree, Describe,
+    Described, Fault, Fetch, FetchRest, Node, Nodes, ObjectName, Open, Opened, Pack, Seal, Sealed, Summed,
+    Sums,
 };
 pub use samples::samples;
 pub use sync::{
@@ -203,6 +204,8 @@ pub mod feature {
     pub const SYNC_IN_PLACE: &str = "sync-in-place";
     /// Contents of trees as differences: cuts in `pull`.
     pub const TREE_DELTA: &str = "tree-delta";
+    /// And sums of blocks of them, and parts of which only a rest is sent: `sums` and `have` in `pull`.
+    pub const TREE_RESTS: &str = "tree-rests";
     /// Copies that were cut off go on in the destination that they made: `origin` in `tree`, and `landed`.
     pub const TREE_AGAIN: &str = "tree-again";
     /// What both ends have alike is not told: `digests` in `tree`, and the messages of digests.

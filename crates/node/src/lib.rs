@@ -14,6 +14,7 @@ mod get;
 mod identity;
 mod join;
 mod logs;
+mod looking;
 mod mountinfo;
 mod mounts;
 mod observer;
@@ -157,6 +158,7 @@ fn plain_hello() -> Hello {
         feature::TREE,
         feature::TREE_LANES,
         feature::TREE_DELTA,
+        feature::TREE_RESTS,
         feature::SYNC,
         feature::TREE_AGAIN,
         feature::TREE_DIGESTS,

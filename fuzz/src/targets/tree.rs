@@ -134,6 +134,7 @@ pub fn records_seeds() -> Vec<Seed> {
         Record::Failed(fault),
         Record::Done(finished),
         Record::Chunks(&chunks),
+        Record::Sums(b"sums"),
     ];
     let mut all = Vec::new();
     let mut seeds: Vec<Seed> = Vec::new();

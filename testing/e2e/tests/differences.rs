@@ -167,6 +167,56 @@ fn what_was_only_renamed_costs_nothing() {
     }
 }
 
+/// P6, S92, design 16: of programs that were built again, with a few bytes changed in every few hundred, a copy over a slow line brings the blocks
+/// around those, both ways; rsync all of them. A ticket's holder, who may be anybody, is not told which blocks are here: from there they come
+/// whole, as from a dray that tells no sums.
+#[test]
+fn a_program_built_again_costs_its_changed_blocks() {
+    let Some(lab) = Lab::of(2).rate_mbit(20).build() else { return };
+    let (a, b) = lab.pair();
+    a.sshd();
+    b.sshd();
+    let (newer, older) = (a.directory("tree"), b.directory("older"));
+    let mut size = 0;
+    for (name, bytes) in [("program", 6 * MIB), ("library", MIB), ("module", 100_000)] {
+        let new = data::random_bytes(bytes as usize, bytes);
+        let mut old = new.clone();
+        (100..old.len()).step_by(350).for_each(|at| old[at] ^= 0x55);
+        // And what came before the end was a little longer.
+        old.splice(new.len() / 2..new.len() / 2, [7; 16]);
+        fs::write(newer.join(name), &new).unwrap();
+        fs::write(older.join(name), &old).unwrap();
+        size += bytes;
+    }
+    let place = |name: &str| -> PathBuf {
+        let to = b.directory(name);
+        for name in ["program", "library", "module"] {
+            fs::copy(older.join(name), to.join(name)).unwrap();
+        }
+        to
+    };
+    for is_upload in [true, false] {
+        let to = place(&format!("copy-{is_upload}"));
+        let bytes = cost(b, copy(a, b, is_upload, &newer.join("."), &to));
+        eprintln!("upload {is_upload}: {bytes} bytes on the wire of {size}");
+        assert_same_tree(a, &newer, &to, None);
+        assert!(bytes < size / 5 * 2, "{bytes} bytes on the wire of {size}");
+    }
+    let to = place("rsync");
+    let ssh = format!("ssh {}", b.ssh_options().join(" "));
+    let rsync = a.program("rsync").args(["-a", "-e", &ssh]);
+    let rival = cost(b, rsync.arg(newer.join(".")).arg(b.remote(&to)));
+    assert!(rival > size, "rsync: {rival} bytes on the wire of {size}");
+    let sharing = a.dray().arg("put").arg(&newer).start();
+    let (ticket, to) = (sharing.first_line(), place("ticket"));
+    let before = b.counters();
+    dray_e2e::live::sync(b, &["-a"], &ticket, &to).expect(0);
+    let bytes = (b.counters() - before).bytes();
+    assert_same_tree(a, &newer, &to, None);
+    assert!(bytes > size, "by ticket {bytes} bytes on the wire of {size}");
+    sharing.terminate().expect(0);
+}
+
 /// Issue "kill -9 in the middle and again", for either end: the file is the older version or the newer one at every moment, nothing is
 /// left, and the next run costs what changed.
 #[test]

@@ -284,7 +284,7 @@ pub struct BlockRun {
 impl Sums {
     /// Blocks asked about.
     pub fn blocks(&self) -> u64 {
-        self.runs.iter().map(|run| u64::from(run.blocks)).sum()
+        blocks_of(&self.runs)
     }
 
     /// Bytes of the answer.
@@ -294,24 +294,79 @@ impl Sums {
 
     /// True if all its blocks lie whole in an object of `size_bytes`.
     pub fn is_within(&self, size_bytes: u64) -> bool {
-        let end = |run: &BlockRun| {
-            let blocks = run.start.checked_add(u64::from(run.blocks))?;
-            blocks.checked_mul(u64::from(self.block_bytes))
-        };
-        self.runs.iter().all(|run| end(run).is_some_and(|end| end <= size_bytes))
+        are_within(&self.runs, self.block_bytes, size_bytes)
     }
 
     pub(super) fn bound(&self, check: &dyn Fn(bool, &str) -> Result<()>) -> Result<()> {
-        check(self.runs.len() <= SUMS_RUNS_MAX, "too many runs of blocks")?;
-        check(self.runs.iter().all(|run| run.blocks > 0), "a run of no blocks")?;
-        let is_block = self.block_bytes.is_power_of_two()
-            && (SUMS_BLOCK_BYTES_MIN..=SUMS_BLOCK_BYTES_MAX).contains(&self.block_bytes);
-        check(is_block, "blocks of an impossible length")?;
-        check((1..=8).contains(&self.sum_bytes), "sums of an impossible length")?;
-        check(self.answer_bytes() <= SUMS_BYTES_MAX as u64, "a question for too many sums")?;
-        let covered_bytes = self.blocks() * u64::from(self.block_bytes);
-        check(covered_bytes <= SUMS_COVERED_BYTES_MAX, "a question for sums of too many bytes")
+        bound_sums(&self.runs, self.block_bytes, self.sum_bytes, check)
     }
+}
+
+/// A question for sums of blocks of a file in a tree.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(map)]
+pub struct BlockSums {
+    /// Bytes of a block: a power of two from 64 to 65,536.
+    #[n(0)]
+    pub block_bytes: u32,
+    /// Bytes of a sum: the first so many, 1 to 8, of [`crate::block_sum::sum_of`] the block.
+    #[n(1)]
+    pub sum_bytes: u8,
+    /// Which blocks, at most 256 runs.
+    #[n(2)]
+    pub runs: Vec<BlockRun>,
+}
+
+impl BlockSums {
+    /// Bytes of the answer.
+    pub fn answer_bytes(&self) -> u64 {
+        blocks_of(&self.runs).saturating_mul(u64::from(self.sum_bytes))
+    }
+
+    /// Bytes of the file that the answer stands for.
+    pub fn covered_bytes(&self) -> u64 {
+        blocks_of(&self.runs).saturating_mul(u64::from(self.block_bytes))
+    }
+
+    /// True if all its blocks lie whole in a file of `size_bytes`.
+    pub fn is_within(&self, size_bytes: u64) -> bool {
+        are_within(&self.runs, self.block_bytes, size_bytes)
+    }
+
+    pub(super) fn bound(&self, check: &dyn Fn(bool, &str) -> Result<()>) -> Result<()> {
+        check(!self.runs.is_empty(), "a question for no sums")?;
+        bound_sums(&self.runs, self.block_bytes, self.sum_bytes, check)
+    }
+}
+
+fn blocks_of(runs: &[BlockRun]) -> u64 {
+    runs.iter().map(|run| u64::from(run.blocks)).sum()
+}
+
+fn are_within(runs: &[BlockRun], block_bytes: u32, size_bytes: u64) -> bool {
+    let end = |run: &BlockRun| {
+        let blocks = run.start.checked_add(u64::from(run.blocks))?;
+        blocks.checked_mul(u64::from(block_bytes))
+    };
+    runs.iter().all(|run| end(run).is_some_and(|end| end <= size_bytes))
+}
+
+fn bound_sums(
+    runs: &[BlockRun],
+    block_bytes: u32,
+    sum_bytes: u8,
+    check: &dyn Fn(bool, &str) -> Result<()>,
+) -> Result<()> {
+    check(runs.len() <= SUMS_RUNS_MAX, "too many runs of blocks")?;
+    check(runs.iter().all(|run| run.blocks > 0), "a run of no blocks")?;
+    let is_block =
+        block_bytes.is_power_of_two() && (SUMS_BLOCK_BYTES_MIN..=SUMS_BLOCK_BYTES_MAX).contains(&block_bytes);
+    check(is_block, "blocks of an impossible length")?;
+    check((1..=8).contains(&sum_bytes), "sums of an impossible length")?;
+    let blocks = blocks_of(runs);
+    check(blocks * u64::from(sum_bytes) <= SUMS_BYTES_MAX as u64, "a question for too many sums")?;
+    let covered_bytes = blocks * u64::from(block_bytes);
+    check(covered_bytes <= SUMS_COVERED_BYTES_MAX, "a question for sums of too many bytes")
 }
 
 /// See [`Message::Summed`].

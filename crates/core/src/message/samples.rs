@@ -17,6 +17,13 @@ fn sample_recipe() -> (RecipeRoot, Vec<u8>) {
     (root, bytes)
 }
 
+/// A mask of these blocks.
+fn mask(blocks: &[usize]) -> BlockMask {
+    let mut mask = BlockMask::default();
+    blocks.iter().for_each(|block| mask.insert(*block));
+    mask
+}
+
 /// A wish for a tree that asks for nothing in particular.
 fn wish() -> Tree {
     Tree {
@@ -411,8 +418,8 @@ pub fn samples() -> Vec<(&'static str, Message)> {
             Message::Pull(Pull {
                 request: 3,
                 runs: vec![
-                    Run { first: 7, count: 40, known: None, part: None, cut: None },
-                    Run { first: 50, count: 1, known: Some([0x88; 32].into()), part: None, cut: None },
+                    Run { first: 7, count: 40, ..Run::default() },
+                    Run { first: 50, count: 1, known: Some([0x88; 32].into()), ..Run::default() },
                 ],
                 settled: 7,
                 batches: 9,
@@ -427,9 +434,8 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 runs: vec![Run {
                     first: 51,
                     count: 1,
-                    known: None,
                     part: Some(Part { start: 1 << 24, bytes: 9 }),
-                    cut: None,
+                    ..Run::default()
                 }],
                 settled: 50,
                 batches: 10,
@@ -447,10 +453,48 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                     known: Some([0x99; 32].into()),
                     part: Some(Part { start: 0, bytes: 1 << 24 }),
                     cut: Some(1 << 17),
+                    ..Run::default()
                 }],
                 settled: 52,
                 batches: 10,
                 lane: None,
+                lost: None,
+            }),
+        ),
+        (
+            "pull-sums",
+            Message::Pull(Pull {
+                request: 6,
+                runs: vec![Run {
+                    first: 53,
+                    count: 1,
+                    sums: Some(Box::new(BlockSums {
+                        block_bytes: 1024,
+                        sum_bytes: 6,
+                        runs: vec![BlockRun { start: 0, blocks: 2 }, BlockRun { start: 70_000, blocks: 200 }],
+                    })),
+                    ..Run::default()
+                }],
+                settled: 52,
+                batches: 10,
+                lane: None,
+                lost: None,
+            }),
+        ),
+        (
+            "pull-rest",
+            Message::Pull(Pull {
+                request: 7,
+                runs: vec![Run {
+                    first: 53,
+                    count: 1,
+                    part: Some(Part { start: 1 << 16, bytes: 1 << 16 }),
+                    have: Some(Box::new(mask(&[0, 1, 9, 1023]))),
+                    ..Run::default()
+                }],
+                settled: 52,
+                batches: 10,
+                lane: Some(2),
                 lost: None,
             }),
         ),

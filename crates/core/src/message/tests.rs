@@ -4,9 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Oid;
+use crate::block_mask::{BlockMask, GROUP_BLOCKS};
 use crate::limits::{
-    CONTROL_FRAME_BYTES_MAX, PATH_BYTES_MAX, SYNC_BASES_MAX, SYNC_PLACES_MAX, SYNC_RULE_BYTES_MAX,
-    SYNC_RULES_BYTES_MAX, SYNC_RULES_MAX, SYNC_SUFFIX_BYTES_MAX, SYNC_TIMEOUT_MAX_S, TREE_PULL_RUNS_MAX,
+    CONTROL_FRAME_BYTES_MAX, GROUP_BYTES, PATH_BYTES_MAX, SUMS_RUNS_MAX, SYNC_BASES_MAX, SYNC_PLACES_MAX,
+    SYNC_RULE_BYTES_MAX, SYNC_RULES_BYTES_MAX, SYNC_RULES_MAX, SYNC_SUFFIX_BYTES_MAX, SYNC_TIMEOUT_MAX_S,
+    TREE_CUTS_MAX, TREE_PULL_BLOCK_RUNS_MAX, TREE_PULL_RESTS_MAX, TREE_PULL_RUNS_MAX,
 };
 
 #[test]
@@ -141,19 +143,56 @@ fn wishes_are_bounded() {
 #[test]
 fn the_largest_pull_is_heard() {
     let part = Part { start: 1 << 40, bytes: 1 << 33 };
-    let run =
-        Run { first: 1 << 40, count: 1, known: Some([7; 32].into()), part: Some(part), cut: Some(1 << 14) };
-    let pull = Pull {
-        request: u32::MAX,
-        runs: vec![run; TREE_PULL_RUNS_MAX],
-        settled: u64::MAX,
-        batches: u64::MAX,
-        lane: Some(u32::MAX),
-        lost: Some(u32::MAX),
+    let known = Some([7; 32].into());
+    let run = Run { first: 1 << 40, count: 1, known, part: Some(part), ..Run::default() };
+    let cut = Run { cut: Some(1 << 14), ..run.clone() };
+    // Of a question for sums in each run: few runs have many blocks to tell of, as many as there may be.
+    let sums = |blocks: usize| {
+        let runs = vec![BlockRun { start: 1 << 40, blocks: 1 }; blocks];
+        let sums = Some(Box::new(BlockSums { block_bytes: 64, sum_bytes: 2, runs }));
+        Run { first: 1 << 40, count: 1, sums, ..Run::default() }
     };
-    let bytes = Message::Pull(pull.clone()).to_bytes();
-    assert!(bytes.len() <= CONTROL_FRAME_BYTES_MAX, "{} bytes", bytes.len());
-    assert_eq!(Message::from_bytes(&bytes).unwrap(), Message::Pull(pull));
+    let mut have = BlockMask::default();
+    have.insert(GROUP_BLOCKS - 1);
+    let part = Some(Part { start: 1 << 40, bytes: GROUP_BYTES });
+    let rest = Run { first: 1 << 40, count: 1, part, have: Some(Box::new(have)), ..Run::default() };
+    let unmarked = Run { have: None, ..rest.clone() };
+    let beside =
+        |some: Vec<Run>, run: &Run, max: usize| [&some[..], &vec![run.clone(); max - some.len()]].concat();
+    for runs in [
+        vec![cut.clone(); TREE_PULL_RUNS_MAX],
+        beside(vec![sums(TREE_PULL_BLOCK_RUNS_MAX / 2); 2], &cut, TREE_CUTS_MAX),
+        beside(vec![sums(TREE_PULL_BLOCK_RUNS_MAX / 64); 64], &cut, TREE_CUTS_MAX),
+        vec![sums(TREE_PULL_BLOCK_RUNS_MAX / TREE_CUTS_MAX); TREE_CUTS_MAX],
+        beside(vec![rest.clone(); TREE_PULL_RESTS_MAX], &unmarked, TREE_PULL_RUNS_MAX),
+    ] {
+        let (lane, lost) = (Some(u32::MAX), Some(u32::MAX));
+        let pull = Pull { request: u32::MAX, runs, settled: u64::MAX, batches: u64::MAX, lane, lost };
+        let bytes = Message::Pull(pull.clone()).to_bytes();
+        assert!(bytes.len() <= CONTROL_FRAME_BYTES_MAX, "{} bytes", bytes.len());
+        assert_eq!(Message::from_bytes(&bytes).unwrap(), Message::Pull(pull));
+    }
+}
+
+/// Design 17: a question for sums in a pull is bounded as one for an object is.
+#[test]
+fn questions_for_sums_of_files_are_bounded() {
+    let is_taken = |block_bytes, sum_bytes, runs: Vec<BlockRun>| {
+        let sums = Some(Box::new(BlockSums { block_bytes, sum_bytes, runs }));
+        let runs = vec![Run { first: 1, count: 1, sums, ..Run::default() }];
+        let pull = Pull { request: 1, runs, settled: 0, batches: 32, lane: None, lost: None };
+        Message::from_bytes(&Message::Pull(pull).to_bytes()).is_ok()
+    };
+    let run = |blocks| BlockRun { start: 0, blocks };
+    assert!(is_taken(64, 2, vec![run(1 << 14)]) && !is_taken(64, 2, vec![run((1 << 14) + 1)]));
+    assert!(is_taken(65_536, 2, vec![run(256)]) && !is_taken(65_536, 2, vec![run(257)]));
+    assert!(
+        is_taken(64, 2, vec![run(1); SUMS_RUNS_MAX]) && !is_taken(64, 2, vec![run(1); SUMS_RUNS_MAX + 1])
+    );
+    assert!(!is_taken(64, 2, vec![]) && !is_taken(64, 2, vec![run(0)]) && !is_taken(64, 0, vec![run(1)]));
+    assert!(
+        !is_taken(64, 9, vec![run(1)]) && !is_taken(32, 2, vec![run(1)]) && !is_taken(96, 2, vec![run(1)])
+    );
 }
 
 proptest! {

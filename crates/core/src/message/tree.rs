@@ -11,7 +11,8 @@ use crate::limits::{
     TREE_SOURCES_IN_MESSAGE_MAX, TREE_WANTED_MAX,
 };
 
-use super::{CopyRole, Listed, SyncWish};
+use super::{BlockSums, CopyRole, Listed, SyncWish};
+use crate::block_mask::BlockMask;
 use crate::tree::cut_profile;
 
 /// First message of a tree copy after the hellos: what the near end wants the far end to do.
@@ -155,7 +156,7 @@ pub struct Pull {
 }
 
 /// Entries in a row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
 #[cbor(map)]
 pub struct Run {
     /// Number of the first.
@@ -173,6 +174,12 @@ pub struct Run {
     /// Not the bytes of the part, but the chunks that it is cut into with this average length in bytes, a power of two.
     #[n(4)]
     pub cut: Option<u32>,
+    /// Not the bytes of this one entry, but sums of these blocks of it.
+    #[n(5)]
+    pub sums: Option<Box<BlockSums>>,
+    /// Of the part, which has 64 KiB at most, the receiver has these blocks: only the others come.
+    #[n(6)]
+    pub have: Option<Box<BlockMask>>,
 }
 
 /// Bytes in a row of one file.
@@ -403,7 +410,8 @@ impl Pull {
             |part: &Part| part.start <= OBJECT_BYTES_MAX && matches!(part.bytes, 1..=OBJECT_BYTES_MAX);
         check(self.runs.iter().all(|run| run.part.as_ref().is_none_or(is_part)), "an impossible part")?;
         let is_cut = |cut: u32| cut_profile(cut).is_ok();
-        check(self.runs.iter().all(|run| run.cut.is_none_or(is_cut)), "an impossible cut")
+        check(self.runs.iter().all(|run| run.cut.is_none_or(is_cut)), "an impossible cut")?;
+        self.runs.iter().filter_map(|run| run.sums.as_ref()).try_for_each(|sums| sums.bound(check))
     }
 }
 

@@ -2,7 +2,7 @@
 //! asked; a record never spans two frames.
 //!
 //! ```text
-//! byte 0     kind: 1 bytes, 2 hole, 3 done, 4 again, 5 same, 6 failed, 7 chunks
+//! byte 0     kind: 1 bytes, 2 hole, 3 done, 4 again, 5 same, 6 failed, 7 chunks, 8 sums
 //! bytes 1-3  length of the body, big-endian
 //! ```
 
@@ -34,6 +34,8 @@ pub enum Record<'a> {
     Failed(Fault),
     /// The next chunks of the entry, as [`encode_chunks`](super::encode_chunks) has them: one at least.
     Chunks(&'a [u8]),
+    /// The next sums of blocks that were asked for: one byte at least.
+    Sums(&'a [u8]),
 }
 
 /// What the sender found a file to be when it had read it.
@@ -84,6 +86,7 @@ impl Record<'_> {
             Record::Same(finished) => push(out, 5, &finished.to_bytes()),
             Record::Failed(fault) => push(out, 6, &cbor::encode(fault)),
             Record::Chunks(chunks) => push(out, 7, chunks),
+            Record::Sums(sums) => push(out, 8, sums),
         }
     }
 }
@@ -134,6 +137,7 @@ pub fn take_record<'a>(rest: &mut &'a [u8]) -> Result<Record<'a>> {
             Some(_) => Ok(Record::Chunks(body)),
             None => Err(bad("impossible chunks")),
         },
+        8 if len > 0 => Ok(Record::Sums(body)),
         _ => Err(bad("an unknown kind")),
     }
 }
@@ -154,6 +158,7 @@ mod tests {
             Record::Same(finished),
             Record::Failed(Fault { handle: None, kind: 5, text: "changed".into() }),
             Record::Chunks(&[1; 40]),
+            Record::Sums(b"sums"),
         ]
     }
 
@@ -179,6 +184,7 @@ mod tests {
             &[7, 0, 0, 0],
             &[7, 0, 0, 3, 1, 1, 1],
             &[8, 0, 0, 0],
+            &[9, 0, 0, 0],
         ] {
             assert_eq!(take_record(&mut &bad[..]).unwrap_err().kind(), ErrorKind::Protocol, "{bad:?}");
         }

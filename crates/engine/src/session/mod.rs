@@ -10,7 +10,7 @@ mod tree;
 
 pub use holder::{Holder, HolderInput, Job};
 pub use receiver::{Body, Piece, Receiver, ReceiverInput};
-pub use tree::{Owed, PathId, TreeLanes, TreeReceiver, TreeSender, TreeSent, Wanted, part_bytes};
+pub use tree::{Owed, PathId, Rest, TreeLanes, TreeReceiver, TreeSender, TreeSent, Wanted, part_bytes};
 
 use dray_core::message::{Hello, PROTOCOL_VERSION};
 use dray_core::{Error, ErrorKind, Result};

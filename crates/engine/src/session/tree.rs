@@ -1,7 +1,10 @@
 //! State machines of a tree copy, one for each side: how many entries may be told, which contents may be asked for, over which
 //! path, and what an answer may consist of. `docs/protocol/peer.md`, "Copying trees".
 
-use dray_core::message::{Part, Run};
+use std::sync::Arc;
+
+use dray_core::block_mask::BlockMask;
+use dray_core::message::{BlockSums, Part, Run};
 use dray_core::{Error, ErrorKind};
 
 mod digesting;
@@ -10,7 +13,7 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-pub use receiver::{PathId, TreeReceiver, Wanted, part_bytes};
+pub use receiver::{PathId, Rest, TreeReceiver, Wanted, part_bytes};
 pub use sender::{TreeLanes, TreeSender, TreeSent};
 
 fn protocol(what: impl Into<String>) -> Error {
@@ -18,7 +21,7 @@ fn protocol(what: impl Into<String>) -> Error {
 }
 
 /// A content the sender owes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Owed {
     /// Request that the answer belongs to.
     pub request: u32,
@@ -30,23 +33,36 @@ pub struct Owed {
     pub part: Option<Part>,
     /// Not the bytes of the part, but its chunks, of this average length.
     pub cut: Option<u32>,
+    /// Not its bytes, but sums of these blocks.
+    pub sums: Option<Arc<BlockSums>>,
+    /// What the receiver has of the part.
+    pub have: Option<Arc<BlockMask>>,
     /// The request ends with it.
     pub is_last: bool,
 }
 
 impl Owed {
+    /// Not a content is asked for, but something about one: how it is cut, or sums.
+    pub fn is_question(&self) -> bool {
+        self.cut.is_some() || self.sums.is_some()
+    }
+
     /// What the runs of `request` ask for, in their order.
     pub fn of(request: u32, runs: &[Run]) -> Vec<Owed> {
         let mut all: Vec<Owed> = runs
             .iter()
             .flat_map(|run| {
                 let known = run.known.map(|hash| *hash);
+                let sums = run.sums.as_deref().cloned().map(Arc::new);
+                let have = run.have.as_deref().copied().map(Arc::new);
                 let owed = move |number| Owed {
                     request,
                     number,
                     known,
                     part: run.part,
                     cut: run.cut,
+                    sums: sums.clone(),
+                    have: have.clone(),
                     is_last: false,
                 };
                 (run.first..run.first + run.count).map(owed)

@@ -8,7 +8,6 @@
 
 mod gaps;
 mod late;
-mod looking;
 mod pairs;
 mod plan;
 mod rests;
@@ -43,12 +42,12 @@ use dray_transfer::recipe::Recipe;
 use super::{Sink, Transfer, interrupted};
 use crate::elsewhere::{Elsewhere, Finder, Spot};
 use crate::lock;
+use crate::looking::{Looked, OlderBytes};
 use crate::observer::Stop;
 use crate::search::{DiskSearch, Identity};
 use late::Late;
 pub(super) use pairs::SparsePairs;
 use plan::{Copies, Origin, Parts, Plan};
-use rests::Looked;
 pub(super) use rests::Rests;
 use search::{Ahead, MEASURING_INTERVAL, PIECE_CHUNKS, Search};
 use shared::Runs;
@@ -268,6 +267,12 @@ impl OldBytes {
             (Finder::Disk, _, Some(disk)) => disk.read_at(spot.file, spot.offset, out),
             _ => Err(Error::new(ErrorKind::Internal, "there are no other files")),
         }
+    }
+}
+
+impl OlderBytes for OldBytes {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {

@@ -1,5 +1,6 @@
 //! What leaves when a content is asked for, over the channel of the copy or a direct connection: its records, or why it cannot be had.
 
+use dray_core::block_mask::BlockMask;
 use dray_core::limits::TREE_RECORD_BYTES_MAX;
 use dray_core::message::{Fault, Part};
 use dray_core::tree::{RECORD_HEAD_BYTES, Record};
@@ -33,9 +34,19 @@ pub trait TreeFile: Send + Sync {
         sink: &mut dyn RecordSink,
     ) -> Result<(), SendError>;
 
-    /// Sends how the part that is asked for is cut, and its end: chunks and holes, never bytes.
+    /// Sends how the part that is asked for is cut, or sums of blocks, and its end: chunks and holes, or sums, never bytes.
     fn cut(&self, _owed: &Owed, _sink: &mut dyn RecordSink) -> Result<(), SendError> {
         Err(SendError::File(Error::new(ErrorKind::Unsupported, "it cannot be cut into chunks")))
+    }
+
+    /// Sends what the receiver has not of the part that is asked for, and its end.
+    fn send_rest(
+        &self,
+        _part: &Part,
+        _have: &BlockMask,
+        _sink: &mut dyn RecordSink,
+    ) -> Result<(), SendError> {
+        Err(SendError::File(Error::new(ErrorKind::Unsupported, "it is not sent in part")))
     }
 
     /// True if it has other names that may have been told of, too.
@@ -77,11 +88,12 @@ pub(super) trait Outlet {
 /// Sends what `owed` says of `file` over `outlet`, or why that cannot be had. An error is one of the outlet.
 pub(super) fn answer(outlet: &mut impl Outlet, file: &dyn TreeFile, owed: &Owed) -> Result<()> {
     outlet.change(|frames| frames.request = owed.request);
-    let mut records =
-        Records { outlet: &mut *outlet, is_part: owed.part.is_some(), is_linked: file.is_linked() };
-    let sent = match owed.cut {
-        Some(_) => file.cut(owed, &mut records),
-        None => file.send(owed.known, owed.part, &mut records),
+    let is_part = owed.part.is_some() || owed.is_question();
+    let mut records = Records { outlet: &mut *outlet, is_part, is_linked: file.is_linked() };
+    let sent = match (owed.part, &owed.have) {
+        _ if owed.is_question() => file.cut(owed, &mut records),
+        (Some(part), Some(have)) => file.send_rest(&part, have, &mut records),
+        (part, _) => file.send(owed.known, part, &mut records),
     };
     let sent = match sent {
         Err(SendError::File(error)) => records.record(&Record::Failed(Fault::from_error(None, &error))),

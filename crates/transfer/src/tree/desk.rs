@@ -282,7 +282,8 @@ mod tests {
         (0..count).map(move |at| {
             let part = Some(Part { start: 0, bytes: 1 });
             let is_last = at + 1 == count;
-            let owed = Owed { request, number: 1, known: None, part, cut: Some(4096), is_last };
+            let owed =
+                Owed { request, number: 1, known: None, part, cut: Some(4096), is_last, ..Owed::default() };
             (owed, Arc::new(Long) as Arc<dyn TreeFile>)
         })
     }

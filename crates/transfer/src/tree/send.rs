@@ -321,7 +321,7 @@ impl Server<'_> {
         let mut found = Vec::with_capacity(owed.len());
         for owed in &owed {
             // Over a connection that may be lost, or in parts, it may be asked for again until it is settled.
-            let may_come_again = pull.lane.is_some() || owed.part.is_some();
+            let may_come_again = pull.lane.is_some() || owed.part.is_some() || owed.is_question();
             let at = self.files.binary_search_by_key(&owed.number, |(number, _)| *number);
             let file = at
                 .ok()
@@ -337,7 +337,7 @@ impl Server<'_> {
             found.push(file);
         }
         match pull.lane {
-            None if owed.iter().any(|owed| owed.cut.is_some()) => {
+            None if owed.iter().any(Owed::is_question) => {
                 self.desk.push(owed.into_iter().zip(found))?;
                 self.desk.start()?;
             }
@@ -564,7 +564,7 @@ mod tests {
             push_control(&mut frame, message);
             frame
         };
-        let run = Run { first: 0, count: 1, known: None, part: None, cut: None };
+        let run = Run { first: 0, count: 1, ..Run::default() };
         let batches = dray_core::limits::TREE_BATCHES_MAX.into();
         let pull = Pull { request: 1, runs: vec![run], settled: 0, batches, lane: None, lost: None };
         let preface = frame(&progress());

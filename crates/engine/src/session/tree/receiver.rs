@@ -1,13 +1,15 @@
 //! The receiving side of a tree copy: takes entries in order, asks for contents over paths, and takes only what it asked for.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use dray_core::Result;
+use dray_core::block_mask::BlockMask;
 use dray_core::limits::{
-    TREE_BATCHES_MAX, TREE_CUT_PULLS_MAX, TREE_CUTS_MAX, TREE_PART_BYTES, TREE_PARTS_MAX, TREE_PULL_RUNS_MAX,
-    TREE_WANTED_MAX,
+    TREE_BATCHES_MAX, TREE_CUT_PULLS_MAX, TREE_CUTS_MAX, TREE_PART_BYTES, TREE_PARTS_MAX,
+    TREE_PULL_BLOCK_RUNS_MAX, TREE_PULL_RESTS_MAX, TREE_PULL_RUNS_MAX, TREE_WANTED_MAX,
 };
-use dray_core::message::{Entries, Part, Pull, Run};
+use dray_core::message::{BlockSums, Entries, Part, Pull, Run};
 use dray_core::tree::{Item, Order, Record, Step, chunks_max, decode_chunks, take_record};
 
 use super::protocol;
@@ -29,6 +31,8 @@ struct Wish {
 enum Shape {
     Whole,
     Part(Part),
+    /// Of these parts of it what the receiver has not; one at least.
+    Rests(VecDeque<Rest>),
     /// These parts of it, none of them empty, each in pieces of `part_bytes` at most.
     These {
         parts: VecDeque<Part>,
@@ -43,17 +47,38 @@ enum Shape {
     },
 }
 
-/// A cut that is to be asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A part of a content, of 64 KiB at most, and which of its blocks need not come.
+pub type Rest = (Part, Arc<BlockMask>);
+
+/// Bytes of a part that come.
+fn rest_bytes(part: &Part, have: Option<&BlockMask>) -> u64 {
+    // A part with a mask is no longer than one reaches.
+    have.map_or(part.bytes, |have| have.rest_bytes(usize::try_from(part.bytes).unwrap_or(usize::MAX)) as u64)
+}
+
+/// A cut that is to be asked for, or sums.
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct CutWish {
     number: u64,
-    part: Part,
-    average_bytes: u32,
+    asked: Asked,
     known: Option<[u8; 32]>,
 }
 
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Asked {
+    Cut { part: Part, average_bytes: u32 },
+    Sums(Box<BlockSums>),
+}
+
+impl Asked {
+    /// Runs of blocks that it names.
+    fn block_runs(&self) -> usize {
+        if let Asked::Sums(sums) = self { sums.runs.len() } else { 0 }
+    }
+}
+
 /// A content that was asked for and has not come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
     /// Number of the entry.
     pub number: u64,
@@ -63,9 +88,13 @@ pub struct Wanted {
     pub bytes: u64,
     /// Not its bytes, but its chunks, of this average length.
     pub cut: Option<u32>,
+    /// Not its bytes, but so many bytes of sums.
+    pub sums: Option<u64>,
+    /// What of the part need not come.
+    pub have: Option<Arc<BlockMask>>,
     /// It counts no more ([`TreeReceiver::void`]), and is to be passed over.
     pub is_void: bool,
-    /// What its chunks and holes came to, and how many they are.
+    /// What its chunks and holes came to, and how many they are; or what came of sums, or of a rest.
     came: u64,
     pieces: u64,
     request: u32,
@@ -76,14 +105,59 @@ pub struct Wanted {
 impl Wanted {
     /// What nothing has come of yet, and nobody was asked for.
     fn new(number: u64, part: Option<Part>, bytes: u64, weight: u64) -> Wanted {
-        Wanted { number, part, bytes, cut: None, is_void: false, came: 0, pieces: 0, request: 0, weight }
+        Wanted {
+            number,
+            part,
+            bytes,
+            cut: None,
+            sums: None,
+            have: None,
+            is_void: false,
+            came: 0,
+            pieces: 0,
+            request: 0,
+            weight,
+        }
+    }
+
+    /// So many more bytes came of `all`.
+    fn came_of(&mut self, bytes: usize, all: u64) -> Result<()> {
+        self.came += bytes as u64;
+        if self.came > all { Err(protocol("sender sent more than was asked for")) } else { Ok(()) }
+    }
+
+    /// Holds the next record to `all` bytes of sums.
+    fn check_sums(&mut self, record: &Record<'_>, all: u64) -> Result<()> {
+        match record {
+            Record::Sums(sums) => self.came_of(sums.len(), all),
+            Record::Done(_) if self.came != all => Err(protocol("sender ended its sums before the last")),
+            Record::Done(_) | Record::Failed(_) => Ok(()),
+            _ => Err(protocol("sender sent something else where sums were asked for")),
+        }
+    }
+
+    /// Holds the next record to the rest of a part.
+    fn check_rest(&mut self, record: &Record<'_>, all: u64) -> Result<()> {
+        match record {
+            Record::Bytes(bytes) => self.came_of(bytes.len(), all),
+            Record::Done(_) if self.came != all => Err(protocol("sender ended a part before its end")),
+            Record::Done(_) | Record::Failed(_) => Ok(()),
+            _ => Err(protocol("sender sent something else than the rest of a part")),
+        }
     }
 
     /// Holds the next record of its answer to what was asked.
     fn check(&mut self, record: &Record<'_>) -> Result<()> {
+        if let Some(all) = self.sums {
+            return self.check_sums(record, all);
+        }
+        if let Some(part) = self.part.filter(|_| self.have.is_some()) {
+            return self.check_rest(record, rest_bytes(&part, self.have.as_deref()));
+        }
         let Some((average_bytes, part)) = self.cut.zip(self.part) else {
             return match record {
                 Record::Chunks(_) => Err(protocol("sender sent chunks that were not asked for")),
+                Record::Sums(_) => Err(protocol("sender sent sums that were not asked for")),
                 _ => Ok(()),
             };
         };
@@ -95,7 +169,7 @@ impl Wanted {
                 return Err(protocol("sender ended the chunks of a part before its end"));
             }
             Record::Done(_) | Record::Same(_) | Record::Failed(_) => (0, 0),
-            Record::Bytes(_) | Record::Again => {
+            Record::Bytes(_) | Record::Again | Record::Sums(_) => {
                 return Err(protocol("sender sent bytes where chunks were asked for"));
             }
         };
@@ -246,9 +320,29 @@ impl TreeReceiver {
         }
     }
 
+    /// Wants what is missing of these parts of entry `number`; of one at least.
+    pub fn want_rests(&mut self, number: u64, rests: VecDeque<Rest>) {
+        let bytes = rests.iter().map(|(part, have)| rest_bytes(part, Some(have))).sum();
+        self.want(number, None, bytes);
+        if let Some(last) = self.wishes.back_mut() {
+            last.shape = Shape::Rests(rests);
+        }
+    }
+
+    /// Wants a part of entry `number` before everything else: of what came it is not known what is wrong.
+    pub fn want_part_again(&mut self, number: u64, part: Part) {
+        *self.waiting.entry(number).or_default() += 1;
+        self.wishes.push_front(Wish { number, known: None, bytes: part.bytes, shape: Shape::Part(part) });
+    }
+
+    /// Wants sums of blocks of entry `number`.
+    pub fn want_sums(&mut self, number: u64, sums: BlockSums) {
+        self.cut_wishes.push_back(CutWish { number, asked: Asked::Sums(Box::new(sums)), known: None });
+    }
+
     /// Wants to know how `part` of entry `number` is cut into chunks of this average length, unless it hashes to `known`.
     pub fn want_cut(&mut self, number: u64, part: Part, average_bytes: u32, known: Option<[u8; 32]>) {
-        self.cut_wishes.push_back(CutWish { number, part, average_bytes, known });
+        self.cut_wishes.push_back(CutWish { number, asked: Asked::Cut { part, average_bytes }, known });
     }
 
     /// A part of entry `number` came: if it had no bytes, being all hole, the next one is asked for twice as large, so that a file that is
@@ -274,7 +368,11 @@ impl TreeReceiver {
 
     fn again(&mut self, lost: &Wanted, known: Option<[u8; 32]>) -> Wish {
         *self.waiting.entry(lost.number).or_default() += 1;
-        let shape = lost.part.map_or(Shape::Whole, Shape::Part);
+        let shape = match (lost.part, &lost.have) {
+            (Some(part), Some(have)) => Shape::Rests(VecDeque::from([(part, have.clone())])),
+            (Some(part), None) => Shape::Part(part),
+            (None, _) => Shape::Whole,
+        };
         Wish { number: lost.number, known, bytes: lost.bytes, shape }
     }
 
@@ -329,6 +427,11 @@ impl TreeReceiver {
         self.paths.get(&path).map_or(0, |path| path.weight)
     }
 
+    /// True if anything is owed over any path.
+    pub fn owes(&self) -> bool {
+        self.paths.values().any(|path| path.weight > 0)
+    }
+
     /// Contents may be asked for over this direct connection.
     pub fn open(&mut self, lane: u32) {
         self.paths.entry(Some(lane)).or_default();
@@ -381,7 +484,12 @@ impl TreeReceiver {
     /// The next question how files are cut, if one may be asked. It settles and grants nothing.
     pub fn pull_cuts(&mut self) -> Option<Pull> {
         let room = TREE_CUTS_MAX.saturating_sub(self.cuts.wanted.len()).min(TREE_PULL_RUNS_MAX);
-        let count = self.cut_wishes.len().min(room);
+        let mut block_runs = 0;
+        let has_room = |wish: &&CutWish| {
+            block_runs += wish.asked.block_runs();
+            block_runs <= TREE_PULL_BLOCK_RUNS_MAX
+        };
+        let count = self.cut_wishes.iter().take(room).take_while(has_room).count();
         // The sender may count one as open whose end is on its way.
         if count == 0 || self.cuts.open.len() >= TREE_CUT_PULLS_MAX / 2 {
             return None;
@@ -390,11 +498,21 @@ impl TreeReceiver {
         self.cuts.open.push_back(request);
         let mut runs = Vec::with_capacity(count);
         for wish in self.cut_wishes.drain(..count) {
-            let (number, part, cut) = (wish.number, Some(wish.part), Some(wish.average_bytes));
-            runs.push(Run { first: number, count: 1, known: wish.known.map(Into::into), part, cut });
-            let bytes = wish.part.bytes;
-            let wanted = Wanted { cut, request, ..Wanted::new(number, part, bytes, 0) };
-            self.cuts.wanted.push_back(wanted);
+            let number = wish.number;
+            let run = Run { first: number, count: 1, known: wish.known.map(Into::into), ..Run::default() };
+            let (run, wanted) = match wish.asked {
+                Asked::Cut { part, average_bytes } => {
+                    let (bytes, part, cut) = (part.bytes, Some(part), Some(average_bytes));
+                    (Run { part, cut, ..run }, Wanted { cut, ..Wanted::new(number, part, bytes, 0) })
+                }
+                Asked::Sums(sums) => {
+                    let all = sums.answer_bytes();
+                    let wanted = Wanted { sums: Some(all), ..Wanted::new(number, None, all, 0) };
+                    (Run { sums: Some(sums), ..run }, wanted)
+                }
+            };
+            runs.push(run);
+            self.cuts.wanted.push_back(Wanted { request, ..wanted });
         }
         Some(Pull { request, runs, settled: self.settled, batches: self.granted, lane: None, lost: None })
     }
@@ -417,10 +535,16 @@ impl TreeReceiver {
     fn run_alone(&mut self) -> Option<(Vec<Run>, Vec<Wanted>)> {
         let Wish { number, known, bytes, shape } = self.alone.pop_front()?;
         self.asked(number);
-        let part = if let Shape::Part(part) = shape { Some(part) } else { None };
-        let run = Run { first: number, count: 1, known: known.map(Into::into), part, cut: None };
+        let (part, have) = match shape {
+            Shape::Part(part) => (Some(part), None),
+            Shape::Rests(mut rests) => rests.pop_front().unzip(),
+            _ => (None, None),
+        };
+        let known_to_tell = known.map(Into::into);
+        let mask = have.as_deref().copied().map(Box::new);
+        let run = Run { first: number, count: 1, known: known_to_tell, part, have: mask, ..Run::default() };
         let weight = weight(bytes, known.is_some());
-        Some((vec![run], vec![Wanted::new(number, part, bytes, weight)]))
+        Some((vec![run], vec![Wanted { have, ..Wanted::new(number, part, bytes, weight) }]))
     }
 
     /// A wish of entry `number` is none any more.
@@ -436,6 +560,7 @@ impl TreeReceiver {
     /// Takes wishes of so much weight, one at least if there is any room.
     fn runs(&mut self, mut room: u64) -> (Vec<Run>, Vec<Wanted>) {
         let (mut runs, mut wanted): (Vec<Run>, Vec<Wanted>) = Default::default();
+        let mut rests = 0;
         let owed: usize = self.paths.values().map(|path| path.wanted.len()).sum();
         // What was asked for in several pieces counts as often, at the sender, too.
         let count_max = usize::try_from(TREE_WANTED_MAX).unwrap_or(usize::MAX).saturating_sub(owed);
@@ -451,9 +576,19 @@ impl TreeReceiver {
                     && run.part.is_none()
                     && run.first + run.count == number
             };
+            let mut have = None;
             let (part, bytes) = match &mut wish.shape {
                 Shape::Whole => (None, wish.bytes),
                 Shape::Part(part) => (Some(*part), part.bytes),
+                Shape::Rests(_) if rests == TREE_PULL_RESTS_MAX => break,
+                Shape::Rests(parts) => {
+                    let part = parts.front().map(|(part, mask)| {
+                        have = Some(mask.clone());
+                        *part
+                    });
+                    rests += 1;
+                    (part, part.map_or(0, |part| rest_bytes(&part, have.as_deref())))
+                }
                 Shape::These { parts, part_bytes } => {
                     let part = parts.front().map(|part| Part { bytes: part.bytes.min(*part_bytes), ..*part });
                     (part, part.map_or(0, |part| part.bytes))
@@ -466,12 +601,18 @@ impl TreeReceiver {
             if let Some(run) = runs.last_mut().filter(|run| is_next(run)) {
                 run.count += 1;
             } else if runs.len() < TREE_PULL_RUNS_MAX {
-                runs.push(Run { first: number, count: 1, known: known.map(Into::into), part, cut: None });
+                let mask = have.as_deref().copied().map(Box::new);
+                let known = known.map(Into::into);
+                runs.push(Run { first: number, count: 1, known, part, have: mask, ..Run::default() });
             } else {
                 break;
             }
             let is_over = match &mut wish.shape {
                 Shape::These { parts, .. } => !has_more(parts, bytes),
+                Shape::Rests(parts) => {
+                    parts.pop_front();
+                    parts.is_empty()
+                }
                 Shape::Parts { start, .. } => {
                     *start += bytes;
                     *start >= wish.bytes
@@ -483,7 +624,7 @@ impl TreeReceiver {
                 self.asked(number);
             }
             let weight = weight(bytes, known.is_some());
-            wanted.push(Wanted::new(number, part, bytes, weight));
+            wanted.push(Wanted { have, ..Wanted::new(number, part, bytes, weight) });
             room = room.saturating_sub(weight);
         }
         (runs, wanted)
@@ -505,12 +646,12 @@ impl TreeReceiver {
         let lighter = match &record {
             Record::Bytes(bytes) => front.weight.min(bytes.len() as u64),
             Record::Hole(len) => front.weight.min(*len),
-            Record::Again | Record::Chunks(_) => 0,
+            Record::Again | Record::Chunks(_) | Record::Sums(_) => 0,
             Record::Done(_) | Record::Same(_) | Record::Failed(_) => front.weight,
         };
         front.weight -= lighter;
         path.weight = path.weight.saturating_sub(lighter);
-        let wanted = *front;
+        let wanted = front.clone();
         if matches!(record, Record::Done(_) | Record::Same(_) | Record::Failed(_)) {
             path.wanted.pop_front();
         }

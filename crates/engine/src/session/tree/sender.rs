@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use dray_core::Result;
 use dray_core::limits::{
-    TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
+    GROUP_BYTES, TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
 };
 use dray_core::message::{BATCHES_AHEAD_MAX, DigestsSame, Pull, Run, TreeDone};
 use dray_core::tree::Record;
@@ -40,7 +40,7 @@ impl TreeSent {
             // Of a cut: what the receiver makes of that may yet fail, and come whole.
             Record::Same(_) if is_part => {}
             Record::Same(_) => self.same += 1,
-            Record::Hole(_) | Record::Again | Record::Failed(_) | Record::Chunks(_) => {}
+            Record::Hole(_) | Record::Again | Record::Failed(_) | Record::Chunks(_) | Record::Sums(_) => {}
         }
     }
 
@@ -214,14 +214,17 @@ impl TreeSender {
                     "receiver asked for a part of several entries, or of one that it knows",
                 ));
             }
-            // Cuts are answered beside the contents, and bounded there.
-            owed += if run.cut.is_none() { run.count } else { 0 };
+            // Cuts and sums are answered beside the contents, and bounded there.
+            owed += if is_question(run) { 0 } else { run.count };
         }
-        let is_cut = pull.runs.first().is_some_and(|run| run.cut.is_some());
-        if pull.runs.iter().any(|run| run.cut.is_some() != is_cut || (is_cut && run.part.is_none()))
+        let is_cut = pull.runs.first().is_some_and(is_question);
+        if pull.runs.iter().any(|run| is_question(run) != is_cut || (run.cut.is_some() && run.part.is_none()))
             || (is_cut && pull.lane.is_some())
         {
             return Err(protocol("receiver asked for a cut of no part, over a lane, or among contents"));
+        }
+        if !pull.runs.iter().all(|run| are_sums_alone(run) && is_rest(run)) {
+            return Err(protocol("receiver asked for sums or for the rest of what has none"));
         }
         if pull.runs.iter().any(is_cut_too_large) {
             return Err(protocol("receiver asked for a cut of more bytes or chunks than one may have"));
@@ -255,6 +258,23 @@ impl TreeSender {
         self.pulls -= usize::from(owed.is_last);
         Some(owed)
     }
+}
+
+/// How the file is cut is asked, or sums of its blocks.
+fn is_question(run: &Run) -> bool {
+    run.cut.is_some() || run.sums.is_some()
+}
+
+/// Sums are of one entry's blocks, and name them.
+fn are_sums_alone(run: &Run) -> bool {
+    let has_else = run.known.is_some() || run.part.is_some() || run.cut.is_some() || run.have.is_some();
+    run.sums.is_none() || (run.count == 1 && !has_else)
+}
+
+/// What the receiver has of a part is told of as much as a mask reaches over.
+fn is_rest(run: &Run) -> bool {
+    let is_short = run.part.is_some_and(|part| part.bytes <= GROUP_BYTES);
+    run.have.is_none() || (is_short && run.cut.is_none() && run.known.is_none())
 }
 
 /// What is found of a cut is remembered until all of it is.

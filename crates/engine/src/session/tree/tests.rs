@@ -1,6 +1,7 @@
 //! Both machines against what a peer may say.
 
 mod counting;
+mod rests;
 
 use dray_core::limits::{
     OBJECT_BYTES_MAX, TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PART_BYTES,
@@ -25,8 +26,7 @@ fn batch(is_last: bool) -> Entries {
 }
 
 fn pull(request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) -> Pull {
-    let runs =
-        runs.iter().map(|&(first, count)| Run { first, count, known: None, part: None, cut: None }).collect();
+    let runs = runs.iter().map(|&(first, count)| Run { first, count, ..Run::default() }).collect();
     Pull { request, runs, settled, batches, lane: None, lost: None }
 }
 
@@ -364,7 +364,7 @@ fn what_a_lost_lane_took_need_not_have_come() {
 }
 
 fn cut(number: u64, part: Option<Part>, known: Option<[u8; 32]>) -> Run {
-    Run { first: number, count: 1, known: known.map(Into::into), part, cut: Some(4096) }
+    Run { first: number, count: 1, known: known.map(Into::into), part, cut: Some(4096), ..Run::default() }
 }
 
 fn whole(bytes: u64) -> Part {
@@ -449,11 +449,11 @@ fn impossible_cuts_are_refused() {
 /// A receiver asks for cuts by themselves, of parts, and not over a lane.
 #[test]
 fn cuts_that_break_the_rules_are_refused() {
-    let content = Run { first: 2, count: 1, known: None, part: None, cut: None };
+    let content = Run { first: 2, count: 1, ..Run::default() };
     let part = Some(whole(5));
     for (runs, lane) in [
         (vec![cut(1, None, None)], None),
-        (vec![cut(1, part, None), content], None),
+        (vec![cut(1, part, None), content.clone()], None),
         (vec![content, cut(1, part, None)], None),
         (vec![cut(1, part, None)], Some(1)),
         (vec![Run { count: 2, ..cut(1, part, None) }], None),

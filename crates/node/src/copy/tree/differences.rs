@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use dray_core::block_mask::BlockMask;
 use dray_core::message::{Entries, Part, TreeDone};
 use dray_core::tree::{ChunkHint, Entry, Finished, Kind, Metadata, Name, Record, cut_profile, encode_chunks};
 use dray_core::{Error, ErrorKind, Result};
@@ -25,12 +26,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 
 /// Two directories, one to be copied over the other.
-struct Trees {
-    place: tempfile::TempDir,
+pub(super) struct Trees {
+    pub(super) place: tempfile::TempDir,
 }
 
 impl Trees {
-    fn new() -> Trees {
+    pub(super) fn new() -> Trees {
         let place = tempfile::tempdir().unwrap();
         for root in ["from", "to", "to/tree"] {
             fs::create_dir(place.path().join(root)).unwrap();
@@ -38,16 +39,16 @@ impl Trees {
         Trees { place }
     }
 
-    fn newer(&self, name: &str) -> PathBuf {
+    pub(super) fn newer(&self, name: &str) -> PathBuf {
         self.place.path().join("from").join(name)
     }
 
-    fn older(&self, name: &str) -> PathBuf {
+    pub(super) fn older(&self, name: &str) -> PathBuf {
         self.place.path().join("to/tree").join(name)
     }
 
     /// A file and its older version.
-    fn file(&self, name: &str, older: &[u8], newer: &[u8]) {
+    pub(super) fn file(&self, name: &str, older: &[u8], newer: &[u8]) {
         fs::write(self.older(name), older).unwrap();
         fs::write(self.newer(name), newer).unwrap();
         // Not of the same second, so that sizes alone decide.
@@ -85,7 +86,7 @@ impl Trees {
         self.copy_with(keeping(), true).unwrap()
     }
 
-    fn assert_same(&self, name: &str) {
+    pub(super) fn assert_same(&self, name: &str) {
         assert!(fs::read(self.newer(name)).unwrap() == fs::read(self.older(name)).unwrap(), "{name} differs");
         assert_eq!(names_in(&self.place.path().join("to/tree")), names_in(&self.place.path().join("from")));
     }
@@ -97,7 +98,7 @@ fn names_in(dir: &Path) -> Vec<std::ffi::OsString> {
     names
 }
 
-fn noise(len: usize, seed: u8) -> Vec<u8> {
+pub(super) fn noise(len: usize, seed: u8) -> Vec<u8> {
     let mut out = vec![0; len];
     blake3::Hasher::new().update(&[seed]).finalize_xof().fill(&mut out);
     out
@@ -563,15 +564,22 @@ impl TreeFile for WrittenTo {
         self.file.send(known, part, sink)
     }
 
+    fn send_rest(&self, part: &Part, have: &BlockMask, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        if !self.is_written.swap(true, Ordering::AcqRel) {
+            write_anew(&self.path, &self.bytes);
+        }
+        self.file.send_rest(part, have, sink)
+    }
+
     fn cut(&self, owed: &Owed, sink: &mut dyn RecordSink) -> Result<(), SendError> {
         self.file.cut(owed, sink)
     }
 }
 
-struct WrittenToWalk {
-    walk: WalkSource,
-    path: PathBuf,
-    bytes: Vec<u8>,
+pub(super) struct WrittenToWalk {
+    pub(super) walk: WalkSource,
+    pub(super) path: PathBuf,
+    pub(super) bytes: Vec<u8>,
 }
 
 impl TreeSource for WrittenToWalk {

@@ -64,10 +64,7 @@ impl Peer {
     }
 
     fn pull(&mut self, request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) {
-        let runs = runs
-            .iter()
-            .map(|&(first, count)| Run { first, count, known: None, part: None, cut: None })
-            .collect();
+        let runs = runs.iter().map(|&(first, count)| Run { first, count, ..Run::default() }).collect();
         self.say(&Message::Pull(Pull { request, runs, settled, batches, lane: None, lost: None }));
     }
 
@@ -456,7 +453,7 @@ fn a_receiver_out_of_turn_ends_the_copy() {
         (&|peer| peer.pull(0, &[], 0, 3), "takes back"),
         (
             &|peer| {
-                let runs = vec![Run { first: 1, count: 1, known: None, part: None, cut: None }];
+                let runs = vec![Run { first: 1, count: 1, ..Run::default() }];
                 let (lane, lost) = (Some(7), Some(9));
                 peer.say(&Message::Pull(Pull { request: 1, runs, settled: 0, batches: 40, lane, lost }));
             },
@@ -468,7 +465,7 @@ fn a_receiver_out_of_turn_ends_the_copy() {
             &|peer| {
                 // In one piece, so that they are heard together.
                 let mut out = Vec::new();
-                let runs = vec![Run { first: 1, count: 2, known: None, part: None, cut: None }];
+                let runs = vec![Run { first: 1, count: 2, ..Run::default() }];
                 push_control(
                     &mut out,
                     &Message::Pull(Pull {

@@ -96,17 +96,17 @@ fn versions(len: usize) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// The one file of an honest sender.
-struct Honest<'a>(&'a [u8]);
+pub(super) struct Honest<'a>(pub(super) &'a [u8]);
 
 impl Honest<'_> {
-    fn finished(&self, bytes: &[u8]) -> Finished {
+    pub(super) fn finished(&self, bytes: &[u8]) -> Finished {
         let mut hasher = ContentHasher::new();
         hasher.update(bytes);
         Finished { hash: hasher.finish(), size_bytes: self.0.len() as u64, mtime_s: 5, mtime_ns: 0 }
     }
 
     /// Answers one run of `request`: a cut, a part, or the file.
-    fn answer(&self, peer: &mut Peer, request: u32, run: &Run) {
+    pub(super) fn answer(&self, peer: &mut Peer, request: u32, run: &Run) {
         let bytes = match run.part {
             Some(part) => &self.0[part.start as usize..part.end() as usize],
             None => self.0,
@@ -137,12 +137,12 @@ fn is_cut(pull: &Pull) -> bool {
     pull.runs.first().is_some_and(|run| run.cut.is_some())
 }
 
-fn tell(peer: &mut Peer, newer: &[u8]) {
+pub(super) fn tell(peer: &mut Peer, newer: &[u8]) {
     peer.tell(&[directory(None), file("f", newer.len() as u64), Vec::new()], true);
 }
 
 /// The next pull that asks for something; `None` once the receiver has done.
-fn pulled(peer: &mut Peer) -> Option<Pull> {
+pub(super) fn pulled(peer: &mut Peer) -> Option<Pull> {
     loop {
         match peer.hear()? {
             Message::Pull(pull) if pull.request != 0 => return Some(pull),
@@ -272,7 +272,15 @@ fn a_file_is_cut_twice_at_most() {
     let batch = walk.next_batch().unwrap();
     let cut = |start, bytes| {
         let part = Some(Part { start, bytes });
-        let owed = Owed { request: 1, number: 1, known: None, part, cut: Some(4096), is_last: true };
+        let owed = Owed {
+            request: 1,
+            number: 1,
+            known: None,
+            part,
+            cut: Some(4096),
+            is_last: true,
+            ..Owed::default()
+        };
         let mut told = Told::default();
         batch.files[0].1.cut(&owed, &mut told).map(|()| told.0)
     };

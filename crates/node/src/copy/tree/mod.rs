@@ -33,6 +33,8 @@ mod near;
 mod preview;
 mod removal;
 #[cfg(test)]
+mod rests_tests;
+#[cfg(test)]
 mod siblings_tests;
 mod sink;
 mod source;
@@ -214,6 +216,7 @@ const ARCHIVE: u64 = tree_flag::SPECIAL_MODES
 pub(in crate::copy) struct Knows {
     lanes: bool,
     deltas: bool,
+    rests: bool,
     again: bool,
     digests: bool,
 }
@@ -225,6 +228,7 @@ impl Knows {
         Knows {
             lanes: knows(feature::TREE_LANES),
             deltas: knows(feature::TREE_DELTA),
+            rests: knows(feature::TREE_RESTS),
             again: knows(feature::TREE_AGAIN),
             digests: knows(feature::TREE_DIGESTS),
         }
@@ -636,13 +640,15 @@ mod tests {
             assert_eq!(landing_name(Path::new(path)), name.as_bytes(), "{path}");
         }
     }
-    /// ADR 23: a peer that does not name the feature is asked for contents alone.
+    /// ADR 23, ADR 28: a peer that does not name the feature is asked for contents alone, or for chunks alone.
     #[test]
     fn an_old_peer_knows_no_differences() {
         let features = vec![feature::TREE.to_owned(), feature::TREE_LANES.to_owned()];
         let mut hello = Hello { version: 1, features, required: Vec::new(), agent: String::new() };
         assert!(!Knows::of(&hello).deltas);
         hello.features.push(feature::TREE_DELTA.into());
-        assert!(Knows::of(&hello).deltas);
+        assert!(Knows::of(&hello).deltas && !Knows::of(&hello).rests);
+        hello.features.push(feature::TREE_RESTS.into());
+        assert!(Knows::of(&hello).rests);
     }
 }

@@ -465,7 +465,7 @@ fn receive_trees(
             let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
             let writing = Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors);
             let writing = writing.landing(hears).with_deltas(knows.deltas && !options.whole_file);
-            let writing = writing.searching(scope);
+            let writing = writing.searching(scope).with_rests(knows.rests);
             Ok(writing.telling(&on_planned).comparing(comparing).removing(Arrivals::of(tree)))
         };
         take(&mut *channel, Vec::new(), make, lanes, &mut tick, silence_max)

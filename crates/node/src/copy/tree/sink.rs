@@ -585,7 +585,9 @@ impl TreeSink for Writing<'_> {
                     let (wanted, record) = self.machine.take(path, request, &mut rest)?;
                     self.record(path, &wanted, &record)?;
                 }
-                self.meter.came(self.done.bytes - came, Instant::now());
+                let now = Instant::now();
+                self.meter.came(self.done.bytes - came, now);
+                self.meter.note(body.len(), self.machine.owes(), now);
                 if self.is_inviting {
                     let weight = owed.saturating_sub(self.machine.weight(path));
                     self.paces.entry(path).or_insert_with(Pace::new).came(weight);
@@ -600,6 +602,7 @@ impl TreeSink for Writing<'_> {
             Heard::Woken => {}
         }
         self.take_outcomes()?;
+        self.begin_looks()?;
         self.decide()?;
         if self.arrivals.is_due(self.undecided()) {
             self.say_in_place(false)?;

@@ -3,14 +3,20 @@
 use std::collections::HashSet;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use dray_core::block_mask::BlockMask;
+use dray_core::block_sum::sum_of;
 use dray_core::hash_tree::ContentHasher;
-use dray_core::limits::{PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX, TREE_CUT_TIMES_MAX, TREE_DIGEST_BYTES};
-use dray_core::message::{Entries, EntryFailed, Fault, Listed, Owner, Part};
+use dray_core::limits::{
+    GROUP_BYTES, PATH_BYTES_MAX, SUMS_BLOCK_BYTES_MAX, TREE_BATCH_ITEMS_MAX, TREE_CUT_TIMES_MAX,
+    TREE_DIGEST_BYTES, TREE_RECORD_BYTES_MAX, TREE_SUMS_TIMES_MAX,
+};
+use dray_core::message::{BlockSums, Entries, EntryFailed, Fault, Listed, Owner, Part};
 use dray_core::tree::{
     CHUNKS_IN_RECORD_MAX, ChunkHint, Finished, Item, Metadata, Record, chunks_max, cut_profile,
     encode_chunks, too_many_chunks,
@@ -45,6 +51,8 @@ const DIRECTORIES_ENOUGH: usize = 32;
 /// Chunks told in one record.
 const CHUNKS_IN_RECORD: usize = 1024;
 const _: () = assert!(CHUNKS_IN_RECORD <= CHUNKS_IN_RECORD_MAX);
+/// Bytes read for sums at a time: as many blocks of any length.
+const SUMMED_BYTES: u64 = SUMS_BLOCK_BYTES_MAX as u64 * 4;
 /// Times a file that changes is read anew.
 const READ_TRIES: usize = 3;
 
@@ -227,7 +235,8 @@ impl TreeSource for WalkSource {
 }
 
 fn file_to_send(file: FileToSend, is_linked: bool, stop: &Stop) -> Sending {
-    Sending { file, is_linked, stop: stop.clone(), seen: OnceLock::new(), cut_bytes: AtomicU64::new(0) }
+    let (cut, summed) = (Budget::new("cut", TREE_CUT_TIMES_MAX), Budget::new("summed", TREE_SUMS_TIMES_MAX));
+    Sending { file, is_linked, stop: stop.clone(), seen: OnceLock::new(), cut, summed }
 }
 
 /// One file, when its turn comes.
@@ -238,8 +247,34 @@ struct Sending {
     stop: Stop,
     /// Its state when the first part of it was read: the others are to be of the same.
     seen: OnceLock<FileState>,
-    /// Bytes that it was asked to be cut of, so far.
-    cut_bytes: AtomicU64,
+    cut: Budget,
+    summed: Budget,
+}
+
+/// How much of a file is read for questions about it: each costs a read, and who asks next to nothing.
+struct Budget {
+    what: &'static str,
+    times_max: u64,
+    /// Bytes that were asked about so far.
+    bytes: AtomicU64,
+}
+
+impl Budget {
+    fn new(what: &'static str, times_max: u64) -> Budget {
+        Budget { what, times_max, bytes: AtomicU64::new(0) }
+    }
+
+    /// No file is read more often than a difference needs.
+    fn take(&self, bytes: u64, size_bytes: u64) -> Result<(), SendError> {
+        // One thread answers questions.
+        let asked = self.bytes.load(Ordering::Relaxed).saturating_add(bytes);
+        self.bytes.store(asked, Ordering::Relaxed);
+        if asked > size_bytes.saturating_mul(self.times_max) {
+            let what = format!("the file was {} as often as it may be", self.what);
+            return Err(SendError::File(Error::new(ErrorKind::Refused, what)));
+        }
+        Ok(())
+    }
 }
 
 impl TreeFile for Sending {
@@ -280,12 +315,40 @@ impl TreeFile for Sending {
         Err(SendError::File(Error::new(ErrorKind::Changed, what).advise("copy it when nobody writes to it")))
     }
 
+    fn send_rest(&self, part: &Part, have: &BlockMask, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        self.check_stop()?;
+        sink.work()?;
+        let open = self.open_as_seen(part)?;
+        // Of 64 KiB at most, as was checked when it was asked for.
+        let mut bytes = vec![0; usize::try_from(part.bytes.min(GROUP_BYTES)).unwrap_or(0)];
+        read_exact_at(&open, &mut bytes, part.start)?;
+        if !open.is_unchanged()? {
+            return Err(changed());
+        }
+        let mut hasher = ContentHasher::new();
+        hasher.update(&bytes);
+        let rest: Vec<u8> = have.rest(bytes.len()).flat_map(|range| bytes[range].iter().copied()).collect();
+        let mut left = &rest[..];
+        while !left.is_empty() {
+            let sent = sink.bytes(left.len(), &mut |out| {
+                let count = out.len().min(left.len());
+                out[..count].copy_from_slice(&left[..count]);
+                Ok(count)
+            })?;
+            left = &left[sent..];
+        }
+        sink.record(&Record::Done(finished(&open, hasher.finish(), open.size_bytes)))
+    }
+
     fn cut(&self, owed: &Owed, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        if let Some(sums) = &owed.sums {
+            return self.tell_sums(sums, sink);
+        }
         let (Some(part), Some(average_bytes)) = (owed.part, owed.cut) else {
             return Err(SendError::File(Error::new(ErrorKind::Internal, "a cut of no part")));
         };
         let open = self.open_as_seen(&part)?;
-        self.take_budget(part.bytes, open.size_bytes)?;
+        self.cut.take(part.bytes, open.size_bytes)?;
         let has_holes = open.stored_bytes < open.size_bytes;
         let pieces_max = chunks_max(part.bytes, average_bytes);
         let mut pieces = Vec::new();
@@ -340,6 +403,14 @@ fn tell_chunks(chunks: &mut Vec<ChunkHint>, sink: &mut dyn RecordSink) -> Result
     sink.record(&Record::Chunks(&body))
 }
 
+fn read_exact_at(open: &OpenFile, out: &mut [u8], at: u64) -> Result<(), SendError> {
+    match open.file.read_exact_at(out, at) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(changed()),
+        Err(error) => Err(Error::file("read the file", error).into()),
+    }
+}
+
 fn changed() -> SendError {
     let what = "the file changed while it was read";
     SendError::File(Error::new(ErrorKind::Changed, what).advise("copy it when nobody writes to it"))
@@ -390,23 +461,46 @@ impl Sending {
         Ok(sent)
     }
 
-    /// A cut costs a read, and who asks next to nothing: no file is cut more often than a difference needs.
-    fn take_budget(&self, bytes: u64, size_bytes: u64) -> Result<(), SendError> {
-        // One thread cuts.
-        let cut = self.cut_bytes.load(Ordering::Relaxed).saturating_add(bytes);
-        self.cut_bytes.store(cut, Ordering::Relaxed);
-        if cut > size_bytes.saturating_mul(TREE_CUT_TIMES_MAX) {
-            let what = "the file was cut as often as it may be";
-            return Err(SendError::File(Error::new(ErrorKind::Refused, what)));
-        }
-        Ok(())
-    }
-
     /// Opens the file for a part of it: it has that part, and is what it was when the first part was read.
     fn open_as_seen(&self, part: &Part) -> Result<OpenFile, SendError> {
+        self.open_if(|open| part.end() <= open.size_bytes)
+    }
+
+    /// The same for anything that `has` says it has.
+    fn open_if(&self, has: impl FnOnce(&OpenFile) -> bool) -> Result<OpenFile, SendError> {
         let open = self.file.open()?;
         let is_seen = *self.seen.get_or_init(|| open.state()) == open.state();
-        if is_seen && part.end() <= open.size_bytes { Ok(open) } else { Err(changed()) }
+        if is_seen && has(&open) { Ok(open) } else { Err(changed()) }
+    }
+
+    /// Tells sums of blocks; nothing is hashed, and the end says so.
+    fn tell_sums(&self, asked: &BlockSums, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        let open = self.open_if(|open| asked.is_within(open.size_bytes))?;
+        self.summed.take(asked.covered_bytes(), open.size_bytes)?;
+        let block_bytes = u64::from(asked.block_bytes);
+        let mut sums = Vec::new();
+        let mut bytes = Vec::new();
+        for run in &asked.runs {
+            let (mut at, end) = (run.start * block_bytes, (run.start + u64::from(run.blocks)) * block_bytes);
+            while at < end {
+                self.check_stop()?;
+                sink.work()?;
+                let stop = end.min(at + SUMMED_BYTES);
+                bytes.resize((stop - at) as usize, 0);
+                read_exact_at(&open, &mut bytes, at)?;
+                for block in bytes.chunks_exact(asked.block_bytes as usize) {
+                    sums.extend_from_slice(&sum_of(block)[..usize::from(asked.sum_bytes)]);
+                }
+                at = stop;
+            }
+        }
+        if !open.is_unchanged()? {
+            return Err(changed());
+        }
+        for piece in sums.chunks(TREE_RECORD_BYTES_MAX) {
+            sink.record(&Record::Sums(piece))?;
+        }
+        sink.record(&Record::Done(finished(&open, [0; 32], open.size_bytes)))
     }
 
     /// Sends a part, of the same state of the file as the parts before.

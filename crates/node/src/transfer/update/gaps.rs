@@ -1,23 +1,11 @@
 //! Runs of chunks that the older version has not, and where in it the chunks around them lie: what stands between may have changed
 //! in a few bytes only.
 
-use std::ops::Range;
-
 use super::plan::Origin;
+use crate::looking::Gap;
 
 /// Gaps that are remembered, 64 bytes each: in those beyond nothing is looked for.
 const GAPS_MAX: usize = 1 << 18;
-
-/// Such a run.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Gap {
-    /// Bytes of the object.
-    pub(super) range: Range<u64>,
-    /// Where the chunk in front of it ends in the older version.
-    pub(super) after: Option<u64>,
-    /// Where the chunk behind it begins there.
-    pub(super) before: Option<u64>,
-}
 
 /// Gaps of an object whose chunks are told in order.
 #[derive(Debug, Default)]

@@ -14,10 +14,11 @@ use dray_core::limits::{
 use dray_core::range::RangeSet;
 use dray_core::recipe::PlacedChunk;
 
-use super::gaps::{Gap, Gaps};
+use super::gaps::Gaps;
 use super::late::{Late, LatePart};
 use super::{ChunkKey, Known, Spot, chunk_key, interrupted};
 use crate::elsewhere::Finder;
+use crate::looking::Gap;
 use crate::search::Pressure;
 
 /// Where the bytes of a part of a group come from.

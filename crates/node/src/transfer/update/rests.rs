@@ -10,27 +10,16 @@ use dray_core::limits::{GROUP_BYTES, UPDATE_REST_PARTS_MAX, UPDATE_RESTS_MAX};
 use dray_core::source::{SourceCall, SourceId};
 use dray_core::{Error, ErrorKind, Result};
 
-use super::gaps::Gap;
-use super::looking::{
-    Found, Piece, Question, Round, compare, left_of, questions, samples, worth_a_close_look,
-};
 use super::plan::{Origin, Parts, Plan};
 use super::{NODE_PATIENCE, OldBytes, OlderVersion, Transfer, interrupted, lost};
 use crate::lock;
+use crate::looking::{
+    COARSE, FAST_FROM, FINE, Found, Gap, Looked, OlderBytes, Piece, Question, Round, add, compare, left_of,
+    questions, samples, worth_a_close_look,
+};
 
-/// Looked for first: blocks in which nothing changed, with sums that are hardly ever wrong.
-const COARSE: Round = Round { block_bytes: 1024, sum_bytes: 6, is_search: true };
-/// Then what lies between two changes. Of 65,536 blocks that differ one seems not to: its group is fetched again.
-const FINE: Round = Round { block_bytes: BLOCK_BYTES as u64, sum_bytes: 2, is_search: false };
 /// Questions that are not answered, at most.
 const QUESTIONS_MAX: usize = 8;
-/// Of a source that tells a recipe faster than so many bytes a second, whole groups are fetched: looking would take longer.
-const FAST_FROM: f64 = 16e6;
-/// Looking may take this share of the time that fetching what it does not find would take: an update over a slow network goes on looking
-/// beyond what is new.
-const IN_VAIN_PART: u64 = 8;
-/// How long it is looked as long as nobody knows what the network brings.
-const UNKNOWN_MAX: Duration = Duration::from_millis(500);
 /// Of less of a recipe that cannot be told.
 const TOLD_BYTES_MIN: u64 = 64 << 10;
 
@@ -87,30 +76,6 @@ impl Rests {
             came = tail;
         }
         came.is_empty().then_some(bytes)
-    }
-}
-
-/// What looking between chunks has cost so far, and what came of it.
-#[derive(Debug, Default)]
-pub(super) struct Looked {
-    /// Bytes that were missing, and those of them that were found.
-    bytes: u64,
-    found_bytes: u64,
-    /// What the network brought meanwhile of what was asked for before: no time is lost in which it is as busy as it can be.
-    came_bytes: u64,
-    time: Duration,
-}
-
-impl Looked {
-    /// Whether to look on beside a network that brings `rate_bytes_per_s`; 0 if nobody knows yet: then the recipe, `told_bytes_per_s` of it, says that it
-    /// is no slower. What it brings less for the looking may be as much as was found, and this share of the rest in vain.
-    fn pays(&self, rate_bytes_per_s: u64, told_bytes_per_s: f64) -> bool {
-        if rate_bytes_per_s == 0 && self.time < UNKNOWN_MAX {
-            return true;
-        }
-        let rate = if rate_bytes_per_s == 0 { told_bytes_per_s } else { rate_bytes_per_s as f64 };
-        let worth_bytes = self.found_bytes + (self.bytes - self.found_bytes) / IN_VAIN_PART;
-        self.time.as_secs_f64() * rate <= (worth_bytes + self.came_bytes) as f64
     }
 }
 
@@ -279,16 +244,6 @@ impl Transfer {
     }
 }
 
-/// Adds to `found` what of `more` is not part of it.
-fn add(more: Found, found: &mut Found) {
-    for (start, (end, old)) in more {
-        let known = found.range(..=start).next_back().is_some_and(|(_, (known_end, _))| *known_end >= end);
-        if !known {
-            found.insert(start, (end, old));
-        }
-    }
-}
-
 /// The same without what the sender is not to hear of: what a search of the disk found, unless it may read that; and, if it is not even one whom the
 /// user of this host trusts with a login, any file but the older version.
 fn told_to_the_sender(parts: &Parts, has_login: bool, tells_disk: bool) -> Parts {
@@ -388,35 +343,4 @@ pub(super) fn mask(parts: &Parts, group_bytes: usize) -> BlockMask {
         mark(since, at);
     }
     have
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// P6, P7 "never slower": looking goes on where it saves more than it takes, or costs little beside a slow network; not beside a fast one
-    /// where little is found.
-    #[test]
-    fn looking_has_to_pay() {
-        let looked = |mib: u64, found_mib: u64, ms| Looked {
-            bytes: mib << 20,
-            found_bytes: found_mib << 20,
-            came_bytes: 0,
-            time: Duration::from_millis(ms),
-        };
-        let (slow, fast) = (1_250_000, 1_000_000_000);
-        let told = 10e6;
-        assert!(Looked::default().pays(0, told) && Looked::default().pays(fast, told));
-        assert!(looked(16, 0, 400).pays(0, told) && !looked(16, 0, 600).pays(0, told));
-        // Nothing has come yet, and much was found: a recipe that came as fast as this says enough.
-        assert!(looked(13, 10, 1340).pays(0, 1e6) && !looked(13, 10, 1340).pays(0, told));
-        assert!(looked(16, 14, 1000).pays(slow, told) && looked(16, 0, 1000).pays(slow, told));
-        assert!(!looked(16, 0, 2000).pays(slow, told));
-        assert!(!looked(16, 14, 600).pays(fast, told) && !looked(16, 0, 10).pays(fast, told));
-        assert!(looked(16, 14, 10).pays(fast, told));
-        // Sums that wait behind what was asked for before cost nothing: the network brings as much as it would without them.
-        let beside = |came_mib: u64| Looked { came_bytes: came_mib << 20, ..looked(32, 8, 10_000) };
-        assert!(!beside(0).pays(slow, told) && !beside(0).pays(6 * slow, told));
-        assert!(beside(10).pays(slow, told) && beside(64).pays(6 * slow, told));
-    }
 }

@@ -21,6 +21,8 @@ pub(super) struct Current {
     /// Bytes of a part so far, and whether any was no hole.
     pub(super) position: u64,
     pub(super) has_bytes: bool,
+    /// What came of a part of which some is in place.
+    pub(super) rest: Vec<u8>,
     /// It failed here; the rest of it is passed over.
     pub(super) failed: Option<Error>,
 }
@@ -64,6 +66,9 @@ impl Current {
 
 impl Writing<'_> {
     pub(super) fn record(&mut self, path: PathId, wanted: &Wanted, record: &Record<'_>) -> Result<()> {
+        if wanted.sums.is_some() {
+            return self.sums_record(wanted.number, record);
+        }
         if wanted.cut.is_some() {
             return self.cut_record(wanted, record);
         }
@@ -93,6 +98,10 @@ impl Writing<'_> {
                 self.done.bytes += bytes.len() as u64;
                 match part {
                     None => current.write(&pending.target, bytes),
+                    Some(_) if wanted.have.is_some() => {
+                        current.keep_rest(bytes);
+                        Ok(())
+                    }
                     Some(part) => current.write_part(pending, &part, bytes)?,
                 }
             }
@@ -102,28 +111,34 @@ impl Writing<'_> {
                 self.wanted_bytes = self.wanted_bytes.saturating_add(pending.await_again(u64::MAX));
                 current.restart()
             }
-            (Record::Again | Record::Chunks(_), _) => {
+            (Record::Again | Record::Chunks(_) | Record::Sums(_), _) => {
                 return Err(Error::new(ErrorKind::Protocol, "sender began a part anew"));
             }
             (Record::Done(_) | Record::Same(_) | Record::Failed(_), part) => {
                 let current = self.current.remove(&path).unwrap_or_default();
-                return match part {
-                    None => self.end(wanted.number, current, record),
-                    Some(part) => self.end_part(wanted.number, &part, current, record),
+                return match (part, &wanted.have) {
+                    (None, _) => self.end(wanted.number, current, record),
+                    (Some(part), Some(have)) => self.end_rest(wanted.number, &part, have, &current, record),
+                    (Some(part), None) => self.end_part(wanted.number, &part, current, record),
                 };
             }
         };
         let Err(error) = result else { return Ok(()) };
-        if error.kind() == ErrorKind::NoSpace {
-            let path = self.pending.get(&wanted.number).map(|pending| pending.target.path());
-            return Err(at(Path::new(OsStr::from_bytes(&path.unwrap_or_default())), error));
-        }
-        if wanted.part.is_some() {
+        if wanted.part.is_some() || error.kind() == ErrorKind::NoSpace {
             self.current.remove(&path);
-            return self.settle(wanted.number, Err(error));
+            return self.fail_part(wanted.number, error);
         }
         *current = Current { failed: Some(error), ..Current::default() };
         Ok(())
+    }
+
+    /// What came of a part cannot be written; nor, where there is no room, can anything.
+    pub(super) fn fail_part(&mut self, number: u64, error: Error) -> Result<()> {
+        if error.kind() == ErrorKind::NoSpace {
+            let path = self.pending.get(&number).map(|pending| pending.target.path());
+            return Err(at(Path::new(OsStr::from_bytes(&path.unwrap_or_default())), error));
+        }
+        self.settle(number, Err(error))
     }
 
     /// A content has come to its end.

@@ -11,7 +11,9 @@
 //! [ADR 23]: ../../../../../../docs/adr/0023-differences-in-trees.md
 
 mod index;
+mod look;
 mod meter;
+mod rests;
 mod siblings;
 mod state;
 mod work;
@@ -371,6 +373,7 @@ impl Writing<'_> {
                 self.ask_finely(number)
             }
             (Outcome::Compared(found), Phase::Asking(_)) => self.compared_finely(number, found),
+            (Outcome::Looked(look), Phase::Looking(_)) => self.looked(number, look),
             (Outcome::Proven(hash), Phase::Proving) => self.proven(number, hash),
             _ => Err(Error::new(ErrorKind::Internal, "a difference went on out of turn")),
         }
@@ -404,7 +407,7 @@ impl Writing<'_> {
                 return self.begin_deltas();
             }
             // The machine lets no others through.
-            Record::Bytes(_) | Record::Again => {}
+            Record::Bytes(_) | Record::Again | Record::Sums(_) => {}
         }
         Ok(())
     }
@@ -516,15 +519,25 @@ impl Writing<'_> {
             delta.average_bytes.and_then(|coarse| fine_average(coarse, sum(&found.missing), unused_bytes));
         let is_short =
             |part: &Part| fine.is_none_or(|average| part.bytes <= SHORT_CHUNKS * u64::from(average));
-        let (short, missing): (VecDeque<Part>, VecDeque<Part>) =
-            found.missing.into_iter().partition(is_short);
+        let (short, missing): (Vec<Part>, Vec<Part>) = found.missing.into_iter().partition(is_short);
+        let is_fine = !missing.is_empty();
         delta.phase = Phase::Fetching;
-        if let Some(average_bytes) = fine.filter(|_| !missing.is_empty()) {
-            delta.phase = Phase::CuttingUnused { missing, average_bytes };
+        if let Some(average_bytes) = fine.filter(|_| is_fine) {
+            delta.phase = Phase::CuttingUnused { missing: missing.into(), average_bytes };
             let task = Task::CutUnused { older: delta.older.clone(), unused, average_bytes };
             self.deltas.push(number, task);
         }
-        self.fetch(number, short);
+        if !self.looks_closely(number) {
+            self.fetch(number, short.into());
+        } else if let Some(delta) = self.deltas.active.get_mut(&number) {
+            delta.coarse = found.common;
+            if is_fine {
+                // Looked at with what is missing then.
+                delta.short = short;
+            } else if !short.is_empty() {
+                self.look(number, short, Vec::new(), None);
+            }
+        }
         self.prove_if_whole(number)?;
         // Others may wait to hear of what use it is.
         if is_sibling { self.begin_deltas() } else { Ok(()) }
@@ -570,9 +583,19 @@ impl Writing<'_> {
         let is_worth = !asking.is_first || found.common_bytes() * WORTH >= missing_bytes;
         asking.is_first = false;
         let rest = if is_worth { VecDeque::new() } else { std::mem::take(&mut asking.left) };
-        self.fetch(number, found.missing.into());
-        self.fetch(number, rest);
-        self.ask_finely(number)
+        let mut missing = std::mem::take(&mut delta.short);
+        missing.extend(found.missing);
+        // What has no chunk in common may have changed in a few bytes of each.
+        missing.extend(rest);
+        if !self.looks_closely(number) || missing.is_empty() {
+            self.fetch(number, missing.into());
+            return self.ask_finely(number);
+        }
+        let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
+        if let Phase::Asking(asking) = std::mem::replace(&mut delta.phase, Phase::Fetching) {
+            self.look(number, missing, found.common, Some(asking));
+        }
+        Ok(())
     }
 
     /// Asks for what is missing.

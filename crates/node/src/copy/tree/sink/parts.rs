@@ -1,7 +1,9 @@
 //! Large files come in parts, over any path: where the bytes of each go, and when all of them are one file.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
 
+use dray_core::block_mask::BlockMask;
 use dray_core::message::Part;
 use dray_core::tree::{Finished, Record};
 use dray_core::{Error, ErrorKind, Result};
@@ -28,6 +30,35 @@ pub(super) struct Parts {
     pub(super) finished: Option<Finished>,
 }
 
+impl Parts {
+    /// Whether the sender tells of the file that it told of with the parts before, and of one of `size_bytes`.
+    pub(super) fn is_of(&mut self, finished: &Finished, size_bytes: u64) -> bool {
+        let state = |finished: &Finished| (finished.size_bytes, finished.mtime_s, finished.mtime_ns);
+        let first = *self.finished.get_or_insert(*finished);
+        state(&first) == state(finished) && finished.size_bytes == size_bytes
+    }
+
+    /// The bytes of `part`, of which the blocks in `have` are in place, and the others came. What cannot be read is zero, and shows in the
+    /// hash.
+    pub(super) fn fill_in(&self, part: &Part, have: &BlockMask, came: &[u8]) -> Vec<u8> {
+        // Of 64 KiB at most.
+        let mut bytes = vec![0; part.bytes as usize];
+        let mut read = 0;
+        while let Some(file) = &self.file
+            && let Ok(count @ 1..) = file.file().read_at(&mut bytes[read..], part.start + read as u64)
+        {
+            read += count;
+        }
+        let mut came = came;
+        for range in have.rest(bytes.len()) {
+            let Some((next, tail)) = came.split_at_checked(range.len()) else { break };
+            bytes[range].copy_from_slice(next);
+            came = tail;
+        }
+        bytes
+    }
+}
+
 impl Pending {
     /// Of what came so many bytes will come again, all of them at most: how many are awaited more than before.
     pub(super) fn await_again(&mut self, bytes: u64) -> u64 {
@@ -40,7 +71,7 @@ impl Pending {
     }
 
     /// Writes bytes of a file that comes in parts.
-    fn write_at(&mut self, bytes: &[u8], at: u64) -> Result<()> {
+    pub(super) fn write_at(&mut self, bytes: &[u8], at: u64) -> Result<()> {
         let Some(parts) = &mut self.parts else { return Ok(()) };
         let file = match &mut parts.file {
             Some(file) => file,
@@ -63,6 +94,12 @@ impl Current {
         self.hasher.update(bytes);
         self.has_bytes = true;
         Ok(pending.write_at(bytes, at))
+    }
+
+    /// Takes bytes of the rest of a part, which are no more than it has: they are written when all of them are known to be right.
+    pub(super) fn keep_rest(&mut self, bytes: &[u8]) {
+        self.position += bytes.len() as u64;
+        self.rest.extend_from_slice(bytes);
     }
 
     /// Takes a hole of a part; the inner result is the file's.
@@ -119,9 +156,7 @@ impl Writing<'_> {
         if current.hasher.finish() != finished.hash {
             return self.settle(number, Err(not_as_sent()));
         }
-        let state = |finished: &Finished| (finished.size_bytes, finished.mtime_s, finished.mtime_ns);
-        let first = *parts.finished.get_or_insert(finished);
-        if state(&first) != state(&finished) || finished.size_bytes != size_bytes {
+        if !parts.is_of(&finished, size_bytes) {
             return self.take_whole(number);
         }
         parts.came += part.bytes;

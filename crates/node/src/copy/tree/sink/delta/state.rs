@@ -15,7 +15,8 @@ use dray_core::tree::{Finished, chunks_max};
 use dray_store::local::tree::{Cut, OlderFile, Others, OthersToFind};
 use dray_transfer::tree::SinkWake;
 
-use super::index::Index;
+use super::index::{Common, Index};
+use super::rests::{Looking, Looks, Share};
 use super::siblings::{Finder, Sibling};
 use super::work::{Job, Task, Worker};
 use super::{DELTA_FROM_BYTES, OTHERS_FROM_BYTES, WINDOW_BYTES};
@@ -54,8 +55,8 @@ pub(in crate::copy::tree::sink) struct Deltas {
     stop: Option<Arc<AtomicBool>>,
     pub(super) worker: Option<Worker>,
     pub(super) active: BTreeMap<u64, Delta>,
-    /// Those that are none any more, but of which the worker has not done yet: what they hold here.
-    leaving: BTreeMap<u64, u64>,
+    /// Those that are none any more, but of which the worker has not done yet: what they hold here, and of the looks.
+    leaving: BTreeMap<u64, (u64, Share)>,
     /// Those whose turn has not come.
     pub(super) waiting: VecDeque<u64>,
     /// The first of them, and what it is known to hold once it begins.
@@ -63,6 +64,7 @@ pub(in crate::copy::tree::sink) struct Deltas {
     /// Bytes that the active ones, and those that leave, may take here.
     pub(super) held: u64,
     pub(super) others: Search,
+    pub(super) looks: Looks,
     /// The search of the rest of the disk, if there is one.
     siblings: Option<Finder>,
     /// What that stands back for.
@@ -100,6 +102,11 @@ pub(super) struct Delta {
     /// What the sender said of the file when it cut it.
     pub(super) finished: Option<Finished>,
     pub(super) phase: Phase,
+    /// What was found coarsely, and what is missing besides that which is looked at finely.
+    pub(super) coarse: Vec<Common>,
+    pub(super) short: Vec<Part>,
+    /// Its part in the looks of all.
+    pub(super) share: Share,
 }
 
 pub(super) enum Phase {
@@ -111,6 +118,8 @@ pub(super) enum Phase {
     CuttingUnused { missing: VecDeque<Part>, average_bytes: u32 },
     /// It is, piece by piece.
     Asking(Asking),
+    /// What is missing between chunks is looked at closely.
+    Looking(Box<Looking>),
     /// Everything that is missing was asked for.
     Fetching,
     /// Everything is there.
@@ -283,8 +292,9 @@ impl Deltas {
 
     /// The worker has done what it had to do for it; true if somebody waits for that.
     pub(super) fn worked(&mut self, number: u64) -> bool {
-        if let Some(held) = self.leaving.remove(&number) {
+        if let Some((held, share)) = self.leaving.remove(&number) {
             self.held -= held;
+            self.looks.leave(share);
             return false;
         }
         let delta = self.active.get_mut(&number);
@@ -325,9 +335,10 @@ impl Deltas {
             if delta.is_working {
                 // Its place is free when the worker has done with it.
                 delta.is_void.store(true, Ordering::Release);
-                self.leaving.insert(number, delta.held);
+                self.leaving.insert(number, (delta.held, delta.share));
             } else {
                 self.held -= delta.held;
+                self.looks.leave(delta.share);
             }
         } else if self.waiting.front() == Some(&number) {
             self.waiting.pop_front();
@@ -374,6 +385,9 @@ impl Delta {
             newer: None,
             finished: None,
             phase,
+            coarse: Vec::new(),
+            short: Vec::new(),
+            share: Share::default(),
         }
     }
 }

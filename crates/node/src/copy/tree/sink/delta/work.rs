@@ -19,11 +19,12 @@ use rustix::fs::copy_file_range;
 use rustix::io::Errno;
 
 use super::index::{Common, Found, Index};
+use super::look::Look;
 use crate::lock;
 
 /// Bytes that the kernel copies, or that are read, at a time.
 const PIECE_BYTES: u64 = 8 << 20;
-const READ_BYTES: usize = 256 * 1024;
+pub(super) const READ_BYTES: usize = 256 * 1024;
 /// How long a step of a job may last before the disk is taken for one that does not answer.
 const DISK_PATIENCE: Duration = Duration::from_secs(60);
 /// Where blocks of most file systems begin: only whole ones can be shared.
@@ -44,6 +45,8 @@ pub(super) enum Task {
     CutUnused { older: Arc<OlderFile>, unused: Vec<Range<u64>>, average_bytes: u32 },
     /// Look for these pieces of the newer version, and copy what is found.
     Compare { older: Arc<OlderFile>, index: Arc<Index>, newer: Arc<File>, pieces: Vec<(u64, Vec<Cut>)> },
+    /// Hold it against sums of what is missing, and copy what is found.
+    Look { older: Arc<OlderFile>, newer: Arc<File>, newer_bytes: u64, look: Box<Look> },
     /// Copy all of it.
     Copy { older: Arc<OlderFile>, newer: Arc<File> },
     /// Hash what was put together.
@@ -60,6 +63,7 @@ pub(super) enum Outcome {
         index: Index,
     },
     Compared(Found),
+    Looked(Box<Look>),
     Proven([u8; 32]),
     Others(Others),
     /// Where a file lies that may have most of it.
@@ -277,6 +281,10 @@ fn run(task: Task, stops: &[&AtomicBool], step: &dyn Fn()) -> Result<Outcome> {
             }
             Ok(Outcome::Compared(found))
         }
+        Task::Look { older, newer, newer_bytes, mut look } => {
+            look.compare(&older, &newer, newer_bytes, &mut between)?;
+            Ok(Outcome::Looked(look))
+        }
         Task::Copy { older, newer } => {
             copy_all(&older, &newer, &mut between)?;
             Ok(Outcome::Compared(Found::default()))
@@ -383,7 +391,7 @@ fn copy_all(older: &OlderFile, newer: &File, between: &mut dyn FnMut() -> Result
     Ok(())
 }
 
-fn read_and_write(older: &File, newer: &File, from: u64, to: u64, bytes: usize) -> Result<u64> {
+pub(super) fn read_and_write(older: &File, newer: &File, from: u64, to: u64, bytes: usize) -> Result<u64> {
     let mut buffer = vec![0; bytes];
     let read =
         older.read_at(&mut buffer, from).map_err(|error| Error::file("read the older version", error))?;

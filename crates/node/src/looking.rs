@@ -1,15 +1,15 @@
-//! Looking closely: sums of blocks that a source tells are held against the older version, where the chunks around them lie and, if that
-//! does not fit, at every byte between.
+//! Looking closely, for objects and for files of trees (ADR 28): sums of blocks that a source tells are held against the older version,
+//! where the chunks around them lie and, if that does not fit, at every byte between.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::time::Duration;
 
+use dray_core::Result;
+use dray_core::block_mask::BLOCK_BYTES;
 use dray_core::block_sum::{RollingSum, SUM_BYTES, sum_of};
 use dray_core::limits::{SUMS_BYTES_MAX, SUMS_COVERED_BYTES_MAX, SUMS_RUNS_MAX};
 use dray_core::message::BlockRun;
-
-use super::OldBytes;
-use super::gaps::Gap;
 
 /// Bytes of the older version that are looked through for what is between two chunks, beside as many as lie between these.
 const AROUND_BYTES: u64 = 64 << 10;
@@ -23,18 +23,50 @@ const SAMPLED_FROM: u64 = 64 << 10;
 const SAMPLE_INTERVAL: u64 = 32 << 10;
 const SAMPLE_BYTES: u64 = 2 << 10;
 
+/// Looked for first: blocks in which nothing changed, with sums that are hardly ever wrong.
+pub(crate) const COARSE: Round = Round { block_bytes: 1024, sum_bytes: 6, is_search: true };
+/// Then what lies between two changes. Of 65,536 blocks that differ one seems not to: what it is part of is fetched again.
+pub(crate) const FINE: Round = Round { block_bytes: BLOCK_BYTES as u64, sum_bytes: 2, is_search: false };
+/// From a source that is faster than so many bytes a second everything is fetched: looking would take longer.
+pub(crate) const FAST_FROM: f64 = 16e6;
+/// Looking may take this share of the time that fetching what it does not find would take: an update over a slow network goes on looking
+/// beyond what is new.
+const IN_VAIN_PART: u64 = 8;
+/// How long it is looked as long as nobody knows what the network brings.
+const UNKNOWN_MAX: Duration = Duration::from_millis(500);
+
+/// Where the older version is read.
+pub(crate) trait OlderBytes {
+    /// How many there are.
+    fn size_bytes(&self) -> u64;
+    /// Fills `out` with those from `offset` on.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()>;
+}
+
+/// A run of bytes that the older version has not as chunks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Gap {
+    /// Bytes of the newer version.
+    pub(crate) range: Range<u64>,
+    /// Where the chunk in front of it ends in the older version.
+    pub(crate) after: Option<u64>,
+    /// Where the chunk behind it begins there.
+    pub(crate) before: Option<u64>,
+}
+
 /// One look.
-pub(super) struct Round {
-    pub(super) block_bytes: u64,
-    pub(super) sum_bytes: u8,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round {
+    pub(crate) block_bytes: u64,
+    pub(crate) sum_bytes: u8,
     /// Also at other places than the ones guessed.
-    pub(super) is_search: bool,
+    pub(crate) is_search: bool,
 }
 
 /// Bytes of the object that the older version has not as a chunk.
 #[derive(Clone, Debug)]
-pub(super) struct Piece {
-    pub(super) range: Range<u64>,
+pub(crate) struct Piece {
+    pub(crate) range: Range<u64>,
     /// Where a byte of it may lie: so far from its place in the object, at most four.
     shifts: Vec<i64>,
     /// Where in the older version it may be found at all.
@@ -44,12 +76,12 @@ pub(super) struct Piece {
 }
 
 /// Parts of the object that the older version has, by their first byte: where they end, and where they lie there.
-pub(super) type Found = BTreeMap<u64, (u64, u64)>;
+pub(crate) type Found = BTreeMap<u64, (u64, u64)>;
 
 /// One question: some blocks of some pieces.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Question {
-    pub(super) runs: Vec<BlockRun>,
+pub(crate) struct Question {
+    pub(crate) runs: Vec<BlockRun>,
     /// The piece that each run is of.
     pieces: Vec<usize>,
     blocks: u64,
@@ -57,7 +89,7 @@ pub(super) struct Question {
 
 impl Piece {
     /// `range` of the object, which is part of `gap`.
-    pub(super) fn new(range: Range<u64>, gap: &Gap) -> Piece {
+    pub(crate) fn new(range: Range<u64>, gap: &Gap) -> Piece {
         let shift = |old: Option<u64>, at: u64| Some(old?.cast_signed() - at.cast_signed());
         let from_start = shift(gap.after, gap.range.start);
         let from_end = shift(gap.before, gap.range.end).filter(|shift| Some(*shift) != from_start);
@@ -97,7 +129,7 @@ impl Piece {
 
 /// Parts of long pieces, by which the rest of them is judged: looking closely costs a thirtieth of the bytes that it is about, and where all
 /// is new nothing is found.
-pub(super) fn samples(pieces: &[Piece]) -> Vec<Piece> {
+pub(crate) fn samples(pieces: &[Piece]) -> Vec<Piece> {
     let of_one = |piece: &Piece| {
         let starts = (piece.range.start..piece.range.end).step_by(SAMPLE_INTERVAL as usize).skip(1);
         let piece = piece.clone();
@@ -108,7 +140,7 @@ pub(super) fn samples(pieces: &[Piece]) -> Vec<Piece> {
 
 /// What to look at closely of `left`, of which samples were looked at: of a long piece none of them was found, so that only its ends are
 /// worth it, unless it may lie elsewhere.
-pub(super) fn worth_a_close_look(left: Vec<Piece>) -> Vec<Piece> {
+pub(crate) fn worth_a_close_look(left: Vec<Piece>) -> Vec<Piece> {
     let ends = |piece: Piece| {
         if !piece.is_long() || piece.has_moved {
             return vec![piece];
@@ -120,7 +152,7 @@ pub(super) fn worth_a_close_look(left: Vec<Piece>) -> Vec<Piece> {
 }
 
 /// The questions for all whole blocks of `pieces`.
-pub(super) fn questions(round: &Round, pieces: &[Piece]) -> Vec<Question> {
+pub(crate) fn questions(round: &Round, pieces: &[Piece]) -> Vec<Question> {
     let blocks_max =
         (SUMS_BYTES_MAX as u64 / u64::from(round.sum_bytes)).min(SUMS_COVERED_BYTES_MAX / round.block_bytes);
     let mut questions = Vec::new();
@@ -147,8 +179,8 @@ pub(super) fn questions(round: &Round, pieces: &[Piece]) -> Vec<Question> {
 }
 
 /// Holds the older version against an answer; what is there goes to `found`.
-pub(super) fn compare(
-    bytes: &OldBytes,
+pub(crate) fn compare(
+    bytes: &dyn OlderBytes,
     round: &Round,
     question: &Question,
     pieces: &[Piece],
@@ -188,8 +220,8 @@ struct Place {
 
 impl Place {
     /// Reads the place of `start..end` of the object.
-    fn read(old: &OldBytes, shift: i64, start: u64, end: u64) -> Option<Place> {
-        let end = end.checked_add_signed(shift)?.min(old.size_bytes);
+    fn read(old: &dyn OlderBytes, shift: i64, start: u64, end: u64) -> Option<Place> {
+        let end = end.checked_add_signed(shift)?.min(old.size_bytes());
         let start = start.cast_signed().saturating_add(shift).max(0).cast_unsigned();
         // At most what one question covers.
         let mut bytes = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
@@ -207,8 +239,14 @@ impl Place {
 }
 
 /// Looks for blocks at every byte of `around` in the older version.
-fn search(bytes: &OldBytes, round: &Round, around: &Range<u64>, missing: &[(u64, &[u8])], found: &mut Found) {
-    let len = around.end.min(bytes.size_bytes).saturating_sub(around.start).min(LOOKED_THROUGH_MAX);
+fn search(
+    bytes: &dyn OlderBytes,
+    round: &Round,
+    around: &Range<u64>,
+    missing: &[(u64, &[u8])],
+    found: &mut Found,
+) {
+    let len = around.end.min(bytes.size_bytes()).saturating_sub(around.start).min(LOOKED_THROUGH_MAX);
     let block_bytes = round.block_bytes as usize;
     let mut old = vec![0; len as usize];
     if old.len() < block_bytes || bytes.read_at(around.start, &mut old).is_err() {
@@ -240,7 +278,7 @@ fn search(bytes: &OldBytes, round: &Round, around: &Range<u64>, missing: &[(u64,
 }
 
 /// What is left of `pieces` without what was found.
-pub(super) fn left_of(pieces: &[Piece], found: &Found) -> Vec<Piece> {
+pub(crate) fn left_of(pieces: &[Piece], found: &Found) -> Vec<Piece> {
     let mut left = Vec::new();
     for piece in pieces {
         let mut at = piece.range.start;
@@ -257,11 +295,44 @@ pub(super) fn left_of(pieces: &[Piece], found: &Found) -> Vec<Piece> {
     left
 }
 
+/// Adds to `found` what of `more` is not part of it.
+pub(crate) fn add(more: Found, found: &mut Found) {
+    for (start, (end, old)) in more {
+        let known = found.range(..=start).next_back().is_some_and(|(_, (known_end, _))| *known_end >= end);
+        if !known {
+            found.insert(start, (end, old));
+        }
+    }
+}
+
+/// What looking between chunks has cost so far, and what came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Looked {
+    /// Bytes that were missing, and those of them that were found.
+    pub(crate) bytes: u64,
+    pub(crate) found_bytes: u64,
+    /// What the network brought meanwhile of what was asked for before: no time is lost in which it is as busy as it can be.
+    pub(crate) came_bytes: u64,
+    pub(crate) time: Duration,
+}
+
+impl Looked {
+    /// Whether to look on beside a network that brings `rate_bytes_per_s`; 0 if nobody knows yet: then what it told so far,
+    /// `told_bytes_per_s`, says that it is no slower. What it brings less for the looking may be as much as was found, and this share of the
+    /// rest in vain.
+    pub(crate) fn pays(&self, rate_bytes_per_s: u64, told_bytes_per_s: f64) -> bool {
+        if rate_bytes_per_s == 0 && self.time < UNKNOWN_MAX {
+            return true;
+        }
+        let rate = if rate_bytes_per_s == 0 { told_bytes_per_s } else { rate_bytes_per_s as f64 };
+        let worth_bytes = self.found_bytes + (self.bytes - self.found_bytes) / IN_VAIN_PART;
+        self.time.as_secs_f64() * rate <= (worth_bytes + self.came_bytes) as f64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const FINE: Round = Round { block_bytes: 64, sum_bytes: 2, is_search: false };
 
     fn piece(range: Range<u64>) -> Piece {
         let len = range.end - range.start;
@@ -303,5 +374,31 @@ mod tests {
         // Its neighbour was found 5000 bytes further on.
         let moved = left_of(&pieces, &Found::from([(0, (1024, 5000))]));
         assert_eq!(asked_of(&worth_a_close_look(moved)), (256 << 10) - 1024);
+    }
+
+    /// P6, P7 "never slower": looking goes on where it saves more than it takes, or costs little beside a slow network; not beside a fast one
+    /// where little is found.
+    #[test]
+    fn looking_has_to_pay() {
+        let looked = |mib: u64, found_mib: u64, ms| Looked {
+            bytes: mib << 20,
+            found_bytes: found_mib << 20,
+            came_bytes: 0,
+            time: Duration::from_millis(ms),
+        };
+        let (slow, fast) = (1_250_000, 1_000_000_000);
+        let told = 10e6;
+        assert!(Looked::default().pays(0, told) && Looked::default().pays(fast, told));
+        assert!(looked(16, 0, 400).pays(0, told) && !looked(16, 0, 600).pays(0, told));
+        // Nothing has come yet, and much was found: a recipe that came as fast as this says enough.
+        assert!(looked(13, 10, 1340).pays(0, 1e6) && !looked(13, 10, 1340).pays(0, told));
+        assert!(looked(16, 14, 1000).pays(slow, told) && looked(16, 0, 1000).pays(slow, told));
+        assert!(!looked(16, 0, 2000).pays(slow, told));
+        assert!(!looked(16, 14, 600).pays(fast, told) && !looked(16, 0, 10).pays(fast, told));
+        assert!(looked(16, 14, 10).pays(fast, told));
+        // Sums that wait behind what was asked for before cost nothing: the network brings as much as it would without them.
+        let beside = |came_mib: u64| Looked { came_bytes: came_mib << 20, ..looked(32, 8, 10_000) };
+        assert!(!beside(0).pays(slow, told) && !beside(0).pays(6 * slow, told));
+        assert!(beside(10).pays(slow, told) && beside(64).pays(6 * slow, told));
     }
 }
