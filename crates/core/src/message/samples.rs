@@ -418,6 +418,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 batches: 9,
                 lane: None,
                 lost: None,
+                pack: None,
             }),
         ),
         (
@@ -435,6 +436,19 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 batches: 10,
                 lane: Some(2),
                 lost: Some(1),
+                pack: None,
+            }),
+        ),
+        (
+            "pull-pack",
+            Message::Pull(Pull {
+                request: 0,
+                runs: Vec::new(),
+                settled: 50,
+                batches: 10,
+                lane: Some(2),
+                lost: None,
+                pack: Some(true),
             }),
         ),
         (
@@ -452,6 +466,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 batches: 10,
                 lane: None,
                 lost: None,
+                pack: None,
             }),
         ),
         (

@@ -150,6 +150,7 @@ fn the_largest_pull_is_heard() {
         batches: u64::MAX,
         lane: Some(u32::MAX),
         lost: Some(u32::MAX),
+        pack: Some(true),
     };
     let bytes = Message::Pull(pull.clone()).to_bytes();
     assert!(bytes.len() <= CONTROL_FRAME_BYTES_MAX, "{} bytes", bytes.len());

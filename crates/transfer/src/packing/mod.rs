@@ -6,6 +6,7 @@
 
 mod pace;
 mod packer;
+mod path;
 #[cfg(test)]
 mod tests;
 mod unpacker;
@@ -13,6 +14,7 @@ mod unpacker;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use packer::Packer;
+pub(crate) use path::PathMeter;
 pub(crate) use unpacker::Unpacker;
 
 /// A part of a bound that all of this process shares; given back when dropped.

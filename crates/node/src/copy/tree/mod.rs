@@ -216,6 +216,7 @@ pub(in crate::copy) struct Knows {
     deltas: bool,
     again: bool,
     digests: bool,
+    packs: bool,
 }
 
 impl Knows {
@@ -227,6 +228,7 @@ impl Knows {
             deltas: knows(feature::TREE_DELTA),
             again: knows(feature::TREE_AGAIN),
             digests: knows(feature::TREE_DIGESTS),
+            packs: knows(feature::PACKED_TREE),
         }
     }
 }
@@ -643,6 +645,11 @@ mod tests {
         let mut hello = Hello { version: 1, features, required: Vec::new(), agent: String::new() };
         assert!(!Knows::of(&hello).deltas);
         hello.features.push(feature::TREE_DELTA.into());
-        assert!(Knows::of(&hello).deltas);
+        assert!(Knows::of(&hello).deltas && !Knows::of(&hello).packs);
+        // Of objects that one packs, and of trees it does not.
+        hello.features.push(feature::PACKED.into());
+        assert!(!Knows::of(&hello).packs);
+        hello.features.push(feature::PACKED_TREE.into());
+        assert!(Knows::of(&hello).packs);
     }
 }
