@@ -8,7 +8,7 @@ mod pace;
 mod packer;
 mod path;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod unpacker;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

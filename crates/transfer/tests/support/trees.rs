@@ -14,7 +14,9 @@ use dray_core::message::{Entries, Message, Part, TreeDone};
 use dray_core::tree::{Entry, Finished, Item, Kind, Metadata, Record};
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_engine::session::{PathId, TreeReceiver};
-use dray_transfer::transport::{Channel, Duplex, PipeChannel, Security, Wake, Wants};
+use dray_transfer::transport::{
+    Channel, Duplex, LimitedChannel, PipeChannel, RateLimit, Security, Wake, Wants,
+};
 use dray_transfer::tree::{
     Batch, Heard, Lane, RecordSink, SendError, SendLanes, TakeLanes, TreeFile, TreeSink, TreeSource,
     Unpacking, send, take,
@@ -291,6 +293,8 @@ pub struct Copy {
     pub has_lane: bool,
     /// Data may come packed until so many bytes of contents have come.
     pub packed_until: u64,
+    /// Bytes a second that the sender sends, if it is not as fast as it can.
+    pub rate_bytes: Option<u64>,
     /// Breaks that connection.
     pub cut: Cut,
     /// Called by the receiver whenever something came.
@@ -307,6 +311,7 @@ impl Copy {
             known: BTreeMap::new(),
             has_lane: false,
             packed_until: 0,
+            rate_bytes: None,
             cut: Cut::default(),
             on_data: Box::new(|_| Ok(())),
             tick: Box::new(|| Ok(())),
@@ -320,7 +325,9 @@ impl Copy {
         let wire: [Arc<AtomicU64>; 2] = Default::default();
         let channel = Box::new(PipeChannel::new(near_in, near_out).unwrap());
         let mut receiving = Counted { bytes: wire[0].clone(), channel };
+        let limit = self.rate_bytes.map(RateLimit::new);
         let sending = Box::new(PipeChannel::new(far_in, far_out).unwrap());
+        let sending = LimitedChannel::wrap_duplex(sending, limit.as_ref());
         let files: VecDeque<_> = std::mem::take(&mut self.files).into_iter().map(Arc::new).collect();
         let sources = files.len();
         let mut source = Telling { files, at_a_time: self.at_a_time, is_over: false };
@@ -336,7 +343,7 @@ impl Copy {
                 send(sending, vec![], &mut source, Some(&send_lanes), &mut heard, &|| LONG)
             });
             if copy.has_lane {
-                connect(scope, &send_lanes, &take_lanes, &copy.cut, wire[1].clone());
+                connect(scope, &send_lanes, &take_lanes, &copy.cut, limit, wire[1].clone());
             }
             let make = || {
                 Ok(Taking {
@@ -365,6 +372,7 @@ fn connect<'scope>(
     send_lanes: &'scope SendLanes,
     take_lanes: &'scope TakeLanes,
     cut: &'scope Cut,
+    limit: Option<Arc<RateLimit>>,
     wire: Arc<AtomicU64>,
 ) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -375,8 +383,9 @@ fn connect<'scope>(
     scope.spawn(move || {
         let channel = sender.accept(listener.accept().unwrap().0, deadline).unwrap();
         let expected = |peer| peer == receiver_id;
+        let channel = LimitedChannel::wrap(Box::new(channel), limit.as_ref());
         // What breaks here the receiver hears of.
-        let _ = send_lanes.serve(Box::new(channel), &hello(false), sender_id, &SECRET, &expected, &|| {});
+        let _ = send_lanes.serve(channel, &hello(false), sender_id, &SECRET, &expected, &|| {});
     });
     scope.spawn(move || {
         let socket = TcpStream::connect(("127.0.0.1", port)).unwrap();

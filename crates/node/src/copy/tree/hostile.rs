@@ -309,7 +309,8 @@ fn packed_data_that_is_none_ends_the_copy() {
     content.iter().for_each(|record| record.push(&mut data));
     // A frame of zstd with one block, whose bytes are as they are: its length, and that it is the last.
     let len = u8::try_from(data.len()).unwrap();
-    let stream = [&[0x28, 0xb5, 0x2f, 0xfd, 0x20, len][..], &[len << 3 | 1, len >> 5, 0], &data].concat();
+    let head = [0x28, 0xb5, 0x2f, 0xfd, 0x20, len, (len << 3) | 1, len >> 5, 0];
+    let stream = [&head[..], &data[..]].concat();
     let said = |bytes: u32, stream: &[u8]| [&bytes.to_be_bytes()[..], stream].concat();
     let (right, bytes) = (said(data.len() as u32, &stream), data.len() as u32);
     let cases = [

@@ -184,7 +184,7 @@ impl Writing<'_> {
         let is_asked = |lane: &&u32| packing.is_none_or(|packing| packing == **lane);
         let lanes = self.lanes.keys().filter(is_asked).map(|lane| (Some(*lane), LANE_PULLS_MAX));
         let is_ssh_kept = self.machine.has_alone() || self.machine.owes_alone();
-        let is_ssh_free = !is_ssh_kept && (self.lanes.is_empty() || self.are_lanes_slow());
+        let is_ssh_free = !is_ssh_kept && (self.lanes.is_empty() || self.are_lanes_slow(packing));
         let ssh = is_ssh_free.then_some((None, TREE_PULLS_MAX / 2));
         let room = |(path, pulls_max): (PathId, usize)| {
             let weight = self.machine.weight(path);
@@ -195,8 +195,12 @@ impl Writing<'_> {
         lanes.chain(ssh).filter_map(room).min_by_key(|(path, _)| self.machine.weight(*path))
     }
 
-    /// True if all direct connections together bring less than half of what ssh brought.
-    fn are_lanes_slow(&self) -> bool {
+    /// True if all direct connections together bring less than half of what ssh brought, or the one that alone is asked does, on the wire.
+    fn are_lanes_slow(&self, packing: Option<u32>) -> bool {
+        if packing.is_some() {
+            let rate = |path: PathId| self.unpacking(path).and_then(Unpacking::rate);
+            return rate(packing).zip(rate(None)).is_some_and(|(lane, ssh)| lane < ssh / 2);
+        }
         let rate = |path: PathId| self.paces.get(&path).and_then(|pace| pace.rate);
         let lanes: Option<u64> = self.lanes.keys().map(|lane| rate(Some(*lane))).sum();
         lanes.zip(rate(None)).is_some_and(|(lanes, ssh)| lanes < ssh / 2)
