@@ -156,8 +156,7 @@ fn what_a_lost_lane_packed_comes_another_way() {
     let (release, gate) = mpsc::channel();
     let mut files: Vec<Content> = data.iter().map(|data| Content::of(&data[..])).collect();
     files[500] = Content { gate: Some(Mutex::new(gate)), ..Content::of(&data[0][..]) };
-    let mut copy =
-        Copy { has_lane: true, packed_until: u64::MAX, rate_bytes: SLOW, ..Copy::of(files) };
+    let mut copy = Copy { has_lane: true, packed_until: u64::MAX, rate_bytes: SLOW, ..Copy::of(files) };
     let (cut, release) = (copy.cut.clone(), Mutex::new(Some(release)));
     let came_bytes = Mutex::new(0);
     copy.on_data = Box::new(move |path| {

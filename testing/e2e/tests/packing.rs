@@ -15,7 +15,8 @@ use dray_lab::{Link, Rate};
 
 /// So slow that packing pays, and not so slow that the test takes long.
 const LINK: Link = Link::new(Rate::mbit(20), Duration::from_millis(20));
-const SLOW: Condition = Condition { name: "slow", up: LINK, down: LINK, why: "any line that is slower than a processor packs" };
+const SLOW: Condition =
+    Condition { name: "slow", up: LINK, down: LINK, why: "any line that is slower than a processor packs" };
 /// Of the tree.
 const LARGE_BYTES: usize = 6 * MIB as usize;
 const SMALL_BYTES: usize = 4096;

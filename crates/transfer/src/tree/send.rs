@@ -581,7 +581,10 @@ mod tests {
     }
 
     /// What leaves of a file with this content until `script` says something that nobody expects, and how it ended.
-    fn sent(content: &'static [u8], script: impl FnOnce(usize) -> Script) -> (Vec<(FrameHead, Vec<u8>)>, Error) {
+    fn sent(
+        content: &'static [u8],
+        script: impl FnOnce(usize) -> Script,
+    ) -> (Vec<(FrameHead, Vec<u8>)>, Error) {
         let entries = Entries { items: vec![vec![0].into()], owners: None, is_last: true, listed: None };
         let preface = frame(&progress());
         let script = script(preface.len() + frame(&Message::Entries(entries.clone())).len());

@@ -214,11 +214,18 @@ mod tests {
     #[test]
     fn the_answer_tells_the_round_trip() {
         let head = |request| FrameHead::new(FrameKind::Data, 1, request);
-        let path = Unpacking::new(None);
+        let (path, before) = (Unpacking::new(None), Instant::now());
         path.asked(7);
-        path.came(head(6), Instant::now());
+        path.came(head(6), before);
         assert!(path.is_slow(), "nothing is known");
-        path.came(head(7), Instant::now());
+        path.came(head(7), before);
         assert!(!path.is_slow());
+        path.asked(8);
+        path.came(head(8), Instant::now() + Duration::from_secs(1));
+        assert!(!path.is_slow(), "the shortest counts");
+        let far = Unpacking::new(None);
+        far.asked(1);
+        far.came(head(1), Instant::now() + Duration::from_secs(1));
+        assert!(far.is_slow());
     }
 }

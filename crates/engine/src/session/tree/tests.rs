@@ -467,7 +467,10 @@ fn cuts_that_break_the_rules_are_refused() {
     let runs = vec![cut(1, part, Some([1; 32])), cut(1, part, None)];
     let mut sender = sender();
     sender
-        .handle_pull(&Pull { request: 1, runs, settled: 0, batches: 32, lane: None, lost: None, pack: None }, 0)
+        .handle_pull(
+            &Pull { request: 1, runs, settled: 0, batches: 32, lane: None, lost: None, pack: None },
+            0,
+        )
         .unwrap();
     assert!(sender.is_idle(), "they are owed elsewhere");
 }
@@ -551,7 +554,8 @@ fn cuts_of_too_much_are_refused() {
         (OBJECT_BYTES_MAX, 4 << 20, false),
     ] {
         let run = Run { cut: Some(average_bytes), ..cut(1, Some(whole(bytes)), None) };
-        let pull = Pull { request: 1, runs: vec![run], settled: 0, batches: 32, lane: None, lost: None, pack: None };
+        let pull =
+            Pull { request: 1, runs: vec![run], settled: 0, batches: 32, lane: None, lost: None, pack: None };
         let taken = sender().handle_pull(&pull, 0);
         assert_eq!(
             taken.map_err(|error| error.kind()),

@@ -68,7 +68,15 @@ impl Peer {
             .iter()
             .map(|&(first, count)| Run { first, count, known: None, part: None, cut: None })
             .collect();
-        self.say(&Message::Pull(Pull { request, runs, settled, batches, lane: None, lost: None, pack: None }));
+        self.say(&Message::Pull(Pull {
+            request,
+            runs,
+            settled,
+            batches,
+            lane: None,
+            lost: None,
+            pack: None,
+        }));
     }
 
     /// The next message that is no progress; `None` once the other side has gone.

@@ -107,10 +107,7 @@ impl SendLanes {
         contents: impl Iterator<Item = (Owed, Arc<dyn TreeFile>)>,
     ) -> Result<()> {
         let mut inner = guard(&self.inner);
-        let jobs = inner
-            .lanes
-            .get_mut(&lane)
-            .ok_or_else(no_such_lane)?;
+        let jobs = inner.lanes.get_mut(&lane).ok_or_else(no_such_lane)?;
         // What a broken one owes stays owed until the receiver says that it waits no more.
         jobs.waiting.extend(contents);
         self.changed.notify_all();

@@ -268,9 +268,7 @@ impl LaneTaker<'_> {
                     _ => return Err(protocol("sender sent a message out of place")),
                 },
                 FrameKind::Data => Heard::Data(path, head.request, body),
-                FrameKind::Packed => {
-                    Heard::Data(path, head.request, self.lane.unpacking.unpack(&body)?)
-                }
+                FrameKind::Packed => Heard::Data(path, head.request, self.lane.unpacking.unpack(&body)?),
                 FrameKind::End => {
                     self.lane.note_end();
                     Heard::End(path, head.request)
