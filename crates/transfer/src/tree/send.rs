@@ -636,7 +636,7 @@ mod tests {
         assert_eq!(kind(Some(false), false), FrameKind::Data);
         // Another test has all the memory for a moment.
         let is_packed = |_| {
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
             kind(Some(true), false) == FrameKind::Packed
         };
         assert!((0..1000).any(is_packed));

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dray_core::limits::TREE_PULLS_MAX;
 use dray_core::message::{Entries, Message, Part, TreeDone};
 use dray_core::tree::{Entry, Finished, Item, Kind, Metadata, Record};
 use dray_core::{Error, ErrorKind, Oid, Result};
@@ -250,7 +251,7 @@ impl TreeSink for Taking<'_> {
         let path = self.lane.as_ref().map(|lane| lane.number());
         // What is to come over a connection waits for it.
         let is_early = self.copy.has_lane && self.lane.is_none() && !self.has_lost;
-        let room = if is_early { 0 } else { u64::MAX };
+        let is_much = |machine: &TreeReceiver| is_early || machine.pulls(path) >= TREE_PULLS_MAX / 2;
         let unpacking = match &self.lane {
             Some(lane) => Some(lane.unpacking()),
             None => self.channel.as_deref(),
@@ -259,7 +260,9 @@ impl TreeSink for Taking<'_> {
         if unpacking.is_some_and(|unpacking| unpacking.permit(may)) {
             out.push(Message::Pull(self.machine.permit(path, may)));
         }
-        while let Some(pull) = self.machine.pull(path, room, 4, self.undecided.first().copied()) {
+        loop {
+            let room = if is_much(&self.machine) { 0 } else { u64::MAX };
+            let Some(pull) = self.machine.pull(path, room, 4, self.undecided.first().copied()) else { break };
             if let Some(lane) = self.lane.as_ref().filter(|_| !pull.runs.is_empty()) {
                 lane.note_pull();
             }
