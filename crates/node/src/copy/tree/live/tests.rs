@@ -532,7 +532,7 @@ fn what_is_replaced_is_kept_if_that_is_wished() {
 #[test]
 fn a_right_that_ends_stops_a_fetch() {
     let bed = Bed::with(
-        |root| fs::write(root.join("large"), vec![3; 20_000_000]).unwrap(),
+        |root| fs::write(root.join("large"), dray_testkit::sample::bytes(20_000_000, 3)).unwrap(),
         Some(Duration::from_secs(2)),
     );
     let sync = SyncOptions { times: true, ..SyncOptions::default() };
