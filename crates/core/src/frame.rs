@@ -34,7 +34,8 @@ pub enum FrameKind {
     /// sides have [`crate::message::feature::ZEROS`].
     Zeros = 7,
     /// The next bytes of the request, packed: how many they are (4-byte big-endian), and the next part of the connection's
-    /// zstd stream. Only if both sides have [`crate::message::feature::PACKED`] and the receiver said that it may be.
+    /// zstd stream. Only if both sides have [`crate::message::feature::PACKED`], of trees [`crate::message::feature::PACKED_TREE`], and the receiver
+    /// said that it may be.
     Packed = 8,
 }
 

@@ -177,6 +177,8 @@ pub mod feature {
     pub const TREE: &str = "tree";
     /// Contents of trees over direct connections, and large ones in parts.
     pub const TREE_LANES: &str = "tree-lanes";
+    /// Contents of trees may be packed: `pack` in `pull`, and packed frames.
+    pub const PACKED_TREE: &str = "packed-tree";
     /// Trees brought to the state of their source: `sync` in `tree`.
     pub const SYNC: &str = "sync";
     /// And of what a list names alone: [`sync_flag::CHOSEN`].

@@ -175,6 +175,7 @@ fn plain_hello() -> Hello {
         feature::SYNC_IN_PLACE,
         feature::PACKED,
         feature::RESTS,
+        feature::PACKED_TREE,
     ]
     .map(str::to_owned)
     .into();

@@ -112,3 +112,69 @@ fn the_end_that_fails_says_why() {
     let taken = taken.unwrap_err();
     assert!(taken.kind() == ErrorKind::Changed && taken.to_string().contains("went away"), "{taken}");
 }
+
+/// Bytes a second with which the sender sends where packing is to pay.
+const SLOW: Option<u64> = Some(6_000_000);
+
+/// Many small files that have much in common, and a large one of which each byte says half of what it could.
+fn text() -> Vec<Vec<u8>> {
+    let large: Vec<u8> = sample::bytes(4 << 20, 2).iter().map(|byte| byte & 15).collect();
+    let common = sample::bytes(2000, 3);
+    let small = (0..1000u32).map(|number| [&common[..], &number.to_be_bytes()].concat());
+    std::iter::once(large).chain(small).collect()
+}
+
+/// S92, ADR 28: where the receiver says so contents come packed, small files and large ones, over the channel and over a connection beside it; the account is that of the
+/// contents. Before it does, and once it takes that back, they come as they are.
+#[test]
+fn contents_come_packed_where_the_receiver_says_so() {
+    let data = text();
+    let bytes: u64 = data.iter().map(|data| data.len() as u64).sum();
+    for (has_lane, packed_until) in [(false, 0), (false, u64::MAX), (false, 1), (true, 0), (true, u64::MAX)] {
+        let files = data.iter().map(|data| Content::of(&data[..])).collect();
+        // What is asked for once that is taken back comes as it is: of a few batches at the most that is asked before.
+        let at_a_time = if packed_until == 1 { 1 } else { 10 };
+        let copy = Copy { has_lane, packed_until, at_a_time, rate_bytes: SLOW, ..Copy::of(files) };
+        let (taken, sent, came) = copy.run();
+        let done = TreeDone { entries: 1001, files: 1001, unchanged: 0, bytes, failed: 0 };
+        assert_eq!((taken.unwrap(), sent.unwrap()), (done, done));
+        assert!((0..).zip(&data).all(|(number, data)| came.contents[&number] == *data));
+        let wire = if has_lane { came.wire.1 } else { came.wire.0 };
+        match packed_until {
+            u64::MAX => assert!(wire < bytes * 4 / 10, "{wire} for {bytes} bytes"),
+            0 => assert!(wire > bytes, "{wire} for {bytes} bytes"),
+            _ => assert!(wire > bytes * 6 / 10, "{wire} for {bytes} bytes, nearly all of them after that"),
+        }
+        assert_eq!(came.bytes[&has_lane.then_some(1)], bytes);
+    }
+}
+
+/// Protocol "Lanes": what a connection owed that was lost in the middle of its stream comes over the channel, in a stream of its own.
+#[test]
+fn what_a_lost_lane_packed_comes_another_way() {
+    let data = text();
+    let (release, gate) = mpsc::channel();
+    let mut files: Vec<Content> = data.iter().map(|data| Content::of(&data[..])).collect();
+    files[500] = Content { gate: Some(Mutex::new(gate)), ..Content::of(&data[0][..]) };
+    let mut copy = Copy { has_lane: true, packed_until: u64::MAX, rate_bytes: SLOW, ..Copy::of(files) };
+    let (cut, release) = (copy.cut.clone(), Mutex::new(Some(release)));
+    let came_bytes = Mutex::new(0);
+    copy.on_data = Box::new(move |path| {
+        let mut frames = came_bytes.lock().unwrap();
+        *frames += u32::from(path.is_some());
+        // Of the large file all has come, of the small ones some.
+        if *frames == 20 {
+            cut.now();
+            release.lock().unwrap().take();
+        }
+        Ok(())
+    });
+    let (taken, sent, came) = copy.run();
+    let (taken, sent) = (taken.unwrap(), sent.unwrap());
+    assert_eq!(taken, sent);
+    assert_eq!((taken.files, taken.failed), (1001, 0));
+    let sent_as = |number: u64| if number == 500 { &data[0] } else { &data[number as usize] };
+    assert!((0..1001).all(|number| came.contents[&number] == *sent_as(number)));
+    let again = came.bytes[&None];
+    assert!(again > 4 << 20 && came.wire.0 < again * 6 / 10, "{} for {again} bytes", came.wire.0);
+}

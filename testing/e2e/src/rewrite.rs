@@ -1,4 +1,4 @@
-//! A sender that lies: runs the far end of a copy and alters the frames it sends, between it and the ssh channel.
+//! A sender that lies, or is older than it is: runs the far end of a copy and alters the frames it sends, between it and the ssh channel.
 //!
 //! The binary `dray-frame-rewriter` is this module with a command line; tests name it with `--remote-dray`.
 
@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::process::{Command, ExitCode, Stdio};
 
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind};
+use dray_core::message::{Message, feature};
 
 /// What is done to the frames of the far end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +19,8 @@ pub enum Lie {
     HoleForData,
     /// Zeros are announced where there are other bytes.
     ZerosForData,
+    /// The far end does not know packed contents of trees.
+    NoPackedTree,
 }
 
 impl std::str::FromStr for Lie {
@@ -29,6 +32,7 @@ impl std::str::FromStr for Lie {
             "flip-data" => Ok(Lie::FlipData),
             "hole-for-data" => Ok(Lie::HoleForData),
             "zeros-for-data" => Ok(Lie::ZerosForData),
+            "no-packed-tree" => Ok(Lie::NoPackedTree),
             other => Err(format!("unknown lie {other:?}")),
         }
     }
@@ -56,7 +60,7 @@ fn copy(lie: Lie, mut from: impl Read, mut to: impl Write) -> io::Result<()> {
         let run = match lie {
             Lie::HoleForData => Some(FrameKind::Hole),
             Lie::ZerosForData => Some(FrameKind::Zeros),
-            Lie::None | Lie::FlipData => None,
+            Lie::None | Lie::FlipData | Lie::NoPackedTree => None,
         };
         if let Some(run) = run.filter(|_| parsed.kind == FrameKind::Data) {
             to.write_all(&FrameHead::new(run, 8, parsed.request).encode())?;
@@ -66,9 +70,26 @@ fn copy(lie: Lie, mut from: impl Read, mut to: impl Write) -> io::Result<()> {
                 let middle = body.len() / 2;
                 body[middle] ^= 1;
             }
-            to.write_all(&head)?;
+            if parsed.kind == FrameKind::Control && lie == Lie::NoPackedTree {
+                body = older(body)?;
+                let shorter = FrameHead::new(parsed.kind, body.len(), parsed.request);
+                to.write_all(&shorter.encode())?;
+            } else {
+                to.write_all(&head)?;
+            }
             to.write_all(&body)?;
         }
         to.flush()?;
+    }
+}
+
+/// A message as an end says it that does not know packed contents of trees.
+fn older(body: Vec<u8>) -> io::Result<Vec<u8>> {
+    match Message::from_bytes(&body).map_err(|error| io::Error::other(error.to_string()))? {
+        Message::Hello(mut hello) => {
+            hello.features.retain(|name| name != feature::PACKED_TREE);
+            Ok(Message::Hello(hello).to_bytes())
+        }
+        _ => Ok(body),
     }
 }

@@ -79,7 +79,7 @@ impl Witness {
 ///   told how many pairs of the tree had come from the sender before.
 /// * A request that was taken back when all of its bytes had been sent was not taken back: how much is under way when a receiver has
 ///   everything tells nothing of it.
-/// * How much of a tree has come is left out: it is told now and then.
+/// * How much of a tree has come is left out: it is told now and then. So is whether contents may be packed, which follows how fast they come.
 #[derive(Clone, PartialEq)]
 pub struct View(Vec<(usize, Event)>);
 
@@ -122,6 +122,9 @@ impl View {
                                 sent.get(&(number, cancel.request)) == Some(&bytes_of(fetch, size_bytes))
                             }) => {}
                         Message::Progress(_) => {}
+                        Message::Pull(pull) if pull.pack.is_some() => {
+                            assert!(pull.request == 0 && pull.runs.is_empty(), "more than a permission");
+                        }
                         message => events.push((number, Event::Frame(event.to_owned(), Box::new(message)))),
                     }
                 }

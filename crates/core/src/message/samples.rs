@@ -425,6 +425,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 batches: 9,
                 lane: None,
                 lost: None,
+                pack: None,
             }),
         ),
         (
@@ -441,6 +442,19 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 batches: 10,
                 lane: Some(2),
                 lost: Some(1),
+                pack: None,
+            }),
+        ),
+        (
+            "pull-pack",
+            Message::Pull(Pull {
+                request: 0,
+                runs: Vec::new(),
+                settled: 50,
+                batches: 10,
+                lane: Some(2),
+                lost: None,
+                pack: Some(true),
             }),
         ),
         (
@@ -459,6 +473,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 batches: 10,
                 lane: None,
                 lost: None,
+                pack: None,
             }),
         ),
         (
@@ -479,6 +494,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 batches: 10,
                 lane: None,
                 lost: None,
+                pack: None,
             }),
         ),
         (
@@ -496,6 +512,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 batches: 10,
                 lane: Some(2),
                 lost: None,
+                pack: None,
             }),
         ),
         (

@@ -167,7 +167,15 @@ fn the_largest_pull_is_heard() {
         beside(vec![rest.clone(); TREE_PULL_RESTS_MAX], &unmarked, TREE_PULL_RUNS_MAX),
     ] {
         let (lane, lost) = (Some(u32::MAX), Some(u32::MAX));
-        let pull = Pull { request: u32::MAX, runs, settled: u64::MAX, batches: u64::MAX, lane, lost };
+        let pull = Pull {
+            request: u32::MAX,
+            runs,
+            settled: u64::MAX,
+            batches: u64::MAX,
+            lane,
+            lost,
+            pack: Some(true),
+        };
         let bytes = Message::Pull(pull.clone()).to_bytes();
         assert!(bytes.len() <= CONTROL_FRAME_BYTES_MAX, "{} bytes", bytes.len());
         assert_eq!(Message::from_bytes(&bytes).unwrap(), Message::Pull(pull));
@@ -180,7 +188,7 @@ fn questions_for_sums_of_files_are_bounded() {
     let is_taken = |block_bytes, sum_bytes, runs: Vec<BlockRun>| {
         let sums = Some(Box::new(BlockSums { block_bytes, sum_bytes, runs }));
         let runs = vec![Run { first: 1, count: 1, sums, ..Run::default() }];
-        let pull = Pull { request: 1, runs, settled: 0, batches: 32, lane: None, lost: None };
+        let pull = Pull { request: 1, runs, settled: 0, batches: 32, lane: None, lost: None, pack: None };
         Message::from_bytes(&Message::Pull(pull).to_bytes()).is_ok()
     };
     let run = |blocks| BlockRun { start: 0, blocks };

@@ -153,6 +153,9 @@ pub struct Pull {
     /// A direct connection from which nothing is awaited any more: what is owed over it need not leave.
     #[n(5)]
     pub lost: Option<u32>,
+    /// Whether what leaves over `lane`, or this channel, may be packed from here on (feature `packed-tree`); absent: as before.
+    #[n(6)]
+    pub pack: Option<bool>,
 }
 
 /// Entries in a row.

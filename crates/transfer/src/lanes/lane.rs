@@ -21,10 +21,9 @@ use dray_engine::session::{Body, Receiver, ReceiverInput};
 
 use super::ahead::ReadAhead;
 use super::control::{ControlSide, only_control};
-use super::slow::PathMeter;
 use super::{CopyHook, Inner, LaneSet, LaneStart, Opening, Queued, Reading, SumsAsked};
 use crate::enough::{Enough, worked};
-use crate::packing::Unpacker;
+use crate::packing::{PathMeter, Unpacker};
 use crate::transport::{Channel, ControlReader, Wake, push_control};
 
 /// How long a connection that owes data may be silent: a little longer than its source, whose silence the planner judges, and counts.

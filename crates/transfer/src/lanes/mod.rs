@@ -9,7 +9,6 @@ mod ahead;
 mod control;
 mod lane;
 mod rests;
-mod slow;
 #[cfg(test)]
 mod tests;
 

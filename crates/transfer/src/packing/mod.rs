@@ -6,13 +6,15 @@
 
 mod pace;
 mod packer;
+mod path;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod unpacker;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use packer::Packer;
+pub(crate) use path::PathMeter;
 pub(crate) use unpacker::Unpacker;
 
 /// A part of a bound that all of this process shares; given back when dropped.

@@ -40,6 +40,8 @@ const AIM: f64 = 0.4;
 const TOO_BUSY: f64 = 0.75;
 /// Of a pause, no more counts: nobody wanted anything.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// Nobody gives up on less: buffers on the way (of a socket, of ssh) take that much at once however slow the path is.
+const GIVEN_UP_BYTES: u64 = 16 << 20;
 /// What passes as it is before packing is tried again where even the lowest level held the connection up.
 const OFF_BYTES: u64 = 64 << 20;
 
@@ -88,6 +90,9 @@ impl Pace {
         }
         let busy = self.packing.as_secs_f64() / self.total.as_secs_f64();
         if busy > TOO_BUSY && self.at == 0 {
+            if self.bytes < GIVEN_UP_BYTES {
+                return;
+            }
             self.off_bytes = OFF_BYTES;
         } else {
             let is_affordable = |at: &usize| busy * LEVELS[*at].cost / self.level().cost <= AIM;
@@ -145,6 +150,21 @@ mod tests {
         assert_eq!(pace.level().number, 1);
         let passed = std::iter::repeat_with(|| pace.passes(1 << 20)).take_while(|is_off| *is_off).count();
         assert_eq!(passed, 63);
+    }
+
+    /// P6: buffers of ssh and of sockets take what a few MiB were packed to before anything is held back. That is no fast path.
+    #[test]
+    fn what_buffers_take_is_no_fast_path() {
+        let mut pace = Pace::new();
+        for _ in 0..10 {
+            assert!(!pace.passes(1 << 20));
+            pace.note(1 << 20, 30 * MS, 31 * MS);
+        }
+        for _ in 0..10 {
+            assert!(!pace.passes(1 << 20));
+            pace.note(1 << 20, 30 * MS, 200 * MS);
+        }
+        assert!(!pace.passes(1 << 20) && pace.level().number > 1);
     }
 
     #[test]

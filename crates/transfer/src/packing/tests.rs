@@ -15,7 +15,7 @@ pub(super) fn noise(bytes: usize) -> Vec<u8> {
 }
 
 /// Another test has all the memory for a moment.
-pub(super) fn new() -> Packer {
+pub(crate) fn new() -> Packer {
     loop {
         if let Some(packer) = Packer::new().unwrap() {
             return packer;

@@ -114,6 +114,10 @@ impl Channel for CompressingChannel {
         self.wait_for(Wants { read: true, write: false }, wake, timeout)
     }
 
+    fn is_packed(&self) -> bool {
+        true
+    }
+
     fn security(&self) -> Option<Security> {
         self.channel.security()
     }

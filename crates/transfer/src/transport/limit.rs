@@ -174,6 +174,10 @@ impl<C: Channel + ?Sized> Channel for LimitedChannel<C> {
         self.channel.can_send_file()
     }
 
+    fn is_packed(&self) -> bool {
+        self.channel.is_packed()
+    }
+
     fn keep_place(&self) {
         self.channel.keep_place();
     }

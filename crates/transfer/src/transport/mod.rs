@@ -71,7 +71,7 @@ pub trait Channel: Send {
     fn solo(&self) -> Option<Solo> {
         None
     }
-    /// True if all that comes is compressed already.
+    /// True if all that comes, or all that leaves, is compressed already.
     fn is_packed(&self) -> bool {
         false
     }

@@ -103,7 +103,7 @@ pub(super) fn answer(outlet: &mut impl Outlet, file: &dyn TreeFile, owed: &Owed)
         return Err(error);
     }
     if owed.is_last {
-        outlet.change(Frames::end_request);
+        outlet.change(Frames::end_request)?;
     }
     Ok(())
 }

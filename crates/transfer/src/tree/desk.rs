@@ -183,7 +183,7 @@ impl Answer<'_> {
 
     /// Hands over what there is, once there is room for it.
     fn flush(&mut self) -> Result<()> {
-        self.frames.end();
+        self.frames.end()?;
         let is_full = |inner: &mut Inner| inner.out.len() > WAITING_BYTES && !inner.is_closed;
         let mut inner = self.desk.lock();
         // Who waits for room waits for no file.

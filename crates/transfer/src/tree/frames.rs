@@ -6,6 +6,7 @@ use dray_core::limits::TREE_RECORD_BYTES_MAX;
 use dray_core::message::Message;
 use dray_core::tree::{RECORD_HEAD_BYTES, bytes_head};
 
+use super::packing::Packing;
 use crate::transport::push_control;
 
 /// Bytes of a data frame with which it leaves.
@@ -20,12 +21,19 @@ pub(super) struct Frames {
     /// Request that the data frame being filled belongs to, and where in `out` it begins.
     pub(super) request: u32,
     start: Option<usize>,
+    /// What is complete leaves packed, where that may be and is better.
+    pub(super) packing: Packing,
 }
 
 impl Frames {
     /// To send behind `preface`.
     pub(super) fn after(preface: Vec<u8>) -> Frames {
         Frames { out: preface, ..Frames::default() }
+    }
+
+    /// To send over a path of which `packing` says whether data may be packed.
+    pub(super) fn packed_by(packing: Packing) -> Frames {
+        Frames { packing, ..Frames::default() }
     }
 
     /// True if the frame being filled has no room for `len` bytes more, and is to leave first.
@@ -43,28 +51,45 @@ impl Frames {
         }
     }
 
-    /// Completes the frame being filled.
-    pub(super) fn end(&mut self) {
-        let Some(start) = self.start.take() else { return };
-        let body_bytes = self.out.len() - start - FRAME_HEAD_BYTES;
-        if body_bytes == 0 {
+    /// Completes the frame being filled. What is packed must leave before anything else that is; after an error the connection cannot go on.
+    pub(super) fn end(&mut self) -> Result<()> {
+        let Some(start) = self.start.take() else { return Ok(()) };
+        let body_start = start + FRAME_HEAD_BYTES;
+        let body = &self.out[body_start..];
+        if body.is_empty() {
             self.out.truncate(start);
-            return;
+            return Ok(());
         }
-        let head = FrameHead::new(FrameKind::Data, body_bytes, self.request).encode();
-        self.out[start..start + FRAME_HEAD_BYTES].copy_from_slice(&head);
+        let packed = match self.packing.pack(body) {
+            Ok(packed) => packed,
+            Err(error) => {
+                self.out.truncate(start);
+                return Err(error);
+            }
+        };
+        let kind = if packed.is_some() { FrameKind::Packed } else { FrameKind::Data };
+        if let Some(packed) = packed {
+            self.out.truncate(body_start);
+            self.out.extend_from_slice(packed);
+        }
+        let body_bytes = self.out.len() - body_start;
+        let head = FrameHead::new(kind, body_bytes, self.request).encode();
+        self.out[start..body_start].copy_from_slice(&head);
+        Ok(())
     }
 
     /// Appends a control frame.
-    pub(super) fn control(&mut self, message: &Message) {
-        self.end();
+    pub(super) fn control(&mut self, message: &Message) -> Result<()> {
+        self.end()?;
         push_control(&mut self.out, message);
+        Ok(())
     }
 
     /// The request is answered.
-    pub(super) fn end_request(&mut self) {
-        self.end();
+    pub(super) fn end_request(&mut self) -> Result<()> {
+        self.end()?;
         self.out.extend_from_slice(&FrameHead::new(FrameKind::End, 0, self.request).encode());
+        Ok(())
     }
 
     /// Appends a record of bytes, without copying it if it is the first to leave.
@@ -85,9 +110,10 @@ impl Frames {
     }
 
     /// Appends frames that somebody else made.
-    pub(super) fn whole(&mut self, frames: &[u8]) {
-        self.end();
+    pub(super) fn whole(&mut self, frames: &[u8]) -> Result<()> {
+        self.end()?;
         self.out.extend_from_slice(frames);
+        Ok(())
     }
 
     /// Everything has left.

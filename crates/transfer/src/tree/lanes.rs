@@ -26,7 +26,7 @@ pub(super) use taking::{Arrived, LANES_FRAMES};
 /// What lanes prove the secret over: not an object, but the copy that ssh began.
 const COPY: ObjectName = ObjectName::Provisional([0; 32]);
 
-fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

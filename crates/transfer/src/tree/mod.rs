@@ -6,17 +6,20 @@ mod answer;
 mod desk;
 mod frames;
 mod lanes;
+mod packing;
 mod removing;
 #[cfg(test)]
 mod script;
 mod send;
 mod take;
+mod unpacking;
 
 pub use answer::{RecordSink, SendError, TreeFile};
 pub use lanes::{Lane, SendLanes, TakeLanes};
 pub use removing::Removes;
 pub use send::{Batch, DigestsToTell, TreeSource, send};
 pub use take::{Heard, SinkWake, TreeSink, take};
+pub use unpacking::Unpacking;
 
 use std::time::Duration;
 

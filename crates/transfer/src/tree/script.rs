@@ -18,6 +18,8 @@ pub(super) struct Script {
     taken: Arc<Mutex<Vec<u8>>>,
     /// It takes nothing at all.
     is_deaf: bool,
+    /// What it is sent is compressed as a whole.
+    is_packed: bool,
 }
 
 impl Script {
@@ -27,7 +29,13 @@ impl Script {
             said: VecDeque::new(),
             taken: Arc::default(),
             is_deaf: false,
+            is_packed: false,
         }
+    }
+
+    /// The same over a channel that compresses everything.
+    pub(super) fn packed(self) -> Script {
+        Script { is_packed: true, ..self }
     }
 
     /// Who has hung up: it takes nothing any more, and this is what it said before.
@@ -73,6 +81,10 @@ impl Channel for Script {
 
     fn wait(&mut self, _: Option<&Wake>, _: Duration) -> io::Result<()> {
         Ok(())
+    }
+
+    fn is_packed(&self) -> bool {
+        self.is_packed
     }
 
     fn security(&self) -> Option<Security> {

@@ -212,7 +212,7 @@ impl Server<'_> {
     /// A walk and a hash may take long: who says nothing would be taken for dead.
     fn say_progress(&mut self) -> Result<()> {
         if self.said_at.elapsed() >= TOLD_INTERVAL {
-            self.frames.control(&progress());
+            self.frames.control(&progress())?;
             self.flush()?;
         }
         Ok(())
@@ -225,9 +225,8 @@ impl Server<'_> {
         self.desk.check()?;
         let removed = std::mem::take(&mut self.removed);
         if !said.is_empty() || !cut.is_empty() || !removed.is_empty() {
-            removed.iter().for_each(|message| self.frames.control(message));
-            said.iter().for_each(|message| self.frames.control(message));
-            self.frames.whole(&cut);
+            removed.iter().chain(&said).try_for_each(|message| self.frames.control(message))?;
+            self.frames.whole(&cut)?;
             self.flush()?;
         }
         Ok(())
@@ -315,6 +314,9 @@ impl Server<'_> {
         if let Some(lost) = pull.lost {
             self.lanes.ok_or_else(no_lanes)?.lose(lost);
         }
+        if let Some(may) = pull.pack {
+            self.may_pack(pull.lane, may)?;
+        }
         let elsewhere = self.lanes.map_or(0, |lanes| lanes.account().owed);
         self.machine.handle_pull(&pull, elsewhere)?;
         let owed = Owed::of(pull.request, &pull.runs);
@@ -353,6 +355,17 @@ impl Server<'_> {
         Ok(())
     }
 
+    /// The receiver says whether what leaves over a path may be packed. What is packed as a whole already is not packed once more.
+    fn may_pack(&self, lane: Option<u32>, may: bool) -> Result<()> {
+        match lane {
+            Some(lane) => self.lanes.ok_or_else(no_lanes)?.permit(lane, may),
+            None => {
+                self.frames.packing.permit(may && !self.channel.is_packed());
+                Ok(())
+            }
+        }
+    }
+
     /// Tells a batch, if there is one and it may leave.
     fn tell(&mut self) -> Result<bool> {
         if !self.machine.may_tell() || self.removing.is_behind() {
@@ -366,17 +379,17 @@ impl Server<'_> {
             }
         };
         for failed in batch.failed {
-            self.frames.control(&Message::EntryFailed(failed));
+            self.frames.control(&Message::EntryFailed(failed))?;
         }
         if let Some(DigestsToTell { digests, has_roots }) = batch.digests {
             self.digests = digests.iter().len();
             self.machine.told_digests(self.digests, has_roots);
-            self.frames.control(&Message::Digests(digests));
+            self.frames.control(&Message::Digests(digests))?;
             self.flush()?;
         }
         let Some(entries) = batch.entries else { return Ok(true) };
         let is_last = entries.is_last;
-        self.frames.control(&Message::Entries(entries));
+        self.frames.control(&Message::Entries(entries))?;
         let told = self.machine.entries();
         self.files.extend(batch.files.into_iter().map(|(at, file)| (told + at, Some(file))));
         self.machine.told(batch.count, is_last);
@@ -398,7 +411,7 @@ impl Server<'_> {
 
     /// Sends what is there. While there is no room the receiver is heard: it may wait for room itself.
     fn flush(&mut self) -> Result<()> {
-        self.frames.end();
+        self.frames.end()?;
         while self.frames.left < self.frames.out.len() {
             let count = self.channel.try_write(&self.frames.out[self.frames.left..]).map_err(lost)?;
             self.frames.left += count;
@@ -422,12 +435,12 @@ impl Server<'_> {
             return self.done.ok_or(error);
         }
         let begun = Instant::now();
-        // What left in part leaves whole, so that the last word is understood.
-        self.frames.end();
+        // What left in part leaves whole, so that the last word is understood. Of what was packed nothing more follows, so that it need not leave.
+        let _ = self.frames.end();
         if self.frames.left == 0 {
             self.frames.clear();
         }
-        self.frames.control(&Message::Fault(Fault::from_error(None, &error)));
+        let _ = self.frames.control(&Message::Fault(Fault::from_error(None, &error)));
         let told = last_words(&mut *self.channel, &self.frames.out[self.frames.left..]);
         if told.is_ok() && self.hears_out {
             let _ = hear_out(&mut *self.channel, begun + LAST_WORDS);
@@ -553,26 +566,30 @@ mod tests {
         }
     }
 
-    /// Protocol "Tree copies": a sender that ends while a frame has left in part sends the rest of it first, so that the receiver understands why it ended.
-    #[test]
-    fn the_last_word_comes_behind_a_whole_frame() {
-        use FrameKind::{Control, Data, End};
-        const CONTENT: &[u8] = &[7; 1000];
-        let entries = Entries { items: vec![vec![0].into()], owners: None, is_last: true, listed: None };
-        let frame = |message: &Message| {
-            let mut frame = Vec::new();
-            push_control(&mut frame, message);
-            frame
-        };
+    fn frame(message: &Message) -> Vec<u8> {
+        let mut frame = Vec::new();
+        push_control(&mut frame, message);
+        frame
+    }
+
+    /// Asks for the file, and says that it may come packed if `pack` is set.
+    fn pull(pack: Option<bool>) -> Message {
         let run = Run { first: 0, count: 1, ..Run::default() };
         let batches = dray_core::limits::TREE_BATCHES_MAX.into();
-        let pull = Pull { request: 1, runs: vec![run], settled: 0, batches, lane: None, lost: None };
+        let (runs, settled) = (vec![run], 0);
+        Message::Pull(Pull { request: 1, runs, settled, batches, lane: None, lost: None, pack })
+    }
+
+    /// What leaves of a file with this content until `script` says something that nobody expects, and how it ended.
+    fn sent(
+        content: &'static [u8],
+        script: impl FnOnce(usize) -> Script,
+    ) -> (Vec<(FrameHead, Vec<u8>)>, Error) {
+        let entries = Entries { items: vec![vec![0].into()], owners: None, is_last: true, listed: None };
         let preface = frame(&progress());
-        let told_at = preface.len() + frame(&Message::Entries(entries.clone())).len();
-        let script =
-            Script::new([(told_at, frame(&Message::Pull(pull))), (told_at + 300, frame(&progress()))]);
+        let script = script(preface.len() + frame(&Message::Entries(entries.clone())).len());
         let taken = script.taken();
-        let files: Vec<(u64, Arc<dyn TreeFile>)> = vec![(0, Arc::new(Content(CONTENT)))];
+        let files: Vec<(u64, Arc<dyn TreeFile>)> = vec![(0, Arc::new(Content(content)))];
         let batch = Batch { entries: Some(entries), count: 1, files, ..Batch::default() };
         // Whatever it hears ends it.
         let mut heard = |message: Option<Message>| match message {
@@ -580,10 +597,20 @@ mod tests {
             None => Ok(()),
         };
         let patience = || Duration::from_secs(600);
-        let ended = send(Box::new(script), preface, &mut OneFile(Some(batch)), None, &mut heard, &patience)
-            .unwrap_err();
+        let ended = send(Box::new(script), preface, &mut OneFile(Some(batch)), None, &mut heard, &patience);
+        let taken = taken.lock().unwrap();
+        (frames(&taken), ended.unwrap_err())
+    }
+
+    /// Protocol "Tree copies": a sender that ends while a frame has left in part sends the rest of it first, so that the receiver understands why it ended.
+    #[test]
+    fn the_last_word_comes_behind_a_whole_frame() {
+        use FrameKind::{Control, Data, End};
+        const CONTENT: &[u8] = &[7; 1000];
+        let (taken, ended) = sent(CONTENT, |told_at| {
+            Script::new([(told_at, frame(&pull(None))), (told_at + 300, frame(&progress()))])
+        });
         assert_eq!(ended.kind(), ErrorKind::Interrupted);
-        let taken = frames(&taken.lock().unwrap());
         let mut content = Vec::new();
         Record::Bytes(CONTENT).push(&mut content);
         let kinds: Vec<FrameKind> = taken.iter().map(|(head, _)| head.kind).collect();
@@ -592,5 +619,27 @@ mod tests {
         let why = &taken[4].1;
         let Message::Fault(fault) = Message::from_bytes(why).unwrap() else { panic!("{why:?}") };
         assert_eq!(fault, Fault::from_error(None, &ended));
+    }
+
+    /// ADR 28: contents leave packed where the receiver said so, and where not everything is compressed anyway (ADR 16).
+    #[test]
+    fn contents_are_packed_once() {
+        const CONTENT: &[u8] = &[7; 100_000];
+        let kind = |pack: Option<bool>, is_packed: bool| {
+            let (taken, _) = sent(CONTENT, |told_at| {
+                let script = Script::new([(told_at, frame(&pull(pack))), (told_at + 20, frame(&progress()))]);
+                if is_packed { script.packed() } else { script }
+            });
+            taken[2].0.kind
+        };
+        assert_eq!(kind(None, false), FrameKind::Data);
+        assert_eq!(kind(Some(false), false), FrameKind::Data);
+        // Another test has all the memory for a moment.
+        let is_packed = |_| {
+            thread::sleep(Duration::from_millis(1));
+            kind(Some(true), false) == FrameKind::Packed
+        };
+        assert!((0..1000).any(is_packed));
+        assert_eq!(kind(Some(true), true), FrameKind::Data);
     }
 }

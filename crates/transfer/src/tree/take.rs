@@ -14,6 +14,7 @@ use dray_engine::session::PathId;
 
 use super::lanes::{Arrived, LANES_FRAMES, Lane, TakeLanes};
 use super::send::{IDLE, last_words};
+use super::unpacking::Unpacking;
 use super::{LAST_WORDS, TOLD_INTERVAL};
 use crate::transport::{Duplex, Wake, Wants, push_control};
 
@@ -65,6 +66,8 @@ pub trait TreeSink {
     fn stop_with(&mut self, _stop: Arc<AtomicBool>) {}
     /// Said first, too: how to be woken.
     fn wake_with(&mut self, _wake: Arc<SinkWake>) {}
+    /// Said first, too, unless all that comes is packed anyway: whether data comes packed over the channel.
+    fn unpack_with(&mut self, _channel: Arc<Unpacking>) {}
     /// Takes the next of what came. Only what breaks the protocol, or the whole copy, is an error.
     fn handle(&mut self, heard: Heard) -> Result<()>;
     /// Does some of what is left to do without anything more to come; false once nothing is. What it says in between leaves.
@@ -159,6 +162,8 @@ pub fn take<S: TreeSink>(
     if let Some(lanes) = lanes {
         lanes.attach(sender.clone());
     }
+    let unpacking = Arc::new(Unpacking::new(None));
+    let permitting = (!channel.is_packed()).then(|| unpacking.clone());
     let wake = Arc::new(SinkWake { frames: Mutex::new(Some(sender.clone())) });
     let mut taker = Taker {
         channel,
@@ -168,6 +173,8 @@ pub fn take<S: TreeSink>(
         head: [0; FRAME_HEAD_BYTES],
         body: Vec::new(),
         filled: 0,
+        begun: Instant::now(),
+        unpacking: &unpacking,
         waiting: VecDeque::new(),
         frames: Some(sender),
         lanes,
@@ -179,7 +186,7 @@ pub fn take<S: TreeSink>(
     };
     let result = thread::scope(|scope| {
         let sinking = scope.spawn(|| {
-            let result = sink(make, frames, &said, &wake);
+            let result = sink(make, frames, &said, &wake, permitting);
             said.is_over.store(true, Ordering::Release);
             said.wake.signal();
             result
@@ -237,9 +244,13 @@ fn sink<S: TreeSink>(
     frames: mpsc::Receiver<Arrived>,
     said: &Said,
     wake: &Arc<SinkWake>,
+    permitting: Option<Arc<Unpacking>>,
 ) -> Result<Ended> {
     let mut sink = make()?;
     sink.wake_with(wake.clone());
+    if let Some(channel) = permitting {
+        sink.unpack_with(channel);
+    }
     sink.stop_with(said.is_closed.clone());
     let mut messages = Vec::new();
     loop {
@@ -275,8 +286,10 @@ struct Taker<'a> {
     left: usize,
     head: [u8; FRAME_HEAD_BYTES],
     body: Vec<u8>,
-    /// Bytes of head and body that came.
+    /// Bytes of head and body that came, and when the head had.
     filled: usize,
+    begun: Instant,
+    unpacking: &'a Unpacking,
     /// Complete frames that the sink has no room for.
     waiting: VecDeque<Arrived>,
     frames: Option<SyncSender<Arrived>>,
@@ -415,6 +428,7 @@ impl Taker<'_> {
         }
         if is_head && self.filled == FRAME_HEAD_BYTES {
             self.body = vec![0; FrameHead::decode(self.head)?.body_bytes];
+            self.begun = Instant::now();
         }
         if self.filled >= FRAME_HEAD_BYTES && self.filled == FRAME_HEAD_BYTES + self.body.len() {
             self.filled = 0;
@@ -426,6 +440,7 @@ impl Taker<'_> {
     fn frame(&mut self) -> Result<()> {
         let head = FrameHead::decode(self.head)?;
         let body = std::mem::take(&mut self.body);
+        self.unpacking.came(head, self.begun);
         let heard = match head.kind {
             FrameKind::Control if head.request == 0 => match Message::from_bytes(&body)? {
                 Message::Fault(fault) => return Err(fault.to_error("")),
@@ -438,6 +453,7 @@ impl Taker<'_> {
                 _ => return Err(Error::new(ErrorKind::Protocol, "sender sent a message out of place")),
             },
             FrameKind::Data => Heard::Data(None, head.request, body),
+            FrameKind::Packed => Heard::Data(None, head.request, self.unpacking.unpack(&body)?),
             FrameKind::End => Heard::End(None, head.request),
             _ => return Err(Error::new(ErrorKind::Protocol, "sender sent a frame out of place")),
         };

@@ -2,20 +2,25 @@
 #![allow(clippy::panic)] // Helpers of tests are not seen as tests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver as Released, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dray_core::limits::TREE_PULLS_MAX;
 use dray_core::message::{Entries, Message, Part, TreeDone};
 use dray_core::tree::{Entry, Finished, Item, Kind, Metadata, Record};
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_engine::session::{PathId, TreeReceiver};
-use dray_transfer::transport::PipeChannel;
+use dray_transfer::transport::{
+    Channel, Duplex, LimitedChannel, PipeChannel, RateLimit, Security, Wake, Wants,
+};
 use dray_transfer::tree::{
-    Batch, Heard, Lane, RecordSink, SendError, SendLanes, TakeLanes, TreeFile, TreeSink, TreeSource, send,
-    take,
+    Batch, Heard, Lane, RecordSink, SendError, SendLanes, TakeLanes, TreeFile, TreeSink, TreeSource,
+    Unpacking, send, take,
 };
 
 use super::{Cut, SECRET, hello, tls};
@@ -116,6 +121,40 @@ pub struct Came {
     pub failed: BTreeSet<u64>,
     /// Bytes that came over each path.
     pub bytes: BTreeMap<PathId, u64>,
+    /// And what that took: bytes that were read from the channel, and from the connection beside it.
+    pub wire: (u64, u64),
+}
+
+/// A channel that counts what is read from it.
+struct Counted<C: ?Sized> {
+    bytes: Arc<AtomicU64>,
+    channel: Box<C>,
+}
+
+impl<C: Channel + ?Sized> Channel for Counted<C> {
+    fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        let read = self.channel.try_read(out)?;
+        self.bytes.fetch_add(read.unwrap_or(0) as u64, Ordering::AcqRel);
+        Ok(read)
+    }
+    fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
+        self.channel.write_all(data)
+    }
+    fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        self.channel.wait(wake, timeout)
+    }
+    fn security(&self) -> Option<Security> {
+        self.channel.security()
+    }
+}
+
+impl<C: Duplex + ?Sized> Duplex for Counted<C> {
+    fn try_write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.channel.try_write(data)
+    }
+    fn wait_for(&mut self, wants: Wants, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
+        self.channel.wait_for(wants, wake, timeout)
+    }
 }
 
 /// Wants every file, over a direct connection if there is to be one.
@@ -125,6 +164,7 @@ struct Taking<'a> {
     /// The connection that is up; `None` before, and once it is lost.
     lane: Option<Arc<Lane>>,
     has_lost: bool,
+    channel: Option<Arc<Unpacking>>,
     /// What was asked for and is not settled.
     undecided: BTreeSet<u64>,
     came: &'a Mutex<Came>,
@@ -178,6 +218,10 @@ impl Taking<'_> {
 }
 
 impl TreeSink for Taking<'_> {
+    fn unpack_with(&mut self, channel: Arc<Unpacking>) {
+        self.channel = Some(channel);
+    }
+
     fn handle(&mut self, heard: Heard) -> Result<()> {
         match heard {
             Heard::Message(Message::Entries(entries)) => self.entries(&entries)?,
@@ -207,8 +251,18 @@ impl TreeSink for Taking<'_> {
         let path = self.lane.as_ref().map(|lane| lane.number());
         // What is to come over a connection waits for it.
         let is_early = self.copy.has_lane && self.lane.is_none() && !self.has_lost;
-        let room = if is_early { 0 } else { u64::MAX };
-        while let Some(pull) = self.machine.pull(path, room, 4, self.undecided.first().copied()) {
+        let is_much = |machine: &TreeReceiver| is_early || machine.pulls(path) >= TREE_PULLS_MAX / 2;
+        let unpacking = match &self.lane {
+            Some(lane) => Some(lane.unpacking()),
+            None => self.channel.as_deref(),
+        };
+        let may = self.done.bytes < self.copy.packed_until;
+        if unpacking.is_some_and(|unpacking| unpacking.permit(may)) {
+            out.push(Message::Pull(self.machine.permit(path, may)));
+        }
+        loop {
+            let room = if is_much(&self.machine) { 0 } else { u64::MAX };
+            let Some(pull) = self.machine.pull(path, room, 4, self.undecided.first().copied()) else { break };
             if let Some(lane) = self.lane.as_ref().filter(|_| !pull.runs.is_empty()) {
                 lane.note_pull();
             }
@@ -240,6 +294,10 @@ pub struct Copy {
     pub known: BTreeMap<u64, Vec<u8>>,
     /// Contents come over a connection beside the pipes, while it is up.
     pub has_lane: bool,
+    /// Data may come packed until so many bytes of contents have come.
+    pub packed_until: u64,
+    /// Bytes a second that the sender sends, if it is not as fast as it can.
+    pub rate_bytes: Option<u64>,
     /// Breaks that connection.
     pub cut: Cut,
     /// Called by the receiver whenever something came.
@@ -255,6 +313,8 @@ impl Copy {
             at_a_time: 100,
             known: BTreeMap::new(),
             has_lane: false,
+            packed_until: 0,
+            rate_bytes: None,
             cut: Cut::default(),
             on_data: Box::new(|_| Ok(())),
             tick: Box::new(|| Ok(())),
@@ -265,8 +325,12 @@ impl Copy {
     pub fn run(mut self) -> (Result<TreeDone>, Result<TreeDone>, Came) {
         let (near_in, far_out) = rustix::pipe::pipe().unwrap();
         let (far_in, near_out) = rustix::pipe::pipe().unwrap();
-        let mut receiving = PipeChannel::new(near_in, near_out).unwrap();
+        let wire: [Arc<AtomicU64>; 2] = Default::default();
+        let channel = Box::new(PipeChannel::new(near_in, near_out).unwrap());
+        let mut receiving = Counted { bytes: wire[0].clone(), channel };
+        let limit = self.rate_bytes.map(RateLimit::new);
         let sending = Box::new(PipeChannel::new(far_in, far_out).unwrap());
+        let sending = LimitedChannel::wrap_duplex(sending, limit.as_ref());
         let files: VecDeque<_> = std::mem::take(&mut self.files).into_iter().map(Arc::new).collect();
         let sources = files.len();
         let mut source = Telling { files, at_a_time: self.at_a_time, is_over: false };
@@ -282,7 +346,7 @@ impl Copy {
                 send(sending, vec![], &mut source, Some(&send_lanes), &mut heard, &|| LONG)
             });
             if copy.has_lane {
-                connect(scope, &send_lanes, &take_lanes, &copy.cut);
+                connect(scope, &send_lanes, &take_lanes, &copy.cut, limit, wire[1].clone());
             }
             let make = || {
                 Ok(Taking {
@@ -290,6 +354,7 @@ impl Copy {
                     machine: TreeReceiver::new(sources),
                     lane: None,
                     has_lost: false,
+                    channel: None,
                     undecided: BTreeSet::new(),
                     came: &came,
                     done: TreeDone { entries: 0, files: 0, unchanged: 0, bytes: 0, failed: 0 },
@@ -299,7 +364,8 @@ impl Copy {
             drop(receiving);
             (taken, sender.join().unwrap())
         });
-        (taken, sent, came.into_inner().unwrap())
+        let [channel, lane] = wire.map(|bytes| bytes.load(Ordering::Acquire));
+        (taken, sent, Came { wire: (channel, lane), ..came.into_inner().unwrap() })
     }
 }
 
@@ -309,6 +375,8 @@ fn connect<'scope>(
     send_lanes: &'scope SendLanes,
     take_lanes: &'scope TakeLanes,
     cut: &'scope Cut,
+    limit: Option<Arc<RateLimit>>,
+    wire: Arc<AtomicU64>,
 ) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -318,13 +386,14 @@ fn connect<'scope>(
     scope.spawn(move || {
         let channel = sender.accept(listener.accept().unwrap().0, deadline).unwrap();
         let expected = |peer| peer == receiver_id;
+        let channel = LimitedChannel::wrap(Box::new(channel), limit.as_ref());
         // What breaks here the receiver hears of.
-        let _ = send_lanes.serve(Box::new(channel), &hello(false), sender_id, &SECRET, &expected, &|| {});
+        let _ = send_lanes.serve(channel, &hello(false), sender_id, &SECRET, &expected, &|| {});
     });
     scope.spawn(move || {
         let socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let channel = receiver.connect(socket, sender_id, deadline).unwrap();
-        let channel = cut.wrap(Box::new(channel));
+        let channel = Box::new(Counted { bytes: wire, channel: cut.wrap(Box::new(channel)) });
         let _ = take_lanes.run(channel, &hello(false), receiver_id, &SECRET, 1, &|| {});
     });
 }

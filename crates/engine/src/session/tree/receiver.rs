@@ -478,7 +478,7 @@ impl TreeReceiver {
             }
         }
         (self.settled, self.granted) = (settled, batches);
-        Some(Pull { request, runs, settled, batches, lane: path, lost })
+        Some(Pull { request, runs, settled, batches, lane: path, lost, pack: None })
     }
 
     /// The next question how files are cut, if one may be asked. It settles and grants nothing.
@@ -514,7 +514,18 @@ impl TreeReceiver {
             runs.push(run);
             self.cuts.wanted.push_back(Wanted { request, ..wanted });
         }
-        Some(Pull { request, runs, settled: self.settled, batches: self.granted, lane: None, lost: None })
+        Some(Pull { request, runs, ..self.nothing_new() })
+    }
+
+    /// Says whether what comes over `path` may be packed, and nothing else.
+    pub fn permit(&self, path: PathId, may: bool) -> Pull {
+        Pull { lane: path, pack: Some(may), ..self.nothing_new() }
+    }
+
+    /// Asks, settles and grants nothing.
+    fn nothing_new(&self) -> Pull {
+        let (settled, batches) = (self.settled, self.granted);
+        Pull { request: 0, runs: Vec::new(), settled, batches, lane: None, lost: None, pack: None }
     }
 
     /// Never 0; and never the number of one that is open, of which there are few.

@@ -122,6 +122,7 @@ impl Node {
                     let scope = self.scope_for_tree(writer.base().as_fd(), within.is_some());
                     let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
                     let writing = Writing::new(writer, names.len(), fsync, &|_| {}).with_doors(doors);
+                    let writing = writing.packing(knows.packs);
                     let is_whole = tree.flags & tree_flag::WHOLE_FILE != 0;
                     let scope = scope.filter(|_| knows.deltas && !is_whole);
                     let writing =

@@ -65,7 +65,15 @@ impl Peer {
 
     fn pull(&mut self, request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) {
         let runs = runs.iter().map(|&(first, count)| Run { first, count, ..Run::default() }).collect();
-        self.say(&Message::Pull(Pull { request, runs, settled, batches, lane: None, lost: None }));
+        self.say(&Message::Pull(Pull {
+            request,
+            runs,
+            settled,
+            batches,
+            lane: None,
+            lost: None,
+            pack: None,
+        }));
     }
 
     /// The next message that is no progress; `None` once the other side has gone.
@@ -114,6 +122,11 @@ struct Received {
 
 /// Lets `hostile` send to the real receiver.
 fn received(patience: Duration, hostile: impl FnOnce(Peer) + Send) -> Received {
+    received_by(false, patience, hostile)
+}
+
+/// The same, by a receiver that has been told that the sender can pack, or not.
+fn received_by(packs: bool, patience: Duration, hostile: impl FnOnce(Peer) + Send) -> Received {
     let place = tempfile::tempdir().unwrap();
     let to = place.path().join("inner/to");
     fs::create_dir_all(&to).unwrap();
@@ -124,7 +137,7 @@ fn received(patience: Duration, hostile: impl FnOnce(Peer) + Send) -> Received {
         scope.spawn(move || hostile(Peer::new(near)));
         let make = || {
             let landing = Landing::resolve(&to, &[b"tree".to_vec()], false)?;
-            Ok(Writing::new(TreeWriter::new(landing, keeping()), 1, false, &on_failed))
+            Ok(Writing::new(TreeWriter::new(landing, keeping()), 1, false, &on_failed).packing(packs))
         };
         let result = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), patience);
         drop(far);
@@ -292,6 +305,46 @@ fn a_sender_out_of_turn_ends_the_copy() {
     }
 }
 
+/// S92, ADR 28: a sender that packs what it may not, or what is no part of a stream, or says that it stands for more than it does, ends the copy
+/// before anything is made of it; one that packs what it may is right.
+#[test]
+fn packed_data_that_is_none_ends_the_copy() {
+    let content = [Record::Bytes(b"abc"), Record::Done(finished(b"abc"))];
+    let mut data = Vec::new();
+    content.iter().for_each(|record| record.push(&mut data));
+    // A frame of zstd with one block, whose bytes are as they are: its length, and that it is the last.
+    let len = u8::try_from(data.len()).unwrap();
+    let head = [0x28, 0xb5, 0x2f, 0xfd, 0x20, len, (len << 3) | 1, len >> 5, 0];
+    let stream = [&head[..], &data[..]].concat();
+    let said = |bytes: u32, stream: &[u8]| [&bytes.to_be_bytes()[..], stream].concat();
+    let (right, bytes) = (said(data.len() as u32, &stream), data.len() as u32);
+    let cases = [
+        (false, right.clone(), "packed data, which it may not"),
+        (true, said(u32::MAX, &stream), "packed 4294967295 bytes, limit"),
+        (true, said(bytes - 1, &stream), "holds more than it says"),
+        (true, said(bytes + 1, &stream), "holds less than it says"),
+        (true, said(bytes, &stream[..stream.len() - 2]), "packed frame that"),
+        (true, said(bytes, &[7; 40]), "cannot be unpacked"),
+    ];
+    let send = |packs, frame: &[u8]| {
+        received_by(packs, LONG, |mut peer| {
+            peer.tell(&one_file(), true);
+            let request = peer.asked();
+            peer.frame(FrameKind::Packed, request, frame);
+            peer.frame(FrameKind::End, request, &[]);
+            peer.wait();
+        })
+    };
+    for (packs, frame, word) in cases {
+        let received = send(packs, &frame);
+        assert_broken(&received, word);
+        assert!(!received.found.contains("inner/to/tree/f"), "{word}");
+    }
+    let received = send(true, &right);
+    assert_eq!(received.result.unwrap().files, 1);
+    assert!(received.found.contains("inner/to/tree/f"));
+}
+
 /// Issue "every byte is proven": contents that are not what they are said to be fail alone, and leave nothing.
 #[test]
 fn contents_that_do_not_fit_fail_alone() {
@@ -455,7 +508,8 @@ fn a_receiver_out_of_turn_ends_the_copy() {
             &|peer| {
                 let runs = vec![Run { first: 1, count: 1, ..Run::default() }];
                 let (lane, lost) = (Some(7), Some(9));
-                peer.say(&Message::Pull(Pull { request: 1, runs, settled: 0, batches: 40, lane, lost }));
+                let pull = Pull { request: 1, runs, settled: 0, batches: 40, lane, lost, pack: None };
+                peer.say(&Message::Pull(pull));
             },
             "a connection that there is not",
         ),
@@ -475,6 +529,7 @@ fn a_receiver_out_of_turn_ends_the_copy() {
                         batches: 40,
                         lane: None,
                         lost: None,
+                        pack: None,
                     }),
                 );
                 push_control(&mut out, &done);

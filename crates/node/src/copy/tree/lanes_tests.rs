@@ -39,15 +39,28 @@ struct Relay {
     to: AtomicU16,
     /// Bytes from the sender.
     carried_bytes: AtomicU64,
+    /// The same of each connection.
+    each: Mutex<Vec<Arc<AtomicU64>>>,
     /// It takes nothing and gives nothing from so many bytes on; 0 if it always does.
     silent_from: AtomicU64,
+    /// What it rests after each piece that it carries.
+    pause: Duration,
     is_over: AtomicBool,
 }
 
 impl Relay {
     fn start(silent_from: u64) -> Arc<Relay> {
+        Relay { silent_from: silent_from.into(), ..Relay::default() }.run()
+    }
+
+    /// One that is far away, and slow.
+    fn slow(silent_from: u64) -> Arc<Relay> {
+        Relay { silent_from: silent_from.into(), pause: Duration::from_millis(20), ..Relay::default() }.run()
+    }
+
+    fn run(self) -> Arc<Relay> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let relay = Arc::new(Relay { silent_from: silent_from.into(), ..Relay::default() });
+        let relay = Arc::new(self);
         relay.port.store(listener.local_addr().unwrap().port(), Ordering::Release);
         let relaying = relay.clone();
         thread::spawn(move || {
@@ -56,8 +69,10 @@ impl Relay {
                 let far = TcpStream::connect(("127.0.0.1", relay.to.load(Ordering::Acquire)));
                 let (Ok(near), Ok(far)) = (near, far) else { continue };
                 let back = (far.try_clone().unwrap(), near.try_clone().unwrap(), relay.clone());
-                thread::spawn(move || carry(near, far, &relay, false));
-                thread::spawn(move || carry(back.0, back.1, &back.2, true));
+                let carried = Arc::<AtomicU64>::default();
+                relay.each.lock().unwrap().push(carried.clone());
+                thread::spawn(move || carry(near, far, &relay, None));
+                thread::spawn(move || carry(back.0, back.1, &back.2, Some(&carried)));
             }
         });
         relay
@@ -69,15 +84,17 @@ impl Relay {
     }
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream, relay: &Relay, is_counted: bool) {
+fn carry(mut from: TcpStream, mut to: TcpStream, relay: &Relay, counted: Option<&AtomicU64>) {
     let mut bytes = vec![0; 64 * 1024];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
         while relay.is_silent() && !relay.is_over.load(Ordering::Acquire) {
             thread::sleep(Duration::from_millis(20));
         }
-        if is_counted {
+        if let Some(carried) = counted {
             relay.carried_bytes.fetch_add(count as u64, Ordering::AcqRel);
+            carried.fetch_add(count as u64, Ordering::AcqRel);
         }
+        thread::sleep(relay.pause);
         if to.write_all(&bytes[..count]).is_err() {
             return;
         }
@@ -259,7 +276,7 @@ fn copy_of(
         let make = || {
             let landing = Landing::resolve(&to, &[b"tree".to_vec()], false)?;
             let writing = Writing::new(TreeWriter::new(landing, keeping()), 1, false, &|_| {});
-            Ok(writing.with_doors(Some(&through)).with_deltas(true))
+            Ok(writing.with_doors(Some(&through)).with_deltas(true).packing(true))
         };
         let mut tick = |bytes| {
             tick(bytes);
@@ -470,4 +487,57 @@ fn a_difference_outlives_its_lanes() {
     assert!(relay.is_silent(), "no lane was used");
     // Each lane may lose a window of what was on its way.
     assert!(done.bytes < 24 * MIB, "{} bytes came", done.bytes);
+}
+
+/// A large file and a thousand small ones, 32 MiB in all, of words.
+fn write_words(root: &Path) {
+    let words: Vec<Vec<u8>> = (0..200).map(|word| bytes(4 + u64::from(word % 9), word)).collect();
+    let text = |len: u64, seed: u8| {
+        let mut text = Vec::new();
+        for choice in bytes(len / 4, seed) {
+            text.extend_from_slice(&words[usize::from(choice) % words.len()]);
+        }
+        text.truncate(len as usize);
+        text
+    };
+    fs::create_dir_all(root).unwrap();
+    fs::write(root.join("a large"), text(24 * MIB, 1)).unwrap();
+    for number in 0..1000 {
+        fs::write(root.join(format!("{number:04}")), text(8192, number as u8)).unwrap();
+    }
+}
+
+/// S92, ADR 28: over slow connections contents come packed, over one of them while that pays; the account is that of the contents.
+#[test]
+fn contents_come_packed_over_one_slow_lane() {
+    let place = tempfile::tempdir().unwrap();
+    let (from, to) = (place.path().join("from"), place.path().join("to"));
+    write_words(&from);
+    let relay = Relay::slow(0);
+    let (sent, taken) = copy(&from, &to, SLOW_SSH, &relay, |_| {});
+    let done = taken.unwrap();
+    assert_eq!(sent.unwrap(), done);
+    assert_eq!((done.files, done.failed, done.bytes), (1001, 0, 24 * MIB + 1000 * 8192));
+    assert_same(&from, &to);
+    let mut each: Vec<u64> =
+        relay.each.lock().unwrap().iter().map(|bytes| bytes.load(Ordering::Acquire)).collect();
+    each.sort_unstable();
+    let (most, others) = (each.pop().unwrap(), each.iter().sum::<u64>());
+    assert!((MIB..16 * MIB).contains(&most), "{most} bytes, beside {each:?}");
+    assert!(others < MIB, "{most} bytes, beside {each:?}");
+}
+
+/// S92: what was owed by a connection that went silent in the middle of its stream comes over ssh, packed there by itself.
+#[test]
+fn a_packed_lane_that_is_lost_costs_nothing_but_time() {
+    let place = tempfile::tempdir().unwrap();
+    let (from, to) = (place.path().join("from"), place.path().join("to"));
+    write_words(&from);
+    let relay = Relay::slow(MIB);
+    let (sent, taken) = copy(&from, &to, SLOW_SSH, &relay, |_| {});
+    let done = taken.unwrap();
+    assert_eq!(sent.unwrap(), done);
+    assert_eq!((done.files, done.failed), (1001, 0));
+    assert_same(&from, &to);
+    assert!(relay.is_silent(), "it never was used");
 }

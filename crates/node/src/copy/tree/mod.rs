@@ -219,6 +219,7 @@ pub(in crate::copy) struct Knows {
     rests: bool,
     again: bool,
     digests: bool,
+    packs: bool,
 }
 
 impl Knows {
@@ -231,6 +232,7 @@ impl Knows {
             rests: knows(feature::TREE_RESTS),
             again: knows(feature::TREE_AGAIN),
             digests: knows(feature::TREE_DIGESTS),
+            packs: knows(feature::PACKED_TREE),
         }
     }
 }
@@ -650,5 +652,11 @@ mod tests {
         assert!(Knows::of(&hello).deltas && !Knows::of(&hello).rests);
         hello.features.push(feature::TREE_RESTS.into());
         assert!(Knows::of(&hello).rests);
+        assert!(!Knows::of(&hello).packs);
+        // Of objects that one packs, and of trees it does not.
+        hello.features.push(feature::PACKED.into());
+        assert!(!Knows::of(&hello).packs);
+        hello.features.push(feature::PACKED_TREE.into());
+        assert!(Knows::of(&hello).packs);
     }
 }

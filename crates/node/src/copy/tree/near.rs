@@ -463,7 +463,8 @@ fn receive_trees(
                 .staged(fsync)?;
             let scope = search.map(|named| Scope::named(named, writer.base().as_fd())).transpose()?;
             let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
-            let writing = Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors);
+            let writing =
+                Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors).packing(knows.packs);
             let writing = writing.landing(hears).with_deltas(knows.deltas && !options.whole_file);
             let writing = writing.searching(scope).with_rests(knows.rests);
             Ok(writing.telling(&on_planned).comparing(comparing).removing(Arrivals::of(tree)))

@@ -18,7 +18,7 @@ use dray_core::tree::{Entry, Item, Kind, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{PathId, TreeReceiver, part_bytes};
 use dray_store::local::tree::{FileTarget, Landed, Placed, TreeWriter, own_directory};
-use dray_transfer::tree::{Heard, Lane, SinkWake, TreeSink};
+use dray_transfer::tree::{Heard, Lane, SinkWake, TreeSink, Unpacking};
 
 use self::content::Current;
 use self::delta::{Deltas, Meter};
@@ -81,6 +81,9 @@ pub(super) struct Writing<'a> {
     /// Those that are up.
     lanes: BTreeMap<u32, Arc<Lane>>,
     paces: BTreeMap<PathId, Pace>,
+    /// The sender can pack what it sends; and whether it may over the channel.
+    packs: bool,
+    channel: Option<Arc<Unpacking>>,
     /// Bytes of contents that are wanted and have not come.
     wanted_bytes: u64,
     /// What was at the front of a direct connection that was lost: numbers of entries, and where in them.
@@ -154,6 +157,8 @@ impl<'a> Writing<'a> {
             invitation: None,
             lanes: BTreeMap::new(),
             paces: BTreeMap::new(),
+            packs: false,
+            channel: None,
             wanted_bytes: 0,
             lost_once: BTreeSet::new(),
             failed: Vec::new(),
@@ -188,6 +193,11 @@ impl<'a> Writing<'a> {
     /// With contents over direct connections, too.
     pub(super) fn with_doors(self, doors: Option<&'a dyn Doors>) -> Writing<'a> {
         Writing { doors, ..self }
+    }
+
+    /// With a sender that can pack what it sends, or not.
+    pub(super) fn packing(self, packs: bool) -> Writing<'a> {
+        Writing { packs, ..self }
     }
 
     /// With somebody here who hears what is done with entries.
@@ -549,6 +559,10 @@ impl TreeSink for Writing<'_> {
         self.deltas.wake_with(wake);
     }
 
+    fn unpack_with(&mut self, channel: Arc<Unpacking>) {
+        self.channel = Some(channel);
+    }
+
     fn handle(&mut self, heard: Heard) -> Result<()> {
         match heard {
             Heard::Message(Message::Entries(entries)) => {
@@ -657,19 +671,13 @@ impl TreeSink for Writing<'_> {
         // The content of a hard link may yet be asked for, that of whatever a direct connection owes, and of what comes as a difference.
         let coming = self.pending.keys().next().filter(|_| self.is_inviting || self.deltas.is_any());
         let undecided = self.link_numbers.first().into_iter().chain(coming).min().copied();
-        while let Some((path, room)) = self.next_path()
-            && let Some(pull) = self.machine.pull(path, room, ahead, undecided)
-        {
-            if let Some(lane) = path.and_then(|lane| self.lanes.get(&lane)) {
-                lane.note_pull();
-            }
-            if self.machine.pulls(path) == 1
-                && let Some(pace) = self.paces.get_mut(&path)
-            {
-                pace.rested();
-            }
+        while let Some((path, room)) = self.next_path() {
+            out.extend(self.permit(path));
+            let Some(pull) = self.machine.pull(path, room, ahead, undecided) else { break };
+            self.note_pull(path, &pull);
             out.push(Message::Pull(pull));
         }
+        out.extend(self.permit_anew());
         while let Some(pull) = self.machine.pull(None, 0, ahead, undecided) {
             out.push(Message::Pull(pull));
         }

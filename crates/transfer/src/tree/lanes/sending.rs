@@ -2,6 +2,7 @@
 //! file.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use dray_engine::session::{Owed, TreeLanes, TreeSent, negotiate};
 
 use super::super::answer::{Outlet, TreeFile, answer};
 use super::super::frames::{Frames, Piece};
+use super::super::packing::{MayPack, Packing};
 use super::super::{TOLD_INTERVAL, progress};
 use super::{COPY, greeting_deadline, guard, lost, protocol, read_message};
 use crate::transport::{Channel, Wake, push_control};
@@ -54,6 +56,8 @@ struct Jobs {
     /// Nobody waits for it, or it broke.
     is_over: bool,
     sent: TreeSent,
+    /// What leaves over it may be packed.
+    may_pack: MayPack,
 }
 
 impl SendLanes {
@@ -88,6 +92,14 @@ impl SendLanes {
         guard(&self.inner).lanes.values().filter(|jobs| !jobs.is_over).count()
     }
 
+    /// What leaves over `lane` may be packed from now on, or not any more. `Protocol` if there never was such a lane.
+    pub(in crate::tree) fn permit(&self, lane: u32, may: bool) -> Result<()> {
+        let inner = guard(&self.inner);
+        let jobs = inner.lanes.get(&lane).ok_or_else(no_such_lane)?;
+        jobs.may_pack.store(may, Ordering::Release);
+        Ok(())
+    }
+
     /// Gives `lane` something to answer. `Protocol` if there never was such a lane; one that broke answers nothing.
     pub(in crate::tree) fn push(
         &self,
@@ -95,10 +107,7 @@ impl SendLanes {
         contents: impl Iterator<Item = (Owed, Arc<dyn TreeFile>)>,
     ) -> Result<()> {
         let mut inner = guard(&self.inner);
-        let jobs = inner
-            .lanes
-            .get_mut(&lane)
-            .ok_or_else(|| protocol("receiver asked over a connection that there is not"))?;
+        let jobs = inner.lanes.get_mut(&lane).ok_or_else(no_such_lane)?;
         // What a broken one owes stays owed until the receiver says that it waits no more.
         jobs.waiting.extend(contents);
         self.changed.notify_all();
@@ -168,14 +177,15 @@ impl SendLanes {
             return Err(refused());
         }
         channel.keep_place();
-        self.begin(handle)?;
+        let may_pack = self.begin(handle)?;
         came_up();
         let mut greeting = Vec::new();
         push_control(&mut greeting, &Message::Hello(hello.clone()));
         let opened = Opened { handle, size_bytes: 0, name: None };
         push_control(&mut greeting, &Message::Opened(opened));
         let now = Instant::now();
-        let outgoing = Outgoing { channel, frames: Frames::default(), said_at: now, worked_at: now };
+        let frames = Frames::packed_by(Packing::while_set(may_pack));
+        let outgoing = Outgoing { channel, frames, said_at: now, worked_at: now };
         let wire = Wire { lanes: self, number: handle, outgoing: Mutex::new(outgoing) };
         let end = End(self, handle);
         wire.outgoing().channel.write_all(&greeting).map_err(lost)?;
@@ -194,7 +204,7 @@ impl SendLanes {
         self.changed.notify_all();
     }
 
-    fn begin(&self, lane: u32) -> Result<()> {
+    fn begin(&self, lane: u32) -> Result<MayPack> {
         let mut inner = guard(&self.inner);
         let serving = inner.lanes.values().filter(|jobs| !jobs.is_over).count();
         if inner.is_closed || serving >= 2 * TREE_LANES_MAX || inner.lanes.len() >= LANES_KEPT_MAX {
@@ -203,8 +213,10 @@ impl SendLanes {
         if Some(lane) <= inner.lost || inner.lanes.contains_key(&lane) {
             return Err(protocol("the receiver gave two connections one number"));
         }
-        inner.lanes.insert(lane, Jobs::default());
-        Ok(())
+        let jobs = Jobs::default();
+        let may_pack = jobs.may_pack.clone();
+        inner.lanes.insert(lane, jobs);
+        Ok(may_pack)
     }
 
     /// The next content for `lane`, waited for; `None` once it is to end.
@@ -271,6 +283,10 @@ impl std::fmt::Debug for SendLanes {
     }
 }
 
+fn no_such_lane() -> Error {
+    protocol("receiver asked over a connection that there is not")
+}
+
 /// Marks a lane as ended.
 struct End<'a>(&'a SendLanes, u32);
 
@@ -302,7 +318,7 @@ impl Wire<'_> {
     }
 
     fn flush(&self, outgoing: &mut Outgoing) -> Result<()> {
-        outgoing.frames.end();
+        outgoing.frames.end()?;
         if self.lanes.is_over(self.number) {
             return Err(Error::new(ErrorKind::Interrupted, "nobody waits for it"));
         }
@@ -316,7 +332,7 @@ impl Wire<'_> {
         if outgoing.said_at.elapsed() < TOLD_INTERVAL {
             return Ok(());
         }
-        outgoing.frames.control(&progress());
+        outgoing.frames.control(&progress())?;
         self.flush(outgoing)
     }
 

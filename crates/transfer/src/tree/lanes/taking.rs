@@ -13,6 +13,7 @@ use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::negotiate;
 
 use super::super::take::Heard;
+use super::super::unpacking::Unpacking;
 use super::{COPY, greeting_deadline, guard, lost, protocol, read_message};
 use crate::transport::{Channel, push_control};
 
@@ -35,12 +36,18 @@ pub struct Lane {
     /// Frames that wait for the sink.
     waiting: Mutex<usize>,
     has_room: Condvar,
+    unpacking: Unpacking,
 }
 
 impl Lane {
     /// What pulls call it.
     pub fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Whether data comes packed over it.
+    pub fn unpacking(&self) -> &Unpacking {
+        &self.unpacking
     }
 
     /// It is asked for something: from now on it may not be silent for long.
@@ -192,10 +199,11 @@ impl TakeLanes {
         let open = Open { handle: number, object: COPY, proof: Some(proof) };
         push_control(&mut greeting, &Message::Open(open));
         channel.write_all(&greeting).map_err(lost)?;
-        let deadline = greeting_deadline();
+        let (greeted_at, deadline) = (Instant::now(), greeting_deadline());
         let Message::Hello(theirs) = read_message(&mut *channel, deadline)? else {
             return Err(protocol("the sender did not say hello first"));
         };
+        let round_trip = greeted_at.elapsed();
         negotiate(hello, &theirs)?;
         match read_message(&mut *channel, deadline)? {
             Message::Opened(opened) if opened.handle == number => {}
@@ -209,6 +217,7 @@ impl TakeLanes {
             ended: AtomicUsize::new(0),
             waiting: Mutex::new(0),
             has_room: Condvar::new(),
+            unpacking: Unpacking::new(Some(round_trip)),
         });
         if !self.hand_over((Heard::Up(lane.clone()), None)) {
             return Ok(());
@@ -246,11 +255,12 @@ impl LaneTaker<'_> {
             if !self.fill(&mut head)? {
                 return Ok(());
             }
-            let head = FrameHead::decode(head)?;
+            let (head, begun) = (FrameHead::decode(head)?, Instant::now());
             let mut body = vec![0; head.body_bytes];
             if !self.fill(&mut body)? {
                 return Ok(());
             }
+            self.lane.unpacking.came(head, begun);
             let path = Some(self.lane.number);
             let heard = match head.kind {
                 FrameKind::Control if head.request == 0 => match Message::from_bytes(&body)? {
@@ -258,6 +268,7 @@ impl LaneTaker<'_> {
                     _ => return Err(protocol("sender sent a message out of place")),
                 },
                 FrameKind::Data => Heard::Data(path, head.request, body),
+                FrameKind::Packed => Heard::Data(path, head.request, self.lane.unpacking.unpack(&body)?),
                 FrameKind::End => {
                     self.lane.note_end();
                     Heard::End(path, head.request)
@@ -359,13 +370,14 @@ mod tests {
         assert_eq!(ended.kind(), ErrorKind::Unreachable);
     }
 
-    /// Everything else that comes over a lane ends it, and the sink hears that it is gone.
+    /// Everything else that comes over a lane ends it, packed data that was not permitted as well, and the sink hears that it is gone.
     #[test]
     fn nothing_else_comes_over_a_lane() {
         let mut another = Vec::new();
         push_control(&mut another, &Message::Opened(Opened { handle: 1, size_bytes: 0, name: None }));
         let numbered = frame(FrameKind::Control, 1, &progress().to_bytes());
-        for bad in [another, numbered, frame(FrameKind::Zeros, 1, &[0; 8])] {
+        let packed = frame(FrameKind::Packed, 1, &[0, 0, 0, 9, 1, 2, 3]);
+        for bad in [another, numbered, packed, frame(FrameKind::Zeros, 1, &[0; 8])] {
             let (heard, ended) = taken(&bad);
             assert!(matches!(&heard[..], [Heard::Up(_), Heard::Down(_)]), "{heard:?}");
             assert_eq!(ended.kind(), ErrorKind::Protocol);

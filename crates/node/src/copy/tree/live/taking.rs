@@ -290,6 +290,7 @@ fn take_from(
             let scope = search.map(|named| Scope::named(named, writer.base().as_fd())).transpose()?;
             let writing = Writing::new(writer, 1, fsync, &on_failed).discreet().searching(scope);
             let writing = writing.landing(Hears::Nobody).with_deltas(knows.deltas && !is_whole);
+            let writing = writing.packing(knows.packs);
             let sink = writing.telling(&on_planned).comparing(comparing);
             Ok(Watched { sink, life: life.clone() })
         };

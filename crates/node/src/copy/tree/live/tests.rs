@@ -532,7 +532,12 @@ fn what_is_replaced_is_kept_if_that_is_wished() {
 #[test]
 fn a_right_that_ends_stops_a_fetch() {
     let bed = Bed::with(
-        |root| fs::write(root.join("large"), vec![3; 20_000_000]).unwrap(),
+        |root| {
+            // What compresses would be there before.
+            let mut noise = vec![0; 20_000_000];
+            getrandom::fill(&mut noise).unwrap();
+            fs::write(root.join("large"), noise).unwrap();
+        },
         Some(Duration::from_secs(2)),
     );
     let sync = SyncOptions { times: true, ..SyncOptions::default() };

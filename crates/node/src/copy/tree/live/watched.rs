@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dray_core::message::{Message, TreeDone};
 use dray_core::{Error, ErrorKind, Result};
-use dray_transfer::tree::{Heard, SinkWake, TreeSink};
+use dray_transfer::tree::{Heard, SinkWake, TreeSink, Unpacking};
 
 use crate::lock;
 
@@ -66,6 +66,10 @@ impl<S: TreeSink> TreeSink for Watched<S> {
 
     fn wake_with(&mut self, wake: Arc<SinkWake>) {
         self.sink.wake_with(wake);
+    }
+
+    fn unpack_with(&mut self, channel: Arc<Unpacking>) {
+        self.sink.unpack_with(channel);
     }
 
     fn handle(&mut self, heard: Heard) -> Result<()> {

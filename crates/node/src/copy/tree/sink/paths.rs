@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use dray_core::limits::{TREE_LANES_MAX, TREE_PULLS_MAX};
+use dray_core::message::{Message, Pull};
 use dray_engine::session::{PathId, Wanted};
+use dray_transfer::tree::Unpacking;
 
 use super::content::Current;
 use super::{Doors, Writing};
@@ -115,6 +117,56 @@ impl Writing<'_> {
         }
     }
 
+    /// What comes over `path`, if the sender may be told that it is to pack that.
+    fn unpacking(&self, path: PathId) -> Option<&Unpacking> {
+        let unpacking = match path {
+            None => self.channel.as_deref(),
+            Some(lane) => self.lanes.get(&lane).map(|lane| lane.unpacking()),
+        };
+        unpacking.filter(|_| self.packs)
+    }
+
+    /// What the sender is to be told of `path` before it is asked over that: whether what comes may be packed.
+    pub(super) fn permit(&self, path: PathId) -> Option<Message> {
+        let unpacking = self.unpacking(path)?;
+        let may = unpacking.is_slow();
+        unpacking.permit(may).then(|| Message::Pull(self.machine.permit(path, may)))
+    }
+
+    /// What the sender is to be told of paths of which it was told something else before.
+    pub(super) fn permit_anew(&self) -> Vec<Message> {
+        let paths = self.lanes.keys().map(|lane| Some(*lane)).chain([None]);
+        let is_told = |path: &PathId| self.unpacking(*path).is_some_and(Unpacking::is_told);
+        paths.filter(is_told).filter_map(|path| self.permit(path)).collect()
+    }
+
+    /// `pull` leaves, to be answered over `path`.
+    pub(super) fn note_pull(&mut self, path: PathId, pull: &Pull) {
+        if let Some(lane) = path.and_then(|lane| self.lanes.get(&lane)) {
+            lane.note_pull();
+        }
+        if self.machine.pulls(path) != 1 {
+            return;
+        }
+        if let Some(pace) = self.paces.get_mut(&path) {
+            pace.rested();
+        }
+        // What is to be compared is hashed first, which takes its time.
+        let is_answered_at_once = pull.runs.first().is_some_and(|run| run.known.is_none());
+        if let Some(unpacking) = self.unpacking(path).filter(|_| is_answered_at_once) {
+            unpacking.asked(pull.request);
+        }
+    }
+
+    /// The direct connection that alone is asked: what came packed over it helps what comes next. None where another one is known to be more than
+    /// twice as fast.
+    fn packing_lane(&self) -> Option<u32> {
+        let lane = self.lanes.values().find(|lane| lane.unpacking().pays())?;
+        let rate = lane.unpacking().rate().unwrap_or(u64::MAX);
+        let mut others = self.lanes.values().filter_map(|lane| lane.unpacking().rate());
+        (!others.any(|other| other / 2 > rate)).then(|| lane.number())
+    }
+
     /// The path that is to be asked next, and how much of its window is free.
     pub(super) fn next_path(&self) -> Option<(PathId, u64)> {
         let ssh_pulls = self.machine.pulls(None);
@@ -128,9 +180,11 @@ impl Writing<'_> {
             return (ssh_pulls < TREE_PULLS_MAX / 2).then_some((None, u64::MAX));
         }
         // With direct connections ssh is the spare, unless they are far slower than it was.
-        let lanes = self.lanes.keys().map(|lane| (Some(*lane), LANE_PULLS_MAX));
+        let packing = self.packing_lane();
+        let is_asked = |lane: &&u32| packing.is_none_or(|packing| packing == **lane);
+        let lanes = self.lanes.keys().filter(is_asked).map(|lane| (Some(*lane), LANE_PULLS_MAX));
         let is_ssh_kept = self.machine.has_alone() || self.machine.owes_alone();
-        let is_ssh_free = !is_ssh_kept && (self.lanes.is_empty() || self.are_lanes_slow());
+        let is_ssh_free = !is_ssh_kept && (self.lanes.is_empty() || self.are_lanes_slow(packing));
         let ssh = is_ssh_free.then_some((None, TREE_PULLS_MAX / 2));
         let room = |(path, pulls_max): (PathId, usize)| {
             let weight = self.machine.weight(path);
@@ -141,8 +195,12 @@ impl Writing<'_> {
         lanes.chain(ssh).filter_map(room).min_by_key(|(path, _)| self.machine.weight(*path))
     }
 
-    /// True if all direct connections together bring less than half of what ssh brought.
-    fn are_lanes_slow(&self) -> bool {
+    /// True if all direct connections together bring less than half of what ssh brought, or the one that alone is asked does, on the wire.
+    fn are_lanes_slow(&self, packing: Option<u32>) -> bool {
+        if packing.is_some() {
+            let rate = |path: PathId| self.unpacking(path).and_then(Unpacking::rate);
+            return rate(packing).zip(rate(None)).is_some_and(|(lane, ssh)| lane < ssh / 2);
+        }
         let rate = |path: PathId| self.paces.get(&path).and_then(|pace| pace.rate);
         let lanes: Option<u64> = self.lanes.keys().map(|lane| rate(Some(*lane))).sum();
         lanes.zip(rate(None)).is_some_and(|(lanes, ssh)| lanes < ssh / 2)

@@ -1,4 +1,4 @@
-//! Whether the path of a lane is slow enough for packed data to pay, as the receiver sees it. No clock inside.
+//! Whether a path is slow enough for packed data to pay, as the receiver sees it. No clock inside.
 
 use std::time::{Duration, Instant};
 
@@ -13,30 +13,34 @@ const WINDOW: Duration = Duration::from_millis(200);
 
 /// What was seen of a path.
 #[derive(Debug, Default)]
-pub(super) struct PathMeter {
+pub(crate) struct PathMeter {
     /// A question left while nothing else was owed.
     asked: Option<Instant>,
     round_trip: Option<Duration>,
     /// Since when bytes are counted, and how many had come by then.
     window: Option<(Instant, u64)>,
+    /// Bytes of pieces that came in one go, and the time in which they did ([`PathMeter::piece`]).
+    pieces: (Duration, u64),
+    /// Bytes a second, as measured last.
+    rate: Option<u64>,
     is_slow: Option<bool>,
 }
 
 impl PathMeter {
     /// A path whose round trip may be known.
-    pub(super) fn new(round_trip: Option<Duration>) -> PathMeter {
+    pub(crate) fn new(round_trip: Option<Duration>) -> PathMeter {
         PathMeter { round_trip, ..PathMeter::default() }
     }
 
     /// Something was asked; `is_idle` if nothing else is owed.
-    pub(super) fn asked(&mut self, now: Instant, is_idle: bool) {
+    pub(crate) fn asked(&mut self, now: Instant, is_idle: bool) {
         if is_idle {
             self.asked.get_or_insert(now);
         }
     }
 
     /// Something came.
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub(crate) fn heard(&mut self, now: Instant) {
         if let Some(asked) = self.asked.take() {
             let round_trip = now - asked;
             self.round_trip = Some(self.round_trip.map_or(round_trip, |known| known.min(round_trip)));
@@ -44,7 +48,7 @@ impl PathMeter {
     }
 
     /// So many bytes have come in all; `is_owed` if more are on their way, without which a pause says nothing.
-    pub(super) fn count(&mut self, now: Instant, came_bytes: u64, is_owed: bool) {
+    pub(crate) fn count(&mut self, now: Instant, came_bytes: u64, is_owed: bool) {
         let Some((since, before)) = self.window.filter(|_| is_owed) else {
             self.window = is_owed.then_some((now, came_bytes));
             return;
@@ -53,17 +57,39 @@ impl PathMeter {
         if time < WINDOW {
             return;
         }
-        let rate = (came_bytes.saturating_sub(before)) as f64 / time.as_secs_f64();
+        self.judge(came_bytes.saturating_sub(before), time);
+        self.window = Some((now, came_bytes));
+    }
+
+    /// So many bytes came in so much time, in a piece that the other end wrote in one go: what it did between two of them says nothing. Instead of
+    /// [`PathMeter::count`], where that may take longer than the path does.
+    pub(crate) fn piece(&mut self, bytes: u64, time: Duration) {
+        let (all_time, all_bytes) = (self.pieces.0 + time, self.pieces.1.saturating_add(bytes));
+        self.pieces = (all_time, all_bytes);
+        // As many bytes are fast in whatever time is left.
+        if all_time >= WINDOW || all_bytes as f64 >= FAST_FROM as f64 * WINDOW.as_secs_f64() {
+            self.judge(all_bytes, all_time.max(Duration::from_micros(1)));
+            self.pieces = (Duration::ZERO, 0);
+        }
+    }
+
+    fn judge(&mut self, bytes: u64, time: Duration) {
+        let rate = bytes as f64 / time.as_secs_f64();
+        self.rate = Some(rate as u64);
         if rate >= FAST_FROM as f64 {
             self.is_slow = Some(false);
         } else if rate < SLOW_BELOW as f64 && self.is_slow.is_none() {
             self.is_slow = Some(true);
         }
-        self.window = Some((now, came_bytes));
+    }
+
+    /// Bytes a second, once measured.
+    pub(crate) fn rate(&self) -> Option<u64> {
+        self.rate
     }
 
     /// Whether data should be packed; yes while nothing is known, which costs a fast path its first piece.
-    pub(super) fn is_slow(&self) -> bool {
+    pub(crate) fn is_slow(&self) -> bool {
         self.is_slow.unwrap_or_else(|| self.round_trip.is_none_or(|time| time >= FAR_FROM))
     }
 }
@@ -91,6 +117,28 @@ mod tests {
         assert!(seen(40 * MS, None) && !seen(MS, None));
         assert!(seen(MS, Some(1_000_000)) && seen(40 * MS, Some(1_000_000)));
         assert!(!seen(MS, Some(500_000_000)) && !seen(40 * MS, Some(500_000_000)));
+    }
+
+    /// P1: of an end that takes its time between two pieces nothing is learned, and a path that brings enough is fast before it was measured for
+    /// long; a slow one brings each piece slowly.
+    #[test]
+    fn pieces_are_measured_without_what_lies_between() {
+        let rate = |bytes: u64, time: Duration, count: u32| {
+            let mut meter = PathMeter::new(Some(40 * MS));
+            (0..count).for_each(|_| meter.piece(bytes, time));
+            (meter.is_slow(), meter.rate())
+        };
+        assert_eq!(rate(256 << 10, MS / 2, 70), (true, None), "nothing is decided of little");
+        assert_eq!(rate(256 << 10, MS / 2, 80), (false, Some(524_288_000)));
+        assert_eq!(rate(256 << 10, 200 * MS, 1), (true, Some(1_310_720)));
+        assert!(!rate(u64::MAX, Duration::ZERO, 3).0);
+        // What was taken for slow, and is fast by now.
+        let mut meter = PathMeter::new(Some(MS));
+        assert!(!meter.is_slow());
+        meter.piece(1 << 20, 200 * MS);
+        assert!(meter.is_slow());
+        meter.piece(30 << 20, 200 * MS);
+        assert!(!meter.is_slow());
     }
 
     /// Of a pause in which nothing is owed, nothing is learned.
