@@ -838,12 +838,16 @@ impl Settings {
         mode: u32,
     ) -> Result<()> {
         let at = At::Open(fd);
-        let failed = |error: Errno| {
-            Error::file(
-                format!("say whose it is, in its attribute {ATTRIBUTE}, before it is changed"),
-                error.into(),
+        // Not as a full disk, which would end the run: whoever may write to a file may leave no room there.
+        let refused = |what: String, error: Errno| {
+            Error::new(ErrorKind::Refused, format!("{what}: {}", io::Error::from(error)))
+                .advise("leave out --inplace: then it is replaced by a new file")
+        };
+        let failed = |error| {
+            refused(
+                format!("cannot say whose it is, in its attribute {ATTRIBUTE}, before it is changed"),
+                error,
             )
-            .advise("leave out --inplace: then it is replaced by a new file")
         };
         let says = self.read_opened(at, fd).map_err(failed)?;
         let seen = self.seen(*found, || Ok(says));
@@ -856,10 +860,8 @@ impl Settings {
             self.open_for_attributes(at, fd);
             at.set_or_remove(&wanted).map_err(failed)?;
         }
-        self.own_fake(fd, found).map(|_| ()).map_err(|error| {
-            Error::file("give it to root before it is changed", error.into())
-                .advise("leave out --inplace: then it is replaced by a new file")
-        })
+        let given = self.own_fake(fd, found).map(|_| ());
+        given.map_err(|error| refused("cannot give it to root before it is changed".into(), error))
     }
 
     /// The attribute of what is at `at`, also where its bits keep even its owner from that: then it has other bits.

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{XattrFlags, removexattr, setxattr};
 
-use super::faking::{attribute, faking, open_place, owned, set_attribute, told_of, write_all, writer_of};
+use super::faking::{
+    KEEPING, attribute, faking, open_place, owned, set_attribute, told_of, write_all, writer_of,
+};
 use super::overwriting::told_time;
 use super::*;
 use crate::local::tree::fake::ATTRIBUTE;
@@ -236,7 +238,12 @@ fn what_cannot_be_overwritten_is_removed_before_it_would_be_believed() {
         if !fill_attributes(&f, 40) {
             return dray_testkit::say_skip("attributes have no bound here");
         }
-        let mut writer = writer_of(&to, SyncOptions { in_place, ..faking() });
+        let landing = Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new()]).unwrap();
+        // With attributes of files those that fill the room would go.
+        let options = WriteOptions { xattrs: false, ..KEEPING };
+        let sync = Some(SyncOptions { in_place, ..faking() });
+        let mut writer =
+            TreeWriter::new(landing, options).with_changes(Changes { sync, ..Changes::default() });
         writer.root(0, &directory(None)).unwrap();
         let entry = owned(file("f", content), 0o755, 1_000_000_000, 1_000_000_000);
         match writer.entry(&entry).unwrap() {
@@ -246,6 +253,7 @@ fn what_cannot_be_overwritten_is_removed_before_it_would_be_believed() {
                 new.write(content).unwrap();
                 let error = target.finish(new, &finished(content)).unwrap_err();
                 assert!(error.to_string().contains(ATTRIBUTE), "{error}");
+                assert_eq!(error.kind(), ErrorKind::Refused, "others do not end a run");
                 writer.settle(*target, None);
                 assert_eq!(fs::read(&f).unwrap(), b"the same");
             }
