@@ -574,6 +574,58 @@ fn a_kill_at_every_step_is_ended_by_the_next_run() {
     assert!(were_half > 12 && were_old > 6, "{were_half} {were_old}");
 }
 
+/// S88: whichever step a run is killed at, what another user said in an attribute is gone before the file is nobody else's to write to, which would have it believed.
+#[test]
+fn what_others_said_is_gone_before_it_would_be_believed() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    const ATTRIBUTE: &str = "user.rsync.%stat";
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let source = a.directory("source");
+    write(&source.join("f"), b"new bytes", 0);
+    fs::set_permissions(source.join("f"), fs::Permissions::from_mode(0o755)).unwrap();
+    for (number, (content, owner, options)) in [
+        (&b"new bytes"[..], 0, &["-a", "--fake-super=dst"][..]),
+        (b"new bytes", NOBODY, &["-a", "--fake-super=dst"]),
+        (b"old", 0, &["-a", "--fake-super=dst", "--inplace"]),
+        (b"old", NOBODY, &["-a", "--fake-super=dst", "--inplace"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for call in ["fchmod", "chmod", "fchown", "fchownat", "fsetxattr", "fremovexattr", "pwrite64"] {
+            let is_through = (1..=40).any(|step| {
+                let what = format!("{options:?}, of {owner}, {call} {step}");
+                let copy = a.directory(&format!("copy {number} {call} {step}"));
+                let f = copy.join("f");
+                write(&f, content, if content == b"old" { -100 } else { 0 });
+                fs::set_permissions(&f, fs::Permissions::from_mode(if owner == 0 { 0o777 } else { 0o600 }))
+                    .unwrap();
+                setxattr(&f, ATTRIBUTE, b"104755 0,0 0:0", XattrFlags::empty()).unwrap();
+                chown(&f, Some(owner), Some(owner)).unwrap();
+                let inject = format!("inject={call}:signal=KILL:when={step}");
+                let strace = a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e"]);
+                let strace =
+                    strace.arg(format!("trace={call}")).arg("-e").arg(inject).arg(gate::dray_binary());
+                let outcome =
+                    strace.arg("sync").args(options).arg(slashed(&source)).arg(&copy).time_limit(LONG).run();
+                let found = fs::metadata(&f).unwrap();
+                let is_believed = found.uid() == 0 && found.mode() & 0o022 == 0;
+                let mut value = [0_u8; 64];
+                let len = getxattr(&f, ATTRIBUTE, &mut value[..]).unwrap_or(0);
+                assert!(!is_believed || !value[..len].starts_with(b"104755"), "{what}");
+                let is_whole = outcome.code() == Some(0);
+                assert!(
+                    !is_whole || (is_believed && fs::read(&f).unwrap() == b"new bytes"),
+                    "{what} {outcome}"
+                );
+                is_whole
+            });
+            assert!(is_through, "a run has more than 40 times {call}");
+        }
+    }
+}
+
 /// Runs a copy of the program that everybody may read as somebody without rights.
 fn as_nobody<'a>(host: &'a Host, before: &[&str]) -> dray_e2e::Program<'a> {
     let program = host.file("dray");
@@ -640,11 +692,13 @@ fn what_the_disk_refused_is_written_again() {
     write(&source.join("f"), &new, 9);
     let options = ["-a", "--inplace", "--fsync"];
     // What it refuses before the first byte touches nothing.
-    let early = a.program("strace").args(["-f", "-qq", "-e", "trace=fsync", "-o", "/dev/null"]);
-    let early = early.args(["-e", "inject=fsync:error=EIO:when=1"]).arg(gate::dray_binary());
-    early.arg("sync").args(options).arg(slashed(&source)).arg(&copy).run().expect(8);
-    assert!(fs::read(copy.join("f")).unwrap() == old);
-    assert_eq!(data::names(&copy), ["f"]);
+    for step in [1, 2] {
+        let early = a.program("strace").args(["-f", "-qq", "-e", "trace=fsync", "-o", "/dev/null", "-e"]);
+        let early = early.arg(format!("inject=fsync:error=EIO:when={step}")).arg(gate::dray_binary());
+        early.arg("sync").args(options).arg(slashed(&source)).arg(&copy).run().expect(8);
+        assert!(fs::read(copy.join("f")).unwrap() == old, "{step}");
+        assert_eq!(data::names(&copy), ["f"], "{step}");
+    }
     let refusing = a.program("strace").args(["-f", "-qq", "-e", "trace=fsync"]);
     let refusing =
         refusing.args(["-e", "inject=fsync:error=EIO", "-P"]).arg(copy.join("f")).arg("-o").arg(&log);
