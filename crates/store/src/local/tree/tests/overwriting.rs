@@ -622,6 +622,32 @@ fn what_is_half_there_is_kept_beside_the_backup() {
     }
 }
 
+/// S86, "whoever left it": who may not take the place of what another user's run left is told whose it is, and what to remove; nothing is touched.
+#[test]
+fn what_another_user_left_is_told() {
+    if !rustix::process::geteuid().is_root() {
+        return dray_testkit::say_skip("it needs root");
+    }
+    let dir = half(&[]);
+    let to = dir.path().join("to");
+    shared(&to);
+    fs::set_permissions(to.join("f"), fs::Permissions::from_mode(0o666)).unwrap();
+    let (was, left) = (fs::read(to.join("f")).unwrap(), names_of_ours(&to));
+    let error = std::thread::scope(|scope| {
+        let work = || {
+            let mut writer = begun(&to, in_place());
+            become_nobody();
+            let target = wanted(&mut writer, &file("f", b"other bytes"));
+            bring(&mut writer, target, b"other bytes").unwrap_err()
+        };
+        scope.spawn(work).join().unwrap()
+    });
+    let advice = error.advice().unwrap_or_default().to_owned();
+    assert!(advice.contains("user 0") && advice.contains(&left[0]), "{error} {advice}");
+    assert!(fs::read(to.join("f")).unwrap() == was);
+    assert_eq!(names_of_ours(&to), left);
+}
+
 /// S86: a run that is stopped while it compares leaves the old file, and nothing that says otherwise: what is done to that later is kept, and passed by with `-u`.
 #[test]
 fn what_was_only_compared_is_the_old_file() {
