@@ -440,7 +440,7 @@ fn names_of_one_file_become_what_they_are_to_be() {
 /// S86: what was moved away, or got another in its place, between its opening and the first byte is not written to, and nothing is left beside it.
 #[test]
 fn what_was_moved_away_is_not_touched() {
-    for is_replaced in [false, true] {
+    for (is_replaced, is_compared) in [(false, false), (true, false), (false, true), (true, true)] {
         let dir = filled(&["f"]);
         let to = dir.path().join("to");
         let was = fs::read(to.join("f")).unwrap();
@@ -449,11 +449,18 @@ fn what_was_moved_away_is_not_touched() {
         let found = target.directory.directory.stat_for(b"f", FACTS).unwrap();
         let mut new = target.create().unwrap();
         new.write(b"other bytes").unwrap();
+        let existing = target.existing.unwrap();
+        // Before it is compared, or while it is.
+        let begun = is_compared.then(|| target.begin(&existing, &mut new, &found).unwrap());
         fs::rename(to.join("f"), to.join("g")).unwrap();
         if is_replaced {
             fs::write(to.join("f"), "somebody's").unwrap();
         }
-        let error = target.begin(target.existing.as_ref().unwrap(), &mut new, &found).unwrap_err();
+        let result = match begun {
+            Some(begun) => target.name_whole(&existing, &mut new, &begun),
+            None => target.begin(&existing, &mut new, &found).map(|_| ()),
+        };
+        let error = result.unwrap_err();
         drop(new);
         assert_eq!((error.kind(), fs::read(to.join("g")).unwrap()), (ErrorKind::Changed, was));
         assert_eq!(names(&to), if is_replaced { vec!["f", "g"] } else { vec!["g"] });
@@ -586,6 +593,22 @@ fn what_is_half_there_is_kept_beside_the_backup() {
         leave_whole(&to, &mut begun(&to, kept(in_place())), "f", &NEW);
     }
     assert_eq!(names(&to).len(), 4, "{:?}", names(&to));
+    // Where there is no name left for it nothing is touched, and that is told.
+    let long = "n".repeat(254);
+    let dir = filled(&[&long]);
+    let to = dir.path().join("to");
+    leave_half(&to, &mut begun(&to, in_place()), &long);
+    let was = fs::read(to.join(&long)).unwrap();
+    for sync in [kept(in_place()), kept(SyncOptions::default())] {
+        let mut writer = begun(&to, sync);
+        let target = wanted(&mut writer, &file(&long, newer));
+        let error = bring(&mut writer, target, newer).unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::Unsupported && error.advice().unwrap().contains("without --backup")
+        );
+        assert!(fs::read(to.join(&long)).unwrap() == was && names(&to).len() == 3);
+        assert!(fs::read(to.join(format!("{long}~"))).unwrap() == OLD);
+    }
     // So it is in a directory of backups, also without a suffix.
     for (suffix, first, second) in [("", "f", "f~~"), (".old", "f.old", "f.old.old")] {
         let dir = half(&[]);
